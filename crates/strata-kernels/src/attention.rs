@@ -44,7 +44,7 @@ impl KvLayout {
 
     /// Bytes of one head's slots, of one layer, keys or values.
     const fn head_bytes(&self) -> usize {
-        self.block_size * self.head_dim * self.dtype.size()
+        self.block_size * self.head_dim * self.dtype.block_bytes()
     }
 
     /// Where the keys of `kv_head` begin in a block; the values follow [`KvLayout::value_offset`] later.
@@ -76,7 +76,7 @@ pub struct AttentionToken<'a> {
 pub fn write_kv(layout: &KvLayout, blocks: &mut [u8], layer: usize, token: AttentionToken<'_>, k: &[f32], v: &[f32]) {
     assert!(k.len() == layout.num_kv_heads * layout.head_dim && v.len() == k.len() && layer < layout.num_layers);
     let block = token.block_table[token.position / layout.block_size] as usize;
-    let slot_bytes = layout.head_dim * layout.dtype.size();
+    let slot_bytes = layout.head_dim * layout.dtype.block_bytes();
     let slot = token.position % layout.block_size * slot_bytes;
     for kv_head in 0..layout.num_kv_heads {
         let start = block * layout.block_bytes() + layout.key_offset(layer, kv_head) + slot;
@@ -92,6 +92,7 @@ fn narrow(dtype: DType, from: &[f32], to: &mut [u8]) {
         DType::F32 => to.copy_from_slice(bytemuck::cast_slice(from)),
         DType::F16 => narrow_to::<F16>(from, to),
         DType::BF16 => narrow_to::<Bf16>(from, to),
+        other => panic!("KV is kept in plain types, not {other}"),
     }
 }
 
@@ -167,6 +168,7 @@ pub fn attention<'a>(
                     DType::F32 => dispatch!(level, attend::<_, F32>(query: Query<'_>, out: &mut [f32])),
                     DType::F16 => dispatch!(level, attend::<_, F16>(query: Query<'_>, out: &mut [f32])),
                     DType::BF16 => dispatch!(level, attend::<_, Bf16>(query: Query<'_>, out: &mut [f32])),
+                    other => panic!("KV is kept in plain types, not {other}"),
                 }
             }
         }
@@ -243,7 +245,7 @@ unsafe fn attend<S: Simd, E: Element>(query: Query<'_>, out: &mut [f32]) {
 fn key_of(query: &Query<'_>, position: usize) -> *const u8 {
     let layout = &query.layout;
     let block = query.block_table[position / layout.block_size] as usize;
-    let slot = position % layout.block_size * layout.head_dim * layout.dtype.size();
+    let slot = position % layout.block_size * layout.head_dim * layout.dtype.block_bytes();
     query.keys.wrapping_add(block * layout.block_bytes() + slot)
 }
 

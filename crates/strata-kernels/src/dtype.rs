@@ -1,6 +1,8 @@
-//! Element types of weights and of the KV cache.
+//! How weights are stored: plain numbers, or blocks of quantised ones.
 
-/// How numbers are stored. Arithmetic is always in f32.
+/// How the numbers of a weight matrix are stored. A row is a whole number of blocks; a plain type's block is one number.
+///
+/// The quantised types are those of GGUF files, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
     /// IEEE single precision.
@@ -9,23 +11,111 @@ pub enum DType {
     F16,
     /// The upper half of a single.
     BF16,
+    /// 8 bits, a scale for each 32.
+    Q8_0,
+    /// 4 bits, a scale for each 32.
+    Q4_0,
+    /// 4 bits, a scale and a least value for each 32.
+    Q4_1,
+    /// 5 bits, a scale for each 32.
+    Q5_0,
+    /// 5 bits, a scale and a least value for each 32.
+    Q5_1,
+    /// 2 bits; blocks of 256 with a scale and a least value for each 16.
+    Q2K,
+    /// 3 bits; blocks of 256 with a scale for each 16.
+    Q3K,
+    /// 4 bits; blocks of 256 with a scale and a least value for each 32.
+    Q4K,
+    /// 5 bits; blocks of 256 with a scale and a least value for each 32.
+    Q5K,
+    /// 6 bits; blocks of 256 with a scale for each 16.
+    Q6K,
+    /// 4 bits that index a fixed table of 16 values, a scale for each 32.
+    Iq4Nl,
+    /// 4-bit floats (E2M1), a power of two as scale for each 32.
+    Mxfp4,
 }
 
 impl DType {
-    /// Bytes of one element.
-    pub const fn size(self) -> usize {
+    /// Every type.
+    pub const ALL: [Self; 15] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Mxfp4,
+    ];
+
+    /// Numbers of one block.
+    pub const fn block_len(self) -> usize {
         match self {
-            DType::F32 => 4,
-            DType::F16 | DType::BF16 => 2,
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl | Self::Mxfp4 => 32,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
 
-    /// The name that safetensors headers use.
+    /// Bytes of one block.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+            Self::Q8_0 => 2 + 32,
+            Self::Q4_0 | Self::Iq4Nl => 2 + 16,
+            Self::Q4_1 => 2 + 2 + 16,
+            Self::Q5_0 => 2 + 4 + 16,
+            Self::Q5_1 => 2 + 2 + 4 + 16,
+            Self::Q2K => 16 + 64 + 2 + 2,
+            Self::Q3K => 32 + 64 + 12 + 2,
+            Self::Q4K => 2 + 2 + 12 + 128,
+            Self::Q5K => 2 + 2 + 12 + 32 + 128,
+            Self::Q6K => 128 + 64 + 16 + 2,
+            Self::Mxfp4 => 1 + 16,
+        }
+    }
+
+    /// Bytes of so many numbers; `None` if they are not whole blocks, or more than can be counted.
+    pub const fn bytes_of(self, numbers: usize) -> Option<usize> {
+        match numbers.is_multiple_of(self.block_len()) {
+            true => (numbers / self.block_len()).checked_mul(self.block_bytes()),
+            false => None,
+        }
+    }
+
+    /// Whether numbers are stored one by one.
+    pub const fn is_plain(self) -> bool {
+        self.block_len() == 1
+    }
+
+    /// The name that safetensors headers and GGUF tools use.
     pub const fn name(self) -> &'static str {
         match self {
-            DType::F32 => "F32",
-            DType::F16 => "F16",
-            DType::BF16 => "BF16",
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q2K => "Q2_K",
+            Self::Q3K => "Q3_K",
+            Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
+            Self::Q6K => "Q6_K",
+            Self::Iq4Nl => "IQ4_NL",
+            Self::Mxfp4 => "MXFP4",
         }
     }
 }

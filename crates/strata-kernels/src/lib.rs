@@ -15,6 +15,7 @@ mod matrix;
 mod norm;
 mod pool;
 mod probe;
+mod quantized;
 mod rope;
 mod share;
 mod simd;

@@ -31,7 +31,7 @@ pub fn matmul(pool: &Pool, level: Level, x: &[f32], w: Matrix<'_>, bias: Option<
     let tokens = x.len() / cols;
     assert_eq!(Some(out.len()), tokens.checked_mul(rows));
     if let Some(bias) = bias {
-        assert_eq!((bias.rows(), bias.cols()), (1, rows));
+        assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
     }
     let out = Output(out.as_mut_ptr());
     pool.split(rows, TILE_ROWS, cols.saturating_mul(tokens), |share| {
@@ -41,6 +41,7 @@ pub fn matmul(pool: &Pool, level: Level, x: &[f32], w: Matrix<'_>, bias: Option<
             DType::F32 => dispatch!(level, rows_kernel::<_, F32>(operands: Operands, first: usize, end: usize)),
             DType::F16 => dispatch!(level, rows_kernel::<_, F16>(operands: Operands, first: usize, end: usize)),
             DType::BF16 => dispatch!(level, rows_kernel::<_, Bf16>(operands: Operands, first: usize, end: usize)),
+            quantised => unreachable!("no loader yields {quantised} yet"),
         }
         if let Some(bias) = bias {
             add_bias(bias, out, tokens, rows, share);
@@ -197,7 +198,7 @@ fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, rows: usize, share: st
     let mut piece = [0.0f32; 64];
     for first in share.clone().step_by(piece.len()) {
         let count = piece.len().min(share.end - first);
-        let size = bias.dtype().size();
+        let size = bias.dtype().block_bytes();
         let part = Matrix::new(bias.dtype(), 1, count, &bias.bytes()[first * size..(first + count) * size]);
         part.widen_row(0, &mut piece[..count]);
         for token in 0..tokens {

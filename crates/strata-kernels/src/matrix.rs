@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use crate::DType;
+use crate::quantized::dequantize;
 
 /// A weight matrix `[rows, cols]`, or a vector with one row. The bytes may start at any address.
 #[derive(Debug, Clone, Copy)]
@@ -17,9 +18,9 @@ impl<'a> Matrix<'a> {
     /// A view of `bytes` as `[rows, cols]` elements of `dtype`.
     ///
     /// # Panics
-    /// If the bytes are not exactly that many; loaders check shapes before they come here.
+    /// If the bytes are not exactly that many, or a row is not whole blocks; loaders check shapes before they come here.
     pub fn new(dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> Self {
-        let expected = rows.checked_mul(cols).and_then(|elements| elements.checked_mul(dtype.size()));
+        let expected = dtype.bytes_of(cols).and_then(|row| row.checked_mul(rows));
         assert_eq!(Some(bytes.len()), expected, "[{rows}, {cols}] of {dtype}");
         Self { dtype, rows, cols, bytes }
     }
@@ -39,6 +40,11 @@ impl<'a> Matrix<'a> {
         self.cols
     }
 
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.bytes.len() / self.rows.max(1)
+    }
+
     /// The elements' bytes, row-major.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -50,12 +56,12 @@ impl<'a> Matrix<'a> {
     /// If there is no such row, or `out` has another length.
     pub fn widen_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows && out.len() == self.cols);
-        let size = self.dtype.size();
-        let bytes = &self.bytes[row * self.cols * size..][..self.cols * size];
+        let bytes = &self.bytes[row * self.row_bytes()..][..self.row_bytes()];
         match self.dtype {
             DType::F32 => widen(bytes, out, f32::from_le_bytes),
             DType::F16 => widen(bytes, out, |bits| f16::from_le_bytes(bits).to_f32()),
             DType::BF16 => widen(bytes, out, |bits| bf16::from_le_bytes(bits).to_f32()),
+            quantised => dequantize(quantised, bytes, out),
         }
     }
 }

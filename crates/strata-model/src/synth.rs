@@ -156,6 +156,7 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
         DType::F32 => "float32",
         DType::F16 => "float16",
         DType::BF16 => "bfloat16",
+        quantised => unreachable!("safetensors hold no {quantised}"),
     };
     map.insert("torch_dtype".to_owned(), json!(name));
     if given.eos_token_ids.is_empty() {

@@ -23,10 +23,10 @@ pub struct TensorMeta {
 }
 
 impl TensorMeta {
-    /// Its length in bytes, unless that overflows.
+    /// Its length in bytes, unless that overflows or is not whole blocks.
     pub fn bytes(&self) -> Option<u64> {
         let elements = self.shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))?;
-        elements.checked_mul(self.dtype.size() as u64)
+        self.dtype.bytes_of(usize::try_from(elements).ok()?).map(|bytes| bytes as u64)
     }
 }
 

@@ -103,7 +103,8 @@ pub fn run(args: BenchArgs) -> Result<()> {
     // A pass reads every weight but the embedding, of which it reads a row a token.
     let embedding = if dir.config.tied_embeddings { 0 } else { embedding_bytes(&dir) };
     let pass_bytes = dir.weight_bytes.0.saturating_sub(embedding) as f64;
-    let flops_per_token = 2.0 * pass_bytes / dir.weight_dtype().size() as f64;
+    let dtype = dir.weight_dtype();
+    let flops_per_token = 2.0 * pass_bytes / dtype.block_bytes() as f64 * dtype.block_len() as f64;
     let kv_bytes = ((DECODE_CONTEXT + args.repeat / 2) * dir.kv_layout(&args.limits).token_bytes()) as f64;
 
     let bar = progress::steps("measuring", (1 + args.batch.len()) as u64);

@@ -37,6 +37,7 @@ pub fn encode(dtype: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
             let rounded: Vec<bf16> = values.iter().map(|&v| bf16::from_f32(v)).collect();
             (rounded.iter().flat_map(|v| v.to_le_bytes()).collect(), rounded.iter().map(|v| v.to_f32()).collect())
         }
+        other => unreachable!("{other} is no plain type"),
     }
 }
 

@@ -41,11 +41,11 @@ impl TensorStream {
     /// Replaces `bytes` by chunk number `chunk`, little-endian.
     pub(super) fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>) {
         let count = (self.num_elements - chunk * CHUNK_ELEMENTS).min(CHUNK_ELEMENTS) as usize;
-        bytes.resize(count * self.dtype.size(), 0);
+        bytes.resize(count * self.dtype.block_bytes(), 0);
         let key = mix64(self.key ^ chunk);
         let mut values = [0f32; BLOCK];
-        for (block, out) in bytes.chunks_mut(BLOCK * self.dtype.size()).enumerate() {
-            let values = &mut values[..out.len() / self.dtype.size()];
+        for (block, out) in bytes.chunks_mut(BLOCK * self.dtype.block_bytes()).enumerate() {
+            let values = &mut values[..out.len() / self.dtype.block_bytes()];
             self.fill_block(key, (block * BLOCK) as u32, values);
             match self.dtype {
                 DType::F32 => {
@@ -67,6 +67,7 @@ impl TensorStream {
                         out.copy_from_slice(&((rounded >> 16) as u16).to_le_bytes());
                     }
                 }
+                quantised => unreachable!("safetensors hold no {quantised}"),
             }
         }
     }

@@ -40,7 +40,7 @@ fn a_made_model_is_read_back_whole() {
         assert_eq!(last, (report.weight_bytes, report.weight_bytes));
         let config = ModelConfig::from_dir(&out).unwrap();
         assert_eq!((config.num_layers, config.dtype), (3, Some(dtype)));
-        assert_eq!(report.weight_bytes, config.num_parameters() * dtype.size() as u64);
+        assert_eq!(report.weight_bytes, config.num_parameters() * dtype.block_bytes() as u64);
         assert_eq!(GenerationConfig::from_dir(&out).unwrap().eos_token_ids, config.eos_token_ids);
         let catalog = Catalog::open(&out).unwrap();
         assert!(catalog.files().len() > 1, "it was cut into shards");
@@ -73,7 +73,7 @@ fn weights_have_the_spread_that_keeps_activations_sane() {
         let mut bytes = Vec::new();
         for chunk in 0..stream.num_elements().div_ceil(CHUNK_ELEMENTS) {
             stream.fill_chunk(chunk, &mut bytes);
-            values.extend(bytes.chunks_exact(dtype.size()).map(|bytes| match *bytes {
+            values.extend(bytes.chunks_exact(dtype.block_bytes()).map(|bytes| match *bytes {
                 [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
                 [a, b] => half::bf16::from_le_bytes([a, b]).to_f32(),
                 _ => unreachable!("elements have two or four bytes here"),

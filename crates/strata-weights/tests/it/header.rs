@@ -157,7 +157,7 @@ fn check_promises(file: &MemoryFile) {
             assert_eq!(record.offset, end, "{record:?}");
             end = record.offset + record.bytes;
             if let ElementType::Known(dtype) = record.element_type {
-                assert_eq!(record.shape.iter().product::<usize>() as u64 * dtype.size() as u64, record.bytes);
+                assert_eq!(record.shape.iter().product::<usize>() as u64 * dtype.block_bytes() as u64, record.bytes);
             }
         }
         assert_eq!(end, file.claimed_len);
