@@ -4,6 +4,8 @@
 //! position, never by batch size, chunking or thread count. Everything that later compares tokens (cached, swapped,
 //! streamed, spilled) rests on this.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[expect(clippy::needless_range_loop, reason = "heads index several arrays alike")]
 mod attention;
 mod dtype;

@@ -371,7 +371,10 @@ macro_rules! dispatch {
         unsafe {
             match $level.0 {
                 #[cfg(target_arch = "x86_64")]
-                $crate::level::Instructions::Avx512 => avx512($($arg),*),
+                $crate::level::Instructions::Avx512
+                | $crate::level::Instructions::Avx512Vnni
+                | $crate::level::Instructions::Avx512Bf16
+                | $crate::level::Instructions::Amx => avx512($($arg),*),
                 #[cfg(target_arch = "x86_64")]
                 $crate::level::Instructions::Avx2 => avx2($($arg),*),
                 _ => $kernel::<$crate::simd::Portable $(, $generic)*>($($arg),*),
