@@ -5,3 +5,7 @@ mod attention;
 mod matmul;
 mod rows;
 mod support;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tile_emulator;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
