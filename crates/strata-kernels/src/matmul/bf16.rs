@@ -48,17 +48,17 @@ pub(super) unsafe fn rows(level: Level, x: &Prepared<'_>, w: Matrix<'_>, rows: R
     {
         let padded = x.cols.next_multiple_of(STEP);
         assert!(x.packed.len() >= x.tokens * padded);
-        let operands = x86::Operands {
+        let operands = super::vector::Operands {
             x: x.packed.as_ptr(),
-            w: w.bytes().as_ptr().cast(),
+            x_cols: padded,
+            w: w.bytes().as_ptr().cast::<u16>(),
             out,
             tokens: x.tokens,
             rows: w.rows(),
             cols: x.cols,
-            padded,
         };
         // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
-        unsafe { x86::rows_kernel(operands, rows.start, rows.end) };
+        unsafe { x86::rows_kernel(&operands, rows.start, rows.end) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = out;
@@ -68,28 +68,9 @@ pub(super) unsafe fn rows(level: Level, x: &Prepared<'_>, w: Matrix<'_>, rows: R
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Output, STEP};
-    use crate::cache;
+    use super::STEP;
+    use crate::matmul::vector::{self, Operands, Unit};
     use crate::simd::{Avx512, Simd};
-
-    /// Weight rows of a tile: as many load streams as a core follows with ease.
-    const TILE_ROWS: usize = 4;
-
-    /// Token columns of a tile: 4 x 6 sums, 4 weights and 1 activation fill 29 of 32 registers.
-    const TILE_TOKENS: usize = 6;
-
-    #[derive(Clone, Copy)]
-    pub(super) struct Operands {
-        /// `[tokens, padded]`
-        pub x: *const u16,
-        /// `[rows, cols]`, at any address
-        pub w: *const u16,
-        pub out: Output,
-        pub tokens: usize,
-        pub rows: usize,
-        pub cols: usize,
-        pub padded: usize,
-    }
 
     /// # Safety
     /// The level's instructions exist.
@@ -122,119 +103,38 @@ mod x86 {
         }
     }
 
-    /// Rows `first .. end` for all tokens.
-    ///
     /// # Safety
-    /// The operands describe readable and writable memory of the shapes that they name, no other thread touches these
-    /// columns of `out`, and the level's instructions exist.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    pub(super) unsafe fn rows_kernel(o: Operands, first: usize, end: usize) {
-        // Half of the second-level cache for activations, while all rows pass by.
-        let block = (cache::sizes().second / 2 / (o.padded * 2)).max(TILE_TOKENS) / TILE_TOKENS * TILE_TOKENS;
-        for token in (0..o.tokens).step_by(block) {
-            let token_end = (token + block).min(o.tokens);
-            let mut row = first;
-            // SAFETY: rows and tokens stay within the ranges that the caller vouches for.
-            unsafe {
-                while row + TILE_ROWS <= end {
-                    tokens_kernel::<TILE_ROWS>(&o, row, token, token_end);
-                    row += TILE_ROWS;
-                }
-                while row < end {
-                    tokens_kernel::<1>(&o, row, token, token_end);
-                    row += 1;
-                }
-            }
-        }
+    /// As for [`vector::rows_kernel`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    pub(super) unsafe fn rows_kernel(o: &Operands<u16, u16>, first: usize, end: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { vector::rows_kernel::<Pairs>(o, first, end) };
     }
 
-    /// `R` rows from `row` on, for tokens `first .. end`.
-    ///
-    /// # Safety
-    /// As for [`rows_kernel`].
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn tokens_kernel<const R: usize>(o: &Operands, row: usize, first: usize, end: usize) {
-        let mut token = first;
-        while token < end {
-            // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each time.
-            let count = (end - token).div_ceil((end - token).div_ceil(TILE_TOKENS));
-            // SAFETY: as the caller vouches.
-            unsafe {
-                match count {
-                    6 => tile::<R, 6>(o, row, token),
-                    5 => tile::<R, 5>(o, row, token),
-                    4 => tile::<R, 4>(o, row, token),
-                    3 => tile::<R, 3>(o, row, token),
-                    2 => tile::<R, 2>(o, row, token),
-                    _ => tile::<R, 1>(o, row, token),
-                }
-            }
-            token += count;
-        }
-    }
+    /// Pairs of bf16, multiplied and added to one lane.
+    struct Pairs;
 
-    /// `R` rows by `T` tokens.
-    ///
-    /// # Safety
-    /// As for [`rows_kernel`].
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn tile<const R: usize, const T: usize>(o: &Operands, row: usize, token: usize) {
-        // SAFETY: `row + R <= rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads of
-        // whole vectors end at `whole <= cols`, the last one is masked, and activations are padded.
-        unsafe {
-            let w: [*const u16; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r) * o.cols));
-            let x: [*const u16; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.padded));
-            let mut sums = [[_mm512_setzero_ps(); T]; R];
-            let whole = o.cols / STEP * STEP;
-            for k in (0..whole).step_by(STEP) {
-                for row in w {
-                    // A row is often no longer than a page, where the hardware's own prefetch ends: ask for the next
-                    // rows' part of this column.
-                    _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(R * o.cols + k).cast());
-                }
-                let weights: [__m512i; R] = load(&w, |row| _mm512_loadu_si512(row.add(k).cast()));
-                add_pairs(&mut sums, &weights, &x, k);
-            }
-            if whole < o.cols {
-                let mask = u32::MAX >> (STEP - (o.cols - whole));
-                let weights: [__m512i; R] = load(&w, |row| _mm512_maskz_loadu_epi16(mask, row.add(whole).cast()));
-                add_pairs(&mut sums, &weights, &x, whole);
-            }
-            for r in 0..R {
-                for t in 0..T {
-                    *o.out.0.add((token + t) * o.rows + row + r) = Avx512::sum(sums[r][t]);
-                }
-            }
+    // SAFETY: every method uses AVX-512 F, BW and BF16 only. Activations are padded, so that a part is read whole.
+    #[rustfmt::skip]
+    #[expect(unsafe_op_in_unsafe_fn, reason = "each body is the intrinsics that the trait's `# Safety` line asks for")]
+    unsafe impl Unit for Pairs {
+        type X = u16;
+        type W = u16;
+        type Activations = __m512bh;
+        type Weights = __m512bh;
+        type Sums = __m512;
+        const STEP: usize = STEP;
+        const MANY_REGISTERS: bool = true;
+        #[inline(always)] unsafe fn zero() -> __m512 { _mm512_setzero_ps() }
+        #[inline(always)] unsafe fn activations(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
+        #[inline(always)] unsafe fn activations_part(from: *const u16, _count: usize) -> __m512bh { Self::activations(from) }
+        #[inline(always)] unsafe fn weights(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
+        #[inline(always)] unsafe fn weights_part(from: *const u16, count: usize) -> __m512bh {
+            std::mem::transmute(_mm512_maskz_loadu_epi16(u32::MAX >> (STEP - count), from.cast()))
         }
-    }
-
-    #[inline(always)]
-    fn load<const R: usize>(rows: &[*const u16; R], of: impl Fn(*const u16) -> __m512i) -> [__m512i; R] {
-        std::array::from_fn(|r| of(rows[r]))
-    }
-
-    /// # Safety
-    /// A vector is readable at each `x[t] + k`, and the level's instructions exist.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn add_pairs<const R: usize, const T: usize>(
-        sums: &mut [[__m512; T]; R],
-        weights: &[__m512i; R],
-        x: &[*const u16; T],
-        k: usize,
-    ) {
-        // SAFETY: the caller's promise; both types are 512 bits of pairs.
-        unsafe {
-            for t in 0..T {
-                let activation = std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(x[t].add(k).cast()));
-                for r in 0..R {
-                    let weight = std::mem::transmute::<__m512i, __m512bh>(weights[r]);
-                    sums[r][t] = _mm512_dpbf16_ps(sums[r][t], weight, activation);
-                }
-            }
-        }
+        #[inline(always)] unsafe fn multiply_add(w: __m512bh, x: __m512bh, sums: __m512) -> __m512 { _mm512_dpbf16_ps(sums, w, x) }
+        #[inline(always)] unsafe fn total(sums: __m512) -> f32 { Avx512::sum(sums) }
+        #[inline(always)] unsafe fn prefetch(from: *const u16) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 }
 
