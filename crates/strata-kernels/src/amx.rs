@@ -82,11 +82,11 @@ impl TileConfig {
                 (config.rows[register], config.row_bytes[register]) = (rows as u8, row_bytes as u16);
             }
         };
-        for a in 0..2 {
-            set(4 + a, heights[a], 64);
-            set(6 + a, 16, 4 * members[a]);
-            for b in 0..2 {
-                set(2 * a + b, heights[a], 4 * members[b]);
+        for (a, height) in heights.into_iter().enumerate() {
+            set(4 + a, height, 64);
+            for (b, count) in members.into_iter().enumerate() {
+                set(6 + b, 16, 4 * count);
+                set(2 * a + b, height, 4 * count);
             }
         }
         config
