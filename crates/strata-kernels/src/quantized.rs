@@ -13,6 +13,7 @@ mod dequantize;
 mod fields;
 mod formats;
 mod header;
+mod lanes;
 mod portable;
 mod product;
 mod quantize;

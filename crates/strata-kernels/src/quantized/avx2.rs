@@ -6,6 +6,7 @@ use super::activations::BLOCK;
 use super::formats::Format;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::product::Job;
+use crate::simd::Avx2;
 
 /// Tokens that share the unpacking of rows.
 const TOKENS: usize = 16;
@@ -50,7 +51,8 @@ unsafe fn panel<F: Format>(
         for row in 0..count {
             F::collect(job.span::<F>(first + row, span), row, fields);
         }
-        F::finish(fields, header);
+        // SAFETY: the caller's promise.
+        unsafe { F::finish::<Avx2>(fields, header) };
         for octet in 0..count.div_ceil(OCTET) {
             let mut spans: [&[u8]; OCTET] = [&[]; OCTET];
             for (row, bytes) in spans.iter_mut().enumerate() {

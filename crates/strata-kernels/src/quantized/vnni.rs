@@ -6,6 +6,7 @@ use super::activations::{BLOCK, TILE};
 use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use super::product::Job;
 use super::unpack::{GROUP, Unpack};
+use crate::simd::Avx512;
 
 /// Most tokens that are worth the kernel with rows in the lanes.
 pub(super) const ROW_TOKENS: usize = 4;
@@ -148,7 +149,8 @@ unsafe fn collect<F: Unpack>(
         *address = bytes.as_ptr();
         F::collect(bytes, row, fields);
     }
-    F::finish(fields, header);
+    // SAFETY: the caller's promise.
+    unsafe { F::finish::<Avx512>(fields, header) };
 }
 
 /// From 128 codes in their natural order: the first halves of four blocks, and the last ones.
