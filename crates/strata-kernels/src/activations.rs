@@ -3,7 +3,7 @@
 use crate::matmul::{bf16, tiles};
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{DType, Level};
+use crate::{DType, Level, quantized};
 
 /// How activations lie while they are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub(crate) enum Form {
     Bf16,
     /// Rounded to bf16, in the order in which AMX reads its second operand.
     Tiles,
+    /// Rounded to bytes, with a scale for each 32.
+    Bytes,
 }
 
 impl Form {
@@ -23,30 +25,35 @@ impl Form {
             DType::BF16 if tiles::runs_at(level) => Form::Tiles,
             DType::BF16 if bf16::runs_at(level) => Form::Bf16,
             DType::F32 | DType::F16 | DType::BF16 => Form::Plain,
-            quantised => unreachable!("no loader yields {quantised} yet"),
+            _quantised => Form::Bytes,
         }
     }
 }
 
-/// Tokens' activations `[tokens, cols]`, which several products read. They are brought into another form at most once
-/// for all products that ask for the same.
+/// Tokens' activations `[tokens, cols]`, which several products read. They are brought into the form that weights ask for
+/// once for all products that follow each other and ask for the same.
 pub struct Activations<'a> {
     x: &'a [f32],
     cols: usize,
     /// The prepared form, then one work area a thread.
     scratch: &'a mut [f32],
-    form: Form,
 }
 
 /// What a thread's share of a product reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared<'a> {
-    pub form: Form,
     pub tokens: usize,
     pub cols: usize,
-    pub x: &'a [f32],
-    /// What [`Form`] says, but for [`Form::Plain`].
-    pub packed: &'a [u16],
+    pub packed: Packed<'a>,
+}
+
+/// The numbers, as [`Form`] says.
+#[derive(Clone, Copy)]
+pub(crate) enum Packed<'a> {
+    Plain(&'a [f32]),
+    Bf16(&'a [u16]),
+    Tiles(&'a [u16]),
+    Bytes(quantized::Prepared<'a>),
 }
 
 impl<'a> Activations<'a> {
@@ -56,12 +63,12 @@ impl<'a> Activations<'a> {
     /// If `x` is not whole rows.
     pub fn new(x: &'a [f32], cols: usize, scratch: &'a mut [f32]) -> Self {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
-        Self { x, cols, scratch, form: Form::Plain }
+        Self { x, cols, scratch }
     }
 
     /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
     /// level and with any weights.
-    pub const fn scratch_len(tokens: usize, cols: usize, threads: usize) -> usize {
+    pub fn scratch_len(tokens: usize, cols: usize, threads: usize) -> usize {
         packed_len(tokens, cols) + threads * tiles::work_len(tokens)
     }
 
@@ -74,20 +81,28 @@ impl<'a> Activations<'a> {
     pub(crate) fn prepare(&mut self, pool: &Pool, level: Level, form: Form) -> (Prepared<'_>, Share<'_, f32>) {
         let (x, cols, tokens) = (self.x, self.cols, self.tokens());
         let (packed, work) = self.scratch.split_at_mut(packed_len(tokens, cols));
-        let packed: &mut [u16] = bytemuck::cast_slice_mut(packed);
-        if self.form != form {
-            match form {
-                Form::Plain => {}
-                Form::Bf16 => bf16::pack(pool, level, x, cols, packed),
-                Form::Tiles => tiles::pack(pool, level, x, cols, packed),
+        let packed = match form {
+            Form::Plain => Packed::Plain(x),
+            Form::Bf16 => {
+                let packed = bytemuck::cast_slice_mut(packed);
+                bf16::pack(pool, level, x, cols, packed);
+                Packed::Bf16(packed)
             }
-            self.form = form;
-        }
-        (Prepared { form, tokens, cols, x, packed }, Share::new(work))
+            Form::Tiles => {
+                let packed = bytemuck::cast_slice_mut(packed);
+                tiles::pack(pool, level, x, cols, packed);
+                Packed::Tiles(packed)
+            }
+            Form::Bytes => Packed::Bytes(quantized::prepare(pool, level, x, cols, bytemuck::cast_slice_mut(packed))),
+        };
+        (Prepared { tokens, cols, packed }, Share::new(work))
     }
 }
 
-/// Pairs of 16-bit numbers in a packed form: whole steps of 32 columns, and a cache line to align by.
-const fn packed_len(tokens: usize, cols: usize) -> usize {
-    tokens * cols.next_multiple_of(32) / 2 + 16
+/// Numbers of scratch that the largest form takes.
+fn packed_len(tokens: usize, cols: usize) -> usize {
+    // 16-bit numbers in whole steps of 32 columns, or bytes with their scales.
+    let halves = tokens * cols.next_multiple_of(32) / 2;
+    let bytes = quantized::scratch_bytes(tokens, cols.next_multiple_of(32)).div_ceil(size_of::<f32>());
+    halves.max(bytes)
 }

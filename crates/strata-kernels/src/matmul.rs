@@ -10,11 +10,11 @@ mod vector;
 
 use std::ops::Range;
 
-use crate::activations::{Activations, Form, Prepared};
+use crate::activations::{Activations, Form, Packed, Prepared};
 use crate::elementwise::{Activation, gate_piece, gated_activation};
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{Level, Matrix};
+use crate::{Level, Matrix, quantized};
 
 /// Products of one sweep; a layer has at most three of the same input.
 const PRODUCTS_MAX: usize = 4;
@@ -172,10 +172,15 @@ impl<'a> Sweep<'a> {
     unsafe fn rows(&self, level: Level, x: &Prepared<'_>, rows: Range<usize>, work: &mut [f32]) {
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
-            match x.form {
-                Form::Plain => vector::rows(level, x, self.weights, rows.clone(), self.out),
-                Form::Bf16 => bf16::rows(level, x, self.weights, rows.clone(), self.out),
-                Form::Tiles => tiles::rows(level, x, self.weights, rows.clone(), self.out, work),
+            match &x.packed {
+                Packed::Plain(numbers) => vector::rows(level, numbers, self.weights, rows.clone(), self.out),
+                Packed::Bf16(numbers) => {
+                    bf16::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out);
+                }
+                Packed::Tiles(numbers) => {
+                    tiles::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out, work);
+                }
+                Packed::Bytes(numbers) => quantized::rows(numbers, self.weights, rows.clone(), self.out.0),
             }
             if let Some(bias) = self.bias {
                 add_bias(bias, self.out, x.tokens, self.weights.rows(), rows);

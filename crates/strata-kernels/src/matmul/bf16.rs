@@ -6,7 +6,6 @@
 use std::ops::Range;
 
 use super::Output;
-use crate::activations::Prepared;
 use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{Level, Matrix};
@@ -38,30 +37,31 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
     let _ = (pool, x, cols, packed);
 }
 
-/// Rows `rows` of `w` for all tokens.
+/// Rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared.
 ///
 /// # Safety
 /// `out` is `[tokens, w.rows()]`, and no other thread touches these columns of it.
-pub(super) unsafe fn rows(level: Level, x: &Prepared<'_>, w: Matrix<'_>, rows: Range<usize>, out: Output) {
-    assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * x.cols);
+pub(super) unsafe fn rows(level: Level, x: &[u16], tokens: usize, w: Matrix<'_>, rows: Range<usize>, out: Output) {
+    let cols = w.cols();
+    assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * cols);
     #[cfg(target_arch = "x86_64")]
     {
-        let padded = x.cols.next_multiple_of(STEP);
-        assert!(x.packed.len() >= x.tokens * padded);
+        let padded = cols.next_multiple_of(STEP);
+        assert!(x.len() >= tokens * padded);
         let operands = super::vector::Operands {
-            x: x.packed.as_ptr(),
+            x: x.as_ptr(),
             x_cols: padded,
             w: w.bytes().as_ptr().cast::<u16>(),
             out,
-            tokens: x.tokens,
+            tokens,
             rows: w.rows(),
-            cols: x.cols,
+            cols,
         };
         // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
         unsafe { x86::rows_kernel(&operands, rows.start, rows.end) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = out;
+    let _ = (x, tokens, out);
 }
 
 #[cfg(target_arch = "x86_64")]

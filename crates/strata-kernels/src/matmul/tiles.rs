@@ -12,7 +12,6 @@
 use std::ops::Range;
 
 use super::Output;
-use crate::activations::Prepared;
 use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{Level, Matrix};
@@ -74,29 +73,29 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
     let _ = (pool, x, cols, packed);
 }
 
-/// Rows `rows` of `w` for all tokens; `work` has [`work_len`].
+/// Rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared; `work` has [`work_len`].
 ///
 /// # Safety
 /// `out` is `[tokens, w.rows()]`, and no other thread touches these columns of it.
 pub(super) unsafe fn rows(
     level: Level,
-    x: &Prepared<'_>,
+    x: &[u16],
+    tokens: usize,
     w: Matrix<'_>,
     rows: Range<usize>,
     out: Output,
     work: &mut [f32],
 ) {
-    assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * x.cols);
-    assert!(work.len() >= work_len(x.tokens) && x.packed.len() >= x.tokens * x.cols.next_multiple_of(STEP));
+    assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * w.cols());
+    assert!(work.len() >= work_len(tokens) && x.len() >= tokens * w.cols().next_multiple_of(STEP));
     #[cfg(target_arch = "x86_64")]
-    for first in (0..x.tokens).step_by(TOKEN_BLOCK) {
-        let tokens = first..(first + TOKEN_BLOCK).min(x.tokens);
-        let block = x86::Block { x, w, out, tokens };
+    for first in (0..tokens).step_by(TOKEN_BLOCK) {
+        let block = x86::Block { x, w, out, tokens: first..(first + TOKEN_BLOCK).min(tokens) };
         // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
         unsafe { block.rows(rows.clone(), work) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = out;
+    let _ = (out, tokens);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -135,7 +134,7 @@ mod x86 {
 
     /// A product for one block of tokens.
     pub(super) struct Block<'a> {
-        pub x: &'a Prepared<'a>,
+        pub x: &'a [u16],
         pub w: Matrix<'a>,
         pub out: Output,
         pub tokens: Range<usize>,
@@ -151,7 +150,7 @@ mod x86 {
                 // A panel's block of columns should fill two thirds of the first-level cache.
                 false => (SUPER_ROWS, (cache::sizes().first * 2 / 3 / (PANEL_ROWS * STEP * 2)).max(4)),
             };
-            let whole_steps = self.x.cols.div_ceil(STEP);
+            let whole_steps = self.w.cols().div_ceil(STEP);
             for first in rows.clone().step_by(height) {
                 let here = first..(first + height).min(rows.end);
                 let mut step = 0;
@@ -183,8 +182,7 @@ mod x86 {
         /// # Safety
         /// As for [`super::rows`].
         unsafe fn panel(&self, rows: Range<usize>, steps: Range<usize>, sums: &mut [f32], streamed: bool) {
-            let Prepared { cols, packed, .. } = *self.x;
-            let row_bytes = self.w.row_bytes();
+            let (cols, row_bytes) = (self.w.cols(), self.w.row_bytes());
             let weights = self.w.bytes()[rows.start * row_bytes..].as_ptr();
             // The last columns, where they are no whole step, come from a copy that ends in zeros.
             let mut tail = Tail([[0; STEP * 2]; PANEL_ROWS]);
@@ -199,7 +197,7 @@ mod x86 {
             let group_bytes = |tokens: usize| cols.next_multiple_of(STEP) * 2 * tokens;
             let tokens = self.tokens.len();
             let (pairs, rest) = (tokens / (2 * GROUP), tokens % (2 * GROUP));
-            let base = packed.as_ptr().cast::<u8>().wrapping_add(group_bytes(self.tokens.start));
+            let base = self.x.as_ptr().cast::<u8>().wrapping_add(group_bytes(self.tokens.start));
             let heights = [rows.len().min(GROUP), rows.len().saturating_sub(GROUP)];
             let mut call = TileCall {
                 config: TileConfig::default(),

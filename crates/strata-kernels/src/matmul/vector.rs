@@ -11,7 +11,6 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::Output;
-use crate::activations::Prepared;
 use crate::cache;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
@@ -67,20 +66,21 @@ pub(super) struct Operands<X, W> {
     pub cols: usize,
 }
 
-/// Rows `rows` of `w` for all tokens, in f32.
+/// Rows `rows` of `w` for all tokens of `x` `[tokens, w.cols()]`, in f32.
 ///
 /// # Safety
 /// `out` is `[tokens, w.rows()]`, and no other thread touches these columns of it.
-pub(super) unsafe fn rows(level: Level, x: &Prepared<'_>, w: Matrix<'_>, rows: Range<usize>, out: Output) {
-    assert!(rows.end <= w.rows() && w.cols() == x.cols && x.x.len() == x.tokens * x.cols);
+pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<usize>, out: Output) {
+    let cols = w.cols();
+    assert!(rows.end <= w.rows() && x.len().is_multiple_of(cols));
     let operands = Operands {
-        x: x.x.as_ptr(),
-        x_cols: x.cols,
+        x: x.as_ptr(),
+        x_cols: cols,
         w: w.bytes().as_ptr(),
         out,
-        tokens: x.tokens,
+        tokens: x.len() / cols,
         rows: w.rows(),
-        cols: x.cols,
+        cols,
     };
     let (first, end) = (rows.start, rows.end);
     type Plain = Operands<f32, u8>;

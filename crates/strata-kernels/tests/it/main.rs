@@ -3,6 +3,8 @@
 
 mod attention;
 mod matmul;
+mod quantized;
+mod quantized_product;
 mod rows;
 mod support;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
