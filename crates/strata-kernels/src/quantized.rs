@@ -18,6 +18,8 @@ mod portable;
 mod product;
 mod quantize;
 #[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
 mod unpack;
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]

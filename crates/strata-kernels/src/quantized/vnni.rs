@@ -296,6 +296,44 @@ unsafe fn step<F: Unpack>(
 /// As for [`rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn lanes<F: Unpack>(job: &Job<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { lanes_by::<F, Vnni>(job) }
+}
+
+/// What multiplies a span of sixteen rows with tiles of sixteen tokens.
+pub(super) trait Multiplier {
+    /// Adds a span of sixteen rows, for `T` tiles from `tile` on, to their sums so far.
+    ///
+    /// # Safety
+    /// `sums` has `T` tiles of `[row][token]`; otherwise as for [`rows`], with the instructions of the multiplier.
+    unsafe fn add_span<F: Unpack, const T: usize>(
+        job: &Job<'_>,
+        panel: &Panel<'_>,
+        tile: usize,
+        sums: *mut [[f32; TILE]; ROWS],
+    );
+}
+
+/// Dot products of bytes by vectors.
+struct Vnni;
+
+impl Multiplier for Vnni {
+    #[inline(always)]
+    unsafe fn add_span<F: Unpack, const T: usize>(
+        job: &Job<'_>,
+        panel: &Panel<'_>,
+        tile: usize,
+        sums: *mut [[f32; TILE]; ROWS],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { lanes_panel::<F, T>(job, panel, tile, sums) }
+    }
+}
+
+/// # Safety
+/// As for [`rows`], with the instructions of `M`.
+#[inline(always)]
+pub(super) unsafe fn lanes_by<F: Unpack, M: Multiplier>(job: &Job<'_>) {
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
     let tiles = job.x.tokens.div_ceil(TILE);
     let mut codes = Codes([[0; SPAN]; ROWS]);
@@ -323,10 +361,10 @@ pub(super) unsafe fn lanes<F: Unpack>(job: &Job<'_>) {
                     while t < tile_end {
                         let sums = sums.as_mut_ptr().add(t - tile);
                         if t + 2 <= tile_end {
-                            lanes_panel::<F, 2>(job, &panel, t, sums);
+                            M::add_span::<F, 2>(job, &panel, t, sums);
                             t += 2;
                         } else {
-                            lanes_panel::<F, 1>(job, &panel, t, sums);
+                            M::add_span::<F, 1>(job, &panel, t, sums);
                             t += 1;
                         }
                     }
@@ -347,16 +385,16 @@ pub(super) unsafe fn lanes<F: Unpack>(job: &Job<'_>) {
 /// Codes of a span of sixteen rows, `[row][column]`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Codes([[u8; SPAN]; ROWS]);
+pub(super) struct Codes(pub [[u8; SPAN]; ROWS]);
 
 /// A span of sixteen rows, unpacked.
-struct Panel<'a> {
-    header: &'a Header,
-    codes: &'a Codes,
+pub(super) struct Panel<'a> {
+    pub header: &'a Header,
+    pub codes: &'a Codes,
     /// Number of the span.
-    span: usize,
+    pub span: usize,
     /// Blocks in it.
-    blocks: usize,
+    pub blocks: usize,
 }
 
 /// The codes of a span in the order of the columns.
@@ -477,13 +515,13 @@ unsafe fn lanes_panel<F: Unpack, const T: usize>(
 /// # Safety
 /// AVX-512 F exists.
 #[inline(always)]
-unsafe fn start<F: Unpack>(sum: __m512) -> __m512i {
+pub(super) unsafe fn start<F: Unpack>(sum: __m512) -> __m512i {
     // SAFETY: arithmetic on registers.
     unsafe { _mm512_cvttps_epi32(_mm512_mul_ps(sum, _mm512_set1_ps(-f32::from(F::OFFSET)))) }
 }
 
 /// The integer dot products of `R` rows and `T` tiles of sixteen tokens, over groups of four columns `first .. end` of a
-/// block of 32: the place of a matrix unit, if there is one.
+/// block of 32.
 ///
 /// # Safety
 /// Weights are `[row][SPAN]` from the block on, codes `[group of 4][token 16][4]`; AVX-512 VNNI exists.
