@@ -310,12 +310,12 @@ pub(super) unsafe fn lanes<F: Unpack>(job: &Job<'_>) {
                 unsafe {
                     let mut spans = [std::ptr::null(); ROWS];
                     collect::<F>(job, first, count, span, &mut spans, &mut fields, &mut header);
-                    for line in 0..(ROWS * F::SPAN_BYTES).div_ceil(64) {
-                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
-                    }
-                    next = next.wrapping_add(ROWS * F::SPAN_BYTES);
                     let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
                     for (row, address) in spans.into_iter().enumerate() {
+                        for line in 0..F::SPAN_BYTES.div_ceil(64) {
+                            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
+                        }
+                        next = next.wrapping_add(F::SPAN_BYTES);
                         unpack_span::<F>(address, blocks, &mut codes.0[row]);
                     }
                     let panel = Panel { header: &header, codes: &codes, span, blocks };
