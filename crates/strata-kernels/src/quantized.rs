@@ -13,10 +13,10 @@ mod dequantize;
 mod fields;
 mod formats;
 mod header;
-mod lanes;
 mod portable;
 mod product;
 mod quantize;
+mod small;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
 #[cfg(target_arch = "x86_64")]

@@ -97,7 +97,7 @@ impl Job<'_> {
 /// Which kernel will run, and so how it wants the activations.
 #[cfg(target_arch = "x86_64")]
 fn layout(level: Level, tokens: usize) -> Layout {
-    if level.0 >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS { Layout::Lanes } else { Layout::Rows }
+    if level.0 >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS { Layout::Tiles } else { Layout::Rows }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -115,7 +115,7 @@ unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &Job<'_>) {
             (Instructions::Portable | Instructions::Neon, _) => portable::rows::<F, false>(job),
             (Instructions::Avx2 | Instructions::Avx512, _) => avx2::rows::<F>(job),
             (_, Layout::Rows) => vnni::rows::<F>(job),
-            (_, Layout::Lanes) => vnni::lanes::<F>(job),
+            (_, Layout::Tiles) => vnni::tiles::<F>(job),
         }
     }
 }
