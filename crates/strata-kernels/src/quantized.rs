@@ -26,4 +26,4 @@ mod vnni;
 pub use dequantize::dequantize;
 pub use quantize::quantize;
 
-pub(crate) use product::{prepare, rows, scratch_bytes};
+pub(crate) use product::{Prepared, prepare, rows, scratch_bytes};

@@ -2,10 +2,11 @@
 
 use half::f16;
 use proptest::prelude::*;
-use strata_kernels::{DType, Level, Matrix, matmul};
+use strata_kernels::{DType, Level, Matrix};
 
+use crate::matmul::product;
 use crate::quantized::{QUANTISED, decoded};
-use crate::support::{Numbers, assert_close, bits, encode, fused_levels, pool};
+use crate::support::{Numbers, assert_close, bits, encode, fused_levels};
 
 /// Where the half floats of a block are.
 fn halves(dtype: DType) -> &'static [usize] {
@@ -50,12 +51,6 @@ fn reference(x: &[f64], w: &[f32], cols: usize) -> Vec<f64> {
     x.chunks(cols)
         .flat_map(|x| w.chunks(cols).map(|w| x.iter().zip(w).map(|(x, w)| x * f64::from(*w)).sum()).collect::<Vec<_>>())
         .collect()
-}
-
-fn product(level: Level, threads: usize, x: &[f32], w: Matrix<'_>, bias: Option<Matrix<'_>>) -> Vec<f32> {
-    let mut out = vec![f32::NAN; x.len() / w.cols() * w.rows()];
-    matmul(&pool(threads), level, x, w, bias, &mut out);
-    out
 }
 
 /// Columns: whole blocks, but not always whole spans or groups of blocks.
