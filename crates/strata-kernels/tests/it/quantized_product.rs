@@ -163,6 +163,10 @@ fn extreme_codes_and_scales_do_not_saturate() {
                     if dtype == DType::Mxfp4 {
                         block[0] = 127;
                     }
+                    if dtype == DType::Q6K && fill == 0 {
+                        // The largest integers of all: 256 products of -128, -32 and 127.
+                        block[192..208].fill(0x80);
+                    }
                 }
                 let weights = Matrix::new(dtype, rows, cols, &bytes);
                 // All codes of the activations are 127 or -127.
@@ -232,6 +236,16 @@ fn what_is_not_finite_shows_in_its_token_and_nowhere_else() {
                 assert!(got.chunks(rows).all(|out| !out[0].is_finite()), "{dtype} {}", level.name());
                 assert!(got.chunks(rows).all(|out| out[1..].iter().all(|out| out.is_finite())));
             }
+        }
+    }
+}
+
+#[test]
+fn no_tokens_are_no_work() {
+    for dtype in QUANTISED {
+        let bytes = random_weights(dtype, 3, 256, &mut Numbers(1));
+        for level in Level::available() {
+            assert!(product(level, 2, &[], Matrix::new(dtype, 3, 256, &bytes), None).is_empty());
         }
     }
 }

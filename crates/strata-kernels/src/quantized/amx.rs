@@ -9,19 +9,19 @@ use super::activations::{BLOCK, TILE};
 use super::header::{ROWS, SPAN, SPAN_BLOCKS};
 use super::product::Job;
 use super::unpack::Unpack;
-use super::vnni::{Multiplier, Panel, lanes_by, start};
+use super::vnni::{Multiplier, Panel, start, tiles_by};
 use crate::amx::{TileConfig, configure, multiply_bytes, release};
 
-/// The job's rows, for activations in lanes.
+/// The job's rows, for activations in tiles.
 ///
 /// # Safety
 /// As for [`super::product::rows`]; AVX-512 with VNNI and AMX with bytes exist.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn lanes<F: Unpack>(job: &Job<'_>) {
+pub(super) unsafe fn tiles<F: Unpack>(job: &Job<'_>) {
     // SAFETY: the caller's promise. Between the first and the last line, this thread loads no other configuration.
     unsafe {
         configure(&TileConfig::for_bytes(ROWS, columns::<F>(), TILE));
-        lanes_by::<F, Tiles>(job);
+        tiles_by::<F, Tiles>(job);
         release();
     }
 }
@@ -70,7 +70,7 @@ impl Multiplier for Tiles {
 /// Scales a span's dot products and adds them to the sums, block by block.
 ///
 /// # Safety
-/// As for [`lanes`]; the activations have the panel's blocks from `first` on.
+/// As for [`tiles`]; the activations have the panel's blocks from `first` on.
 #[inline(always)]
 unsafe fn add_scaled<F: Unpack>(
     job: &Job<'_>,
