@@ -31,6 +31,6 @@ pub use matrix::Matrix;
 pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
 pub use probe::{peak_flops, read_bandwidth};
-pub use rope::rope;
+pub use rope::{RopeStyle, rope};
 
 pub(crate) use share::Share;

@@ -267,9 +267,9 @@ impl Pass<'_> {
             (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, config.head_dim / 2);
         for row in 0..rows.len() {
             let (cos, sin) = (&s.cos[row * half..(row + 1) * half], &s.sin[row * half..(row + 1) * half]);
-            rope(&mut s.q[row * q_width..(row + 1) * q_width], cos, sin);
+            rope(&mut s.q[row * q_width..(row + 1) * q_width], config.rope.style, cos, sin);
             let (k, v) = (&mut s.k[row * kv_width..(row + 1) * kv_width], &s.v[row * kv_width..(row + 1) * kv_width]);
-            rope(k, cos, sin);
+            rope(k, config.rope.style, cos, sin);
             write_kv(&layout, kv.blocks_mut(), layer, token_at(row), k, v);
         }
         let window = config.sliding_windows[layer];

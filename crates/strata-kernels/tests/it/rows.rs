@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use strata_kernels::{Activation, Level, add_scaled, gated_activation, rms_norm, rms_norm_heads, rope};
+use strata_kernels::{Activation, Level, RopeStyle, add_scaled, gated_activation, rms_norm, rms_norm_heads, rope};
 
 use crate::support::{Numbers, assert_close, bits, fused_levels, pool};
 
@@ -105,11 +105,17 @@ fn rows_are_the_same_on_any_number_of_threads() {
 
 #[test]
 fn rope_turns_each_pair_by_its_angle() {
-    let mut x = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+    let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
     let (cos, sin) = ([0.0, 1.0], [1.0, 0.0]);
-    rope(&mut x, &cos, &sin);
+    let turned = |style| {
+        let mut x = x;
+        rope(&mut x, style, &cos, &sin);
+        x
+    };
     // Pairs (0, 2) turn by a quarter, pairs (1, 3) stay.
-    assert_eq!(x, [-3.0, 2.0, 1.0, 4.0, -7.0, 6.0, 5.0, 8.0]);
+    assert_eq!(turned(RopeStyle::Halves), [-3.0, 2.0, 1.0, 4.0, -7.0, 6.0, 5.0, 8.0]);
+    // Pairs (0, 1) turn by a quarter, pairs (2, 3) stay.
+    assert_eq!(turned(RopeStyle::Neighbours), [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
 }
 
 #[test]
