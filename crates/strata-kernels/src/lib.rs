@@ -6,10 +6,11 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
-#[expect(clippy::needless_range_loop, reason = "heads index several arrays alike")]
+#[expect(clippy::needless_range_loop, reason = "rows and lanes index several arrays alike")]
 mod attention;
 mod dtype;
 mod elementwise;
+mod kv;
 mod level;
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
 mod matmul;
@@ -21,10 +22,12 @@ mod quantized;
 mod rope;
 mod share;
 mod simd;
+mod store_kv;
 
-pub use attention::{AttentionToken, KvLayout, RUN, attention, write_kv};
+pub use attention::{AttentionLayer, AttentionSequence, RUN, SEGMENT, attention, attention_scratch};
 pub use dtype::DType;
-pub use elementwise::{Activation, add_scaled, gated_activation, scale};
+pub use elementwise::{Activation, add_scaled, gated_activation, gather_rows, scale};
+pub use kv::{KvDType, KvLayout};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::matmul;
 pub use matrix::Matrix;
@@ -32,5 +35,6 @@ pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
 pub use probe::{peak_flops, read_bandwidth};
 pub use rope::{RopeStyle, rope};
+pub use store_kv::{Rotation, rotate_and_store};
 
 pub(crate) use share::Share;

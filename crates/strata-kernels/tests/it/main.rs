@@ -4,4 +4,5 @@
 mod attention;
 mod matmul;
 mod rows;
+mod store_kv;
 mod support;
