@@ -19,15 +19,13 @@ mod tile;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use element::Q8;
 pub(crate) use lanes::Lanes;
 use softmax::{Seen, finish, merge};
 use tile::{Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, segments_of};
 
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::simd::{Bf16, F16, F32, dispatch};
-use crate::{KvDType, KvLayout, Level};
+use crate::{KvLayout, Level};
 
 /// Positions whose scores are held at a time.
 pub const RUN: usize = 64;
@@ -337,21 +335,10 @@ impl<'a> Operands<'a> {
             };
         }
         let finished = plan.parts_per_row == 0;
-        let (tile, segments) = (&tile, item.segments.clone());
-        let outcome = &mut Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
-        macro_rules! attend {
-            ($element:ident) => {
-                dispatch!(self.level, attend::<_, $element>(
-                    tile: &Tile<'_>, segments: Range<usize>, finished: bool, work: &mut Workspace, outcome: &mut Outcome<'_>
-                ))
-            };
-        }
-        match layout.dtype {
-            KvDType::F32 => attend!(F32),
-            KvDType::F16 => attend!(F16),
-            KvDType::BF16 => attend!(Bf16),
-            KvDType::Q8 => attend!(Q8),
-        }
+        let mut outcome = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
+        // SAFETY: the operands have been checked: queries and outcome are as long as the tile has rows, and the block table
+        // names blocks of the pool.
+        unsafe { attend(self.level, &tile, item.segments.clone(), finished, work, &mut outcome) };
         if !finished {
             for row in 0..rows {
                 let (token, head) = (row / tile.heads, row % tile.heads);
@@ -412,8 +399,9 @@ fn merge_row<'a>(level: Level, parts: usize, part: impl Fn(usize) -> &'a [f32], 
     out.copy_from_slice(&first[PART_HEAD..]);
     let into = &mut seen(first);
     for other in (1..parts).map(part) {
-        let (from, others) = (seen(other), other[PART_HEAD..].as_ptr());
-        dispatch!(level, merge::<_>(into: &mut Seen, sums: *mut f32, from: Seen, others: *const f32, count: usize));
+        // SAFETY: a part has as many sums as `out`.
+        unsafe { merge(level, into, sums, seen(other), other[PART_HEAD..].as_ptr(), count) };
     }
-    dispatch!(level, finish::<_>(into: &Seen, sums: *mut f32, count: usize));
+    // SAFETY: `sums` are those of `out`.
+    unsafe { finish(level, into, sums, count) };
 }

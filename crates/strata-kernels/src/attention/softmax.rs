@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::RUN;
-use crate::simd::{F32, LANES, Simd, exp, load_part, store_part};
+use crate::Level;
+use crate::simd::{F32, LANES, Simd, dispatch, exp, load_part, store_part};
 
 /// What a row has seen so far. Its sum of weighted values lies elsewhere, relative to the same greatest score.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +20,78 @@ impl Seen {
     pub const NOTHING: Self = Self { greatest: f32::NEG_INFINITY, total: 0.0 };
 }
 
+/// [`weigh_row`] of all rows, whose sums shrink as their greatest scores grow.
+///
+/// - `scores`: `[rows, RUN]`
+/// - `keys`: the keys that each row sees, of the run
+/// - `sums`: `[count]` each
+///
+/// # Safety
+/// The pointers are writable as said; the scores of keys that a row sees hold products.
+pub(super) unsafe fn weigh_rows(
+    level: Level,
+    scores: *mut f32,
+    keys: &[Range<usize>],
+    scale: f32,
+    seen: &mut [Seen],
+    sums: &[*mut f32],
+    count: usize,
+) {
+    dispatch!(level, weigh_kernel::<_>(
+        scores: *mut f32, keys: &[Range<usize>], scale: f32, seen: &mut [Seen], sums: &[*mut f32], count: usize
+    ));
+}
+
+/// `from` and `into` seen together: `into` becomes what both have seen, `sums` likewise.
+///
+/// # Safety
+/// `count` elements are readable at `others` and writable at `sums`.
+pub(super) unsafe fn merge(
+    level: Level,
+    into: &mut Seen,
+    sums: *mut f32,
+    from: Seen,
+    others: *const f32,
+    count: usize,
+) {
+    dispatch!(level, merge_kernel::<_>(into: &mut Seen, sums: *mut f32, from: Seen, others: *const f32, count: usize));
+}
+
+/// Divides `sums` by the total.
+///
+/// # Safety
+/// `count` elements are writable at `sums`.
+pub(super) unsafe fn finish(level: Level, seen: &Seen, sums: *mut f32, count: usize) {
+    // A NaN has many bit patterns; the answer has one.
+    let inverse = if seen.total.is_nan() { f32::NAN } else { 1.0 / seen.total };
+    dispatch!(level, multiply::<_>(sums: *mut f32, inverse: f32, count: usize));
+}
+
+/// # Safety
+/// As for [`weigh_rows`]; the level's instructions exist.
+#[inline(always)]
+unsafe fn weigh_kernel<S: Simd>(
+    scores: *mut f32,
+    keys: &[Range<usize>],
+    scale: f32,
+    seen: &mut [Seen],
+    sums: &[*mut f32],
+    count: usize,
+) {
+    for row in 0..keys.len() {
+        if keys[row].is_empty() {
+            continue;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let correction = weigh_row::<S>(scores.add(row * RUN), &keys[row], scale, &mut seen[row]);
+            if correction != 1.0 {
+                multiply::<S>(sums[row], correction, count);
+            }
+        }
+    }
+}
+
 /// Turns the products of one row with a run's keys into weights relative to the greatest score so far, and returns the
 /// factor by which what was summed before must shrink. Keys outside `keys` get no weight, and cannot be told from keys
 /// that do not exist.
@@ -27,7 +100,7 @@ impl Seen {
 /// [`RUN`] elements are writable at `scores`; those that `keys` names hold products; `keys` is not empty and ends within
 /// the run; the level's instructions exist.
 #[inline(always)]
-pub(super) unsafe fn weigh_run<S: Simd>(scores: *mut f32, keys: &Range<usize>, scale: f32, seen: &mut Seen) -> f32 {
+unsafe fn weigh_row<S: Simd>(scores: *mut f32, keys: &Range<usize>, scale: f32, seen: &mut Seen) -> f32 {
     let vectors = keys.start / LANES * LANES..keys.end.next_multiple_of(LANES);
     let before = *seen;
     // SAFETY: whole vectors end within the run, which is a multiple of LANES.
@@ -61,12 +134,10 @@ pub(super) unsafe fn weigh_run<S: Simd>(scores: *mut f32, keys: &Range<usize>, s
     }
 }
 
-/// `from` and `into` seen together: `into` becomes what both have seen, `sums` likewise.
-///
 /// # Safety
-/// `count` elements are readable at `others` and writable at `sums`; the level's instructions exist.
+/// As for [`merge`]; the level's instructions exist.
 #[inline(always)]
-pub(super) unsafe fn merge<S: Simd>(into: &mut Seen, sums: *mut f32, from: Seen, others: *const f32, count: usize) {
+unsafe fn merge_kernel<S: Simd>(into: &mut Seen, sums: *mut f32, from: Seen, others: *const f32, count: usize) {
     let greatest = into.greatest.max(from.greatest);
     // SAFETY: the caller's promise; whole vectors end at `whole <= count`, and the tail is moved element by element.
     unsafe {
@@ -86,22 +157,10 @@ pub(super) unsafe fn merge<S: Simd>(into: &mut Seen, sums: *mut f32, from: Seen,
     }
 }
 
-/// Divides `sums` by the total.
-///
 /// # Safety
 /// `count` elements are writable at `sums`; the level's instructions exist.
 #[inline(always)]
-pub(super) unsafe fn finish<S: Simd>(seen: &Seen, sums: *mut f32, count: usize) {
-    // A NaN has many bit patterns; the answer has one.
-    let inverse = if seen.total.is_nan() { f32::NAN } else { 1.0 / seen.total };
-    // SAFETY: the caller's promise.
-    unsafe { multiply::<S>(sums, inverse, count) }
-}
-
-/// # Safety
-/// `count` elements are writable at `sums`; the level's instructions exist.
-#[inline(always)]
-pub(super) unsafe fn multiply<S: Simd>(sums: *mut f32, factor: f32, count: usize) {
+unsafe fn multiply<S: Simd>(sums: *mut f32, factor: f32, count: usize) {
     let whole = count / LANES * LANES;
     // SAFETY: whole vectors end at `whole <= count`.
     unsafe {

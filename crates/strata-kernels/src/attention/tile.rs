@@ -3,13 +3,11 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::element::KvElement;
-use super::lanes::Lanes;
-use super::products::{Values, add_scores, add_values, turn_keys, widen_values};
-use super::softmax::{Seen, finish, merge, multiply, weigh_run};
+use super::products::{Slots, add_scores, add_values, turn_keys, widen_values};
+use super::softmax::{Seen, finish, merge, weigh_rows};
 use super::{CHUNK, RUN, SEGMENT};
-use crate::KvLayout;
-use crate::simd::{F32, LANES, Simd};
+use crate::simd::{LANES, Simd, dispatch};
+use crate::{KvDType, KvLayout, Level};
 
 /// Rows (tokens times query heads) of a tile: what reads of keys and values are shared among.
 pub(super) const ROWS: usize = 64;
@@ -80,6 +78,8 @@ pub(super) struct Workspace {
     scores: MaybeUninit<Aligned<{ ROWS * RUN }>>,
     /// Sums of a segment that is not a row's first: `[row, head_dim]`.
     sums: MaybeUninit<Aligned<SUMS>>,
+    /// The keys of a run that each row sees.
+    keys: [Range<usize>; ROWS],
 }
 
 #[repr(C, align(64))]
@@ -87,7 +87,8 @@ struct Aligned<const COUNT: usize>([f32; COUNT]);
 
 impl Workspace {
     pub const fn new() -> Self {
-        Self { chunk: MaybeUninit::uninit(), scores: MaybeUninit::uninit(), sums: MaybeUninit::uninit() }
+        let keys = [const { 0..0 }; ROWS];
+        Self { chunk: MaybeUninit::uninit(), scores: MaybeUninit::uninit(), sums: MaybeUninit::uninit(), keys }
     }
 }
 
@@ -104,9 +105,9 @@ pub(super) struct Outcome<'a> {
 ///
 /// # Safety
 /// The tile's queries, and the blocks that hold the positions it sees, are readable; the outcome is writable and as long
-/// as the tile has rows; the level's instructions exist.
-#[inline(always)]
-pub(super) unsafe fn attend<S: Lanes, E: KvElement>(
+/// as the tile has rows.
+pub(super) unsafe fn attend(
+    level: Level,
     tile: &Tile<'_>,
     segments: Range<usize>,
     finished: bool,
@@ -126,21 +127,21 @@ pub(super) unsafe fn attend<S: Lanes, E: KvElement>(
         }
         let mut part = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
         // SAFETY: the caller's promise; `work.sums` has room for the rows of a tile.
-        unsafe { attend_segment::<S, E>(tile, segment, work, &mut part) };
+        unsafe { attend_segment(level, tile, segment, work, &mut part) };
         for row in 0..rows {
             let token = tile.seen_by(row / tile.heads);
             if sums[row] == outcome.sums[row] {
                 outcome.seen[row] = seen[row];
             } else if token.start < segment * SEGMENT && token.end > segment * SEGMENT {
                 // SAFETY: as above.
-                unsafe { merge::<S>(&mut outcome.seen[row], outcome.sums[row], seen[row], sums[row], head_dim) };
+                unsafe { merge(level, &mut outcome.seen[row], outcome.sums[row], seen[row], sums[row], head_dim) };
             }
         }
     }
     if finished {
         for row in 0..rows {
             // SAFETY: the caller's promise.
-            unsafe { finish::<S>(&outcome.seen[row], outcome.sums[row], head_dim) };
+            unsafe { finish(level, &outcome.seen[row], outcome.sums[row], head_dim) };
         }
     }
 }
@@ -150,8 +151,8 @@ pub(super) unsafe fn attend<S: Lanes, E: KvElement>(
 ///
 /// # Safety
 /// As for [`attend`].
-#[inline(always)]
-unsafe fn attend_segment<S: Lanes, E: KvElement>(
+unsafe fn attend_segment(
+    level: Level,
     tile: &Tile<'_>,
     segment: usize,
     work: &mut Workspace,
@@ -173,15 +174,15 @@ unsafe fn attend_segment<S: Lanes, E: KvElement>(
     let mut run_start = seen.start.max(bounds.start) / RUN * RUN;
     while run_start < end {
         // SAFETY: the caller's promise.
-        unsafe { attend_run::<S, E>(tile, run_start, &queries[..rows], work, outcome) };
+        unsafe { attend_run(level, tile, run_start, &queries[..rows], work, outcome) };
         run_start += RUN;
     }
 }
 
 /// # Safety
 /// As for [`attend`]; the tile sees some of the run.
-#[inline(always)]
-unsafe fn attend_run<S: Lanes, E: KvElement>(
+unsafe fn attend_run(
+    level: Level,
     tile: &Tile<'_>,
     run_start: usize,
     queries: &[*const f32],
@@ -194,65 +195,44 @@ unsafe fn attend_run<S: Lanes, E: KvElement>(
         bound(seen.start)..bound(seen.end)
     };
     let run = in_run(tile.seen());
-    let mut keys = [const { 0..0 }; ROWS];
     for row in 0..rows {
-        keys[row] = in_run(tile.seen_by(row / tile.heads));
+        work.keys[row] = in_run(tile.seen_by(row / tile.heads));
     }
-    let keys = &keys[..rows];
-    let slots = slots_of::<S>(tile, run_start, &run);
+    let keys = &work.keys[..rows];
+    let slots = slots_of(level, tile, run_start, &run);
     let (chunk, scores) = (work.chunk.as_mut_ptr().cast::<f32>(), work.scores.as_mut_ptr().cast::<f32>());
-    let slot_bytes = tile.layout.slot_bytes();
-    // SAFETY: `slots` are readable by the caller's promise; the workspace has room for a chunk and a tile's rows.
-    unsafe {
-        for first in (0..head_dim).step_by(CHUNK) {
-            let count = CHUNK.min(head_dim - first);
-            turn_keys::<S, E>(&slots, slot_bytes, head_dim, first, count, &run, chunk);
-            let mut at = [std::ptr::null::<f32>(); ROWS];
-            for row in 0..rows {
-                at[row] = queries[row].add(first);
-            }
-            add_scores::<S>(&at[..rows], chunk, count, run.clone(), first == 0, scores);
+    let dtype = tile.layout.dtype;
+    for first in (0..head_dim).step_by(CHUNK) {
+        let keys = Slots { slots: &slots, head_dim, first, count: CHUNK.min(head_dim - first) };
+        // SAFETY: `slots` are readable by the caller's promise; the workspace has room for a chunk and a tile's rows.
+        unsafe {
+            turn_keys(level, dtype, keys, &run, chunk);
+            add_scores(level, queries, chunk, first..first + keys.count, &run, scores);
         }
-        for row in 0..rows {
-            if keys[row].is_empty() {
-                continue;
-            }
-            let scores = scores.add(row * RUN);
-            let correction = weigh_run::<S>(scores, &keys[row], tile.scale, &mut outcome.seen[row]);
-            if correction != 1.0 {
-                multiply::<S>(outcome.sums[row], correction, head_dim);
-            }
-        }
-        let mut values = slots;
-        for slot in &mut values {
-            *slot = slot.wrapping_add(tile.layout.value_offset());
-        }
-        for first in (0..head_dim).step_by(CHUNK) {
-            let count = CHUNK.min(head_dim - first);
-            let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
-            for row in 0..rows {
-                sums[row] = outcome.sums[row].add(first);
-            }
-            let values = Values { slots: &values, head_dim, first, count };
+    }
+    // SAFETY: as above.
+    unsafe { weigh_rows(level, scores, keys, tile.scale, outcome.seen, outcome.sums, head_dim) };
+    let values = slots.map(|slot| slot.wrapping_add(tile.layout.value_offset()));
+    for first in (0..head_dim).step_by(CHUNK) {
+        let count = CHUNK.min(head_dim - first);
+        let values = Slots { slots: &values, head_dim, first, count };
+        // SAFETY: values lie behind their keys in the same block; the rest as above.
+        unsafe {
             if rows < ROWS_TO_WIDEN {
-                add_values::<S, E>(scores, keys, values, &sums[..rows]);
+                add_values(level, dtype, scores, keys, values, outcome.sums, first);
             } else {
-                widen_values::<S, E>(values, &run, chunk);
-                let mut widened = [std::ptr::null::<u8>(); RUN];
-                for key in 0..RUN {
-                    widened[key] = chunk.add(key * CHUNK).cast();
-                }
-                let values = Values { slots: &widened, head_dim: CHUNK, first: 0, count };
-                add_values::<S, F32>(scores, keys, values, &sums[..rows]);
+                widen_values(level, dtype, values, &run, chunk);
+                let widened = std::array::from_fn(|key| chunk.wrapping_add(key * CHUNK).cast::<u8>().cast_const());
+                let values = Slots { slots: &widened, head_dim: CHUNK, first: 0, count };
+                add_values(level, KvDType::F32, scores, keys, values, outcome.sums, first);
             }
         }
     }
 }
 
 /// The slots of a run's keys. Where the tile sees none, the slot of one that it does see: readable, and of no effect.
-/// Values and the next run's keys are asked for from memory on the way.
-#[inline(always)]
-fn slots_of<S: Simd>(tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
+/// The values are asked for from memory on the way, while the keys are at work.
+fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
     let layout = &tile.layout;
     let (slot_bytes, block_bytes) = (layout.slot_bytes(), layout.block_bytes());
     let mut slots = [std::ptr::null::<u8>(); RUN];
@@ -261,15 +241,14 @@ fn slots_of<S: Simd>(tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [
     for key in run.clone() {
         let block = tile.block_table[logical] as usize;
         slots[key] = tile.keys.wrapping_add(block * block_bytes + slot * slot_bytes);
-        for line in (0..slot_bytes).step_by(LINE) {
-            // SAFETY: a prefetch may name any address; the level's instructions exist where this is inlined.
-            unsafe { S::prefetch(slots[key].wrapping_add(layout.value_offset() + line)) };
-        }
         slot += 1;
         if slot == layout.block_size {
             (logical, slot) = (logical + 1, 0);
         }
     }
+    let (bytes, offset) = (slot_bytes, layout.value_offset());
+    let seen = &slots[run.clone()];
+    dispatch!(level, ask_kernel::<_>(seen: &[*const u8], offset: usize, bytes: usize));
     let any = slots[run.start];
     for key in (run.start / LANES * LANES..run.start).chain(run.end..run.end.next_multiple_of(LANES)) {
         slots[key] = any;
@@ -279,3 +258,17 @@ fn slots_of<S: Simd>(tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+
+/// Asks for `bytes` at `offset` of each slot.
+///
+/// # Safety
+/// The level's instructions exist.
+#[inline(always)]
+unsafe fn ask_kernel<S: Simd>(slots: &[*const u8], offset: usize, bytes: usize) {
+    for slot in slots {
+        for line in (0..bytes).step_by(LINE) {
+            // SAFETY: a prefetch may name any address.
+            unsafe { S::prefetch(slot.wrapping_add(offset + line)) };
+        }
+    }
+}
