@@ -27,6 +27,9 @@ impl RopeTable {
     /// The table of heads with `head_dim` elements.
     pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
         let mut frequencies = frequencies(config.theta as f32, head_dim);
+        for (frequency, factor) in frequencies.iter_mut().zip(config.factors.iter().flatten()) {
+            *frequency /= factor;
+        }
         let (mut magnitude, mut dynamic) = (1.0, None);
         match &config.scaling {
             RopeScaling::Default => {}
@@ -48,7 +51,8 @@ impl RopeTable {
                     high += 0.001;
                 }
                 for (i, frequency) in frequencies.iter_mut().enumerate() {
-                    let stretched = 1.0 / (*factor as f32 * power(config.theta as f32, i, head_dim));
+                    let own_factor = config.factors.as_ref().and_then(|factors| factors.get(i)).copied().unwrap_or(1.0);
+                    let stretched = 1.0 / (*factor as f32 * own_factor * power(config.theta as f32, i, head_dim));
                     let own = 1.0 - ((i as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
                     *frequency = stretched * (1.0 - own) + *frequency * own;
                 }

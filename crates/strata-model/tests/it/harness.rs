@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use strata_device::{CpuDevice, KvPool};
-use strata_kernels::{DType, Level};
+use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRows, Model, groups};
 use strata_weights::{Catalog, ResidentWeights};
@@ -34,7 +34,7 @@ pub struct Sequence {
 }
 
 impl Harness {
-    pub fn load(name: &str, kv_dtype: DType, threads: usize, sequences: usize) -> Self {
+    pub fn load(name: &str, kv_dtype: KvDType, threads: usize, sequences: usize) -> Self {
         let dir = fixtures().join(name);
         let config = ModelConfig::from_dir(&dir).unwrap();
         let catalog = Catalog::open(&dir).unwrap();
