@@ -31,6 +31,7 @@ pub use matrix::Matrix;
 pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
 pub use probe::{peak_flops, read_bandwidth};
+pub use quantized::{dequantize, quantize};
 pub use rope::{RopeStyle, rope};
 
 pub(crate) use share::Share;

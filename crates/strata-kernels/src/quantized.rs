@@ -1,8 +1,10 @@
-//! Quantised weights: what the blocks of each type mean.
+//! Quantised weights: what the blocks of each type mean, how they are made, and products with them.
+//!
+//! The types and their layouts are those of GGUF files, bit for bit; `dequantize.rs` draws them.
 
-use crate::DType;
+mod dequantize;
+mod fields;
+mod quantize;
 
-/// The numbers of a row of whole blocks.
-pub(crate) fn dequantize(dtype: DType, _blocks: &[u8], _out: &mut [f32]) {
-    unreachable!("no loader yields {dtype} yet")
-}
+pub use dequantize::dequantize;
+pub use quantize::quantize;

@@ -3,5 +3,6 @@
 
 mod attention;
 mod matmul;
+mod quantized;
 mod rows;
 mod support;
