@@ -254,7 +254,7 @@ fn meta(name: &str, dtype: DType, shape: &[usize]) -> TensorMeta {
 fn put(path: &Path, metadata: &Metadata, tensors: &[TensorMeta]) -> Result<(), WeightError> {
     write_gguf(path, metadata, tensors, &mut |index, sink| {
         let bytes: Vec<u8> = pattern(tensors[index].bytes().unwrap() as usize).collect();
-        bytes.chunks(7).try_for_each(|chunk| sink(chunk))
+        bytes.chunks(7).try_for_each(sink)
     })
 }
 

@@ -1,0 +1,1 @@
+//! Metadata that a Hugging Face directory would say otherwise.
