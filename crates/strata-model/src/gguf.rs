@@ -6,6 +6,7 @@
 //! and explicit rope factors.
 
 mod config;
+pub(crate) mod describe;
 mod pre_tokenizer;
 mod sentencepiece;
 mod tokenizer;

@@ -5,17 +5,17 @@ use strata_kernels::RopeStyle;
 use strata_weights::{MetadataValue, Number};
 
 use super::{GgufModel, tokenizer};
-use crate::config::{ConfigProblem, ModelConfig};
+use crate::config::{Architecture, ConfigProblem, ModelConfig};
 use crate::groups::{EMBEDDING_TENSOR, HEAD_TENSOR};
 
 /// An architecture of GGUF files.
-struct Family {
+pub(super) struct Family {
     /// As `general.architecture` has it.
-    name: &'static str,
+    pub(super) name: &'static str,
     /// As `config.json` has it.
     model_type: &'static str,
     /// Converters reorder the query and key rows of the Llama-like ones, so that pairs become neighbours.
-    style: RopeStyle,
+    pub(super) style: RopeStyle,
 }
 
 const FAMILIES: [Family; 6] = [
@@ -27,8 +27,20 @@ const FAMILIES: [Family; 6] = [
     Family { name: "granite", model_type: "granite", style: RopeStyle::Neighbours },
 ];
 
+/// The family that an architecture is written as. A Mistral is a Llama there.
+pub(super) fn family_of(architecture: Architecture) -> &'static Family {
+    let name = match architecture {
+        Architecture::Llama | Architecture::Mistral => "llama",
+        Architecture::Qwen2 => "qwen2",
+        Architecture::Qwen3 => "qwen3",
+        Architecture::MiniCpm => "minicpm",
+        Architecture::Granite => "granite",
+    };
+    FAMILIES.iter().find(|family| family.name == name).unwrap_or(&FAMILIES[0])
+}
+
 /// Factors that frequencies are divided by.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Their like for models that switch between two sets, which is not supported.
 const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 

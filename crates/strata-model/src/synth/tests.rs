@@ -2,6 +2,7 @@
 
 use strata_weights::{Catalog, ElementType, ResidentWeights, WeightSource};
 
+use super::random::CHUNK_ELEMENTS;
 use super::*;
 use crate::generation_config::GenerationConfig;
 use crate::presets::preset;
@@ -13,6 +14,7 @@ fn spec(name: &str) -> SynthSpec {
         dtype: Some(DType::BF16),
         seed: 7,
         shard_bytes: 100_000,
+        gguf: false,
     }
 }
 
@@ -68,10 +70,10 @@ fn weights_have_the_spread_that_keeps_activations_sane() {
     // More than one chunk, and an end that is no multiple of anything.
     let shape = vec![1031, 1031];
     let moments = |name: &str, shape: Vec<usize>, dtype| {
-        let stream = TensorStream::new(1, &TensorMeta { name: name.to_owned(), dtype, shape });
+        let stream = TensorStream::new(1, &TensorMeta { name: name.to_owned(), dtype, shape: shape.clone() });
         let mut values = Vec::new();
         let mut bytes = Vec::new();
-        for chunk in 0..stream.num_elements().div_ceil(CHUNK_ELEMENTS) {
+        for chunk in 0..stream.num_chunks() {
             stream.fill_chunk(chunk, &mut bytes);
             values.extend(bytes.chunks_exact(dtype.block_bytes()).map(|bytes| match *bytes {
                 [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
@@ -79,7 +81,7 @@ fn weights_have_the_spread_that_keeps_activations_sane() {
                 _ => unreachable!("elements have two or four bytes here"),
             }));
         }
-        assert_eq!(values.len() as u64, stream.num_elements());
+        assert_eq!(values.len(), shape.iter().product::<usize>());
         let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len() as f64;
         let square = values.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum::<f64>() / values.len() as f64;
         // Neighbours, and elements a chunk apart, have nothing to do with each other.
