@@ -6,7 +6,7 @@
 
 use crate::pool::Pool;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
-use crate::{DType, Level, Matrix};
+use crate::{DType, Level, Matrix, quantized};
 
 /// Weight rows of a tile: as many load streams as a core follows with ease.
 const TILE_ROWS: usize = 4;
@@ -34,6 +34,18 @@ pub fn matmul(pool: &Pool, level: Level, x: &[f32], w: Matrix<'_>, bias: Option<
         assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
     }
     let out = Output(out.as_mut_ptr());
+    if !w.dtype().is_plain() {
+        let mut scratch = vec![0; quantized::scratch_bytes(tokens, cols)];
+        let prepared = quantized::prepare(pool, level, x, cols, &mut scratch);
+        pool.split(rows, 16, cols.saturating_mul(tokens), |share| {
+            // SAFETY: `out` has the shape that was checked above, and each thread its own rows.
+            unsafe { quantized::rows(&prepared, w, share.clone(), out.start()) };
+            if let Some(bias) = bias {
+                add_bias(bias, out, tokens, rows, share);
+            }
+        });
+        return;
+    }
     pool.split(rows, TILE_ROWS, cols.saturating_mul(tokens), |share| {
         let operands = Operands { x: x.as_ptr(), w: w.bytes().as_ptr(), out, tokens, rows, cols };
         let (first, end) = (share.start, share.end);
@@ -41,7 +53,7 @@ pub fn matmul(pool: &Pool, level: Level, x: &[f32], w: Matrix<'_>, bias: Option<
             DType::F32 => dispatch!(level, rows_kernel::<_, F32>(operands: Operands, first: usize, end: usize)),
             DType::F16 => dispatch!(level, rows_kernel::<_, F16>(operands: Operands, first: usize, end: usize)),
             DType::BF16 => dispatch!(level, rows_kernel::<_, Bf16>(operands: Operands, first: usize, end: usize)),
-            quantised => unreachable!("no loader yields {quantised} yet"),
+            quantised => unreachable!("{quantised} was computed above"),
         }
         if let Some(bias) = bias {
             add_bias(bias, out, tokens, rows, share);
@@ -51,6 +63,12 @@ pub fn matmul(pool: &Pool, level: Level, x: &[f32], w: Matrix<'_>, bias: Option<
 
 #[derive(Clone, Copy)]
 struct Output(*mut f32);
+
+impl Output {
+    fn start(self) -> *mut f32 {
+        self.0
+    }
+}
 
 // SAFETY: threads write disjoint columns, those of their own share of rows.
 unsafe impl Send for Output {}

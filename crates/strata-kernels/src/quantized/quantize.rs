@@ -6,7 +6,7 @@ use crate::DType;
 
 /// Encodes numbers as blocks of `dtype`: Q8_0, Q4_0 or Q4_K. The layouts are drawn in `dequantize.rs`.
 ///
-/// Made for synthetic weights: one look at each block, a few tenths of a nanosecond a number. A block with a number that
+/// Made for synthetic weights: two looks at each block, about a nanosecond a number. A block with a number that
 /// is not finite, or is too large for a scale in half precision, decodes to NaN or infinity, never to something that
 /// looks sound.
 ///

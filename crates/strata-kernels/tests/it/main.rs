@@ -4,5 +4,6 @@
 mod attention;
 mod matmul;
 mod quantized;
+mod quantized_product;
 mod rows;
 mod support;
