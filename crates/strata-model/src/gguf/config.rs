@@ -44,6 +44,26 @@ pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Their like for models that switch between two sets, which is not supported.
 const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 
+/// Keys of `config.json`, and what files here call the same.
+const RENAMED: [(&str, &str); 16] = [
+    ("vocab_size", "vocab_size"),
+    ("hidden_size", "embedding_length"),
+    ("intermediate_size", "feed_forward_length"),
+    ("num_hidden_layers", "block_count"),
+    ("num_attention_heads", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", "attention.key_length"),
+    ("max_position_embeddings", "context_length"),
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("rope_theta", "rope.freq_base"),
+    ("rope_scaling.factor", "rope.scaling.factor"),
+    ("scale_emb", "embedding_scale"),
+    ("scale_depth", "residual_scale"),
+    ("dim_model_base", "logit_scale"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+];
+
 pub(super) fn read(model: &GgufModel<'_>) -> Result<ModelConfig, ConfigProblem> {
     let kind = model.metadata.text("general.type")?.unwrap_or("model");
     if kind != "model" {
@@ -60,7 +80,8 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<ModelConfig, ConfigProblem> 
     };
     let keys = Keys { model, family };
     let json = keys.config_json()?;
-    let mut config = ModelConfig::from_json(&json.to_string()).map_err(|error| error.problem)?;
+    let checked = ModelConfig::from_json(&json.to_string());
+    let mut config = checked.map_err(|error| renamed(error.problem, family))?;
     // What the files have is what there is; no key speaks of it.
     let has = |tensor: &str| model.catalog.get(&format!("model.layers.0.{tensor}")).is_some();
     config.qkv_bias = has("self_attn.q_proj.bias");
@@ -285,6 +306,21 @@ impl Keys<'_> {
             }
         }
     }
+}
+
+/// A problem by the name that the key has in this file.
+fn renamed(mut problem: ConfigProblem, family: &Family) -> ConfigProblem {
+    let key = match &mut problem {
+        ConfigProblem::Missing { key, .. }
+        | ConfigProblem::WrongType { key, .. }
+        | ConfigProblem::OutOfRange { key, .. }
+        | ConfigProblem::Unsupported { key, .. } => key,
+        _ => return problem,
+    };
+    if let Some((_, name)) = RENAMED.iter().find(|(face, _)| face == key) {
+        *key = format!("{}.{name}", family.name);
+    }
+    problem
 }
 
 fn missing(key: &str, why: &'static str) -> ConfigProblem {
