@@ -8,6 +8,9 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+#[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
 mod avx2;
 mod dequantize;
 mod fields;
@@ -16,6 +19,7 @@ mod header;
 mod portable;
 mod product;
 mod quantize;
+mod small;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
 #[cfg(target_arch = "x86_64")]
@@ -25,4 +29,4 @@ mod vnni;
 pub use dequantize::dequantize;
 pub use quantize::quantize;
 
-pub(crate) use product::{prepare, rows, scratch_bytes};
+pub(crate) use product::{Prepared, prepare, rows, scratch_bytes};

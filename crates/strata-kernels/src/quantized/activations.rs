@@ -28,7 +28,7 @@ pub(super) enum Layout {
     Rows,
     /// Sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`, sums
     /// `[tile][block][half][token 16]`. Missing tokens of the last tile are zeros.
-    Lanes,
+    Tiles,
 }
 
 /// The quantised activations of some tokens, shared by any number of products.
@@ -49,7 +49,7 @@ pub(super) struct Activations<'a> {
 /// # Panics
 /// If that is more than can be counted.
 pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
-    Sizes::of(Layout::Rows, tokens, cols).total().max(Sizes::of(Layout::Lanes, tokens, cols).total())
+    Sizes::of(Layout::Rows, tokens, cols).total().max(Sizes::of(Layout::Tiles, tokens, cols).total())
 }
 
 /// Codes, scales and sums of `x` `[tokens, cols]`, in `scratch`, which may hold anything before.
@@ -74,7 +74,7 @@ pub(super) fn quantize<'a>(
     let shares = (Share::new(codes), Share::new(scales), Share::new(sums));
     let (granule, stride) = match layout {
         Layout::Rows => (1, cols.next_multiple_of(ROW_GRANULE)),
-        Layout::Lanes => (TILE, cols),
+        Layout::Tiles => (TILE, cols),
     };
     // A number costs about as much as four multiply-adds.
     pool.split(tokens, granule, cols.saturating_mul(4), |share| {
@@ -92,7 +92,7 @@ pub(super) fn quantize<'a>(
         };
         match layout {
             Layout::Rows => dispatch!(level, rows::<_>(job: Job<'_>)),
-            Layout::Lanes => dispatch!(level, lanes::<_>(job: Job<'_>)),
+            Layout::Tiles => dispatch!(level, tiles::<_>(job: Job<'_>)),
         }
     });
     Activations { layout, tokens, blocks, codes, scales, sums }
@@ -109,7 +109,7 @@ impl Sizes {
     fn of(layout: Layout, tokens: usize, cols: usize) -> Self {
         let (tokens, stride) = match layout {
             Layout::Rows => (Some(tokens), cols.checked_next_multiple_of(ROW_GRANULE)),
-            Layout::Lanes => (tokens.checked_next_multiple_of(TILE), Some(cols)),
+            Layout::Tiles => (tokens.checked_next_multiple_of(TILE), Some(cols)),
         };
         let times = |a: Option<usize>, b: Option<usize>| a?.checked_mul(b?);
         let blocks = times(tokens, Some(cols / BLOCK));
@@ -160,7 +160,7 @@ unsafe fn rows<S: Simd>(job: Job<'_>) {
 /// # Safety
 /// As for [`rows`].
 #[inline(always)]
-unsafe fn lanes<S: Simd>(job: Job<'_>) {
+unsafe fn tiles<S: Simd>(job: Job<'_>) {
     let blocks = job.cols / BLOCK;
     let tokens = job.x.len() / job.cols;
     for tile in 0..job.scales.len() / (blocks * TILE) {
@@ -212,12 +212,14 @@ fn encode(x: &[f32; BLOCK]) -> Encoded {
     }
     // 1.5 * 2^23: adding it rounds to an integer, which then is in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    let mut codes = [0i8; BLOCK];
-    for (code, x) in codes.iter_mut().zip(x) {
+    let (mut rounded, mut codes) = ([0i32; BLOCK], [0i8; BLOCK]);
+    for i in 0..BLOCK {
         // A subnormal scale may be rounded down so far that the quotient exceeds 127.
-        let quotient = (x / scale).clamp(-127.0, 127.0);
-        *code = (quotient + ROUND).to_bits() as i8;
+        let quotient = (x[i] / scale).clamp(-127.0, 127.0);
+        rounded[i] = (quotient + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
+        codes[i] = rounded[i] as i8;
     }
-    let sum = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum::<i32>() as f32;
-    Encoded { codes, scale, sums: [sum(&codes[..BLOCK / 2]), sum(&codes[BLOCK / 2..])] }
+    let sum = |codes: &[i32]| codes.iter().sum::<i32>() as f32;
+    let sums = [sum(&rounded[..BLOCK / 2]), sum(&rounded[BLOCK / 2..])];
+    Encoded { codes, scale, sums }
 }

@@ -1,7 +1,7 @@
 //! What the kernels know of each type: codes of 32 numbers as bytes, and the small fields of sixteen rows.
 //!
 //! A code is an unsigned byte, `OFFSET` more than the integer it stands for. Then, in a block of 32 columns, with `c` the
-//! activations' codes (see `ARCHITECTURE.md` for the order of the sums):
+//! activations' codes (`product.rs` has the order of the sums):
 //!
 //! ```text
 //! dot     = sum of (code - OFFSET) * c                      without HALVES
@@ -11,7 +11,8 @@
 //! ```
 
 use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, q3_scales, scales_and_minima};
-use super::header::{Fields, Header, ROWS, SPAN, SPAN_BLOCKS, product, widen};
+use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
+use super::small::{Small, store};
 use crate::DType;
 
 /// One quantised type. `span` is always the bytes of up to 256 columns of one row, whole blocks of the type.
@@ -35,7 +36,10 @@ pub(super) trait Format: Copy {
     fn collect(span: &[u8], row: usize, fields: &mut Fields);
 
     /// What the fields mean.
-    fn finish(fields: &Fields, header: &mut Header);
+    ///
+    /// # Safety
+    /// The instructions of `S` exist.
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header);
 }
 
 /// Calls `$call`, in which `$format` is the format of `$dtype`.
@@ -88,11 +92,12 @@ impl Format for Q8_0 {
     }
     #[inline(always)]
     fn collect(span: &[u8], row: usize, fields: &mut Fields) {
-        scales::<Self>(span, row, fields);
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        header.scales = fields.scales.map(|scales| widen(&scales));
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_all::<S>(&fields.scales, &mut header.scales) };
     }
 }
 
@@ -105,11 +110,12 @@ impl Format for Q4_0 {
     }
     #[inline(always)]
     fn collect(span: &[u8], row: usize, fields: &mut Fields) {
-        scales::<Self>(span, row, fields);
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        Q8_0::finish(fields, header);
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q8_0::finish::<S>(fields, header) };
     }
 }
 
@@ -123,16 +129,16 @@ impl Format for Q4_1 {
     }
     #[inline(always)]
     fn collect(span: &[u8], row: usize, fields: &mut Fields) {
-        scales::<Self>(span, row, fields);
-        for (block, span) in span.chunks_exact(Self::BYTES).take(SPAN_BLOCKS).enumerate() {
-            // The file has what is added, the kernels take away.
-            fields.minima[block][row] = u16::from_le_bytes([span[2], span[3]]) ^ 0x8000;
-        }
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+        halves::<Self, 2>(span, row, &mut fields.minima, ADDED);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        header.scales = fields.scales.map(|scales| widen(&scales));
-        header.minima = fields.minima.map(|minima| widen(&minima));
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            widen_all::<S>(&fields.scales, &mut header.scales);
+            widen_all::<S>(&fields.minima, &mut header.minima);
+        }
     }
 }
 
@@ -147,11 +153,12 @@ impl Format for Q5_0 {
     }
     #[inline(always)]
     fn collect(span: &[u8], row: usize, fields: &mut Fields) {
-        scales::<Self>(span, row, fields);
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        Q8_0::finish(fields, header);
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q8_0::finish::<S>(fields, header) };
     }
 }
 
@@ -167,14 +174,13 @@ impl Format for Q5_1 {
     }
     #[inline(always)]
     fn collect(span: &[u8], row: usize, fields: &mut Fields) {
-        scales::<Self>(span, row, fields);
-        for (block, span) in span.chunks_exact(Self::BYTES).take(SPAN_BLOCKS).enumerate() {
-            fields.minima[block][row] = u16::from_le_bytes([span[2], span[3]]) ^ 0x8000;
-        }
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+        halves::<Self, 2>(span, row, &mut fields.minima, ADDED);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        Q4_1::finish(fields, header);
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q4_1::finish::<S>(fields, header) };
     }
 }
 
@@ -190,11 +196,12 @@ impl Format for Iq4Nl {
     }
     #[inline(always)]
     fn collect(span: &[u8], row: usize, fields: &mut Fields) {
-        scales::<Self>(span, row, fields);
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        Q8_0::finish(fields, header);
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q8_0::finish::<S>(fields, header) };
     }
 }
 
@@ -210,19 +217,14 @@ impl Format for Mxfp4 {
     }
     #[inline(always)]
     fn collect(span: &[u8], row: usize, fields: &mut Fields) {
-        for (block, span) in span.chunks_exact(Self::BYTES).take(SPAN_BLOCKS).enumerate() {
-            fields.scales[block][row] = u16::from(span[0]);
-        }
+        // The exponent is the lower byte.
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
         for (scales, exponents) in header.scales.iter_mut().zip(&fields.scales) {
-            for i in 0..ROWS {
-                let exponent = u32::from(exponents[i]);
-                let normal = exponent.wrapping_sub(1) << 23;
-                let bits = if exponent < 2 { 0x0020_0000 << (exponent & 1) } else { normal };
-                scales[i] = f32::from_bits(bits);
-            }
+            // SAFETY: the caller's promise.
+            unsafe { store::<S>(S::half_powers(exponents), scales) };
         }
     }
 }
@@ -246,12 +248,16 @@ impl Format for Q2K {
         fields.minima[0][row] = u16::from_le_bytes([span[82], span[83]]);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        header.scales = [widen(&fields.scales[0]); SPAN_BLOCKS];
-        header.minima = [widen(&fields.minima[0]); SPAN_BLOCKS];
-        for i in 0..SPAN_BLOCKS * 2 {
-            header.halves[i / 2][i % 2] = fields.bytes(i, 0, 15);
-            header.half_minima[i / 2][i % 2] = fields.bytes(i, 4, 15);
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            same_for_all::<S>(&fields.scales[0], &mut header.scales);
+            same_for_all::<S>(&fields.minima[0], &mut header.minima);
+            for i in 0..SPAN_BLOCKS * 2 {
+                let (words, byte) = (&fields.words[i / 4], i as u32 % 4 * 8);
+                store::<S>(S::bits(words, byte, 15), &mut header.halves[i / 2][i % 2]);
+                store::<S>(S::bits(words, byte + 4, 15), &mut header.half_minima[i / 2][i % 2]);
+            }
         }
     }
 }
@@ -277,10 +283,14 @@ impl Format for Q3K {
         fields.scales[0][row] = u16::from_le_bytes([span[108], span[109]]);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        header.scales = [widen(&fields.scales[0]); SPAN_BLOCKS];
-        for i in 0..SPAN_BLOCKS * 2 {
-            header.halves[i / 2][i % 2] = fields.bytes(i, 0, 255).map(|scale| scale - 32.0);
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            same_for_all::<S>(&fields.scales[0], &mut header.scales);
+            for i in 0..SPAN_BLOCKS * 2 {
+                let scales = S::bits(&fields.words[i / 4], i as u32 % 4 * 8, 255);
+                store::<S>(S::add(scales, S::splat(-32.0)), &mut header.halves[i / 2][i % 2]);
+            }
         }
     }
 }
@@ -305,11 +315,17 @@ impl Format for Q4K {
         fields.minima[0][row] = u16::from_le_bytes([span[2], span[3]]);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        let (scales, minima) = (widen(&fields.scales[0]), widen(&fields.minima[0]));
-        for i in 0..SPAN_BLOCKS {
-            header.scales[i] = product(&scales, &fields.bytes(i, 0, 255));
-            header.minima[i] = product(&minima, &fields.bytes(SPAN_BLOCKS + i, 0, 255));
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (scales, minima) = (S::widen(&fields.scales[0]), S::widen(&fields.minima[0]));
+            for i in 0..SPAN_BLOCKS {
+                let (word, byte) = (i / 4, i as u32 % 4 * 8);
+                let scale = S::bits(&fields.words[word], byte, 255);
+                let minimum = S::bits(&fields.words[2 + word], byte, 255);
+                store::<S>(S::mul(scales, scale), &mut header.scales[i]);
+                store::<S>(S::mul(minima, minimum), &mut header.minima[i]);
+            }
         }
     }
 }
@@ -331,8 +347,9 @@ impl Format for Q5K {
         Q4K::collect(span, row, fields);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        Q4K::finish(fields, header);
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q4K::finish::<S>(fields, header) };
     }
 }
 
@@ -354,15 +371,20 @@ impl Format for Q6K {
         fields.scales[0][row] = u16::from_le_bytes([span[208], span[209]]);
     }
     #[inline(always)]
-    fn finish(fields: &Fields, header: &mut Header) {
-        header.scales = [widen(&fields.scales[0]); SPAN_BLOCKS];
-        for i in 0..SPAN_BLOCKS * 2 {
-            // Signed bytes: moved to 0 .. 256 and back.
-            header.halves[i / 2][i % 2] =
-                fields.bytes(i, 0, 255).map(|scale| if scale > 127.0 { scale - 256.0 } else { scale });
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            same_for_all::<S>(&fields.scales[0], &mut header.scales);
+            for i in 0..SPAN_BLOCKS * 2 {
+                let scales = S::signed_bytes(&fields.words[i / 4], i as u32 % 4);
+                store::<S>(scales, &mut header.halves[i / 2][i % 2]);
+            }
         }
     }
 }
+
+/// Changes the sign of a half float: the files of some types have what is added, and the kernels take away.
+const ADDED: u16 = 0x8000;
 
 /// The codes of IQ4_NL with their offset.
 pub(super) const IQ4_NL_CODES: [u8; 16] = with_offset(IQ4_NL_VALUES, Iq4Nl::OFFSET);
@@ -385,11 +407,47 @@ fn array(bytes: &[u8]) -> &[u8; 12] {
     &bytes.as_chunks::<12>().0[0]
 }
 
-/// The half float at the start of each block.
+/// The half float at byte `AT` of each block, with some bits changed.
 #[inline(always)]
-fn scales<F: Format>(span: &[u8], row: usize, fields: &mut Fields) {
-    for (block, span) in span.chunks_exact(F::BYTES).take(SPAN_BLOCKS).enumerate() {
-        fields.scales[block][row] = u16::from_le_bytes([span[0], span[1]]);
+fn halves<F: Format, const AT: usize>(span: &[u8], row: usize, to: &mut [[u16; ROWS]; SPAN_BLOCKS], change: u16) {
+    let mut put = |block: usize, span: &[u8]| {
+        let at = block * F::BYTES + AT;
+        to[block][row] = u16::from_le_bytes([span[at], span[at + 1]]) ^ change;
+    };
+    // A whole span, as nearly all are, without a test for each block.
+    if let Some(span) = span.get(..F::SPAN_BYTES) {
+        for block in 0..SPAN_BLOCKS {
+            put(block, span);
+        }
+    } else {
+        for block in 0..span.len() / F::BYTES {
+            put(block, span);
+        }
+    }
+}
+
+/// # Safety
+/// The instructions of `S` exist.
+#[inline(always)]
+unsafe fn widen_all<S: Small>(from: &[[u16; ROWS]; SPAN_BLOCKS], to: &mut [Lanes; SPAN_BLOCKS]) {
+    for (from, to) in from.iter().zip(to) {
+        // SAFETY: the caller's promise.
+        unsafe { store::<S>(S::widen(from), to) };
+    }
+}
+
+/// One half float a row for the whole span.
+///
+/// # Safety
+/// The instructions of `S` exist.
+#[inline(always)]
+unsafe fn same_for_all<S: Small>(from: &[u16; ROWS], to: &mut [Lanes; SPAN_BLOCKS]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let lanes = S::widen(from);
+        for to in to {
+            store::<S>(lanes, to);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::activations::BLOCK;
 use super::formats::Format;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::product::Job;
+use crate::simd::Portable;
 
 /// Tokens that share the unpacking of a row.
 const TOKENS: usize = 16;
@@ -24,7 +25,8 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
                 for row in first..end {
                     F::collect(job.span::<F>(row, span), row - first, &mut fields);
                 }
-                F::finish(&fields, &mut header);
+                // SAFETY: needs no instructions.
+                unsafe { F::finish::<Portable>(&fields, &mut header) };
                 for row in first..end {
                     let codes = job.span::<F>(row, span);
                     for block in 0..SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS) {

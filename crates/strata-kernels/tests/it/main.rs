@@ -7,3 +7,7 @@ mod quantized;
 mod quantized_product;
 mod rows;
 mod support;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tile_emulator;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;

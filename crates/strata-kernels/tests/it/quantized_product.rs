@@ -2,10 +2,11 @@
 
 use half::f16;
 use proptest::prelude::*;
-use strata_kernels::{DType, Level, Matrix, matmul};
+use strata_kernels::{DType, Level, Matrix};
 
+use crate::matmul::product;
 use crate::quantized::{QUANTISED, decoded};
-use crate::support::{Numbers, assert_close, bits, encode, fused_levels, pool};
+use crate::support::{Numbers, assert_close, bits, encode, fused_levels};
 
 /// Where the half floats of a block are.
 fn halves(dtype: DType) -> &'static [usize] {
@@ -20,7 +21,7 @@ fn halves(dtype: DType) -> &'static [usize] {
 }
 
 /// Blocks of random bytes, with scales of either sign and of different sizes.
-fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
+pub fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         (0..dtype.bytes_of(cols).unwrap() * rows).map(|_| (numbers.next() * 128.0) as i8 as u8).collect();
     for block in bytes.chunks_mut(dtype.block_bytes()) {
@@ -52,14 +53,8 @@ fn reference(x: &[f64], w: &[f32], cols: usize) -> Vec<f64> {
         .collect()
 }
 
-fn product(level: Level, threads: usize, x: &[f32], w: Matrix<'_>, bias: Option<Matrix<'_>>) -> Vec<f32> {
-    let mut out = vec![f32::NAN; x.len() / w.cols() * w.rows()];
-    matmul(&pool(threads), level, x, w, bias, &mut out);
-    out
-}
-
 /// Columns: whole blocks, but not always whole spans or groups of blocks.
-fn columns(dtype: DType, blocks: usize) -> usize {
+pub fn columns(dtype: DType, blocks: usize) -> usize {
     if dtype.block_len() == 32 { blocks * 32 } else { blocks.div_ceil(8) * 256 }
 }
 
@@ -168,6 +163,10 @@ fn extreme_codes_and_scales_do_not_saturate() {
                     if dtype == DType::Mxfp4 {
                         block[0] = 127;
                     }
+                    if dtype == DType::Q6K && fill == 0 {
+                        // The largest integers of all: 256 products of -128, -32 and 127.
+                        block[192..208].fill(0x80);
+                    }
                 }
                 let weights = Matrix::new(dtype, rows, cols, &bytes);
                 // All codes of the activations are 127 or -127.
@@ -237,6 +236,16 @@ fn what_is_not_finite_shows_in_its_token_and_nowhere_else() {
                 assert!(got.chunks(rows).all(|out| !out[0].is_finite()), "{dtype} {}", level.name());
                 assert!(got.chunks(rows).all(|out| out[1..].iter().all(|out| out.is_finite())));
             }
+        }
+    }
+}
+
+#[test]
+fn no_tokens_are_no_work() {
+    for dtype in QUANTISED {
+        let bytes = random_weights(dtype, 3, 256, &mut Numbers(1));
+        for level in Level::available() {
+            assert!(product(level, 2, &[], Matrix::new(dtype, 3, 256, &bytes), None).is_empty());
         }
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
             metadata.set(key("rope.scaling.yarn_beta_fast"), beta_fast as f32);
             metadata.set(key("rope.scaling.yarn_beta_slow"), beta_slow as f32);
             let by_stretch = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
-            metadata.set(key("rope.scaling.yarn_attn_factor"), (attention_factor / by_stretch) as f32);
+            metadata.set(key("rope.scaling.attn_factor"), (attention_factor / by_stretch) as f32);
         }
         RopeScaling::Llama3 { .. } => rope_factors = Some(RopeTable::factors(&config.rope, config.head_dim)),
         RopeScaling::Dynamic { .. } => return Err("dynamic rope scaling"),

@@ -137,7 +137,7 @@ fn seldom_keys_mean_what_other_programs_take_them_for() {
             ("rope.scaling.type", text("yarn")),
             ("rope.scaling.factor", 4f32.into()),
             ("rope.scaling.original_context_length", 32u32.into()),
-            ("rope.scaling.yarn_attn_factor", 2f32.into()),
+            ("rope.scaling.attn_factor", 2f32.into()),
         ],
     );
     let RopeScaling::Yarn { factor, original_max, attention_factor, beta_fast, .. } = yarn.rope.scaling else {
