@@ -75,6 +75,14 @@ impl RopeTable {
         Self { theta: config.theta, head_dim, frequencies, magnitude, dynamic }
     }
 
+    /// What the scaling divides each frequency by, `[head_dim / 2]`, for formats that say it so. For scalings that do not
+    /// depend on the length.
+    pub fn factors(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
+        let plain = frequencies(config.theta as f32, head_dim);
+        let scaled = Self::new(config, head_dim).frequencies;
+        plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled).collect()
+    }
+
     /// Writes the cosines and sines of `position` in a sequence whose prompt has `prompt_len` tokens.
     ///
     /// Under dynamic scaling the prompt's keys are all turned at the scale of the prompt's length, and each later key at

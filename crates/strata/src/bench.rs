@@ -25,8 +25,8 @@ use crate::progress;
     strata bench models/1b --batch 1,8,32               # decode at several batch sizes\n  \
     strata bench models/1b --prompt-tokens 512 --json   # one JSON object a line, for scripts")]
 pub struct BenchArgs {
-    /// A Hugging Face directory; without it the model that ships with Strata
-    #[arg(value_name = "MODEL_DIR", env = "STRATA_MODEL")]
+    /// A Hugging Face directory or a GGUF file; without it the model that ships with Strata
+    #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
 
     /// Sequences that decode together, several to compare

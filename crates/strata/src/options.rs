@@ -16,9 +16,9 @@ const THREADS_MAX: usize = 1024;
 /// Which model, and what it may use of this machine.
 #[derive(Debug, Clone, Args)]
 pub struct ModelOptions {
-    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json). Without it: the small storyteller that
-    /// ships with Strata
-    #[arg(value_name = "MODEL_DIR", env = "STRATA_MODEL")]
+    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), or a GGUF file (of a split one, any part).
+    /// Without it: the small storyteller that ships with Strata
+    #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
 
     #[command(flatten)]

@@ -8,14 +8,14 @@ use strata_weights::{Catalog, GroupSpec, ResidentWeights, TensorSpec, WeightSour
 
 use crate::harness::{Harness, fixtures};
 
-struct Expected {
-    prompt: Vec<u32>,
-    greedy: Vec<u32>,
+pub struct Expected {
+    pub prompt: Vec<u32>,
+    pub greedy: Vec<u32>,
     /// Name and `[prompt, vocab]`.
-    logits: Vec<(String, Vec<f32>)>,
+    pub logits: Vec<(String, Vec<f32>)>,
 }
 
-fn expected(name: &str) -> Expected {
+pub fn expected(name: &str) -> Expected {
     let dir = fixtures().join(name);
     let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("expected.json")).unwrap()).unwrap();
     let ids = |key: &str| json[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
@@ -41,7 +41,7 @@ fn expected(name: &str) -> Expected {
 }
 
 /// The largest difference, relative to the largest logit.
-fn distance(got: &[Vec<f32>], want: &[f32]) -> f32 {
+pub fn distance(got: &[Vec<f32>], want: &[f32]) -> f32 {
     let got = got.concat();
     assert_eq!(got.len(), want.len());
     let largest = want.iter().fold(0f32, |largest, value| largest.max(value.abs()));
@@ -61,7 +61,7 @@ fn cases() -> Vec<String> {
 }
 
 /// The best level that takes activations as they are.
-fn unrounded() -> Level {
+pub fn unrounded() -> Level {
     Level::available().filter(|level| !level.rounds_activations(DType::BF16)).last().unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 mod bundled;
 mod chat;
+mod gguf;
 mod info;
 mod refusals;
 mod run;
