@@ -8,6 +8,9 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+#[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
 mod avx2;
 mod dequantize;
 mod fields;

@@ -17,7 +17,7 @@ use super::activations::{self, Activations, Layout};
 use super::formats::{Format, with_format};
 use super::portable;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, vnni};
+use super::{amx, avx2, vnni};
 use crate::level::Instructions;
 use crate::{Level, Matrix, Pool};
 
@@ -115,6 +115,7 @@ unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &Job<'_>) {
             (Instructions::Portable | Instructions::Neon, _) => portable::rows::<F, false>(job),
             (Instructions::Avx2 | Instructions::Avx512, _) => avx2::rows::<F>(job),
             (_, Layout::Rows) => vnni::rows::<F>(job),
+            (Instructions::Amx, Layout::Tiles) => amx::tiles::<F>(job),
             (_, Layout::Tiles) => vnni::tiles::<F>(job),
         }
     }

@@ -10,7 +10,7 @@ mod rows;
 mod tiles;
 
 pub(super) use rows::rows;
-pub(super) use tiles::tiles;
+pub(super) use tiles::{Multiplier, Panel, start, tiles, tiles_by};
 
 /// Most tokens that are worth the kernel with rows in the lanes: at five, tiles are as fast even if eleven of their
 /// sixteen tokens are missing.

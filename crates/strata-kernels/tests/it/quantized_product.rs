@@ -21,7 +21,7 @@ fn halves(dtype: DType) -> &'static [usize] {
 }
 
 /// Blocks of random bytes, with scales of either sign and of different sizes.
-fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
+pub fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         (0..dtype.bytes_of(cols).unwrap() * rows).map(|_| (numbers.next() * 128.0) as i8 as u8).collect();
     for block in bytes.chunks_mut(dtype.block_bytes()) {
@@ -56,7 +56,7 @@ fn reference(x: &[f64], w: &[f32], cols: usize) -> Vec<f64> {
 }
 
 /// Columns: whole blocks, but not always whole spans or groups of blocks.
-fn columns(dtype: DType, blocks: usize) -> usize {
+pub fn columns(dtype: DType, blocks: usize) -> usize {
     if dtype.block_len() == 32 { blocks * 32 } else { blocks.div_ceil(8) * 256 }
 }
 

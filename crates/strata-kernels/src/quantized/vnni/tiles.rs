@@ -17,6 +17,46 @@ const TILES: usize = 8;
 /// As for [`super::rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::quantized) unsafe fn tiles<F: Unpack>(job: &Job<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { tiles_by::<F, Vnni>(job) }
+}
+
+/// What multiplies a span of sixteen rows with tiles of sixteen tokens.
+pub(in crate::quantized) trait Multiplier {
+    /// Adds a span of sixteen rows, for `T` tiles from `tile` on, to their sums so far.
+    ///
+    /// # Safety
+    /// `sums` has `T` tiles of `[row][token]`; otherwise as for [`tiles`], with the instructions of the multiplier.
+    unsafe fn add_span<F: Unpack, const T: usize>(
+        job: &Job<'_>,
+        panel: &Panel<'_>,
+        tile: usize,
+        sums: *mut [[f32; TILE]; ROWS],
+    );
+}
+
+/// Dot products of bytes by vectors.
+struct Vnni;
+
+impl Multiplier for Vnni {
+    #[inline(always)]
+    unsafe fn add_span<F: Unpack, const T: usize>(
+        job: &Job<'_>,
+        panel: &Panel<'_>,
+        tile: usize,
+        sums: *mut [[f32; TILE]; ROWS],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { tile_panel::<F, T>(job, panel, tile, sums) }
+    }
+}
+
+/// The job's rows, multiplied by `M`.
+///
+/// # Safety
+/// As for [`tiles`], with the instructions of `M`.
+#[inline(always)]
+pub(in crate::quantized) unsafe fn tiles_by<F: Unpack, M: Multiplier>(job: &Job<'_>) {
     let mut scratch = Scratch::NEW;
     let tiles = job.x.tokens.div_ceil(TILE);
     let mut codes = Codes([[0; SPAN]; ROWS]);
@@ -51,10 +91,10 @@ pub(in crate::quantized) unsafe fn tiles<F: Unpack>(job: &Job<'_>) {
                     while t < tile_end {
                         let sums = sums.as_mut_ptr().add(t - tile);
                         if t + 2 <= tile_end {
-                            tile_panel::<F, 2>(job, &panel, t, sums);
+                            M::add_span::<F, 2>(job, &panel, t, sums);
                             t += 2;
                         } else {
-                            tile_panel::<F, 1>(job, &panel, t, sums);
+                            M::add_span::<F, 1>(job, &panel, t, sums);
                             t += 1;
                         }
                     }
@@ -75,16 +115,16 @@ pub(in crate::quantized) unsafe fn tiles<F: Unpack>(job: &Job<'_>) {
 /// Codes of a span of sixteen rows, `[row][column]`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Codes([[u8; SPAN]; ROWS]);
+pub(in crate::quantized) struct Codes(pub [[u8; SPAN]; ROWS]);
 
 /// A span of sixteen rows, unpacked.
-struct Panel<'a> {
-    header: &'a Header,
-    codes: &'a Codes,
+pub(in crate::quantized) struct Panel<'a> {
+    pub header: &'a Header,
+    pub codes: &'a Codes,
     /// Number of the span.
-    span: usize,
+    pub span: usize,
     /// Blocks in it.
-    blocks: usize,
+    pub blocks: usize,
 }
 
 /// The codes of group `group` of a span, in the order of the columns.
@@ -208,13 +248,13 @@ unsafe fn tile_panel<F: Unpack, const T: usize>(
 /// # Safety
 /// AVX-512 F exists.
 #[inline(always)]
-unsafe fn start<F: Unpack>(sum: __m512) -> __m512i {
+pub(in crate::quantized) unsafe fn start<F: Unpack>(sum: __m512) -> __m512i {
     // SAFETY: arithmetic on registers.
     unsafe { _mm512_cvttps_epi32(_mm512_mul_ps(sum, _mm512_set1_ps(-f32::from(F::OFFSET)))) }
 }
 
 /// The integer dot products of `R` rows and `T` tiles of sixteen tokens, over groups of four columns `first .. end` of a
-/// block of 32: the place of a matrix unit, if there is one.
+/// block of 32.
 ///
 /// # Safety
 /// Weights are `[row][SPAN]` from the block on, codes `[group of 4][token 16][4]`; AVX-512 VNNI exists.
