@@ -37,12 +37,14 @@ pub fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numb
 
 /// What activations are worth after they have become bytes.
 fn as_bytes(x: &[f32]) -> Vec<f64> {
+    let worth = |x: f32, scale: f32| match scale {
+        0.0 => 0.0,
+        _ => f64::from((x * (1.0 / scale)).round_ties_even()) * f64::from(scale),
+    };
     x.chunks(32)
         .flat_map(|x| {
             let scale = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs())) / 127.0;
-            x.iter().map(
-                move |x| if scale == 0.0 { 0.0 } else { f64::from((x / scale).round_ties_even()) * f64::from(scale) },
-            )
+            x.iter().map(move |x| worth(*x, scale))
         })
         .collect()
 }
