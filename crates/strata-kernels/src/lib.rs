@@ -30,7 +30,7 @@ pub use matmul::matmul;
 pub use matrix::Matrix;
 pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
-pub use probe::{peak_flops, read_bandwidth};
+pub use probe::{Unit, peak, read_bandwidth};
 pub use rope::rope;
 
 pub(crate) use share::Share;

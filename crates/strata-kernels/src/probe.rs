@@ -1,10 +1,15 @@
-//! What this machine can do at most, measured: the denominators of `bounds.md`.
+//! What this machine can do at most, measured: the denominators of every share that `strata bench` reports.
+
+mod loops;
+mod unit;
 
 use std::time::Instant;
 
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::{Level, Share};
+
+pub use unit::Unit;
 
 /// Bytes per second at which all threads together read `buffer`, which should be much larger than the caches.
 ///
@@ -31,30 +36,21 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
     best
 }
 
-/// Floating-point operations per second of all threads together, from registers alone (a fused multiply-add counts two).
-/// The best of `rounds`.
-pub fn peak_flops(pool: &Pool, level: Level, rounds: usize) -> f64 {
-    const ITERATIONS: usize = 2_000_000;
-    let mut sums = vec![0.0f32; pool.threads() * LANES];
+/// Operations per second of all threads together on `unit`, from registers alone; a multiply-add counts two. `None` if
+/// the level lacks the unit.
+///
+/// The best of `rounds`, each of some milliseconds.
+pub fn peak(pool: &Pool, level: Level, unit: Unit, rounds: usize) -> Option<f64> {
+    let run = loops::of(level, unit)?;
     let mut best = 0.0f64;
     for _ in 0..rounds.max(1) {
-        let out = Share::new(&mut sums);
         let begin = Instant::now();
-        pool.run(|thread| {
-            // SAFETY: one row of `sums` a thread.
-            let to = unsafe { out.slice(thread * LANES, LANES) }.as_mut_ptr();
-            let iterations = ITERATIONS;
-            dispatch!(level, multiply_add::<_>(iterations: usize, to: *mut f32));
-        });
-        let operations = pool.threads() * ITERATIONS * CHAINS * LANES * 2;
-        best = best.max(operations as f64 / begin.elapsed().as_secs_f64());
+        pool.run(|_| run.call());
+        let operations = pool.threads() as f64 * run.operations();
+        best = best.max(operations / begin.elapsed().as_secs_f64());
     }
-    std::hint::black_box(&sums);
-    best
+    Some(best)
 }
-
-/// Independent chains: enough to cover the latency of two multiply-add units.
-const CHAINS: usize = 12;
 
 /// # Safety
 /// `count` vectors are readable at `from` and one is writable at `to`; the level's instructions exist.
@@ -72,26 +68,5 @@ unsafe fn sweep<S: Simd>(from: *const u8, count: usize, to: *mut f32) {
             }
         }
         S::store(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])), to);
-    }
-}
-
-/// # Safety
-/// One vector is writable at `to`; the level's instructions exist.
-#[inline(always)]
-unsafe fn multiply_add<S: Simd>(iterations: usize, to: *mut f32) {
-    // SAFETY: arithmetic on lanes, and one store.
-    unsafe {
-        let (factor, term) = (S::splat(std::hint::black_box(0.999)), S::splat(std::hint::black_box(0.001)));
-        let mut chains = [S::splat(1.0); CHAINS];
-        for _ in 0..iterations {
-            for chain in &mut chains {
-                *chain = S::fma(*chain, factor, term);
-            }
-        }
-        let mut sum = S::splat(0.0);
-        for chain in chains {
-            sum = S::add(sum, chain);
-        }
-        S::store(sum, to);
     }
 }

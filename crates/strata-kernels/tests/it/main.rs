@@ -3,5 +3,6 @@
 
 mod attention;
 mod matmul;
+mod probe;
 mod rows;
 mod support;
