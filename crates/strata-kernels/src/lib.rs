@@ -4,10 +4,12 @@
 //! position, never by batch size, chunking or thread count. Everything that later compares tokens (cached, swapped,
 //! streamed, spilled) rests on this.
 
+mod activations;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[expect(clippy::needless_range_loop, reason = "heads index several arrays alike")]
 mod attention;
+mod cache;
 mod dtype;
 mod elementwise;
 mod level;
@@ -22,15 +24,17 @@ mod rope;
 mod share;
 mod simd;
 
+pub use activations::Activations;
 pub use attention::{AttentionToken, KvLayout, RUN, attention, write_kv};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, gated_activation, scale};
 pub use level::{LEVEL_VARIABLE, Level};
-pub use matmul::matmul;
+pub use matmul::{Product, matmul, matmul_gated};
 pub use matrix::Matrix;
 pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
 pub use probe::{Unit, peak, read_bandwidth};
+pub use quantized::{dequantize, quantize};
 pub use rope::rope;
 
 pub(crate) use share::Share;
