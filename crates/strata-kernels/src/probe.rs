@@ -3,13 +3,22 @@
 mod loops;
 mod unit;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::{Level, Share};
 
 pub use unit::Unit;
+
+/// Long enough that starting the threads does not show.
+const PROBE_TIME: Duration = Duration::from_millis(3);
+
+/// Rounds of a loop to begin with.
+const ROUNDS_MIN: usize = 64;
+
+/// More rounds than any machine computes within [`PROBE_TIME`].
+const ROUNDS_MAX: usize = 1 << 30;
 
 /// Bytes per second at which all threads together read `buffer`, which should be much larger than the caches.
 ///
@@ -39,17 +48,25 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
 /// Operations per second of all threads together on `unit`, from registers alone; a multiply-add counts two. `None` if
 /// the level lacks the unit.
 ///
-/// The best of `rounds`, each of some milliseconds.
-pub fn peak(pool: &Pool, level: Level, unit: Unit, rounds: usize) -> Option<f64> {
+/// The best of `repeat`, each of some milliseconds.
+pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64> {
     let run = loops::of(level, unit)?;
-    let mut best = 0.0f64;
-    for _ in 0..rounds.max(1) {
+    let time = |rounds: usize| {
         let begin = Instant::now();
-        pool.run(|_| run.call());
-        let operations = pool.threads() as f64 * run.operations();
-        best = best.max(operations / begin.elapsed().as_secs_f64());
+        pool.run(|_| run.call(rounds));
+        begin.elapsed()
+    };
+    // Units differ a hundredfold, so the number of rounds is found by doubling.
+    let mut rounds = ROUNDS_MIN;
+    let mut shortest = time(rounds);
+    while shortest < PROBE_TIME && rounds < ROUNDS_MAX {
+        rounds *= 2;
+        shortest = time(rounds);
     }
-    Some(best)
+    for _ in 1..repeat {
+        shortest = shortest.min(time(rounds));
+    }
+    Some(pool.threads() as f64 * run.operations(rounds) / shortest.as_secs_f64())
 }
 
 /// # Safety

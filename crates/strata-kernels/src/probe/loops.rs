@@ -12,27 +12,24 @@ mod x86_64;
 /// Independent chains: enough to cover the latency of two units, few enough for 16 registers beside two operands.
 const CHAINS: usize = 12;
 
-/// Rounds of all chains: some milliseconds.
-const ITERATIONS: usize = 1_000_000;
-
-/// A loop, and how many operations a call of it is.
+/// A loop that can be called for any number of rounds, and how many operations a round is.
 pub(super) struct Loop {
-    body: Box<dyn Fn() + Sync>,
-    operations: f64,
+    body: Box<dyn Fn(usize) + Sync>,
+    operations: usize,
 }
 
 impl Loop {
-    /// `operations` in each of `iterations` rounds.
-    fn new(iterations: usize, operations: usize, body: impl Fn() + Sync + 'static) -> Self {
-        Self { body: Box::new(body), operations: iterations as f64 * operations as f64 }
+    fn new(operations: usize, body: impl Fn(usize) + Sync + 'static) -> Self {
+        Self { body: Box::new(body), operations }
     }
 
-    pub(super) fn call(&self) {
-        (self.body)();
+    pub(super) fn call(&self, rounds: usize) {
+        (self.body)(rounds);
     }
 
-    pub(super) fn operations(&self) -> f64 {
-        self.operations
+    /// Operations of so many rounds.
+    pub(super) fn operations(&self, rounds: usize) -> f64 {
+        self.operations as f64 * rounds as f64
     }
 }
 
@@ -50,13 +47,13 @@ pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
         return Some(run);
     }
     match unit {
-        Unit::F32Fma => Some(Loop::new(ITERATIONS, CHAINS * LANES * 2, move || {
+        Unit::F32Fma => Some(Loop::new(CHAINS * LANES * 2, move |rounds| {
             let mut sum = [0.0f32; LANES];
-            let (iterations, to) = (ITERATIONS, sum.as_mut_ptr());
-            dispatch!(level, multiply_add::<_>(iterations: usize, to: *mut f32));
+            let to = sum.as_mut_ptr();
+            dispatch!(level, multiply_add::<_>(rounds: usize, to: *mut f32));
             std::hint::black_box(sum);
         })),
-        Unit::Int8Dot => Some(Loop::new(ITERATIONS / 8, CHAINS * BYTES * 2, plain_bytes)),
+        Unit::Int8Dot => Some(Loop::new(CHAINS * BYTES * 2, plain_bytes)),
         Unit::Bf16Dot | Unit::AmxBf16 | Unit::AmxInt8 => None,
     }
 }
@@ -64,12 +61,12 @@ pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
 /// # Safety
 /// One vector is writable at `to`; the level's instructions exist.
 #[inline(always)]
-unsafe fn multiply_add<S: Simd>(iterations: usize, to: *mut f32) {
+unsafe fn multiply_add<S: Simd>(rounds: usize, to: *mut f32) {
     // SAFETY: arithmetic on lanes, and one store.
     unsafe {
         let (factor, term) = (S::splat(std::hint::black_box(0.999)), S::splat(std::hint::black_box(0.001)));
         let mut chains = [S::splat(1.0); CHAINS];
-        for _ in 0..iterations {
+        for _ in 0..rounds {
             for chain in &mut chains {
                 *chain = S::fma(*chain, factor, term);
             }
@@ -86,10 +83,10 @@ unsafe fn multiply_add<S: Simd>(iterations: usize, to: *mut f32) {
 const BYTES: usize = 16;
 
 /// What the compiler makes of products of bytes without instructions for them.
-fn plain_bytes() {
+fn plain_bytes(rounds: usize) {
     let factors = std::hint::black_box([3i8; BYTES]);
     let mut chains = [[1i32; BYTES]; CHAINS];
-    for _ in 0..ITERATIONS / 8 {
+    for _ in 0..rounds {
         for chain in &mut chains {
             for (sum, &factor) in chain.iter_mut().zip(&factors) {
                 // The sum's low byte is the other operand, so that no product can be taken out of the loop.

@@ -29,3 +29,13 @@ fn reads_are_measured_on_any_number_of_threads() {
         assert!(measured.is_finite() && measured > 1e6, "{measured}");
     }
 }
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn tile_loops_run() {
+    let Some(level) = crate::tile_emulator::amx_level() else { return };
+    for unit in [Unit::AmxBf16, Unit::AmxInt8] {
+        let measured = peak(&pool(1), level, unit, 1);
+        assert!(measured.is_some_and(|measured| measured.is_finite() && measured > 1e3), "{unit}: {measured:?}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 use std::hint::black_box;
 
-use super::{CHAINS, ITERATIONS, Loop};
+use super::{CHAINS, Loop};
 use crate::Level;
 use crate::level::Instructions;
 use crate::probe::Unit;
@@ -14,15 +14,15 @@ pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
         return None;
     }
     // SAFETY: every such machine has these instructions.
-    Some(Loop::new(ITERATIONS, CHAINS * 16 * 2, || unsafe { int8_dot() }))
+    Some(Loop::new(CHAINS * 16 * 2, |rounds| unsafe { int8_dot(rounds) }))
 }
 
 /// Products of 8 bytes into 16 bits, twice, then added up in pairs into 32.
 #[target_feature(enable = "neon")]
-fn int8_dot() {
+fn int8_dot(rounds: usize) {
     let factor = vdup_n_s8(black_box(-5));
     let mut chains = [vdupq_n_s32(1); CHAINS];
-    for _ in 0..ITERATIONS {
+    for _ in 0..rounds {
         for chain in &mut chains {
             // The chain itself is an operand, else the compiler would take the products out of the loop.
             let bytes = vreinterpretq_s8_s32(*chain);
