@@ -36,7 +36,7 @@ pub use matmul::{Product, matmul, matmul_gated};
 pub use matrix::Matrix;
 pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
-pub use probe::{peak_flops, read_bandwidth};
+pub use probe::{Unit, peak, read_bandwidth};
 pub use quantized::{dequantize, quantize};
 pub use rope::{RopeStyle, rope};
 pub use store_kv::{Rotation, rotate_and_store};

@@ -3,6 +3,7 @@
 
 mod attention;
 mod matmul;
+mod probe;
 mod quantized;
 mod quantized_product;
 mod rows;
