@@ -18,6 +18,7 @@ pub enum RopeStyle {
 ///
 /// # Panics
 /// If the lengths disagree.
+#[inline(always)]
 pub fn rope(x: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]) {
     let half = cos.len();
     assert!(sin.len() == half && x.len().is_multiple_of(2 * half));

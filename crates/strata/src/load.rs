@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use strata_device::{Bytes, CpuDevice, HostMemory, KvPool};
 use strata_engine::{Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig};
-use strata_kernels::{DType, KvLayout, LEVEL_VARIABLE, Level, Pool};
+use strata_kernels::{DType, KvDType, KvLayout, LEVEL_VARIABLE, Level, Pool};
 use strata_kv::KvConfig;
 use strata_model::chat_template::{ChatTemplate, TemplateError};
 use strata_model::config::ModelConfig;
@@ -163,11 +163,11 @@ impl ModelDir {
     /// How a KV block of this model lies in memory under these options.
     pub fn kv_layout(&self, limits: &LimitOptions) -> KvLayout {
         let dtype = match limits.kv_dtype {
-            // Keys and values of a quantised model are kept in half precision.
-            KvDtype::Auto => Some(self.weight_dtype()).filter(|dtype| dtype.is_plain()).unwrap_or(DType::F16),
-            KvDtype::F32 => DType::F32,
-            KvDtype::F16 => DType::F16,
-            KvDtype::Bf16 => DType::BF16,
+            KvDtype::Auto => KvDType::beside(self.weight_dtype()),
+            KvDtype::F32 => KvDType::F32,
+            KvDtype::F16 => KvDType::F16,
+            KvDtype::Bf16 => KvDType::BF16,
+            KvDtype::Q8 => KvDType::Q8,
         };
         Model::kv_layout(&self.config, limits.block_size, dtype)
     }

@@ -50,8 +50,8 @@ pub struct LimitOptions {
     #[arg(long, value_name = "TOKENS", default_value = "16")]
     pub block_size: usize,
 
-    /// How keys and values are kept. `auto` is the type of the weights, f16 if they
-    /// are quantised
+    /// How keys and values are kept. `auto` is the type of the weights, or f16 beside quantised ones; `q8` is integers of
+    /// 8 bits with a scale for each 32, which hold nearly twice the tokens of f16 in the same memory
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub kv_dtype: KvDtype,
 
@@ -67,7 +67,7 @@ pub struct LimitOptions {
 /// Element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvDtype {
-    /// The type of the weights, f16 if they are quantised.
+    /// The type of the weights, or half precision beside quantised ones.
     Auto,
     /// Single precision.
     F32,
@@ -75,6 +75,8 @@ pub enum KvDtype {
     F16,
     /// Brain float.
     Bf16,
+    /// Integers of 8 bits with a scale for each 32.
+    Q8,
 }
 
 fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {

@@ -1,7 +1,9 @@
 use proptest::prelude::*;
-use strata_kernels::{Activation, Level, RopeStyle, add_scaled, gated_activation, rms_norm, rms_norm_heads, rope};
+use strata_kernels::{
+    Activation, Level, Matrix, RopeStyle, add_scaled, gated_activation, gather_rows, rms_norm, rms_norm_heads, rope,
+};
 
-use crate::support::{Numbers, assert_close, bits, fused_levels, pool};
+use crate::support::{DTYPES, Numbers, assert_close, bits, encode, fused_levels, kernel_levels, pool};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -120,7 +122,22 @@ fn rope_turns_each_pair_by_its_angle() {
 
 #[test]
 fn residual_branches_are_scaled() {
-    let mut sum = vec![1.0, 2.0];
-    add_scaled(&mut sum, &[10.0, 20.0], 0.5);
-    assert_eq!(sum, [6.0, 12.0]);
+    for level in kernel_levels() {
+        let mut sum = vec![1.0, 2.0];
+        add_scaled(&pool(2), level, &mut sum, &[10.0, 20.0], 0.5);
+        assert_eq!(sum, [6.0, 12.0]);
+    }
+}
+
+#[test]
+fn rows_are_gathered_widened_and_scaled() {
+    let values = Numbers(4).take(7 * 300);
+    for dtype in DTYPES {
+        let (bytes, values) = encode(dtype, &values);
+        let rows: Vec<usize> = (0..500).map(|i| i * 5 % 7).collect();
+        let mut out = vec![0.0; 500 * 300];
+        gather_rows(&pool(3), Matrix::new(dtype, 7, 300, &bytes), |row| rows[row], 3.0, &mut out);
+        let want = rows.iter().flat_map(|&row| values[row * 300..(row + 1) * 300].iter().map(|value| value * 3.0));
+        assert_eq!(bits(&out), bits(&want.collect::<Vec<_>>()));
+    }
 }

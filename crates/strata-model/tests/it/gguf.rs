@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use strata_kernels::{DType, Matrix};
+use strata_kernels::{DType, KvDType, Matrix};
 use strata_model::config::ModelConfig;
 use strata_model::gguf::GgufModel;
 use strata_model::synth::{SynthSpec, synthesize};
@@ -13,7 +13,7 @@ use strata_model::tokenizer::Tokenizer;
 use strata_weights::{Catalog, ElementType, TensorMeta, write_gguf};
 
 use crate::harness::{Harness, fixtures};
-use crate::logits::{distance, expected};
+use crate::logits::{distance, expected, unrounded};
 
 fn folder() -> PathBuf {
     fixtures().join("gguf")
@@ -44,7 +44,7 @@ fn models_compute_what_they_were_made_from() {
         let config = GgufModel::of(&catalog).unwrap().config().unwrap();
         let expected = expected(&name);
         let (_, want) = expected.logits.iter().find(|(kind, _)| kind == "logits_f32").unwrap();
-        let mut harness = Harness::of(config, &catalog, DType::F32, 2, 1);
+        let mut harness = Harness::of(config, &catalog, KvDType::F32, 2, 1).at(unrounded());
         let mut sequence = harness.sequence(0, &expected.prompt);
         let got = harness.prompt_logits(&mut sequence, usize::MAX);
         let apart = distance(&got, want);
@@ -193,7 +193,7 @@ fn quantised_models_compute_what_their_widened_weights_do() {
         let dir = tempfile::tempdir().unwrap();
         let [got, want] = quantised_and_widened(dtype, dir.path()).map(|catalog| {
             let config = GgufModel::of(&catalog).unwrap().config().unwrap();
-            let mut harness = Harness::of(config, &catalog, DType::F32, 2, 1);
+            let mut harness = Harness::of(config, &catalog, KvDType::F32, 2, 1);
             let prompt: Vec<u32> = (0..50).map(|i| i * 37 % 512).collect();
             let mut sequence = harness.sequence(0, &prompt);
             harness.prompt_logits(&mut sequence, usize::MAX)

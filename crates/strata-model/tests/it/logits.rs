@@ -2,7 +2,7 @@
 //! fixtures).
 
 use serde_json::Value;
-use strata_kernels::{DType, Level};
+use strata_kernels::{DType, KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_weights::{Catalog, GroupSpec, ResidentWeights, TensorSpec, WeightSource};
 
@@ -61,7 +61,7 @@ fn cases() -> Vec<String> {
 }
 
 /// The best level that takes activations as they are.
-fn unrounded() -> Level {
+pub fn unrounded() -> Level {
     Level::available().filter(|level| !level.rounds_activations(DType::BF16)).last().unwrap()
 }
 
@@ -76,7 +76,7 @@ fn logits_agree_with_transformers() {
                 // Weights are exact in every type, and sums are in f32; only the KV cache may be coarser, and bf16 weights
                 // may have activations rounded to their type.
                 let exact = kind != "logits_bf16" && kind != "logits_f16";
-                let kv_dtype = if exact { DType::F32 } else { dtype };
+                let kv_dtype = if exact { KvDType::F32 } else { KvDType::beside(dtype) };
                 let tolerance = if exact && !level.rounds_activations(dtype) { 1e-5 } else { 4e-2 };
                 let mut harness = Harness::load(&name, kv_dtype, 2, 1).at(level);
                 let mut sequence = harness.sequence(0, &expected.prompt);
@@ -94,9 +94,9 @@ fn logits_agree_with_transformers() {
 
 #[test]
 fn a_16_bit_cache_changes_logits_by_no_more_than_16_bits_allow() {
-    for (name, kv_dtype, tolerance) in [("llama3_bf16", DType::BF16, 2e-2), ("llama_f16", DType::F16, 2e-3)] {
+    for (name, kv_dtype, tolerance) in [("llama3_bf16", KvDType::BF16, 2e-2), ("llama_f16", KvDType::F16, 2e-3)] {
         let expected = expected(name);
-        let mut harness = Harness::load(name, DType::F32, 2, 1);
+        let mut harness = Harness::load(name, KvDType::F32, 2, 1);
         let mut sequence = harness.sequence(0, &expected.prompt);
         let exact = harness.prompt_logits(&mut sequence, usize::MAX).concat();
         let mut harness = Harness::load(name, kv_dtype, 2, 1);
@@ -113,7 +113,7 @@ fn sixty_four_greedy_tokens_are_those_of_transformers() {
         let expected = expected(&name);
         assert_eq!(expected.greedy.len(), 64);
         // Where activations are rounded, a near tie may fall the other way.
-        let mut harness = Harness::load(&name, DType::F32, 2, 1).at(unrounded());
+        let mut harness = Harness::load(&name, KvDType::F32, 2, 1).at(unrounded());
         let mut sequence = harness.sequence(0, &expected.prompt);
         let got = harness.greedy(&mut sequence, 64);
         if let Some(at) = (0..64).find(|&i| got[i] != expected.greedy[i]) {
