@@ -1,9 +1,9 @@
 //! Models in GGUF files: the metadata as configuration, tokenizer, chat template and sampling defaults (L2).
 //!
 //! Everything is turned into what a Hugging Face directory would hold, and checked by the same code: the metadata
-//! becomes a `config.json`, the vocabulary a `tokenizer.json`. Weights are not converted at all. What a format cannot say
-//! in the other's words is set beside: the order of the query and key rows ([`RopeStyle`](strata_kernels::RopeStyle)),
-//! and explicit rope factors.
+//! becomes a `config.json`, the vocabulary a `tokenizer.json`. Weights are not converted at all. What one format cannot
+//! say in the other's words is set beside: the order of the query and key rows
+//! ([`RopeStyle`](strata_kernels::RopeStyle)), and explicit rope factors.
 
 mod config;
 pub(crate) mod describe;

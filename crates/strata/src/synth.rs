@@ -22,9 +22,10 @@ const CONFIG_BYTES_MAX: u64 = 16 << 20;
     strata synth --like llama-3-70b --layers 8 --dtype f16 /data/llama-70b-8-layers\n  \
     strata synth --like qwen3-8b --dtype q4_k /data/qwen3-8b-q4k\n  \
     strata synth --config path/to/config.json --seed 7 /tmp/mine\n\n\
-    The result is a Hugging Face directory, or with a quantised type or --gguf a directory with model.gguf: `strata run`, \
-    `serve`, `bench` and `info` take it like any other. Matrices whose rows are not whole blocks of the type are stored \
-    as q8_0 or f16, vectors as f32. The same seed gives the same bytes. Its output is babble, its speed and memory are those of the real model.")]
+    The result is a Hugging Face directory, or with a quantised type or --gguf a directory with model.gguf: `strata \
+    run`, `serve`, `bench` and `info` take it like any other. Matrices whose rows are not whole blocks of the type are \
+    stored as q8_0 or f16, vectors as f32. The same seed gives the same bytes. Its output is babble, its speed and \
+    memory are those of the real model.")]
 pub struct SynthArgs {
     /// Directory to write; must be new or empty
     pub out: PathBuf,

@@ -206,8 +206,8 @@ impl Keys<'_> {
                 if let Some(log) = self.number(key)?.filter(|&log| log != 0.0) {
                     return Err(unsupported(&self.name(key), &json!(log), "no model of this architecture has it"));
                 }
-                // Cosines and sines grow with the stretch; a factor in the file comes on top of that. Other programs read
-                // no more than this one key for it.
+                // Cosines and sines grow with the stretch; a factor in the file comes on top of that. Other programs
+                // read no more than this one key for it.
                 let on_top = self.number("rope.scaling.attn_factor")?;
                 let by_stretch = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
                 Ok(Some(json!({

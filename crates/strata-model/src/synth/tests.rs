@@ -297,7 +297,8 @@ fn a_gguf_file_holds_the_model_of_the_same_seed() {
 fn quantised_models_are_the_plain_ones_rounded() {
     let dir = tempfile::tempdir().unwrap();
     let config_json = json!({"model_type": "llama", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 320,
-        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 1});
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 0,
+        "eos_token_id": 1});
     let spec = SynthSpec { config_json: config_json.to_string(), ..spec("tiny") };
     let plain = SynthSpec { dtype: Some(DType::F32), ..spec.clone() };
     let (_, catalog, config) = make_gguf(&plain, &dir.path().join("f32"));

@@ -193,7 +193,7 @@ fn quantised_models_compute_what_their_widened_weights_do() {
         let dir = tempfile::tempdir().unwrap();
         let [got, want] = quantised_and_widened(dtype, dir.path()).map(|catalog| {
             let config = GgufModel::of(&catalog).unwrap().config().unwrap();
-            let mut harness = Harness::of(config, &catalog, KvDType::F32, 2, 1).at(unrounded());
+            let mut harness = Harness::of(config, &catalog, KvDType::F32, 2, 1);
             let prompt: Vec<u32> = (0..50).map(|i| i * 37 % 512).collect();
             let mut sequence = harness.sequence(0, &prompt);
             harness.prompt_logits(&mut sequence, usize::MAX)

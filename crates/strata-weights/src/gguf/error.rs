@@ -25,7 +25,8 @@ pub enum GgufProblem {
     },
     /// Something goes on beyond the end of the file.
     #[error(
-        "{what} at byte {at} needs {wanted} bytes, but only {left} follow: the file is truncated or damaged, fetch it again"
+        "{what} at byte {at} needs {wanted} bytes, but only {left} follow: the file is \
+         truncated or damaged, fetch it again"
     )]
     Truncated {
         /// What was being read.
@@ -175,7 +176,8 @@ pub enum GgufProblem {
     },
     /// A tensor beyond the file.
     #[error(
-        "the tensor {tensor} ends at {end}, but the file has only {data_len} bytes of tensors: it is truncated, fetch it again"
+        "the tensor {tensor} ends at {end}, but the file has only {data_len} bytes of tensors: it \
+         is truncated, fetch it again"
     )]
     OutOfRange {
         /// The tensor.
