@@ -17,6 +17,7 @@ const TOKENS: usize = 16;
 pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
+    let mut weights = [[0; BLOCK]; SPAN_BLOCKS];
     for first in (job.first..job.end).step_by(ROWS) {
         let end = job.end.min(first + ROWS);
         for token in (0..job.x.tokens).step_by(TOKENS) {
@@ -29,14 +30,13 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
                 // SAFETY: needs no instructions.
                 unsafe { F::finish::<Portable>(&fields, &mut header) };
                 for row in first..end {
-                    let codes = job.span::<F>(row, span);
-                    for block in 0..SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS) {
-                        let mut weights = [0; BLOCK];
-                        F::unpack(codes, block, &mut weights);
+                    let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
+                    unpack::<F>(job.span::<F>(row, span), blocks, &mut weights);
+                    for (block, weights) in weights[..blocks].iter().enumerate() {
                         for token in tokens.clone() {
                             let sum = &mut sums[token - tokens.start][row - first];
                             let at = token * job.x.blocks + span * SPAN_BLOCKS + block;
-                            *sum = step::<F, FUSED>(job, &header, block, row - first, token, at, &weights, *sum);
+                            *sum = step::<F, FUSED>(job, &header, block, row - first, token, at, weights, *sum);
                         }
                     }
                 }
@@ -51,6 +51,19 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
     }
 }
 
+/// The integers of a span. In 16 bits, which machines without better can multiply many of; and apart, or a compiler would
+/// do it again for each token.
+#[inline(never)]
+fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SPAN_BLOCKS]) {
+    for (block, weights) in weights[..blocks].iter_mut().enumerate() {
+        let mut codes = [0; BLOCK];
+        F::unpack(span, block, &mut codes);
+        for (weight, code) in weights.iter_mut().zip(codes) {
+            *weight = i16::from(code) - i16::from(F::OFFSET);
+        }
+    }
+}
+
 /// One block of one row and token, whose scales are at `at`.
 #[expect(clippy::too_many_arguments, reason = "a loop's body, apart for its length")]
 #[inline(always)]
@@ -61,7 +74,7 @@ fn step<F: Format, const FUSED: bool>(
     row: usize,
     token: usize,
     at: usize,
-    weights: &[u8; BLOCK],
+    weights: &[i16; BLOCK],
     acc: f32,
 ) -> f32 {
     let fma = |a: f32, b: f32, c: f32| if FUSED { a.mul_add(b, c) } else { a * b + c };
@@ -72,7 +85,7 @@ fn step<F: Format, const FUSED: bool>(
     let dot = |range: std::ops::Range<usize>| {
         let (weights, codes) = (&weights[range.clone()], &codes[range]);
         let products = weights.iter().zip(codes);
-        products.map(|(w, c)| (i32::from(*w) - i32::from(F::OFFSET)) * i32::from(*c)).sum::<i32>() as f32
+        products.map(|(w, c)| i32::from(*w) * i32::from(i16::from(*c))).sum::<i32>() as f32
     };
     let dot = if F::HALVES {
         // Integers that f32 can count, so nothing is rounded here.
