@@ -104,3 +104,49 @@ fn step<F: Format, const FUSED: bool>(
     };
     fma(-header.minima[block][row], scale * minimum, acc)
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::quantized::activations::{quantize, scratch_bytes};
+    use crate::quantized::avx2;
+    use crate::quantized::formats::with_format;
+    use crate::{DType, Level, Pool};
+
+    /// What an Arm machine computes, whose fused multiply-add is one instruction there and a function here.
+    #[test]
+    fn fused_sums_are_those_of_the_vector_kernels() {
+        let Some(level) = Level::available().find(|level| level.name() == "avx2") else { return };
+        let pool = Pool::new(NonZeroUsize::MIN);
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_plain()) {
+            let (rows, tokens) = (19, 18);
+            let blocks = if dtype.block_len() == BLOCK { 11 } else { 16 };
+            let cols = blocks * BLOCK;
+            // Without their second highest bit, all halves are finite.
+            let w: Vec<u8> = (0..dtype.bytes_of(cols).unwrap() * rows).map(|_| random() & 0xbf).collect();
+            let x: Vec<f32> = (0..tokens * cols).map(|_| f32::from(random()) - 127.5).collect();
+            let mut scratch = vec![0; scratch_bytes(tokens, cols)];
+            let x = quantize(&pool, level, Layout::Rows, &x, cols, &mut scratch);
+            let product = |kernel: &dyn Fn(&Job<'_>)| {
+                let mut out = vec![f32::NAN; tokens * rows];
+                kernel(&Job { x, w: &w, row_bytes: w.len() / rows, rows, first: 0, end: rows, out: out.as_mut_ptr() });
+                assert!(out.iter().all(|out| out.is_finite()), "{dtype}");
+                out.iter().map(|out| out.to_bits()).collect::<Vec<_>>()
+            };
+            with_format!(dtype, F => {
+                // SAFETY: the job has matching shapes, and the level proves its instructions.
+                let (plain, vectors) = unsafe {
+                    (product(&|job| super::rows::<F, true>(job)), product(&|job| avx2::rows::<F>(job)))
+                };
+                assert_eq!(plain, vectors, "{dtype}");
+            });
+        }
+    }
+}
