@@ -1,10 +1,24 @@
-//! What this machine can do at most, measured: the denominators of `bounds.md`.
+//! What this machine can do at most, measured: the denominators of every share that `strata bench` reports.
 
-use std::time::Instant;
+mod loops;
+mod unit;
+
+use std::time::{Duration, Instant};
 
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::{Level, Share};
+
+pub use unit::Unit;
+
+/// Long enough that starting the threads does not show.
+const PROBE_TIME: Duration = Duration::from_millis(3);
+
+/// Rounds of a loop to begin with.
+const ROUNDS_MIN: usize = 64;
+
+/// More rounds than any machine computes within [`PROBE_TIME`].
+const ROUNDS_MAX: usize = 1 << 30;
 
 /// Bytes per second at which all threads together read `buffer`, which should be much larger than the caches.
 ///
@@ -31,30 +45,29 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
     best
 }
 
-/// Floating-point operations per second of all threads together, from registers alone (a fused multiply-add counts two).
-/// The best of `rounds`.
-pub fn peak_flops(pool: &Pool, level: Level, rounds: usize) -> f64 {
-    const ITERATIONS: usize = 2_000_000;
-    let mut sums = vec![0.0f32; pool.threads() * LANES];
-    let mut best = 0.0f64;
-    for _ in 0..rounds.max(1) {
-        let out = Share::new(&mut sums);
+/// Operations per second of all threads together on `unit`, from registers alone; a multiply-add counts two. `None` if
+/// the level lacks the unit.
+///
+/// The best of `repeat`, each of some milliseconds.
+pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64> {
+    let run = loops::of(level, unit)?;
+    let time = |rounds: usize| {
         let begin = Instant::now();
-        pool.run(|thread| {
-            // SAFETY: one row of `sums` a thread.
-            let to = unsafe { out.slice(thread * LANES, LANES) }.as_mut_ptr();
-            let iterations = ITERATIONS;
-            dispatch!(level, multiply_add::<_>(iterations: usize, to: *mut f32));
-        });
-        let operations = pool.threads() * ITERATIONS * CHAINS * LANES * 2;
-        best = best.max(operations as f64 / begin.elapsed().as_secs_f64());
+        pool.run(|_| run.call(rounds));
+        begin.elapsed()
+    };
+    // Units differ a hundredfold, so the number of rounds is found by doubling.
+    let mut rounds = ROUNDS_MIN;
+    let mut shortest = time(rounds);
+    while shortest < PROBE_TIME && rounds < ROUNDS_MAX {
+        rounds *= 2;
+        shortest = time(rounds);
     }
-    std::hint::black_box(&sums);
-    best
+    for _ in 1..repeat {
+        shortest = shortest.min(time(rounds));
+    }
+    Some(pool.threads() as f64 * run.operations(rounds) / shortest.as_secs_f64())
 }
-
-/// Independent chains: enough to cover the latency of two multiply-add units.
-const CHAINS: usize = 12;
 
 /// # Safety
 /// `count` vectors are readable at `from` and one is writable at `to`; the level's instructions exist.
@@ -72,26 +85,5 @@ unsafe fn sweep<S: Simd>(from: *const u8, count: usize, to: *mut f32) {
             }
         }
         S::store(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])), to);
-    }
-}
-
-/// # Safety
-/// One vector is writable at `to`; the level's instructions exist.
-#[inline(always)]
-unsafe fn multiply_add<S: Simd>(iterations: usize, to: *mut f32) {
-    // SAFETY: arithmetic on lanes, and one store.
-    unsafe {
-        let (factor, term) = (S::splat(std::hint::black_box(0.999)), S::splat(std::hint::black_box(0.001)));
-        let mut chains = [S::splat(1.0); CHAINS];
-        for _ in 0..iterations {
-            for chain in &mut chains {
-                *chain = S::fma(*chain, factor, term);
-            }
-        }
-        let mut sum = S::splat(0.0);
-        for chain in chains {
-            sum = S::add(sum, chain);
-        }
-        S::store(sum, to);
     }
 }

@@ -3,9 +3,11 @@
 
 mod attention;
 mod matmul;
+mod probe;
 mod quantized;
 mod quantized_product;
 mod rows;
+mod store_kv;
 mod support;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tile_emulator;

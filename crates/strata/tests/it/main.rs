@@ -1,7 +1,9 @@
 //! The built binary, used as a person or a script would use it.
 
+mod bench;
 mod bundled;
 mod chat;
+mod gguf;
 mod info;
 mod refusals;
 mod run;

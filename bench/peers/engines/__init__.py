@@ -1,0 +1,1 @@
+"""The engines that Strata is compared with: one file each, all with the same few methods (see `base.py`)."""

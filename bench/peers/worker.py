@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Holds one engine with one model, and measures what it is asked to.
+
+Requests and answers are JSON objects, one a line, on stdin and on what was stdout when it started; whatever the engine
+prints goes to stderr. `run.py` starts it."""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+ENGINES = {
+    "llama.cpp": ("engines.llama_cpp", "LlamaCpp"),
+    "vllm": ("engines.vllm", "Vllm"),
+    "transformers": ("engines.transformers", "Transformers"),
+    "openvino": ("engines.openvino", "OpenVino"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--most-sequences", type=int, required=True)
+    parser.add_argument("--longest", type=int, required=True)
+    options = parser.parse_args()
+    # Engines print what they like; the answers keep a channel of their own.
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    engine = None
+
+    def answer(work) -> None:
+        try:
+            print(json.dumps(work()), file=channel)
+        except Exception as error:  # Whatever an engine may raise belongs into the table's notes.
+            text = " ".join(str(error).split()) or type(error).__name__
+            print(json.dumps({"error": text[:300]}), file=channel)
+
+    def load() -> dict:
+        nonlocal engine
+        module, name = ENGINES[options.engine]
+        kind = getattr(importlib.import_module(module), name)
+        engine = kind(options.model, options.threads, options.most_sequences, options.longest)
+        return {"version": engine.version()}
+
+    answer(load)
+    for line in sys.stdin:
+        request = json.loads(line)
+        method = getattr(engine, request.pop("measure"))
+        answer(lambda: {"seconds": method(**request)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+//! Loops that keep one unit busy from registers alone.
+
+use super::Unit;
+use crate::Level;
+use crate::simd::{LANES, Simd, dispatch};
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+/// Independent chains: enough to cover the latency of two units, few enough for 16 registers beside two operands.
+const CHAINS: usize = 12;
+
+/// A loop that can be called for any number of rounds, and how many operations a round is.
+pub(super) struct Loop {
+    body: Box<dyn Fn(usize) + Sync>,
+    operations: usize,
+}
+
+impl Loop {
+    fn new(operations: usize, body: impl Fn(usize) + Sync + 'static) -> Self {
+        Self { body: Box::new(body), operations }
+    }
+
+    pub(super) fn call(&self, rounds: usize) {
+        (self.body)(rounds);
+    }
+
+    /// Operations of so many rounds.
+    pub(super) fn operations(&self, rounds: usize) -> f64 {
+        self.operations as f64 * rounds as f64
+    }
+}
+
+/// The loop for `unit`, if the level has it.
+pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
+    if !unit.exists_at(level) {
+        return None;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if let Some(run) = x86_64::of(level, unit) {
+        return Some(run);
+    }
+    #[cfg(target_arch = "aarch64")]
+    if let Some(run) = aarch64::of(level, unit) {
+        return Some(run);
+    }
+    match unit {
+        Unit::F32Fma => Some(Loop::new(CHAINS * LANES * 2, move |rounds| {
+            let mut sum = [0.0f32; LANES];
+            let to = sum.as_mut_ptr();
+            dispatch!(level, multiply_add::<_>(rounds: usize, to: *mut f32));
+            std::hint::black_box(sum);
+        })),
+        Unit::Int8Dot => Some(Loop::new(CHAINS * BYTES * 2, plain_bytes)),
+        Unit::Bf16Dot | Unit::AmxBf16 | Unit::AmxInt8 => None,
+    }
+}
+
+/// # Safety
+/// One vector is writable at `to`; the level's instructions exist.
+#[inline(always)]
+unsafe fn multiply_add<S: Simd>(rounds: usize, to: *mut f32) {
+    // SAFETY: arithmetic on lanes, and one store.
+    unsafe {
+        let (factor, term) = (S::splat(std::hint::black_box(0.999)), S::splat(std::hint::black_box(0.001)));
+        let mut chains = [S::splat(1.0); CHAINS];
+        for _ in 0..rounds {
+            for chain in &mut chains {
+                *chain = S::fma(*chain, factor, term);
+            }
+        }
+        let mut sum = S::splat(0.0);
+        for chain in chains {
+            sum = S::add(sum, chain);
+        }
+        S::store(sum, to);
+    }
+}
+
+/// Bytes of a chain where the language has no dot product of bytes.
+const BYTES: usize = 16;
+
+/// What the compiler makes of products of bytes without instructions for them.
+fn plain_bytes(rounds: usize) {
+    let factors = std::hint::black_box([3i8; BYTES]);
+    let mut chains = [[1i32; BYTES]; CHAINS];
+    for _ in 0..rounds {
+        for chain in &mut chains {
+            for (sum, &factor) in chain.iter_mut().zip(&factors) {
+                // The sum's low byte is the other operand, so that no product can be taken out of the loop.
+                *sum = sum.wrapping_add(i32::from(*sum as i8) * i32::from(factor));
+            }
+        }
+    }
+    std::hint::black_box(chains);
+}

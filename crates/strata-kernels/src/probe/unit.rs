@@ -1,0 +1,63 @@
+//! The arithmetic units that products use.
+
+use crate::level::Instructions;
+use crate::{DType, Level};
+
+/// An arithmetic unit, told apart by what it multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// Multiply-adds of f32 lanes.
+    F32Fma,
+    /// Dot products of bf16 pairs in vector registers.
+    Bf16Dot,
+    /// Dot products of bytes in vector registers.
+    Int8Dot,
+    /// Products of bf16 tiles.
+    AmxBf16,
+    /// Products of int8 tiles.
+    AmxInt8,
+}
+
+impl Unit {
+    /// Every unit.
+    pub const ALL: [Self; 5] = [Self::F32Fma, Self::Bf16Dot, Self::Int8Dot, Self::AmxBf16, Self::AmxInt8];
+
+    /// The unit that products of weights of this type use at this level.
+    pub fn of(level: Level, weights: DType) -> Self {
+        let amx = level.0 == Instructions::Amx;
+        match weights {
+            DType::F32 | DType::F16 => Self::F32Fma,
+            DType::BF16 if amx => Self::AmxBf16,
+            DType::BF16 if level.0 >= Instructions::Avx512Bf16 => Self::Bf16Dot,
+            DType::BF16 => Self::F32Fma,
+            _ if amx => Self::AmxInt8,
+            _ => Self::Int8Dot,
+        }
+    }
+
+    /// Whether a machine of this level has the unit.
+    pub fn exists_at(self, level: Level) -> bool {
+        match self {
+            Self::F32Fma | Self::Int8Dot => true,
+            Self::Bf16Dot => level.0 >= Instructions::Avx512Bf16,
+            Self::AmxBf16 | Self::AmxInt8 => level.0 == Instructions::Amx,
+        }
+    }
+
+    /// A short name, for reports and scripts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32Fma => "f32-fma",
+            Self::Bf16Dot => "bf16-dot",
+            Self::Int8Dot => "int8-dot",
+            Self::AmxBf16 => "amx-bf16",
+            Self::AmxInt8 => "amx-int8",
+        }
+    }
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

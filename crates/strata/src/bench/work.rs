@@ -1,0 +1,95 @@
+//! What a pass has to move and to compute at least.
+
+use std::collections::HashMap;
+
+use strata_kernels::DType;
+use strata_model::groups;
+use strata_weights::ElementType;
+
+use crate::load::ModelDir;
+use crate::options::LimitOptions;
+
+/// Bytes to read and operations to do; a multiply-add counts two.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    pub bytes: f64,
+    pub flops: f64,
+}
+
+/// What the passes of one model work on. Bytes are those of the tensors in the files, operations come from the number of
+/// parameters.
+pub struct ModelWork {
+    /// The type of most of the bytes.
+    pub weights: DType,
+    /// Of the whole model.
+    pub parameters: u64,
+    /// Of all tensors, each once.
+    pub weight_bytes: u64,
+    /// Of the tensors in the layers.
+    layer_bytes: u64,
+    /// Of the final norm and the head.
+    head_bytes: u64,
+    /// Parameters that are neither embedding nor head.
+    layer_parameters: u64,
+    head_parameters: u64,
+    /// Keys and values of one token.
+    kv_bytes: u64,
+}
+
+impl ModelWork {
+    pub fn of(dir: &ModelDir, limits: &LimitOptions) -> Self {
+        let config = &dir.config;
+        // Checked when the configuration was read.
+        let embedding = (config.vocab_size as u64).saturating_mul(config.hidden_size as u64);
+        let ends = if config.tied_embeddings { embedding } else { embedding.saturating_mul(2) };
+        let last = dir.specs.len().saturating_sub(1);
+        let layers = groups::EMBEDDING + 1..last;
+        let mut by_type: HashMap<DType, u64> = HashMap::new();
+        let mut group_bytes = Vec::new();
+        for group in &dir.specs {
+            let entries = group.tensors.iter().filter_map(|tensor| dir.catalog.get(&tensor.name));
+            let mut bytes = 0u64;
+            for entry in entries {
+                bytes = bytes.saturating_add(entry.bytes);
+                if let ElementType::Known(dtype) = entry.element_type {
+                    *by_type.entry(dtype).or_default() += entry.bytes;
+                }
+            }
+            group_bytes.push(bytes);
+        }
+        let weights = DType::ALL.into_iter().max_by_key(|dtype| by_type.get(dtype).copied().unwrap_or(0));
+        let bytes_of = |group: usize| group_bytes.get(group).copied().unwrap_or(0);
+        let (layer_bytes, head_bytes) = (layers.map(bytes_of).sum::<u64>(), bytes_of(last));
+        Self {
+            weights: weights.unwrap_or(DType::F32),
+            parameters: config.num_parameters(),
+            weight_bytes: layer_bytes
+                + head_bytes
+                + if config.tied_embeddings { 0 } else { bytes_of(groups::EMBEDDING) },
+            layer_bytes,
+            head_bytes,
+            layer_parameters: config.num_parameters().saturating_sub(ends),
+            head_parameters: embedding,
+            kv_bytes: dir.kv_layout(limits).token_bytes() as u64,
+        }
+    }
+
+    /// One token of each of `batch` sequences, each with `context` tokens before and including it. Of the embedding, a
+    /// row a token is read, which is nothing beside the rest.
+    pub fn decode(&self, batch: usize, context: usize) -> Work {
+        let kv = self.kv_bytes as f64 * context as f64 * batch as f64;
+        Work {
+            bytes: (self.layer_bytes + self.head_bytes) as f64 + kv,
+            flops: 2.0 * (self.layer_parameters + self.head_parameters) as f64 * batch as f64,
+        }
+    }
+
+    /// A prompt in chunks: each reads the layers, and the last row the head.
+    pub fn prefill(&self, tokens: usize, chunk: usize) -> Work {
+        let passes = tokens.div_ceil(chunk.max(1));
+        Work {
+            bytes: self.layer_bytes as f64 * passes as f64 + self.head_bytes as f64,
+            flops: 2.0 * (self.layer_parameters as f64 * tokens as f64 + self.head_parameters as f64),
+        }
+    }
+}
