@@ -17,6 +17,7 @@ const TOKENS: usize = 16;
 pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
+    let mut weights = [[0; BLOCK]; SPAN_BLOCKS];
     for first in (job.first..job.end).step_by(ROWS) {
         let end = job.end.min(first + ROWS);
         for token in (0..job.x.tokens).step_by(TOKENS) {
@@ -29,14 +30,13 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
                 // SAFETY: needs no instructions.
                 unsafe { F::finish::<Portable>(&fields, &mut header) };
                 for row in first..end {
-                    let codes = job.span::<F>(row, span);
-                    for block in 0..SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS) {
-                        let mut weights = [0; BLOCK];
-                        F::unpack(codes, block, &mut weights);
+                    let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
+                    unpack::<F>(job.span::<F>(row, span), blocks, &mut weights);
+                    for (block, weights) in weights[..blocks].iter().enumerate() {
                         for token in tokens.clone() {
                             let sum = &mut sums[token - tokens.start][row - first];
                             let at = token * job.x.blocks + span * SPAN_BLOCKS + block;
-                            *sum = step::<F, FUSED>(job, &header, block, row - first, token, at, &weights, *sum);
+                            *sum = step::<F, FUSED>(job, &header, block, row - first, token, at, weights, *sum);
                         }
                     }
                 }
@@ -51,6 +51,19 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
     }
 }
 
+/// The integers of a span. In 16 bits, which machines without better can multiply many of; and apart, or a compiler would
+/// do it again for each token.
+#[inline(never)]
+fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SPAN_BLOCKS]) {
+    for (block, weights) in weights[..blocks].iter_mut().enumerate() {
+        let mut codes = [0; BLOCK];
+        F::unpack(span, block, &mut codes);
+        for (weight, code) in weights.iter_mut().zip(codes) {
+            *weight = i16::from(code) - i16::from(F::OFFSET);
+        }
+    }
+}
+
 /// One block of one row and token, whose scales are at `at`.
 #[expect(clippy::too_many_arguments, reason = "a loop's body, apart for its length")]
 #[inline(always)]
@@ -61,7 +74,7 @@ fn step<F: Format, const FUSED: bool>(
     row: usize,
     token: usize,
     at: usize,
-    weights: &[u8; BLOCK],
+    weights: &[i16; BLOCK],
     acc: f32,
 ) -> f32 {
     let fma = |a: f32, b: f32, c: f32| if FUSED { a.mul_add(b, c) } else { a * b + c };
@@ -72,7 +85,7 @@ fn step<F: Format, const FUSED: bool>(
     let dot = |range: std::ops::Range<usize>| {
         let (weights, codes) = (&weights[range.clone()], &codes[range]);
         let products = weights.iter().zip(codes);
-        products.map(|(w, c)| (i32::from(*w) - i32::from(F::OFFSET)) * i32::from(*c)).sum::<i32>() as f32
+        products.map(|(w, c)| i32::from(*w) * i32::from(i16::from(*c))).sum::<i32>() as f32
     };
     let dot = if F::HALVES {
         // Integers that f32 can count, so nothing is rounded here.
@@ -90,4 +103,50 @@ fn step<F: Format, const FUSED: bool>(
         sums[0] + sums[1]
     };
     fma(-header.minima[block][row], scale * minimum, acc)
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::quantized::activations::{quantize, scratch_bytes};
+    use crate::quantized::avx2;
+    use crate::quantized::formats::with_format;
+    use crate::{DType, Level, Pool};
+
+    /// What an Arm machine computes, whose fused multiply-add is one instruction there and a function here.
+    #[test]
+    fn fused_sums_are_those_of_the_vector_kernels() {
+        let Some(level) = Level::available().find(|level| level.name() == "avx2") else { return };
+        let pool = Pool::new(NonZeroUsize::MIN);
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_plain()) {
+            let (rows, tokens) = (19, 18);
+            let blocks = if dtype.block_len() == BLOCK { 11 } else { 16 };
+            let cols = blocks * BLOCK;
+            // Without their second highest bit, all halves are finite.
+            let w: Vec<u8> = (0..dtype.bytes_of(cols).unwrap() * rows).map(|_| random() & 0xbf).collect();
+            let x: Vec<f32> = (0..tokens * cols).map(|_| f32::from(random()) - 127.5).collect();
+            let mut scratch = vec![0; scratch_bytes(tokens, cols)];
+            let x = quantize(&pool, level, Layout::Rows, &x, cols, &mut scratch);
+            let product = |kernel: &dyn Fn(&Job<'_>)| {
+                let mut out = vec![f32::NAN; tokens * rows];
+                kernel(&Job { x, w: &w, row_bytes: w.len() / rows, rows, first: 0, end: rows, out: out.as_mut_ptr() });
+                assert!(out.iter().all(|out| out.is_finite()), "{dtype}");
+                out.iter().map(|out| out.to_bits()).collect::<Vec<_>>()
+            };
+            with_format!(dtype, F => {
+                // SAFETY: the job has matching shapes, and the level proves its instructions.
+                let (plain, vectors) = unsafe {
+                    (product(&|job| super::rows::<F, true>(job)), product(&|job| avx2::rows::<F>(job)))
+                };
+                assert_eq!(plain, vectors, "{dtype}");
+            });
+        }
+    }
 }
