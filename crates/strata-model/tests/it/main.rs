@@ -2,6 +2,7 @@
 
 mod harness;
 mod invariance;
+mod kv_cache;
 mod logits;
 mod templates;
 
