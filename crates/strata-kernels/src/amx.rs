@@ -5,6 +5,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::mem::offset_of;
 use std::sync::OnceLock;
 
 /// Bits of CPUID leaf 7, EDX: AMX-BF16, AMX-TILE, AMX-INT8.
@@ -56,4 +57,401 @@ fn request() -> bool {
         );
     }
     outcome == 0
+}
+
+/// Shapes of the tile registers, as `ldtilecfg` reads them.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TileConfig {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    /// Bytes of a row, for each register.
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl TileConfig {
+    /// For products of one or two tiles of weights, of `heights` rows, with one or two groups of `members` tokens; a
+    /// second one of 0 is not there. Registers 0 to 3 hold sums (weights 0 and groups 0, 1, then weights 1), 4 and 5
+    /// weights, 6 and 7 activations.
+    pub(crate) fn new(heights: [usize; 2], members: [usize; 2]) -> Self {
+        let mut config = Self { palette: 1, ..Self::default() };
+        let mut set = |register: usize, rows: usize, row_bytes: usize| {
+            if rows > 0 && row_bytes > 0 {
+                (config.rows[register], config.row_bytes[register]) = (rows as u8, row_bytes as u16);
+            }
+        };
+        for (a, height) in heights.into_iter().enumerate() {
+            set(4 + a, height, 64);
+            for (b, count) in members.into_iter().enumerate() {
+                set(6 + b, 16, 4 * count);
+                set(2 * a + b, height, 4 * count);
+            }
+        }
+        config
+    }
+}
+
+impl TileConfig {
+    /// For products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`. Registers 0 and 1 hold sums, 4 and 5
+    /// the first operand, 6 and 7 the second.
+    pub(crate) fn for_bytes(rows: usize, columns: usize, tokens: usize) -> Self {
+        let mut config = Self { palette: 1, ..Self::default() };
+        let shapes = [(rows, 4 * tokens), (rows, columns), (columns / 4, 4 * tokens)];
+        for (register, (rows, row_bytes)) in [0, 4, 6].into_iter().zip(shapes) {
+            for register in [register, register + 1] {
+                (config.rows[register], config.row_bytes[register]) = (rows as u8, row_bytes as u16);
+            }
+        }
+        config
+    }
+}
+
+/// Loads a configuration, which holds on this thread until the next one or [`release`].
+///
+/// # Safety
+/// The machine has AMX.
+pub(crate) unsafe fn configure(config: &TileConfig) {
+    // SAFETY: the caller's promise; the instruction reads the 64 bytes of the configuration. No code of the compiler's
+    // touches tiles, so what it sets stays.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
+}
+
+/// `count` products of unsigned by signed bytes, side by side: number `i` takes `columns` bytes of each of 16 rows of `a`
+/// (`a_stride` apart) from byte `columns * i` on, and `columns / 4` rows of 64 bytes of `b` that follow those of number
+/// `i - 1`; `c` gets `[i][row 16][token 16]`.
+///
+/// # Safety
+/// [`TileConfig::for_bytes`] of 16 rows, `columns` and 16 tokens is loaded; all that memory is readable, `c` writable.
+pub(crate) unsafe fn multiply_bytes(
+    a: *const u8,
+    a_stride: usize,
+    b: *const u8,
+    columns: usize,
+    count: usize,
+    c: *mut i32,
+) {
+    // SAFETY: the caller's promise. All registers that change are named, tiles too. Two products at a time, each with
+    // registers of its own, so that one loads while the other multiplies.
+    unsafe {
+        asm!(
+            "sub {count}, 2",
+            "jb 3f",
+            "2:",
+            "tilezero tmm0",
+            "tileloadd tmm4, [{a} + {a_stride}*1]",
+            "tileloadd tmm6, [{b} + {line}*1]",
+            "tdpbusd tmm0, tmm4, tmm6",
+            "add {a}, {columns}",
+            "add {b}, {b_step}",
+            "tilezero tmm1",
+            "tileloadd tmm5, [{a} + {a_stride}*1]",
+            "tileloadd tmm7, [{b} + {line}*1]",
+            "tdpbusd tmm1, tmm5, tmm7",
+            "add {a}, {columns}",
+            "add {b}, {b_step}",
+            "tilestored [{c} + {line}*1], tmm0",
+            "tilestored [{c} + {line}*1 + 1024], tmm1",
+            "add {c}, 2048",
+            "sub {count}, 2",
+            "jae 2b",
+            "3:",
+            "add {count}, 2",
+            "jz 4f",
+            "tilezero tmm0",
+            "tileloadd tmm4, [{a} + {a_stride}*1]",
+            "tileloadd tmm6, [{b} + {line}*1]",
+            "tdpbusd tmm0, tmm4, tmm6",
+            "tilestored [{c} + {line}*1], tmm0",
+            "4:",
+            a = inout(reg) a => _,
+            a_stride = in(reg) a_stride,
+            b = inout(reg) b => _,
+            b_step = in(reg) columns * 16,
+            columns = in(reg) columns,
+            count = inout(reg) count => _,
+            c = inout(reg) c => _,
+            line = in(reg) 64usize,
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        );
+    }
+}
+
+/// Operands of a run of tile products. The assembly below reads it by offsets.
+#[repr(C)]
+pub(crate) struct TileCall {
+    pub config: TileConfig,
+    /// First column of both tiles of weights.
+    pub a: [*const u8; 2],
+    /// Bytes between rows of weights.
+    pub a_stride: usize,
+    /// First pairs of both groups of activations; the first of two groups has 16 tokens.
+    pub b: [*const u8; 2],
+    /// Bytes between pairs of `k` of the last group, and between its steps.
+    pub b_stride: usize,
+    pub b_step: usize,
+    /// Whole steps of 32 columns.
+    pub steps: usize,
+    /// The step after them, `[32 rows][64 bytes]`, or null.
+    pub tail: *const u8,
+    /// Sums, `[row, token]`.
+    pub c: *mut f32,
+    /// Bytes between rows of sums.
+    pub c_stride: usize,
+    /// Whether the sums go on from what is in memory.
+    pub accumulate: usize,
+    /// How many pairs of groups.
+    pub pairs: usize,
+    /// Bytes of activations from one pair of groups to the next.
+    pub pair_bytes: usize,
+    /// What will be read next.
+    pub ahead: *const u8,
+}
+
+/// Ends the use of tiles on this thread, so that the system need not save them.
+///
+/// # Safety
+/// The machine has AMX.
+pub(crate) unsafe fn release() {
+    // SAFETY: the caller's promise; tiles hold nothing between calls of the kernels below.
+    unsafe { asm!("tilerelease", options(nomem, nostack)) };
+}
+
+/// Defines one kernel: a run of tile products as a single block of assembly.
+///
+/// - `$zero`, `$load`, `$store`: what is done with the sums at `rax` (first panel) and `rcx` (second), `rdx` apart
+/// - `$step`: one step of columns, from `r8` and `r9` (weights, `r10` apart) and `r11` and `r12` (activations; the last
+///   group's pairs are `r13` apart, `r15` is 64)
+/// - `$ahead`: asks for what is at `rsi`
+macro_rules! tile_kernel {
+    ($(#[$doc:meta])* $name:ident, zero [$($zero:literal),*], load [$($load:literal),*], step [$($step:literal),*],
+     store [$($store:literal),*], ahead [$($ahead:literal),*], ahead_pair [$($ahead_pair:literal),*]) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The machine has AMX, the configuration fits the kernel's registers, and all memory that the call describes
+        /// is readable, the sums writable.
+        pub(crate) unsafe fn $name(call: &mut TileCall) {
+            // SAFETY: the caller's promise. All registers that change are named, tiles too.
+            unsafe {
+                asm!(
+                    "ldtilecfg [rdi]",
+                    "mov rsi, [rdi + {ahead}]",
+                    "mov r15d, 64",
+                    // One pair of groups after the other.
+                    "2:",
+                    "mov r8, [rdi + {a}]",
+                    "mov r9, [rdi + {a} + 8]",
+                    "mov r10, [rdi + {a_stride}]",
+                    "mov r11, [rdi + {b}]",
+                    "mov r12, [rdi + {b} + 8]",
+                    "mov r13, [rdi + {b_stride}]",
+                    "mov r14, [rdi + {steps}]",
+                    "mov rax, [rdi + {c}]",
+                    "mov rdx, [rdi + {c_stride}]",
+                    "mov rcx, rdx",
+                    "shl rcx, 4",
+                    "add rcx, rax",
+                    "cmp qword ptr [rdi + {accumulate}], 0",
+                    "jne 3f",
+                    $($zero,)*
+                    "jmp 4f",
+                    "3:",
+                    $($load,)*
+                    "4:",
+                    "mov rax, [rdi + {tail}]",
+                    "mov rcx, [rdi + {b_step}]",
+                    "test r14, r14",
+                    "jz 6f",
+                    // One step of columns after the other.
+                    "5:",
+                    $($step,)*
+                    $($ahead,)*
+                    "add r8, r15",
+                    "add r9, r15",
+                    "add r12, rcx",
+                    "dec r14",
+                    "jnz 5b",
+                    // The step that is not whole, from its copy.
+                    "6:",
+                    "test rax, rax",
+                    "jz 7f",
+                    "mov r8, rax",
+                    "lea r9, [rax + 1024]",
+                    "mov r10, r15",
+                    "xor eax, eax",
+                    "mov r14d, 1",
+                    "jmp 5b",
+                    "7:",
+                    "mov rax, [rdi + {c}]",
+                    "mov rcx, rdx",
+                    "shl rcx, 4",
+                    "add rcx, rax",
+                    $($store,)*
+                    $($ahead_pair,)*
+                    "dec qword ptr [rdi + {pairs}]",
+                    "jz 8f",
+                    "mov rax, [rdi + {pair_bytes}]",
+                    "add qword ptr [rdi + {b}], rax",
+                    "add qword ptr [rdi + {b} + 8], rax",
+                    "add qword ptr [rdi + {c}], 128",
+                    "jmp 2b",
+                    "8:",
+                    a = const offset_of!(TileCall, a),
+                    a_stride = const offset_of!(TileCall, a_stride),
+                    b = const offset_of!(TileCall, b),
+                    b_stride = const offset_of!(TileCall, b_stride),
+                    b_step = const offset_of!(TileCall, b_step),
+                    steps = const offset_of!(TileCall, steps),
+                    tail = const offset_of!(TileCall, tail),
+                    c = const offset_of!(TileCall, c),
+                    c_stride = const offset_of!(TileCall, c_stride),
+                    accumulate = const offset_of!(TileCall, accumulate),
+                    pairs = const offset_of!(TileCall, pairs),
+                    pair_bytes = const offset_of!(TileCall, pair_bytes),
+                    ahead = const offset_of!(TileCall, ahead),
+                    in("rdi") call,
+                    out("rax") _, out("rcx") _, out("rdx") _, out("rsi") _,
+                    out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+                    out("r12") _, out("r13") _, out("r14") _, out("r15") _,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack)
+                );
+            }
+        }
+    };
+}
+
+tile_kernel! {
+    /// 32 rows of weights by one group of tokens, asking for the 32 rows that follow.
+    stream_panel,
+    zero ["tilezero tmm0", "tilezero tmm2"],
+    load ["tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm2, [rcx + rdx*1]"],
+    step [
+        "tileloadd tmm4, [r8 + r10*1]",
+        "tileloadd tmm6, [r11 + r13*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm5, [r9 + r10*1]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "add r11, rcx"
+    ],
+    store ["tilestored [rax + rdx*1], tmm0", "tilestored [rcx + rdx*1], tmm2"],
+    ahead [
+        "prefetcht1 [rsi]", "prefetcht1 [rsi + 64]", "prefetcht1 [rsi + 128]", "prefetcht1 [rsi + 192]",
+        "prefetcht1 [rsi + 256]", "prefetcht1 [rsi + 320]", "prefetcht1 [rsi + 384]", "prefetcht1 [rsi + 448]",
+        "prefetcht1 [rsi + 512]", "prefetcht1 [rsi + 576]", "prefetcht1 [rsi + 640]", "prefetcht1 [rsi + 704]",
+        "prefetcht1 [rsi + 768]", "prefetcht1 [rsi + 832]", "prefetcht1 [rsi + 896]", "prefetcht1 [rsi + 960]",
+        "prefetcht1 [rsi + 1024]", "prefetcht1 [rsi + 1088]", "prefetcht1 [rsi + 1152]", "prefetcht1 [rsi + 1216]",
+        "prefetcht1 [rsi + 1280]", "prefetcht1 [rsi + 1344]", "prefetcht1 [rsi + 1408]", "prefetcht1 [rsi + 1472]",
+        "prefetcht1 [rsi + 1536]", "prefetcht1 [rsi + 1600]", "prefetcht1 [rsi + 1664]", "prefetcht1 [rsi + 1728]",
+        "prefetcht1 [rsi + 1792]", "prefetcht1 [rsi + 1856]", "prefetcht1 [rsi + 1920]", "prefetcht1 [rsi + 1984]",
+        "add rsi, 2048"
+    ],
+    ahead_pair []
+}
+
+tile_kernel! {
+    /// 32 rows of weights by two groups of tokens, asking for the 32 rows that follow.
+    stream_panel_pair,
+    zero ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"],
+    load [
+        "tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm1, [rax + rdx*1 + 64]",
+        "tileloadd tmm2, [rcx + rdx*1]", "tileloadd tmm3, [rcx + rdx*1 + 64]"
+    ],
+    step [
+        "tileloadd tmm4, [r8 + r10*1]",
+        "tileloadd tmm6, [r11 + r15*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm5, [r9 + r10*1]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tileloadd tmm7, [r12 + r13*1]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+        "add r11, 1024"
+    ],
+    store [
+        "tilestored [rax + rdx*1], tmm0", "tilestored [rax + rdx*1 + 64], tmm1",
+        "tilestored [rcx + rdx*1], tmm2", "tilestored [rcx + rdx*1 + 64], tmm3"
+    ],
+    ahead [
+        "prefetcht1 [rsi]", "prefetcht1 [rsi + 64]", "prefetcht1 [rsi + 128]", "prefetcht1 [rsi + 192]",
+        "prefetcht1 [rsi + 256]", "prefetcht1 [rsi + 320]", "prefetcht1 [rsi + 384]", "prefetcht1 [rsi + 448]",
+        "prefetcht1 [rsi + 512]", "prefetcht1 [rsi + 576]", "prefetcht1 [rsi + 640]", "prefetcht1 [rsi + 704]",
+        "prefetcht1 [rsi + 768]", "prefetcht1 [rsi + 832]", "prefetcht1 [rsi + 896]", "prefetcht1 [rsi + 960]",
+        "prefetcht1 [rsi + 1024]", "prefetcht1 [rsi + 1088]", "prefetcht1 [rsi + 1152]", "prefetcht1 [rsi + 1216]",
+        "prefetcht1 [rsi + 1280]", "prefetcht1 [rsi + 1344]", "prefetcht1 [rsi + 1408]", "prefetcht1 [rsi + 1472]",
+        "prefetcht1 [rsi + 1536]", "prefetcht1 [rsi + 1600]", "prefetcht1 [rsi + 1664]", "prefetcht1 [rsi + 1728]",
+        "prefetcht1 [rsi + 1792]", "prefetcht1 [rsi + 1856]", "prefetcht1 [rsi + 1920]", "prefetcht1 [rsi + 1984]",
+        "add rsi, 2048"
+    ],
+    ahead_pair []
+}
+
+tile_kernel! {
+    /// 32 rows of weights by pairs of groups of tokens, one pair after the other, asking for two of the 32 rows that
+    /// follow with each pair.
+    sweep_panel,
+    zero ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"],
+    load [
+        "tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm1, [rax + rdx*1 + 64]",
+        "tileloadd tmm2, [rcx + rdx*1]", "tileloadd tmm3, [rcx + rdx*1 + 64]"
+    ],
+    step [
+        "tileloadd tmm4, [r8 + r10*1]",
+        "tileloadd tmm6, [r11 + r15*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm5, [r9 + r10*1]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tileloadd tmm7, [r12 + r13*1]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+        "add r11, 1024"
+    ],
+    store [
+        "tilestored [rax + rdx*1], tmm0", "tilestored [rax + rdx*1 + 64], tmm1",
+        "tilestored [rcx + rdx*1], tmm2", "tilestored [rcx + rdx*1 + 64], tmm3"
+    ],
+    ahead ["prefetcht1 [rsi]", "prefetcht1 [rsi + r10]", "add rsi, 64"],
+    // Back to the first column of the block, two rows further.
+    ahead_pair [
+        "mov rax, [rdi + {steps}]", "shl rax, 6", "sub rsi, rax",
+        "mov rax, [rdi + {a_stride}]", "lea rsi, [rsi + rax*2]"
+    ]
+}
+
+tile_kernel! {
+    /// 32 rows of weights by one group of tokens.
+    sweep_panel_group,
+    zero ["tilezero tmm0", "tilezero tmm2"],
+    load ["tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm2, [rcx + rdx*1]"],
+    step [
+        "tileloadd tmm4, [r8 + r10*1]",
+        "tileloadd tmm6, [r11 + r13*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm5, [r9 + r10*1]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "add r11, rcx"
+    ],
+    store ["tilestored [rax + rdx*1], tmm0", "tilestored [rcx + rdx*1], tmm2"],
+    ahead [],
+    ahead_pair []
+}
+
+tile_kernel! {
+    /// Up to 16 rows of weights by one group of tokens.
+    sweep_row_tile,
+    zero ["tilezero tmm0"],
+    load ["tileloadd tmm0, [rax + rdx*1]"],
+    step [
+        "tileloadd tmm4, [r8 + r10*1]",
+        "tileloadd tmm6, [r11 + r13*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "add r11, rcx"
+    ],
+    store ["tilestored [rax + rdx*1], tmm0"],
+    ahead [],
+    ahead_pair []
 }

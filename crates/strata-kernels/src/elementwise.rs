@@ -31,21 +31,31 @@ pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate:
     let count = gate.len();
     let gate = Share::new(gate);
     pool.split(count, GRANULE, ELEMENT_COST, |range| {
-        // SAFETY: ranges of a split are disjoint.
-        let gate = unsafe { gate.slice(range.start, range.len()) };
-        let (to, up, count) = (gate.as_mut_ptr(), up[range].as_ptr(), gate.len());
-        match activation {
-            Activation::Silu => dispatch!(level, silu_kernel::<_>(to: *mut f32, up: *const f32, count: usize)),
-            Activation::GeluTanh => dispatch!(level, gelu_tanh_kernel::<_>(to: *mut f32, up: *const f32, count: usize)),
-            Activation::Gelu => {
-                // SAFETY: `up` has `count` elements, as `gate` has.
-                let up = unsafe { std::slice::from_raw_parts(up, count) };
-                for (gate, up) in gate.iter_mut().zip(up) {
-                    *gate = 0.5 * *gate * (1.0 + libm::erff(*gate * std::f32::consts::FRAC_1_SQRT_2)) * up;
-                }
-            }
+        // SAFETY: ranges of a split are disjoint; `up` has the elements that `gate` has.
+        unsafe {
+            let gate = gate.slice(range.start, range.len());
+            gate_piece(level, activation, gate.as_mut_ptr(), up[range].as_ptr(), gate.len());
         }
     });
+}
+
+/// [`gated_activation`] of `count` elements on this thread.
+///
+/// # Safety
+/// `count` elements are writable at `gate` and readable at `up`, and nothing else writes them meanwhile.
+pub(crate) unsafe fn gate_piece(level: Level, activation: Activation, gate: *mut f32, up: *const f32, count: usize) {
+    match activation {
+        Activation::Silu => dispatch!(level, silu_kernel::<_>(gate: *mut f32, up: *const f32, count: usize)),
+        Activation::GeluTanh => dispatch!(level, gelu_tanh_kernel::<_>(gate: *mut f32, up: *const f32, count: usize)),
+        Activation::Gelu => {
+            // SAFETY: the caller's promise.
+            let (gate, up) =
+                unsafe { (std::slice::from_raw_parts_mut(gate, count), std::slice::from_raw_parts(up, count)) };
+            for (gate, up) in gate.iter_mut().zip(up) {
+                *gate = 0.5 * *gate * (1.0 + libm::erff(*gate * std::f32::consts::FRAC_1_SQRT_2)) * up;
+            }
+        }
+    }
 }
 
 /// `sum[i] += branch[i] * scale`.

@@ -4,10 +4,12 @@
 //! position, never by batch size, chunking or thread count. Everything that later compares tokens (cached, swapped,
 //! streamed, spilled) rests on this.
 
+mod activations;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[expect(clippy::needless_range_loop, reason = "rows and lanes index several arrays alike")]
 mod attention;
+mod cache;
 mod dtype;
 mod elementwise;
 mod kv;
@@ -24,16 +26,18 @@ mod share;
 mod simd;
 mod store_kv;
 
+pub use activations::Activations;
 pub use attention::{AttentionLayer, AttentionSequence, RUN, SEGMENT, attention, attention_scratch};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, gated_activation, gather_rows, scale};
 pub use kv::{KvDType, KvLayout};
 pub use level::{LEVEL_VARIABLE, Level};
-pub use matmul::matmul;
+pub use matmul::{Product, matmul, matmul_gated};
 pub use matrix::Matrix;
 pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
 pub use probe::{peak_flops, read_bandwidth};
+pub use quantized::{dequantize, quantize};
 pub use rope::{RopeStyle, rope};
 pub use store_kv::{Rotation, rotate_and_store};
 

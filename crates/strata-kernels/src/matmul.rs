@@ -1,199 +1,197 @@
 //! Matrix products: `out[t][r] = sum over k of x[t][k] * w[r][k] (+ bias[r])`.
 //!
-//! Each output is one chain of 16 lanes over `k` in ascending order, then one reduction of the lanes. Tiles only decide
-//! which chains run side by side, never the order within one: a row of the result is the same bit for bit whatever
-//! else is in the batch, and however many threads share the rows.
+//! Each output is a sum whose order is fixed by the number of columns alone. Tiles, cache blocks and threads only decide
+//! which sums run side by side: a row of the result is the same bit for bit whatever else is in the batch, and however
+//! many threads share the rows.
 
+pub(crate) mod bf16;
+pub(crate) mod tiles;
+mod vector;
+
+use std::ops::Range;
+
+use crate::activations::{Activations, Form, Packed, Prepared};
+use crate::elementwise::{Activation, gate_piece, gated_activation};
 use crate::pool::Pool;
-use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
-use crate::{DType, Level, Matrix};
+use crate::share::Share;
+use crate::{Level, Matrix, quantized};
 
-/// Weight rows of a tile: as many load streams as a core follows with ease.
-const TILE_ROWS: usize = 4;
+/// Products of one sweep; a layer has at most three of the same input.
+const PRODUCTS_MAX: usize = 4;
 
-/// Token columns of a tile where registers are many: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
-const TILE_TOKENS: usize = 6;
+/// Rows that are never divided among threads: what the largest tile takes at a time.
+const ROW_GRANULE: usize = 32;
 
-/// Activations of one block of tokens should stay in the second-level cache while all rows pass by.
-const TOKEN_BLOCK_BYTES: usize = 512 << 10;
+/// Tokens from which a product is bound by arithmetic rather than by reading weights.
+const MANY_TOKENS: usize = 64;
 
-/// Computes `out = x * w^T (+ bias)`.
-///
-/// - `x`: `[tokens, w.cols()]`, rows contiguous
-/// - `bias`: one row of `w.rows()`
-/// - `out`: `[tokens, w.rows()]`
+/// Rows of a chunk of work where tokens are many, so that its outputs stay in the cache.
+const CHUNK_ROWS: usize = 128;
+
+/// Weights of a chunk of work where tokens are few: long enough to be read at full speed.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Outputs that a gate is applied to at a time, while they are still in the cache.
+const GATED_ROWS: usize = 128;
+
+/// One product of a set of activations.
+pub struct Product<'a> {
+    /// `[rows, cols]`
+    pub weights: Matrix<'a>,
+    /// One row of `rows`, of a plain type.
+    pub bias: Option<Matrix<'a>>,
+    /// `[tokens, rows]`
+    pub out: &'a mut [f32],
+}
+
+/// Computes several products of the same activations, in one sweep of the threads over the rows of all.
 ///
 /// # Panics
-/// If the lengths disagree.
-pub fn matmul(pool: &Pool, level: Level, x: &[f32], w: Matrix<'_>, bias: Option<Matrix<'_>>, out: &mut [f32]) {
-    let (rows, cols) = (w.rows(), w.cols());
-    assert!(rows > 0 && cols > 0 && x.len().is_multiple_of(cols));
-    let tokens = x.len() / cols;
-    assert_eq!(Some(out.len()), tokens.checked_mul(rows));
-    if let Some(bias) = bias {
-        assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
-    }
-    let out = Output(out.as_mut_ptr());
-    pool.split(rows, TILE_ROWS, cols.saturating_mul(tokens), |share| {
-        let operands = Operands { x: x.as_ptr(), w: w.bytes().as_ptr(), out, tokens, rows, cols };
-        let (first, end) = (share.start, share.end);
-        match w.dtype() {
-            DType::F32 => dispatch!(level, rows_kernel::<_, F32>(operands: Operands, first: usize, end: usize)),
-            DType::F16 => dispatch!(level, rows_kernel::<_, F16>(operands: Operands, first: usize, end: usize)),
-            DType::BF16 => dispatch!(level, rows_kernel::<_, Bf16>(operands: Operands, first: usize, end: usize)),
-            quantised => unreachable!("no loader yields {quantised} yet"),
+/// If the shapes disagree.
+pub fn matmul(pool: &Pool, level: Level, x: &mut Activations<'_>, products: &mut [Product<'_>]) {
+    let same_form = |a: &Product<'_>, b: &Product<'_>| form_of(level, a) == form_of(level, b);
+    for products in products.chunk_by_mut(same_form).flat_map(|products| products.chunks_mut(PRODUCTS_MAX)) {
+        let (x, work) = x.prepare(pool, level, form_of(level, &products[0]));
+        let mut sweeps = [None; PRODUCTS_MAX];
+        let mut chunks = 0;
+        let mut rows = 0;
+        for (sweep, product) in sweeps.iter_mut().zip(products) {
+            let next = Sweep::new(product, &x, pool.threads(), chunks);
+            (chunks, rows) = (next.end_chunk, rows + next.weights.rows());
+            *sweep = Some(next);
         }
-        if let Some(bias) = bias {
-            add_bias(bias, out, tokens, rows, share);
+        pool.deal(chunks, cost(rows, &x), |thread, chunk| {
+            let sweep = sweeps.iter().flatten().find(|sweep| chunk < sweep.end_chunk);
+            let sweep = sweep.expect("chunks are numbered through all sweeps");
+            // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
+            unsafe { sweep.rows(level, &x, sweep.rows_of(chunk), x.work_of(&work, thread)) };
+        });
+    }
+}
+
+/// Computes `gate.out = activation(x * gate) * (x * up)`; `up.out` is scratch.
+///
+/// # Panics
+/// If the shapes disagree.
+pub fn matmul_gated(
+    pool: &Pool,
+    level: Level,
+    activation: Activation,
+    x: &mut Activations<'_>,
+    gate: Product<'_>,
+    up: Product<'_>,
+) {
+    assert_eq!(gate.weights.rows(), up.weights.rows());
+    let form = form_of(level, &gate);
+    if form != form_of(level, &up) {
+        let mut both = [gate, up];
+        matmul(pool, level, x, &mut both);
+        let [gate, up] = both;
+        return gated_activation(pool, level, activation, gate.out, up.out);
+    }
+    let (x, work) = x.prepare(pool, level, form);
+    let rows = gate.weights.rows();
+    let [gate, up] = [gate, up].map(|mut product| Sweep::new(&mut product, &x, pool.threads(), 0));
+    // Of both matrices, chunks have the rows that the larger one's bytes ask for.
+    let chunk_rows = gate.chunk_rows.min(up.chunk_rows);
+    pool.deal(rows.div_ceil(chunk_rows), cost(2 * rows, &x), |thread, chunk| {
+        let end = ((chunk + 1) * chunk_rows).min(rows);
+        for first in (chunk * chunk_rows..end).step_by(GATED_ROWS) {
+            let rows_here = first..(first + GATED_ROWS).min(end);
+            // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
+            unsafe {
+                gate.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
+                up.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
+                for token in 0..x.tokens {
+                    let at = token * rows + first;
+                    let (gate, up) = (gate.out.0.add(at), up.out.0.add(at));
+                    gate_piece(level, activation, gate, up, rows_here.len());
+                }
+            }
         }
     });
 }
 
-#[derive(Clone, Copy)]
-struct Output(*mut f32);
+fn form_of(level: Level, product: &Product<'_>) -> Form {
+    Form::of(level, product.weights.dtype())
+}
 
-// SAFETY: threads write disjoint columns, those of their own share of rows.
+/// Multiply-adds of so many rows.
+fn cost(rows: usize, x: &Prepared<'_>) -> usize {
+    rows.saturating_mul(x.cols).saturating_mul(x.tokens)
+}
+
+/// Where a product's results go. Threads write disjoint columns, those of their own rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Output(pub *mut f32);
+
+// SAFETY: threads write disjoint elements, as `Sweep::rows` asks of its callers.
 unsafe impl Send for Output {}
 // SAFETY: as above.
 unsafe impl Sync for Output {}
 
+/// One product, cut into chunks of rows.
 #[derive(Clone, Copy)]
-struct Operands {
-    x: *const f32,
-    w: *const u8,
+struct Sweep<'a> {
+    weights: Matrix<'a>,
+    bias: Option<Matrix<'a>>,
     out: Output,
-    tokens: usize,
-    rows: usize,
-    cols: usize,
+    chunk_rows: usize,
+    /// Its chunks are numbered `first_chunk .. end_chunk` among those of all products of a sweep.
+    first_chunk: usize,
+    end_chunk: usize,
 }
 
-/// Rows `first .. end` for all tokens.
-///
-/// # Safety
-/// The operands describe readable and writable memory of the shapes in [`matmul`], no other thread touches these rows
-/// of `out`, and the level's instructions exist.
-#[inline(always)]
-unsafe fn rows_kernel<S: Simd, E: Element>(operands: Operands, first: usize, end: usize) {
-    let block = (TOKEN_BLOCK_BYTES / (operands.cols * size_of::<f32>())).max(TILE_TOKENS) / TILE_TOKENS * TILE_TOKENS;
-    let mut token = 0;
-    while token < operands.tokens {
-        let token_end = (token + block).min(operands.tokens);
-        let mut row = first;
-        // SAFETY: rows and tokens stay within the ranges that the caller vouches for.
+impl<'a> Sweep<'a> {
+    fn new(product: &mut Product<'a>, x: &Prepared<'_>, threads: usize, first_chunk: usize) -> Self {
+        let weights = product.weights;
+        let rows = weights.rows();
+        assert!(rows > 0 && weights.cols() == x.cols);
+        assert_eq!(Some(product.out.len()), x.tokens.checked_mul(rows));
+        if let Some(bias) = product.bias {
+            assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
+        }
+        let wished = if x.tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / weights.row_bytes() };
+        // Each thread gets something to do, and a small product is not cut finer than that.
+        let fair = rows.div_ceil(threads);
+        let chunk_rows = wished.min(fair).max(1).next_multiple_of(ROW_GRANULE);
+        let end_chunk = first_chunk + rows.div_ceil(chunk_rows);
+        let out = Output(product.out.as_mut_ptr());
+        Self { weights, bias: product.bias, out, chunk_rows, first_chunk, end_chunk }
+    }
+
+    fn rows_of(&self, chunk: usize) -> Range<usize> {
+        let first = (chunk - self.first_chunk) * self.chunk_rows;
+        first..(first + self.chunk_rows).min(self.weights.rows())
+    }
+
+    /// Computes `rows` of the product for all tokens.
+    ///
+    /// # Safety
+    /// No other thread touches these columns of the output meanwhile.
+    unsafe fn rows(&self, level: Level, x: &Prepared<'_>, rows: Range<usize>, work: &mut [f32]) {
+        // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
-            while row + TILE_ROWS <= end {
-                tokens_kernel::<S, E, TILE_ROWS>(&operands, row, token, token_end);
-                row += TILE_ROWS;
-            }
-            while row < end {
-                tokens_kernel::<S, E, 1>(&operands, row, token, token_end);
-                row += 1;
-            }
-        }
-        token = token_end;
-    }
-}
-
-/// `R` rows from `row` on, for tokens `first .. end`.
-///
-/// # Safety
-/// As for [`rows_kernel`].
-#[inline(always)]
-unsafe fn tokens_kernel<S: Simd, E: Element, const R: usize>(o: &Operands, row: usize, first: usize, end: usize) {
-    let mut token = first;
-    // SAFETY: as the caller vouches.
-    unsafe {
-        if !S::MANY_REGISTERS {
-            // Two by two, so that sums stay in registers; a single token takes all rows at once.
-            while token + 2 <= end {
-                let mut r = 0;
-                while r + 2 <= R {
-                    tile::<S, E, 2, 2>(o, row + r, token);
-                    r += 2;
+            match &x.packed {
+                Packed::Plain(numbers) => vector::rows(level, numbers, self.weights, rows.clone(), self.out),
+                Packed::Bf16(numbers) => {
+                    bf16::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out);
                 }
-                if r < R {
-                    tile::<S, E, 1, 2>(o, row + r, token);
+                Packed::Tiles(numbers) => {
+                    tiles::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out, work);
                 }
-                token += 2;
+                Packed::Bytes(numbers) => quantized::rows(numbers, self.weights, rows.clone(), self.out.0),
             }
-        }
-        while token < end {
-            // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each time.
-            let count = (end - token).div_ceil((end - token).div_ceil(TILE_TOKENS));
-            match count {
-                6 => tile::<S, E, R, 6>(o, row, token),
-                5 => tile::<S, E, R, 5>(o, row, token),
-                4 => tile::<S, E, R, 4>(o, row, token),
-                3 => tile::<S, E, R, 3>(o, row, token),
-                2 => tile::<S, E, R, 2>(o, row, token),
-                _ => tile::<S, E, R, 1>(o, row, token),
-            }
-            token += count;
-        }
-    }
-}
-
-/// `R` rows by `T` tokens.
-///
-/// # Safety
-/// As for [`rows_kernel`].
-#[inline(always)]
-unsafe fn tile<S: Simd, E: Element, const R: usize, const T: usize>(o: &Operands, row: usize, token: usize) {
-    let cols = o.cols;
-    // SAFETY: `row + R <= rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads of
-    // whole vectors end at `whole <= cols`, and the tail is loaded element by element.
-    unsafe {
-        let w: [*const E::Bits; R] = std::array::from_fn(|r| o.w.cast::<E::Bits>().wrapping_add((row + r) * cols));
-        let x: [*const f32; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * cols));
-        let mut sums = [[S::splat(0.0); T]; R];
-        let whole = cols / LANES * LANES;
-        let mut k = 0;
-        while k < whole {
-            for row in w {
-                // A row is often no longer than a page, where the hardware's own prefetch ends: ask for the next panel.
-                S::prefetch(row.wrapping_add(R * cols + k).cast());
-            }
-            let weights: [S::V; R] = load_rows::<S, E, R>(&w, k);
-            for t in 0..T {
-                let activation = S::load(x[t].add(k));
-                for r in 0..R {
-                    sums[r][t] = S::fma(weights[r], activation, sums[r][t]);
-                }
-            }
-            k += LANES;
-        }
-        if whole < cols {
-            for r in 0..R {
-                let weights = load_part::<S, E>(w[r].add(whole), cols - whole);
-                for t in 0..T {
-                    let activation = load_part::<S, F32>(x[t].add(whole), cols - whole);
-                    sums[r][t] = S::fma(weights, activation, sums[r][t]);
-                }
-            }
-        }
-        for r in 0..R {
-            for t in 0..T {
-                *o.out.0.add((token + t) * o.rows + row + r) = S::sum(sums[r][t]);
+            if let Some(bias) = self.bias {
+                add_bias(bias, self.out, x.tokens, self.weights.rows(), rows);
             }
         }
     }
 }
 
 /// # Safety
-/// [`LANES`] elements are readable at each `w[r] + k`.
-#[inline(always)]
-unsafe fn load_rows<S: Simd, E: Element, const R: usize>(w: &[*const E::Bits; R], k: usize) -> [S::V; R] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut weights = [S::splat(0.0); R];
-        for r in 0..R {
-            weights[r] = E::load::<S>(w[r].add(k));
-        }
-        weights
-    }
-}
-
-fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, rows: usize, share: std::ops::Range<usize>) {
+/// No other thread touches these columns of the output meanwhile.
+unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, rows: usize, share: Range<usize>) {
     // A piece at a time, widened on the stack: this runs in every pass and must not allocate.
     let mut piece = [0.0f32; 64];
     for first in share.clone().step_by(piece.len()) {
@@ -203,9 +201,18 @@ fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, rows: usize, share: st
         part.widen_row(0, &mut piece[..count]);
         for token in 0..tokens {
             for (i, value) in piece[..count].iter().enumerate() {
-                // SAFETY: `first + i` is in this thread's share of rows, `token` below `tokens`.
+                // SAFETY: `first + i` is in the caller's share of rows, `token` below `tokens`.
                 unsafe { *out.0.add(token * rows + first + i) += value };
             }
         }
+    }
+}
+
+impl Prepared<'_> {
+    /// The thread's own part of the work area.
+    fn work_of<'w>(&self, work: &Share<'w, f32>, thread: usize) -> &'w mut [f32] {
+        let len = tiles::work_len(self.tokens);
+        // SAFETY: each thread has its own, and uses it in one chunk at a time.
+        unsafe { work.slice(thread * len, len) }
     }
 }

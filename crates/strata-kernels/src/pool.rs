@@ -134,6 +134,25 @@ impl Pool {
             }
         });
     }
+
+    /// Calls `job(thread, item)` for each of `0 .. items`, in ascending order as threads become free: a thread that is
+    /// held up leaves more to the others. `cost` is about how many multiply-adds all take together: what is done sooner
+    /// than a barrier takes stays on the calling thread.
+    pub(crate) fn deal(&self, items: usize, cost: usize, job: impl Fn(usize, usize) + Sync) {
+        if items <= 1 || cost < LEAST_SHARED_COST {
+            return (0..items).for_each(|item| job(0, item));
+        }
+        let next = AtomicUsize::new(0);
+        self.run(|thread| {
+            loop {
+                let item = next.fetch_add(1, Ordering::Relaxed);
+                if item >= items {
+                    return;
+                }
+                job(thread, item);
+            }
+        });
+    }
 }
 
 impl Drop for Pool {
@@ -233,6 +252,18 @@ mod tests {
                 }
             });
             assert!(hits.iter().all(|hits| hits.load(Ordering::Relaxed) == 1), "{threads} {items} {granule}");
+        }
+    }
+
+    #[test]
+    fn every_item_is_dealt_once() {
+        for (threads, items) in [(1, 3), (2, 0), (2, 1), (3, 100), (5, 4)] {
+            let hits: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
+            pool(threads).deal(items, usize::MAX, |thread, item| {
+                assert!(thread < threads);
+                hits[item].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(hits.iter().all(|hits| hits.load(Ordering::Relaxed) == 1), "{threads} {items}");
         }
     }
 

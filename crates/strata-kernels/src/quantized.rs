@@ -1,8 +1,32 @@
-//! Quantised weights: what the blocks of each type mean.
+//! Quantised weights: what the blocks of each type mean, how they are made, and products with them.
+//!
+//! The types and their layouts are those of GGUF files, bit for bit; `dequantize.rs` draws them. Products stay in
+//! integers: activations become bytes (`activations.rs`), a type says how its codes become bytes and what its small
+//! fields mean (`formats.rs`), and the arithmetic around that is fixed (`product.rs`), so that any kernel may compute any
+//! part of it.
 
-use crate::DType;
+mod activations;
+#[cfg(target_arch = "x86_64")]
+#[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+#[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
+mod avx2;
+mod dequantize;
+mod fields;
+mod formats;
+mod header;
+mod portable;
+mod product;
+mod quantize;
+mod small;
+#[cfg(target_arch = "x86_64")]
+mod unpack;
+#[cfg(target_arch = "x86_64")]
+#[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
+mod vnni;
 
-/// The numbers of a row of whole blocks.
-pub(crate) fn dequantize(dtype: DType, _blocks: &[u8], _out: &mut [f32]) {
-    unreachable!("no loader yields {dtype} yet")
-}
+pub use dequantize::dequantize;
+pub use quantize::quantize;
+
+pub(crate) use product::{Prepared, prepare, rows, scratch_bytes};

@@ -2,8 +2,9 @@
 
 use strata_device::{Arena, ArenaFull, CpuDevice, Frame, KvPool};
 use strata_kernels::{
-    AttentionLayer, AttentionSequence, KvDType, KvLayout, Level, Matrix, Pool, Rotation, add_scaled, attention,
-    attention_scratch, gated_activation, gather_rows, matmul, rms_norm, rms_norm_heads, rotate_and_store, scale,
+    Activations, AttentionLayer, AttentionSequence, KvDType, KvLayout, Level, Matrix, Pool, Product, Rotation,
+    add_scaled, attention, attention_scratch, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads,
+    rotate_and_store, scale,
 };
 use strata_weights::{GroupGuard, WeightError, WeightSource};
 use thiserror::Error;
@@ -66,11 +67,18 @@ impl Model {
         }
     }
 
-    /// Scratch bytes of a pass of up to `max_tokens` tokens that wants up to `max_logit_rows` rows of logits.
-    pub fn scratch_bytes(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize) -> usize {
+    /// Scratch bytes of a pass of up to `max_tokens` tokens on `threads` threads that wants up to `max_logit_rows` rows
+    /// of logits.
+    pub fn scratch_bytes(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize, threads: usize) -> usize {
         let rows = LOGIT_ROWS.min(max_logit_rows);
         let per_pass = Widths::new(config).per_token().into_iter().map(|width| Arena::bytes_of_f32(width * max_tokens));
-        let others = [config.hidden_size * rows, config.vocab_size * rows, norm_scratch(config), parts_scratch(config)];
+        let others = [
+            config.hidden_size * rows,
+            config.vocab_size * rows,
+            norm_scratch(config),
+            parts_scratch(config),
+            product_scratch(config, max_tokens, threads),
+        ];
         per_pass.sum::<usize>() + others.iter().map(|&len| Arena::bytes_of_f32(len)).sum::<usize>()
     }
 
@@ -105,7 +113,7 @@ impl Model {
             level: *level,
             batch,
             rows: &self.rows,
-            scratch: Scratch::take(&mut frame, &self.config, tokens)?,
+            scratch: Scratch::take(&mut frame, &self.config, tokens, pool.threads())?,
         };
         pass.embed(&self.weights.acquire(groups::EMBEDDING)?);
         pass.turn(&self.rope);
@@ -174,6 +182,12 @@ fn parts_scratch(config: &ModelConfig) -> usize {
     attention_scratch(config.num_heads, config.head_dim, config.context())
 }
 
+/// What the widest product of a pass needs.
+fn product_scratch(config: &ModelConfig, tokens: usize, threads: usize) -> usize {
+    let widths = Widths::new(config);
+    Activations::scratch_len(tokens, widths.hidden.max(widths.q).max(widths.inner), threads)
+}
+
 /// The tensors of a pass, `[tokens, width]` each.
 struct Scratch<'a> {
     hidden: &'a mut [f32],
@@ -191,10 +205,12 @@ struct Scratch<'a> {
     norm: &'a mut [f32],
     /// See [`attention_scratch`].
     parts: &'a mut [f32],
+    /// What a product needs beside its operands.
+    product: &'a mut [f32],
 }
 
 impl<'a> Scratch<'a> {
-    fn take(frame: &mut Frame<'a>, config: &ModelConfig, tokens: usize) -> Result<Self, ArenaFull> {
+    fn take(frame: &mut Frame<'a>, config: &ModelConfig, tokens: usize, threads: usize) -> Result<Self, ArenaFull> {
         let mut widths = Widths::new(config).per_token().into_iter();
         let mut next = || frame.take_f32(widths.next().expect("as many widths as tensors") * tokens);
         Ok(Self {
@@ -211,6 +227,7 @@ impl<'a> Scratch<'a> {
             sin: next()?,
             norm: frame.take_f32(norm_scratch(config))?,
             parts: frame.take_f32(parts_scratch(config))?,
+            product: frame.take_f32(product_scratch(config, tokens, threads))?,
         })
     }
 }
@@ -256,11 +273,9 @@ impl Pass<'_> {
         let mut tensors = Tensors::new(guard);
         let s = &mut self.scratch;
         norm(pool, level, config, s.hidden, tensors.matrix(), s.norm, s.normed);
-        for out in [&mut *s.q, &mut *s.k, &mut *s.v] {
-            let weight = tensors.matrix();
-            let bias = config.qkv_bias.then(|| tensors.matrix());
-            matmul(pool, level, s.normed, weight, bias, out);
-        }
+        let mut x = Activations::new(s.normed, config.hidden_size, s.product);
+        let mut qkv = [&mut *s.q, &mut *s.k, &mut *s.v].map(|out| tensors.product(config.qkv_bias, out));
+        matmul(pool, level, &mut x, &mut qkv);
         if config.qk_norm {
             for heads in [&mut *s.q, &mut *s.k] {
                 let weight = &mut s.norm[..config.head_dim];
@@ -284,9 +299,8 @@ impl Pass<'_> {
             window: config.sliding_windows[layer],
         };
         attention(pool, level, operands, kv.blocks(), count, sequence_at, s.q, s.parts, s.attended);
-        let weight = tensors.matrix();
-        let bias = config.output_bias.then(|| tensors.matrix());
-        matmul(pool, level, s.attended, weight, bias, s.branch);
+        let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product);
+        matmul(pool, level, &mut x, &mut [tensors.product(config.output_bias, s.branch)]);
         add_scaled(pool, level, s.hidden, s.branch, config.residual_multiplier);
     }
 
@@ -295,15 +309,11 @@ impl Pass<'_> {
         let mut tensors = Tensors::new(guard);
         let s = &mut self.scratch;
         norm(pool, level, config, s.hidden, tensors.matrix(), s.norm, s.normed);
-        for out in [&mut *s.gate, &mut *s.up] {
-            let weight = tensors.matrix();
-            let bias = config.mlp_bias.then(|| tensors.matrix());
-            matmul(pool, level, s.normed, weight, bias, out);
-        }
-        gated_activation(pool, level, config.activation, s.gate, s.up);
-        let weight = tensors.matrix();
-        let bias = config.mlp_bias.then(|| tensors.matrix());
-        matmul(pool, level, s.gate, weight, bias, s.branch);
+        let mut x = Activations::new(s.normed, config.hidden_size, s.product);
+        let [gate, up] = [&mut *s.gate, &mut *s.up].map(|out| tensors.product(config.mlp_bias, out));
+        matmul_gated(pool, level, config.activation, &mut x, gate, up);
+        let mut x = Activations::new(s.gate, config.intermediate_size, s.product);
+        matmul(pool, level, &mut x, &mut [tensors.product(config.mlp_bias, s.branch)]);
         add_scaled(pool, level, s.hidden, s.branch, config.residual_multiplier);
     }
 
@@ -330,7 +340,8 @@ impl Pass<'_> {
             // MiniCPM divides before the head, Granite after it; dividing before is cheaper and as exact.
             scale(last_hidden, 1.0 / config.logits_divisor);
             let logits = &mut logits[..wanted.len() * config.vocab_size];
-            matmul(self.pool, self.level, last_hidden, head, None, logits);
+            let mut x = Activations::new(last_hidden, config.hidden_size, s.product);
+            matmul(self.pool, self.level, &mut x, &mut [Product { weights: head, bias: None, out: logits }]);
             for (&(row, _), logits) in wanted.iter().zip(logits.chunks_exact_mut(config.vocab_size)) {
                 sink(row, logits);
             }
@@ -362,6 +373,14 @@ struct Tensors<'a> {
 impl<'a> Tensors<'a> {
     fn new(guard: &'a GroupGuard<'a>) -> Self {
         Self { guard, next: 0 }
+    }
+
+    /// The product with the next tensor, and with the bias after it if there is one, into `out`.
+    fn product<'o>(&mut self, has_bias: bool, out: &'o mut [f32]) -> Product<'o>
+    where
+        'a: 'o,
+    {
+        Product { weights: self.matrix(), bias: has_bias.then(|| self.matrix()), out }
     }
 
     /// The next tensor; a vector is a matrix of one row.

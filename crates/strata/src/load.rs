@@ -1,5 +1,6 @@
 //! From a directory to a running engine: check, divide memory, load, start.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,11 +128,12 @@ impl ModelDir {
             );
         }
         let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits));
+        let threads = threads(limits).get();
         let layout = self.kv_layout(limits);
         Ok(MemoryNeeds {
             process: Bytes(HostMemory::read().resident),
             weights: self.weight_bytes,
-            scratch: Bytes(Model::scratch_bytes(&self.config, tokens, tokens) as u64),
+            scratch: Bytes(Model::scratch_bytes(&self.config, tokens, tokens, threads) as u64),
             requests: Bytes(REQUEST_BYTES as u64),
             block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
             block_size: limits.block_size,
@@ -144,6 +146,10 @@ impl ModelDir {
 /// A pass must have room for one token of every running sequence.
 fn batched_tokens(limits: &LimitOptions) -> usize {
     limits.max_num_batched_tokens.max(limits.max_num_seqs).get()
+}
+
+fn threads(limits: &LimitOptions) -> NonZeroUsize {
+    limits.threads.unwrap_or_else(Pool::available_threads)
 }
 
 /// The chat template, where the model has one.
@@ -202,7 +208,6 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     let bar = progress::bytes("loading", dir.weight_bytes.0);
     let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
     bar.finish_and_clear();
-    let threads = limits.threads.unwrap_or_else(Pool::available_threads);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -210,7 +215,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
         );
     }
     let runner = ModelRunner {
-        device: CpuDevice::new(threads, usize::try_from(needs.scratch.0)?)?,
+        device: CpuDevice::new(threads(limits), usize::try_from(needs.scratch.0)?)?,
         kv: KvPool::new(dir.kv_layout(limits), plan.num_blocks)?,
         model: Model::new(dir.config.clone(), Box::new(weights)),
     };

@@ -19,8 +19,11 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
         ResidentWeights::load(&Catalog::open(&dir).unwrap(), &groups::group_specs(&config), &mut |_, _| ()).unwrap();
     let block_size = 4;
     let runner = ModelRunner {
-        device: CpuDevice::new(NonZeroUsize::new(threads).unwrap(), Model::scratch_bytes(&config, budget, budget))
-            .unwrap(),
+        device: CpuDevice::new(
+            NonZeroUsize::new(threads).unwrap(),
+            Model::scratch_bytes(&config, budget, budget, threads),
+        )
+        .unwrap(),
         kv: KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap(),
         model: Model::new(config.clone(), Box::new(weights)),
     };

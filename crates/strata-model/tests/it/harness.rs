@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use strata_device::{CpuDevice, KvPool};
-use strata_kernels::KvDType;
+use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRows, Model, groups};
 use strata_weights::{Catalog, ResidentWeights};
@@ -43,13 +43,19 @@ impl Harness {
         let config = ModelConfig::from_dir(dir).unwrap();
         let catalog = Catalog::open(dir).unwrap();
         let weights = ResidentWeights::load(&catalog, &groups::group_specs(&config), &mut |_, _| ()).unwrap();
-        let scratch = Model::scratch_bytes(&config, MAX_TOKENS, MAX_TOKENS);
+        let scratch = Model::scratch_bytes(&config, MAX_TOKENS, MAX_TOKENS, threads);
         let kv = KvPool::new(Model::kv_layout(&config, BLOCK_SIZE, kv_dtype), blocks).unwrap();
         Self {
             model: Model::new(config, Box::new(weights)),
             device: CpuDevice::new(NonZeroUsize::new(threads).unwrap(), scratch).unwrap(),
             kv,
         }
+    }
+
+    /// The same, computing with the instructions of `level`.
+    pub fn at(mut self, level: Level) -> Self {
+        self.device.level = level;
+        self
     }
 
     /// A sequence with the blocks of `index`, scattered.

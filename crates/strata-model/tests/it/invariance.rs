@@ -1,7 +1,7 @@
 //! The same request gives the same logits bit for bit: alone, in company, in chunks, after a prefix hit, on any number
 //! of threads. Everything that later compares tokens rests on this.
 
-use strata_kernels::KvDType;
+use strata_kernels::{KvDType, Level};
 use strata_model::{BatchSequence, LogitRows};
 
 use crate::harness::{BLOCK_SIZE, Harness};
@@ -17,6 +17,10 @@ const CASES: [(&str, KvDType); 7] = [
     ("rope_dynamic_long", KvDType::F32),
 ];
 
+fn cases_by_level() -> impl Iterator<Item = (Level, (&'static str, KvDType))> {
+    Level::available().flat_map(|level| CASES.into_iter().map(move |case| (level, case)))
+}
+
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| (seed * 17 + i * i * 3 + i * (seed + 5)) % 60).collect()
 }
@@ -25,8 +29,8 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|logit| logit.to_bits()).collect()).collect()
 }
 
-fn alone(name: &str, dtype: KvDType, threads: usize, prompt: &[u32], chunk: usize) -> Vec<Vec<u32>> {
-    let mut harness = Harness::load(name, dtype, threads, 1);
+fn alone(level: Level, (name, dtype): (&str, KvDType), threads: usize, prompt: &[u32], chunk: usize) -> Vec<Vec<u32>> {
+    let mut harness = Harness::load(name, dtype, threads, 1).at(level);
     let mut sequence = harness.sequence(0, prompt);
     bits(&harness.prompt_logits(&mut sequence, chunk))
 }
@@ -34,18 +38,19 @@ fn alone(name: &str, dtype: KvDType, threads: usize, prompt: &[u32], chunk: usiz
 #[test]
 fn in_chunks_and_on_any_number_of_threads() {
     let prompt = prompt(3, 90);
-    for (name, dtype) in CASES {
-        let whole = alone(name, dtype, 1, &prompt, usize::MAX);
+    for (level, case) in cases_by_level() {
+        let whole = alone(level, case, 1, &prompt, usize::MAX);
         for (threads, chunk) in [(2, usize::MAX), (3, 1), (2, 7), (1, 64)] {
-            assert_eq!(alone(name, dtype, threads, &prompt, chunk), whole, "{name}: {threads} threads, {chunk} tokens");
+            let apart = alone(level, case, threads, &prompt, chunk);
+            assert_eq!(apart, whole, "{case:?} {}: {threads} threads, {chunk} tokens", level.name());
         }
     }
 }
 
 #[test]
 fn in_a_batch_of_32_with_prefill_and_decode_together() {
-    for (name, dtype) in CASES {
-        let mut harness = Harness::load(name, dtype, 2, 32);
+    for (level, (name, dtype)) in cases_by_level() {
+        let mut harness = Harness::load(name, dtype, 2, 32).at(level);
         let prompts: Vec<_> = (0..32).map(|seed| prompt(seed, 3 + 2 * seed as usize)).collect();
         let mut sequences: Vec<_> =
             prompts.iter().enumerate().map(|(index, prompt)| harness.sequence(index, prompt)).collect();
@@ -65,15 +70,16 @@ fn in_a_batch_of_32_with_prefill_and_decode_together() {
             step += 1;
         }
         for (index, prompt) in prompts.iter().enumerate() {
-            assert_eq!(got[index], alone(name, dtype, 1, prompt, usize::MAX), "{name}: sequence {index}");
+            let alone = alone(level, (name, dtype), 1, prompt, usize::MAX);
+            assert_eq!(got[index], alone, "{name} {}: sequence {index}", level.name());
         }
     }
 }
 
 #[test]
 fn after_a_prefix_hit() {
-    for (name, dtype) in CASES {
-        let mut harness = Harness::load(name, dtype, 2, 2);
+    for (level, (name, dtype)) in cases_by_level() {
+        let mut harness = Harness::load(name, dtype, 2, 2).at(level);
         let prompt = prompt(8, 70);
         let mut first = harness.sequence(0, &prompt);
         let whole = bits(&harness.prompt_logits(&mut first, usize::MAX));

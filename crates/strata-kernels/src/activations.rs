@@ -1,0 +1,108 @@
+//! The input of matrix products, in the form that the weights' type asks for.
+
+use crate::matmul::{bf16, tiles};
+use crate::pool::Pool;
+use crate::share::Share;
+use crate::{DType, Level, quantized};
+
+/// How activations lie while they are multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As they came, in f32.
+    Plain,
+    /// Rounded to bf16, `[tokens, cols]` with rows padded by zeros.
+    Bf16,
+    /// Rounded to bf16, in the order in which AMX reads its second operand.
+    Tiles,
+    /// Rounded to bytes, with a scale for each 32.
+    Bytes,
+}
+
+impl Form {
+    /// The form that products with weights of `dtype` read.
+    pub(crate) fn of(level: Level, dtype: DType) -> Self {
+        match dtype {
+            DType::BF16 if tiles::runs_at(level) => Form::Tiles,
+            DType::BF16 if bf16::runs_at(level) => Form::Bf16,
+            DType::F32 | DType::F16 | DType::BF16 => Form::Plain,
+            _quantised => Form::Bytes,
+        }
+    }
+}
+
+/// Tokens' activations `[tokens, cols]`, which several products read. They are brought into the form that weights ask for
+/// once for all products that follow each other and ask for the same.
+pub struct Activations<'a> {
+    x: &'a [f32],
+    cols: usize,
+    /// The prepared form, then one work area a thread.
+    scratch: &'a mut [f32],
+}
+
+/// What a thread's share of a product reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Prepared<'a> {
+    pub tokens: usize,
+    pub cols: usize,
+    pub packed: Packed<'a>,
+}
+
+/// The numbers, as [`Form`] says.
+#[derive(Clone, Copy)]
+pub(crate) enum Packed<'a> {
+    Plain(&'a [f32]),
+    Bf16(&'a [u16]),
+    Tiles(&'a [u16]),
+    Bytes(quantized::Prepared<'a>),
+}
+
+impl<'a> Activations<'a> {
+    /// Activations `x` of `cols` a token. The scratch, of unspecified content, has [`Activations::scratch_len`].
+    ///
+    /// # Panics
+    /// If `x` is not whole rows.
+    pub fn new(x: &'a [f32], cols: usize, scratch: &'a mut [f32]) -> Self {
+        assert!(cols > 0 && x.len().is_multiple_of(cols));
+        Self { x, cols, scratch }
+    }
+
+    /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
+    /// level and with any weights.
+    pub fn scratch_len(tokens: usize, cols: usize, threads: usize) -> usize {
+        packed_len(tokens, cols) + threads * tiles::work_len(tokens)
+    }
+
+    /// Rows.
+    pub fn tokens(&self) -> usize {
+        self.x.len() / self.cols
+    }
+
+    /// Brings the activations into `form`, and cuts off the threads' work areas.
+    pub(crate) fn prepare(&mut self, pool: &Pool, level: Level, form: Form) -> (Prepared<'_>, Share<'_, f32>) {
+        let (x, cols, tokens) = (self.x, self.cols, self.tokens());
+        let (packed, work) = self.scratch.split_at_mut(packed_len(tokens, cols));
+        let packed = match form {
+            Form::Plain => Packed::Plain(x),
+            Form::Bf16 => {
+                let packed = bytemuck::cast_slice_mut(packed);
+                bf16::pack(pool, level, x, cols, packed);
+                Packed::Bf16(packed)
+            }
+            Form::Tiles => {
+                let packed = bytemuck::cast_slice_mut(packed);
+                tiles::pack(pool, level, x, cols, packed);
+                Packed::Tiles(packed)
+            }
+            Form::Bytes => Packed::Bytes(quantized::prepare(pool, level, x, cols, bytemuck::cast_slice_mut(packed))),
+        };
+        (Prepared { tokens, cols, packed }, Share::new(work))
+    }
+}
+
+/// Numbers of scratch that the largest form takes.
+fn packed_len(tokens: usize, cols: usize) -> usize {
+    // 16-bit numbers in whole steps of 32 columns, or bytes with their scales.
+    let halves = tokens * cols.next_multiple_of(32) / 2;
+    let bytes = quantized::scratch_bytes(tokens, cols.next_multiple_of(32)).div_ceil(size_of::<f32>());
+    halves.max(bytes)
+}

@@ -1,0 +1,323 @@
+//! Products by vectors: chains of lanes over `k`, for any plain type of weights at any level.
+//!
+//! Each output is one chain of 16 lanes over `k` in ascending order, then one reduction of the lanes. Which tile computes
+//! it, and where its columns are cut into cache blocks, does not change it: between blocks the lanes wait in memory.
+//!
+//! A tile of weights stays in the first-level cache's reach while it meets the activations of a few tokens, and a panel of
+//! rows in the second level's while all tokens pass by.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::Output;
+use crate::cache;
+use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
+use crate::{DType, Level, Matrix};
+
+/// Weight rows of a tile: as many load streams as a core follows with ease.
+const TILE_ROWS: usize = 4;
+
+/// Token columns of a tile where registers are many: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
+const TILE_TOKENS: usize = 6;
+
+/// Most rows of a panel.
+const PANEL_ROWS: usize = 32;
+
+/// How a vector of weights meets one of activations.
+///
+/// # Safety
+/// Each method may only run on a machine that has the instructions, and reads [`Unit::STEP`] elements, or `count`.
+pub(super) unsafe trait Unit {
+    /// An activation, and a weight, in memory.
+    type X: Copy;
+    type W: Copy;
+    /// Vectors of them, and of sums.
+    type Activations: Copy;
+    type Weights: Copy;
+    type Sums: Copy;
+    /// Columns of a vector.
+    const STEP: usize;
+    /// Whether two dozen vectors fit the registers; otherwise eight do.
+    const MANY_REGISTERS: bool;
+    unsafe fn zero() -> Self::Sums;
+    unsafe fn activations(from: *const Self::X) -> Self::Activations;
+    unsafe fn activations_part(from: *const Self::X, count: usize) -> Self::Activations;
+    unsafe fn weights(from: *const Self::W) -> Self::Weights;
+    unsafe fn weights_part(from: *const Self::W, count: usize) -> Self::Weights;
+    unsafe fn multiply_add(w: Self::Weights, x: Self::Activations, sums: Self::Sums) -> Self::Sums;
+    unsafe fn total(sums: Self::Sums) -> f32;
+    /// Asks for the cache line at `from`, which need not be readable.
+    unsafe fn prefetch(from: *const Self::W);
+}
+
+/// A product's operands.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<X, W> {
+    /// `[tokens, x_cols]`
+    pub x: *const X,
+    pub x_cols: usize,
+    /// `[rows, cols]`, at any address
+    pub w: *const W,
+    /// `[tokens, rows]`
+    pub out: Output,
+    pub tokens: usize,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+/// Rows `rows` of `w` for all tokens of `x` `[tokens, w.cols()]`, in f32.
+///
+/// # Safety
+/// `out` is `[tokens, w.rows()]`, and no other thread touches these columns of it.
+pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<usize>, out: Output) {
+    let cols = w.cols();
+    assert!(rows.end <= w.rows() && x.len().is_multiple_of(cols));
+    let operands = Operands {
+        x: x.as_ptr(),
+        x_cols: cols,
+        w: w.bytes().as_ptr(),
+        out,
+        tokens: x.len() / cols,
+        rows: w.rows(),
+        cols,
+    };
+    let (first, end) = (rows.start, rows.end);
+    type Plain = Operands<f32, u8>;
+    match w.dtype() {
+        DType::F32 => dispatch!(level, lanes_kernel::<_, F32>(operands: Plain, first: usize, end: usize)),
+        DType::F16 => dispatch!(level, lanes_kernel::<_, F16>(operands: Plain, first: usize, end: usize)),
+        DType::BF16 => dispatch!(level, lanes_kernel::<_, Bf16>(operands: Plain, first: usize, end: usize)),
+        quantised => unreachable!("{quantised} is not multiplied in f32"),
+    }
+}
+
+/// # Safety
+/// As for [`rows_kernel`].
+#[inline(always)]
+unsafe fn lanes_kernel<S: Simd, E: Element>(o: Operands<f32, u8>, first: usize, end: usize) {
+    let Operands { x, x_cols, w, out, tokens, rows, cols } = o;
+    let operands = Operands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, rows, cols };
+    // SAFETY: the caller's promise.
+    unsafe { rows_kernel::<F32Lanes<S, E>>(&operands, first, end) };
+}
+
+/// Weights widened to f32.
+struct F32Lanes<S, E>(PhantomData<(S, E)>);
+
+// SAFETY: forwards to the level's own operations.
+unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
+    type X = f32;
+    type W = E::Bits;
+    type Activations = S::V;
+    type Weights = S::V;
+    type Sums = S::V;
+    const STEP: usize = LANES;
+    const MANY_REGISTERS: bool = S::MANY_REGISTERS;
+    #[inline(always)]
+    unsafe fn zero() -> S::V {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { S::splat(0.0) }
+    }
+    #[inline(always)]
+    unsafe fn activations(from: *const f32) -> S::V {
+        // SAFETY: see above.
+        unsafe { S::load(from) }
+    }
+    #[inline(always)]
+    unsafe fn activations_part(from: *const f32, count: usize) -> S::V {
+        // SAFETY: see above.
+        unsafe { load_part::<S, F32>(from, count) }
+    }
+    #[inline(always)]
+    unsafe fn weights(from: *const E::Bits) -> S::V {
+        // SAFETY: see above.
+        unsafe { E::load::<S>(from) }
+    }
+    #[inline(always)]
+    unsafe fn weights_part(from: *const E::Bits, count: usize) -> S::V {
+        // SAFETY: see above.
+        unsafe { load_part::<S, E>(from, count) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(w: S::V, x: S::V, sums: S::V) -> S::V {
+        // SAFETY: see above.
+        unsafe { S::fma(w, x, sums) }
+    }
+    #[inline(always)]
+    unsafe fn total(sums: S::V) -> f32 {
+        // SAFETY: see above.
+        unsafe { S::sum(sums) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(from: *const E::Bits) {
+        // SAFETY: see above.
+        unsafe { S::prefetch(from.cast()) }
+    }
+}
+
+/// Rows `first .. end` for all tokens.
+///
+/// # Safety
+/// The operands describe readable and writable memory of the shapes that they name, no other thread touches these
+/// columns of `out`, and the unit's instructions exist.
+#[inline(always)]
+pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize, end: usize) {
+    let fitting = cache::sizes().second / 2 / (o.cols * size_of::<U::W>());
+    let panel_rows = (fitting / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, PANEL_ROWS);
+    let widest = if U::MANY_REGISTERS { TILE_TOKENS } else { 2 };
+    for panel in (first..end).step_by(panel_rows) {
+        let panel_end = (panel + panel_rows).min(end);
+        let mut token = 0;
+        while token < o.tokens {
+            let left = o.tokens - token;
+            // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each time.
+            let count = left.div_ceil(left.div_ceil(widest));
+            // SAFETY: as the caller vouches.
+            unsafe {
+                match count {
+                    6 => panel_kernel::<U, 6>(o, panel, panel_end, token),
+                    5 => panel_kernel::<U, 5>(o, panel, panel_end, token),
+                    4 => panel_kernel::<U, 4>(o, panel, panel_end, token),
+                    3 => panel_kernel::<U, 3>(o, panel, panel_end, token),
+                    2 => panel_kernel::<U, 2>(o, panel, panel_end, token),
+                    _ => panel_kernel::<U, 1>(o, panel, panel_end, token),
+                }
+            }
+            token += count;
+        }
+    }
+}
+
+/// Rows `first .. end` of one panel for `T` tokens.
+///
+/// # Safety
+/// As for [`rows_kernel`].
+#[inline(always)]
+unsafe fn panel_kernel<U: Unit, const T: usize>(o: &Operands<U::X, U::W>, first: usize, end: usize, token: usize) {
+    // A block of columns of these tokens and of a tile of weights fit the first-level cache; lanes wait in memory between
+    // blocks. Where weights meet no other tokens, nothing is gained by blocks.
+    let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
+    let blocks = match o.tokens > T {
+        true => o.cols.div_ceil(cache::sizes().first / 8 * 7 / column_bytes),
+        false => 1,
+    };
+    let block = o.cols.div_ceil(blocks).next_multiple_of(U::STEP);
+    // SAFETY: as the caller vouches; rows from `first` on have places of their own among the waiting sums.
+    unsafe {
+        if o.cols <= block {
+            return columns::<U, T>(o, first, end, token, 0..o.cols, &mut []);
+        }
+        let mut waiting = [[MaybeUninit::uninit(); T]; PANEL_ROWS];
+        for column in (0..o.cols).step_by(block) {
+            columns::<U, T>(o, first, end, token, column..(column + block).min(o.cols), &mut waiting);
+        }
+    }
+}
+
+/// Columns `k` of rows `first .. end` for `T` tokens. Sums of more than one block of columns wait in `waiting`.
+///
+/// # Safety
+/// As for [`rows_kernel`].
+#[inline(always)]
+unsafe fn columns<U: Unit, const T: usize>(
+    o: &Operands<U::X, U::W>,
+    first: usize,
+    end: usize,
+    token: usize,
+    k: Range<usize>,
+    waiting: &mut [[MaybeUninit<U::Sums>; T]],
+) {
+    let mut row = first;
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if U::MANY_REGISTERS || T == 1 {
+            while row + TILE_ROWS <= end {
+                let waiting = waiting.get_mut(row - first..).unwrap_or_default();
+                tile::<U, TILE_ROWS, T>(o, row, token, k.clone(), waiting);
+                row += TILE_ROWS;
+            }
+        } else {
+            // Two by two, so that sums stay in registers.
+            while row + 2 <= end {
+                let waiting = waiting.get_mut(row - first..).unwrap_or_default();
+                tile::<U, 2, T>(o, row, token, k.clone(), waiting);
+                row += 2;
+            }
+        }
+        while row < end {
+            tile::<U, 1, T>(o, row, token, k.clone(), waiting.get_mut(row - first..).unwrap_or_default());
+            row += 1;
+        }
+    }
+}
+
+/// Columns `k` of `R` rows by `T` tokens.
+///
+/// # Safety
+/// As for [`rows_kernel`].
+#[inline(always)]
+unsafe fn tile<U: Unit, const R: usize, const T: usize>(
+    o: &Operands<U::X, U::W>,
+    row: usize,
+    token: usize,
+    k: Range<usize>,
+    waiting: &mut [[MaybeUninit<U::Sums>; T]],
+) {
+    // SAFETY: `row + R <= rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads of
+    // whole vectors end at `whole <= cols`, and what is left is loaded as a part.
+    unsafe {
+        let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r) * o.cols));
+        let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));
+        let mut sums = [[U::zero(); T]; R];
+        if k.start > 0 {
+            // The block of columns before this one left them there.
+            for r in 0..R {
+                for t in 0..T {
+                    sums[r][t] = waiting[r][t].assume_init();
+                }
+            }
+        }
+        let whole = k.start + k.len() / U::STEP * U::STEP;
+        for k in (k.start..whole).step_by(U::STEP) {
+            for row in w {
+                // A row is often no longer than a page, where the hardware's own prefetch ends: ask for the next rows'
+                // part of these columns.
+                U::prefetch(row.wrapping_add(R * o.cols + k));
+            }
+            let mut weights = [U::weights(w[0].add(k)); R];
+            for r in 1..R {
+                weights[r] = U::weights(w[r].add(k));
+            }
+            for t in 0..T {
+                let activations = U::activations(x[t].add(k));
+                for r in 0..R {
+                    sums[r][t] = U::multiply_add(weights[r], activations, sums[r][t]);
+                }
+            }
+        }
+        let rest = k.end - whole;
+        if rest > 0 {
+            for r in 0..R {
+                let weights = U::weights_part(w[r].add(whole), rest);
+                for t in 0..T {
+                    let activations = U::activations_part(x[t].add(whole), rest);
+                    sums[r][t] = U::multiply_add(weights, activations, sums[r][t]);
+                }
+            }
+        }
+        if k.end < o.cols {
+            for r in 0..R {
+                for t in 0..T {
+                    waiting[r][t].write(sums[r][t]);
+                }
+            }
+            return;
+        }
+        for r in 0..R {
+            for t in 0..T {
+                *o.out.0.add((token + t) * o.rows + row + r) = U::total(sums[r][t]);
+            }
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! What the kernels know of each type: codes of 32 numbers as bytes, and the small fields of sixteen rows.
+//!
+//! A code is an unsigned byte, `OFFSET` more than the integer it stands for. Then, in a block of 32 columns, with `c` the
+//! activations' codes (`product.rs` has the order of the sums):
+//!
+//! ```text
+//! dot     = sum of (code - OFFSET) * c                      without HALVES
+//!         = h0 * (the same over the first 16) + h1 * (… over the last 16)      with HALVES
+//! minimum = sum of c                                        with MINIMA, without HALVES
+//!         = n0 * (sum of the first 16 c) + n1 * (sum of the last 16 c)         with both
+//! ```
+
+use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, q3_scales, scales_and_minima};
+use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
+use super::small::{Small, store};
+use crate::DType;
+
+/// One quantised type. `span` is always the bytes of up to 256 columns of one row, whole blocks of the type.
+pub(super) trait Format: Copy {
+    const DTYPE: DType;
+    /// What is to be taken from a code.
+    const OFFSET: u8;
+    /// Whether each 16 numbers have an integer factor of their own.
+    const HALVES: bool = false;
+    /// Whether something is taken from each number.
+    const MINIMA: bool = false;
+    /// Bytes of a block of the type.
+    const BYTES: usize = Self::DTYPE.block_bytes();
+    /// Bytes of a span of a row.
+    const SPAN_BYTES: usize = Self::BYTES * (SPAN / Self::DTYPE.block_len());
+
+    /// The codes of block of 32 `block` (under 8) of the span.
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]);
+
+    /// The small fields of the span, as row `row` of `fields`.
+    fn collect(span: &[u8], row: usize, fields: &mut Fields);
+
+    /// What the fields mean.
+    ///
+    /// # Safety
+    /// The instructions of `S` exist.
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header);
+}
+
+/// Calls `$call`, in which `$format` is the format of `$dtype`.
+macro_rules! with_format {
+    ($dtype:expr, $format:ident => $call:expr) => {{
+        use $crate::quantized::formats as f;
+        macro_rules! call {
+            ($name:ident) => {{
+                type $format = f::$name;
+                $call
+            }};
+        }
+        match $dtype {
+            $crate::DType::Q8_0 => call!(Q8_0),
+            $crate::DType::Q4_0 => call!(Q4_0),
+            $crate::DType::Q4_1 => call!(Q4_1),
+            $crate::DType::Q5_0 => call!(Q5_0),
+            $crate::DType::Q5_1 => call!(Q5_1),
+            $crate::DType::Q2K => call!(Q2K),
+            $crate::DType::Q3K => call!(Q3K),
+            $crate::DType::Q4K => call!(Q4K),
+            $crate::DType::Q5K => call!(Q5K),
+            $crate::DType::Q6K => call!(Q6K),
+            $crate::DType::Iq4Nl => call!(Iq4Nl),
+            $crate::DType::Mxfp4 => call!(Mxfp4),
+            plain => panic!("{plain} is not quantised"),
+        }
+    }};
+}
+pub(super) use with_format;
+
+macro_rules! formats {
+    ($($name:ident)*) => {
+        $(
+            #[derive(Clone, Copy)]
+            pub(super) struct $name;
+        )*
+    };
+}
+formats!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2K Q3K Q4K Q5K Q6K Iq4Nl Mxfp4);
+
+impl Format for Q8_0 {
+    const DTYPE: DType = DType::Q8_0;
+    const OFFSET: u8 = 128;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        for (out, code) in out.iter_mut().zip(&span[block * Self::BYTES + 2..][..32]) {
+            *out = code ^ 0x80;
+        }
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_all::<S>(&fields.scales, &mut header.scales) };
+    }
+}
+
+impl Format for Q4_0 {
+    const DTYPE: DType = DType::Q4_0;
+    const OFFSET: u8 = 8;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        nibbles(&span[block * Self::BYTES + 2..], out);
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q8_0::finish::<S>(fields, header) };
+    }
+}
+
+impl Format for Q4_1 {
+    const DTYPE: DType = DType::Q4_1;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        nibbles(&span[block * Self::BYTES + 4..], out);
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+        halves::<Self, 2>(span, row, &mut fields.minima, ADDED);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            widen_all::<S>(&fields.scales, &mut header.scales);
+            widen_all::<S>(&fields.minima, &mut header.minima);
+        }
+    }
+}
+
+impl Format for Q5_0 {
+    const DTYPE: DType = DType::Q5_0;
+    const OFFSET: u8 = 16;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        let block = &span[block * Self::BYTES..][..Self::BYTES];
+        nibbles(&block[6..], out);
+        fifths(&block[2..], out);
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q8_0::finish::<S>(fields, header) };
+    }
+}
+
+impl Format for Q5_1 {
+    const DTYPE: DType = DType::Q5_1;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        let block = &span[block * Self::BYTES..][..Self::BYTES];
+        nibbles(&block[8..], out);
+        fifths(&block[4..], out);
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+        halves::<Self, 2>(span, row, &mut fields.minima, ADDED);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q4_1::finish::<S>(fields, header) };
+    }
+}
+
+impl Format for Iq4Nl {
+    const DTYPE: DType = DType::Iq4Nl;
+    const OFFSET: u8 = 128;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        nibbles(&span[block * Self::BYTES + 2..], out);
+        for code in out {
+            *code = IQ4_NL_CODES[usize::from(*code & 15)];
+        }
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q8_0::finish::<S>(fields, header) };
+    }
+}
+
+impl Format for Mxfp4 {
+    const DTYPE: DType = DType::Mxfp4;
+    const OFFSET: u8 = 12;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        nibbles(&span[block * Self::BYTES + 1..], out);
+        for code in out {
+            *code = MXFP4_CODES[usize::from(*code & 15)];
+        }
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        // The exponent is the lower byte.
+        halves::<Self, 0>(span, row, &mut fields.scales, 0);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        for (scales, exponents) in header.scales.iter_mut().zip(&fields.scales) {
+            // SAFETY: the caller's promise.
+            unsafe { store::<S>(S::half_powers(exponents), scales) };
+        }
+    }
+}
+
+impl Format for Q2K {
+    const DTYPE: DType = DType::Q2K;
+    const OFFSET: u8 = 0;
+    const HALVES: bool = true;
+    const MINIMA: bool = true;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        let pairs = &span[16 + block / 4 * 32..][..32];
+        for (out, pairs) in out.iter_mut().zip(pairs) {
+            *out = pairs >> (block % 4 * 2) & 3;
+        }
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        words(span, row, fields);
+        fields.scales[0][row] = u16::from_le_bytes([span[80], span[81]]);
+        fields.minima[0][row] = u16::from_le_bytes([span[82], span[83]]);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            same_for_all::<S>(&fields.scales[0], &mut header.scales);
+            same_for_all::<S>(&fields.minima[0], &mut header.minima);
+            for i in 0..SPAN_BLOCKS * 2 {
+                let (words, byte) = (&fields.words[i / 4], i as u32 % 4 * 8);
+                store::<S>(S::bits(words, byte, 15), &mut header.halves[i / 2][i % 2]);
+                store::<S>(S::bits(words, byte + 4, 15), &mut header.half_minima[i / 2][i % 2]);
+            }
+        }
+    }
+}
+
+impl Format for Q3K {
+    const DTYPE: DType = DType::Q3K;
+    const OFFSET: u8 = 4;
+    const HALVES: bool = true;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        let pairs = &span[32 + block / 4 * 32..][..32];
+        let thirds = &span[..32];
+        for i in 0..32 {
+            out[i] = pairs[i] >> (block % 4 * 2) & 3 | (thirds[i] >> block & 1) << 2;
+        }
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        let scales = q3_scales(array(&span[96..108]));
+        for (i, word) in scales.into_iter().enumerate() {
+            fields.words[i][row] = word;
+        }
+        fields.scales[0][row] = u16::from_le_bytes([span[108], span[109]]);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            same_for_all::<S>(&fields.scales[0], &mut header.scales);
+            for i in 0..SPAN_BLOCKS * 2 {
+                let scales = S::bits(&fields.words[i / 4], i as u32 % 4 * 8, 255);
+                store::<S>(S::add(scales, S::splat(-32.0)), &mut header.halves[i / 2][i % 2]);
+            }
+        }
+    }
+}
+
+impl Format for Q4K {
+    const DTYPE: DType = DType::Q4K;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        let nibbles = &span[16 + block / 2 * 32..][..32];
+        for (out, nibbles) in out.iter_mut().zip(nibbles) {
+            *out = nibbles >> (block % 2 * 4) & 15;
+        }
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        for (i, word) in scales_and_minima(array(&span[4..16])).into_iter().enumerate() {
+            fields.words[i][row] = word;
+        }
+        fields.scales[0][row] = u16::from_le_bytes([span[0], span[1]]);
+        fields.minima[0][row] = u16::from_le_bytes([span[2], span[3]]);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (scales, minima) = (S::widen(&fields.scales[0]), S::widen(&fields.minima[0]));
+            for i in 0..SPAN_BLOCKS {
+                let (word, byte) = (i / 4, i as u32 % 4 * 8);
+                let scale = S::bits(&fields.words[word], byte, 255);
+                let minimum = S::bits(&fields.words[2 + word], byte, 255);
+                store::<S>(S::mul(scales, scale), &mut header.scales[i]);
+                store::<S>(S::mul(minima, minimum), &mut header.minima[i]);
+            }
+        }
+    }
+}
+
+impl Format for Q5K {
+    const DTYPE: DType = DType::Q5K;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        let nibbles = &span[48 + block / 2 * 32..][..32];
+        let fifths = &span[16..48];
+        for i in 0..32 {
+            out[i] = nibbles[i] >> (block % 2 * 4) & 15 | (fifths[i] >> block & 1) << 4;
+        }
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        Q4K::collect(span, row, fields);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe { Q4K::finish::<S>(fields, header) };
+    }
+}
+
+impl Format for Q6K {
+    const DTYPE: DType = DType::Q6K;
+    const OFFSET: u8 = 32;
+    const HALVES: bool = true;
+    #[inline(always)]
+    fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
+        let nibbles = &span[block / 4 * 64 + block % 2 * 32..][..32];
+        let pairs = &span[128 + block / 4 * 32..][..32];
+        for i in 0..32 {
+            out[i] = nibbles[i] >> (block % 4 / 2 * 4) & 15 | (pairs[i] >> (block % 4 * 2) & 3) << 4;
+        }
+    }
+    #[inline(always)]
+    fn collect(span: &[u8], row: usize, fields: &mut Fields) {
+        words(&span[192..], row, fields);
+        fields.scales[0][row] = u16::from_le_bytes([span[208], span[209]]);
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            same_for_all::<S>(&fields.scales[0], &mut header.scales);
+            for i in 0..SPAN_BLOCKS * 2 {
+                let scales = S::signed_bytes(&fields.words[i / 4], i as u32 % 4);
+                store::<S>(scales, &mut header.halves[i / 2][i % 2]);
+            }
+        }
+    }
+}
+
+/// Changes the sign of a half float: the files of some types have what is added, and the kernels take away.
+const ADDED: u16 = 0x8000;
+
+/// The codes of IQ4_NL with their offset.
+pub(super) const IQ4_NL_CODES: [u8; 16] = with_offset(IQ4_NL_VALUES, Iq4Nl::OFFSET);
+
+/// The codes of MXFP4 with their offset.
+pub(super) const MXFP4_CODES: [u8; 16] = with_offset(MXFP4_VALUES, Mxfp4::OFFSET);
+
+const fn with_offset(values: [i8; 16], offset: u8) -> [u8; 16] {
+    let mut codes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codes[i] = offset.wrapping_add_signed(values[i]);
+        i += 1;
+    }
+    codes
+}
+
+#[inline(always)]
+fn array(bytes: &[u8]) -> &[u8; 12] {
+    &bytes.as_chunks::<12>().0[0]
+}
+
+/// The half float at byte `AT` of each block, with some bits changed.
+#[inline(always)]
+fn halves<F: Format, const AT: usize>(span: &[u8], row: usize, to: &mut [[u16; ROWS]; SPAN_BLOCKS], change: u16) {
+    let mut put = |block: usize, span: &[u8]| {
+        let at = block * F::BYTES + AT;
+        to[block][row] = u16::from_le_bytes([span[at], span[at + 1]]) ^ change;
+    };
+    // A whole span, as nearly all are, without a test for each block.
+    if let Some(span) = span.get(..F::SPAN_BYTES) {
+        for block in 0..SPAN_BLOCKS {
+            put(block, span);
+        }
+    } else {
+        for block in 0..span.len() / F::BYTES {
+            put(block, span);
+        }
+    }
+}
+
+/// # Safety
+/// The instructions of `S` exist.
+#[inline(always)]
+unsafe fn widen_all<S: Small>(from: &[[u16; ROWS]; SPAN_BLOCKS], to: &mut [Lanes; SPAN_BLOCKS]) {
+    for (from, to) in from.iter().zip(to) {
+        // SAFETY: the caller's promise.
+        unsafe { store::<S>(S::widen(from), to) };
+    }
+}
+
+/// One half float a row for the whole span.
+///
+/// # Safety
+/// The instructions of `S` exist.
+#[inline(always)]
+unsafe fn same_for_all<S: Small>(from: &[u16; ROWS], to: &mut [Lanes; SPAN_BLOCKS]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let lanes = S::widen(from);
+        for to in to {
+            store::<S>(lanes, to);
+        }
+    }
+}
+
+/// Sixteen bytes as four words.
+#[inline(always)]
+fn words(bytes: &[u8], row: usize, fields: &mut Fields) {
+    for (i, bytes) in bytes[..16].as_chunks::<4>().0.iter().enumerate() {
+        fields.words[i][row] = u32::from_le_bytes(*bytes);
+    }
+}
+
+/// Numbers `i` and `16 + i` from the halves of byte `i`.
+#[inline(always)]
+fn nibbles(bytes: &[u8], out: &mut [u8; 32]) {
+    let bytes = &bytes[..16];
+    for i in 0..16 {
+        out[i] = bytes[i] & 15;
+        out[16 + i] = bytes[i] >> 4;
+    }
+}
+
+/// A fifth bit for each number, from 32 bits.
+#[inline(always)]
+fn fifths(bytes: &[u8], out: &mut [u8; 32]) {
+    let bits = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    for (i, out) in out.iter_mut().enumerate() {
+        *out |= ((bits >> i & 1) << 4) as u8;
+    }
+}

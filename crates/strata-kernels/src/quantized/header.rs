@@ -1,0 +1,51 @@
+//! Scales and minima of sixteen rows side by side, as the kernels multiply by them.
+
+/// Rows whose scales lie in the lanes of a vector.
+pub(super) const ROWS: usize = 16;
+
+/// Columns of a span, a block of the types that end in K; and its blocks of 32.
+pub(super) const SPAN: usize = 256;
+pub(super) const SPAN_BLOCKS: usize = 8;
+
+/// One number for each of sixteen rows.
+pub(super) type Lanes = [f32; ROWS];
+
+/// What the small fields of a span of sixteen rows mean. Only what the type has is filled in.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Header {
+    /// Factor of the integer dot product, `[block][row]`.
+    pub scales: [Lanes; SPAN_BLOCKS],
+    /// What is taken from each number, `[block][row]`.
+    pub minima: [Lanes; SPAN_BLOCKS],
+    /// Integer factors of the dot products of half blocks, `[block][half][row]`.
+    pub halves: [[Lanes; 2]; SPAN_BLOCKS],
+    /// Integer factors of the minimum of half blocks, `[block][half][row]`.
+    pub half_minima: [[Lanes; 2]; SPAN_BLOCKS],
+}
+
+impl Header {
+    pub const ZERO: Self = Self {
+        scales: [[0.0; ROWS]; SPAN_BLOCKS],
+        minima: [[0.0; ROWS]; SPAN_BLOCKS],
+        halves: [[[0.0; ROWS]; 2]; SPAN_BLOCKS],
+        half_minima: [[[0.0; ROWS]; 2]; SPAN_BLOCKS],
+    };
+}
+
+/// The small fields as they are in the file, so that all arithmetic can be done on sixteen rows at once.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Fields {
+    /// Half floats (or exponents), one a block of the type, `[block][row]`.
+    pub scales: [[u16; ROWS]; SPAN_BLOCKS],
+    /// As above, of the minima.
+    pub minima: [[u16; ROWS]; SPAN_BLOCKS],
+    /// Packed bytes, four a word, `[word][row]`.
+    pub words: [[u32; ROWS]; 4],
+}
+
+impl Fields {
+    pub const ZERO: Self =
+        Self { scales: [[0; ROWS]; SPAN_BLOCKS], minima: [[0; ROWS]; SPAN_BLOCKS], words: [[0; ROWS]; 4] };
+}

@@ -1,0 +1,135 @@
+//! Products of quantised weights with quantised activations.
+//!
+//! The arithmetic is the same bit for bit in every kernel, whatever is computed side by side. For token `t` and row `r`,
+//! over blocks of 32 columns in ascending order, with the integers `dot` and `minimum` of `formats.rs` (exact, for no
+//! sum leaves what f32 can count):
+//!
+//! ```text
+//! acc = fma(dot, scale of the weights * scale of the activations, acc)
+//! acc = fma(-least of the weights, scale of the activations * minimum, acc)      with MINIMA
+//! ```
+//!
+//! Levels without fused multiply-add round twice, and so differ from the others in the last bits.
+
+use std::ops::Range;
+
+use super::activations::{self, Activations, Layout};
+use super::formats::{Format, with_format};
+use super::portable;
+#[cfg(target_arch = "x86_64")]
+use super::{amx, avx2, vnni};
+use crate::level::Instructions;
+use crate::{Level, Matrix, Pool};
+
+/// Activations of some tokens as bytes, ready for products with quantised weights of any type.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prepared<'a> {
+    level: Level,
+    activations: Activations<'a>,
+}
+
+/// Bytes of scratch that [`prepare`] needs for so many tokens.
+pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
+    activations::scratch_bytes(tokens, cols)
+}
+
+/// Quantises the activations `x` `[tokens, cols]` into `scratch`, which may hold anything before. One preparation serves
+/// any number of products at the same level.
+///
+/// # Panics
+/// If `cols` is not a multiple of 32, as the columns of quantised weights are, or the scratch has fewer than
+/// [`scratch_bytes`].
+pub(crate) fn prepare<'a>(pool: &Pool, level: Level, x: &[f32], cols: usize, scratch: &'a mut [u8]) -> Prepared<'a> {
+    let tokens = x.len() / cols.max(1);
+    let layout = layout(level, tokens);
+    Prepared { level, activations: activations::quantize(pool, level, layout, x, cols, scratch) }
+}
+
+/// Rows `share` of the product with `w`, for all tokens: `out[token * w.rows() + row]`.
+///
+/// # Safety
+/// `out` is writable for `[tokens, w.rows()]` numbers, and no other thread touches these rows of it.
+///
+/// # Panics
+/// If `w` is not quantised, has other columns than the activations, or fewer rows.
+pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<usize>, out: *mut f32) {
+    let x = prepared.activations;
+    assert!(w.cols() == x.blocks * activations::BLOCK && share.end <= w.rows());
+    let job =
+        Job { x, w: w.bytes(), row_bytes: w.row_bytes(), rows: w.rows(), first: share.start, end: share.end, out };
+    with_format!(w.dtype(), F => {
+        // SAFETY: the caller's promise; the level proves that its instructions exist.
+        unsafe { run::<F>(prepared.level, &job) }
+    });
+}
+
+/// A thread's part of a product.
+pub(super) struct Job<'a> {
+    pub x: Activations<'a>,
+    pub w: &'a [u8],
+    /// Bytes of a row of `w`.
+    pub row_bytes: usize,
+    /// Rows of `w`, and so the stride of `out`.
+    pub rows: usize,
+    pub first: usize,
+    pub end: usize,
+    pub out: *mut f32,
+}
+
+impl Job<'_> {
+    /// Span `span` of row `row`; the last one may be shorter than the others.
+    #[inline(always)]
+    pub fn span<F: Format>(&self, row: usize, span: usize) -> &[u8] {
+        let row = &self.w[row * self.row_bytes..][..self.row_bytes];
+        let first = span * F::SPAN_BYTES;
+        &row[first..self.row_bytes.min(first + F::SPAN_BYTES)]
+    }
+
+    /// # Safety
+    /// As for [`rows`].
+    #[inline(always)]
+    pub unsafe fn store(&self, token: usize, row: usize, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { *self.out.add(token * self.rows + row) = value };
+    }
+}
+
+/// Which kernel will run, and so how it wants the activations.
+#[cfg(target_arch = "x86_64")]
+fn layout(level: Level, tokens: usize) -> Layout {
+    if level.0 >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS { Layout::Tiles } else { Layout::Rows }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn layout(_level: Level, _tokens: usize) -> Layout {
+    Layout::Rows
+}
+
+/// # Safety
+/// As for [`rows`]; the level's instructions exist.
+#[cfg(target_arch = "x86_64")]
+unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &Job<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (level.0, job.x.layout) {
+            (Instructions::Portable | Instructions::Neon, _) => portable::rows::<F, false>(job),
+            (Instructions::Avx2 | Instructions::Avx512, _) => avx2::rows::<F>(job),
+            (_, Layout::Rows) => vnni::rows::<F>(job),
+            (Instructions::Amx, Layout::Tiles) => amx::tiles::<F>(job),
+            (_, Layout::Tiles) => vnni::tiles::<F>(job),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`rows`]; the level's instructions exist.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn run<F: Format>(level: Level, job: &Job<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match level.0 {
+            Instructions::Neon => portable::rows::<F, true>(job),
+            _ => portable::rows::<F, false>(job),
+        }
+    }
+}
