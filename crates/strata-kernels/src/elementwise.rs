@@ -106,10 +106,12 @@ pub fn scale(x: &mut [f32], scale: f32) {
     }
 }
 
+/// `sum[i] += branch[i] * scale`, compiled under a level's instructions, which the compiler then uses.
+///
 /// # Safety
-/// None: it is compiled under a level's instructions, which the compiler then uses.
+/// None beyond those instructions.
 #[inline(always)]
-unsafe fn add_kernel<S: Simd>(sum: &mut [f32], branch: &[f32], scale: f32) {
+pub(crate) unsafe fn add_kernel<S: Simd>(sum: &mut [f32], branch: &[f32], scale: f32) {
     let _: Option<S> = None;
     for (sum, branch) in sum.iter_mut().zip(branch) {
         *sum += branch * scale;

@@ -34,7 +34,7 @@ pub use kv::{KvDType, KvLayout};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::{Product, matmul, matmul_gated};
 pub use matrix::Matrix;
-pub use norm::{rms_norm, rms_norm_heads};
+pub use norm::{add_and_norm, rms_norm, rms_norm_heads};
 pub use pool::Pool;
 pub use probe::{Unit, peak, read_bandwidth};
 pub use quantized::{dequantize, quantize};

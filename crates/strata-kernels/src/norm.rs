@@ -1,5 +1,6 @@
 //! Root-mean-square norm.
 
+use crate::elementwise::add_kernel;
 use crate::pool::Pool;
 use crate::simd::{F32, LANES, Simd, dispatch, load_part, store_part};
 use crate::{Level, Share};
@@ -18,6 +19,39 @@ pub fn rms_norm(pool: &Pool, level: Level, x: &[f32], weight: &[f32], epsilon: f
             // SAFETY: each row is in one thread's share only.
             let out = unsafe { out.slice(row * cols, cols) };
             norm_row(level, x, weight, epsilon, out);
+        }
+    });
+}
+
+/// `sum += branch * scale`, then [`rms_norm`] of the sum into `out`, while each row is at hand: the same bits as one after
+/// the other.
+///
+/// - `sum`, `branch`, `out`: `[rows, weight.len()]`
+///
+/// # Panics
+/// If the lengths disagree.
+#[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
+pub fn add_and_norm(
+    pool: &Pool,
+    level: Level,
+    sum: &mut [f32],
+    branch: &[f32],
+    scale: f32,
+    weight: &[f32],
+    epsilon: f32,
+    out: &mut [f32],
+) {
+    let cols = weight.len();
+    assert!(sum.len() == out.len() && branch.len() == out.len() && sum.len().is_multiple_of(cols));
+    let rows = sum.len() / cols;
+    let (sum, out) = (Share::new(sum), Share::new(out));
+    pool.split(rows, 1, 3 * cols, |rows| {
+        for row in rows {
+            let branch = &branch[row * cols..(row + 1) * cols];
+            // SAFETY: each row is in one thread's share only.
+            let (sum, out) = unsafe { (sum.slice(row * cols, cols), out.slice(row * cols, cols)) };
+            dispatch!(level, add_kernel::<_>(sum: &mut [f32], branch: &[f32], scale: f32));
+            norm_row(level, sum, weight, epsilon, out);
         }
     });
 }

@@ -3,8 +3,8 @@
 use strata_device::{Arena, ArenaFull, CpuDevice, Frame, KvPool};
 use strata_kernels::{
     Activations, AttentionLayer, AttentionSequence, KvDType, KvLayout, Level, Matrix, Pool, Product, Rotation,
-    add_scaled, attention, attention_scratch, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads,
-    rotate_and_store, scale,
+    add_and_norm, add_scaled, attention, attention_scratch, gather_rows, matmul, matmul_gated, rms_norm,
+    rms_norm_heads, rotate_and_store, scale,
 };
 use strata_weights::{GroupGuard, WeightError, WeightSource};
 use thiserror::Error;
@@ -114,6 +114,7 @@ impl Model {
             batch,
             rows: &self.rows,
             scratch: Scratch::take(&mut frame, &self.config, tokens, pool.threads())?,
+            pending: false,
         };
         pass.embed(&self.weights.acquire(groups::EMBEDDING)?);
         pass.turn(&self.rope);
@@ -240,6 +241,8 @@ struct Pass<'a> {
     batch: &'a [BatchSequence<'a>],
     rows: &'a [(u32, u32)],
     scratch: Scratch<'a>,
+    /// Whether `branch` has yet to be added to `hidden`; the next norm does so on its way.
+    pending: bool,
 }
 
 impl Pass<'_> {
@@ -271,8 +274,8 @@ impl Pass<'_> {
     fn attend(&mut self, guard: &GroupGuard<'_>, kv: &mut KvPool, layer: usize) {
         let (config, pool, level, batch) = (self.config, self.pool, self.level, self.batch);
         let mut tensors = Tensors::new(guard);
+        self.norm_hidden(tensors.matrix());
         let s = &mut self.scratch;
-        norm(pool, level, config, s.hidden, tensors.matrix(), s.norm, s.normed);
         let mut x = Activations::new(s.normed, config.hidden_size, s.product);
         let mut qkv = [&mut *s.q, &mut *s.k, &mut *s.v].map(|out| tensors.product(config.qkv_bias, out));
         matmul(pool, level, &mut x, &mut qkv);
@@ -301,20 +304,32 @@ impl Pass<'_> {
         attention(pool, level, operands, kv.blocks(), count, sequence_at, s.q, s.parts, s.attended);
         let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product);
         matmul(pool, level, &mut x, &mut [tensors.product(config.output_bias, s.branch)]);
-        add_scaled(pool, level, s.hidden, s.branch, config.residual_multiplier);
+        self.pending = true;
+    }
+
+    /// The norm of `hidden`, to `normed`, with what the last branch adds.
+    fn norm_hidden(&mut self, weight: Matrix<'_>) {
+        let (config, pool, level, s) = (self.config, self.pool, self.level, &mut self.scratch);
+        if !std::mem::take(&mut self.pending) {
+            return norm(pool, level, config, s.hidden, weight, s.norm, s.normed);
+        }
+        let widened = &mut s.norm[..config.hidden_size];
+        weight.widen_row(0, widened);
+        let (scale, epsilon) = (config.residual_multiplier, config.rms_norm_eps);
+        add_and_norm(pool, level, s.hidden, s.branch, scale, widened, epsilon, s.normed);
     }
 
     fn feed_forward(&mut self, guard: &GroupGuard<'_>) {
         let (config, pool, level) = (self.config, self.pool, self.level);
         let mut tensors = Tensors::new(guard);
+        self.norm_hidden(tensors.matrix());
         let s = &mut self.scratch;
-        norm(pool, level, config, s.hidden, tensors.matrix(), s.norm, s.normed);
         let mut x = Activations::new(s.normed, config.hidden_size, s.product);
         let [gate, up] = [&mut *s.gate, &mut *s.up].map(|out| tensors.product(config.mlp_bias, out));
         matmul_gated(pool, level, config.activation, &mut x, gate, up);
         let mut x = Activations::new(s.gate, config.intermediate_size, s.product);
         matmul(pool, level, &mut x, &mut [tensors.product(config.mlp_bias, s.branch)]);
-        add_scaled(pool, level, s.hidden, s.branch, config.residual_multiplier);
+        self.pending = true;
     }
 
     fn head(
@@ -325,6 +340,9 @@ impl Pass<'_> {
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), ArenaFull> {
         let (config, s) = (self.config, &mut self.scratch);
+        if std::mem::take(&mut self.pending) {
+            add_scaled(self.pool, self.level, s.hidden, s.branch, config.residual_multiplier);
+        }
         let mut tensors = Tensors::new(guard);
         let (norm_weight, head) = (tensors.matrix(), tensors.matrix());
         let rows = LOGIT_ROWS.min(wanted.len());

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use strata_kernels::{
-    Activation, Level, Matrix, RopeStyle, add_scaled, gated_activation, gather_rows, rms_norm, rms_norm_heads, rope,
+    Activation, Level, Matrix, RopeStyle, add_and_norm, add_scaled, gated_activation, gather_rows, rms_norm,
+    rms_norm_heads, rope,
 };
 
 use crate::support::{DTYPES, Numbers, assert_close, bits, encode, fused_levels, kernel_levels, pool};
@@ -25,6 +26,14 @@ proptest! {
             let mut out = vec![0.0; x.len()];
             rms_norm(&pool(2), level, &x, &weight, 1e-5, &mut out);
             assert_close(&out, &want, 1e-5, level.name());
+            let (branch, mut sum, mut added) = (Numbers(seed ^ 1).take(x.len()), x.clone(), x.clone());
+            let mut fused = vec![0.0; x.len()];
+            add_and_norm(&pool(3), level, &mut sum, &branch, 0.3, &weight, 1e-5, &mut fused);
+            add_scaled(&pool(1), level, &mut added, &branch, 0.3);
+            prop_assert_eq!(bits(&sum), bits(&added));
+            let mut apart = vec![0.0; x.len()];
+            rms_norm(&pool(1), level, &added, &weight, 1e-5, &mut apart);
+            prop_assert_eq!(bits(&fused), bits(&apart));
             let mut in_place = x.clone();
             rms_norm_heads(&pool(3), level, &mut in_place, &weight, 1e-5);
             prop_assert_eq!(bits(&in_place), bits(&out));

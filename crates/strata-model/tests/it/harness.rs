@@ -1,7 +1,7 @@
 //! A model from a fixture directory, and sequences that run on it with hand-made block tables.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use strata_device::{CpuDevice, KvPool};
 use strata_kernels::{KvDType, Level};
@@ -40,10 +40,21 @@ impl Harness {
         Self::of(config, &Catalog::open(&dir).unwrap(), kv_dtype, threads, sequences)
     }
 
+    /// A model whose tensors `catalog` knows.
     pub fn of(config: ModelConfig, catalog: &Catalog, kv_dtype: KvDType, threads: usize, sequences: usize) -> Self {
+        Self::with_blocks(config, catalog, kv_dtype, threads, sequences * BLOCKS_PER_SEQUENCE)
+    }
+
+    /// The model in any directory, with a cache of so many blocks.
+    pub fn open(dir: &Path, kv_dtype: KvDType, threads: usize, blocks: usize) -> Self {
+        let config = ModelConfig::from_dir(dir).unwrap();
+        Self::with_blocks(config, &Catalog::open(dir).unwrap(), kv_dtype, threads, blocks)
+    }
+
+    fn with_blocks(config: ModelConfig, catalog: &Catalog, kv_dtype: KvDType, threads: usize, blocks: usize) -> Self {
         let weights = ResidentWeights::load(catalog, &groups::group_specs(&config), &mut |_, _| ()).unwrap();
         let scratch = Model::scratch_bytes(&config, MAX_TOKENS, MAX_TOKENS, threads);
-        let kv = KvPool::new(Model::kv_layout(&config, BLOCK_SIZE, kv_dtype), sequences * BLOCKS_PER_SEQUENCE).unwrap();
+        let kv = KvPool::new(Model::kv_layout(&config, BLOCK_SIZE, kv_dtype), blocks).unwrap();
         Self {
             model: Model::new(config, Box::new(weights)),
             device: CpuDevice::new(NonZeroUsize::new(threads).unwrap(), scratch).unwrap(),

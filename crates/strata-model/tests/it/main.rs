@@ -3,6 +3,7 @@
 mod gguf;
 mod harness;
 mod invariance;
+mod kv_cache;
 mod logits;
 mod templates;
 
