@@ -93,6 +93,92 @@ impl TileConfig {
     }
 }
 
+impl TileConfig {
+    /// For products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`. Registers 0 and 1 hold sums, 4 and 5
+    /// the first operand, 6 and 7 the second.
+    pub(crate) fn for_bytes(rows: usize, columns: usize, tokens: usize) -> Self {
+        let mut config = Self { palette: 1, ..Self::default() };
+        let shapes = [(rows, 4 * tokens), (rows, columns), (columns / 4, 4 * tokens)];
+        for (register, (rows, row_bytes)) in [0, 4, 6].into_iter().zip(shapes) {
+            for register in [register, register + 1] {
+                (config.rows[register], config.row_bytes[register]) = (rows as u8, row_bytes as u16);
+            }
+        }
+        config
+    }
+}
+
+/// Loads a configuration, which holds on this thread until the next one or [`release`].
+///
+/// # Safety
+/// The machine has AMX.
+pub(crate) unsafe fn configure(config: &TileConfig) {
+    // SAFETY: the caller's promise; the instruction reads the 64 bytes of the configuration. No code of the compiler's
+    // touches tiles, so what it sets stays.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
+}
+
+/// `count` products of unsigned by signed bytes, side by side: number `i` takes `columns` bytes of each of 16 rows of `a`
+/// (`a_stride` apart) from byte `columns * i` on, and `columns / 4` rows of 64 bytes of `b` that follow those of number
+/// `i - 1`; `c` gets `[i][row 16][token 16]`.
+///
+/// # Safety
+/// [`TileConfig::for_bytes`] of 16 rows, `columns` and 16 tokens is loaded; all that memory is readable, `c` writable.
+pub(crate) unsafe fn multiply_bytes(
+    a: *const u8,
+    a_stride: usize,
+    b: *const u8,
+    columns: usize,
+    count: usize,
+    c: *mut i32,
+) {
+    // SAFETY: the caller's promise. All registers that change are named, tiles too. Two products at a time, each with
+    // registers of its own, so that one loads while the other multiplies.
+    unsafe {
+        asm!(
+            "sub {count}, 2",
+            "jb 3f",
+            "2:",
+            "tilezero tmm0",
+            "tileloadd tmm4, [{a} + {a_stride}*1]",
+            "tileloadd tmm6, [{b} + {line}*1]",
+            "tdpbusd tmm0, tmm4, tmm6",
+            "add {a}, {columns}",
+            "add {b}, {b_step}",
+            "tilezero tmm1",
+            "tileloadd tmm5, [{a} + {a_stride}*1]",
+            "tileloadd tmm7, [{b} + {line}*1]",
+            "tdpbusd tmm1, tmm5, tmm7",
+            "add {a}, {columns}",
+            "add {b}, {b_step}",
+            "tilestored [{c} + {line}*1], tmm0",
+            "tilestored [{c} + {line}*1 + 1024], tmm1",
+            "add {c}, 2048",
+            "sub {count}, 2",
+            "jae 2b",
+            "3:",
+            "add {count}, 2",
+            "jz 4f",
+            "tilezero tmm0",
+            "tileloadd tmm4, [{a} + {a_stride}*1]",
+            "tileloadd tmm6, [{b} + {line}*1]",
+            "tdpbusd tmm0, tmm4, tmm6",
+            "tilestored [{c} + {line}*1], tmm0",
+            "4:",
+            a = inout(reg) a => _,
+            a_stride = in(reg) a_stride,
+            b = inout(reg) b => _,
+            b_step = in(reg) columns * 16,
+            columns = in(reg) columns,
+            count = inout(reg) count => _,
+            c = inout(reg) c => _,
+            line = in(reg) 64usize,
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        );
+    }
+}
+
 /// Operands of a run of tile products. The assembly below reads it by offsets.
 #[repr(C)]
 pub(crate) struct TileCall {

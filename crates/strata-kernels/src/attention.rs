@@ -1,114 +1,99 @@
 //! Attention over a paged KV cache: exact, with online softmax, for prefill chunks and decodes alike.
 //!
-//! A token attends to the positions from its window's start up to its own, in runs that end at multiples of [`RUN`]
-//! counted from position 0. So the order of every sum depends on the token's position alone: not on the chunk that it
-//! came in, on the batch, on the threads, or on where a prefix hit ended.
+//! A token attends to the positions from its window's start up to its own. They are taken in segments of [`SEGMENT`]
+//! positions and, within these, runs of [`RUN`], both counted from position 0; a segment's part is summed by itself, and
+//! parts are merged in ascending order. So the order of every sum depends on the token's position alone: not on the chunk
+//! that it came in, on the batch, on the threads, or on where a prefix hit ended.
+//!
+//! Work is cut into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys and
+//! values is read, widened and turned once for all rows of a tile (flash attention); a decode is a tile of one token.
+//! Threads take the next tile when they are done with one, so that long and short ones balance. Where there are too few
+//! tiles to go round, segments are dealt out too, and their parts wait in scratch until all are there.
+
+mod element;
+mod lanes;
+mod products;
+mod softmax;
+mod tile;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub(crate) use lanes::Lanes;
+use softmax::{Seen, finish, merge};
+use tile::{Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, segments_of};
 
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, exp, load_part, store_part};
-use crate::{DType, Level};
+use crate::{KvLayout, Level};
 
 /// Positions whose scores are held at a time.
 pub const RUN: usize = 64;
 
-/// Query heads that share one pass over a run of keys and values.
-const MAX_GROUP: usize = 8;
+/// Positions that are summed by themselves before they are merged with those before them.
+pub const SEGMENT: usize = 1024;
 
-/// How one KV block lies in memory: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
-/// copy moves a block in one piece.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvLayout {
-    /// Layers of the model.
-    pub num_layers: usize,
-    /// Key-value heads of a layer.
-    pub num_kv_heads: usize,
-    /// Elements of one head.
-    pub head_dim: usize,
-    /// Tokens of one block.
-    pub block_size: usize,
-    /// How elements are stored.
-    pub dtype: DType,
-}
+/// Elements of a head that are widened at a time.
+const CHUNK: usize = 64;
 
-impl KvLayout {
-    /// Bytes of one block: all layers, keys and values.
-    pub const fn block_bytes(&self) -> usize {
-        self.num_layers * 2 * self.num_kv_heads * self.head_bytes()
-    }
+/// Fewer tiles than this many a thread are cut into segments too.
+const TILES_A_THREAD: usize = 4;
 
-    /// Bytes of the KV of one token.
-    pub const fn token_bytes(&self) -> usize {
-        self.block_bytes() / self.block_size
-    }
+/// Numbers in front of a part's sums: greatest score and total.
+const PART_HEAD: usize = 2;
 
-    /// Bytes of one head's slots, of one layer, keys or values.
-    const fn head_bytes(&self) -> usize {
-        self.block_size * self.head_dim * self.dtype.block_bytes()
-    }
+/// Most numbers that [`attention_scratch`] asks for.
+const SCRATCH_MAX: usize = 1 << 20;
 
-    /// Where the keys of `kv_head` begin in a block; the values follow [`KvLayout::value_offset`] later.
-    const fn key_offset(&self, layer: usize, kv_head: usize) -> usize {
-        (layer * 2 * self.num_kv_heads + kv_head) * self.head_bytes()
-    }
+/// Sequences whose whole context [`attention_scratch`] has room for the parts of.
+const SCRATCH_SEQUENCES: usize = 4;
 
-    const fn value_offset(&self) -> usize {
-        self.num_kv_heads * self.head_bytes()
-    }
-}
-
-/// One token of the batch, and the KV that it sees.
+/// The tokens of one sequence that a pass computes.
 #[derive(Debug, Clone, Copy)]
-pub struct AttentionToken<'a> {
-    /// Position in its sequence; keys at `0 ..= position` must have been written.
-    pub position: usize,
-    /// Physical block of each logical block of its sequence.
+pub struct AttentionSequence<'a> {
+    /// Position of the first of them.
+    pub first_position: usize,
+    /// How many there are. Their rows follow those of the sequence before.
+    pub tokens: usize,
+    /// Physical block of each logical block, up to that of the last token.
     pub block_table: &'a [u32],
 }
 
-/// Writes one token's keys and values into its block.
-///
-/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
-/// - `k`, `v`: `[num_kv_heads, head_dim]`
-///
-/// # Panics
-/// If the block is not in the pool, or the lengths disagree.
-pub fn write_kv(layout: &KvLayout, blocks: &mut [u8], layer: usize, token: AttentionToken<'_>, k: &[f32], v: &[f32]) {
-    assert!(k.len() == layout.num_kv_heads * layout.head_dim && v.len() == k.len() && layer < layout.num_layers);
-    let block = token.block_table[token.position / layout.block_size] as usize;
-    let slot_bytes = layout.head_dim * layout.dtype.block_bytes();
-    let slot = token.position % layout.block_size * slot_bytes;
-    for kv_head in 0..layout.num_kv_heads {
-        let start = block * layout.block_bytes() + layout.key_offset(layer, kv_head) + slot;
-        let row = kv_head * layout.head_dim..(kv_head + 1) * layout.head_dim;
-        narrow(layout.dtype, &k[row.clone()], &mut blocks[start..start + slot_bytes]);
-        let start = start + layout.value_offset();
-        narrow(layout.dtype, &v[row], &mut blocks[start..start + slot_bytes]);
-    }
+/// One layer's attention.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionLayer<'a> {
+    /// How a block lies in memory.
+    pub layout: &'a KvLayout,
+    /// The layer.
+    pub layer: usize,
+    /// Query heads; a multiple of the KV heads.
+    pub heads: usize,
+    /// What products of queries and keys are multiplied by.
+    pub scale: f32,
+    /// Positions that a token sees, itself included; `None` sees all.
+    pub window: Option<usize>,
 }
 
-fn narrow(dtype: DType, from: &[f32], to: &mut [u8]) {
-    match dtype {
-        DType::F32 => to.copy_from_slice(bytemuck::cast_slice(from)),
-        DType::F16 => narrow_to::<F16>(from, to),
-        DType::BF16 => narrow_to::<Bf16>(from, to),
-        other => panic!("KV is kept in plain types, not {other}"),
+/// Scratch numbers with which [`attention`] keeps all threads busy however few sequences there are. With fewer it is as
+/// correct, to the bit.
+///
+/// - `context`: most positions of a sequence
+pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize {
+    let segments = context.div_ceil(SEGMENT);
+    if segments <= 1 {
+        return 0;
     }
-}
-
-fn narrow_to<E: Element<Bits = u16>>(from: &[f32], to: &mut [u8]) {
-    let (elements, _) = to.as_chunks_mut::<2>();
-    for (value, element) in from.iter().zip(elements) {
-        *element = E::from_f32(*value).to_ne_bytes();
-    }
+    let parts = heads.saturating_mul(segments).saturating_mul(SCRATCH_SEQUENCES);
+    parts.saturating_mul(head_dim.saturating_add(PART_HEAD)).min(SCRATCH_MAX)
 }
 
 /// Attention of every token of the batch to its own sequence.
 ///
-/// - `tokens`, `token_at`: how many, and which; the number of tokens here is the number of rows of `q`
+/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, in which the keys and values of all positions up
+///   to these tokens' own have been written
+/// - `sequences`, `sequence_at`: how many, and which
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
-/// - `blocks`: the pool, with the keys and values of these tokens written
-/// - `window`: positions that a token sees, itself included; `None` sees all
+/// - `scratch`: see [`attention_scratch`]; what it holds does not matter
 /// - `out`: as `q`
 ///
 /// # Panics
@@ -117,252 +102,306 @@ fn narrow_to<E: Element<Bits = u16>>(from: &[f32], to: &mut [u8]) {
 pub fn attention<'a>(
     pool: &Pool,
     level: Level,
-    layout: &KvLayout,
+    layer: AttentionLayer<'_>,
     blocks: &[u8],
-    layer: usize,
-    tokens: usize,
-    token_at: impl Fn(usize) -> AttentionToken<'a> + Sync,
+    sequences: usize,
+    sequence_at: impl Fn(usize) -> AttentionSequence<'a> + Sync,
     q: &[f32],
-    scale: f32,
-    window: Option<usize>,
+    scratch: &mut [f32],
     out: &mut [f32],
 ) {
-    let (head_dim, kv_heads) = (layout.head_dim, layout.num_kv_heads);
-    assert!(q.len() == out.len() && layer < layout.num_layers);
-    if tokens == 0 {
-        return;
-    }
-    let heads = q.len() / tokens / head_dim;
-    assert!(heads.is_multiple_of(kv_heads) && q.len() == tokens * heads * head_dim);
+    let AttentionLayer { layout, heads, window, .. } = layer;
+    let head_dim = layout.head_dim;
+    assert!(heads.is_multiple_of(layout.num_kv_heads) && layer.layer < layout.num_layers);
     let num_blocks = blocks.len() / layout.block_bytes();
-    let mut positions = 0usize;
-    for token in (0..tokens).map(&token_at) {
-        positions += window.unwrap_or(usize::MAX).min(token.position + 1);
-        let needed = token.position / layout.block_size + 1;
-        assert!(token.block_table[..needed].iter().all(|&block| (block as usize) < num_blocks));
+    let (mut tokens, mut cost) = (0usize, 0usize);
+    let mut plan = Plan::new(layer);
+    for sequence in (0..sequences).map(&sequence_at) {
+        let end = sequence.first_position + sequence.tokens;
+        let table = &sequence.block_table[..end.div_ceil(layout.block_size)];
+        assert!(table.iter().all(|&block| (block as usize) < num_blocks));
+        tokens += sequence.tokens;
+        let seen = seen_from(end.saturating_sub(1), window).len();
+        cost = cost.saturating_add(2 * seen * sequence.tokens * heads * head_dim);
     }
-    let out = Share::new(out);
-    let per_kv_head = heads / kv_heads;
-    let item_cost = 2 * per_kv_head * head_dim * positions.div_ceil(tokens);
-    pool.split(tokens * kv_heads, 1, item_cost, |items| {
-        for item in items {
-            let (token, kv_head) = (item / kv_heads, item % kv_heads);
-            let AttentionToken { position, block_table } = token_at(token);
-            let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
-            for head in (0..per_kv_head).step_by(MAX_GROUP) {
-                let group = MAX_GROUP.min(per_kv_head - head);
-                let start = (token * heads + kv_head * per_kv_head + head) * head_dim;
-                // SAFETY: each (token, kv head) is in one thread's share only.
-                let out = unsafe { out.slice(start, group * head_dim) };
-                let query = Query {
-                    q: &q[start..start + group * head_dim],
-                    keys: blocks[layout.key_offset(layer, kv_head)..].as_ptr(),
-                    layout: *layout,
-                    block_table,
-                    first,
-                    end: position + 1,
-                    scale,
-                    group,
-                };
-                match layout.dtype {
-                    DType::F32 => dispatch!(level, attend::<_, F32>(query: Query<'_>, out: &mut [f32])),
-                    DType::F16 => dispatch!(level, attend::<_, F16>(query: Query<'_>, out: &mut [f32])),
-                    DType::BF16 => dispatch!(level, attend::<_, Bf16>(query: Query<'_>, out: &mut [f32])),
-                    other => panic!("KV is kept in plain types, not {other}"),
-                }
-            }
+    assert!(q.len() == tokens * heads * head_dim && out.len() == q.len());
+    plan.decide(pool.threads(), sequences, &sequence_at, tokens, scratch.len());
+
+    let (next, threads) = (AtomicUsize::new(0), pool.threads());
+    let (shared_out, shared_parts) = (Share::new(out), Share::new(scratch));
+    let operands = Operands { plan: &plan, level, blocks, q, out: shared_out, parts: shared_parts };
+    // One share a thread, each of which takes items until none is left.
+    pool.split(threads, 1, cost.div_ceil(threads), |_| {
+        let mut work = Workspace::new();
+        let mut cursor = Cursor::default();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = cursor.advance(&plan, number, sequences, &sequence_at) else { return };
+            operands.compute(&item, &mut work);
         }
     });
+    if plan.parts_per_row > 0 {
+        let cost = 2 * plan.parts_per_row * head_dim * heads;
+        pool.split(tokens, 1, cost, |rows| operands.merge_tokens(rows, sequences, &sequence_at));
+    }
 }
 
-/// The query heads of one token that share a KV head.
-#[derive(Clone, Copy)]
-struct Query<'a> {
-    /// `[group, head_dim]`
+/// How the batch is cut into items.
+struct Plan<'a> {
+    layer: AttentionLayer<'a>,
+    /// Query heads of a tile: those that share a KV head, unless they are very many.
+    tile_heads: usize,
+    /// Tiles that the query heads of one KV head make.
+    tiles_per_kv_head: usize,
+    tile_tokens: usize,
+    /// Room for so many segments' parts for each row, where segments are items of their own; otherwise 0.
+    parts_per_row: usize,
+}
+
+impl<'a> Plan<'a> {
+    fn new(layer: AttentionLayer<'a>) -> Self {
+        let sharing = layer.heads / layer.layout.num_kv_heads;
+        let rows = rows_max(layer.layout.head_dim);
+        assert!(rows > 0, "a head of {} elements is beyond what attention can hold", layer.layout.head_dim);
+        let tile_heads = sharing.min(rows);
+        Self {
+            layer,
+            tile_heads,
+            tiles_per_kv_head: sharing.div_ceil(tile_heads),
+            tile_tokens: (rows / tile_heads).max(1),
+            parts_per_row: 0,
+        }
+    }
+
+    /// Cuts segments off too if there are few tiles, and room for the parts.
+    fn decide<'s>(
+        &mut self,
+        threads: usize,
+        sequences: usize,
+        sequence_at: &impl Fn(usize) -> AttentionSequence<'s>,
+        tokens: usize,
+        room: usize,
+    ) {
+        let (mut tiles, mut parts) = (0, 0);
+        for sequence in (0..sequences).map(sequence_at) {
+            tiles += self.items_of(&sequence);
+            let last = (sequence.first_position + sequence.tokens).saturating_sub(1);
+            // A window that is not aligned touches one segment more than the last token's own may.
+            let window = self.layer.window.map_or(usize::MAX, |window| window.div_ceil(SEGMENT) + 1);
+            parts = parts.max(window.min(last / SEGMENT + 1));
+        }
+        let row = parts * (self.layer.layout.head_dim + PART_HEAD);
+        let fits = tokens.saturating_mul(self.layer.heads).saturating_mul(row) <= room;
+        if threads > 1 && tiles < TILES_A_THREAD * threads && parts > 1 && fits {
+            self.parts_per_row = parts;
+        }
+    }
+
+    /// Positions that a tile of tokens sees.
+    fn seen_by(&self, sequence: &AttentionSequence<'_>, tile: usize) -> Range<usize> {
+        let first = sequence.first_position + tile * self.tile_tokens;
+        let end = (first + self.tile_tokens).min(sequence.first_position + sequence.tokens);
+        seen_from(first, self.layer.window).start..end
+    }
+
+    /// Items that each head tile of the sequence makes.
+    fn items_per_head(&self, sequence: &AttentionSequence<'_>) -> usize {
+        let tiles = sequence.tokens.div_ceil(self.tile_tokens);
+        match self.parts_per_row {
+            0 => tiles,
+            _ => (0..tiles).map(|tile| segments_of(&self.seen_by(sequence, tile)).len()).sum(),
+        }
+    }
+
+    fn items_of(&self, sequence: &AttentionSequence<'_>) -> usize {
+        self.items_per_head(sequence) * self.layer.layout.num_kv_heads * self.tiles_per_kv_head
+    }
+}
+
+/// One piece of work.
+struct Item<'a> {
+    sequence: AttentionSequence<'a>,
+    /// Row of the sequence's first token.
+    first_row: usize,
+    kv_head: usize,
+    /// Which of the KV head's tiles of query heads.
+    head_tile: usize,
+    token_tile: usize,
+    /// All that the tile sees, or one.
+    segments: Range<usize>,
+}
+
+/// Finds items by their numbers, which only ever grow.
+#[derive(Default)]
+struct Cursor {
+    sequence: usize,
+    first_item: usize,
+    first_row: usize,
+}
+
+impl Cursor {
+    fn advance<'s>(
+        &mut self,
+        plan: &Plan<'_>,
+        number: usize,
+        sequences: usize,
+        sequence_at: &impl Fn(usize) -> AttentionSequence<'s>,
+    ) -> Option<Item<'s>> {
+        let sequence = loop {
+            if self.sequence == sequences {
+                return None;
+            }
+            let sequence = sequence_at(self.sequence);
+            let items = plan.items_of(&sequence);
+            if number < self.first_item + items {
+                break sequence;
+            }
+            self.sequence += 1;
+            self.first_item += items;
+            self.first_row += sequence.tokens;
+        };
+        let per_head = plan.items_per_head(&sequence);
+        let (head, mut left) = ((number - self.first_item) / per_head, (number - self.first_item) % per_head);
+        // Later tokens see more, so their tiles come first.
+        let mut token_tile = sequence.tokens.div_ceil(plan.tile_tokens) - 1;
+        let mut segments = segments_of(&plan.seen_by(&sequence, token_tile));
+        if plan.parts_per_row == 0 {
+            token_tile -= left;
+            segments = segments_of(&plan.seen_by(&sequence, token_tile));
+        } else {
+            while left >= segments.len() {
+                left -= segments.len();
+                token_tile -= 1;
+                segments = segments_of(&plan.seen_by(&sequence, token_tile));
+            }
+            let segment = segments.start + left;
+            segments = segment..segment + 1;
+        }
+        Some(Item {
+            sequence,
+            first_row: self.first_row,
+            kv_head: head / plan.tiles_per_kv_head,
+            head_tile: head % plan.tiles_per_kv_head,
+            token_tile,
+            segments,
+        })
+    }
+}
+
+/// What all items read and write.
+struct Operands<'a> {
+    plan: &'a Plan<'a>,
+    level: Level,
+    blocks: &'a [u8],
     q: &'a [f32],
-    /// Keys of this layer and head in block 0.
-    keys: *const u8,
-    layout: KvLayout,
-    block_table: &'a [u32],
-    /// Positions `first .. end` are seen.
-    first: usize,
-    end: usize,
-    scale: f32,
-    group: usize,
+    out: Share<'a, f32>,
+    /// `[row, part, PART_HEAD + head_dim]`
+    parts: Share<'a, f32>,
 }
 
-/// # Safety
-/// All blocks that the positions lie in are readable through `query.keys`; the level's instructions exist.
-#[inline(always)]
-unsafe fn attend<S: Simd, E: Element>(query: Query<'_>, out: &mut [f32]) {
-    let head_dim = query.layout.head_dim;
-    let mut greatest = [f32::NEG_INFINITY; MAX_GROUP];
-    let mut total = [0.0f32; MAX_GROUP];
-    // Becomes NaN with the first score that is not finite: an overflow must show, and the softmax would hide it.
-    let mut poison = [0.0f32; MAX_GROUP];
-    let mut weights = [[0.0f32; RUN]; MAX_GROUP];
-    let mut keys = [std::ptr::null::<u8>(); RUN];
-    out.fill(0.0);
-    let mut position = query.first;
-    while position < query.end {
-        let run_end = ((position / RUN + 1) * RUN).min(query.end);
-        let count = run_end - position;
-        for (i, key) in keys[..count].iter_mut().enumerate() {
-            *key = key_of(&query, position + i);
+impl<'a> Operands<'a> {
+    fn compute(&self, item: &Item<'_>, work: &mut Workspace) {
+        let plan = self.plan;
+        let AttentionLayer { layout, layer, heads, scale, window } = plan.layer;
+        let head_dim = layout.head_dim;
+        let sharing = heads / layout.num_kv_heads;
+        let first_head = item.kv_head * sharing + item.head_tile * plan.tile_heads;
+        let first_token = item.token_tile * plan.tile_tokens;
+        let first = (item.first_row + first_token) * heads + first_head;
+        let tile = Tile {
+            layout: *layout,
+            keys: self.blocks[layout.key_offset(layer, item.kv_head)..].as_ptr(),
+            block_table: item.sequence.block_table,
+            queries: self.q[first * head_dim..].as_ptr(),
+            token_stride: heads * head_dim,
+            heads: plan.tile_heads.min(sharing - item.head_tile * plan.tile_heads),
+            first_position: item.sequence.first_position + first_token,
+            tokens: plan.tile_tokens.min(item.sequence.tokens - first_token),
+            window,
+            scale,
+        };
+        let rows = tile.rows();
+        let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
+        let mut seen = [Seen::NOTHING; ROWS];
+        for row in 0..rows {
+            let (token, head) = (row / tile.heads, row % tile.heads);
+            let at = first + token * heads + head;
+            sums[row] = match self.part_of(tile.first_position + token, &item.segments) {
+                // SAFETY: no two items have a row in common.
+                _ if plan.parts_per_row == 0 => unsafe { self.out.slice(at * head_dim, head_dim) }.as_mut_ptr(),
+                // SAFETY: no two items have a row's segment in common.
+                Some(part) => unsafe { &mut self.part(at, part)[PART_HEAD..] }.as_mut_ptr(),
+                None => std::ptr::null_mut(),
+            };
         }
-        for head in 0..query.group {
-            let q = &query.q[head * head_dim..(head + 1) * head_dim];
-            // SAFETY: `keys` point at readable slots, by the caller's promise.
-            unsafe {
-                let weights = &mut weights[head];
-                for i in 0..count {
-                    weights[i] = dot::<S, E>(q, keys[i].cast()) * query.scale;
-                    poison[head] += weights[i] * 0.0;
-                }
-                // Lanes beyond the run weigh nothing.
-                weights[count..count.next_multiple_of(LANES)].fill(f32::NEG_INFINITY);
-                let correction = softmax_run::<S>(weights, count, &mut greatest[head], &mut total[head]);
-                if correction != 1.0 {
-                    for out in &mut out[head * head_dim..(head + 1) * head_dim] {
-                        *out *= correction;
-                    }
-                }
-            }
-        }
-        // SAFETY: values lie `value_offset` behind their keys in the same block.
-        unsafe { add_values::<S, E>(&query, &keys[..count], &weights, out) };
-        position = run_end;
-    }
-    for head in 0..query.group {
-        let inverse = 1.0 / total[head] + poison[head];
-        for out in &mut out[head * head_dim..(head + 1) * head_dim] {
-            *out *= inverse;
-        }
-    }
-}
-
-#[inline(always)]
-fn key_of(query: &Query<'_>, position: usize) -> *const u8 {
-    let layout = &query.layout;
-    let block = query.block_table[position / layout.block_size] as usize;
-    let slot = position % layout.block_size * layout.head_dim * layout.dtype.block_bytes();
-    query.keys.wrapping_add(block * layout.block_bytes() + slot)
-}
-
-/// # Safety
-/// `q.len()` elements are readable at `key`; the level's instructions exist.
-#[inline(always)]
-unsafe fn dot<S: Simd, E: Element>(q: &[f32], key: *const E::Bits) -> f32 {
-    let whole = q.len() / LANES * LANES;
-    // SAFETY: whole vectors end at `whole <= q.len()`; the tail is loaded element by element.
-    unsafe {
-        let mut sum = S::splat(0.0);
-        for d in (0..whole).step_by(LANES) {
-            sum = S::fma(E::load::<S>(key.add(d)), S::load(q.as_ptr().add(d)), sum);
-        }
-        let rest = q.len() - whole;
-        if rest > 0 {
-            let q = load_part::<S, F32>(q.as_ptr().add(whole), rest);
-            sum = S::fma(load_part::<S, E>(key.add(whole), rest), q, sum);
-        }
-        S::sum(sum)
-    }
-}
-
-/// Turns the run's scores into weights relative to the greatest score so far, and returns the factor by which what was
-/// summed before must shrink.
-///
-/// # Safety
-/// The level's instructions exist.
-#[inline(always)]
-unsafe fn softmax_run<S: Simd>(scores: &mut [f32; RUN], count: usize, greatest: &mut f32, total: &mut f32) -> f32 {
-    let padded = count.next_multiple_of(LANES);
-    // SAFETY: `padded <= RUN`, which is a multiple of LANES.
-    unsafe {
-        let mut high = S::splat(f32::NEG_INFINITY);
-        for i in (0..padded).step_by(LANES) {
-            high = S::max(high, S::load(scores.as_ptr().add(i)));
-        }
-        let before = *greatest;
-        *greatest = before.max(S::max_lane(high));
-        let shift = S::splat(-*greatest);
-        let mut sum = S::splat(0.0);
-        for i in (0..padded).step_by(LANES) {
-            let at = scores.as_mut_ptr().add(i);
-            let weight = exp::<S>(S::add(S::load(at), shift));
-            // Lanes beyond the run are e^-87, not 0; drop them.
-            let weight = if i + LANES > count { keep::<S>(weight, count - i) } else { weight };
-            S::store(weight, at);
-            sum = S::add(sum, weight);
-        }
-        let correction = if before == *greatest { 1.0 } else { one_exp::<S>(before - *greatest) };
-        *total = *total * correction + S::sum(sum);
-        if before == f32::NEG_INFINITY { 1.0 } else { correction }
-    }
-}
-
-/// # Safety
-/// The level's instructions exist; `count <= LANES`.
-#[inline(always)]
-unsafe fn keep<S: Simd>(v: S::V, count: usize) -> S::V {
-    let mut lanes = [0.0f32; LANES];
-    // SAFETY: `lanes` has room for a vector.
-    unsafe {
-        store_part::<S>(v, lanes.as_mut_ptr(), count);
-        S::load(lanes.as_ptr())
-    }
-}
-
-/// # Safety
-/// The level's instructions exist.
-#[inline(always)]
-unsafe fn one_exp<S: Simd>(x: f32) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    // SAFETY: `lanes` has room for a vector.
-    unsafe { S::store(exp::<S>(S::splat(x)), lanes.as_mut_ptr()) };
-    lanes[0]
-}
-
-/// `out[head] += sum over the run of weights[head][i] * value[i]`, each value read once for all heads of the group.
-///
-/// # Safety
-/// The values behind `keys` are readable; the level's instructions exist.
-#[inline(always)]
-unsafe fn add_values<S: Simd, E: Element>(
-    query: &Query<'_>,
-    keys: &[*const u8],
-    weights: &[[f32; RUN]; MAX_GROUP],
-    out: &mut [f32],
-) {
-    let head_dim = query.layout.head_dim;
-    let offset = query.layout.value_offset();
-    for d in (0..head_dim).step_by(LANES) {
-        let count = LANES.min(head_dim - d);
-        // SAFETY: lanes `d .. d + count` of each value and of each output row are within `head_dim`.
-        unsafe {
-            let mut sums = [S::splat(0.0); MAX_GROUP];
-            for head in 0..query.group {
-                sums[head] = load_part_or_all::<S, F32>(out.as_ptr().add(head * head_dim + d), count);
-            }
-            for (i, key) in keys.iter().enumerate() {
-                let value = key.add(offset).cast::<E::Bits>().add(d);
-                let value = load_part_or_all::<S, E>(value, count);
-                for head in 0..query.group {
-                    sums[head] = S::fma(S::splat(weights[head][i]), value, sums[head]);
+        let finished = plan.parts_per_row == 0;
+        let mut outcome = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
+        // SAFETY: the operands have been checked: queries and outcome are as long as the tile has rows, and the block table
+        // names blocks of the pool.
+        unsafe { attend(self.level, &tile, item.segments.clone(), finished, work, &mut outcome) };
+        if !finished {
+            for row in 0..rows {
+                let (token, head) = (row / tile.heads, row % tile.heads);
+                if let Some(part) = self.part_of(tile.first_position + token, &item.segments) {
+                    // SAFETY: as above; the sums behind the head are not touched.
+                    let part = unsafe { self.part(first + token * heads + head, part) };
+                    (part[0], part[1]) = (seen[row].greatest, seen[row].total);
                 }
             }
-            for head in 0..query.group {
-                let to = out.as_mut_ptr().add(head * head_dim + d);
-                if count == LANES { S::store(sums[head], to) } else { store_part::<S>(sums[head], to, count) }
+        }
+    }
+
+    /// Which of its parts the token at `position` gets from the first of `segments`, if it sees any of it.
+    fn part_of(&self, position: usize, segments: &Range<usize>) -> Option<usize> {
+        let own = segments_of(&seen_from(position, self.plan.layer.window));
+        own.contains(&segments.start).then(|| segments.start - own.start)
+    }
+
+    /// # Safety
+    /// Nothing else reads or writes this part while it is in use.
+    unsafe fn part(&self, row: usize, part: usize) -> &'a mut [f32] {
+        let len = PART_HEAD + self.plan.layer.layout.head_dim;
+        // SAFETY: the caller's promise.
+        unsafe { self.parts.slice((row * self.plan.parts_per_row + part) * len, len) }
+    }
+
+    /// Merges the parts of the tokens in `tokens`, once all of them are there.
+    fn merge_tokens<'s>(
+        &self,
+        tokens: Range<usize>,
+        sequences: usize,
+        sequence_at: &impl Fn(usize) -> AttentionSequence<'s>,
+    ) {
+        let AttentionLayer { layout, heads, window, .. } = self.plan.layer;
+        let mut first_token = 0;
+        for sequence in (0..sequences).map(sequence_at) {
+            let own = first_token..first_token + sequence.tokens;
+            for token in own.start.max(tokens.start)..own.end.min(tokens.end) {
+                let parts = segments_of(&seen_from(sequence.first_position + token - own.start, window)).len();
+                for row in token * heads..(token + 1) * heads {
+                    // SAFETY: each token is in one share only, and all parts have been written.
+                    let out = unsafe { self.out.slice(row * layout.head_dim, layout.head_dim) };
+                    // SAFETY: as above.
+                    let part = |part| &*unsafe { self.part(row, part) };
+                    merge_row(self.level, parts, part, out);
+                }
             }
+            first_token = own.end;
         }
     }
 }
 
-/// # Safety
-/// `count <= LANES` elements are readable at `from`; the level's instructions exist.
-#[inline(always)]
-unsafe fn load_part_or_all<S: Simd, E: Element>(from: *const E::Bits, count: usize) -> S::V {
-    // SAFETY: the caller's promise.
-    unsafe { if count == LANES { E::load::<S>(from) } else { load_part::<S, E>(from, count) } }
+/// What one thread would have merged on its way through all segments, in the same order.
+fn merge_row<'a>(level: Level, parts: usize, part: impl Fn(usize) -> &'a [f32], out: &mut [f32]) {
+    let (sums, count) = (out.as_mut_ptr(), out.len());
+    let seen = |part: &[f32]| Seen { greatest: part[0], total: part[1] };
+    let first = part(0);
+    out.copy_from_slice(&first[PART_HEAD..]);
+    let into = &mut seen(first);
+    for other in (1..parts).map(part) {
+        // SAFETY: a part has as many sums as `out`.
+        unsafe { merge(level, into, sums, seen(other), other[PART_HEAD..].as_ptr(), count) };
+    }
+    // SAFETY: `sums` are those of `out`.
+    unsafe { finish(level, into, sums, count) };
 }

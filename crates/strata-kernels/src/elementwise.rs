@@ -1,9 +1,9 @@
 //! Operations that treat each element by itself: activations, residual sums, scaling.
 
-use crate::Level;
 use crate::pool::Pool;
 use crate::share::Share;
 use crate::simd::{F32, LANES, Simd, dispatch, exp, load_part, store_part};
+use crate::{Level, Matrix};
 
 /// The function between the two products of a feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,17 +62,57 @@ pub(crate) unsafe fn gate_piece(level: Level, activation: Activation, gate: *mut
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn add_scaled(sum: &mut [f32], branch: &[f32], scale: f32) {
+pub fn add_scaled(pool: &Pool, level: Level, sum: &mut [f32], branch: &[f32], scale: f32) {
     assert_eq!(sum.len(), branch.len());
-    for (sum, branch) in sum.iter_mut().zip(branch) {
-        *sum += branch * scale;
-    }
+    let count = sum.len();
+    let sum = Share::new(sum);
+    pool.split(count, GRANULE, 1, |range| {
+        // SAFETY: ranges of a split are disjoint.
+        let sum = unsafe { sum.slice(range.start, range.len()) };
+        let branch = &branch[range];
+        dispatch!(level, add_kernel::<_>(sum: &mut [f32], branch: &[f32], scale: f32));
+    });
+}
+
+/// `out[row] = matrix[row_at(row)] * multiplier`, for each row of `matrix.cols()` elements.
+///
+/// # Panics
+/// If the matrix has no such row, or `out` is no whole number of rows.
+pub fn gather_rows(
+    pool: &Pool,
+    matrix: Matrix<'_>,
+    row_at: impl Fn(usize) -> usize + Sync,
+    multiplier: f32,
+    out: &mut [f32],
+) {
+    let cols = matrix.cols();
+    assert!(out.len().is_multiple_of(cols));
+    let rows = out.len() / cols;
+    let out = Share::new(out);
+    pool.split(rows, 1, 2 * cols, |range| {
+        for row in range {
+            // SAFETY: each row is in one thread's share only.
+            let out = unsafe { out.slice(row * cols, cols) };
+            matrix.widen_row(row_at(row), out);
+            scale(out, multiplier);
+        }
+    });
 }
 
 /// `x[i] *= scale`.
 pub fn scale(x: &mut [f32], scale: f32) {
     if scale != 1.0 {
         x.iter_mut().for_each(|x| *x *= scale);
+    }
+}
+
+/// # Safety
+/// None: it is compiled under a level's instructions, which the compiler then uses.
+#[inline(always)]
+unsafe fn add_kernel<S: Simd>(sum: &mut [f32], branch: &[f32], scale: f32) {
+    let _: Option<S> = None;
+    for (sum, branch) in sum.iter_mut().zip(branch) {
+        *sum += branch * scale;
     }
 }
 

@@ -7,11 +7,12 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 mod amx;
-#[expect(clippy::needless_range_loop, reason = "heads index several arrays alike")]
+#[expect(clippy::needless_range_loop, reason = "rows and lanes index several arrays alike")]
 mod attention;
 mod cache;
 mod dtype;
 mod elementwise;
+mod kv;
 mod level;
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
 mod matmul;
@@ -23,11 +24,13 @@ mod quantized;
 mod rope;
 mod share;
 mod simd;
+mod store_kv;
 
 pub use activations::Activations;
-pub use attention::{AttentionToken, KvLayout, RUN, attention, write_kv};
+pub use attention::{AttentionLayer, AttentionSequence, RUN, SEGMENT, attention, attention_scratch};
 pub use dtype::DType;
-pub use elementwise::{Activation, add_scaled, gated_activation, scale};
+pub use elementwise::{Activation, add_scaled, gated_activation, gather_rows, scale};
+pub use kv::{KvDType, KvLayout};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::{Product, matmul, matmul_gated};
 pub use matrix::Matrix;
@@ -35,6 +38,7 @@ pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
 pub use probe::{Unit, peak, read_bandwidth};
 pub use quantized::{dequantize, quantize};
-pub use rope::rope;
+pub use rope::{RopeStyle, rope};
+pub use store_kv::{Rotation, rotate_and_store};
 
 pub(crate) use share::Share;

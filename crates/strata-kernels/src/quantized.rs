@@ -8,15 +8,18 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+#[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
 mod avx2;
 mod dequantize;
 mod fields;
 mod formats;
 mod header;
-mod lanes;
 mod portable;
 mod product;
 mod quantize;
+mod small;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
 #[cfg(target_arch = "x86_64")]

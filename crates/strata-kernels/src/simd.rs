@@ -3,7 +3,7 @@
 //! A kernel is written once, generic over [`Simd`] and `#[inline(always)]`, and [`dispatch!`] compiles it under the
 //! features of each level. Lanes are added up as `i + (i + 8)`, then `+ 4`, `+ 2`, `+ 1`, at every level.
 
-use half::{bf16, f16};
+use half::f16;
 
 /// Lanes of a vector, at every level.
 pub(crate) const LANES: usize = 16;
@@ -44,7 +44,6 @@ pub(crate) unsafe trait Simd: Copy {
 pub(crate) unsafe trait Element: Copy {
     type Bits: Copy + Default;
     unsafe fn load<S: Simd>(from: *const Self::Bits) -> S::V;
-    fn from_f32(value: f32) -> Self::Bits;
 }
 
 #[derive(Clone, Copy)]
@@ -62,9 +61,6 @@ unsafe impl Element for F32 {
         // SAFETY: the caller's promise.
         unsafe { S::load(from) }
     }
-    fn from_f32(value: f32) -> f32 {
-        value
-    }
 }
 
 // SAFETY: forwards to the level's own load.
@@ -75,9 +71,6 @@ unsafe impl Element for F16 {
         // SAFETY: the caller's promise.
         unsafe { S::load_f16(from) }
     }
-    fn from_f32(value: f32) -> u16 {
-        f16::from_f32(value).to_bits()
-    }
 }
 
 // SAFETY: forwards to the level's own load.
@@ -87,9 +80,6 @@ unsafe impl Element for Bf16 {
     unsafe fn load<S: Simd>(from: *const u16) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::load_bf16(from) }
-    }
-    fn from_f32(value: f32) -> u16 {
-        bf16::from_f32(value).to_bits()
     }
 }
 

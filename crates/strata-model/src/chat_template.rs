@@ -36,10 +36,11 @@ const MAX_RECURSION: usize = 200;
 /// Why there is no prompt.
 #[derive(Debug, ThisError)]
 pub enum TemplateError {
-    /// Neither `chat_template.jinja` nor `chat_template` in `tokenizer_config.json`.
+    /// Neither `chat_template.jinja` nor `chat_template` in `tokenizer_config.json`, nor `tokenizer.chat_template` in a
+    /// GGUF file.
     #[error(
-        "the model in {} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); \
-         send a plain prompt to /v1/completions instead",
+        "the model in {} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
+         tokenizer.chat_template in a GGUF file); send a plain prompt to /v1/completions instead",
         dir.display()
     )]
     Missing {
@@ -169,7 +170,7 @@ impl ChatTemplate {
         Self::with_tool_template(source, None, special_tokens)
     }
 
-    fn with_tool_template(
+    pub(crate) fn with_tool_template(
         source: &str,
         tool_source: Option<&str>,
         special_tokens: SpecialTokens,

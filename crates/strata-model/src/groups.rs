@@ -40,7 +40,8 @@ pub fn group_specs(config: &ModelConfig) -> Vec<GroupSpec> {
     groups
 }
 
-const EMBEDDING_TENSOR: &str = "model.embed_tokens.weight";
+/// The embedding's tensor.
+pub const EMBEDDING_TENSOR: &str = "model.embed_tokens.weight";
 
 /// The head's tensor, where it is not the embedding.
 pub const HEAD_TENSOR: &str = "lm_head.weight";

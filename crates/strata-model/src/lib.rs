@@ -8,6 +8,7 @@ mod bounded_file;
 pub mod chat_template;
 pub mod config;
 pub mod generation_config;
+pub mod gguf;
 pub mod groups;
 mod model;
 pub mod presets;

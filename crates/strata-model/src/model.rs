@@ -2,8 +2,9 @@
 
 use strata_device::{Arena, ArenaFull, CpuDevice, Frame, KvPool};
 use strata_kernels::{
-    Activations, AttentionToken, DType, KvLayout, Level, Matrix, Pool, Product, add_scaled, attention, matmul,
-    matmul_gated, rms_norm, rms_norm_heads, rope, scale, write_kv,
+    Activations, AttentionLayer, AttentionSequence, KvDType, KvLayout, Level, Matrix, Pool, Product, Rotation,
+    add_scaled, attention, attention_scratch, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads,
+    rotate_and_store, scale,
 };
 use strata_weights::{GroupGuard, WeightError, WeightSource};
 use thiserror::Error;
@@ -56,7 +57,7 @@ impl Model {
     }
 
     /// How a KV block of this model lies in memory.
-    pub fn kv_layout(config: &ModelConfig, block_size: usize, dtype: DType) -> KvLayout {
+    pub fn kv_layout(config: &ModelConfig, block_size: usize, dtype: KvDType) -> KvLayout {
         KvLayout {
             num_layers: config.num_layers,
             num_kv_heads: config.num_kv_heads,
@@ -75,6 +76,7 @@ impl Model {
             config.hidden_size * rows,
             config.vocab_size * rows,
             norm_scratch(config),
+            parts_scratch(config),
             product_scratch(config, max_tokens, threads),
         ];
         per_pass.sum::<usize>() + others.iter().map(|&len| Arena::bytes_of_f32(len)).sum::<usize>()
@@ -175,6 +177,11 @@ fn norm_scratch(config: &ModelConfig) -> usize {
     config.hidden_size.max(config.head_dim)
 }
 
+/// For the parts of long contexts that threads attend to at a time.
+fn parts_scratch(config: &ModelConfig) -> usize {
+    attention_scratch(config.num_heads, config.head_dim, config.context())
+}
+
 /// What the widest product of a pass needs.
 fn product_scratch(config: &ModelConfig, tokens: usize, threads: usize) -> usize {
     let widths = Widths::new(config);
@@ -196,6 +203,8 @@ struct Scratch<'a> {
     sin: &'a mut [f32],
     /// A norm's weights, widened.
     norm: &'a mut [f32],
+    /// See [`attention_scratch`].
+    parts: &'a mut [f32],
     /// What a product needs beside its operands.
     product: &'a mut [f32],
 }
@@ -217,6 +226,7 @@ impl<'a> Scratch<'a> {
             cos: next()?,
             sin: next()?,
             norm: frame.take_f32(norm_scratch(config))?,
+            parts: frame.take_f32(parts_scratch(config))?,
             product: frame.take_f32(product_scratch(config, tokens, threads))?,
         })
     }
@@ -235,11 +245,13 @@ struct Pass<'a> {
 impl Pass<'_> {
     fn embed(&mut self, guard: &GroupGuard<'_>) {
         let embedding = Tensors::new(guard).matrix();
-        let tokens = self.batch.iter().flat_map(|sequence| sequence.tokens);
-        for (out, &token) in self.scratch.hidden.chunks_exact_mut(self.config.hidden_size).zip(tokens) {
-            embedding.widen_row(token as usize, out);
-            scale(out, self.config.embedding_multiplier);
-        }
+        let (rows, batch) = (self.rows, self.batch);
+        let token_at = |row: usize| {
+            let (sequence, position) = rows[row];
+            let sequence = &batch[sequence as usize];
+            sequence.tokens[position as usize - sequence.first_position] as usize
+        };
+        gather_rows(self.pool, embedding, token_at, self.config.embedding_multiplier, self.scratch.hidden);
     }
 
     fn turn(&mut self, table: &RopeTable) {
@@ -257,7 +269,7 @@ impl Pass<'_> {
     }
 
     fn attend(&mut self, guard: &GroupGuard<'_>, kv: &mut KvPool, layer: usize) {
-        let (config, pool, level, rows, batch) = (self.config, self.pool, self.level, self.rows, self.batch);
+        let (config, pool, level, batch) = (self.config, self.pool, self.level, self.batch);
         let mut tensors = Tensors::new(guard);
         let s = &mut self.scratch;
         norm(pool, level, config, s.hidden, tensors.matrix(), s.norm, s.normed);
@@ -271,26 +283,25 @@ impl Pass<'_> {
                 rms_norm_heads(pool, level, heads, weight, config.rms_norm_eps);
             }
         }
-        let token_at = |row: usize| {
-            let (sequence, position) = rows[row];
-            AttentionToken { position: position as usize, block_table: batch[sequence as usize].block_table }
+        let sequence_at = |index: usize| {
+            let BatchSequence { first_position, tokens, block_table, .. } = batch[index];
+            AttentionSequence { first_position, tokens: tokens.len(), block_table }
         };
         let layout = *kv.layout();
-        let (q_width, kv_width, half) =
-            (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, config.head_dim / 2);
-        for row in 0..rows.len() {
-            let (cos, sin) = (&s.cos[row * half..(row + 1) * half], &s.sin[row * half..(row + 1) * half]);
-            rope(&mut s.q[row * q_width..(row + 1) * q_width], cos, sin);
-            let (k, v) = (&mut s.k[row * kv_width..(row + 1) * kv_width], &s.v[row * kv_width..(row + 1) * kv_width]);
-            rope(k, cos, sin);
-            write_kv(&layout, kv.blocks_mut(), layer, token_at(row), k, v);
-        }
-        let window = config.sliding_windows[layer];
-        let scale = config.attention_scale;
-        attention(pool, level, &layout, kv.blocks(), layer, rows.len(), token_at, s.q, scale, window, s.attended);
+        let rotation = Rotation { style: config.rope.style, cos: s.cos, sin: s.sin };
+        let (blocks, count) = (kv.blocks_mut(), batch.len());
+        rotate_and_store(pool, level, &layout, blocks, layer, count, sequence_at, rotation, s.q, s.k, s.v);
+        let operands = AttentionLayer {
+            layout: &layout,
+            layer,
+            heads: config.num_heads,
+            scale: config.attention_scale,
+            window: config.sliding_windows[layer],
+        };
+        attention(pool, level, operands, kv.blocks(), count, sequence_at, s.q, s.parts, s.attended);
         let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product);
         matmul(pool, level, &mut x, &mut [tensors.product(config.output_bias, s.branch)]);
-        add_scaled(s.hidden, s.branch, config.residual_multiplier);
+        add_scaled(pool, level, s.hidden, s.branch, config.residual_multiplier);
     }
 
     fn feed_forward(&mut self, guard: &GroupGuard<'_>) {
@@ -303,7 +314,7 @@ impl Pass<'_> {
         matmul_gated(pool, level, config.activation, &mut x, gate, up);
         let mut x = Activations::new(s.gate, config.intermediate_size, s.product);
         matmul(pool, level, &mut x, &mut [tensors.product(config.mlp_bias, s.branch)]);
-        add_scaled(s.hidden, s.branch, config.residual_multiplier);
+        add_scaled(pool, level, s.hidden, s.branch, config.residual_multiplier);
     }
 
     fn head(

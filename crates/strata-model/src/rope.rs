@@ -27,6 +27,9 @@ impl RopeTable {
     /// The table of heads with `head_dim` elements.
     pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
         let mut frequencies = frequencies(config.theta as f32, head_dim);
+        for (frequency, factor) in frequencies.iter_mut().zip(config.factors.iter().flatten()) {
+            *frequency /= factor;
+        }
         let (mut magnitude, mut dynamic) = (1.0, None);
         match &config.scaling {
             RopeScaling::Default => {}
@@ -48,7 +51,8 @@ impl RopeTable {
                     high += 0.001;
                 }
                 for (i, frequency) in frequencies.iter_mut().enumerate() {
-                    let stretched = 1.0 / (*factor as f32 * power(config.theta as f32, i, head_dim));
+                    let own_factor = config.factors.as_ref().and_then(|factors| factors.get(i)).copied().unwrap_or(1.0);
+                    let stretched = 1.0 / (*factor as f32 * own_factor * power(config.theta as f32, i, head_dim));
                     let own = 1.0 - ((i as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
                     *frequency = stretched * (1.0 - own) + *frequency * own;
                 }
@@ -69,6 +73,14 @@ impl RopeTable {
             }
         }
         Self { theta: config.theta, head_dim, frequencies, magnitude, dynamic }
+    }
+
+    /// What the scaling divides each frequency by, `[head_dim / 2]`, for formats that say it so. For scalings that do not
+    /// depend on the length.
+    pub fn factors(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
+        let plain = frequencies(config.theta as f32, head_dim);
+        let scaled = Self::new(config, head_dim).frequencies;
+        plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled).collect()
     }
 
     /// Writes the cosines and sines of `position` in a sequence whose prompt has `prompt_len` tokens.

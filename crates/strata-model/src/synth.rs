@@ -1,8 +1,10 @@
 //! Models of random weights in any shape, so that tests and benchmarks need no download.
 //!
 //! What comes out is a Hugging Face directory like any other: `config.json`, safetensors, a tokenizer that can encode
-//! every text and decode every id, a chat template. The same seed gives the same bytes on every machine.
+//! every text and decode every id, a chat template; or all that in one GGUF file, whose matrices may be quantised. The
+//! same seed gives the same bytes on every machine.
 
+mod gguf;
 mod random;
 mod tokenizer;
 
@@ -18,7 +20,8 @@ use thiserror::Error;
 
 use crate::config::{ConfigError, ModelConfig};
 use crate::groups::group_specs;
-use random::{CHUNK_ELEMENTS, TensorStream};
+use gguf::GgufPlan;
+use random::TensorStream;
 
 /// Threads that make numbers; a third one writes them.
 const GENERATORS: usize = 2;
@@ -38,8 +41,10 @@ pub struct SynthSpec {
     pub dtype: Option<DType>,
     /// Chooses the weights.
     pub seed: u64,
-    /// Bytes of a shard, at most.
+    /// Bytes of a shard, at most. A GGUF file is one, however long.
     pub shard_bytes: u64,
+    /// Whether to write a GGUF file where safetensors would do; quantised types always need one.
+    pub gguf: bool,
 }
 
 /// What was made.
@@ -49,7 +54,7 @@ pub struct SynthReport {
     pub num_parameters: u64,
     /// Bytes of weights.
     pub weight_bytes: u64,
-    /// How they are stored.
+    /// How matrices are stored, those apart whose rows are not whole blocks.
     pub dtype: DType,
     /// The files, in the order in which they were written.
     pub files: Vec<PathBuf>,
@@ -81,6 +86,18 @@ pub enum SynthError {
         /// Bytes there are.
         free: u64,
     },
+    /// The model has something that GGUF files cannot say.
+    #[error("GGUF files have no words for {what}; choose another model, or a plain type without --gguf")]
+    NotInGguf {
+        /// What.
+        what: &'static str,
+    },
+    /// No encoder for a type.
+    #[error("models are not made in {dtype}; choose F32, F16, BF16, Q8_0, Q4_0 or Q4_K")]
+    NoEncoder {
+        /// The type.
+        dtype: DType,
+    },
     /// The vocabulary cannot hold the 256 bytes and the special tokens.
     #[error("vocab_size is {vocab_size}, but a byte-level tokenizer needs at least {needed}")]
     VocabularyTooSmall {
@@ -105,8 +122,17 @@ pub enum SynthError {
 pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<SynthReport, SynthError> {
     let (config_json, config, dtype) = resolve_config(spec)?;
     let tokenizer_files = tokenizer::tokenizer_files(&config)?;
-    let tensors = list_tensors(&config, dtype)?;
-    let weight_bytes = tensors.iter().filter_map(TensorMeta::bytes).sum();
+    let (tensors, plan) = match spec.gguf || !dtype.is_plain() {
+        true => {
+            let [(_, tokenizer), (_, tokenizer_config)] = &tokenizer_files;
+            (Vec::new(), Some(GgufPlan::new(&config, dtype, tokenizer, tokenizer_config)?))
+        }
+        false => (list_tensors(&config, dtype)?, None),
+    };
+    let weight_bytes = match &plan {
+        Some(plan) => plan.weight_bytes(),
+        None => tensors.iter().filter_map(TensorMeta::bytes).sum(),
+    };
 
     let existed = claim_directory(dir)?;
     let outcome = (|| {
@@ -115,7 +141,11 @@ pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u6
         if free < needed {
             return Err(SynthError::DiskTooSmall { dir: dir.to_owned(), needed, free });
         }
-        let mut files = write_weights(spec, dir, &tensors, weight_bytes, progress)?;
+        if let Some(plan) = &plan {
+            let files = plan.write(spec, &config, dir, progress)?;
+            return Ok(SynthReport { num_parameters: config.num_parameters(), weight_bytes, dtype, files });
+        }
+        let mut files = write_weights(spec, dir, &tensors, progress)?;
         let generation = json!({ "bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_ids });
         // The configuration last: a directory with config.json is a whole model.
         let rest =
@@ -153,10 +183,11 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
     }
     map.remove("dtype");
     let name = match dtype {
-        DType::F32 => "float32",
-        DType::F16 => "float16",
-        DType::BF16 => "bfloat16",
-        quantised => unreachable!("safetensors hold no {quantised}"),
+        DType::F32 => Some("float32"),
+        DType::F16 => Some("float16"),
+        DType::BF16 => Some("bfloat16"),
+        DType::Q8_0 | DType::Q4_0 | DType::Q4K => None,
+        dtype => return Err(SynthError::NoEncoder { dtype }),
     };
     map.insert("torch_dtype".to_owned(), json!(name));
     if given.eos_token_ids.is_empty() {
@@ -186,14 +217,41 @@ fn list_tensors(config: &ModelConfig, dtype: DType) -> Result<Vec<TensorMeta>, S
     Ok(tensors)
 }
 
-/// Generators make chunks by turns, so that the writer knows whose is next and order needs no sorting.
 fn write_weights(
     spec: &SynthSpec,
     dir: &Path,
     tensors: &[TensorMeta],
-    weight_bytes: u64,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PathBuf>, WeightError> {
+    let sources: Vec<_> = tensors.iter().map(|tensor| TensorStream::new(spec.seed, tensor)).collect();
+    let mut paths = Vec::new();
+    produce_chunks(tensors, &sources, progress, &mut |produce| {
+        paths = write_model(dir, tensors, spec.shard_bytes, produce)?;
+        Ok(())
+    })?;
+    Ok(paths)
+}
+
+/// A tensor's bytes, in chunks that can be made in any order.
+trait Chunks: Sync {
+    fn num_chunks(&self) -> u64;
+
+    /// Replaces `bytes` by chunk number `chunk`.
+    fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>);
+}
+
+/// What hands a tensor's bytes to a writer's sink.
+type Produce<'a> = dyn FnMut(usize, &mut Sink<'_>) -> Result<(), WeightError> + 'a;
+
+/// Calls `write` with what produces the tensors from their `sources`, which threads work at. Generators make chunks by
+/// turns, so that the writer knows whose is next and order needs no sorting.
+fn produce_chunks(
+    tensors: &[TensorMeta],
+    sources: &[impl Chunks],
+    progress: &mut dyn FnMut(u64, u64),
+    write: &mut dyn FnMut(&mut Produce<'_>) -> Result<(), WeightError>,
+) -> Result<(), WeightError> {
+    let weight_bytes = tensors.iter().filter_map(TensorMeta::bytes).sum();
     std::thread::scope(|scope| {
         let mut full: Vec<Receiver<Vec<u8>>> = Vec::new();
         let mut empty: Vec<SyncSender<Vec<u8>>> = Vec::new();
@@ -202,7 +260,7 @@ fn write_weights(
             let (empty_sender, empty_receiver) = sync_channel(CHUNKS_AHEAD + 2);
             full.push(full_receiver);
             empty.push(empty_sender);
-            scope.spawn(move || generate(spec.seed, tensors, turn, &full_sender, &empty_receiver));
+            scope.spawn(move || generate(sources, turn, &full_sender, &empty_receiver));
         }
         let mut turn = 0;
         let mut done = 0;
@@ -222,7 +280,7 @@ fn write_weights(
             }
             Ok(())
         };
-        let outcome = write_model(dir, tensors, spec.shard_bytes, &mut produce);
+        let outcome = write(&mut produce);
         // If writing failed, this is what makes the generators stop.
         drop(full);
         outcome
@@ -230,14 +288,13 @@ fn write_weights(
 }
 
 /// Makes every chunk whose number is `turn` modulo the number of generators, until done or nobody listens.
-fn generate(seed: u64, tensors: &[TensorMeta], turn: usize, full: &SyncSender<Vec<u8>>, empty: &Receiver<Vec<u8>>) {
+fn generate(sources: &[impl Chunks], turn: usize, full: &SyncSender<Vec<u8>>, empty: &Receiver<Vec<u8>>) {
     let mut number = 0;
-    for tensor in tensors {
-        let stream = TensorStream::new(seed, tensor);
-        for chunk in 0..stream.num_elements().div_ceil(CHUNK_ELEMENTS) {
+    for source in sources {
+        for chunk in 0..source.num_chunks() {
             if number % GENERATORS == turn {
                 let mut bytes = empty.try_recv().unwrap_or_default();
-                stream.fill_chunk(chunk, &mut bytes);
+                source.fill_chunk(chunk, &mut bytes);
                 if full.send(bytes).is_err() {
                     return;
                 }

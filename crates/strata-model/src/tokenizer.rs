@@ -38,6 +38,23 @@ pub enum TokenizerError {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// A GGUF file without a vocabulary.
+    #[error(
+        "{} has no tokenizer (tokenizer.ggml.model): fetch a file of the model that has one, or convert it again",
+        path.display()
+    )]
+    NotInGguf {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A GGUF file's tokenizer is of a kind that is not known, or damaged.
+    #[error("{}: {problem}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what is supported.
+        problem: String,
+    },
     /// The file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {

@@ -1,4 +1,4 @@
-//! Every tensor of a model directory, and where its bytes lie.
+//! Every tensor of a model, and where its bytes lie.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use strata_io::{ExactFile, IoError, RandomAccessFile};
+use strata_kernels::DType;
 
 use crate::error::{IndexProblem, WeightError};
+use crate::gguf::{GgufProblem, Metadata, Part, hugging_face_name, models_in, open_parts};
 use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, read_header};
 
@@ -30,19 +32,27 @@ pub struct CatalogEntry {
 }
 
 /// The tensors of a model by name, over one or many open files. Opening reads headers only.
+///
+/// Names are Hugging Face's whatever the format; tensors that have no such name keep their own.
 pub struct Catalog {
     files: Vec<Arc<dyn RandomAccessFile>>,
     tensors: BTreeMap<String, CatalogEntry>,
+    metadata: Option<Metadata>,
 }
 
 impl Catalog {
-    /// Opens the weights of a Hugging Face directory: `model.safetensors` if there is one, else the shards that
-    /// `model.safetensors.index.json` names, else every `*.safetensors`.
+    /// Opens a GGUF file (any one of a set stands for all), or the weights of a directory: `model.safetensors` if there
+    /// is one, else the shards that `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF
+    /// model that it holds.
     ///
     /// # Errors
-    /// No weights, a damaged header, an index that does not fit its shards, an unreadable file; each named.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self, WeightError> {
-        let dir = dir.as_ref();
+    /// No weights, a damaged header, an index that does not fit its shards, parts that are missing or do not belong
+    /// together, several models, an unreadable file; each named.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
+        let dir = path.as_ref();
+        if !dir.is_dir() {
+            return Self::from_gguf(open_parts(dir)?);
+        }
         let single = dir.join("model.safetensors");
         if single.exists() {
             return Self::from_files(vec![Arc::new(ExactFile::open(single)?)]);
@@ -51,31 +61,69 @@ impl Catalog {
         if index.exists() {
             return Self::open_index(dir, &index);
         }
-        let (paths, has_pickle) = list_weights(dir)?;
-        if paths.is_empty() {
-            return Err(WeightError::NoWeights { dir: dir.to_owned(), has_pickle });
+        let Found { safetensors, gguf, has_pickle } = list_weights(dir)?;
+        if safetensors.is_empty() {
+            let models = models_in(&gguf);
+            return match models.as_slice() {
+                [] => Err(WeightError::NoWeights { dir: dir.to_owned(), has_pickle }),
+                [model] => Self::from_gguf(open_parts(model)?),
+                [first, second, ..] => {
+                    let [first, second] = [first, second].map(|path| file_name(path));
+                    let problem = GgufProblem::SeveralModels { count: models.len(), first, second };
+                    Err(WeightError::Gguf { file: dir.to_owned(), problem })
+                }
+            };
         }
-        let mut files: Vec<Arc<dyn RandomAccessFile>> = Vec::with_capacity(paths.len());
-        for path in paths {
+        let mut files: Vec<Arc<dyn RandomAccessFile>> = Vec::with_capacity(safetensors.len());
+        for path in safetensors {
             files.push(Arc::new(ExactFile::open(path)?));
         }
         Self::from_files(files)
     }
 
-    /// Takes the tensors of all the files, whose names must be distinct.
+    /// Takes the tensors of all the safetensors files, whose names must be distinct.
     ///
     /// # Errors
     /// A damaged header, or one name in two files.
     pub fn from_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
+        let entries = read_all(&files)?;
+        Self::of(files, entries, None)
+    }
+
+    /// Takes the tensors of all parts of a GGUF model, and the metadata of the first.
+    fn from_gguf(parts: Vec<Part>) -> Result<Self, WeightError> {
+        let (mut files, mut entries, mut metadata) = (Vec::new(), Vec::new(), None);
+        for (file, (opened, header)) in parts.into_iter().enumerate() {
+            for crate::TensorRecord { name, element_type, shape, offset, bytes } in header.tensors {
+                let name = hugging_face_name(&name).unwrap_or(name);
+                entries.push((name, CatalogEntry { file, offset, bytes, shape, element_type }));
+            }
+            files.push(opened);
+            metadata.get_or_insert(header.metadata);
+        }
+        Self::of(files, entries, metadata)
+    }
+
+    fn of(
+        files: Vec<Arc<dyn RandomAccessFile>>,
+        entries: Vec<(String, CatalogEntry)>,
+        metadata: Option<Metadata>,
+    ) -> Result<Self, WeightError> {
         let mut tensors = BTreeMap::new();
-        for (name, entry) in read_all(&files)? {
+        for (name, entry) in entries {
             let second = entry.file;
             if let Some(CatalogEntry { file: first, .. }) = tensors.insert(name.clone(), entry) {
-                let [first, second] = [first, second].map(|file| files[file].path().to_owned());
-                return Err(WeightError::TensorInTwoFiles { tensor: name, first, second });
+                let [first_path, second_path] = [first, second].map(|file| files[file].path().to_owned());
+                return Err(match first == second {
+                    // Under two names that mean the same.
+                    true => {
+                        WeightError::Gguf { file: first_path, problem: GgufProblem::DuplicateTensor { tensor: name } }
+                    }
+                    false => WeightError::TensorInTwoFiles { tensor: name, first: first_path, second: second_path },
+                });
             }
         }
-        Ok(Self { files, tensors })
+        Ok(Self { files, tensors, metadata })
     }
 
     /// Opens the shards that an index names.
@@ -118,7 +166,29 @@ impl Catalog {
         for ((_, name), entry) in found {
             tensors.entry(name).or_insert(entry);
         }
-        Ok(Self { files, tensors })
+        Ok(Self { files, tensors, metadata: None })
+    }
+
+    /// What a GGUF file says of its model; `None` for safetensors, whose directory says it.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_ref()
+    }
+
+    /// The numbers of a small tensor of F32, in order; `None` if there is none of that name and of at most `most`
+    /// elements.
+    ///
+    /// # Errors
+    /// Elements of another type, or a failed read.
+    pub fn read_f32(&self, name: &str, most: usize) -> Result<Option<Vec<f32>>, WeightError> {
+        let Some(entry) = self.get(name).filter(|entry| entry.bytes <= most as u64 * 4) else { return Ok(None) };
+        if entry.element_type != ElementType::Known(DType::F32) {
+            let (tensor, found) = (name.to_owned(), entry.element_type.name().to_owned());
+            return Err(WeightError::UnsupportedDType { tensor, file: self.path_of(entry), found });
+        }
+        let mut bytes = vec![0; entry.bytes as usize];
+        self.files[entry.file].read_exact_at(&mut bytes, entry.offset)?;
+        let (numbers, _) = bytes.as_chunks::<4>();
+        Ok(Some(numbers.iter().map(|&number| f32::from_le_bytes(number)).collect()))
     }
 
     /// The tensor of that name, if there is one.
@@ -200,19 +270,30 @@ fn is_plain_file_name(name: &str) -> bool {
     plain && components.next().is_none() && !name.contains(['\\', '\0'])
 }
 
-/// The safetensors files of a directory, sorted, and whether it holds pickled weights.
-fn list_weights(dir: &Path) -> Result<(Vec<PathBuf>, bool), WeightError> {
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The weight files of a directory, sorted, and whether it holds pickled weights.
+struct Found {
+    safetensors: Vec<PathBuf>,
+    gguf: Vec<PathBuf>,
+    has_pickle: bool,
+}
+
+fn list_weights(dir: &Path) -> Result<Found, WeightError> {
     let open_error = |source| WeightError::Io(IoError::Open { path: dir.to_owned(), source });
-    let mut paths = Vec::new();
-    let mut has_pickle = false;
+    let mut found = Found { safetensors: Vec::new(), gguf: Vec::new(), has_pickle: false };
     for entry in std::fs::read_dir(dir).map_err(open_error)? {
         let path = entry.map_err(open_error)?.path();
         match path.extension().and_then(|extension| extension.to_str()) {
-            Some("safetensors") => paths.push(path),
-            Some("bin" | "pth" | "pt") => has_pickle = true,
+            Some("safetensors") => found.safetensors.push(path),
+            Some("gguf") => found.gguf.push(path),
+            Some("bin" | "pth" | "pt") => found.has_pickle = true,
             _ => {}
         }
     }
-    paths.sort();
-    Ok((paths, has_pickle))
+    found.safetensors.sort();
+    found.gguf.sort();
+    Ok(found)
 }

@@ -6,6 +6,8 @@ use strata_device::AllocError;
 use strata_io::IoError;
 use thiserror::Error;
 
+use crate::gguf::GgufProblem;
+
 /// Weights could not be found, trusted or loaded.
 #[derive(Debug, Error)]
 pub enum WeightError {
@@ -23,6 +25,14 @@ pub enum WeightError {
         /// What is wrong with it.
         problem: HeaderProblem,
     },
+    /// A GGUF file, or a set of them, that cannot be used.
+    #[error("{}: {problem}", file.display())]
+    Gguf {
+        /// The file, or the directory.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: GgufProblem,
+    },
     /// A shard index that does not fit its shards.
     #[error("{}: {problem}", file.display())]
     Index {
@@ -33,7 +43,7 @@ pub enum WeightError {
     },
     /// The directory has no weights in a format we read.
     #[error(
-        "{}: no weights found, expected model.safetensors, model.safetensors.index.json or other *.safetensors{}",
+        "{}: no weights found, expected model.safetensors, model.safetensors.index.json, other *.safetensors, or a *.gguf{}",
         dir.display(),
         if *has_pickle { "; the pickled weights there (*.bin, *.pth) are not read: convert them to safetensors" } else { "" }
     )]
@@ -58,7 +68,8 @@ pub enum WeightError {
     },
     /// The model needs a tensor that no file holds.
     #[error(
-        "tensor {tensor} ({group}) is in no weight file: config.json asks for it, so the two do not belong together"
+        "tensor {tensor} ({group}) is in no weight file: the model's configuration asks for it, so the two do not belong \
+         together"
     )]
     MissingTensor {
         /// The tensor.
@@ -67,19 +78,23 @@ pub enum WeightError {
         group: String,
     },
     /// A tensor's shape disagrees with the model's configuration.
-    #[error("tensor {tensor} in {} has shape {found:?}, but config.json makes it {expected:?}", file.display())]
+    #[error("tensor {tensor} in {} has shape {found:?}, but the configuration makes it {expected:?}", file.display())]
     ShapeMismatch {
         /// The tensor.
         tensor: String,
         /// The file that holds it.
         file: PathBuf,
-        /// The shape that follows from `config.json`.
+        /// The shape that follows from the configuration.
         expected: Vec<usize>,
         /// The shape in the file.
         found: Vec<usize>,
     },
     /// A tensor's elements are of a type we do not compute with.
-    #[error("tensor {tensor} in {} is stored as {found}; supported are F32, F16 and BF16", file.display())]
+    #[error(
+        "tensor {tensor} in {} is stored as {found}; supported are F32, F16 and BF16, and in GGUF files also Q8_0, Q4_0, \
+         Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4: fetch another version of the model",
+        file.display()
+    )]
     UnsupportedDType {
         /// The tensor.
         tensor: String,

@@ -1,4 +1,4 @@
-//! Weight formats and groups: safetensors in, guarded tensors out.
+//! Weight formats and groups: safetensors and GGUF in, guarded tensors out.
 //!
 //! The life of a weight: a [`Catalog`] finds every tensor of a directory and where its bytes lie; the model says which
 //! tensors it wants, as [`GroupSpec`]s; a [`WeightSource`] brings one group at a time under the compute code as a
@@ -7,6 +7,7 @@
 
 mod catalog;
 mod error;
+mod gguf;
 mod group;
 mod pairs;
 mod resident;
@@ -16,6 +17,10 @@ mod writer;
 
 pub use catalog::{Catalog, CatalogEntry};
 pub use error::{HeaderProblem, IndexProblem, WeightError};
+pub use gguf::{
+    GGUF_HEADER_BYTES_MAX, GgufHeader, GgufProblem, Metadata, MetadataValue, Number, Numbers, Texts, gguf_name,
+    hugging_face_name, model_name, read_gguf, write_gguf,
+};
 pub use group::{GroupSpec, TensorSpec, TensorView};
 pub use resident::{ResidentWeights, plan_bytes};
 pub use safetensors::{ElementType, HEADER_BYTES_MAX, TensorRecord, read_header};
@@ -23,4 +28,6 @@ pub use source::{GroupGuard, GroupHolder, WeightSource};
 pub use writer::{Sink, TensorMeta, write_model};
 
 #[cfg(target_endian = "big")]
-compile_error!("safetensors is little-endian and its bytes are used as they lie; big-endian machines need a swap here");
+compile_error!(
+    "weight files are little-endian and their bytes are used as they lie; big-endian machines need a swap here"
+);

@@ -34,8 +34,8 @@ use work::{ModelWork, Work};
     strata bench models/1b --prompt-tokens 128,512      # prompts of several lengths\n  \
     strata bench models/1b --prompt-tokens 512 --json   # one JSON object a line, for scripts")]
 pub struct BenchArgs {
-    /// A Hugging Face directory; without it the model that ships with Strata
-    #[arg(value_name = "MODEL_DIR", env = "STRATA_MODEL")]
+    /// A Hugging Face directory or a GGUF file; without it the model that ships with Strata
+    #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
 
     /// Sequences that decode together, several to compare

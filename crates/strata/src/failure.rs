@@ -131,8 +131,8 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         }
         match &cause.downcast_ref::<ConfigError>()?.problem {
             ConfigProblem::Read(error) if error.kind() == io::ErrorKind::NotFound => Some(
-                "give a Hugging Face directory with config.json, *.safetensors and tokenizer.json, or make one with \
-                 `strata synth`"
+                "give a GGUF file, or a Hugging Face directory with config.json, *.safetensors and tokenizer.json, or \
+                 make one with `strata synth`"
                     .into(),
             ),
             ConfigProblem::Read(_) => Some("make the file readable for this user".into()),

@@ -10,7 +10,7 @@ use strata_engine::{MemoryNeeds, MemoryPlan};
 use strata_model::config::{ModelConfig, RopeScaling};
 use strata_model::tokenizer::{Tokenizer, TokenizerError};
 
-use crate::load::{self, ModelDir};
+use crate::load::ModelDir;
 use crate::options::ModelOptions;
 
 /// Budgets above the least that are shown.
@@ -42,13 +42,13 @@ pub struct InfoArgs {
 /// A directory that holds no model we can compute.
 pub fn run(args: InfoArgs) -> Result<()> {
     let dir = ModelDir::open(args.model.model.as_deref())?;
-    let tokenizer = match Tokenizer::from_dir(&dir.path) {
+    let tokenizer = match dir.tokenizer() {
         Ok(tokenizer) => Some(tokenizer),
         // Everything else about the model can still be told.
-        Err(TokenizerError::Missing { .. }) => None,
+        Err(TokenizerError::Missing { .. } | TokenizerError::NotInGguf { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    let has_template = load::template(&dir)?.is_some();
+    let has_template = dir.template()?.is_some();
     let memory = Memory::of(&dir, &args.model)?;
     let mut out = stdout().lock();
     if args.json {
@@ -166,13 +166,13 @@ fn table(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, memo
                     special(tokenizer.eos_token())
                 )
             }
-            None => "none (tokenizer.json is missing): it cannot be run or served".into(),
+            None => format!("none ({} is missing): it cannot be run or served", tokenizer_place(dir)),
         },
     );
     let ends: Vec<String> = dir.generation.end_tokens(&dir.config).iter().map(u32::to_string).collect();
     row("ends at", if ends.is_empty() { "no token".into() } else { format!("token {}", ends.join(", ")) });
     row("chat template", if has_template { "yes".into() } else { "none: for `strata run`, not `strata chat`".into() });
-    row("weights", format!("{} in {}, {}", dir.weight_bytes, dir.weight_dtype(), files(dir.catalog.files().len())));
+    row("weights", format!("{} in {}, {}", dir.weight_bytes, types(dir), files(dir.catalog.files().len())));
     row(
         "KV cache",
         format!(
@@ -218,6 +218,8 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
             })
         })
         .collect();
+    let types: Map<String, Value> =
+        dir.weight_types().into_iter().map(|(dtype, bytes)| (dtype.name().to_owned(), bytes.0.into())).collect();
     let tokenizer = tokenizer.map(|tokenizer| {
         json!({
             "vocab_size": tokenizer.vocab_size(),
@@ -244,7 +246,13 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
         "tokenizer": tokenizer,
         "eos_token_ids": dir.generation.end_tokens(&dir.config),
         "chat_template": has_template,
-        "weights": {"dtype": dir.weight_dtype().name(), "bytes": dir.weight_bytes.0, "files": files},
+        "format": if dir.catalog.metadata().is_some() { "gguf" } else { "safetensors" },
+        "weights": {
+            "dtype": dir.weight_dtype().name(),
+            "types": types,
+            "bytes": dir.weight_bytes.0,
+            "files": files,
+        },
         "memory": {
             "least_bytes": memory.least.0,
             "scratch_bytes": memory.scratch.0,
@@ -278,6 +286,9 @@ fn rope(config: &ModelConfig) -> String {
     if let Some(original) = parameters.get("original_max") {
         text.push_str(&format!(", made for {original} tokens"));
     }
+    if config.rope.factors.is_some() {
+        text.push_str(", with the file's own factors");
+    }
     text
 }
 
@@ -292,6 +303,7 @@ fn rope_json(config: &ModelConfig) -> Value {
     let mut parameters = Map::new();
     parameters.insert("type".into(), kind.into());
     parameters.insert("theta".into(), config.rope.theta.into());
+    parameters.extend(config.rope.factors.as_ref().map(|factors| ("factors".into(), json!(factors))));
     parameters.extend(factor.map(|factor| ("factor".into(), factor.into())));
     parameters.extend(original.map(|original| ("original_max".into(), original.into())));
     Value::Object(parameters)
@@ -302,6 +314,19 @@ fn flag(size: Bytes) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M")];
     let whole = UNITS.iter().find(|(unit, _)| size.0 >= *unit && size.0.is_multiple_of(*unit));
     whole.map_or_else(|| size.0.to_string(), |(unit, name)| format!("{}{name}", size.0 / unit))
+}
+
+/// `Q4_K (1.2 GiB), Q6_K (320 MiB), F32 (1.1 MiB)`, or just the type where there is only one.
+fn types(dir: &ModelDir) -> String {
+    match dir.weight_types().as_slice() {
+        [(dtype, _)] => dtype.to_string(),
+        types => types.iter().map(|(dtype, bytes)| format!("{dtype} ({bytes})")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Where a tokenizer was looked for.
+fn tokenizer_place(dir: &ModelDir) -> &'static str {
+    if dir.catalog.metadata().is_some() { "tokenizer.ggml.model" } else { "tokenizer.json" }
 }
 
 fn files(count: usize) -> String {

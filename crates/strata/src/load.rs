@@ -1,5 +1,6 @@
-//! From a directory to a running engine: check, divide memory, load, start.
+//! From a directory or a GGUF file to a running engine: check, divide memory, load, start.
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,14 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use strata_device::{Bytes, CpuDevice, HostMemory, KvPool};
 use strata_engine::{Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig};
-use strata_kernels::{DType, KvLayout, LEVEL_VARIABLE, Level, Pool};
+use strata_kernels::{DType, KvDType, KvLayout, LEVEL_VARIABLE, Level, Pool};
 use strata_kv::KvConfig;
 use strata_model::chat_template::{ChatTemplate, TemplateError};
 use strata_model::config::ModelConfig;
 use strata_model::generation_config::GenerationConfig;
-use strata_model::tokenizer::Tokenizer;
+use strata_model::gguf::GgufModel;
+use strata_model::tokenizer::{Tokenizer, TokenizerError};
 use strata_model::{Model, groups};
-use strata_weights::{Catalog, ElementType, GroupSpec, ResidentWeights, plan_bytes};
+use strata_weights::{Catalog, ElementType, GroupSpec, ResidentWeights, WeightError, model_name, plan_bytes};
 
 use crate::options::{KvDtype, LimitOptions, ModelOptions};
 use crate::progress;
@@ -54,8 +56,9 @@ pub struct Loaded {
     pub request_bytes: usize,
 }
 
-/// What a directory holds, checked, with nothing large in memory yet.
+/// What a directory or a GGUF file holds, checked, with nothing large in memory yet.
 pub struct ModelDir {
+    /// The directory or the file.
     pub path: PathBuf,
     pub config: ModelConfig,
     pub generation: GenerationConfig,
@@ -65,51 +68,106 @@ pub struct ModelDir {
 }
 
 impl ModelDir {
-    /// Opens the directory that the options name, or the bundled model.
+    /// Opens what the options name, or the bundled model. A directory without safetensors may hold a GGUF model.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => bundled_model()?,
         };
-        if !path.is_dir() {
+        if !path.is_dir() && !path.is_file() {
             bail!(
-                "{} is not a directory; give a Hugging Face directory with config.json, *.safetensors and \
-                 tokenizer.json, or make one with `strata synth` (a prompt goes behind --prompt)",
+                "{} is neither a directory nor a file; give a GGUF file, or a Hugging Face directory with config.json, \
+                 *.safetensors and tokenizer.json, or make one with `strata synth` (a prompt goes behind --prompt)",
                 path.display()
             );
         }
-        let mut config = ModelConfig::from_dir(&path)?;
-        let generation = GenerationConfig::from_dir(&path)?;
-        let catalog = Catalog::open(&path)?;
+        let opened = match Catalog::open(&path) {
+            // A file that cannot be opened, or a GGUF file that is damaged: no directory can mend that.
+            Err(error) if path.is_file() || matches!(error, WeightError::Gguf { .. }) => return Err(error.into()),
+            opened => opened,
+        };
+        let gguf = opened.as_ref().ok().and_then(GgufModel::of);
+        let (config, generation) = match &gguf {
+            Some(gguf) => (gguf.config()?, gguf.generation_config()?),
+            // Before complaints about weights: without a configuration it is no model at all.
+            None => (ModelConfig::from_dir(&path)?, GenerationConfig::from_dir(&path)?),
+        };
+        let catalog = opened?;
+        let mut config = config;
         config.settle_head(catalog.get(groups::HEAD_TENSOR).is_some());
         let specs = groups::group_specs(&config);
         let weight_bytes = Bytes(plan_bytes(&catalog, &specs)?);
         Ok(Self { path, config, generation, catalog, specs, weight_bytes })
     }
 
-    /// The last part of the path, which clients see as the model's name.
+    /// The last part of the path, which clients see as the model's name; of a file, without ending and numbers.
     pub fn name(&self) -> String {
         let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        if let Some(name) = model_name(&absolute).filter(|_| absolute.is_file()) {
+            return name;
+        }
         absolute.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// The type that most weights have: that of the embedding.
-    pub fn weight_dtype(&self) -> DType {
-        let embedding = self.specs[groups::EMBEDDING].tensors.first();
-        match embedding.and_then(|tensor| self.catalog.get(&tensor.name)).map(|entry| &entry.element_type) {
-            Some(ElementType::Known(dtype)) => *dtype,
+    /// The types that the model's weights are stored in, with their bytes, those of most bytes first.
+    pub fn weight_types(&self) -> Vec<(DType, Bytes)> {
+        let mut names = HashSet::new();
+        let mut types: Vec<(DType, Bytes)> = Vec::new();
+        // A tied head is the embedding again.
+        for tensor in self.specs.iter().flat_map(|group| &group.tensors).filter(|tensor| names.insert(&tensor.name)) {
             // Loading refuses other types by name.
-            _ => self.config.dtype.unwrap_or(DType::F32),
+            let Some(entry) = self.catalog.get(&tensor.name) else { continue };
+            let ElementType::Known(dtype) = entry.element_type else { continue };
+            match types.iter_mut().find(|(known, _)| *known == dtype) {
+                Some((_, bytes)) => bytes.0 = bytes.0.saturating_add(entry.bytes),
+                None => types.push((dtype, Bytes(entry.bytes))),
+            }
+        }
+        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.0));
+        types
+    }
+
+    /// The type that most weights have.
+    pub fn weight_dtype(&self) -> DType {
+        let most = self.weight_types().first().map(|(dtype, _)| *dtype);
+        most.or(self.config.dtype).unwrap_or(DType::F32)
+    }
+
+    /// The model's tokenizer.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be used.
+    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        match GgufModel::of(&self.catalog) {
+            Some(gguf) => gguf.tokenizer(),
+            None => Tokenizer::from_dir(&self.path),
+        }
+    }
+
+    /// The chat template, where the model has one.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn template(&self) -> Result<Option<ChatTemplate>> {
+        let template = match GgufModel::of(&self.catalog) {
+            Some(gguf) => gguf.chat_template(),
+            None => ChatTemplate::from_dir(&self.path),
+        };
+        match template {
+            Ok(template) => Ok(Some(template)),
+            Err(TemplateError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// How a KV block of this model lies in memory under these options.
     pub fn kv_layout(&self, limits: &LimitOptions) -> KvLayout {
         let dtype = match limits.kv_dtype {
-            KvDtype::Auto => self.weight_dtype(),
-            KvDtype::F32 => DType::F32,
-            KvDtype::F16 => DType::F16,
-            KvDtype::Bf16 => DType::BF16,
+            KvDtype::Auto => KvDType::beside(self.weight_dtype()),
+            KvDtype::F32 => KvDType::F32,
+            KvDtype::F16 => KvDType::F16,
+            KvDtype::Bf16 => KvDType::BF16,
+            KvDtype::Q8 => KvDType::Q8,
         };
         Model::kv_layout(&self.config, limits.block_size, dtype)
     }
@@ -151,20 +209,11 @@ fn threads(limits: &LimitOptions) -> NonZeroUsize {
     limits.threads.unwrap_or_else(Pool::available_threads)
 }
 
-/// The chat template, where the model has one.
-pub fn template(dir: &ModelDir) -> Result<Option<ChatTemplate>> {
-    match ChatTemplate::from_dir(&dir.path) {
-        Ok(template) => Ok(Some(template)),
-        Err(TemplateError::Missing { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Opens the model, divides memory, loads the weights and starts the engine, reporting each on stderr. Requests beyond
 /// `max_waiting` that wait are refused.
 pub fn load(options: &ModelOptions, max_waiting: usize) -> Result<Loaded> {
     let dir = ModelDir::open(options.model.as_deref())?;
-    let tokenizer = Tokenizer::from_dir(&dir.path)?;
+    let tokenizer = dir.tokenizer()?;
     if tokenizer.vocab_size() > dir.config.vocab_size {
         // Ids beyond the embedding would be read from beyond its end.
         tracing::warn!(
@@ -173,7 +222,7 @@ pub fn load(options: &ModelOptions, max_waiting: usize) -> Result<Loaded> {
             dir.config.vocab_size
         );
     }
-    let template = template(&dir)?.map(Arc::new);
+    let template = dir.template()?.map(Arc::new);
     let name = dir.name();
     let (engine, plan) = start_engine(&dir, &options.limits, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
@@ -263,9 +312,7 @@ fn bundled_model() -> Result<PathBuf> {
         .flat_map(|start| start.ancestors())
         .map(|folder| folder.join(BUNDLED_MODEL))
         .find(|path| path.join("config.json").exists())
-        .with_context(|| {
-            format!("the bundled model ({BUNDLED_MODEL}) was not found; give the directory of a model as the argument")
-        })
+        .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
 }
 
 fn default_budget() -> Bytes {

@@ -19,8 +19,8 @@ use crate::options::LimitOptions;
     Prints {\"logits\": [[one row of vocab_size numbers], ...]}, one row a token. With --kv-dtype f32 nothing but the \
     weights themselves is rounded below f32.")]
 pub struct LogitsArgs {
-    /// A Hugging Face directory; without it the model that ships with Strata
-    #[arg(value_name = "MODEL_DIR", env = "STRATA_MODEL")]
+    /// A Hugging Face directory or a GGUF file; without it the model that ships with Strata
+    #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
 
     /// Token ids, as the model's tokenizer gives them

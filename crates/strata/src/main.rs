@@ -32,6 +32,7 @@ use tracing_subscriber::EnvFilter;
         strata run --prompt \"Once upon a time\"     # the small storyteller that ships with Strata\n  \
         strata serve                               # OpenAI-compatible, on http://127.0.0.1:8000/v1\n  \
         strata serve path/to/hf-model --memory 6G  # any supported Hugging Face directory\n  \
+        strata run path/to/model.gguf --prompt Hi  # or GGUF file\n  \
         strata info path/to/hf-model               # what it is and what it needs\n\n\
         `strata COMMAND --help` tells more of each. Data goes to stdout, reports and logs to stderr. Exit codes: 2 for \
         bad input, 130 after Ctrl-C, 1 for any other failure."

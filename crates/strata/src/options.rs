@@ -16,9 +16,9 @@ const THREADS_MAX: usize = 1024;
 /// Which model, and what it may use of this machine.
 #[derive(Debug, Clone, Args)]
 pub struct ModelOptions {
-    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json). Without it: the small storyteller that
-    /// ships with Strata
-    #[arg(value_name = "MODEL_DIR", env = "STRATA_MODEL")]
+    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), or a GGUF file (of a split one, any part).
+    /// Without it: the small storyteller that ships with Strata
+    #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
 
     #[command(flatten)]
@@ -50,7 +50,8 @@ pub struct LimitOptions {
     #[arg(long, value_name = "TOKENS", default_value = "16")]
     pub block_size: usize,
 
-    /// How keys and values are kept. `auto` is the type of the weights
+    /// How keys and values are kept. `auto` is the type of the weights, or f16 beside quantised ones; `q8` is integers of
+    /// 8 bits with a scale for each 32, which hold nearly twice the tokens of f16 in the same memory
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub kv_dtype: KvDtype,
 
@@ -66,7 +67,7 @@ pub struct LimitOptions {
 /// Element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvDtype {
-    /// The type of the weights.
+    /// The type of the weights, or half precision beside quantised ones.
     Auto,
     /// Single precision.
     F32,
@@ -74,6 +75,8 @@ pub enum KvDtype {
     F16,
     /// Brain float.
     Bf16,
+    /// Integers of 8 bits with a scale for each 32.
+    Q8,
 }
 
 fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {

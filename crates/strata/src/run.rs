@@ -104,13 +104,14 @@ fn room(loaded: &Loaded, prompt_tokens: usize) -> usize {
 /// The model's chat template, without which there is no chat. Read before the weights, which take long.
 pub fn template_of(options: &ModelOptions) -> Result<ChatTemplate> {
     let dir = ModelDir::open(options.model.as_deref())?;
-    load::template(&dir)?.ok_or_else(|| {
+    dir.template()?.ok_or_else(|| {
         Advised::input(
             format!(
-                "{} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)",
+                "{} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
+                 tokenizer.chat_template in a GGUF file)",
                 dir.name()
             ),
-            "let it continue plain text instead: strata run MODEL_DIR --prompt TEXT",
+            "let it continue plain text instead: strata run MODEL --prompt TEXT",
         )
     })
 }

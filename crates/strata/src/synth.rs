@@ -20,9 +20,11 @@ const CONFIG_BYTES_MAX: u64 = 16 << 20;
 #[command(after_help = "Examples:\n  \
     strata synth --like llama-3.2-1b /tmp/llama-1b\n  \
     strata synth --like llama-3-70b --layers 8 --dtype f16 /data/llama-70b-8-layers\n  \
+    strata synth --like qwen3-8b --dtype q4_k /data/qwen3-8b-q4k\n  \
     strata synth --config path/to/config.json --seed 7 /tmp/mine\n\n\
-    The result is a Hugging Face directory: `strata run`, `serve`, `bench` and `info` take it like any other. The same \
-    seed gives the same bytes. Its output is babble, its speed and memory are those of the real model.")]
+    The result is a Hugging Face directory, or with a quantised type or --gguf a directory with model.gguf: `strata run`, \
+    `serve`, `bench` and `info` take it like any other. Matrices whose rows are not whole blocks of the type are stored \
+    as q8_0 or f16, vectors as f32. The same seed gives the same bytes. Its output is babble, its speed and memory are those of the real model.")]
 pub struct SynthArgs {
     /// Directory to write; must be new or empty
     pub out: PathBuf,
@@ -45,6 +47,9 @@ pub struct SynthArgs {
     /// Largest size of a weight file, such as 5G or 512M (1G = 1024 x 1024 x 1024 bytes)
     #[arg(long, value_name = "SIZE", default_value = "5G")]
     pub shard_size: Bytes,
+    /// Write one GGUF file, also of a plain type
+    #[arg(long)]
+    pub gguf: bool,
 }
 
 /// The types that weights can be stored as.
@@ -56,6 +61,15 @@ pub enum DTypeArg {
     F16,
     /// 2 bytes a number, what most models come in
     Bf16,
+    /// 8.5 bits a number, as a GGUF file
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// 4.5 bits a number, as a GGUF file
+    #[value(name = "q4_0")]
+    Q4_0,
+    /// 4.5 bits a number in larger blocks, as a GGUF file
+    #[value(name = "q4_k")]
+    Q4K,
 }
 
 impl From<DTypeArg> for DType {
@@ -64,6 +78,9 @@ impl From<DTypeArg> for DType {
             DTypeArg::F32 => DType::F32,
             DTypeArg::F16 => DType::F16,
             DTypeArg::Bf16 => DType::BF16,
+            DTypeArg::Q8_0 => DType::Q8_0,
+            DTypeArg::Q4_0 => DType::Q4_0,
+            DTypeArg::Q4K => DType::Q4K,
         }
     }
 }
@@ -83,6 +100,7 @@ pub fn run(args: SynthArgs) -> anyhow::Result<()> {
         dtype: args.dtype.map(DType::from),
         seed: args.seed,
         shard_bytes: args.shard_size.0,
+        gguf: args.gguf,
     };
     // Hidden by itself where stderr is no terminal.
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());

@@ -7,7 +7,7 @@ use strata_device::{CpuDevice, KvPool};
 use strata_engine::{
     Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, Request, SamplingParams, SchedulerConfig,
 };
-use strata_kernels::DType;
+use strata_kernels::KvDType;
 use strata_kv::KvConfig;
 use strata_model::{Model, config::ModelConfig, groups};
 use strata_weights::{Catalog, ResidentWeights};
@@ -24,7 +24,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
             Model::scratch_bytes(&config, budget, budget, threads),
         )
         .unwrap(),
-        kv: KvPool::new(Model::kv_layout(&config, block_size, DType::BF16), blocks).unwrap(),
+        kv: KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap(),
         model: Model::new(config.clone(), Box::new(weights)),
     };
     let engine = EngineConfig {

@@ -1,11 +1,14 @@
 //! Activations as bytes: what the integer products take in.
 //!
-//! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x / scale)`, ties to even.
-//! That depends on nothing but the 32 numbers, and is computed by the same formula at every level.
+//! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, ties to
+//! even. That depends on nothing but the 32 numbers, and is computed by the same formula at every level. Where a number is
+//! not finite the scale is NaN, so that every product shows it.
 
 use bytemuck::cast_slice_mut;
 
-use crate::simd::{Simd, dispatch};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
+use crate::simd::{Portable, Simd, dispatch};
 use crate::{Level, Pool, Share};
 
 /// Numbers that share a scale, in activations and (at least) in all quantised weights.
@@ -28,7 +31,7 @@ pub(super) enum Layout {
     Rows,
     /// Sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`, sums
     /// `[tile][block][half][token 16]`. Missing tokens of the last tile are zeros.
-    Lanes,
+    Tiles,
 }
 
 /// The quantised activations of some tokens, shared by any number of products.
@@ -49,7 +52,7 @@ pub(super) struct Activations<'a> {
 /// # Panics
 /// If that is more than can be counted.
 pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
-    Sizes::of(Layout::Rows, tokens, cols).total().max(Sizes::of(Layout::Lanes, tokens, cols).total())
+    Sizes::of(Layout::Rows, tokens, cols).total().max(Sizes::of(Layout::Tiles, tokens, cols).total())
 }
 
 /// Codes, scales and sums of `x` `[tokens, cols]`, in `scratch`, which may hold anything before.
@@ -74,7 +77,7 @@ pub(super) fn quantize<'a>(
     let shares = (Share::new(codes), Share::new(scales), Share::new(sums));
     let (granule, stride) = match layout {
         Layout::Rows => (1, cols.next_multiple_of(ROW_GRANULE)),
-        Layout::Lanes => (TILE, cols),
+        Layout::Tiles => (TILE, cols),
     };
     // A number costs about as much as four multiply-adds.
     pool.split(tokens, granule, cols.saturating_mul(4), |share| {
@@ -92,7 +95,7 @@ pub(super) fn quantize<'a>(
         };
         match layout {
             Layout::Rows => dispatch!(level, rows::<_>(job: Job<'_>)),
-            Layout::Lanes => dispatch!(level, lanes::<_>(job: Job<'_>)),
+            Layout::Tiles => dispatch!(level, tiles::<_>(job: Job<'_>)),
         }
     });
     Activations { layout, tokens, blocks, codes, scales, sums }
@@ -109,7 +112,7 @@ impl Sizes {
     fn of(layout: Layout, tokens: usize, cols: usize) -> Self {
         let (tokens, stride) = match layout {
             Layout::Rows => (Some(tokens), cols.checked_next_multiple_of(ROW_GRANULE)),
-            Layout::Lanes => (tokens.checked_next_multiple_of(TILE), Some(cols)),
+            Layout::Tiles => (tokens.checked_next_multiple_of(TILE), Some(cols)),
         };
         let times = |a: Option<usize>, b: Option<usize>| a?.checked_mul(b?);
         let blocks = times(tokens, Some(cols / BLOCK));
@@ -136,12 +139,10 @@ struct Job<'a> {
     sums: &'a mut [f32],
 }
 
-/// Only compiled for the level `S`; the formula is plain Rust, and the same at each.
-///
 /// # Safety
 /// The level's instructions exist.
 #[inline(always)]
-unsafe fn rows<S: Simd>(job: Job<'_>) {
+unsafe fn rows<S: Encode>(job: Job<'_>) {
     let blocks = job.cols / BLOCK;
     let stride = job.cols.next_multiple_of(ROW_GRANULE);
     for (token, x) in job.x.chunks_exact(job.cols).enumerate() {
@@ -149,7 +150,8 @@ unsafe fn rows<S: Simd>(job: Job<'_>) {
         codes[job.cols..].fill(0);
         for (block, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
             let at = token * blocks + block;
-            let encoded = encode(x);
+            // SAFETY: the caller's promise.
+            let encoded = unsafe { S::encode(x) };
             codes[block * BLOCK..][..BLOCK].copy_from_slice(&encoded.codes);
             job.scales[at] = encoded.scale;
             job.sums[at * 2..][..2].copy_from_slice(&encoded.sums);
@@ -160,7 +162,7 @@ unsafe fn rows<S: Simd>(job: Job<'_>) {
 /// # Safety
 /// As for [`rows`].
 #[inline(always)]
-unsafe fn lanes<S: Simd>(job: Job<'_>) {
+unsafe fn tiles<S: Encode>(job: Job<'_>) {
     let blocks = job.cols / BLOCK;
     let tokens = job.x.len() / job.cols;
     for tile in 0..job.scales.len() / (blocks * TILE) {
@@ -173,7 +175,8 @@ unsafe fn lanes<S: Simd>(job: Job<'_>) {
                 let token = tile * TILE + lane;
                 let encoded = if token < tokens {
                     let (x, _) = job.x[token * job.cols + block * BLOCK..][..BLOCK].as_chunks::<BLOCK>();
-                    encode(&x[0])
+                    // SAFETY: the caller's promise.
+                    unsafe { S::encode(&x[0]) }
                 } else {
                     Encoded::ZERO
                 };
@@ -198,6 +201,57 @@ impl Encoded {
     const ZERO: Self = Self { codes: [0; BLOCK], scale: 0.0, sums: [0.0; 2] };
 }
 
+/// A level's way to encode one block: the same formula at each.
+trait Encode: Simd {
+    /// # Safety
+    /// The level's instructions exist.
+    #[inline(always)]
+    unsafe fn encode(x: &[f32; BLOCK]) -> Encoded {
+        encode(x)
+    }
+}
+
+impl Encode for Portable {}
+
+#[cfg(target_arch = "x86_64")]
+impl Encode for Avx2 {}
+
+#[cfg(target_arch = "x86_64")]
+impl Encode for Avx512 {
+    #[inline(always)]
+    unsafe fn encode(x: &[f32; BLOCK]) -> Encoded {
+        use std::arch::x86_64::*;
+        // SAFETY: the block is two vectors; AVX-512 F and BW exist by the caller's promise.
+        unsafe {
+            let x = [_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(BLOCK / 2))];
+            let magnitude = |x: __m512| _mm512_castps_si512(_mm512_abs_ps(x));
+            let largest = _mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(x[0]), magnitude(x[1])));
+            let scale = f32::from_bits(largest) / 127.0;
+            if largest >= f32::INFINITY.to_bits() || scale < f32::MIN_POSITIVE {
+                return encode_rare(&std::mem::transmute::<[__m512; 2], [f32; BLOCK]>(x));
+            }
+            let inverse = _mm512_set1_ps(1.0 / scale);
+            // The largest quotient is 127, give or take less than half of one.
+            let round = |x: __m512| _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x, inverse)));
+            let halves = [round(x[0]), round(x[1])];
+            let codes = _mm256_set_m128i(halves[1], halves[0]);
+            let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
+            let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            let eights = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b01_00_11_10>(fours));
+            let sums = _mm256_cvtepi32_ps(_mm256_add_epi32(eights, _mm256_shuffle_epi32::<0b10_11_00_01>(eights)));
+            let sums = [_mm256_cvtss_f32(sums), _mm_cvtss_f32(_mm256_extractf128_ps::<1>(sums))];
+            Encoded { codes: std::mem::transmute::<__m256i, [i8; BLOCK]>(codes), scale, sums }
+        }
+    }
+}
+
+/// Apart, so that the code around the common case stays small.
+#[cold]
+#[inline(never)]
+fn encode_rare(x: &[f32; BLOCK]) -> Encoded {
+    encode(x)
+}
+
 #[inline(always)]
 fn encode(x: &[f32; BLOCK]) -> Encoded {
     // Compared as integers, which NaN cannot slip through: infinity and NaN have the largest bits.
@@ -212,12 +266,31 @@ fn encode(x: &[f32; BLOCK]) -> Encoded {
     }
     // 1.5 * 2^23: adding it rounds to an integer, which then is in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    let mut codes = [0i8; BLOCK];
-    for (code, x) in codes.iter_mut().zip(x) {
-        // A subnormal scale may be rounded down so far that the quotient exceeds 127.
-        let quotient = (x / scale).clamp(-127.0, 127.0);
-        *code = (quotient + ROUND).to_bits() as i8;
+    let (mut rounded, mut codes) = ([0.0f32; BLOCK], [0i8; BLOCK]);
+    let mut round = |i: usize, quotient: f32| {
+        // A subnormal scale may have been rounded down so far that the quotient exceeds 127.
+        let biased = quotient.clamp(-127.0, 127.0) + ROUND;
+        codes[i] = biased.to_bits() as i8;
+        rounded[i] = biased - ROUND;
+    };
+    // One division for all, unless the inverse of the scale could be infinite.
+    if scale >= f32::MIN_POSITIVE {
+        let inverse = 1.0 / scale;
+        for (i, x) in x.iter().enumerate() {
+            round(i, x * inverse);
+        }
+    } else {
+        for (i, x) in x.iter().enumerate() {
+            round(i, x / scale);
+        }
     }
-    let sum = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum::<i32>() as f32;
-    Encoded { codes, scale, sums: [sum(&codes[..BLOCK / 2]), sum(&codes[BLOCK / 2..])] }
+    // Integers that f32 can count, so that the order is free: halves folded together.
+    for width in [8, 4, 2, 1] {
+        for i in 0..width {
+            rounded[i] += rounded[i + width];
+            rounded[16 + i] += rounded[16 + i + width];
+        }
+    }
+    let sums = [rounded[0], rounded[16]];
+    Encoded { codes, scale, sums }
 }

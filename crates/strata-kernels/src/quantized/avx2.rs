@@ -3,9 +3,9 @@
 use std::arch::x86_64::*;
 
 use super::activations::BLOCK;
-use super::formats::Format;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::product::Job;
+use super::unpack::Unpack;
 use crate::simd::Avx2;
 
 /// Tokens that share the unpacking of rows.
@@ -19,7 +19,7 @@ const OCTET: usize = 8;
 /// # Safety
 /// As for [`super::product::rows`]; AVX2 and FMA exist.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn rows<F: Format>(job: &Job<'_>) {
+pub(super) unsafe fn rows<F: Unpack>(job: &Job<'_>) {
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
     for first in (job.first..job.end).step_by(ROWS) {
         for token in (0..job.x.tokens).step_by(TOKENS) {
@@ -35,7 +35,7 @@ pub(super) unsafe fn rows<F: Format>(job: &Job<'_>) {
 /// # Safety
 /// As for [`rows`].
 #[inline(always)]
-unsafe fn panel<F: Format>(
+unsafe fn panel<F: Unpack>(
     job: &Job<'_>,
     first: usize,
     token: usize,
@@ -61,9 +61,11 @@ unsafe fn panel<F: Format>(
                 prefetch(bytes, ROWS * job.row_bytes);
             }
             for block in 0..SPAN_BLOCKS.min(x.blocks - span * SPAN_BLOCKS) {
-                let mut weights = [[0u8; BLOCK]; OCTET];
+                // SAFETY: AVX2 exists by the caller's promise.
+                let mut weights = unsafe { [_mm256_setzero_si256(); OCTET] };
                 for (weights, span) in weights.iter_mut().zip(spans) {
-                    F::unpack(span, block, weights);
+                    // SAFETY: as above.
+                    *weights = unsafe { F::unpack1(span, block) };
                 }
                 for t in 0..tokens {
                     let column = span * SPAN_BLOCKS + block;
@@ -103,11 +105,11 @@ fn prefetch(bytes: &[u8], farther: usize) {
 /// # Safety
 /// AVX2 and FMA exist.
 #[inline(always)]
-unsafe fn step<F: Format>(
+unsafe fn step<F: Unpack>(
     header: &Header,
     block: usize,
     octet: usize,
-    weights: &[[u8; BLOCK]; OCTET],
+    weights: &[__m256i; OCTET],
     codes: &[i8],
     (scale, sum0, sum1): (f32, f32, f32),
     acc: __m256,
@@ -117,7 +119,7 @@ unsafe fn step<F: Format>(
         let codes = _mm256_loadu_si256(codes.as_ptr().cast());
         let mut parts = [_mm256_setzero_si256(); OCTET];
         for (part, weights) in parts.iter_mut().zip(weights) {
-            *part = products::<F>(_mm256_loadu_si256(weights.as_ptr().cast()), codes);
+            *part = products::<F>(*weights, codes);
         }
         // Neighbours are added within 128 bits: then lanes 0 .. 4 have the first half block's sums, lanes 4 .. 8 the
         // last one's.
@@ -160,7 +162,7 @@ unsafe fn step<F: Format>(
 /// # Safety
 /// AVX2 exists.
 #[inline(always)]
-unsafe fn products<F: Format>(weights: __m256i, codes: __m256i) -> __m256i {
+unsafe fn products<F: Unpack>(weights: __m256i, codes: __m256i) -> __m256i {
     // SAFETY: arithmetic on registers.
     unsafe {
         let ones = _mm256_set1_epi16(1);

@@ -1,7 +1,7 @@
 //! What the kernels know of each type: codes of 32 numbers as bytes, and the small fields of sixteen rows.
 //!
 //! A code is an unsigned byte, `OFFSET` more than the integer it stands for. Then, in a block of 32 columns, with `c` the
-//! activations' codes (see `ARCHITECTURE.md` for the order of the sums):
+//! activations' codes (`product.rs` has the order of the sums):
 //!
 //! ```text
 //! dot     = sum of (code - OFFSET) * c                      without HALVES
@@ -12,7 +12,7 @@
 
 use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, q3_scales, scales_and_minima};
 use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
-use super::lanes::{Small, store};
+use super::small::{Small, store};
 use crate::DType;
 
 /// One quantised type. `span` is always the bytes of up to 256 columns of one row, whole blocks of the type.

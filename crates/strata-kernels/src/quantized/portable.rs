@@ -1,6 +1,6 @@
 //! Products in plain Rust, for any machine.
 
-use super::activations::BLOCK;
+use super::activations::{BLOCK, Layout};
 use super::formats::Format;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::product::Job;
@@ -15,6 +15,7 @@ const TOKENS: usize = 16;
 /// # Safety
 /// As for [`super::product::rows`].
 pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
+    debug_assert_eq!(job.x.layout, Layout::Rows);
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
     for first in (job.first..job.end).step_by(ROWS) {
         let end = job.end.min(first + ROWS);

@@ -17,7 +17,7 @@ use super::activations::{self, Activations, Layout};
 use super::formats::{Format, with_format};
 use super::portable;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, vnni};
+use super::{amx, avx2, vnni};
 use crate::level::Instructions;
 use crate::{Level, Matrix, Pool};
 
@@ -97,7 +97,7 @@ impl Job<'_> {
 /// Which kernel will run, and so how it wants the activations.
 #[cfg(target_arch = "x86_64")]
 fn layout(level: Level, tokens: usize) -> Layout {
-    if level.0 >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS { Layout::Lanes } else { Layout::Rows }
+    if level.0 >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS { Layout::Tiles } else { Layout::Rows }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -115,7 +115,8 @@ unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &Job<'_>) {
             (Instructions::Portable | Instructions::Neon, _) => portable::rows::<F, false>(job),
             (Instructions::Avx2 | Instructions::Avx512, _) => avx2::rows::<F>(job),
             (_, Layout::Rows) => vnni::rows::<F>(job),
-            (_, Layout::Lanes) => vnni::lanes::<F>(job),
+            (Instructions::Amx, Layout::Tiles) => amx::tiles::<F>(job),
+            (_, Layout::Tiles) => vnni::tiles::<F>(job),
         }
     }
 }

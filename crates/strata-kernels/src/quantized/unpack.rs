@@ -1,4 +1,4 @@
-//! Codes of four blocks of 32 columns, as AVX-512 takes them out of a row.
+//! Codes as AVX-512 and AVX2 take them out of a row.
 
 use std::arch::x86_64::*;
 
@@ -9,7 +9,7 @@ use super::formats::{
 /// Blocks of 32 columns that are taken out at once.
 pub(super) const GROUP: usize = 4;
 
-/// A type whose codes AVX-512 can take out.
+/// A type whose codes vectors can take out.
 pub(super) trait Unpack: Format {
     /// Bytes from one group to the next within a span; 0 where the fields of a span's groups are interleaved.
     const GROUP_BYTES: usize = if Self::DTYPE.block_len() == 32 { GROUP * Self::BYTES } else { 0 };
@@ -20,6 +20,18 @@ pub(super) trait Unpack: Format {
     /// # Safety
     /// The group's blocks are readable; for types with blocks of 256, the whole block. AVX-512 F and BW exist.
     unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2];
+
+    /// The codes of block `block` of the span. Written out only where a compiler makes nothing good of the plain way.
+    ///
+    /// # Safety
+    /// AVX2 exists.
+    #[inline(always)]
+    unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
+        let mut codes = [0; 32];
+        Self::unpack(span, block, &mut codes);
+        // SAFETY: the array has 32 bytes.
+        unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
+    }
 }
 
 /// Four blocks with all their nibbles in 16 bytes, from `AT` on.
@@ -129,6 +141,38 @@ unsafe fn look_up(table: &[u8; 16], [first, last]: [__m512i; 2]) -> [__m512i; 2]
     }
 }
 
+/// Numbers `i` and `16 + i` from the halves of byte `i` of 16.
+///
+/// # Safety
+/// AVX2 exists.
+#[inline(always)]
+unsafe fn nibbles1(bytes: &[u8]) -> __m256i {
+    let bytes = &bytes[..16];
+    // SAFETY: 16 bytes are there.
+    unsafe {
+        let low = _mm_loadu_si128(bytes.as_ptr().cast());
+        _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16::<4>(low), low), _mm256_set1_epi8(15))
+    }
+}
+
+/// 16 where one of 32 bits is set, each for one byte.
+///
+/// # Safety
+/// AVX2 exists.
+#[inline(always)]
+unsafe fn fifths1(bytes: &[u8]) -> __m256i {
+    let bits = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        // Byte `i / 8` of the bits to byte `i`, and bit `i % 8` of that.
+        let bytes = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+        let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), bytes);
+        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
+        let is_set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
+        _mm256_and_si256(is_set, _mm256_set1_epi8(16))
+    }
+}
+
 /// From bytes whose lower halves are the codes of two blocks and whose upper halves are those of the two next ones:
 /// blocks 0 and 1 in the first 32 bytes, 2 and 3 in the last.
 ///
@@ -200,6 +244,12 @@ impl Unpack for Q5_0 {
             fifths::<Self, 2>(blocks, nibbles::<Self, 6>(blocks))
         }
     }
+    #[inline(always)]
+    unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
+        let block = &span[block * Self::BYTES..][..Self::BYTES];
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_or_si256(nibbles1(&block[6..]), fifths1(&block[2..])) }
+    }
 }
 
 impl Unpack for Q5_1 {
@@ -211,6 +261,12 @@ impl Unpack for Q5_1 {
             fifths::<Self, 4>(blocks, nibbles::<Self, 8>(blocks))
         }
     }
+    #[inline(always)]
+    unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
+        let block = &span[block * Self::BYTES..][..Self::BYTES];
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_or_si256(nibbles1(&block[8..]), fifths1(&block[4..])) }
+    }
 }
 
 impl Unpack for Iq4Nl {
@@ -219,6 +275,14 @@ impl Unpack for Iq4Nl {
         // SAFETY: the caller's promise.
         unsafe { look_up(&IQ4_NL_CODES, nibbles::<Self, 2>(span.add(group * Self::GROUP_BYTES))) }
     }
+    #[inline(always)]
+    unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
+        // SAFETY: the caller's promise; the table has 16 bytes.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(IQ4_NL_CODES.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, nibbles1(&span[block * Self::BYTES + 2..]))
+        }
+    }
 }
 
 impl Unpack for Mxfp4 {
@@ -226,6 +290,14 @@ impl Unpack for Mxfp4 {
     unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe { look_up(&MXFP4_CODES, nibbles::<Self, 1>(span.add(group * Self::GROUP_BYTES))) }
+    }
+    #[inline(always)]
+    unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
+        // SAFETY: the caller's promise; the table has 16 bytes.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(MXFP4_CODES.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, nibbles1(&span[block * Self::BYTES + 1..]))
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod probe;
 mod quantized;
 mod quantized_product;
 mod rows;
+mod store_kv;
 mod support;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tile_emulator;

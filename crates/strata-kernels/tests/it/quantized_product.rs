@@ -21,7 +21,7 @@ fn halves(dtype: DType) -> &'static [usize] {
 }
 
 /// Blocks of random bytes, with scales of either sign and of different sizes.
-fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
+pub fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         (0..dtype.bytes_of(cols).unwrap() * rows).map(|_| (numbers.next() * 128.0) as i8 as u8).collect();
     for block in bytes.chunks_mut(dtype.block_bytes()) {
@@ -37,12 +37,14 @@ fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers)
 
 /// What activations are worth after they have become bytes.
 fn as_bytes(x: &[f32]) -> Vec<f64> {
+    let worth = |x: f32, scale: f32| match scale {
+        0.0 => 0.0,
+        _ => f64::from((x * (1.0 / scale)).round_ties_even()) * f64::from(scale),
+    };
     x.chunks(32)
         .flat_map(|x| {
             let scale = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs())) / 127.0;
-            x.iter().map(
-                move |x| if scale == 0.0 { 0.0 } else { f64::from((x / scale).round_ties_even()) * f64::from(scale) },
-            )
+            x.iter().map(move |x| worth(*x, scale))
         })
         .collect()
 }
@@ -54,7 +56,7 @@ fn reference(x: &[f64], w: &[f32], cols: usize) -> Vec<f64> {
 }
 
 /// Columns: whole blocks, but not always whole spans or groups of blocks.
-fn columns(dtype: DType, blocks: usize) -> usize {
+pub fn columns(dtype: DType, blocks: usize) -> usize {
     if dtype.block_len() == 32 { blocks * 32 } else { blocks.div_ceil(8) * 256 }
 }
 
@@ -163,6 +165,10 @@ fn extreme_codes_and_scales_do_not_saturate() {
                     if dtype == DType::Mxfp4 {
                         block[0] = 127;
                     }
+                    if dtype == DType::Q6K && fill == 0 {
+                        // The largest integers of all: 256 products of -128, -32 and 127.
+                        block[192..208].fill(0x80);
+                    }
                 }
                 let weights = Matrix::new(dtype, rows, cols, &bytes);
                 // All codes of the activations are 127 or -127.
@@ -232,6 +238,16 @@ fn what_is_not_finite_shows_in_its_token_and_nowhere_else() {
                 assert!(got.chunks(rows).all(|out| !out[0].is_finite()), "{dtype} {}", level.name());
                 assert!(got.chunks(rows).all(|out| out[1..].iter().all(|out| out.is_finite())));
             }
+        }
+    }
+}
+
+#[test]
+fn no_tokens_are_no_work() {
+    for dtype in QUANTISED {
+        let bytes = random_weights(dtype, 3, 256, &mut Numbers(1));
+        for level in Level::available() {
+            assert!(product(level, 2, &[], Matrix::new(dtype, 3, 256, &bytes), None).is_empty());
         }
     }
 }

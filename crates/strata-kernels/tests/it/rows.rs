@@ -1,7 +1,9 @@
 use proptest::prelude::*;
-use strata_kernels::{Activation, Level, add_scaled, gated_activation, rms_norm, rms_norm_heads, rope};
+use strata_kernels::{
+    Activation, Level, Matrix, RopeStyle, add_scaled, gated_activation, gather_rows, rms_norm, rms_norm_heads, rope,
+};
 
-use crate::support::{Numbers, assert_close, bits, fused_levels, pool};
+use crate::support::{DTYPES, Numbers, assert_close, bits, encode, fused_levels, kernel_levels, pool};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -105,16 +107,37 @@ fn rows_are_the_same_on_any_number_of_threads() {
 
 #[test]
 fn rope_turns_each_pair_by_its_angle() {
-    let mut x = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+    let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
     let (cos, sin) = ([0.0, 1.0], [1.0, 0.0]);
-    rope(&mut x, &cos, &sin);
+    let turned = |style| {
+        let mut x = x;
+        rope(&mut x, style, &cos, &sin);
+        x
+    };
     // Pairs (0, 2) turn by a quarter, pairs (1, 3) stay.
-    assert_eq!(x, [-3.0, 2.0, 1.0, 4.0, -7.0, 6.0, 5.0, 8.0]);
+    assert_eq!(turned(RopeStyle::Halves), [-3.0, 2.0, 1.0, 4.0, -7.0, 6.0, 5.0, 8.0]);
+    // Pairs (0, 1) turn by a quarter, pairs (2, 3) stay.
+    assert_eq!(turned(RopeStyle::Neighbours), [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
 }
 
 #[test]
 fn residual_branches_are_scaled() {
-    let mut sum = vec![1.0, 2.0];
-    add_scaled(&mut sum, &[10.0, 20.0], 0.5);
-    assert_eq!(sum, [6.0, 12.0]);
+    for level in kernel_levels() {
+        let mut sum = vec![1.0, 2.0];
+        add_scaled(&pool(2), level, &mut sum, &[10.0, 20.0], 0.5);
+        assert_eq!(sum, [6.0, 12.0]);
+    }
+}
+
+#[test]
+fn rows_are_gathered_widened_and_scaled() {
+    let values = Numbers(4).take(7 * 300);
+    for dtype in DTYPES {
+        let (bytes, values) = encode(dtype, &values);
+        let rows: Vec<usize> = (0..500).map(|i| i * 5 % 7).collect();
+        let mut out = vec![0.0; 500 * 300];
+        gather_rows(&pool(3), Matrix::new(dtype, 7, 300, &bytes), |row| rows[row], 3.0, &mut out);
+        let want = rows.iter().flat_map(|&row| values[row * 300..(row + 1) * 300].iter().map(|value| value * 3.0));
+        assert_eq!(bits(&out), bits(&want.collect::<Vec<_>>()));
+    }
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use half::{bf16, f16};
-use strata_kernels::{DType, Level, Pool};
+use strata_kernels::{AttentionSequence, DType, KvLayout, Level, Pool, RopeStyle, Rotation, rotate_and_store};
 
 /// Numbers in -1 .. 1 from a linear congruential generator.
 pub struct Numbers(pub u64);
@@ -56,4 +56,29 @@ pub fn fused_levels() -> impl Iterator<Item = Level> {
 
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// One level for each set of vector operations.
+pub fn kernel_levels() -> impl Iterator<Item = Level> {
+    Level::available().filter(|level| ["portable", "neon", "avx2", "avx512"].contains(&level.name()))
+}
+
+/// Writes keys and values `[tokens, kv_heads, head_dim]` of the positions from `first` on, not rotated.
+pub fn store(
+    layout: &KvLayout,
+    blocks: &mut [u8],
+    layer: usize,
+    block_table: &[u32],
+    first: usize,
+    k: &[f32],
+    v: &[f32],
+) {
+    let tokens = k.len() / layout.num_kv_heads / layout.head_dim;
+    let half = tokens * layout.head_dim / 2;
+    let (cos, sin) = (vec![1.0; half], vec![0.0; half]);
+    let rotation = Rotation { style: RopeStyle::Neighbours, cos: &cos, sin: &sin };
+    let sequence_at = |_| AttentionSequence { first_position: first, tokens, block_table };
+    let (mut q, mut keys) = (vec![0.0; tokens * layout.head_dim], k.to_vec());
+    let pool = pool(1);
+    rotate_and_store(&pool, Level::detect(), layout, blocks, layer, 1, sequence_at, rotation, &mut q, &mut keys, v);
 }

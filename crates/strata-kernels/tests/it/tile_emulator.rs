@@ -137,8 +137,11 @@ fn carry_out(registers: &[i64; 23], tiles: &mut Tiles) -> Option<usize> {
     Some(length)
 }
 
+/// The unit in which products take bytes.
+type Four = [u8; 4];
+
 /// `c[m][n] = add(c[m][n], all of a[m], column n of b)`, in groups of four bytes.
-fn multiply(tiles: &mut Tiles, c: usize, a: usize, b: usize, add: fn([u8; 4], &[[u8; 4]], &[[u8; 4]]) -> [u8; 4]) {
+fn multiply(tiles: &mut Tiles, c: usize, a: usize, b: usize, add: impl Fn(Four, &[Four], &[Four]) -> Four) {
     let ((c_bytes, c_rows), (a_bytes, a_rows), (b_bytes, b_rows)) = (tiles.shapes[c], tiles.shapes[a], tiles.shapes[b]);
     assert!(c != a && c != b && a != b, "operands are three tiles");
     assert!(c_rows == a_rows && c_bytes == b_bytes && a_bytes == 4 * b_rows && c_rows > 0, "shapes fit");
@@ -156,9 +159,9 @@ fn multiply(tiles: &mut Tiles, c: usize, a: usize, b: usize, add: fn([u8; 4], &[
 }
 
 /// Even and odd products are summed apart, then together, then added; subnormals count as zero.
-fn add_bf16(c: [u8; 4], a: &[[u8; 4]], b: &[[u8; 4]]) -> [u8; 4] {
+fn add_bf16(c: Four, a: &[Four], b: &[Four]) -> Four {
     let flush = |x: f32| if x.is_subnormal() { 0.0 } else { x };
-    let half = |pair: &[u8; 4], i: usize| flush(bf16::from_le_bytes([pair[2 * i], pair[2 * i + 1]]).to_f32());
+    let half = |pair: &Four, i: usize| flush(bf16::from_le_bytes([pair[2 * i], pair[2 * i + 1]]).to_f32());
     let mut sums = [0.0f32; 2];
     for (a, b) in a.iter().zip(b) {
         for (i, sum) in sums.iter_mut().enumerate() {
@@ -168,7 +171,7 @@ fn add_bf16(c: [u8; 4], a: &[[u8; 4]], b: &[[u8; 4]]) -> [u8; 4] {
     flush(flush(f32::from_le_bytes(c)) + flush(sums[0] + sums[1])).to_le_bytes()
 }
 
-fn add_bytes(c: [u8; 4], a: &[[u8; 4]], b: &[[u8; 4]], a_signed: bool, b_signed: bool) -> [u8; 4] {
+fn add_bytes(c: Four, a: &[Four], b: &[Four], a_signed: bool, b_signed: bool) -> Four {
     let value = |byte: u8, signed: bool| if signed { i32::from(byte as i8) } else { i32::from(byte) };
     let mut sum = i32::from_le_bytes(c);
     for (a, b) in a.iter().zip(b) {

@@ -2,9 +2,11 @@
 
 use half::bf16;
 use proptest::prelude::*;
-use strata_kernels::{DType, Matrix};
+use strata_kernels::{DType, Level, Matrix};
 
 use crate::matmul::product;
+use crate::quantized::QUANTISED;
+use crate::quantized_product::{columns, random_weights};
 use crate::support::{Numbers, assert_close, bits, encode};
 use crate::tile_emulator::amx_level;
 
@@ -44,5 +46,23 @@ fn tiles_serve_one_token_and_many_alike() {
     for chunk in [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 82] {
         let apart: Vec<f32> = x.chunks(chunk * cols).flat_map(|x| product(level, 1, x, weights, None)).collect();
         assert_eq!(bits(&apart), bits(&together), "in chunks of {chunk}");
+    }
+}
+
+/// Integers are exact and what follows has one order, so tiles and vectors agree to the bit.
+#[test]
+fn tiles_of_bytes_agree_with_vectors() {
+    let Some(level) = amx_level() else { return };
+    let vectors = Level::available().find(|level| level.name() == "avx512-vnni").unwrap();
+    for dtype in QUANTISED {
+        for (tokens, blocks) in [(5, 1), (16, 9), (40, 3), (150, 8)] {
+            let (rows, cols) = (37, columns(dtype, blocks));
+            let mut numbers = Numbers(13);
+            let x = numbers.take(tokens * cols);
+            let bytes = random_weights(dtype, rows, cols, &mut numbers);
+            let weights = Matrix::new(dtype, rows, cols, &bytes);
+            let want = product(vectors, 1, &x, weights, None);
+            assert_eq!(bits(&product(level, 2, &x, weights, None)), bits(&want), "{dtype}, {tokens} tokens");
+        }
     }
 }

@@ -37,6 +37,9 @@ pub enum ConfigProblem {
         /// The `model_type`s we know.
         known: String,
     },
+    /// A GGUF file's metadata is not of the form it should be.
+    #[error(transparent)]
+    Gguf(#[from] strata_weights::GgufProblem),
     /// A key is needed and absent.
     #[error("{key} is missing: {why}")]
     Missing {

@@ -1,6 +1,7 @@
 //! Rotary position embeddings, as the configuration describes them.
 
 use serde_json::Value;
+use strata_kernels::RopeStyle;
 
 use super::error::ConfigProblem;
 use super::fields::Fields;
@@ -12,6 +13,18 @@ pub struct RopeConfig {
     pub theta: f64,
     /// How the frequencies are changed for long contexts.
     pub scaling: RopeScaling,
+    /// What each frequency is divided by before that, `[head_dim / 2]`; `None` for ones. GGUF files carry the outcome of
+    /// Llama 3's rule so (`rope_freqs.weight`).
+    pub factors: Option<Vec<f32>>,
+    /// Which elements of a head are rotated together, which depends on the format of the weights.
+    pub style: RopeStyle,
+}
+
+impl RopeConfig {
+    /// As Hugging Face directories have it: no factors, element `i` rotated with `i + head_dim / 2`.
+    pub fn new(theta: f64, scaling: RopeScaling) -> Self {
+        Self { theta, scaling, factors: None, style: RopeStyle::Halves }
+    }
 }
 
 /// The ways of stretching frequencies, with the parameters resolved as `transformers` resolves them.
@@ -83,7 +96,7 @@ pub(super) fn read_rope(
     fields.number("partial_rotary_factor", whole, whole_hint)?;
     let outer_theta = read_theta(fields)?;
     let Some(rope) = parameters else {
-        return Ok(RopeConfig { theta: outer_theta.unwrap_or(THETA_DEFAULT), scaling: RopeScaling::Default });
+        return Ok(RopeConfig::new(outer_theta.unwrap_or(THETA_DEFAULT), RopeScaling::Default));
     };
     rope.number("partial_rotary_factor", whole, whole_hint)?;
     if let Some((key, value)) = rope.entries().find(|(_, value)| value.is_object()) {
@@ -91,7 +104,7 @@ pub(super) fn read_rope(
     }
     let theta = read_theta(&rope)?.or(outer_theta).unwrap_or(THETA_DEFAULT);
     let scaling = read_scaling(fields, &rope, max_positions, head_dim)?;
-    Ok(RopeConfig { theta, scaling })
+    Ok(RopeConfig::new(theta, scaling))
 }
 
 fn read_theta(fields: &Fields<'_>) -> Result<Option<f64>, ConfigProblem> {

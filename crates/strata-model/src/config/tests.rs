@@ -38,7 +38,7 @@ fn absent_keys_mean_what_they_mean_to_each_class() {
     assert_eq!((llama.vocab_size, llama.hidden_size, llama.intermediate_size), (32_000, 4096, 11_008));
     assert_eq!((llama.num_layers, llama.num_heads, llama.num_kv_heads, llama.head_dim), (32, 32, 32, 128));
     assert_eq!((llama.max_position_embeddings, llama.rms_norm_eps), (2048, 1e-6));
-    assert_eq!(llama.rope, RopeConfig { theta: 10_000.0, scaling: RopeScaling::Default });
+    assert_eq!(llama.rope, RopeConfig::new(10_000.0, RopeScaling::Default));
     assert_eq!((llama.bos_token_id, llama.eos_token_ids.as_slice()), (Some(1), &[2][..]));
     assert_eq!((llama.qkv_bias, llama.output_bias, llama.mlp_bias, llama.qk_norm), (false, false, false, false));
     assert_eq!((llama.tied_embeddings, llama.activation, llama.dtype), (false, Activation::Silu, None));
@@ -102,14 +102,14 @@ fn both_spellings_say_the_same() {
     })));
     assert_eq!(classic, modern);
     assert_eq!(classic.dtype, Some(DType::BF16));
-    assert_eq!(classic.rope, RopeConfig { theta: 500_000.0, scaling: RopeScaling::Linear { factor: 4.0 } });
+    assert_eq!(classic.rope, RopeConfig::new(500_000.0, RopeScaling::Linear { factor: 4.0 }));
     let both = config(llama(json!({
         "rope_theta": 3.0, "rope_scaling": {"rope_type": "linear", "factor": 2, "rope_theta": 7.0},
         "rope_parameters": {"rope_type": "default", "rope_theta": 9.0},
     })));
-    assert_eq!(both.rope, RopeConfig { theta: 7.0, scaling: RopeScaling::Linear { factor: 2.0 } });
+    assert_eq!(both.rope, RopeConfig::new(7.0, RopeScaling::Linear { factor: 2.0 }));
     let empty = config(llama(json!({"rope_scaling": {}, "rope_parameters": {"rope_theta": 9.0}})));
-    assert_eq!(empty.rope, RopeConfig { theta: 9.0, scaling: RopeScaling::Default });
+    assert_eq!(empty.rope, RopeConfig::new(9.0, RopeScaling::Default));
     let named_by_class = config(json!({"architectures": ["Qwen2ForCausalLM"]}));
     assert_eq!(named_by_class.architecture, Architecture::Qwen2);
 }

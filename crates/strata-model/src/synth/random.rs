@@ -2,8 +2,10 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use strata_kernels::DType;
+use strata_kernels::{DType, quantize};
 use strata_weights::TensorMeta;
+
+use super::Chunks;
 
 /// Elements of a chunk, the unit of work: a few MiB.
 pub(super) const CHUNK_ELEMENTS: u64 = 1 << 20;
@@ -34,41 +36,14 @@ impl TensorStream {
         Self { key, num_elements, dtype: tensor.dtype, mean, spread }
     }
 
-    pub(super) fn num_elements(&self) -> u64 {
-        self.num_elements
-    }
-
-    /// Replaces `bytes` by chunk number `chunk`, little-endian.
-    pub(super) fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>) {
-        let count = (self.num_elements - chunk * CHUNK_ELEMENTS).min(CHUNK_ELEMENTS) as usize;
-        bytes.resize(count * self.dtype.block_bytes(), 0);
-        let key = mix64(self.key ^ chunk);
-        let mut values = [0f32; BLOCK];
-        for (block, out) in bytes.chunks_mut(BLOCK * self.dtype.block_bytes()).enumerate() {
-            let values = &mut values[..out.len() / self.dtype.block_bytes()];
-            self.fill_block(key, (block * BLOCK) as u32, values);
-            match self.dtype {
-                DType::F32 => {
-                    for (out, value) in out.chunks_exact_mut(4).zip(values) {
-                        out.copy_from_slice(&value.to_le_bytes());
-                    }
-                }
-                DType::F16 => {
-                    let mut short = [f16::ZERO; BLOCK];
-                    let short = &mut short[..values.len()];
-                    short.convert_from_f32_slice(values);
-                    out.copy_from_slice(bytemuck::cast_slice(short));
-                }
-                // Rounded by hand: all values are finite, and without the test for that it vectorises.
-                DType::BF16 => {
-                    for (out, value) in out.chunks_exact_mut(2).zip(values) {
-                        let bits = value.to_bits();
-                        let rounded = bits + 0x7FFF + (bits >> 16 & 1);
-                        out.copy_from_slice(&((rounded >> 16) as u16).to_le_bytes());
-                    }
-                }
-                quantised => unreachable!("safetensors hold no {quantised}"),
-            }
+    /// The values of the elements from `first` on, whatever the type.
+    pub(super) fn fill_values(&self, mut first: u64, mut values: &mut [f32]) {
+        while !values.is_empty() {
+            let (chunk, within) = (first / CHUNK_ELEMENTS, first % CHUNK_ELEMENTS);
+            let count = (values.len() as u64).min(CHUNK_ELEMENTS - within);
+            let (now, later) = values.split_at_mut(count as usize);
+            self.fill_block(mix64(self.key ^ chunk), within as u32, now);
+            (first, values) = (first + count, later);
         }
     }
 
@@ -86,6 +61,53 @@ impl TensorStream {
             let centred = sum as i32 as f32 - 510.0 + (fraction as i32 as f32 / 65_536.0 - 0.5);
             *value = self.mean + scale * centred;
         }
+    }
+}
+
+impl Chunks for TensorStream {
+    fn num_chunks(&self) -> u64 {
+        self.num_elements.div_ceil(CHUNK_ELEMENTS)
+    }
+
+    /// Of a plain type, little-endian.
+    fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>) {
+        let count = (self.num_elements - chunk * CHUNK_ELEMENTS).min(CHUNK_ELEMENTS) as usize;
+        bytes.resize(count * self.dtype.block_bytes(), 0);
+        let key = mix64(self.key ^ chunk);
+        let mut values = [0f32; BLOCK];
+        for (block, out) in bytes.chunks_mut(BLOCK * self.dtype.block_bytes()).enumerate() {
+            let values = &mut values[..out.len() / self.dtype.block_bytes()];
+            self.fill_block(key, (block * BLOCK) as u32, values);
+            encode(self.dtype, values, out);
+        }
+    }
+}
+
+/// Stores finite `values`, which are whole blocks, as `dtype`, little-endian.
+pub(super) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
+    match dtype {
+        DType::F32 => {
+            for (out, value) in out.chunks_exact_mut(4).zip(values) {
+                out.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        DType::F16 => {
+            let mut short = [f16::ZERO; BLOCK];
+            for (out, values) in out.chunks_mut(2 * BLOCK).zip(values.chunks(BLOCK)) {
+                let short = &mut short[..values.len()];
+                short.convert_from_f32_slice(values);
+                out.copy_from_slice(bytemuck::cast_slice(short));
+            }
+        }
+        // Rounded by hand: all values are finite, and without the test for that it vectorises.
+        DType::BF16 => {
+            for (out, value) in out.chunks_exact_mut(2).zip(values) {
+                let bits = value.to_bits();
+                let rounded = bits + 0x7FFF + (bits >> 16 & 1);
+                out.copy_from_slice(&((rounded >> 16) as u16).to_le_bytes());
+            }
+        }
+        quantised => quantize(quantised, values, out),
     }
 }
 

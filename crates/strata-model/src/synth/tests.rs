@@ -1,10 +1,15 @@
 //! Models that are made here must be models that are read here.
 
+use strata_kernels::RopeStyle;
 use strata_weights::{Catalog, ElementType, ResidentWeights, WeightSource};
 
+use super::random::CHUNK_ELEMENTS;
 use super::*;
+use crate::chat_template::ChatTemplate;
 use crate::generation_config::GenerationConfig;
+use crate::gguf::GgufModel;
 use crate::presets::preset;
+use crate::tokenizer::Tokenizer;
 
 fn spec(name: &str) -> SynthSpec {
     SynthSpec {
@@ -13,6 +18,7 @@ fn spec(name: &str) -> SynthSpec {
         dtype: Some(DType::BF16),
         seed: 7,
         shard_bytes: 100_000,
+        gguf: false,
     }
 }
 
@@ -68,10 +74,10 @@ fn weights_have_the_spread_that_keeps_activations_sane() {
     // More than one chunk, and an end that is no multiple of anything.
     let shape = vec![1031, 1031];
     let moments = |name: &str, shape: Vec<usize>, dtype| {
-        let stream = TensorStream::new(1, &TensorMeta { name: name.to_owned(), dtype, shape });
+        let stream = TensorStream::new(1, &TensorMeta { name: name.to_owned(), dtype, shape: shape.clone() });
         let mut values = Vec::new();
         let mut bytes = Vec::new();
-        for chunk in 0..stream.num_elements().div_ceil(CHUNK_ELEMENTS) {
+        for chunk in 0..stream.num_chunks() {
             stream.fill_chunk(chunk, &mut bytes);
             values.extend(bytes.chunks_exact(dtype.block_bytes()).map(|bytes| match *bytes {
                 [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
@@ -79,7 +85,7 @@ fn weights_have_the_spread_that_keeps_activations_sane() {
                 _ => unreachable!("elements have two or four bytes here"),
             }));
         }
-        assert_eq!(values.len() as u64, stream.num_elements());
+        assert_eq!(values.len(), shape.iter().product::<usize>());
         let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len() as f64;
         let square = values.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum::<f64>() / values.len() as f64;
         // Neighbours, and elements a chunk apart, have nothing to do with each other.
@@ -157,4 +163,177 @@ fn what_cannot_be_made_leaves_nothing_behind() {
     let error = synthesize(&spec("tiny"), &out, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, SynthError::NotEmpty { .. }), "{error}");
     assert_eq!(contents(&out), [("precious".to_owned(), b"x".to_vec())]);
+}
+
+/// A model of `spec` as a GGUF file, its catalog and configuration.
+fn make_gguf(spec: &SynthSpec, out: &Path) -> (SynthReport, Catalog, ModelConfig) {
+    let report = make(&SynthSpec { gguf: true, ..spec.clone() }, out);
+    let catalog = Catalog::open(out).unwrap();
+    let config = GgufModel::of(&catalog).unwrap().config().unwrap();
+    (report, catalog, config)
+}
+
+/// Every tensor of a model, as numbers.
+fn numbers(catalog: &Catalog, config: &ModelConfig) -> Vec<(String, Vec<f32>)> {
+    let specs = group_specs(config);
+    let weights = ResidentWeights::load(catalog, &specs, &mut |_, _| {}).unwrap();
+    let mut all = Vec::new();
+    for (group, spec) in specs.iter().enumerate() {
+        let guard = weights.acquire(group).unwrap();
+        for (index, tensor) in spec.tensors.iter().enumerate() {
+            let view = guard.tensor(index);
+            let cols = *view.shape.last().unwrap();
+            let rows = view.shape.iter().product::<usize>() / cols;
+            let mut values = vec![0.0; rows * cols];
+            let matrix = strata_kernels::Matrix::new(view.dtype, rows, cols, view.bytes);
+            for (row, out) in values.chunks_exact_mut(cols).enumerate() {
+                matrix.widen_row(row, out);
+            }
+            all.push((tensor.name.clone(), values));
+        }
+    }
+    all
+}
+
+/// `rows` of `cols` in GGUF's order for Llama-like models, back in Hugging Face's.
+fn in_halves(values: &[f32], heads: usize, cols: usize) -> Vec<f32> {
+    let rows = values.len() / cols;
+    let (head_rows, mut out) = (rows / heads, vec![0.0; values.len()]);
+    for row in 0..rows {
+        let (head, within) = (row / head_rows, row % head_rows);
+        let target = head * head_rows + within % 2 * (head_rows / 2) + within / 2;
+        out[target * cols..][..cols].copy_from_slice(&values[row * cols..][..cols]);
+    }
+    out
+}
+
+#[test]
+fn a_gguf_file_holds_the_model_of_the_same_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    let biased = json!({"model_type": "llama", "vocab_size": 300, "hidden_size": 48, "intermediate_size": 40,
+        "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "attention_bias": true,
+        "mlp_bias": true, "rope_theta": 500.0, "rope_scaling": {"rope_type": "llama3", "factor": 4.0,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}});
+    let small = |model_type: &str, more: Value| {
+        let mut config = json!({"model_type": model_type, "vocab_size": 300, "hidden_size": 32, "intermediate_size": 64,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+            "bos_token_id": 1, "eos_token_id": [2, 3]});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        config
+    };
+    let cases = [
+        ("biased", biased),
+        ("mistral", small("mistral", json!({"sliding_window": 9}))),
+        ("qwen2", small("qwen2", json!({"use_sliding_window": true, "sliding_window": 7, "max_window_layers": 1}))),
+        ("qwen3", small("qwen3", json!({"rope_scaling": {"rope_type": "linear", "factor": 2.5}}))),
+        ("fm9g", small("fm9g", json!({"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16}))),
+        (
+            "granite",
+            small(
+                "granite",
+                json!({"attention_multiplier": 0.3, "embedding_multiplier": 2.0,
+            "residual_multiplier": 0.5, "logits_scaling": 3.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+            "original_max_position_embeddings": 64, "attention_factor": 1.25}}),
+            ),
+        ),
+    ];
+    for (name, config_json) in cases {
+        let spec = SynthSpec { config_json: config_json.to_string(), dtype: Some(DType::F32), ..spec("tiny") };
+        let plain = dir.path().join(format!("{name}-plain"));
+        make(&spec, &plain);
+        let want = ModelConfig::from_dir(&plain).unwrap();
+        let (report, catalog, got) = make_gguf(&spec, &dir.path().join(name));
+        assert_eq!(report.files, [dir.path().join(name).join("model.gguf")]);
+        let shape = |config: &ModelConfig| {
+            let flags = [config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm, config.tied_embeddings];
+            let ids = (config.bos_token_id, config.eos_token_ids.clone());
+            (config.num_parameters(), config.context(), flags, config.sliding_windows.clone(), ids)
+        };
+        assert_eq!(shape(&got), shape(&want), "{name}");
+        for (got, want) in [
+            (got.embedding_multiplier, want.embedding_multiplier),
+            (got.residual_multiplier, want.residual_multiplier),
+            (got.logits_divisor, want.logits_divisor),
+            (got.attention_scale, want.attention_scale),
+        ] {
+            assert!((got / want - 1.0).abs() < 1e-6, "{name}: {got} {want}");
+        }
+        // The same angles at every position.
+        let half = want.head_dim / 2;
+        let angles = |config: &ModelConfig| {
+            let table = crate::rope::RopeTable::new(&config.rope, config.head_dim);
+            let (mut cos, mut sin) = (vec![0.0; half], vec![0.0; half]);
+            table.fill(33, 40, &mut cos, &mut sin);
+            [cos, sin].concat()
+        };
+        for (got, want) in angles(&got).into_iter().zip(angles(&want)) {
+            assert!((got - want).abs() < 1e-5, "{name}: {got} {want}");
+        }
+        let plain_catalog = Catalog::open(&plain).unwrap();
+        for ((tensor, got_values), (_, want_values)) in
+            numbers(&catalog, &got).into_iter().zip(numbers(&plain_catalog, &want))
+        {
+            let heads = match got.rope.style {
+                RopeStyle::Neighbours if tensor.contains("q_proj") => Some(want.num_heads),
+                RopeStyle::Neighbours if tensor.contains("k_proj") => Some(want.num_kv_heads),
+                _ => None,
+            };
+            let cols = if tensor.ends_with("bias") { 1 } else { want.hidden_size };
+            let got_values = heads.map_or(got_values.clone(), |heads| in_halves(&got_values, heads, cols));
+            assert!(got_values == want_values, "{name}: {tensor}");
+        }
+        let model = GgufModel::of(&catalog).unwrap();
+        let (tokenizer, original) = (model.tokenizer().unwrap(), Tokenizer::from_dir(&plain).unwrap());
+        for text in ["the other 123 things", "x <|end|> y", "é\n\n 🙂"] {
+            assert_eq!(tokenizer.encode(text, true).unwrap(), original.encode(text, true).unwrap(), "{name}");
+        }
+        let messages = [json!({"role": "user", "content": "Hi"})];
+        let prompt = |template: ChatTemplate| template.render(&messages, None, true, &Map::new()).unwrap();
+        assert_eq!(prompt(model.chat_template().unwrap()), prompt(ChatTemplate::from_dir(&plain).unwrap()), "{name}");
+    }
+}
+
+#[test]
+fn quantised_models_are_the_plain_ones_rounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let config_json = json!({"model_type": "llama", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 320,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 1});
+    let spec = SynthSpec { config_json: config_json.to_string(), ..spec("tiny") };
+    let plain = SynthSpec { dtype: Some(DType::F32), ..spec.clone() };
+    let (_, catalog, config) = make_gguf(&plain, &dir.path().join("f32"));
+    let want = numbers(&catalog, &config);
+    for (dtype, error_max) in [(DType::Q8_0, 0.01), (DType::Q4_0, 0.15), (DType::Q4K, 0.12)] {
+        let spec = SynthSpec { dtype: Some(dtype), ..spec.clone() };
+        let out = dir.path().join(dtype.name());
+        let mut last = (0, 0);
+        let report = synthesize(&spec, &out, &mut |done, total| last = (done, total)).unwrap();
+        assert_eq!(last, (report.weight_bytes, report.weight_bytes));
+        let catalog = Catalog::open(&out).unwrap();
+        assert_eq!(report.weight_bytes, catalog.bytes());
+        let kind = |name: &str| catalog.get(name).unwrap().element_type.clone();
+        assert_eq!(kind("model.embed_tokens.weight"), ElementType::Known(dtype));
+        assert_eq!(kind("model.norm.weight"), ElementType::Known(DType::F32));
+        // Its rows of 320 are no whole blocks of 256.
+        let down = if dtype == DType::Q4K { DType::Q8_0 } else { dtype };
+        assert_eq!(kind("model.layers.0.mlp.down_proj.weight"), ElementType::Known(down));
+        for ((tensor, got), (_, want)) in numbers(&catalog, &config).into_iter().zip(&want) {
+            let square = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value.powi(2)).sum::<f32>();
+            let error = square(&mut got.iter().zip(want).map(|(a, b)| a - b)) / square(&mut want.iter().copied());
+            assert!(error.sqrt() < error_max, "{tensor} as {dtype}: {}", error.sqrt());
+            assert!(got == *want || error > 0.0 && kind(&tensor) != ElementType::Known(DType::F32), "{tensor}");
+        }
+    }
+}
+
+#[test]
+fn what_gguf_cannot_say_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let dynamic = json!({"model_type": "llama", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}});
+    let spec = SynthSpec { config_json: dynamic.to_string(), dtype: Some(DType::Q8_0), ..spec("tiny") };
+    let error = synthesize(&spec, &out, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, SynthError::NotInGguf { .. }) && !out.exists(), "{error}");
+    let error = synthesize(&SynthSpec { dtype: Some(DType::Q6K), ..spec }, &out, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, SynthError::NoEncoder { dtype: DType::Q6K }) && !out.exists(), "{error}");
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use strata_device::{CpuDevice, KvPool};
-use strata_kernels::{DType, Level};
+use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRows, Model, groups};
 use strata_weights::{Catalog, ResidentWeights};
@@ -34,11 +34,14 @@ pub struct Sequence {
 }
 
 impl Harness {
-    pub fn load(name: &str, kv_dtype: DType, threads: usize, sequences: usize) -> Self {
+    pub fn load(name: &str, kv_dtype: KvDType, threads: usize, sequences: usize) -> Self {
         let dir = fixtures().join(name);
         let config = ModelConfig::from_dir(&dir).unwrap();
-        let catalog = Catalog::open(&dir).unwrap();
-        let weights = ResidentWeights::load(&catalog, &groups::group_specs(&config), &mut |_, _| ()).unwrap();
+        Self::of(config, &Catalog::open(&dir).unwrap(), kv_dtype, threads, sequences)
+    }
+
+    pub fn of(config: ModelConfig, catalog: &Catalog, kv_dtype: KvDType, threads: usize, sequences: usize) -> Self {
+        let weights = ResidentWeights::load(catalog, &groups::group_specs(&config), &mut |_, _| ()).unwrap();
         let scratch = Model::scratch_bytes(&config, MAX_TOKENS, MAX_TOKENS, threads);
         let kv = KvPool::new(Model::kv_layout(&config, BLOCK_SIZE, kv_dtype), sequences * BLOCKS_PER_SEQUENCE).unwrap();
         Self {

@@ -1,22 +1,23 @@
 //! The same request gives the same logits bit for bit: alone, in company, in chunks, after a prefix hit, on any number
 //! of threads. Everything that later compares tokens rests on this.
 
-use strata_kernels::{DType, Level};
+use strata_kernels::{KvDType, Level};
 use strata_model::{BatchSequence, LogitRows};
 
 use crate::harness::{BLOCK_SIZE, Harness};
 
 /// One of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context.
-const CASES: [(&str, DType); 6] = [
-    ("llama3_bf16", DType::BF16),
-    ("mistral_sliding", DType::F32),
-    ("qwen2_bf16", DType::BF16),
-    ("qwen3", DType::F16),
-    ("minicpm", DType::F32),
-    ("rope_dynamic_long", DType::F32),
+const CASES: [(&str, KvDType); 7] = [
+    ("llama3_bf16", KvDType::BF16),
+    ("mistral_sliding", KvDType::F32),
+    ("qwen2_bf16", KvDType::BF16),
+    ("qwen3", KvDType::F16),
+    ("llama3_bf16", KvDType::Q8),
+    ("minicpm", KvDType::F32),
+    ("rope_dynamic_long", KvDType::F32),
 ];
 
-fn cases_by_level() -> impl Iterator<Item = (Level, (&'static str, DType))> {
+fn cases_by_level() -> impl Iterator<Item = (Level, (&'static str, KvDType))> {
     Level::available().flat_map(|level| CASES.into_iter().map(move |case| (level, case)))
 }
 
@@ -28,7 +29,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|logit| logit.to_bits()).collect()).collect()
 }
 
-fn alone(level: Level, (name, dtype): (&str, DType), threads: usize, prompt: &[u32], chunk: usize) -> Vec<Vec<u32>> {
+fn alone(level: Level, (name, dtype): (&str, KvDType), threads: usize, prompt: &[u32], chunk: usize) -> Vec<Vec<u32>> {
     let mut harness = Harness::load(name, dtype, threads, 1).at(level);
     let mut sequence = harness.sequence(0, prompt);
     bits(&harness.prompt_logits(&mut sequence, chunk))
@@ -94,18 +95,18 @@ fn after_a_prefix_hit() {
 
 #[test]
 fn keys_under_another_rope_scale_have_another_namespace() {
-    let dynamic = Harness::load("rope_dynamic_long", DType::F32, 1, 1).model;
+    let dynamic = Harness::load("rope_dynamic_long", KvDType::F32, 1, 1).model;
     let context = dynamic.config().max_position_embeddings;
     assert_eq!(dynamic.cache_namespace(context), dynamic.cache_namespace(1));
     assert_ne!(dynamic.cache_namespace(context + 1), dynamic.cache_namespace(context));
     assert_ne!(dynamic.cache_namespace(context + 1), dynamic.cache_namespace(context + 2));
-    let plain = Harness::load("rope_yarn", DType::F32, 1, 1).model;
+    let plain = Harness::load("rope_yarn", KvDType::F32, 1, 1).model;
     assert_eq!(plain.cache_namespace(10_000), plain.cache_namespace(1));
 }
 
 #[test]
 fn a_pass_allocates_nothing_after_warm_up() {
-    let mut harness = Harness::load("qwen3", DType::F32, 2, 2);
+    let mut harness = Harness::load("qwen3", KvDType::F32, 2, 2);
     let prompt = prompt(1, 40);
     let table: Vec<u32> = (0..32).collect();
     let mut pass = |start: usize, end: usize| {

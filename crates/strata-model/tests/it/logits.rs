@@ -2,20 +2,20 @@
 //! fixtures).
 
 use serde_json::Value;
-use strata_kernels::{DType, Level};
+use strata_kernels::{DType, KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_weights::{Catalog, GroupSpec, ResidentWeights, TensorSpec, WeightSource};
 
 use crate::harness::{Harness, fixtures};
 
-struct Expected {
-    prompt: Vec<u32>,
-    greedy: Vec<u32>,
+pub struct Expected {
+    pub prompt: Vec<u32>,
+    pub greedy: Vec<u32>,
     /// Name and `[prompt, vocab]`.
-    logits: Vec<(String, Vec<f32>)>,
+    pub logits: Vec<(String, Vec<f32>)>,
 }
 
-fn expected(name: &str) -> Expected {
+pub fn expected(name: &str) -> Expected {
     let dir = fixtures().join(name);
     let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("expected.json")).unwrap()).unwrap();
     let ids = |key: &str| json[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
@@ -41,7 +41,7 @@ fn expected(name: &str) -> Expected {
 }
 
 /// The largest difference, relative to the largest logit.
-fn distance(got: &[Vec<f32>], want: &[f32]) -> f32 {
+pub fn distance(got: &[Vec<f32>], want: &[f32]) -> f32 {
     let got = got.concat();
     assert_eq!(got.len(), want.len());
     let largest = want.iter().fold(0f32, |largest, value| largest.max(value.abs()));
@@ -61,7 +61,7 @@ fn cases() -> Vec<String> {
 }
 
 /// The best level that takes activations as they are.
-fn unrounded() -> Level {
+pub fn unrounded() -> Level {
     Level::available().filter(|level| !level.rounds_activations(DType::BF16)).last().unwrap()
 }
 
@@ -76,7 +76,7 @@ fn logits_agree_with_transformers() {
                 // Weights are exact in every type, and sums are in f32; only the KV cache may be coarser, and bf16 weights
                 // may have activations rounded to their type.
                 let exact = kind != "logits_bf16" && kind != "logits_f16";
-                let kv_dtype = if exact { DType::F32 } else { dtype };
+                let kv_dtype = if exact { KvDType::F32 } else { KvDType::beside(dtype) };
                 let tolerance = if exact && !level.rounds_activations(dtype) { 1e-5 } else { 4e-2 };
                 let mut harness = Harness::load(&name, kv_dtype, 2, 1).at(level);
                 let mut sequence = harness.sequence(0, &expected.prompt);
@@ -94,9 +94,9 @@ fn logits_agree_with_transformers() {
 
 #[test]
 fn a_16_bit_cache_changes_logits_by_no_more_than_16_bits_allow() {
-    for (name, kv_dtype, tolerance) in [("llama3_bf16", DType::BF16, 2e-2), ("llama_f16", DType::F16, 2e-3)] {
+    for (name, kv_dtype, tolerance) in [("llama3_bf16", KvDType::BF16, 2e-2), ("llama_f16", KvDType::F16, 2e-3)] {
         let expected = expected(name);
-        let mut harness = Harness::load(name, DType::F32, 2, 1);
+        let mut harness = Harness::load(name, KvDType::F32, 2, 1);
         let mut sequence = harness.sequence(0, &expected.prompt);
         let exact = harness.prompt_logits(&mut sequence, usize::MAX).concat();
         let mut harness = Harness::load(name, kv_dtype, 2, 1);
@@ -113,7 +113,7 @@ fn sixty_four_greedy_tokens_are_those_of_transformers() {
         let expected = expected(&name);
         assert_eq!(expected.greedy.len(), 64);
         // Where activations are rounded, a near tie may fall the other way.
-        let mut harness = Harness::load(&name, DType::F32, 2, 1).at(unrounded());
+        let mut harness = Harness::load(&name, KvDType::F32, 2, 1).at(unrounded());
         let mut sequence = harness.sequence(0, &expected.prompt);
         let got = harness.greedy(&mut sequence, 64);
         if let Some(at) = (0..64).find(|&i| got[i] != expected.greedy[i]) {

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod files;
+mod gguf;
 mod header;
 mod resident;
 mod writer;

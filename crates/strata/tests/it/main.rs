@@ -3,6 +3,7 @@
 mod bench;
 mod bundled;
 mod chat;
+mod gguf;
 mod info;
 mod refusals;
 mod run;

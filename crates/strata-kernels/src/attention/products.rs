@@ -1,0 +1,409 @@
+//! The two products of attention, blocked in registers: queries with keys, weights with values.
+//!
+//! A score is one chain over the elements of a head; a weighted value is one chain over the keys. Blocks only decide
+//! which chains run side by side.
+
+use std::ops::Range;
+
+use super::element::{KvElement, Q8};
+use super::lanes::Lanes;
+use super::{CHUNK, RUN};
+use crate::simd::{Bf16, F16, F32, LANES, Simd, dispatch, load_part, store_part};
+use crate::{KvDType, Level};
+
+/// Adds to the scores of `queries.len()` rows the products over the elements `chunk` of a head; the first chunk starts
+/// them.
+///
+/// - `queries`: `[head_dim]` each
+/// - `columns`: `[chunk, RUN]`, the chunk's elements of the run's keys
+/// - `keys`: the keys that the rows see, of the run
+/// - `scores`: `[rows, RUN]`
+///
+/// # Safety
+/// The pointers are readable and writable as said.
+pub(super) unsafe fn add_scores(
+    level: Level,
+    queries: &[*const f32],
+    columns: *const f32,
+    chunk: Range<usize>,
+    keys: &Range<usize>,
+    scores: *mut f32,
+) {
+    dispatch!(level, score_kernel::<_>(
+        queries: &[*const f32], columns: *const f32, chunk: Range<usize>, keys: &Range<usize>, scores: *mut f32
+    ));
+}
+
+/// # Safety
+/// As for [`add_scores`]; the level's instructions exist.
+#[inline(always)]
+unsafe fn score_kernel<S: Simd>(
+    queries: &[*const f32],
+    columns: *const f32,
+    chunk: Range<usize>,
+    keys: &Range<usize>,
+    scores: *mut f32,
+) {
+    let (first, end) = (keys.start / LANES, keys.end.div_ceil(LANES));
+    let rows = queries.len();
+    let mut row = 0;
+    // SAFETY: rows and vectors are within what the caller promises.
+    unsafe {
+        while row < rows {
+            let (queries, scores) = (queries.as_ptr().add(row), scores.add(row * RUN));
+            row += match (rows - row, S::MANY_REGISTERS) {
+                (6.., true) => score_rows::<S, 6, 4>(queries, columns, chunk.clone(), first..end, scores),
+                (4.., true) => score_rows::<S, 4, 4>(queries, columns, chunk.clone(), first..end, scores),
+                (4.., false) => score_rows::<S, 4, 1>(queries, columns, chunk.clone(), first..end, scores),
+                (2.., true) => score_rows::<S, 2, 4>(queries, columns, chunk.clone(), first..end, scores),
+                (2.., false) => score_rows::<S, 2, 2>(queries, columns, chunk.clone(), first..end, scores),
+                (..2, _) => score_rows::<S, 1, 4>(queries, columns, chunk.clone(), first..end, scores),
+            };
+        }
+    }
+}
+
+/// [`add_scores`] of `ROWS` rows, `VECTORS` vectors of keys at a time. Returns `ROWS`.
+///
+/// # Safety
+/// As for [`add_scores`].
+#[inline(always)]
+unsafe fn score_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    queries: *const *const f32,
+    columns: *const f32,
+    chunk: Range<usize>,
+    vectors: Range<usize>,
+    scores: *mut f32,
+) -> usize {
+    let mut vector = vectors.start;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while vector + VECTORS <= vectors.end {
+            let at = vector * LANES;
+            score_block::<S, ROWS, VECTORS>(queries, columns.add(at), chunk.clone(), scores.add(at));
+            vector += VECTORS;
+        }
+        while vector < vectors.end {
+            let at = vector * LANES;
+            score_block::<S, ROWS, 1>(queries, columns.add(at), chunk.clone(), scores.add(at));
+            vector += 1;
+        }
+    }
+    ROWS
+}
+
+/// # Safety
+/// As for [`add_scores`], for `ROWS` rows and `VECTORS` vectors of keys.
+#[inline(always)]
+unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    queries: *const *const f32,
+    columns: *const f32,
+    chunk: Range<usize>,
+    scores: *mut f32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut query = [std::ptr::null::<f32>(); ROWS];
+        let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
+        for row in 0..ROWS {
+            query[row] = (*queries.add(row)).add(chunk.start);
+            if chunk.start > 0 {
+                for vector in 0..VECTORS {
+                    sums[row][vector] = S::load(scores.add(row * RUN + vector * LANES));
+                }
+            }
+        }
+        for d in 0..chunk.len() {
+            let mut keys = [S::splat(0.0); VECTORS];
+            for vector in 0..VECTORS {
+                keys[vector] = S::load(columns.add(d * RUN + vector * LANES));
+            }
+            for row in 0..ROWS {
+                let element = S::splat(*query[row].add(d));
+                for vector in 0..VECTORS {
+                    sums[row][vector] = S::fma(keys[vector], element, sums[row][vector]);
+                }
+            }
+        }
+        for row in 0..ROWS {
+            for vector in 0..VECTORS {
+                S::store(sums[row][vector], scores.add(row * RUN + vector * LANES));
+            }
+        }
+    }
+}
+
+/// The keys or values of a run: where they are, and which of their elements are wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Slots<'a> {
+    /// A slot for each key of the run; only those of keys that are seen are read.
+    pub slots: &'a [*const u8; RUN],
+    /// Elements of a slot.
+    pub head_dim: usize,
+    /// The first of them that is wanted, a multiple of [`LANES`].
+    pub first: usize,
+    /// How many are wanted, up to [`CHUNK`].
+    pub count: usize,
+}
+
+/// Adds to each row's sums the values of the keys that it sees, weighted.
+///
+/// - `weights`: `[rows, RUN]`
+/// - `keys`: the keys that each row sees, of the run
+/// - `sums`: `[head_dim]` each, of which elements from `at` on are meant
+///
+/// # Safety
+/// The slots of keys that are seen are readable, and hold elements of `dtype`; the sums are writable.
+pub(super) unsafe fn add_values(
+    level: Level,
+    dtype: KvDType,
+    weights: *const f32,
+    keys: &[Range<usize>],
+    values: Slots<'_>,
+    sums: &[*mut f32],
+    at: usize,
+) {
+    macro_rules! add {
+        ($element:ident) => {
+            dispatch!(level, value_kernel::<_, $element>(
+                weights: *const f32, keys: &[Range<usize>], values: Slots<'_>, sums: &[*mut f32], at: usize
+            ))
+        };
+    }
+    match dtype {
+        KvDType::F32 => add!(F32),
+        KvDType::F16 => add!(F16),
+        KvDType::BF16 => add!(Bf16),
+        KvDType::Q8 => add!(Q8),
+    }
+}
+
+/// Rows are taken in blocks: first what only some of a block's rows see before the others, row by row; then what they
+/// all see, together; then what only some see after it. So each row's chain goes through its keys in ascending order.
+///
+/// # Safety
+/// As for [`add_values`]; the level's instructions exist.
+#[inline(always)]
+unsafe fn value_kernel<S: Lanes, E: KvElement>(
+    weights: *const f32,
+    keys: &[Range<usize>],
+    values: Slots<'_>,
+    sums: &[*mut f32],
+    at: usize,
+) {
+    let rows = keys.len();
+    let mut first = 0;
+    while first < rows {
+        let count = match rows - first {
+            6.. if S::MANY_REGISTERS => 6,
+            4.. => 4,
+            2.. => 2,
+            _ => 1,
+        };
+        let block = &keys[first..first + count];
+        let mut common = 0..RUN;
+        for keys in block {
+            common = common.start.max(keys.start)..common.end.min(keys.end);
+        }
+        // Without common keys, all that rows see comes before them.
+        common = if common.is_empty() { RUN..RUN } else { common };
+        // Steps 0 .. count are what single rows see early, then comes the block, then what they see late.
+        let steps = if count == 1 { 0..1 } else { 0..2 * count + 1 };
+        for step in steps {
+            let (row, size, keys) = match step {
+                _ if count == 1 => (0, 1, block[0].clone()),
+                _ if step < count => (step, 1, block[step].start..block[step].end.min(common.start)),
+                _ if step == count => (0, count, common.clone()),
+                _ => (step - count - 1, 1, block[step - count - 1].start.max(common.end)..block[step - count - 1].end),
+            };
+            if keys.is_empty() {
+                continue;
+            }
+            let row = first + row;
+            // SAFETY: rows are within what the caller promises.
+            unsafe {
+                let (weights, sums) = (weights.add(row * RUN), sums.as_ptr().add(row));
+                match (size, S::MANY_REGISTERS) {
+                    (6, true) => value_span::<S, E, 6, 4>(weights, keys, values, sums, at),
+                    (4, true) => value_span::<S, E, 4, 4>(weights, keys, values, sums, at),
+                    (4, false) => value_span::<S, E, 4, 1>(weights, keys, values, sums, at),
+                    (2, true) => value_span::<S, E, 2, 4>(weights, keys, values, sums, at),
+                    (2, false) => value_span::<S, E, 2, 2>(weights, keys, values, sums, at),
+                    _ => value_span::<S, E, 1, 4>(weights, keys, values, sums, at),
+                }
+            }
+        }
+        first += count;
+    }
+}
+
+/// The values of `keys`, weighted, to `ROWS` rows.
+///
+/// # Safety
+/// As for [`add_values`]; the level's instructions exist.
+#[inline(always)]
+unsafe fn value_span<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: usize>(
+    weights: *const f32,
+    keys: Range<usize>,
+    values: Slots<'_>,
+    sums: *const *mut f32,
+    at: usize,
+) {
+    let mut d = 0;
+    // SAFETY: elements `d ..` end at `values.count`.
+    unsafe {
+        while d + VECTORS * LANES <= values.count {
+            value_block::<S, E, ROWS, VECTORS>(weights, keys.clone(), values, d, LANES, sums, at);
+            d += VECTORS * LANES;
+        }
+        while d < values.count {
+            let count = LANES.min(values.count - d);
+            value_block::<S, E, ROWS, 1>(weights, keys.clone(), values, d, count, sums, at);
+            d += count;
+        }
+    }
+}
+
+/// # Safety
+/// As for [`add_values`]; `d + count` and whole vectors end within `values.count`; the level's instructions exist.
+#[inline(always)]
+unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: usize>(
+    weights: *const f32,
+    keys: Range<usize>,
+    values: Slots<'_>,
+    d: usize,
+    count: usize,
+    sums: *const *mut f32,
+    at: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut block = [[S::splat(0.0); VECTORS]; ROWS];
+        for row in 0..ROWS {
+            for vector in 0..VECTORS {
+                let from = (*sums.add(row)).add(at + d + vector * LANES);
+                block[row][vector] = if count == LANES { S::load(from) } else { load_part::<S, F32>(from, count) };
+            }
+        }
+        for key in keys {
+            let slot = *values.slots.as_ptr().add(key);
+            let mut elements = [S::splat(0.0); VECTORS];
+            for vector in 0..VECTORS {
+                let first = values.first + d + vector * LANES;
+                elements[vector] = E::load::<S>(slot, values.head_dim, first, count);
+            }
+            for row in 0..ROWS {
+                let weight = S::splat(*weights.add(row * RUN + key));
+                for vector in 0..VECTORS {
+                    block[row][vector] = S::fma(elements[vector], weight, block[row][vector]);
+                }
+            }
+        }
+        for row in 0..ROWS {
+            for vector in 0..VECTORS {
+                let to = (*sums.add(row)).add(at + d + vector * LANES);
+                if count == LANES {
+                    S::store(block[row][vector], to);
+                } else {
+                    store_part::<S>(block[row][vector], to, count);
+                }
+            }
+        }
+    }
+}
+
+/// Writes the wanted elements of the run's keys as `columns`, `[CHUNK, RUN]`, for the vectors of keys that `run` touches.
+///
+/// # Safety
+/// All slots that those vectors cover are readable, and hold elements of `dtype`; `columns` is writable.
+pub(super) unsafe fn turn_keys(level: Level, dtype: KvDType, keys: Slots<'_>, run: &Range<usize>, columns: *mut f32) {
+    macro_rules! turn {
+        ($element:ident) => {
+            dispatch!(level, turn_kernel::<_, $element>(keys: Slots<'_>, run: &Range<usize>, columns: *mut f32))
+        };
+    }
+    match dtype {
+        KvDType::F32 => turn!(F32),
+        KvDType::F16 => turn!(F16),
+        KvDType::BF16 => turn!(Bf16),
+        KvDType::Q8 => turn!(Q8),
+    }
+}
+
+/// # Safety
+/// As for [`turn_keys`]; the level's instructions exist.
+#[inline(always)]
+unsafe fn turn_kernel<S: Lanes, E: KvElement>(keys: Slots<'_>, run: &Range<usize>, columns: *mut f32) {
+    const { assert!(CHUNK.is_multiple_of(LANES)) };
+    let Slots { slots, head_dim, first, count } = keys;
+    let end = E::offset(head_dim, head_dim);
+    let (groups, _) = slots.as_chunks::<LANES>();
+    for vector in run.start / LANES..run.end.div_ceil(LANES) {
+        let slots = &groups[vector];
+        for d in (0..count).step_by(E::COLUMNS) {
+            let offset = E::offset(head_dim, first + d);
+            // SAFETY: 16 bytes at `offset` are in the slot, or what there is of them is copied; columns past `count` end
+            // within the chunk.
+            unsafe {
+                let words = if offset + 16 <= end {
+                    S::words_of_rows(slots, offset)
+                } else {
+                    last_words::<S>(slots, offset, end)
+                };
+                E::spread::<S>(slots, words, first + d, columns.add(d * RUN + vector * LANES), RUN);
+            }
+        }
+    }
+}
+
+/// The words between `offset` and `end`, which are not 16 bytes, and zeros.
+///
+/// # Safety
+/// Slots are readable up to `end`; the level's instructions exist.
+#[inline(always)]
+unsafe fn last_words<S: Lanes>(slots: &[*const u8; LANES], offset: usize, end: usize) -> [S::V; 4] {
+    let mut rest = [[0u8; 16]; LANES];
+    let mut rows = [std::ptr::null::<u8>(); LANES];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for slot in 0..LANES {
+            std::ptr::copy_nonoverlapping(slots[slot].add(offset), rest[slot].as_mut_ptr(), end - offset);
+            rows[slot] = rest[slot].as_ptr();
+        }
+        S::words_of_rows(&rows, 0)
+    }
+}
+
+/// Writes the wanted elements of the run's values as `rows`, `[RUN, CHUNK]`, for the keys in `run`.
+///
+/// # Safety
+/// The slots of `run` are readable, and hold elements of `dtype`; `rows` is writable.
+pub(super) unsafe fn widen_values(level: Level, dtype: KvDType, values: Slots<'_>, run: &Range<usize>, rows: *mut f32) {
+    macro_rules! widen {
+        ($element:ident) => {
+            dispatch!(level, widen_kernel::<_, $element>(values: Slots<'_>, run: &Range<usize>, rows: *mut f32))
+        };
+    }
+    match dtype {
+        KvDType::F32 => widen!(F32),
+        KvDType::F16 => widen!(F16),
+        KvDType::BF16 => widen!(Bf16),
+        KvDType::Q8 => widen!(Q8),
+    }
+}
+
+/// # Safety
+/// As for [`widen_values`]; the level's instructions exist.
+#[inline(always)]
+unsafe fn widen_kernel<S: Lanes, E: KvElement>(values: Slots<'_>, run: &Range<usize>, rows: *mut f32) {
+    for key in run.clone() {
+        for d in (0..values.count).step_by(LANES) {
+            let count = LANES.min(values.count - d);
+            // SAFETY: the caller's promise; a whole vector ends within the chunk.
+            unsafe {
+                let vector = E::load::<S>(values.slots[key], values.head_dim, values.first + d, count);
+                S::store(vector, rows.add(key * CHUNK + d));
+            }
+        }
+    }
+}

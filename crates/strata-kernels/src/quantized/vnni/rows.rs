@@ -1,0 +1,235 @@
+//! Rows in the lanes: sixteen of them, four blocks of each at a time, for up to four tokens. Made for weights that come
+//! from memory once and are used for one token.
+
+use std::arch::x86_64::*;
+
+use super::{GROUPS, Scratch, collect, pad};
+use crate::quantized::activations::BLOCK;
+use crate::quantized::header::{Header, Lanes, ROWS, SPAN_BLOCKS};
+use crate::quantized::product::Job;
+use crate::quantized::unpack::{GROUP, Unpack};
+
+/// The job's rows, for activations in rows.
+///
+/// # Safety
+/// As for [`crate::quantized::product::rows`]; AVX-512 F, BW, DQ, VL and VNNI exist.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(in crate::quantized) unsafe fn rows<F: Unpack>(job: &Job<'_>) {
+    let mut scratch = Scratch::NEW;
+    for first in (job.first..job.end).step_by(ROWS) {
+        let mut token = 0;
+        while token < job.x.tokens {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match job.x.tokens - token {
+                    1 => token += rows_panel::<F, 1>(job, first, token, &mut scratch),
+                    2 => token += rows_panel::<F, 2>(job, first, token, &mut scratch),
+                    3 => token += rows_panel::<F, 3>(job, first, token, &mut scratch),
+                    _ => token += rows_panel::<F, 4>(job, first, token, &mut scratch),
+                }
+            }
+        }
+    }
+}
+
+/// Sixteen rows from `first` on (the last one again and again where there are fewer), for `T` tokens; returns `T`.
+///
+/// # Safety
+/// As for [`rows`].
+#[inline(always)]
+unsafe fn rows_panel<F: Unpack, const T: usize>(
+    job: &Job<'_>,
+    first: usize,
+    token: usize,
+    scratch: &mut Scratch,
+) -> usize {
+    let x = &job.x;
+    let count = ROWS.min(job.end - first);
+    let stride = x.codes.len() / x.tokens;
+    let mut next = job.w.as_ptr().wrapping_add((first + ROWS) * job.row_bytes);
+    // SAFETY: AVX-512 exists by the caller's promise; what is read of weights and activations is said at each place.
+    unsafe {
+        let mut acc = [_mm512_setzero_ps(); T];
+        for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
+            let mut spans = [std::ptr::null(); ROWS];
+            collect::<F>(job, first, count, span, &mut spans, scratch);
+            for group in 0..GROUPS.min((x.blocks - span * SPAN_BLOCKS).div_ceil(GROUP)) {
+                let block = span * SPAN_BLOCKS + group * GROUP;
+                let blocks = GROUP.min(x.blocks - block);
+                let mut at = group;
+                if blocks < GROUP {
+                    pad::<F>(&mut spans, group, blocks, &mut scratch.padded);
+                    at = 0;
+                }
+                // The codes of a token are padded to whole groups.
+                let codes = |t: usize| x.codes.as_ptr().add((token + t) * stride + block * BLOCK).cast::<__m512i>();
+                let mut activations = [[_mm512_setzero_si512(); 2]; T];
+                let mut starts = [[_mm512_setzero_si512(); 2]; T];
+                for t in 0..T {
+                    let natural = [_mm512_loadu_si512(codes(t)), _mm512_loadu_si512(codes(t).add(1))];
+                    activations[t] = halves_apart(natural);
+                    starts[t] = offsets::<F>(activations[t]);
+                }
+                let mut quads = [[[_mm512_setzero_si512(); 4]; 2]; T];
+                for quad in 0..4 {
+                    for line in 0..(4 * F::SPAN_BYTES / GROUPS).div_ceil(64) {
+                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
+                    }
+                    next = next.wrapping_add(4 * F::SPAN_BYTES / GROUPS);
+                    let mut parts = [[[_mm512_setzero_si512(); 4]; 2]; T];
+                    for row in 0..4 {
+                        let weights = F::unpack4(spans[quad * 4 + row], at);
+                        for t in 0..T {
+                            let [part0, part1] = dots::<F>(weights, activations[t], starts[t]);
+                            parts[t][0][row] = part0;
+                            parts[t][1][row] = part1;
+                        }
+                    }
+                    for t in 0..T {
+                        quads[t][0][quad] = sum_quads(parts[t][0]);
+                        if F::HALVES {
+                            quads[t][1][quad] = sum_quads(parts[t][1]);
+                        }
+                    }
+                }
+                for t in 0..T {
+                    let dots = [blocks_apart(quads[t][0]), blocks_apart(quads[t][1])];
+                    for i in 0..blocks {
+                        let at = (token + t) * x.blocks + block + i;
+                        let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
+                        let scale = *x.scales.get_unchecked(at);
+                        let dots = [dots[0][i], dots[1][i]];
+                        acc[t] = step::<F>(&scratch.header, group * GROUP + i, dots, scale, sums, acc[t]);
+                    }
+                }
+            }
+        }
+        for t in 0..T {
+            let out = job.out.add((token + t) * job.rows + first);
+            _mm512_mask_storeu_ps(out, (u32::MAX >> (32 - count)) as u16, acc[t]);
+        }
+    }
+    T
+}
+
+/// From 128 codes in their natural order: the first halves of four blocks, and the last ones.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn halves_apart(natural: [__m512i; 2]) -> [__m512i; 2] {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        [_mm512_shuffle_i32x4::<0x88>(natural[0], natural[1]), _mm512_shuffle_i32x4::<0xdd>(natural[0], natural[1])]
+    }
+}
+
+/// What sums of four products start from, to make up for the offset of the weights' codes.
+///
+/// # Safety
+/// AVX-512 VNNI exists.
+#[inline(always)]
+unsafe fn offsets<F: Unpack>(activations: [__m512i; 2]) -> [__m512i; 2] {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        let zero = _mm512_setzero_si512();
+        if F::OFFSET == 0 {
+            return [zero; 2];
+        }
+        let offset = _mm512_set1_epi8(F::OFFSET as i8);
+        let [first, last] = activations.map(|codes| _mm512_dpbusd_epi32(zero, offset, codes));
+        if F::HALVES {
+            [_mm512_sub_epi32(zero, first), _mm512_sub_epi32(zero, last)]
+        } else {
+            [_mm512_sub_epi32(zero, _mm512_add_epi32(first, last)), zero]
+        }
+    }
+}
+
+/// Sums of four products of first and last halves, or of both together where they share a factor.
+///
+/// # Safety
+/// AVX-512 VNNI exists.
+#[inline(always)]
+unsafe fn dots<F: Unpack>(weights: [__m512i; 2], activations: [__m512i; 2], starts: [__m512i; 2]) -> [__m512i; 2] {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        let first = _mm512_dpbusd_epi32(starts[0], weights[0], activations[0]);
+        if F::HALVES {
+            [first, _mm512_dpbusd_epi32(starts[1], weights[1], activations[1])]
+        } else {
+            [_mm512_dpbusd_epi32(first, weights[1], activations[1]), starts[1]]
+        }
+    }
+}
+
+/// Adds up each 128 bits of four vectors: lane `4 b + r` of the result is the sum of lanes `4 b .. 4 b + 4` of vector `r`.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn sum_quads([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+    }
+}
+
+/// Transposes 4 x 4 lanes of 128 bits: from four rows of four blocks to one vector of sixteen rows a block.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn blocks_apart([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        let (ab, cd) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
+        let (ab_high, cd_high) = (_mm512_shuffle_i32x4::<0xee>(a, b), _mm512_shuffle_i32x4::<0xee>(c, d));
+        [
+            _mm512_shuffle_i32x4::<0x88>(ab, cd),
+            _mm512_shuffle_i32x4::<0xdd>(ab, cd),
+            _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
+            _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
+        ]
+    }
+}
+
+/// One block of sixteen rows and one token.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn step<F: Unpack>(
+    header: &Header,
+    block: usize,
+    dots: [__m512i; 2],
+    scale: f32,
+    sums: [f32; 2],
+    acc: __m512,
+) -> __m512 {
+    // SAFETY: `Lanes` are whole vectors.
+    unsafe {
+        let load = |lanes: &Lanes| _mm512_loadu_ps(lanes.as_ptr());
+        let dot = if F::HALVES {
+            // Integers that f32 can count: nothing is rounded here.
+            let [f0, f1] = [load(&header.halves[block][0]), load(&header.halves[block][1])];
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[1]), f1, _mm512_mul_ps(_mm512_cvtepi32_ps(dots[0]), f0))
+        } else {
+            _mm512_cvtepi32_ps(dots[0])
+        };
+        let acc = _mm512_fmadd_ps(dot, _mm512_mul_ps(load(&header.scales[block]), _mm512_set1_ps(scale)), acc);
+        if !F::MINIMA {
+            return acc;
+        }
+        let minimum = if F::HALVES {
+            let [f0, f1] = [load(&header.half_minima[block][0]), load(&header.half_minima[block][1])];
+            let first = _mm512_mul_ps(f0, _mm512_set1_ps(sums[0]));
+            _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_fmadd_ps(f1, _mm512_set1_ps(sums[1]), first))
+        } else {
+            _mm512_set1_ps(scale * (sums[0] + sums[1]))
+        };
+        _mm512_fnmadd_ps(load(&header.minima[block]), minimum, acc)
+    }
+}

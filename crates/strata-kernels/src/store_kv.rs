@@ -1,0 +1,189 @@
+//! The step before attention: queries and keys are rotated, keys and values go into the cache, all in one operation.
+
+use crate::attention::{AttentionSequence, Lanes};
+use crate::pool::Pool;
+use crate::rope::{RopeStyle, rope};
+use crate::share::Share;
+use crate::simd::{F32, LANES, dispatch, load_part};
+use crate::{KvDType, KvLayout, Level};
+
+/// How queries and keys are rotated.
+#[derive(Debug, Clone, Copy)]
+pub struct Rotation<'a> {
+    /// Which elements are pairs.
+    pub style: RopeStyle,
+    /// `[tokens, head_dim / 2]`
+    pub cos: &'a [f32],
+    /// `[tokens, head_dim / 2]`
+    pub sin: &'a [f32],
+}
+
+/// Multiply-adds that an element is worth which is rotated, narrowed and moved.
+const ELEMENT_COST: usize = 4;
+
+/// Rotates all queries and keys of a batch, and writes its keys and values into their blocks, as rounded to the cache's
+/// type.
+///
+/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
+/// - `sequences`, `sequence_at`: how many, and which
+/// - `q`: `[tokens, heads, head_dim]`, rotated in place
+/// - `k`: `[tokens, num_kv_heads, head_dim]`, rotated in place
+/// - `v`: as `k`
+///
+/// # Panics
+/// If a block table is too short or names a block that is not in the pool, or the lengths disagree.
+#[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
+pub fn rotate_and_store<'a>(
+    pool: &Pool,
+    level: Level,
+    layout: &KvLayout,
+    blocks: &mut [u8],
+    layer: usize,
+    sequences: usize,
+    sequence_at: impl Fn(usize) -> AttentionSequence<'a> + Sync,
+    rotation: Rotation<'_>,
+    q: &mut [f32],
+    k: &mut [f32],
+    v: &[f32],
+) {
+    let (head_dim, kv_heads, half) = (layout.head_dim, layout.num_kv_heads, layout.head_dim / 2);
+    let tokens: usize = (0..sequences).map(|index| sequence_at(index).tokens).sum();
+    assert!(k.len() == tokens * kv_heads * head_dim && v.len() == k.len() && layer < layout.num_layers);
+    assert!(rotation.cos.len() == tokens * half && rotation.sin.len() == tokens * half);
+    if tokens == 0 {
+        return;
+    }
+    let width = q.len() / tokens;
+    assert!(q.len() == tokens * width && width.is_multiple_of(head_dim));
+    let (queries, keys, blocks) = (Share::new(q), Share::new(k), Share::new(blocks));
+    // Heads of the cache lie apart from each other whatever the block tables say, so threads share them out rather than
+    // tokens.
+    pool.split(2 * kv_heads, 1, ELEMENT_COST * tokens * head_dim, |heads| {
+        for head in heads {
+            let (kv_head, is_value) = (head / 2, head % 2 == 1);
+            let offset = layout.key_offset(layer, kv_head) + if is_value { layout.value_offset() } else { 0 };
+            let mut token = 0;
+            for sequence in (0..sequences).map(&sequence_at) {
+                for position in sequence.first_position..sequence.first_position + sequence.tokens {
+                    let at = (token * kv_heads + kv_head) * head_dim;
+                    let row = if is_value {
+                        &v[at..at + head_dim]
+                    } else {
+                        // SAFETY: each head is in one thread's share only.
+                        let row = unsafe { keys.slice(at, head_dim) };
+                        turn(level, rotation, half, token, row);
+                        &*row
+                    };
+                    let block = sequence.block_table[position / layout.block_size] as usize;
+                    let slot = position % layout.block_size * layout.slot_bytes();
+                    let start = block * layout.block_bytes() + offset + slot;
+                    // SAFETY: as above; slots of one head, keys or values, belong to no other.
+                    let slot = unsafe { blocks.slice(start, layout.slot_bytes()) };
+                    narrow(level, layout.dtype, row, slot);
+                    token += 1;
+                }
+            }
+        }
+    });
+    pool.split(tokens, 1, ELEMENT_COST * width, |range| {
+        for token in range {
+            // SAFETY: each token is in one thread's share only.
+            let row = unsafe { queries.slice(token * width, width) };
+            turn(level, rotation, half, token, row);
+        }
+    });
+}
+
+/// Rotates the heads in `row`, of the batch's token number `token`.
+fn turn(level: Level, rotation: Rotation<'_>, half: usize, token: usize, row: &mut [f32]) {
+    let style = rotation.style;
+    let (cos, sin) = (&rotation.cos[token * half..][..half], &rotation.sin[token * half..][..half]);
+    dispatch!(level, turn_kernel::<_>(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]));
+}
+
+/// # Safety
+/// None: it is compiled under a level's instructions, which the compiler then uses.
+#[inline(always)]
+unsafe fn turn_kernel<S: Lanes>(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]) {
+    let _: Option<S> = None;
+    rope(row, style, cos, sin);
+}
+
+fn narrow(level: Level, dtype: KvDType, from: &[f32], to: &mut [u8]) {
+    match dtype {
+        KvDType::F32 => to.copy_from_slice(bytemuck::cast_slice(from)),
+        KvDType::F16 => dispatch!(level, narrow_f16::<_>(from: &[f32], to: &mut [u8])),
+        KvDType::BF16 => dispatch!(level, narrow_bf16::<_>(from: &[f32], to: &mut [u8])),
+        KvDType::Q8 => dispatch!(level, quantize::<_>(from: &[f32], to: &mut [u8])),
+    }
+}
+
+/// # Safety
+/// The level's instructions exist.
+#[inline(always)]
+unsafe fn narrow_f16<S: Lanes>(from: &[f32], to: &mut [u8]) {
+    assert!(to.len() == 2 * from.len());
+    let whole = from.len() / LANES * LANES;
+    // SAFETY: whole vectors end within the slices; the tail is moved through an array.
+    unsafe {
+        for i in (0..whole).step_by(LANES) {
+            S::store_f16(S::load(from.as_ptr().add(i)), to.as_mut_ptr().add(2 * i).cast());
+        }
+        let mut tail = [0u16; LANES];
+        S::store_f16(load_part::<S, F32>(from.as_ptr().add(whole), from.len() - whole), tail.as_mut_ptr());
+        to[2 * whole..].copy_from_slice(bytemuck::cast_slice(&tail[..from.len() - whole]));
+    }
+}
+
+/// # Safety
+/// None: see [`turn_kernel`].
+#[inline(always)]
+unsafe fn narrow_bf16<S: Lanes>(from: &[f32], to: &mut [u8]) {
+    let _: Option<S> = None;
+    let (elements, _) = to.as_chunks_mut::<2>();
+    for (value, element) in from.iter().zip(elements) {
+        let bits = value.to_bits();
+        // To nearest, ties to even; a NaN stays one.
+        let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
+        let quiet = (bits >> 16) as u16 | 0x40;
+        *element = (if value.is_nan() { quiet } else { rounded }).to_ne_bytes();
+    }
+}
+
+/// Each [`KvDType::SCALED`] elements become integers of a scale that the greatest fits: the scale is rounded up to bf16,
+/// so that no integer is beyond 127, and the integers are relative to the scale as rounded. The scale of elements that
+/// are not all finite is NaN: an overflow must show.
+///
+/// # Safety
+/// None: see [`turn_kernel`].
+#[inline(always)]
+unsafe fn quantize<S: Lanes>(from: &[f32], to: &mut [u8]) {
+    // 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
+    const ROUND: f32 = 12_582_912.0;
+    const INFINITE: u32 = f32::INFINITY.to_bits();
+    let _: Option<S> = None;
+    let (scales, integers) = to.split_at_mut(2 * from.len().div_ceil(KvDType::SCALED));
+    let (scales, _) = scales.as_chunks_mut::<2>();
+    let groups = from.chunks(KvDType::SCALED).zip(integers.chunks_mut(KvDType::SCALED));
+    for ((from, to), scale) in groups.zip(scales) {
+        let mut greatest = 0u32;
+        for value in from {
+            // Without the sign, floats are ordered as their bits are, and what is not finite comes last.
+            greatest = greatest.max(value.to_bits() & !(1 << 31));
+        }
+        if greatest >= INFINITE || greatest == 0 {
+            *scale = (if greatest == 0 { 0u16 } else { (f32::NAN.to_bits() >> 16) as u16 }).to_ne_bytes();
+            to.fill(0);
+            continue;
+        }
+        let exact = (f32::from_bits(greatest) / 127.0).to_bits();
+        let bits = exact.wrapping_add(0xffff) & 0xffff_0000;
+        // Where even the scale is too small to be, the least that is.
+        let bits = bits.max(1 << 16);
+        *scale = ((bits >> 16) as u16).to_ne_bytes();
+        let divisor = f32::from_bits(bits);
+        for (value, to) in from.iter().zip(to) {
+            *to = (value / divisor + ROUND).to_bits() as u8;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Models in GGUF files: the metadata as configuration, tokenizer, chat template and sampling defaults (L2).
+//!
+//! Everything is turned into what a Hugging Face directory would hold, and checked by the same code: the metadata
+//! becomes a `config.json`, the vocabulary a `tokenizer.json`. Weights are not converted at all. What a format cannot say
+//! in the other's words is set beside: the order of the query and key rows ([`RopeStyle`](strata_kernels::RopeStyle)),
+//! and explicit rope factors.
+
+mod config;
+pub(crate) mod describe;
+mod pre_tokenizer;
+mod sentencepiece;
+mod tokenizer;
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use strata_weights::{Catalog, GgufProblem, Metadata};
+
+use crate::chat_template::{ChatTemplate, SpecialTokens, TemplateError};
+use crate::config::{ConfigError, ConfigProblem, ModelConfig};
+use crate::generation_config::GenerationConfig;
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// A GGUF model's metadata, to be read as what a Hugging Face directory has files for.
+#[derive(Debug, Clone)]
+pub struct GgufModel<'a> {
+    catalog: &'a Catalog,
+    metadata: &'a Metadata,
+    /// The (first) file, for messages.
+    path: PathBuf,
+}
+
+impl<'a> GgufModel<'a> {
+    /// The model of a catalog, if that is over GGUF files.
+    pub fn of(catalog: &'a Catalog) -> Option<Self> {
+        let metadata = catalog.metadata()?;
+        let path = catalog.files().first().map(|file| file.path().to_owned()).unwrap_or_default();
+        Some(Self { catalog, metadata, path })
+    }
+
+    /// What `config.json` would say.
+    ///
+    /// # Errors
+    /// An architecture or a feature that is not computed, a key that is missing or makes no sense; each named.
+    pub fn config(&self) -> Result<ModelConfig, ConfigError> {
+        config::read(self).map_err(|problem| self.config_error(problem))
+    }
+
+    /// What `generation_config.json` would say, as far as the file does: sampling defaults (`general.sampling.…`). The
+    /// tokens that end a text are in the configuration.
+    ///
+    /// # Errors
+    /// A value that cannot be sampled with.
+    pub fn generation_config(&self) -> Result<GenerationConfig, ConfigError> {
+        const KEYS: [(&str, &str); 5] = [
+            ("general.sampling.temp", "temperature"),
+            ("general.sampling.top_k", "top_k"),
+            ("general.sampling.top_p", "top_p"),
+            ("general.sampling.min_p", "min_p"),
+            ("general.sampling.penalty_repeat", "repetition_penalty"),
+        ];
+        let mut json = json!({});
+        for (key, name) in KEYS {
+            if let Some(number) = self.metadata.number(key).map_err(|problem| self.config_error(problem.into()))? {
+                json[name] = json!(number);
+            }
+        }
+        let parsed = GenerationConfig::from_json(&json.to_string());
+        parsed.map_err(|ConfigError { problem, .. }| self.config_error(problem))
+    }
+
+    /// What `tokenizer.json` and `tokenizer_config.json` would make.
+    ///
+    /// # Errors
+    /// There is none, or it is of a kind that is not known, or damaged.
+    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        let files = tokenizer::read(self)?;
+        let malformed = |problem| TokenizerError::Malformed { path: self.path.clone(), problem };
+        let config = files.config.to_string();
+        Tokenizer::from_bytes(files.tokenizer.to_string().as_bytes(), Some(config.as_bytes())).map_err(malformed)
+    }
+
+    /// The chat template: `tokenizer.chat_template`, and beside it the one for tools.
+    ///
+    /// # Errors
+    /// There is none, or it is too large or not valid.
+    pub fn chat_template(&self) -> Result<ChatTemplate, TemplateError> {
+        let text = |key: &str| {
+            let problem = |problem: GgufProblem| TemplateError::Syntax { problem: problem.to_string() };
+            self.metadata.text(key).map_err(problem)
+        };
+        let Some(source) = text("tokenizer.chat_template")? else {
+            return Err(TemplateError::Missing { dir: self.path.clone() });
+        };
+        let special_tokens = SpecialTokens::from_config(&tokenizer::config_json(self)?);
+        ChatTemplate::with_tool_template(source, text("tokenizer.chat_template.tool_use")?, special_tokens)
+    }
+
+    fn config_error(&self, problem: ConfigProblem) -> ConfigError {
+        ConfigError { file: self.path.clone(), problem }
+    }
+}
+
+/// `tokenizer.json` and `tokenizer_config.json`.
+struct TokenizerFiles {
+    tokenizer: Value,
+    config: Value,
+}
+
+#[cfg(test)]
+mod tests;

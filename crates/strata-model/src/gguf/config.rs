@@ -1,0 +1,330 @@
+//! Metadata to configuration.
+
+use serde_json::{Value, json};
+use strata_kernels::RopeStyle;
+use strata_weights::{MetadataValue, Number};
+
+use super::{GgufModel, tokenizer};
+use crate::config::{Architecture, ConfigProblem, ModelConfig};
+use crate::groups::{EMBEDDING_TENSOR, HEAD_TENSOR};
+
+/// An architecture of GGUF files.
+pub(super) struct Family {
+    /// As `general.architecture` has it.
+    pub(super) name: &'static str,
+    /// As `config.json` has it.
+    model_type: &'static str,
+    /// Converters reorder the query and key rows of the Llama-like ones, so that pairs become neighbours.
+    pub(super) style: RopeStyle,
+}
+
+const FAMILIES: [Family; 6] = [
+    Family { name: "llama", model_type: "llama", style: RopeStyle::Neighbours },
+    Family { name: "mistral", model_type: "mistral", style: RopeStyle::Neighbours },
+    Family { name: "qwen2", model_type: "qwen2", style: RopeStyle::Halves },
+    Family { name: "qwen3", model_type: "qwen3", style: RopeStyle::Halves },
+    Family { name: "minicpm", model_type: "minicpm", style: RopeStyle::Neighbours },
+    Family { name: "granite", model_type: "granite", style: RopeStyle::Neighbours },
+];
+
+/// The family that an architecture is written as. A Mistral is a Llama there.
+pub(super) fn family_of(architecture: Architecture) -> &'static Family {
+    let name = match architecture {
+        Architecture::Llama | Architecture::Mistral => "llama",
+        Architecture::Qwen2 => "qwen2",
+        Architecture::Qwen3 => "qwen3",
+        Architecture::MiniCpm => "minicpm",
+        Architecture::Granite => "granite",
+    };
+    FAMILIES.iter().find(|family| family.name == name).unwrap_or(&FAMILIES[0])
+}
+
+/// Factors that frequencies are divided by.
+pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// Their like for models that switch between two sets, which is not supported.
+const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
+
+/// Keys of `config.json`, and what files here call the same.
+const RENAMED: [(&str, &str); 16] = [
+    ("vocab_size", "vocab_size"),
+    ("hidden_size", "embedding_length"),
+    ("intermediate_size", "feed_forward_length"),
+    ("num_hidden_layers", "block_count"),
+    ("num_attention_heads", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", "attention.key_length"),
+    ("max_position_embeddings", "context_length"),
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("rope_theta", "rope.freq_base"),
+    ("rope_scaling.factor", "rope.scaling.factor"),
+    ("scale_emb", "embedding_scale"),
+    ("scale_depth", "residual_scale"),
+    ("dim_model_base", "logit_scale"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+];
+
+pub(super) fn read(model: &GgufModel<'_>) -> Result<ModelConfig, ConfigProblem> {
+    let kind = model.metadata.text("general.type")?.unwrap_or("model");
+    if kind != "model" {
+        let hint = "give the file of the language model itself";
+        return Err(unsupported("general.type", &Value::from(kind), hint));
+    }
+    let Some(name) = model.metadata.text("general.architecture")? else {
+        return Err(missing("general.architecture", "it names the architecture"));
+    };
+    let Some(family) = FAMILIES.iter().find(|family| family.name == name) else {
+        let shown: String = name.chars().take(80).collect();
+        let known: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
+        return Err(ConfigProblem::UnknownArchitecture { found: format!("{shown:?}"), known: known.join(", ") });
+    };
+    let keys = Keys { model, family };
+    let json = keys.config_json()?;
+    let checked = ModelConfig::from_json(&json.to_string());
+    let mut config = checked.map_err(|error| renamed(error.problem, family))?;
+    // What the files have is what there is; no key speaks of it.
+    let has = |tensor: &str| model.catalog.get(&format!("model.layers.0.{tensor}")).is_some();
+    config.qkv_bias = has("self_attn.q_proj.bias");
+    config.output_bias = has("self_attn.o_proj.bias");
+    config.mlp_bias = has("mlp.gate_proj.bias");
+    config.sliding_windows = keys.windows(config.num_layers)?;
+    config.rope.style = family.style;
+    config.rope.factors = keys.rope_factors(config.head_dim)?;
+    Ok(config)
+}
+
+/// The keys of one architecture.
+struct Keys<'a> {
+    model: &'a GgufModel<'a>,
+    family: &'a Family,
+}
+
+impl Keys<'_> {
+    /// The equivalent `config.json`; whether its numbers make sense is for its reader to say.
+    fn config_json(&self) -> Result<Value, ConfigProblem> {
+        if let Some(experts) = self.count("expert_count")?.filter(|&experts| experts > 0) {
+            let hint = "mixture-of-experts models cannot be run yet";
+            return Err(unsupported(&self.name("expert_count"), &json!(experts), hint));
+        }
+        let hidden = self.required("embedding_length")?;
+        let layers = self.required("block_count")?;
+        let heads = self.same_in_layers("attention.head_count")?;
+        let heads = heads.ok_or_else(|| missing(&self.name("attention.head_count"), "it shapes the model"))?;
+        let kv_heads = self.same_in_layers("attention.head_count_kv")?.unwrap_or(heads);
+        let inner = self.same_in_layers("feed_forward_length")?;
+        let inner = inner.ok_or_else(|| missing(&self.name("feed_forward_length"), "it shapes the model"))?;
+        let context = self.required("context_length")?;
+        let eps = self.number("attention.layer_norm_rms_epsilon")?;
+        let eps = eps.ok_or_else(|| missing(&self.name("attention.layer_norm_rms_epsilon"), "every norm needs it"))?;
+        let head_dim = self.head_dim(hidden, heads)?;
+        let mut json = json!({
+            "model_type": self.family.model_type,
+            "vocab_size": self.vocab_size()?,
+            "hidden_size": hidden,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "head_dim": head_dim,
+            "max_position_embeddings": context,
+            "rms_norm_eps": eps,
+            "tie_word_embeddings": self.model.catalog.get(HEAD_TENSOR).is_none(),
+            "rope_theta": self.number("rope.freq_base")?.unwrap_or(10_000.0),
+            "bos_token_id": tokenizer::bos_id(self.model.metadata)?,
+            "eos_token_id": tokenizer::end_ids(self.model.metadata)?,
+        });
+        if let Some(scaling) = self.rope_scaling(context)? {
+            json["rope_scaling"] = scaling;
+        }
+        match self.family.model_type {
+            "minicpm" => {
+                // Files older than these keys are of the first MiniCPM, whose scales these are.
+                let embedding = self.number("embedding_scale")?.unwrap_or(12.0);
+                let residual = self.number("residual_scale")?.map(|scale| scale * (layers as f64).sqrt());
+                let logits = self.number("logit_scale")?.map(|scale| hidden as f64 / scale);
+                json["scale_emb"] = json!(embedding);
+                json["scale_depth"] = json!(residual.unwrap_or(1.4));
+                json["dim_model_base"] = json!(logits.unwrap_or(256.0));
+            }
+            "granite" => {
+                // Absent or zero means that there is none.
+                let scale = |key| Ok::<_, ConfigProblem>(self.number(key)?.filter(|&scale| scale != 0.0));
+                json["embedding_multiplier"] = json!(scale("embedding_scale")?);
+                json["residual_multiplier"] = json!(scale("residual_scale")?);
+                json["logits_scaling"] = json!(scale("logit_scale")?);
+                let by_width = (head_dim as f64).sqrt().recip();
+                json["attention_multiplier"] = json!(scale("attention.scale")?.unwrap_or(by_width));
+            }
+            _ => {}
+        }
+        Ok(json)
+    }
+
+    /// Rows of the embedding, where it is there; else what a key says, and loading will name what is missing.
+    fn vocab_size(&self) -> Result<u64, ConfigProblem> {
+        if let Some(embedding) = self.model.catalog.get(EMBEDDING_TENSOR) {
+            return Ok(embedding.shape.first().map_or(0, |&rows| rows as u64));
+        }
+        self.required("vocab_size")
+    }
+
+    fn head_dim(&self, hidden: u64, heads: u64) -> Result<u64, ConfigProblem> {
+        let head_dim = match self.count("attention.key_length")? {
+            Some(length) => length,
+            None if heads > 0 && hidden.is_multiple_of(heads) => hidden / heads,
+            None => {
+                let limit = format!("a multiple of {}, which is {heads}", self.name("attention.head_count"));
+                let (key, found) = (self.name("embedding_length"), hidden.to_string());
+                return Err(ConfigProblem::OutOfRange { key, found, limit });
+            }
+        };
+        for (key, hint) in [
+            ("attention.value_length", "keys and values must be of one width"),
+            ("rope.dimension_count", "rotating only a part of each head is not supported"),
+        ] {
+            if let Some(other) = self.count(key)?.filter(|&other| other != head_dim) {
+                return Err(unsupported(&self.name(key), &json!(other), hint));
+            }
+        }
+        Ok(head_dim)
+    }
+
+    /// What `rope_scaling` would say, or `None` if frequencies are as they are.
+    fn rope_scaling(&self, context: u64) -> Result<Option<Value>, ConfigProblem> {
+        let factor = match self.number("rope.scaling.factor")? {
+            Some(factor) => factor,
+            // The key of older files.
+            None => self.number("rope.scale_linear")?.unwrap_or(1.0),
+        };
+        let kind = self.model.metadata.text(&self.name("rope.scaling.type"))?;
+        match kind.unwrap_or("linear") {
+            "none" => Ok(None),
+            "linear" if factor == 1.0 || factor == 0.0 => Ok(None),
+            "linear" => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
+            "yarn" => {
+                let key = "rope.scaling.yarn_log_multiplier";
+                if let Some(log) = self.number(key)?.filter(|&log| log != 0.0) {
+                    return Err(unsupported(&self.name(key), &json!(log), "no model of this architecture has it"));
+                }
+                // Cosines and sines grow with the stretch; a factor in the file comes on top of that. Other programs read
+                // no more than this one key for it.
+                let on_top = self.number("rope.scaling.attn_factor")?;
+                let by_stretch = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+                Ok(Some(json!({
+                    "rope_type": "yarn",
+                    "factor": factor,
+                    "original_max_position_embeddings":
+                        self.count("rope.scaling.original_context_length")?.unwrap_or(context),
+                    "attention_factor": on_top.unwrap_or(1.0) * by_stretch,
+                    "beta_fast": self.number("rope.scaling.yarn_beta_fast")?,
+                    "beta_slow": self.number("rope.scaling.yarn_beta_slow")?,
+                })))
+            }
+            other => {
+                let hint = "supported rope types are none, linear and yarn, and factors in rope_freqs.weight";
+                Err(unsupported(&self.name("rope.scaling.type"), &Value::from(other), hint))
+            }
+        }
+    }
+
+    /// One factor for each pair, above zero.
+    fn rope_factors(&self, head_dim: usize) -> Result<Option<Vec<f32>>, ConfigProblem> {
+        if let Some(entry) = self.model.catalog.get(ROPE_FACTORS_LONG) {
+            let hint = "two sets of rope factors (longrope) are not supported";
+            return Err(unsupported(ROPE_FACTORS_LONG, &json!(entry.shape), hint));
+        }
+        let Some(entry) = self.model.catalog.get(ROPE_FACTORS) else { return Ok(None) };
+        let pairs = head_dim / 2;
+        let wrong = |found: String| ConfigProblem::OutOfRange {
+            key: ROPE_FACTORS.to_owned(),
+            found,
+            limit: format!("{pairs} numbers above 0, one for each pair of a head's elements"),
+        };
+        if entry.shape != [pairs] {
+            return Err(wrong(format!("of shape {:?}", entry.shape)));
+        }
+        let read = self.model.catalog.read_f32(ROPE_FACTORS, pairs);
+        let factors = read.map_err(|error| wrong(format!("not to be read ({error})")))?.unwrap_or_default();
+        match factors.iter().find(|factor| !(1e-6..1e6).contains(*factor)) {
+            None => Ok(Some(factors)),
+            Some(factor) => Err(wrong(format!("partly {factor}"))),
+        }
+    }
+
+    /// The window of each layer. Qwen's windows concern some layers only; where the file does not say which, other
+    /// programs use none, and so do we.
+    fn windows(&self, num_layers: usize) -> Result<Vec<Option<usize>>, ConfigProblem> {
+        let key = "attention.sliding_window";
+        let none = vec![None; num_layers];
+        let Some(window) = self.count(key)?.filter(|&window| window > 0) else { return Ok(none) };
+        let Some(window) = usize::try_from(window).ok().filter(|&window| window <= ModelConfig::POSITIONS_MAX) else {
+            let (found, limit) = (window.to_string(), format!("at most {}", ModelConfig::POSITIONS_MAX));
+            return Err(ConfigProblem::OutOfRange { key: self.name(key), found, limit });
+        };
+        let pattern_key = self.name("attention.sliding_window_pattern");
+        match self.model.metadata.get(&pattern_key) {
+            Some(MetadataValue::Bools(slides)) if slides.len() == num_layers => {
+                Ok(slides.iter().map(|&slides| slides.then_some(window)).collect())
+            }
+            Some(other) => {
+                Err(unsupported(&pattern_key, &Value::from(other.to_string()), "expected a flag for each layer"))
+            }
+            None if matches!(self.family.model_type, "llama" | "mistral") => Ok(vec![Some(window); num_layers]),
+            None => Ok(none),
+        }
+    }
+
+    fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.family.name)
+    }
+
+    fn count(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
+        Ok(self.model.metadata.count(&self.name(key))?)
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>, ConfigProblem> {
+        Ok(self.model.metadata.number(&self.name(key))?)
+    }
+
+    fn required(&self, key: &str) -> Result<u64, ConfigProblem> {
+        self.count(key)?.ok_or_else(|| missing(&self.name(key), "it shapes the model"))
+    }
+
+    /// A number that may be written once, or for each layer; layers that differ are not computed.
+    fn same_in_layers(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
+        let name = self.name(key);
+        let Some(MetadataValue::Numbers(numbers)) = self.model.metadata.get(&name) else { return self.count(key) };
+        let mut counts = numbers.iter().map(Number::as_integer);
+        let first = counts.next().flatten().and_then(|count| u64::try_from(count).ok());
+        match first.filter(|&first| counts.all(|count| count == Some(first.into()))) {
+            Some(count) => Ok(Some(count)),
+            None => {
+                let hint = "layers that differ in shape are not supported";
+                Err(unsupported(&name, &Value::from(format!("a list of {}", numbers.len())), hint))
+            }
+        }
+    }
+}
+
+/// A problem by the name that the key has in this file.
+fn renamed(mut problem: ConfigProblem, family: &Family) -> ConfigProblem {
+    let key = match &mut problem {
+        ConfigProblem::Missing { key, .. }
+        | ConfigProblem::WrongType { key, .. }
+        | ConfigProblem::OutOfRange { key, .. }
+        | ConfigProblem::Unsupported { key, .. } => key,
+        _ => return problem,
+    };
+    if let Some((_, name)) = RENAMED.iter().find(|(face, _)| face == key) {
+        *key = format!("{}.{name}", family.name);
+    }
+    problem
+}
+
+fn missing(key: &str, why: &'static str) -> ConfigProblem {
+    ConfigProblem::Missing { key: key.to_owned(), why }
+}
+
+fn unsupported(key: &str, value: &Value, hint: &'static str) -> ConfigProblem {
+    ConfigProblem::Unsupported { key: key.to_owned(), found: crate::config::fields::shorten(value), hint }
+}

@@ -1,0 +1,305 @@
+//! Metadata that says what is not computed, or makes no sense; and what the keys that are seldom written mean.
+
+use std::collections::HashMap;
+
+use strata_kernels::DType;
+use strata_weights::{MetadataValue, Number, Numbers, TensorMeta, Texts, write_gguf};
+
+use super::sentencepiece::{Piece, merges};
+use super::*;
+use crate::config::RopeScaling;
+
+/// The keys of a small model of `architecture`.
+fn shape(architecture: &str) -> Metadata {
+    let mut metadata = Metadata::default();
+    metadata.set("general.architecture", architecture);
+    for (key, count) in [
+        ("context_length", 64u32),
+        ("embedding_length", 32),
+        ("block_count", 4),
+        ("feed_forward_length", 48),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+    ] {
+        metadata.set(format!("{architecture}.{key}"), count);
+    }
+    metadata.set(format!("{architecture}.attention.layer_norm_rms_epsilon"), 1e-5f32);
+    metadata
+}
+
+/// The catalog of a file with these pairs and tensors of ones.
+fn catalog(metadata: &Metadata, tensors: &[(&str, &[usize])]) -> Catalog {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    let meta = |(name, shape): &(&str, &[usize])| TensorMeta {
+        name: (*name).to_owned(),
+        dtype: DType::F32,
+        shape: shape.to_vec(),
+    };
+    let tensors: Vec<_> = tensors.iter().map(meta).collect();
+    write_gguf(&path, metadata, &tensors, &mut |index, sink| {
+        let ones = tensors[index].shape.iter().product::<usize>();
+        (0..ones).try_for_each(|_| sink(&1f32.to_le_bytes()))
+    })
+    .unwrap();
+    // It reads headers only, and the file stays open.
+    Catalog::open(&path).unwrap()
+}
+
+const EMBEDDING: (&str, &[usize]) = ("token_embd.weight", &[40, 32]);
+
+fn config(metadata: &Metadata) -> Result<ModelConfig, String> {
+    config_with(metadata, &[EMBEDDING])
+}
+
+fn config_with(metadata: &Metadata, tensors: &[(&str, &[usize])]) -> Result<ModelConfig, String> {
+    let catalog = catalog(metadata, tensors);
+    GgufModel::of(&catalog).unwrap().config().map_err(|error| error.to_string())
+}
+
+/// Expects a model with `key` set so to be refused with `parts` in the message.
+fn refused(key: &str, value: impl Into<MetadataValue>, parts: &[&str]) {
+    let mut metadata = shape("llama");
+    metadata.set(key, value);
+    let error = config(&metadata).expect_err(key);
+    for part in parts {
+        assert!(error.contains(part), "{key}: {error} should name {part}");
+    }
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    refused("general.architecture", "gemma3", &["gemma3", "llama", "qwen3", "granite"]);
+    refused("general.architecture", 3u32, &["general.architecture", "a text"]);
+    refused("general.type", "mmproj", &["mmproj", "language model"]);
+    refused("llama.expert_count", 8u32, &["llama.expert_count", "mixture-of-experts"]);
+    refused("llama.attention.value_length", 16u32, &["value_length", "one width"]);
+    refused("llama.rope.dimension_count", 4u32, &["rope.dimension_count", "part of each head"]);
+    refused("llama.rope.scaling.type", "longrope", &["longrope", "linear", "yarn"]);
+    refused("llama.attention.head_count_kv", Numbers::from_i32([2, 2, 1, 2]), &["head_count_kv", "layers that differ"]);
+    refused("llama.attention.head_count_kv", Numbers::from_i32([]), &["head_count_kv"]);
+    let error = config(&Metadata::default()).unwrap_err();
+    assert!(error.contains("general.architecture is missing"), "{error}");
+    let long = config_with(&shape("llama"), &[EMBEDDING, ("rope_factors_long.weight", &[4])]).unwrap_err();
+    assert!(long.contains("longrope"), "{long}");
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused() {
+    for (key, value) in [
+        ("llama.embedding_length", MetadataValue::from(0u32)),
+        ("llama.embedding_length", MetadataValue::from(33u32)),
+        ("llama.attention.head_count", MetadataValue::from(0u32)),
+        ("llama.attention.head_count", MetadataValue::from(u32::MAX)),
+        ("llama.attention.head_count_kv", MetadataValue::from(3u32)),
+        ("llama.block_count", MetadataValue::Number(Number::U64(u64::MAX))),
+        ("llama.block_count", MetadataValue::Number(Number::I32(-1))),
+        ("llama.block_count", MetadataValue::from("four")),
+        ("llama.context_length", MetadataValue::from(1.5f32)),
+        ("llama.attention.layer_norm_rms_epsilon", MetadataValue::from(f32::NAN)),
+        ("llama.attention.layer_norm_rms_epsilon", MetadataValue::from(7f32)),
+        ("llama.rope.freq_base", MetadataValue::from(f32::INFINITY)),
+        ("llama.attention.key_length", MetadataValue::from(7u32)),
+        ("llama.attention.sliding_window", MetadataValue::Number(Number::U64(1 << 40))),
+        ("tokenizer.ggml.eos_token_id", MetadataValue::from("end")),
+    ] {
+        refused(key, value, &[key.rsplit('.').next().unwrap()]);
+    }
+    for missing in ["block_count", "embedding_length", "attention.head_count", "context_length"] {
+        let mut metadata = Metadata::default();
+        let key = format!("llama.{missing}");
+        shape("llama").pairs().filter(|(other, _)| *other != key).for_each(|(k, v)| metadata.set(k, v.clone()));
+        let error = config(&metadata).unwrap_err();
+        assert!(error.contains(&key) && error.contains("missing"), "{error}");
+    }
+    // Factors for another width of head, and factors that would stop all rotation.
+    let error = config_with(&shape("llama"), &[EMBEDDING, ("rope_freqs.weight", &[5])]).unwrap_err();
+    assert!(error.contains("rope_freqs.weight") && error.contains("4 numbers"), "{error}");
+    assert!(config_with(&shape("llama"), &[EMBEDDING, ("rope_freqs.weight", &[4])]).is_ok());
+}
+
+#[test]
+fn seldom_keys_mean_what_other_programs_take_them_for() {
+    let with = |architecture: &str, pairs: &[(&str, MetadataValue)]| {
+        let mut metadata = shape(architecture);
+        pairs.iter().for_each(|(key, value)| metadata.set(format!("{architecture}.{key}"), value.clone()));
+        config(&metadata).unwrap()
+    };
+    let text = |text: &str| MetadataValue::from(text);
+    assert_eq!(with("llama", &[]).rope.scaling, RopeScaling::Default);
+    assert_eq!(with("llama", &[("attention.head_count_kv", Numbers::from_i32([2; 4]).into())]).num_kv_heads, 2);
+    assert_eq!(with("llama", &[("rope.scale_linear", 4f32.into())]).rope.scaling, RopeScaling::Linear { factor: 4.0 });
+    let none = [("rope.scaling.type", text("none")), ("rope.scaling.factor", 4f32.into())];
+    assert_eq!(with("llama", &none).rope.scaling, RopeScaling::Default);
+    let yarn = with(
+        "qwen2",
+        &[
+            ("rope.scaling.type", text("yarn")),
+            ("rope.scaling.factor", 4f32.into()),
+            ("rope.scaling.original_context_length", 32u32.into()),
+            ("rope.scaling.attn_factor", 2f32.into()),
+        ],
+    );
+    let RopeScaling::Yarn { factor, original_max, attention_factor, beta_fast, .. } = yarn.rope.scaling else {
+        panic!("{:?}", yarn.rope)
+    };
+    assert_eq!((factor, original_max, beta_fast, yarn.context()), (4.0, 32, 32.0, 128));
+    assert!((attention_factor - 2.0 * (0.1 * 4f64.ln() + 1.0)).abs() < 1e-9);
+
+    let window = ("attention.sliding_window", MetadataValue::from(8u32));
+    assert_eq!(with("llama", std::slice::from_ref(&window)).sliding_windows, [Some(8); 4]);
+    assert_eq!(with("qwen2", std::slice::from_ref(&window)).sliding_windows, [None; 4]);
+    let pattern = MetadataValue::Bools(vec![true, false, true, false]);
+    let sliding = with("qwen3", &[window.clone(), ("attention.sliding_window_pattern", pattern)]);
+    assert_eq!(sliding.sliding_windows, [Some(8), None, Some(8), None]);
+
+    let old = with("minicpm", &[]);
+    assert_eq!((old.embedding_multiplier, old.residual_multiplier), (12.0, 0.7), "1.4 / sqrt(4)");
+    assert_eq!(old.logits_divisor, 32.0 / 256.0);
+    let granite = with("granite", &[("logit_scale", 0f32.into()), ("embedding_scale", 3f32.into())]);
+    assert_eq!((granite.logits_divisor, granite.embedding_multiplier), (1.0, 3.0));
+    assert!((granite.attention_scale - 8f32.sqrt().recip()).abs() < 1e-7);
+}
+
+/// A byte-level vocabulary: the 256 bytes, "the" and its parts, and two tokens that are no text.
+fn vocabulary(pre: &str) -> Metadata {
+    let mut metadata = shape("llama");
+    let alphabet = ('!'..='~').chain('\u{A1}'..='\u{AC}').chain('\u{AE}'..='\u{FF}').chain('\u{100}'..='\u{143}');
+    let mut tokens: Texts = Texts::default();
+    alphabet.for_each(|letter| tokens.push(letter.encode_utf8(&mut [0; 4])));
+    let bytes = tokens.len();
+    ["th", "the", "<s>", "<|im_end|>", "", "the"].into_iter().for_each(|token| tokens.push(token));
+    assert_eq!(bytes, 256);
+    let kinds = (0..tokens.len()).map(|id| if matches!(id, 258 | 259) { 3 } else { 1 });
+    metadata.set("tokenizer.ggml.token_type", Numbers::from_i32(kinds));
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.merges", ["t h", "th e"].into_iter().collect::<Texts>());
+    metadata.set("tokenizer.ggml.model", "gpt2");
+    metadata.set("tokenizer.ggml.pre", pre);
+    metadata.set("tokenizer.ggml.bos_token_id", 258u32);
+    metadata
+}
+
+fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, String> {
+    let catalog = catalog(metadata, &[EMBEDDING]);
+    GgufModel::of(&catalog).unwrap().tokenizer().map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_known_pre_tokenizer_cuts_text_without_loss() {
+    for name in pre_tokenizer::names() {
+        let tokenizer = tokenizer(&vocabulary(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for text in ["the 12345 other's\n\n things...  (x)", " l\u{e9} \u{4f60}\u{597d} \u{bd}\t"] {
+            let ids = tokenizer.encode(text, false).unwrap();
+            assert_eq!(tokenizer.decode(&ids, false), text, "{name}");
+        }
+        assert_eq!(tokenizer.encode("the", false).unwrap(), [257], "{name}: of two alike, the first");
+    }
+    let ids = |name: &str, text: &str| tokenizer(&vocabulary(name)).unwrap().encode(text, true).unwrap();
+    // Llama 3 begins texts with BOS unless told otherwise, GPT-2 does not.
+    assert_eq!((ids("llama-bpe", "the"), ids("gpt-2", "the")), (vec![258, 257], vec![257]));
+    assert_eq!(ids("qwen2", "<|im_end|>the"), [259, 257]);
+}
+
+#[test]
+fn what_surrounds_a_text_is_as_the_file_says() {
+    let mut metadata = vocabulary("qwen2");
+    metadata.set("tokenizer.ggml.eos_token_id", 259u32);
+    metadata.set("tokenizer.ggml.add_bos_token", true);
+    metadata.set("tokenizer.ggml.add_eos_token", true);
+    let both = tokenizer(&metadata).unwrap();
+    assert_eq!(both.encode("the", true).unwrap(), [258, 257, 259]);
+    assert_eq!((both.bos_token(), both.eos_id()), (Some("<s>"), Some(259)));
+    metadata.set("tokenizer.ggml.add_bos_token", false);
+    assert_eq!(tokenizer(&metadata).unwrap().encode("the", true).unwrap(), [257, 259]);
+    metadata.set("tokenizer.ggml.bos_token_id", 1_000_000u32);
+    metadata.set("tokenizer.ggml.add_bos_token", true);
+    assert_eq!(tokenizer(&metadata).unwrap().encode("the", true).unwrap(), [257, 259], "no such token");
+}
+
+#[test]
+fn texts_end_at_tokens_that_keys_or_names_tell() {
+    let mut metadata = vocabulary("qwen2");
+    assert_eq!(tokenizer::end_ids(&metadata), Ok(vec![259]), "by its name");
+    for (key, id) in [("eos", 5u32), ("eot", 7), ("eom", 259)] {
+        metadata.set(format!("tokenizer.ggml.{key}_token_id"), id);
+    }
+    assert_eq!(tokenizer::end_ids(&metadata), Ok(vec![5, 7, 259]));
+}
+
+#[test]
+fn tokenizers_that_cannot_be_are_refused() {
+    let refused = |edit: &dyn Fn(&mut Metadata), parts: &[&str]| {
+        let mut metadata = vocabulary("gpt-2");
+        edit(&mut metadata);
+        let error = tokenizer(&metadata).unwrap_err();
+        for part in parts {
+            assert!(error.contains(part), "{error} should name {part}");
+        }
+    };
+    refused(&|m| m.set("tokenizer.ggml.pre", "viking"), &["viking", "llama-bpe", "qwen2"]);
+    refused(&|m| m.set("tokenizer.ggml.model", "t5"), &["\"t5\"", "gpt2"]);
+    refused(&|m| m.set("tokenizer.ggml.model", 7u32), &["tokenizer.ggml.model"]);
+    refused(&|m| m.set("tokenizer.ggml.token_type", Numbers::from_i32([1])), &["token_type", "one number for each"]);
+    for merge in ["th", "", " ", "t zz", "zz t"] {
+        let merges: Texts = ["t h", merge].into_iter().collect();
+        refused(&|m| m.set("tokenizer.ggml.merges", merges.clone()), &[]);
+    }
+    // SentencePiece without scores.
+    refused(&|m| m.set("tokenizer.ggml.model", "llama"), &["tokenizer.ggml.scores"]);
+    let without = |key: &str| {
+        let mut metadata = Metadata::default();
+        vocabulary("gpt-2").pairs().filter(|(k, _)| *k != key).for_each(|(k, v)| metadata.set(k, v.clone()));
+        tokenizer(&metadata).unwrap_err()
+    };
+    assert!(without("tokenizer.ggml.model").contains("has no tokenizer"));
+    assert!(without("tokenizer.ggml.pre").contains("convert the model again"));
+    assert!(without("tokenizer.ggml.merges").contains("tokenizer.ggml.merges"));
+}
+
+#[test]
+fn merges_follow_from_scores() {
+    let tokens = ["a", "b", "c", "ab", "bc", "abc", "é", "aé"];
+    let ids: HashMap<&str, u32> = tokens.iter().enumerate().map(|(id, token)| (*token, id as u32)).collect();
+    let scores = [0.0, 0.0, 0.0, -1.0, -2.0, -0.5, 0.0, -9.0];
+    let pieces: Vec<_> = tokens.iter().zip(scores).map(|(text, score)| Piece { text, score }).collect();
+    let expected = [("ab", "c"), ("a", "bc"), ("a", "b"), ("b", "c"), ("a", "é")];
+    assert_eq!(merges(&pieces, &ids).unwrap(), expected);
+}
+
+#[test]
+fn sentencepiece_without_a_prefix_keeps_spaces() {
+    let mut metadata = shape("llama");
+    let mut tokens = Texts::default();
+    ["<unk>", "<s>", "</s>", "▁", "a", "▁a", "aa"].into_iter().for_each(|token| tokens.push(token));
+    (0..=255u8).for_each(|byte| tokens.push(&format!("<0x{byte:02X}>")));
+    let kinds = (0..tokens.len()).map(|id| [2, 3, 3, 1, 1, 1, 1].get(id).copied().unwrap_or(6));
+    metadata.set("tokenizer.ggml.token_type", Numbers::from_i32(kinds));
+    metadata.set("tokenizer.ggml.scores", Numbers::from_f32((0..tokens.len()).map(|id| -(id as f32))));
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.model", "llama");
+    metadata.set("tokenizer.ggml.bos_token_id", 1u32);
+    let ids = |metadata: &Metadata, text: &str| tokenizer(metadata).unwrap().encode(text, true).unwrap();
+    assert_eq!(ids(&metadata, "a aa"), [1, 5, 5, 4]);
+    assert_eq!(tokenizer(&metadata).unwrap().decode(&[5, 5, 4], true), "a aa");
+    metadata.set("tokenizer.ggml.add_space_prefix", false);
+    metadata.set("tokenizer.ggml.add_bos_token", false);
+    assert_eq!(ids(&metadata, "a aa\n"), [4, 5, 4, 7 + 10]);
+    assert_eq!(tokenizer(&metadata).unwrap().decode(&[3, 4, 5], true), " a a");
+}
+
+#[test]
+fn sampling_defaults_are_read() {
+    let mut metadata = shape("llama");
+    let read = |metadata: &Metadata| {
+        let catalog = catalog(metadata, &[EMBEDDING]);
+        GgufModel::of(&catalog).unwrap().generation_config().map_err(|error| error.to_string())
+    };
+    assert_eq!(read(&metadata).unwrap(), GenerationConfig::default());
+    metadata.set("general.sampling.temp", 0.5f32);
+    metadata.set("general.sampling.top_k", MetadataValue::Number(Number::I32(20)));
+    let generation = read(&metadata).unwrap();
+    assert_eq!((generation.temperature, generation.top_k, generation.top_p), (Some(0.5), Some(20), None));
+    metadata.set("general.sampling.top_p", 3f32);
+    assert!(read(&metadata).unwrap_err().contains("top_p"));
+}

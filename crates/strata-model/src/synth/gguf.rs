@@ -1,0 +1,167 @@
+//! A random model as one GGUF file that runs by itself.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use strata_kernels::{DType, RopeStyle};
+use strata_weights::{Metadata, TensorMeta, WeightError, write_gguf};
+
+use super::random::{CHUNK_ELEMENTS, TensorStream, encode};
+use super::{Chunks, SynthError, SynthSpec, produce_chunks};
+use crate::config::ModelConfig;
+use crate::gguf::describe::{Description, add_tokenizer, describe};
+
+/// The file's name.
+const FILE: &str = "model.gguf";
+/// The synthetic tokenizer cuts words as GPT-2 does.
+const PRE_TOKENIZER: &str = "gpt-2";
+
+/// A file that is ready to be written.
+pub(super) struct GgufPlan {
+    metadata: Metadata,
+    tensors: Vec<TensorMeta>,
+    rope_factors: Option<(&'static str, Vec<f32>)>,
+    style: RopeStyle,
+}
+
+impl GgufPlan {
+    /// A file of this model with matrices in `dtype`, and vectors in F32.
+    pub(super) fn new(
+        config: &ModelConfig,
+        dtype: DType,
+        tokenizer: &Value,
+        tokenizer_config: &Value,
+    ) -> Result<Self, SynthError> {
+        let Description { mut metadata, rope_factors, style } =
+            describe(config).map_err(|what| SynthError::NotInGguf { what })?;
+        metadata.set("general.name", format!("synthetic {:?}", config.architecture));
+        metadata.set("general.quantization_version", 2u32);
+        if let Some(file_type) = file_type(dtype) {
+            metadata.set("general.file_type", file_type);
+        }
+        add_tokenizer(&mut metadata, config, PRE_TOKENIZER, tokenizer, tokenizer_config);
+        let mut tensors = Vec::new();
+        // First, as converters have it.
+        if let Some((name, factors)) = &rope_factors {
+            tensors.push(TensorMeta { name: (*name).to_owned(), dtype: DType::F32, shape: vec![factors.len()] });
+        }
+        for mut tensor in super::list_tensors(config, DType::F32)? {
+            if let [_, cols] = *tensor.shape {
+                tensor.dtype = fitting(dtype, cols);
+            }
+            if tensor.bytes().is_none() {
+                return Err(WeightError::TooLarge { group: tensor.name }.into());
+            }
+            tensors.push(tensor);
+        }
+        Ok(Self { metadata, tensors, rope_factors, style })
+    }
+
+    /// Bytes of all tensors.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        self.tensors.iter().filter_map(TensorMeta::bytes).sum()
+    }
+
+    /// Writes the file into `dir`.
+    pub(super) fn write(
+        &self,
+        spec: &SynthSpec,
+        config: &ModelConfig,
+        dir: &Path,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<PathBuf>, WeightError> {
+        let path = dir.join(FILE);
+        let sources: Vec<Rows<'_>> = self.tensors.iter().map(|tensor| self.rows(spec.seed, config, tensor)).collect();
+        produce_chunks(&self.tensors, &sources, progress, &mut |produce| {
+            write_gguf(&path, &self.metadata, &self.tensors, produce)
+        })?;
+        Ok(vec![path])
+    }
+
+    fn rows<'a>(&'a self, seed: u64, config: &ModelConfig, tensor: &TensorMeta) -> Rows<'a> {
+        let heads = match self.style {
+            RopeStyle::Halves => None,
+            RopeStyle::Neighbours if tensor.name.contains(".self_attn.q_proj.") => Some(config.num_heads),
+            RopeStyle::Neighbours if tensor.name.contains(".self_attn.k_proj.") => Some(config.num_kv_heads),
+            RopeStyle::Neighbours => None,
+        };
+        let (rows, cols) = match *tensor.shape {
+            [rows, cols] => (rows, cols),
+            // A bias, whose elements lie in the order of the rows that they belong to.
+            [rows] if heads.is_some() => (rows, 1),
+            [cols] => (1, cols),
+            _ => unreachable!("groups list vectors and matrices only"),
+        };
+        let given = self.rope_factors.as_ref().filter(|(name, _)| *name == tensor.name).map(|(_, f)| f.as_slice());
+        let head_rows = heads.map_or(rows, |heads| rows / heads);
+        let stream = TensorStream::new(seed, tensor);
+        Rows { stream, given, dtype: tensor.dtype, rows, cols, head_rows, reordered: heads.is_some() }
+    }
+}
+
+/// The rows of a tensor in the order of a GGUF file: the numbers that the same seed gives the same model elsewhere.
+struct Rows<'a> {
+    stream: TensorStream,
+    given: Option<&'a [f32]>,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    head_rows: usize,
+    reordered: bool,
+}
+
+impl Rows<'_> {
+    fn rows_per_chunk(&self) -> usize {
+        (CHUNK_ELEMENTS as usize / self.cols.max(1)).max(1)
+    }
+
+    /// Where the row that stands at `row` comes from: the pairs that are rotated together are put side by side.
+    fn source(&self, row: usize) -> usize {
+        if !self.reordered {
+            return row;
+        }
+        let (head, within) = (row / self.head_rows, row % self.head_rows);
+        head * self.head_rows + within % 2 * (self.head_rows / 2) + within / 2
+    }
+}
+
+impl Chunks for Rows<'_> {
+    fn num_chunks(&self) -> u64 {
+        self.rows.div_ceil(self.rows_per_chunk()) as u64
+    }
+
+    fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>) {
+        let first = chunk as usize * self.rows_per_chunk();
+        let rows = first..(first + self.rows_per_chunk()).min(self.rows);
+        // Checked when the file was planned.
+        let row_bytes = self.dtype.bytes_of(self.cols).unwrap_or(0);
+        bytes.resize(rows.len() * row_bytes, 0);
+        let mut values = vec![0.0; self.cols];
+        for (row, out) in rows.zip(bytes.chunks_exact_mut(row_bytes.max(1))) {
+            match self.given {
+                Some(given) => values.copy_from_slice(given),
+                None => self.stream.fill_values((self.source(row) * self.cols) as u64, &mut values),
+            }
+            encode(self.dtype, &values, out);
+        }
+    }
+}
+
+/// The type for rows of `cols`, where they are not whole blocks of `dtype`: one of shorter blocks, else half precision.
+fn fitting(dtype: DType, cols: usize) -> DType {
+    let candidates = [dtype, DType::Q8_0, DType::F16];
+    candidates.into_iter().find(|dtype| dtype.bytes_of(cols).is_some()).unwrap_or(DType::F16)
+}
+
+/// The format's number for files mostly of a type.
+fn file_type(dtype: DType) -> Option<u32> {
+    Some(match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Q4_0 => 2,
+        DType::Q8_0 => 7,
+        DType::Q4K => 14,
+        DType::BF16 => 32,
+        _ => return None,
+    })
+}

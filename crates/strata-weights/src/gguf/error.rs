@@ -1,0 +1,238 @@
+//! What can be wrong with a GGUF file.
+
+use thiserror::Error;
+
+/// Why a GGUF file is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum GgufProblem {
+    /// The file does not begin as it should.
+    #[error("it begins with {found:?}, not with \"GGUF\": it is no GGUF file, or the download failed")]
+    NotGguf {
+        /// The first four bytes.
+        found: [u8; 4],
+    },
+    /// The first version, which nobody writes any more.
+    #[error("it is of GGUF version 1, which is not read; versions 2 and 3 are. Convert the model again")]
+    VersionOne,
+    /// Bytes the wrong way round.
+    #[error("it is a big-endian GGUF file, which is not read; fetch the ordinary, little-endian one")]
+    BigEndian,
+    /// A version that is not known.
+    #[error("it is of GGUF version {version}; versions 2 and 3 are read")]
+    UnknownVersion {
+        /// The version.
+        version: u32,
+    },
+    /// Something goes on beyond the end of the file.
+    #[error(
+        "{what} at byte {at} needs {wanted} bytes, but only {left} follow: the file is truncated or damaged, fetch it again"
+    )]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Where it begins.
+        at: u64,
+        /// Bytes it would need, at least.
+        wanted: u64,
+        /// Bytes left.
+        left: u64,
+    },
+    /// More header than any real file has.
+    #[error("{what} at byte {at} needs {wanted} bytes, which makes the header longer than the limit of {limit}")]
+    HeaderOverLimit {
+        /// What was being read.
+        what: &'static str,
+        /// Where it begins.
+        at: u64,
+        /// Bytes it would need, at least.
+        wanted: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// More of something than any real file has.
+    #[error("it claims {count} {what}, the limit is {limit}: the file is damaged, fetch it again")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// How many.
+        count: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A key without letters.
+    #[error("a metadata key is empty: the file is damaged, fetch it again")]
+    EmptyKey,
+    /// A key twice.
+    #[error("the metadata key {key:?} occurs twice: two readers would see two models; convert the model again")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A type of value that the format does not have.
+    #[error("the metadata key {key:?} has a value of the unknown type {kind}")]
+    UnknownValueType {
+        /// The key.
+        key: String,
+        /// The type's number.
+        kind: u32,
+    },
+    /// Arrays of arrays, which no key needs.
+    #[error("the metadata key {key:?} is an array of arrays, which is not read")]
+    NestedArray {
+        /// The key.
+        key: String,
+    },
+    /// A flag that is neither 0 nor 1.
+    #[error("the metadata key {key:?} should be true or false, but its byte is {found}")]
+    NotBool {
+        /// The key.
+        key: String,
+        /// The byte.
+        found: u8,
+    },
+    /// A text that is no text.
+    #[error("{what} at byte {at} is no UTF-8 text")]
+    NotUtf8 {
+        /// What was being read.
+        what: &'static str,
+        /// Where it begins.
+        at: u64,
+    },
+    /// A key is needed and absent.
+    #[error("the metadata key {key:?} is missing: {why}")]
+    Missing {
+        /// The key.
+        key: String,
+        /// Why it is needed.
+        why: &'static str,
+    },
+    /// A value of the wrong kind.
+    #[error("the metadata key {key:?} is {found}, expected {expected}")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// What it should be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// An alignment that is none.
+    #[error("general.alignment is {found}, expected a 32-bit power of two up to {limit}")]
+    Alignment {
+        /// The value.
+        found: String,
+        /// The largest that is believed.
+        limit: u32,
+    },
+    /// A tensor without a name.
+    #[error("a tensor has an empty name: the file is damaged, fetch it again")]
+    EmptyName,
+    /// A name twice, as written or after translation.
+    #[error("the tensor {tensor} occurs twice")]
+    DuplicateTensor {
+        /// The name.
+        tensor: String,
+    },
+    /// Too many dimensions, or none.
+    #[error("the tensor {tensor} has {count} dimensions, expected 1 to {limit}")]
+    Dimensions {
+        /// The tensor.
+        tensor: String,
+        /// How many.
+        count: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// Dimensions that hold nothing, or more than can be counted.
+    #[error("the tensor {tensor} has the impossible dimensions {dims:?}")]
+    ImpossibleShape {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions, innermost first.
+        dims: Vec<u64>,
+    },
+    /// Rows that are not whole blocks.
+    #[error("the tensor {tensor} has rows of {cols}, but {dtype} comes in blocks of {block_len}")]
+    RaggedRow {
+        /// The tensor.
+        tensor: String,
+        /// Elements of a row.
+        cols: u64,
+        /// The type.
+        dtype: &'static str,
+        /// Elements of a block.
+        block_len: u64,
+    },
+    /// A tensor that does not begin where it may.
+    #[error("the tensor {tensor} begins at {offset}, which is no multiple of the alignment {alignment}")]
+    Misaligned {
+        /// The tensor.
+        tensor: String,
+        /// Its offset from the start of the tensors.
+        offset: u64,
+        /// The alignment.
+        alignment: u32,
+    },
+    /// A tensor beyond the file.
+    #[error(
+        "the tensor {tensor} ends at {end}, but the file has only {data_len} bytes of tensors: it is truncated, fetch it again"
+    )]
+    OutOfRange {
+        /// The tensor.
+        tensor: String,
+        /// One past its last byte, from the start of the tensors.
+        end: u64,
+        /// Bytes of tensors.
+        data_len: u64,
+    },
+    /// Two tensors share bytes.
+    #[error(
+        "the tensors {first} and {second} overlap: the first ends at {first_end}, the second begins at {second_begin}"
+    )]
+    Overlap {
+        /// The tensor that begins first.
+        first: String,
+        /// The tensor that begins within it.
+        second: String,
+        /// One past the first's last byte, in the file.
+        first_end: u64,
+        /// The second's first byte, in the file.
+        second_begin: u64,
+    },
+    /// A part of a set whose name does not say which part it is.
+    #[error(
+        "it is one of {count} parts, so its name must end in -00001-of-{count:05}.gguf; rename it as it was published"
+    )]
+    PartName {
+        /// Parts, by the file's metadata.
+        count: u64,
+    },
+    /// A part of a set is not there.
+    #[error("the part {part} is missing: the download is incomplete, fetch all {count} parts")]
+    MissingPart {
+        /// The part's file name.
+        part: String,
+        /// Parts in all.
+        count: u64,
+    },
+    /// Parts of different sets.
+    #[error("{key} is {found}, expected {expected}: the parts do not belong together, fetch them again")]
+    PartMismatch {
+        /// What disagrees.
+        key: &'static str,
+        /// What follows from the first part and the name.
+        expected: u64,
+        /// What this part says.
+        found: u64,
+    },
+    /// More than one model in a directory.
+    #[error("it holds {count} GGUF models, among them {first} and {second}: give the file rather than the directory")]
+    SeveralModels {
+        /// How many.
+        count: usize,
+        /// One of them.
+        first: String,
+        /// Another.
+        second: String,
+    },
+}

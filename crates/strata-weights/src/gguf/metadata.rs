@@ -1,0 +1,378 @@
+//! What a GGUF file says of its model: keys and values.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::error::GgufProblem;
+
+/// The metadata of a model, by key. Every accessor tells an absent key from one of the wrong kind.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Metadata {
+    pairs: BTreeMap<String, MetadataValue>,
+}
+
+/// A value as the file has it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MetadataValue {
+    /// A number of any width.
+    Number(Number),
+    /// True or false.
+    Bool(bool),
+    /// A text.
+    Text(String),
+    /// A list of numbers of one width.
+    Numbers(Numbers),
+    /// A list of flags.
+    Bools(Vec<bool>),
+    /// A list of texts.
+    Texts(Texts),
+}
+
+/// A number in the width that the file gives it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(missing_docs, reason = "the names say it all")]
+pub enum Number {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+/// A list of numbers, kept as it lies in the file: it takes no more memory than there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Numbers {
+    kind: u32,
+    bytes: Vec<u8>,
+}
+
+/// A list of texts in one piece: it takes less memory than in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Texts {
+    text: String,
+    /// One past the last byte of each; headers are shorter than 4 GiB.
+    ends: Vec<u32>,
+}
+
+impl Metadata {
+    /// Of these pairs.
+    pub fn new(pairs: BTreeMap<String, MetadataValue>) -> Self {
+        Self { pairs }
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&MetadataValue> {
+        self.pairs.get(key)
+    }
+
+    /// Every pair, by key.
+    pub fn pairs(&self) -> impl ExactSizeIterator<Item = (&str, &MetadataValue)> {
+        self.pairs.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Sets `key`, for writers.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<MetadataValue>) {
+        self.pairs.insert(key.into(), value.into());
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// [`GgufProblem::WrongType`], as of all accessors below.
+    pub fn text(&self, key: &str) -> Result<Option<&str>, GgufProblem> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(MetadataValue::Text(text)) => Ok(Some(text)),
+            Some(other) => Err(wrong_type(key, "a text", other)),
+        }
+    }
+
+    /// A whole number from 0 up, of whatever width.
+    ///
+    /// # Errors
+    /// [`GgufProblem::WrongType`]
+    pub fn count(&self, key: &str) -> Result<Option<u64>, GgufProblem> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let count = match value {
+            MetadataValue::Number(number) => number.as_integer().and_then(|number| u64::try_from(number).ok()),
+            _ => None,
+        };
+        count.map(Some).ok_or_else(|| wrong_type(key, "a whole number from 0 up", value))
+    }
+
+    /// A number that is finite.
+    ///
+    /// # Errors
+    /// [`GgufProblem::WrongType`]
+    pub fn number(&self, key: &str) -> Result<Option<f64>, GgufProblem> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = match value {
+            MetadataValue::Number(number) => Some(number.as_f64()).filter(|number| number.is_finite()),
+            _ => None,
+        };
+        number.map(Some).ok_or_else(|| wrong_type(key, "a finite number", value))
+    }
+
+    /// A flag.
+    ///
+    /// # Errors
+    /// [`GgufProblem::WrongType`]
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, GgufProblem> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(MetadataValue::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(wrong_type(key, "true or false", other)),
+        }
+    }
+
+    /// A list of texts.
+    ///
+    /// # Errors
+    /// [`GgufProblem::WrongType`]
+    pub fn texts(&self, key: &str) -> Result<Option<&Texts>, GgufProblem> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(MetadataValue::Texts(texts)) => Ok(Some(texts)),
+            Some(other) => Err(wrong_type(key, "a list of texts", other)),
+        }
+    }
+
+    /// A list of numbers.
+    ///
+    /// # Errors
+    /// [`GgufProblem::WrongType`]
+    pub fn numbers(&self, key: &str) -> Result<Option<&Numbers>, GgufProblem> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(MetadataValue::Numbers(numbers)) => Ok(Some(numbers)),
+            Some(other) => Err(wrong_type(key, "a list of numbers", other)),
+        }
+    }
+}
+
+fn wrong_type(key: &str, expected: &'static str, found: &MetadataValue) -> GgufProblem {
+    GgufProblem::WrongType { key: key.to_owned(), expected, found: found.to_string() }
+}
+
+impl Number {
+    /// As a whole number, unless it is a fraction or a float of any kind.
+    pub fn as_integer(self) -> Option<i128> {
+        Some(match self {
+            Self::U8(number) => number.into(),
+            Self::I8(number) => number.into(),
+            Self::U16(number) => number.into(),
+            Self::I16(number) => number.into(),
+            Self::U32(number) => number.into(),
+            Self::I32(number) => number.into(),
+            Self::U64(number) => number.into(),
+            Self::I64(number) => number.into(),
+            Self::F32(_) | Self::F64(_) => return None,
+        })
+    }
+
+    /// As a float, rounded where it must be.
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Self::F32(number) => number.into(),
+            Self::F64(number) => number,
+            // Every other kind is an integer.
+            integer => integer.as_integer().unwrap_or(0) as f64,
+        }
+    }
+
+    /// The format's number of this kind.
+    pub(super) fn kind(self) -> u32 {
+        match self {
+            Self::U8(_) => 0,
+            Self::I8(_) => 1,
+            Self::U16(_) => 2,
+            Self::I16(_) => 3,
+            Self::U32(_) => 4,
+            Self::I32(_) => 5,
+            Self::F32(_) => 6,
+            Self::U64(_) => 10,
+            Self::I64(_) => 11,
+            Self::F64(_) => 12,
+        }
+    }
+
+    /// Bytes of a number of that kind, if it is one of numbers.
+    pub(super) fn width(kind: u32) -> Option<usize> {
+        match kind {
+            0 | 1 => Some(1),
+            2 | 3 => Some(2),
+            4..=6 => Some(4),
+            10..=12 => Some(8),
+            _ => None,
+        }
+    }
+
+    /// The number in the first bytes of `bytes`, padded to eight.
+    pub(super) fn from_le(kind: u32, bytes: [u8; 8]) -> Option<Self> {
+        let [a, b, c, d, ..] = bytes;
+        Some(match kind {
+            0 => Self::U8(a),
+            1 => Self::I8(i8::from_le_bytes([a])),
+            2 => Self::U16(u16::from_le_bytes([a, b])),
+            3 => Self::I16(i16::from_le_bytes([a, b])),
+            4 => Self::U32(u32::from_le_bytes([a, b, c, d])),
+            5 => Self::I32(i32::from_le_bytes([a, b, c, d])),
+            6 => Self::F32(f32::from_le_bytes([a, b, c, d])),
+            10 => Self::U64(u64::from_le_bytes(bytes)),
+            11 => Self::I64(i64::from_le_bytes(bytes)),
+            12 => Self::F64(f64::from_le_bytes(bytes)),
+            _ => return None,
+        })
+    }
+
+    /// Appends its bytes.
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Self::U8(number) => out.push(number),
+            Self::I8(number) => out.extend(number.to_le_bytes()),
+            Self::U16(number) => out.extend(number.to_le_bytes()),
+            Self::I16(number) => out.extend(number.to_le_bytes()),
+            Self::U32(number) => out.extend(number.to_le_bytes()),
+            Self::I32(number) => out.extend(number.to_le_bytes()),
+            Self::F32(number) => out.extend(number.to_le_bytes()),
+            Self::U64(number) => out.extend(number.to_le_bytes()),
+            Self::I64(number) => out.extend(number.to_le_bytes()),
+            Self::F64(number) => out.extend(number.to_le_bytes()),
+        }
+    }
+}
+
+impl Numbers {
+    /// A list of `bytes` that are numbers of `kind`, whose width divides their number.
+    pub(super) fn new(kind: u32, bytes: Vec<u8>) -> Self {
+        Self { kind, bytes }
+    }
+
+    /// A list of 32-bit integers.
+    pub fn from_i32(numbers: impl IntoIterator<Item = i32>) -> Self {
+        Self { kind: Number::I32(0).kind(), bytes: numbers.into_iter().flat_map(i32::to_le_bytes).collect() }
+    }
+
+    /// A list of single-precision floats.
+    pub fn from_f32(numbers: impl IntoIterator<Item = f32>) -> Self {
+        Self { kind: Number::F32(0.0).kind(), bytes: numbers.into_iter().flat_map(f32::to_le_bytes).collect() }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.bytes.len() / Number::width(self.kind).unwrap_or(1)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Number> + '_ {
+        let width = Number::width(self.kind).unwrap_or(1);
+        self.bytes.chunks_exact(width).map(move |bytes| {
+            let mut padded = [0; 8];
+            padded[..width].copy_from_slice(bytes);
+            // Lists are made of kinds of numbers only.
+            Number::from_le(self.kind, padded).unwrap_or(Number::U8(0))
+        })
+    }
+
+    pub(super) fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Texts {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes of all together.
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// The text at `index`.
+    pub fn get(&self, index: usize) -> Option<&str> {
+        let end = *self.ends.get(index)? as usize;
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        self.text.get(start..end)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.len()).map(|index| self.get(index).unwrap_or_default())
+    }
+
+    /// Appends a text.
+    ///
+    /// # Panics
+    /// If all together have 4 GiB: readers have a limit far below, and writers no such vocabulary.
+    pub fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.ends.push(u32::try_from(self.text.len()).expect("texts are shorter than 4 GiB"));
+    }
+}
+
+impl<'a> FromIterator<&'a str> for Texts {
+    fn from_iter<I: IntoIterator<Item = &'a str>>(texts: I) -> Self {
+        let mut all = Self::default();
+        texts.into_iter().for_each(|text| all.push(text));
+        all
+    }
+}
+
+impl fmt::Display for MetadataValue {
+    /// As messages show it: short values themselves, lists by their length.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const CHARS_MAX: usize = 80;
+        match self {
+            Self::Number(number) => match number.as_integer() {
+                Some(integer) => write!(f, "{integer}"),
+                None => write!(f, "{:?}", number.as_f64()),
+            },
+            Self::Bool(flag) => write!(f, "{flag}"),
+            Self::Text(text) => write!(f, "{:?}", text.chars().take(CHARS_MAX).collect::<String>()),
+            Self::Numbers(numbers) => write!(f, "a list of {} numbers", numbers.len()),
+            Self::Bools(flags) => write!(f, "a list of {} flags", flags.len()),
+            Self::Texts(texts) => write!(f, "a list of {} texts", texts.len()),
+        }
+    }
+}
+
+macro_rules! from {
+    ($($source:ty => $value:ident => $target:expr),+ $(,)?) => {$(
+        impl From<$source> for MetadataValue {
+            fn from($value: $source) -> Self {
+                $target
+            }
+        }
+    )+};
+}
+
+from! {
+    u32 => value => Self::Number(Number::U32(value)),
+    f32 => value => Self::Number(Number::F32(value)),
+    bool => value => Self::Bool(value),
+    &str => value => Self::Text(value.to_owned()),
+    String => value => Self::Text(value),
+    Numbers => value => Self::Numbers(value),
+    Texts => value => Self::Texts(value),
+}

@@ -1,0 +1,120 @@
+//! Writing a GGUF file, one tensor at a time.
+
+use std::path::Path;
+
+use strata_io::{AtomicWriter, ExactFile, RandomAccessFile};
+
+use super::metadata::{Metadata, MetadataValue};
+use super::reader::{ARRAY, BOOL, TEXT};
+use super::{ALIGNMENT_DEFAULT, ALIGNMENT_KEY, MAGIC, VERSION, gguf_name, types};
+use crate::error::WeightError;
+use crate::writer::{Sink, TensorMeta};
+
+/// Writes one GGUF file of `metadata` and `tensors`, in order, which are called by their Hugging Face names (translated
+/// here) or by names that are GGUF's own. `produce(index, sink)` hands the bytes of `tensors[index]` to the sink, in
+/// pieces of any size; nothing is kept. The file appears only when it is whole and synced.
+///
+/// # Errors
+/// A failed write, a size that overflows, rows that are not whole blocks, or a producer that hands over too few or too
+/// many bytes.
+pub fn write_gguf(
+    path: &Path,
+    metadata: &Metadata,
+    tensors: &[TensorMeta],
+    produce: &mut dyn FnMut(usize, &mut Sink<'_>) -> Result<(), WeightError>,
+) -> Result<(), WeightError> {
+    // Other readers demand what is the default to be so, unless it is said.
+    let alignment = u64::from(ALIGNMENT_DEFAULT);
+    debug_assert!(metadata.get(ALIGNMENT_KEY).is_none(), "tensors lie at the default alignment");
+    let mut header = Vec::new();
+    header.extend(MAGIC);
+    header.extend(VERSION.to_le_bytes());
+    header.extend((tensors.len() as u64).to_le_bytes());
+    header.extend((metadata.pairs().len() as u64).to_le_bytes());
+    for (key, value) in metadata.pairs() {
+        write_text(key, &mut header);
+        write_value(value, &mut header);
+    }
+    let mut offset = 0u64;
+    for tensor in tensors {
+        let too_large = || WeightError::TooLarge { group: tensor.name.clone() };
+        let name = gguf_name(&tensor.name).unwrap_or_else(|| tensor.name.clone());
+        write_text(&name, &mut header);
+        header.extend((tensor.shape.len() as u32).to_le_bytes());
+        for &dim in tensor.shape.iter().rev() {
+            header.extend((dim as u64).to_le_bytes());
+        }
+        header.extend(types::type_number(tensor.dtype).to_le_bytes());
+        header.extend(offset.to_le_bytes());
+        let whole_rows = tensor.shape.last().and_then(|&cols| tensor.dtype.bytes_of(cols)).is_some();
+        let bytes = tensor.bytes().filter(|_| whole_rows).ok_or_else(too_large)?;
+        let end = offset.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(alignment));
+        offset = end.ok_or_else(too_large)?;
+    }
+    header.resize(header.len().next_multiple_of(ALIGNMENT_DEFAULT as usize), 0);
+
+    let mut writer = AtomicWriter::create(path)?;
+    writer.append(&header)?;
+    for (index, tensor) in tensors.iter().enumerate() {
+        // The list above has computed every size.
+        let declared = tensor.bytes().unwrap_or(0);
+        let mut produced = 0u64;
+        produce(index, &mut |bytes| {
+            produced += bytes.len() as u64;
+            if produced > declared {
+                return Err(WeightError::WrongAmount { tensor: tensor.name.clone(), declared, produced });
+            }
+            Ok(writer.append(bytes)?)
+        })?;
+        if produced != declared {
+            return Err(WeightError::WrongAmount { tensor: tensor.name.clone(), declared, produced });
+        }
+        let padding = declared.next_multiple_of(alignment) - declared;
+        writer.append(&[0; ALIGNMENT_DEFAULT as usize][..padding as usize])?;
+    }
+    writer.commit()?;
+    // What was just written is not what will be read next; it must not push other things out of memory.
+    let written = ExactFile::open(path)?;
+    written.drop_cache(0..written.len());
+    Ok(())
+}
+
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// The type's number, then the value.
+fn write_value(value: &MetadataValue, out: &mut Vec<u8>) {
+    let list = |kind: u32, len: usize, out: &mut Vec<u8>| {
+        out.extend(ARRAY.to_le_bytes());
+        out.extend(kind.to_le_bytes());
+        out.extend((len as u64).to_le_bytes());
+    };
+    match value {
+        MetadataValue::Number(number) => {
+            out.extend(number.kind().to_le_bytes());
+            number.write(out);
+        }
+        MetadataValue::Bool(flag) => {
+            out.extend(BOOL.to_le_bytes());
+            out.push(u8::from(*flag));
+        }
+        MetadataValue::Text(text) => {
+            out.extend(TEXT.to_le_bytes());
+            write_text(text, out);
+        }
+        MetadataValue::Numbers(numbers) => {
+            list(numbers.kind(), numbers.len(), out);
+            out.extend(numbers.bytes());
+        }
+        MetadataValue::Bools(flags) => {
+            list(BOOL, flags.len(), out);
+            out.extend(flags.iter().map(|&flag| u8::from(flag)));
+        }
+        MetadataValue::Texts(texts) => {
+            list(TEXT, texts.len(), out);
+            texts.iter().for_each(|text| write_text(text, out));
+        }
+    }
+}
