@@ -1,6 +1,6 @@
 //! What goes over rows of activations: norm, rope, the gated activation.
 
-use strata_kernels::{Activation, gated_activation, rms_norm, rope};
+use strata_kernels::{Activation, RopeStyle, gated_activation, rms_norm, rope};
 
 use crate::{Entry, Kernel, entry, numbers};
 
@@ -22,7 +22,7 @@ fn rotate() -> Kernel {
     let (mut x, cos, sin) = (numbers(TOKENS * HIDDEN), numbers(HEAD_DIM / 2), numbers(HEAD_DIM / 2));
     Box::new(move |_, _| {
         for token in x.chunks_exact_mut(HIDDEN) {
-            rope(token, &cos, &sin);
+            rope(token, RopeStyle::Halves, &cos, &sin);
         }
     })
 }
