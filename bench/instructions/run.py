@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Counts the instructions of the hot kernels with callgrind and compares them with those that are kept.
 
-Counts do not depend on how busy or fast a machine is, so a kernel that became longer shows anywhere. They do depend on the
-level of vector instructions and, a little, on the compiler: valgrind shows programs a processor of its own, which leads to
-level avx2 on x86-64, and counts are kept by level.
+Counts do not depend on how busy or fast a machine is, so a kernel that became longer shows anywhere. They do depend on
+the level of vector instructions and, a little, on the compiler: valgrind shows programs a processor of its own, which
+leads to level avx2 on x86-64, and counts are kept by level.
 
 Fails if a kernel executes more than a few percent more instructions than kept. Where that is right, or a kernel is new,
 run it with --update and commit counts.json with the change that explains it."""
@@ -60,9 +60,8 @@ def parse() -> argparse.Namespace:
 def build() -> Path:
     """The program that runs one kernel."""
     command = ["cargo", "build", "--release", "--package", "strata-kernels", "--example", "instructions"]
-    built = subprocess.run(
-        [*command, "--message-format", "json-render-diagnostics"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
-    )
+    command += ["--message-format", "json-render-diagnostics"]
+    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if built.returncode != 0:
         sys.exit("the kernels do not build; the reason stands above")
     for line in built.stdout.splitlines():

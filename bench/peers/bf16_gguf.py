@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Turns a bf16 Hugging Face directory of a Llama into a GGUF file to measure speed with.
 
-Only for speed: there is no tokenizer, rope factors and the order of rotated pairs are left out. What is computed takes as
-long as in a proper file, what comes out is not the model's answer."""
+Only for speed: there is no tokenizer, rope factors and the order of rotated pairs are left out. What is computed takes
+as long as in a proper file, what comes out is not the model's answer."""
 
 import argparse
 import json

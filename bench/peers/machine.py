@@ -6,7 +6,10 @@ import platform
 from dataclasses import asdict, dataclass
 
 # What tells processors of one name apart where speed is concerned.
-TELLING_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimddp", "i8mm", "bf16")
+TELLING_FLAGS = (
+    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"),
+    *("asimddp", "i8mm", "bf16"),
+)
 
 
 @dataclass

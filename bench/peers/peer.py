@@ -12,7 +12,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 # What engines need from their environment to be at their best.
-PRELOADED = {"vllm": ("libtcmalloc_minimal.so.4", "libiomp5.so"), "transformers": ("libtcmalloc_minimal.so.4", "libiomp5.so")}
+TORCH_LIBRARIES = ("libtcmalloc_minimal.so.4", "libiomp5.so")
+PRELOADED = {"vllm": TORCH_LIBRARIES, "transformers": TORCH_LIBRARIES}
 
 
 class PeerFailed(Exception):

@@ -41,7 +41,8 @@ def limits(results) -> dict:
 def markdown(document: dict) -> str:
     """The table and what belongs to it."""
     machine = document["machine"]
-    engines = [engine for engine in ENGINES if any(engine in s["median"] for r in document["results"] for s in r["shapes"])]
+    shapes = [shape for result in document["results"] for shape in result["shapes"]]
+    engines = [engine for engine in ENGINES if any(engine in shape["median"] for shape in shapes)]
     lines = [
         f"{machine['date']}, {machine['processor']}, {machine['cores']} cores ({', '.join(machine['flags'])}), "
         f"{machine['memory_gb']} GB, {machine['system']}; {machine['threads']} threads. Tokens per second, medians.",
@@ -58,7 +59,8 @@ def markdown(document: dict) -> str:
             share, ratio = shape.get("share_of_bound"), shape.get("times_best_peer")
             cells += [figure(shape.get("bound")), f"{share:.0%}" if share else "-", f"{ratio:.2f}" if ratio else "-"]
             lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "Limits measured in the same run: " + ", ".join(limit(*item) for item in document["limits"].items()) + "."]
+    measured = ", ".join(limit(*item) for item in document["limits"].items())
+    lines += ["", f"Limits measured in the same run: {measured or 'none'}."]
     lines += ["", "Versions: " + "; ".join(f"{said}" for said in document["versions"].values() if said) + "."]
     notes = [note for result in document["results"] for note in result["notes"]]
     if notes:

@@ -67,7 +67,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=1200, help="seconds that an engine may take to answer (1200)")
     parser.add_argument("--json", type=Path, help="also write everything that was measured to this file")
     options = parser.parse_args()
-    if min([options.threads, options.context, options.rounds, options.steps, *options.batch, *options.prompt_tokens]) < 1:
+    counts = [options.threads, options.context, options.rounds, options.steps, *options.batch, *options.prompt_tokens]
+    if min(counts) < 1:
         parser.error("numbers count from 1")
     return options
 
@@ -162,7 +163,8 @@ def take_turn(peer: Peer, shapes, options, measured, notes) -> None:
 
 def take_strata_turn(model: Path, shapes, options, measured, notes) -> None:
     try:
-        found = strata.measure(options.strata, model, shapes, options.threads, options.steps, options.work / "strata.log")
+        log = options.work / "strata.log"
+        found = strata.measure(options.strata, model, shapes, options.threads, options.steps, log)
     except strata.StrataFailed as failure:
         if str(failure) not in notes:
             notes.append(str(failure))

@@ -4,8 +4,8 @@
 #   bench/peers/setup.sh DIRECTORY [ENGINE...]
 #
 # ENGINE is any of llama.cpp, torch, vllm, openvino; without one, all. What cannot be installed is named at the end, and
-# run.py leaves it out of the table and says so. Needs Python 3.10 or newer; for llama.cpp also clang, cmake and OpenMP's
-# headers (on Debian: apt-get install clang cmake libomp-dev), and for the best of vLLM and transformers tcmalloc
+# run.py leaves it out of the table and says so. Needs Python 3.10 or newer; for llama.cpp also clang, cmake and OpenMP
+# (on Debian: apt-get install clang cmake libomp-dev), and for the best of vLLM and transformers tcmalloc
 # (libtcmalloc-minimal4).
 set -uo pipefail
 

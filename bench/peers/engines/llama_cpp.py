@@ -54,7 +54,8 @@ class LlamaCpp(Engine):
             raise Unsupported(f"--steps must be below {LONGEST_TURN}")
         session = self.sessions.get((flash, "decode", batch))
         if session is None:
-            session = Session(self, flash, sequences=batch, length=context + LONGEST_TURN, most_tokens=max(batch, context))
+            length, most = context + LONGEST_TURN, max(batch, context)
+            session = Session(self, flash, sequences=batch, length=length, most_tokens=most)
             self.sessions[(flash, "decode", batch)] = session
             for sequence in range(batch):
                 prompt = made_up_tokens(context, self.vocabulary, sequence)
