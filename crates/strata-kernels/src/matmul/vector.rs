@@ -175,16 +175,37 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
             let count = left.div_ceil(left.div_ceil(widest));
             // SAFETY: as the caller vouches.
             unsafe {
-                match count {
-                    6 => panel_kernel::<U, 6>(o, panel, panel_end, token),
-                    5 => panel_kernel::<U, 5>(o, panel, panel_end, token),
-                    4 => panel_kernel::<U, 4>(o, panel, panel_end, token),
-                    3 => panel_kernel::<U, 3>(o, panel, panel_end, token),
-                    2 => panel_kernel::<U, 2>(o, panel, panel_end, token),
-                    _ => panel_kernel::<U, 1>(o, panel, panel_end, token),
+                match token {
+                    0 => tokens_kernel::<U, true>(o, panel, panel_end, token, count),
+                    _ => tokens_kernel::<U, false>(o, panel, panel_end, token, count),
                 }
             }
             token += count;
+        }
+    }
+}
+
+/// Rows `first .. end` of one panel for `count` tokens.
+///
+/// # Safety
+/// As for [`rows_kernel`].
+#[inline(always)]
+unsafe fn tokens_kernel<U: Unit, const FIRST: bool>(
+    o: &Operands<U::X, U::W>,
+    first: usize,
+    end: usize,
+    token: usize,
+    count: usize,
+) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match count {
+            6 => panel_kernel::<U, 6, FIRST>(o, first, end, token),
+            5 => panel_kernel::<U, 5, FIRST>(o, first, end, token),
+            4 => panel_kernel::<U, 4, FIRST>(o, first, end, token),
+            3 => panel_kernel::<U, 3, FIRST>(o, first, end, token),
+            2 => panel_kernel::<U, 2, FIRST>(o, first, end, token),
+            _ => panel_kernel::<U, 1, FIRST>(o, first, end, token),
         }
     }
 }
@@ -194,7 +215,12 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn panel_kernel<U: Unit, const T: usize>(o: &Operands<U::X, U::W>, first: usize, end: usize, token: usize) {
+unsafe fn panel_kernel<U: Unit, const T: usize, const FIRST: bool>(
+    o: &Operands<U::X, U::W>,
+    first: usize,
+    end: usize,
+    token: usize,
+) {
     // A block of columns of these tokens and of a tile of weights fit the first-level cache; lanes wait in memory between
     // blocks. Where weights meet no other tokens, nothing is gained by blocks.
     let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
@@ -206,11 +232,11 @@ unsafe fn panel_kernel<U: Unit, const T: usize>(o: &Operands<U::X, U::W>, first:
     // SAFETY: as the caller vouches; rows from `first` on have places of their own among the waiting sums.
     unsafe {
         if o.cols <= block {
-            return columns::<U, T>(o, first, end, token, 0..o.cols, &mut []);
+            return columns::<U, T, FIRST>(o, first, end, token, 0..o.cols, &mut []);
         }
         let mut waiting = [[MaybeUninit::uninit(); T]; PANEL_ROWS];
         for column in (0..o.cols).step_by(block) {
-            columns::<U, T>(o, first, end, token, column..(column + block).min(o.cols), &mut waiting);
+            columns::<U, T, FIRST>(o, first, end, token, column..(column + block).min(o.cols), &mut waiting);
         }
     }
 }
@@ -220,7 +246,7 @@ unsafe fn panel_kernel<U: Unit, const T: usize>(o: &Operands<U::X, U::W>, first:
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn columns<U: Unit, const T: usize>(
+unsafe fn columns<U: Unit, const T: usize, const FIRST: bool>(
     o: &Operands<U::X, U::W>,
     first: usize,
     end: usize,
@@ -234,30 +260,30 @@ unsafe fn columns<U: Unit, const T: usize>(
         if U::MANY_REGISTERS || T == 1 {
             while row + TILE_ROWS <= end {
                 let waiting = waiting.get_mut(row - first..).unwrap_or_default();
-                tile::<U, TILE_ROWS, T>(o, row, token, k.clone(), waiting);
+                tile::<U, TILE_ROWS, T, FIRST>(o, row, token, k.clone(), waiting);
                 row += TILE_ROWS;
             }
         } else {
             // Two by two, so that sums stay in registers.
             while row + 2 <= end {
                 let waiting = waiting.get_mut(row - first..).unwrap_or_default();
-                tile::<U, 2, T>(o, row, token, k.clone(), waiting);
+                tile::<U, 2, T, FIRST>(o, row, token, k.clone(), waiting);
                 row += 2;
             }
         }
         while row < end {
-            tile::<U, 1, T>(o, row, token, k.clone(), waiting.get_mut(row - first..).unwrap_or_default());
+            tile::<U, 1, T, FIRST>(o, row, token, k.clone(), waiting.get_mut(row - first..).unwrap_or_default());
             row += 1;
         }
     }
 }
 
-/// Columns `k` of `R` rows by `T` tokens.
+/// Columns `k` of `R` rows by `T` tokens, which are the `FIRST` to meet these rows: later ones find them in the cache.
 ///
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn tile<U: Unit, const R: usize, const T: usize>(
+unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
     o: &Operands<U::X, U::W>,
     row: usize,
     token: usize,
@@ -280,10 +306,12 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize>(
         }
         let whole = k.start + k.len() / U::STEP * U::STEP;
         for k in (k.start..whole).step_by(U::STEP) {
-            for row in w {
-                // A row is often no longer than a page, where the hardware's own prefetch ends: ask for the next rows'
-                // part of these columns.
-                U::prefetch(row.wrapping_add(R * o.cols + k));
+            if FIRST {
+                for row in w {
+                    // A row is often no longer than a page, where the hardware's own prefetch ends: ask for the next
+                    // rows' part of these columns.
+                    U::prefetch(row.wrapping_add(R * o.cols + k));
+                }
             }
             let mut weights = [U::weights(w[0].add(k)); R];
             for r in 1..R {
