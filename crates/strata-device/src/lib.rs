@@ -1,9 +1,10 @@
-//! Buffers, arenas, budgets, and what the operating system says of memory.
+//! Buffers, arenas, budgets, and what the operating system says of memory and cores.
 
 mod arena;
 mod budget;
 mod buffer;
 mod bytes;
+mod cores;
 mod cpu;
 mod kv_pool;
 mod memory;
@@ -12,6 +13,7 @@ pub use arena::{Arena, ArenaFull, Frame};
 pub use budget::{Budget, OverBudget};
 pub use buffer::{AllocError, HostBuffer};
 pub use bytes::{BadSize, Bytes};
+pub use cores::usable_cores;
 pub use cpu::CpuDevice;
 pub use kv_pool::KvPool;
 pub use memory::{HostMemory, peak_resident};

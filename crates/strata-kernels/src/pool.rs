@@ -72,11 +72,6 @@ impl Pool {
         Self { shared, workers, turn: Mutex::new(()) }
     }
 
-    /// Threads of this process that may run at once, by affinity and cgroup.
-    pub fn available_threads() -> NonZeroUsize {
-        std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
-    }
-
     /// Threads in the pool.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1

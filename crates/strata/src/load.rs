@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use strata_device::{Bytes, CpuDevice, HostMemory, KvPool};
+use strata_device::{Bytes, CpuDevice, HostMemory, KvPool, usable_cores};
 use strata_engine::{Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig};
-use strata_kernels::{DType, KvDType, KvLayout, LEVEL_VARIABLE, Level, Pool};
+use strata_kernels::{DType, KvDType, KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
 use strata_model::chat_template::{ChatTemplate, TemplateError};
 use strata_model::config::ModelConfig;
@@ -206,7 +206,7 @@ fn batched_tokens(limits: &LimitOptions) -> usize {
 }
 
 fn threads(limits: &LimitOptions) -> NonZeroUsize {
-    limits.threads.unwrap_or_else(Pool::available_threads)
+    limits.threads.unwrap_or_else(usable_cores)
 }
 
 /// Opens the model, divides memory, loads the weights and starts the engine, reporting each on stderr. Requests beyond

@@ -11,7 +11,7 @@ use super::work::Work;
 const SWEEP_MIN: Bytes = Bytes(1 << 20);
 
 /// Rounds of the units that the model's products do not use; they are shown for comparison.
-const OTHER_ROUNDS: usize = 5;
+const OTHER_ROUNDS: usize = 20;
 
 /// The machine's limits, measured again and again.
 pub struct MachineLimits {
