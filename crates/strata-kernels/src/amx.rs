@@ -183,9 +183,9 @@ pub(crate) unsafe fn multiply_bytes(
 #[repr(C)]
 pub(crate) struct TileCall {
     pub config: TileConfig,
-    /// First column of both tiles of weights.
+    /// First step of both tiles of weights: in place, or copied as `[step][row 16][64 bytes]`.
     pub a: [*const u8; 2],
-    /// Bytes between rows of weights.
+    /// Bytes between rows of weights in their own place.
     pub a_stride: usize,
     /// First pairs of both groups of activations; the first of two groups has 16 tokens.
     pub b: [*const u8; 2],
@@ -222,9 +222,10 @@ pub(crate) unsafe fn release() {
 /// Defines one kernel: a run of tile products as a single block of assembly.
 ///
 /// - `$zero`, `$load`, `$store`: what is done with the sums at `rax` (first panel) and `rcx` (second), `rdx` apart
-/// - `$step`: one step of columns, from `r8` and `r9` (weights, `r10` apart) and `r11` and `r12` (activations; the last
-///   group's pairs are `r13` apart, `r15` is 64)
-/// - `$ahead`: asks for what is at `rsi`
+/// - `$step`: one step of columns, from `r8` and `r9` (weights; rows in place are `r10` apart) and `r11` and `r12`
+///   (activations; the last group's pairs are `r13` apart, its steps `rcx`, and `r15` is 64)
+/// - `$ahead`: asks for what is at `rsi`, with each step
+/// - `$ahead_pair`: brings `rsi` to the rows of the next pair of groups
 macro_rules! tile_kernel {
     ($(#[$doc:meta])* $name:ident, zero [$($zero:literal),*], load [$($load:literal),*], step [$($step:literal),*],
      store [$($store:literal),*], ahead [$($ahead:literal),*], ahead_pair [$($ahead_pair:literal),*]) => {
@@ -269,8 +270,6 @@ macro_rules! tile_kernel {
                     "5:",
                     $($step,)*
                     $($ahead,)*
-                    "add r8, r15",
-                    "add r9, r15",
                     "add r12, rcx",
                     "dec r14",
                     "jnz 5b",
@@ -326,7 +325,7 @@ macro_rules! tile_kernel {
 }
 
 tile_kernel! {
-    /// 32 rows of weights by one group of tokens, asking for the 32 rows that follow.
+    /// 32 rows of weights in place by one group of tokens, asking for the 32 rows that follow.
     stream_panel,
     zero ["tilezero tmm0", "tilezero tmm2"],
     load ["tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm2, [rcx + rdx*1]"],
@@ -336,7 +335,9 @@ tile_kernel! {
         "tdpbf16ps tmm0, tmm4, tmm6",
         "tileloadd tmm5, [r9 + r10*1]",
         "tdpbf16ps tmm2, tmm5, tmm6",
-        "add r11, rcx"
+        "add r11, rcx",
+        "add r8, 64",
+        "add r9, 64"
     ],
     store ["tilestored [rax + rdx*1], tmm0", "tilestored [rcx + rdx*1], tmm2"],
     ahead [
@@ -354,12 +355,14 @@ tile_kernel! {
 }
 
 tile_kernel! {
-    /// 32 rows of weights by two groups of tokens, asking for the 32 rows that follow.
+    /// 32 rows of weights in place by pairs of groups of tokens, asking for the rows that follow.
     stream_panel_pair,
     zero ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"],
     load [
-        "tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm1, [rax + rdx*1 + 64]",
-        "tileloadd tmm2, [rcx + rdx*1]", "tileloadd tmm3, [rcx + rdx*1 + 64]"
+        "tileloadd tmm0, [rax + rdx*1]",
+        "tileloadd tmm1, [rax + rdx*1 + 64]",
+        "tileloadd tmm2, [rcx + rdx*1]",
+        "tileloadd tmm3, [rcx + rdx*1 + 64]"
     ],
     step [
         "tileloadd tmm4, [r8 + r10*1]",
@@ -370,11 +373,15 @@ tile_kernel! {
         "tileloadd tmm7, [r12 + r13*1]",
         "tdpbf16ps tmm1, tmm4, tmm7",
         "tdpbf16ps tmm3, tmm5, tmm7",
-        "add r11, 1024"
+        "add r11, 1024",
+        "add r8, 64",
+        "add r9, 64"
     ],
     store [
-        "tilestored [rax + rdx*1], tmm0", "tilestored [rax + rdx*1 + 64], tmm1",
-        "tilestored [rcx + rdx*1], tmm2", "tilestored [rcx + rdx*1 + 64], tmm3"
+        "tilestored [rax + rdx*1], tmm0",
+        "tilestored [rax + rdx*1 + 64], tmm1",
+        "tilestored [rcx + rdx*1], tmm2",
+        "tilestored [rcx + rdx*1 + 64], tmm3"
     ],
     ahead [
         "prefetcht1 [rsi]", "prefetcht1 [rsi + 64]", "prefetcht1 [rsi + 128]", "prefetcht1 [rsi + 192]",
@@ -391,49 +398,63 @@ tile_kernel! {
 }
 
 tile_kernel! {
-    /// 32 rows of weights by pairs of groups of tokens, one pair after the other, asking for two of the 32 rows that
-    /// follow with each pair.
-    sweep_panel,
+    /// 32 rows of copied weights by pairs of groups of tokens, asking for three of the rows ahead with each pair.
+    sweep_pairs,
     zero ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"],
     load [
-        "tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm1, [rax + rdx*1 + 64]",
-        "tileloadd tmm2, [rcx + rdx*1]", "tileloadd tmm3, [rcx + rdx*1 + 64]"
+        "tileloadd tmm0, [rax + rdx*1]",
+        "tileloadd tmm1, [rax + rdx*1 + 64]",
+        "tileloadd tmm2, [rcx + rdx*1]",
+        "tileloadd tmm3, [rcx + rdx*1 + 64]"
     ],
     step [
-        "tileloadd tmm4, [r8 + r10*1]",
+        "tileloadd tmm4, [r8 + r15*1]",
         "tileloadd tmm6, [r11 + r15*1]",
         "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm5, [r9 + r10*1]",
+        "tileloadd tmm5, [r9 + r15*1]",
         "tdpbf16ps tmm2, tmm5, tmm6",
         "tileloadd tmm7, [r12 + r13*1]",
         "tdpbf16ps tmm1, tmm4, tmm7",
         "tdpbf16ps tmm3, tmm5, tmm7",
-        "add r11, 1024"
+        "add r11, 1024",
+        "add r8, 1024",
+        "add r9, 1024"
     ],
     store [
-        "tilestored [rax + rdx*1], tmm0", "tilestored [rax + rdx*1 + 64], tmm1",
-        "tilestored [rcx + rdx*1], tmm2", "tilestored [rcx + rdx*1 + 64], tmm3"
+        "tilestored [rax + rdx*1], tmm0",
+        "tilestored [rax + rdx*1 + 64], tmm1",
+        "tilestored [rcx + rdx*1], tmm2",
+        "tilestored [rcx + rdx*1 + 64], tmm3"
     ],
-    ahead ["prefetcht1 [rsi]", "prefetcht1 [rsi + r10]", "add rsi, 64"],
-    // Back to the first column of the block, two rows further.
+    ahead [
+        "prefetcht1 [rsi]",
+        "prefetcht1 [rsi + r10]",
+        "prefetcht1 [rsi + r10*2]",
+        "add rsi, 64"
+    ],
     ahead_pair [
-        "mov rax, [rdi + {steps}]", "shl rax, 6", "sub rsi, rax",
-        "mov rax, [rdi + {a_stride}]", "lea rsi, [rsi + rax*2]"
+        "mov rax, [rdi + {steps}]",
+        "shl rax, 6",
+        "sub rsi, rax",
+        "lea rsi, [rsi + r10*2]",
+        "add rsi, r10"
     ]
 }
 
 tile_kernel! {
-    /// 32 rows of weights by one group of tokens.
-    sweep_panel_group,
+    /// 32 rows of copied weights by one group of tokens.
+    sweep_group,
     zero ["tilezero tmm0", "tilezero tmm2"],
     load ["tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm2, [rcx + rdx*1]"],
     step [
-        "tileloadd tmm4, [r8 + r10*1]",
+        "tileloadd tmm4, [r8 + r15*1]",
         "tileloadd tmm6, [r11 + r13*1]",
         "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm5, [r9 + r10*1]",
+        "tileloadd tmm5, [r9 + r15*1]",
         "tdpbf16ps tmm2, tmm5, tmm6",
-        "add r11, rcx"
+        "add r11, rcx",
+        "add r8, 1024",
+        "add r9, 1024"
     ],
     store ["tilestored [rax + rdx*1], tmm0", "tilestored [rcx + rdx*1], tmm2"],
     ahead [],
@@ -441,15 +462,33 @@ tile_kernel! {
 }
 
 tile_kernel! {
-    /// Up to 16 rows of weights by one group of tokens.
-    sweep_row_tile,
+    /// Up to 16 rows of weights in place by one group of tokens.
+    stream_row_tile,
     zero ["tilezero tmm0"],
     load ["tileloadd tmm0, [rax + rdx*1]"],
     step [
         "tileloadd tmm4, [r8 + r10*1]",
         "tileloadd tmm6, [r11 + r13*1]",
         "tdpbf16ps tmm0, tmm4, tmm6",
-        "add r11, rcx"
+        "add r11, rcx",
+        "add r8, 64"
+    ],
+    store ["tilestored [rax + rdx*1], tmm0"],
+    ahead [],
+    ahead_pair []
+}
+
+tile_kernel! {
+    /// Up to 16 rows of copied weights by one group of tokens.
+    sweep_row_tile,
+    zero ["tilezero tmm0"],
+    load ["tileloadd tmm0, [rax + rdx*1]"],
+    step [
+        "tileloadd tmm4, [r8 + r15*1]",
+        "tileloadd tmm6, [r11 + r13*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "add r11, rcx",
+        "add r8, 1024"
     ],
     store ["tilestored [rax + rdx*1], tmm0"],
     ahead [],

@@ -25,6 +25,8 @@ mod rope;
 mod share;
 mod simd;
 mod store_kv;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
 
 pub use activations::Activations;
 pub use attention::{AttentionLayer, AttentionSequence, RUN, SEGMENT, attention, attention_scratch};

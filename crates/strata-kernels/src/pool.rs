@@ -9,11 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Spins before a worker parks: some tens of microseconds, the gap between two operations of a pass.
+/// Spins before a worker parks: some tens to hundreds of microseconds, by processor; longer than the gap between two
+/// operations of a pass.
 const WORKER_SPINS: u32 = 4_000;
 
 /// Multiply-adds that are worth a barrier: a vector unit does so many in a few microseconds.
 const LEAST_SHARED_COST: usize = 1 << 17;
+
+/// Runs that items are dealt from.
+const RUNS_MAX: usize = 64;
 
 /// Spins before a caller that waits for its workers lets other threads run.
 const CALLER_SPINS: u32 = 20_000;
@@ -130,21 +134,29 @@ impl Pool {
         });
     }
 
-    /// Calls `job(thread, item)` for each of `0 .. items`, in ascending order as threads become free: a thread that is
-    /// held up leaves more to the others. `cost` is about how many multiply-adds all take together: what is done sooner
-    /// than a barrier takes stays on the calling thread.
+    /// Calls `job(thread, item)` for each of `0 .. items`. Each thread goes through a run of its own in ascending order, so
+    /// that it may ask for the next item's data ahead; who is done takes from the runs of others, so that a thread that is
+    /// held up holds nobody up. `cost` is about how many multiply-adds all take together: what is done sooner than a
+    /// barrier takes stays on the calling thread.
     pub(crate) fn deal(&self, items: usize, cost: usize, job: impl Fn(usize, usize) + Sync) {
-        if items <= 1 || cost < LEAST_SHARED_COST {
+        let threads = self.threads();
+        if items <= 1 || threads == 1 || cost < LEAST_SHARED_COST {
             return (0..items).for_each(|item| job(0, item));
         }
-        let next = AtomicUsize::new(0);
+        // Next item of each run. Beyond so many, threads share runs.
+        let next: [AtomicUsize; RUNS_MAX] = std::array::from_fn(|_| AtomicUsize::new(0));
+        let runs = threads.min(RUNS_MAX).min(items);
         self.run(|thread| {
-            loop {
-                let item = next.fetch_add(1, Ordering::Relaxed);
-                if item >= items {
-                    return;
+            for run in 0..runs {
+                let run = (thread + run) % runs;
+                let (first, end) = (items * run / runs, items * (run + 1) / runs);
+                loop {
+                    let item = first + next[run].fetch_add(1, Ordering::Relaxed);
+                    if item >= end {
+                        break;
+                    }
+                    job(thread, item);
                 }
-                job(thread, item);
             }
         });
     }
@@ -252,7 +264,7 @@ mod tests {
 
     #[test]
     fn every_item_is_dealt_once() {
-        for (threads, items) in [(1, 3), (2, 0), (2, 1), (3, 100), (5, 4)] {
+        for (threads, items) in [(1, 3), (2, 0), (2, 1), (3, 100), (5, 4), (70, 200)] {
             let hits: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
             pool(threads).deal(items, usize::MAX, |thread, item| {
                 assert!(thread < threads);

@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use super::Output;
+use crate::cache;
 use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{Level, Matrix};
@@ -31,8 +32,14 @@ const SUPER_ROWS: usize = 128;
 /// Tokens whose sums are kept at a time.
 const TOKEN_BLOCK: usize = 512;
 
-/// Tokens of the widest tile product; up to as many, columns are not cut and weights stream through once.
-const STREAMED_TOKENS: usize = 2 * GROUP;
+/// Up to as many tokens, columns are not cut and weights stream through once.
+const STREAMED_TOKENS: usize = 4 * GROUP;
+
+/// Most steps of a block of columns.
+const BLOCK_STEPS_MAX: usize = 16;
+
+/// Steps that are packed as one piece of work.
+const PACK_STEPS: usize = 16;
 
 /// Whether `level` has these instructions.
 pub(crate) fn runs_at(level: Level) -> bool {
@@ -48,23 +55,70 @@ pub(crate) const fn work_len(tokens: usize) -> usize {
     }
 }
 
-/// Rounds `x` `[tokens, cols]` to bf16 in `packed`: groups of 16 tokens (the last one of what is left), each `[pairs of
-/// k, token, 2]`, with `cols` padded to whole steps by zeros.
+/// Where packed activations lie: `[block of tokens][block of columns][group of tokens][step][pair of k 16][token][2]`, so
+/// that what is multiplied together lies together. Groups have 16 tokens, the last one of all what is left; columns are
+/// padded to whole steps by zeros.
+#[derive(Clone, Copy)]
+struct Layout {
+    tokens: usize,
+    steps: usize,
+}
+
+impl Layout {
+    fn new(tokens: usize, cols: usize) -> Self {
+        Self { tokens, steps: cols.div_ceil(STEP) }
+    }
+
+    /// The block of tokens that begins with `first`.
+    fn tokens_from(&self, first: usize) -> Range<usize> {
+        first..(first + TOKEN_BLOCK).min(self.tokens)
+    }
+
+    /// Steps of a block of columns where so many tokens are multiplied.
+    fn block_steps(&self, tokens: usize) -> usize {
+        match tokens <= STREAMED_TOKENS {
+            true => self.steps,
+            // Weights of a panel, activations of two groups and their sums share the first-level cache.
+            false => (cache::sizes().first / 3 / (PANEL_ROWS * STEP * 2)).clamp(4, BLOCK_STEPS_MAX),
+        }
+    }
+
+    /// The block of columns that `step` is in.
+    fn columns_of(&self, step: usize, tokens: usize) -> Range<usize> {
+        let size = self.block_steps(tokens);
+        let first = step / size * size;
+        first..(first + size).min(self.steps)
+    }
+
+    /// Where the pairs of `step` of the group that begins with `token` begin, in numbers.
+    fn place(&self, token: usize, step: usize) -> usize {
+        let block = self.tokens_from(token / TOKEN_BLOCK * TOKEN_BLOCK);
+        let columns = self.columns_of(step, block.len());
+        let members = GROUP.min(self.tokens - token);
+        let before = block.start * self.steps + columns.start * block.len() + (token - block.start) * columns.len();
+        (before + (step - columns.start) * members) * STEP
+    }
+}
+
+/// Rounds `x` `[tokens, cols]` to bf16 in `packed`, as [`Layout`] says.
 pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &mut [u16]) {
     assert!(runs_at(level));
     #[cfg(target_arch = "x86_64")]
     {
-        let (tokens, padded) = (x.len() / cols, cols.next_multiple_of(STEP));
+        let layout = Layout::new(x.len() / cols, cols);
+        let pieces = layout.steps.div_ceil(PACK_STEPS);
         let packed = crate::share::Share::new(packed);
-        pool.split(tokens.div_ceil(GROUP), 1, GROUP * cols, |groups| {
-            for group in groups {
-                let members = group * GROUP..((group + 1) * GROUP).min(tokens);
-                let count = members.len();
-                // SAFETY: each group is in one thread's share only.
-                let to = unsafe { packed.slice(members.start * padded, count * padded) };
-                for (index, token) in members.enumerate() {
-                    // SAFETY: the level, tested above, has the instructions.
-                    unsafe { x86::pack_token(&x[token * cols..(token + 1) * cols], index, count, to) };
+        pool.split(layout.tokens.div_ceil(GROUP) * pieces, 1, GROUP * STEP * PACK_STEPS, |items| {
+            for item in items {
+                let (first, piece) = (item / pieces * GROUP, item % pieces);
+                let members = GROUP.min(layout.tokens - first);
+                for step in (piece * PACK_STEPS..layout.steps).take(PACK_STEPS) {
+                    // SAFETY: each step of each group has a place of its own and is in one thread's share only; the level
+                    // was tested above.
+                    unsafe {
+                        let to = packed.slice(layout.place(first, step), members * STEP);
+                        x86::pack_step(&x[first * cols..(first + members) * cols], cols, step, to);
+                    }
                 }
             }
         });
@@ -89,10 +143,13 @@ pub(super) unsafe fn rows(
     assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * w.cols());
     assert!(work.len() >= work_len(tokens) && x.len() >= tokens * w.cols().next_multiple_of(STEP));
     #[cfg(target_arch = "x86_64")]
-    for first in (0..tokens).step_by(TOKEN_BLOCK) {
-        let block = x86::Block { x, w, out, tokens: first..(first + TOKEN_BLOCK).min(tokens) };
-        // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
-        unsafe { block.rows(rows.clone(), work) };
+    {
+        let layout = Layout::new(tokens, w.cols());
+        for first in (0..tokens).step_by(TOKEN_BLOCK) {
+            let block = x86::Block { layout, x, w, out, tokens: layout.tokens_from(first) };
+            // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
+            unsafe { block.rows(rows.clone(), work) };
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (out, tokens);
@@ -105,70 +162,72 @@ mod x86 {
 
     use super::*;
     use crate::amx::{
-        TileCall, TileConfig, release, stream_panel, stream_panel_pair, sweep_panel, sweep_panel_group, sweep_row_tile,
+        TileCall, TileConfig, release, stream_panel, stream_panel_pair, stream_row_tile, sweep_group, sweep_pairs,
+        sweep_row_tile,
     };
-    use crate::cache;
     use crate::matmul::bf16::round;
+    use crate::transpose::transpose;
 
-    /// One token of a group of `count`, into the group's pairs.
+    /// One step of the columns of a group's tokens `x` `[members, cols]`, as pairs.
     ///
     /// # Safety
     /// The level's instructions exist.
     ///
     /// # Panics
-    /// If `to` is not the whole group, or has no such member.
+    /// If `to` is not the step's pairs.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn pack_token(from: &[f32], index: usize, count: usize, to: &mut [u16]) {
-        assert!(index < count && count <= GROUP && to.len() == from.len().next_multiple_of(STEP) * count);
-        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        let places = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(count as i32));
-        for (step, from) in from.chunks(STEP).enumerate() {
-            // SAFETY: the 16 pairs of this step lie `count` pairs apart from the member's first on, all within the
-            // step's `16 * count` pairs.
-            unsafe {
-                let to = to.as_mut_ptr().cast::<i32>().add(step * GROUP * count + index);
-                _mm512_i32scatter_epi32::<4>(to, places, round(from));
+    pub(super) unsafe fn pack_step(x: &[f32], cols: usize, step: usize, to: &mut [u16]) {
+        let members = x.len() / cols;
+        assert!(members <= GROUP && to.len() == members * STEP);
+        let columns = step * STEP..((step + 1) * STEP).min(cols);
+        let mut pairs = [[0.0f32; GROUP]; GROUP];
+        for (row, pairs) in x.chunks_exact(cols).zip(&mut pairs) {
+            // SAFETY: a row of pairs is a vector. They only pass through as numbers; nothing is computed with them.
+            unsafe { _mm512_storeu_si512(pairs.as_mut_ptr().cast(), round(&row[columns.clone()])) };
+        }
+        let to = to.as_mut_ptr().cast::<f32>();
+        // SAFETY: `to` has 16 rows of a pair for each member.
+        unsafe {
+            if members == GROUP {
+                return transpose(pairs.as_ptr().cast(), GROUP, to, GROUP);
+            }
+            for (member, pairs) in pairs[..members].iter().enumerate() {
+                for (k, pair) in pairs.iter().enumerate() {
+                    to.add(k * members + member).write_unaligned(*pair);
+                }
             }
         }
     }
 
     /// A product for one block of tokens.
     pub(super) struct Block<'a> {
+        pub layout: Layout,
         pub x: &'a [u16],
         pub w: Matrix<'a>,
         pub out: Output,
         pub tokens: Range<usize>,
     }
 
+    /// Steps of a panel's weights, one tile after the other, zeros where there are no columns.
+    #[repr(align(64))]
+    struct Weights([[[[u8; STEP * 2]; GROUP]; BLOCK_STEPS_MAX]; 2]);
+
+    /// The step of a panel's weights that is not whole, with zeros behind.
+    #[repr(align(64))]
+    struct Tail([[u8; STEP * 2]; PANEL_ROWS]);
+
     impl Block<'_> {
         /// # Safety
         /// As for [`super::rows`].
         pub(super) unsafe fn rows(&self, rows: Range<usize>, work: &mut [f32]) {
-            let streamed = self.tokens.len() <= STREAMED_TOKENS;
-            let (height, steps) = match streamed {
-                true => (PANEL_ROWS, usize::MAX),
-                // A panel's block of columns should fill two thirds of the first-level cache.
-                false => (SUPER_ROWS, (cache::sizes().first * 2 / 3 / (PANEL_ROWS * STEP * 2)).max(4)),
-            };
-            let whole_steps = self.w.cols().div_ceil(STEP);
-            for first in rows.clone().step_by(height) {
-                let here = first..(first + height).min(rows.end);
-                let mut step = 0;
-                while step < whole_steps {
-                    let block = step..step.saturating_add(steps).min(whole_steps);
-                    for panel in here.clone().step_by(PANEL_ROWS) {
-                        let panel_rows = panel..(panel + PANEL_ROWS).min(here.end);
-                        let sums = &mut work[(panel - first) * self.width()..];
-                        // SAFETY: as the caller vouches; rows and steps stay within the operands.
-                        unsafe { self.panel(panel_rows, block.clone(), sums, streamed) };
-                    }
-                    step = block.end;
+            // SAFETY: as the caller vouches; the level has AMX.
+            unsafe {
+                match self.tokens.len() <= STREAMED_TOKENS {
+                    true => self.stream(rows, work),
+                    false => self.sweep(rows, work),
                 }
-                // SAFETY: these rows are the caller's.
-                unsafe { self.write(here, work) };
+                release();
             }
-            // SAFETY: the level has AMX.
-            unsafe { release() };
         }
 
         /// Sums of a row of the work area: one a token, to whole groups.
@@ -176,82 +235,153 @@ mod x86 {
             self.tokens.len().next_multiple_of(GROUP)
         }
 
-        /// Adds columns `steps` of up to 32 rows to `sums` `[rows, width]`, for all tokens; from nothing if they are the
-        /// first columns.
+        /// Panel by panel over all columns, with weights in place: each is read once.
         ///
         /// # Safety
         /// As for [`super::rows`].
-        unsafe fn panel(&self, rows: Range<usize>, steps: Range<usize>, sums: &mut [f32], streamed: bool) {
-            let (cols, row_bytes) = (self.w.cols(), self.w.row_bytes());
-            let weights = self.w.bytes()[rows.start * row_bytes..].as_ptr();
-            // The last columns, where they are no whole step, come from a copy that ends in zeros.
+        unsafe fn stream(&self, rows: Range<usize>, sums: &mut [f32]) {
+            let whole = self.w.cols() / STEP;
             let mut tail = Tail([[0; STEP * 2]; PANEL_ROWS]);
-            let whole = cols / STEP;
-            let has_tail = steps.end > whole;
-            if has_tail {
-                for (row, tail) in rows.clone().zip(&mut tail.0) {
-                    let from = &self.w.bytes()[row * row_bytes + whole * STEP * 2..(row + 1) * row_bytes];
-                    tail[..from.len()].copy_from_slice(from);
+            for first in rows.clone().step_by(PANEL_ROWS) {
+                let panel = first..(first + PANEL_ROWS).min(rows.end);
+                let mut call = self.call(&panel, 0..self.layout.steps);
+                let weights = self.row(panel.start);
+                call.a = [weights, weights.wrapping_add(GROUP * self.w.row_bytes())];
+                call.ahead = self.row(panel.start + PANEL_ROWS);
+                if whole < self.layout.steps {
+                    for (row, tail) in panel.clone().zip(&mut tail.0) {
+                        copy_step(self.row_bytes(row), whole, tail);
+                    }
+                    (call.steps, call.tail) = (whole, tail.0.as_ptr().cast());
+                }
+                // SAFETY: the call was made from checked shapes.
+                unsafe {
+                    self.multiply(&mut call, panel.len(), 0, sums, |call, both_tiles, both_groups| {
+                        match (both_tiles, both_groups) {
+                            (true, true) => stream_panel_pair(call),
+                            (true, false) => stream_panel(call),
+                            (false, _) => stream_row_tile(call),
+                        }
+                    });
+                    self.write(panel, sums);
                 }
             }
-            let group_bytes = |tokens: usize| cols.next_multiple_of(STEP) * 2 * tokens;
-            let tokens = self.tokens.len();
-            let (pairs, rest) = (tokens / (2 * GROUP), tokens % (2 * GROUP));
-            let base = self.x.as_ptr().cast::<u8>().wrapping_add(group_bytes(self.tokens.start));
-            let heights = [rows.len().min(GROUP), rows.len().saturating_sub(GROUP)];
-            let mut call = TileCall {
+        }
+
+        /// Some panels at a time, block of columns by block of columns: a panel's part is copied together and meets all
+        /// tokens while it is in the first-level cache; activations of the block come from the second level.
+        ///
+        /// # Safety
+        /// As for [`super::rows`].
+        unsafe fn sweep(&self, rows: Range<usize>, work: &mut [f32]) {
+            let mut weights = Weights([[[[0; STEP * 2]; GROUP]; BLOCK_STEPS_MAX]; 2]);
+            for first in rows.clone().step_by(SUPER_ROWS) {
+                let here = first..(first + SUPER_ROWS).min(rows.end);
+                let mut step = 0;
+                while step < self.layout.steps {
+                    let columns = self.layout.columns_of(step, self.tokens.len());
+                    for start in here.clone().step_by(PANEL_ROWS) {
+                        let panel = start..(start + PANEL_ROWS).min(here.end);
+                        for (index, row) in panel.clone().enumerate() {
+                            let tile = &mut weights.0[index / GROUP];
+                            for (to, step) in tile.iter_mut().zip(columns.clone()) {
+                                copy_step(self.row_bytes(row), step, &mut to[index % GROUP]);
+                            }
+                        }
+                        let mut call = self.call(&panel, columns.clone());
+                        call.a = [weights.0[0].as_ptr().cast(), weights.0[1].as_ptr().cast()];
+                        // What is copied next: the next panel of these columns, then the first one of the next columns.
+                        let (next_row, next_step) = match (panel.end < here.end, columns.end < self.layout.steps) {
+                            (true, _) => (panel.end, columns.start),
+                            (false, true) => (here.start, columns.end),
+                            (false, false) => (here.end, 0),
+                        };
+                        call.ahead = self.row(next_row).wrapping_add(next_step * STEP * 2);
+                        let sums = &mut work[(start - first) * self.width()..];
+                        // SAFETY: the call was made from checked shapes.
+                        unsafe {
+                            self.multiply(
+                                &mut call,
+                                panel.len(),
+                                columns.start,
+                                sums,
+                                |call, both_tiles, both_groups| match (both_tiles, both_groups) {
+                                    (true, true) => sweep_pairs(call),
+                                    (true, false) => sweep_group(call),
+                                    (false, _) => sweep_row_tile(call),
+                                },
+                            );
+                        }
+                    }
+                    step = columns.end;
+                }
+                // SAFETY: these rows are the caller's.
+                unsafe { self.write(here, work) };
+            }
+        }
+
+        fn row(&self, row: usize) -> *const u8 {
+            self.w.bytes().as_ptr().wrapping_add(row * self.w.row_bytes())
+        }
+
+        fn row_bytes(&self, row: usize) -> &[u8] {
+            &self.w.bytes()[row * self.w.row_bytes()..][..self.w.row_bytes()]
+        }
+
+        /// A call for one panel and block of columns, but for its weights and tokens.
+        fn call(&self, panel: &Range<usize>, columns: Range<usize>) -> TileCall {
+            debug_assert!(panel.len() <= PANEL_ROWS);
+            TileCall {
                 config: TileConfig::default(),
-                a: [weights, weights.wrapping_add(GROUP * row_bytes)].map(|a| a.wrapping_add(steps.start * STEP * 2)),
-                a_stride: row_bytes,
-                b: [base; 2],
+                a: [std::ptr::null(); 2],
+                a_stride: self.w.row_bytes(),
+                b: [std::ptr::null(); 2],
                 b_stride: 0,
                 b_step: 0,
-                steps: steps.end.min(whole) - steps.start.min(whole),
-                tail: if has_tail { tail.0.as_ptr().cast() } else { std::ptr::null() },
+                steps: columns.len(),
+                tail: std::ptr::null(),
                 c: std::ptr::null_mut(),
                 c_stride: self.width() * size_of::<f32>(),
-                accumulate: usize::from(steps.start > 0),
+                accumulate: usize::from(columns.start > 0),
                 pairs: 1,
-                pair_bytes: group_bytes(2 * GROUP),
-                // What is needed next: the next panel of this block of columns.
-                ahead: weights.wrapping_add(PANEL_ROWS * row_bytes + steps.start * STEP * 2),
-            };
-            // Group by group: tokens, and how many groups of two go through in one call.
+                pair_bytes: columns.len() * STEP * 2 * 2 * GROUP,
+                ahead: std::ptr::null(),
+            }
+        }
+
+        /// Runs the call for all tokens, from `step` on: pairs of whole groups first, then what is left. `run` is told
+        /// whether there are two tiles of rows, and two groups of tokens.
+        ///
+        /// # Safety
+        /// As for [`super::rows`]; `sums` is `[rows, width]`.
+        unsafe fn multiply(
+            &self,
+            call: &mut TileCall,
+            rows: usize,
+            step: usize,
+            sums: &mut [f32],
+            run: impl Fn(&mut TileCall, bool, bool),
+        ) {
+            assert!(sums.len() >= rows * self.width());
+            let heights = [rows.min(GROUP), rows.saturating_sub(GROUP)];
+            let (tokens, both_tiles) = (self.tokens.len(), heights[1] > 0);
             let mut at = 0;
-            let mut run = |members: [usize; 2], pairs: usize| {
+            while at < tokens {
+                let left = tokens - at;
+                // One tile of rows takes group by group.
+                let (members, pairs) = match (both_tiles, left / (2 * GROUP)) {
+                    (true, 0) if left > GROUP => ([GROUP, left - GROUP], 1),
+                    (true, pairs) if pairs > 0 => ([GROUP, GROUP], pairs),
+                    _ => ([left.min(GROUP), 0], 1),
+                };
+                let place = |token: usize| self.x[self.layout.place(self.tokens.start + token, step)..].as_ptr().cast();
                 call.config = TileConfig::new(heights, members);
-                let first = base.wrapping_add(group_bytes(at) + steps.start * STEP * 2 * members[0]);
-                let second = base.wrapping_add(group_bytes(at + members[0]) + steps.start * STEP * 2 * members[1]);
-                call.b = [first, second];
                 let last = if members[1] > 0 { members[1] } else { members[0] };
+                call.b = [place(at), if members[1] > 0 { place(at + GROUP) } else { std::ptr::null() }];
                 (call.b_stride, call.b_step) = (4 * last, 4 * last * GROUP);
-                call.c = sums[at..].as_mut_ptr();
-                call.pairs = pairs;
-                // SAFETY: the pointers and shapes of the call were made from checked ones above.
-                unsafe {
-                    match (heights[1] > 0, members[1] > 0) {
-                        (true, true) if streamed => stream_panel_pair(&mut call),
-                        (true, true) => sweep_panel(&mut call),
-                        (true, false) if streamed => stream_panel(&mut call),
-                        (true, false) => sweep_panel_group(&mut call),
-                        (false, _) => sweep_row_tile(&mut call),
-                    }
-                }
+                (call.c, call.pairs) = (sums[at..].as_mut_ptr(), pairs);
+                run(call, both_tiles, members[1] > 0);
                 at += pairs * (members[0] + members[1]);
-            };
-            if heights[1] > 0 {
-                if pairs > 0 {
-                    run([GROUP, GROUP], pairs);
-                }
-                match rest {
-                    0 => {}
-                    1..=GROUP => run([rest, 0], 1),
-                    _ => run([GROUP, rest - GROUP], 1),
-                }
-            } else {
-                for first in (0..tokens).step_by(GROUP) {
-                    run([GROUP.min(tokens - first), 0], 1);
-                }
             }
         }
 
@@ -285,46 +415,14 @@ mod x86 {
         }
     }
 
-    #[repr(align(64))]
-    struct Tail([[u8; STEP * 2]; PANEL_ROWS]);
-
-    /// `to[j][i] = from[i][j]` for 16 by 16 numbers, rows so many numbers apart.
-    ///
-    /// # Safety
-    /// The squares are readable and writable, and the level's instructions exist.
-    #[target_feature(enable = "avx512f")]
-    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let rows: [__m512; 16] = std::array::from_fn(|i| _mm512_loadu_ps(from.add(i * from_stride)));
-            // Pairs, then fours within each quarter of the vectors: `fours[4 * i + j]` holds, in quarter q, column
-            // `4 * q + j` of rows `4 * i ..`.
-            let mut fours = [_mm512_setzero_ps(); 16];
-            for i in 0..4 {
-                let [a, b, c, d] = [rows[4 * i], rows[4 * i + 1], rows[4 * i + 2], rows[4 * i + 3]];
-                let low = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
-                let high = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
-                let halves = |(x, y): (__m512, __m512)| {
-                    let (x, y) = (_mm512_castps_pd(x), _mm512_castps_pd(y));
-                    [_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y))]
-                };
-                let ([first, second], [third, fourth]) = (halves(low), halves(high));
-                fours[4 * i..4 * i + 4].copy_from_slice(&[first, second, third, fourth]);
-            }
-            for j in 0..4 {
-                let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
-                // Quarters 0 and 1, then 2 and 3, of two vectors.
-                let (ab_low, ab_high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
-                let (cd_low, cd_high) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
-                let columns = [
-                    _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low),
-                    _mm512_shuffle_f32x4::<0xDD>(ab_low, cd_low),
-                    _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high),
-                    _mm512_shuffle_f32x4::<0xDD>(ab_high, cd_high),
-                ];
-                for (quarter, column) in columns.into_iter().enumerate() {
-                    _mm512_storeu_ps(to.add((4 * quarter + j) * to_stride), column);
-                }
+    /// Columns of `step` of a row, zeros behind its end.
+    fn copy_step(row: &[u8], step: usize, to: &mut [u8; STEP * 2]) {
+        let from = &row[step * STEP * 2..];
+        match from.first_chunk() {
+            Some(whole) => *to = *whole,
+            None => {
+                to[..from.len()].copy_from_slice(from);
+                to[from.len()..].fill(0);
             }
         }
     }

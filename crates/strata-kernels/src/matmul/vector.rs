@@ -225,7 +225,7 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const FIRST: bool>(
     // blocks. Where weights meet no other tokens, nothing is gained by blocks.
     let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
     let blocks = match o.tokens > T {
-        true => o.cols.div_ceil(cache::sizes().first / 8 * 7 / column_bytes),
+        true => o.cols.div_ceil((cache::sizes().first / 8 * 7 / column_bytes).max(1)),
         false => 1,
     };
     let block = o.cols.div_ceil(blocks).next_multiple_of(U::STEP);

@@ -4,6 +4,7 @@
 //! comes after it is scaled by block. The codes are unpacked once for all tokens, by vectors.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 use super::activations::{BLOCK, TILE};
 use super::header::{ROWS, SPAN, SPAN_BLOCKS};
@@ -46,7 +47,8 @@ impl Multiplier for Tiles {
         tile: usize,
         sums: *mut [[f32; TILE]; ROWS],
     ) {
-        let mut dots = Dots([[[0; TILE]; ROWS]; 2 * SPAN_BLOCKS]);
+        // Not cleared: that would take as long as several products.
+        let mut dots = MaybeUninit::<Dots>::uninit();
         let parts = if F::HALVES { 2 } else { 1 };
         for t in 0..T {
             let first = (tile + t) * job.x.blocks + panel.span * SPAN_BLOCKS;
@@ -59,9 +61,9 @@ impl Multiplier for Tiles {
                     job.x.codes.as_ptr().add(first * BLOCK * TILE).cast(),
                     columns::<F>(),
                     panel.blocks * parts,
-                    dots.0.as_mut_ptr().cast(),
+                    dots.as_mut_ptr().cast(),
                 );
-                add_scaled::<F>(job, panel, first, &dots, &mut *sums.add(t));
+                add_scaled::<F>(job, panel, first, dots.as_ptr(), &mut *sums.add(t));
             }
         }
     }
@@ -70,13 +72,13 @@ impl Multiplier for Tiles {
 /// Scales a span's dot products and adds them to the sums, block by block.
 ///
 /// # Safety
-/// As for [`tiles`]; the activations have the panel's blocks from `first` on.
+/// As for [`tiles`]; the activations have the panel's blocks from `first` on, and `dots` the products of all of them.
 #[inline(always)]
 unsafe fn add_scaled<F: Unpack>(
     job: &Job<'_>,
     panel: &Panel<'_>,
     first: usize,
-    dots: &Dots,
+    dots: *const Dots,
     sums: &mut [[f32; TILE]; ROWS],
 ) {
     const OCTET: usize = 8;
@@ -101,7 +103,8 @@ unsafe fn add_scaled<F: Unpack>(
                 for row in 0..OCTET {
                     let lane = octet + row;
                     let integer = |part: usize| {
-                        let from = dots.0[if F::HALVES { 2 * block + part } else { block }][lane].as_ptr();
+                        let product = if F::HALVES { 2 * block + part } else { block };
+                        let from = &raw const (*dots).0[product][lane];
                         _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_loadu_si512(from.cast()), starts[part]))
                     };
                     let dot = if F::HALVES {

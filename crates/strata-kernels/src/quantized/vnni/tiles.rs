@@ -7,6 +7,7 @@ use crate::quantized::activations::{BLOCK, TILE};
 use crate::quantized::header::{Header, ROWS, SPAN, SPAN_BLOCKS};
 use crate::quantized::product::Job;
 use crate::quantized::unpack::{GROUP, Unpack};
+use crate::transpose::transpose;
 
 /// Tiles of tokens that share the unpacking of weights.
 const TILES: usize = 8;
@@ -101,7 +102,16 @@ pub(in crate::quantized) unsafe fn tiles_by<F: Unpack, M: Multiplier>(job: &Job<
                 }
             }
             for t in tile..tile_end {
-                for lane in 0..TILE.min(job.x.tokens - t * TILE) {
+                let lanes = TILE.min(job.x.tokens - t * TILE);
+                if count == ROWS && lanes == TILE {
+                    // SAFETY: the caller's promise; the sums of a tile are a square, as their place is.
+                    unsafe {
+                        let to = job.out.add(t * TILE * job.rows + first);
+                        transpose(sums[t - tile].as_ptr().cast(), TILE, to, job.rows);
+                    }
+                    continue;
+                }
+                for lane in 0..lanes {
                     for row in 0..count {
                         // SAFETY: the caller's promise.
                         unsafe { job.store(t * TILE + lane, first + row, sums[t - tile][row][lane]) };
@@ -250,7 +260,12 @@ unsafe fn tile_panel<F: Unpack, const T: usize>(
 #[inline(always)]
 pub(in crate::quantized) unsafe fn start<F: Unpack>(sum: __m512) -> __m512i {
     // SAFETY: arithmetic on registers.
-    unsafe { _mm512_cvttps_epi32(_mm512_mul_ps(sum, _mm512_set1_ps(-f32::from(F::OFFSET)))) }
+    unsafe {
+        match F::OFFSET {
+            0 => _mm512_setzero_si512(),
+            offset => _mm512_cvttps_epi32(_mm512_mul_ps(sum, _mm512_set1_ps(-f32::from(offset)))),
+        }
+    }
 }
 
 /// The integer dot products of `R` rows and `T` tiles of sixteen tokens, over groups of four columns `first .. end` of a

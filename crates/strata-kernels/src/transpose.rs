@@ -1,0 +1,44 @@
+//! Squares of 16 by 16 numbers, turned in registers.
+
+use std::arch::x86_64::*;
+
+/// `to[j][i] = from[i][j]` for 16 by 16 numbers, rows so many numbers apart.
+///
+/// # Safety
+/// The squares are readable and writable, and the level's instructions exist.
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let rows: [__m512; 16] = std::array::from_fn(|i| _mm512_loadu_ps(from.add(i * from_stride)));
+        // Pairs, then fours within each quarter of the vectors: `fours[4 * i + j]` holds, in quarter q, column
+        // `4 * q + j` of rows `4 * i ..`.
+        let mut fours = [_mm512_setzero_ps(); 16];
+        for i in 0..4 {
+            let [a, b, c, d] = [rows[4 * i], rows[4 * i + 1], rows[4 * i + 2], rows[4 * i + 3]];
+            let low = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+            let high = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+            let halves = |(x, y): (__m512, __m512)| {
+                let (x, y) = (_mm512_castps_pd(x), _mm512_castps_pd(y));
+                [_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y))]
+            };
+            let ([first, second], [third, fourth]) = (halves(low), halves(high));
+            fours[4 * i..4 * i + 4].copy_from_slice(&[first, second, third, fourth]);
+        }
+        for j in 0..4 {
+            let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
+            // Quarters 0 and 1, then 2 and 3, of two vectors.
+            let (ab_low, ab_high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
+            let (cd_low, cd_high) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
+            let columns = [
+                _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low),
+                _mm512_shuffle_f32x4::<0xDD>(ab_low, cd_low),
+                _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high),
+                _mm512_shuffle_f32x4::<0xDD>(ab_high, cd_high),
+            ];
+            for (quarter, column) in columns.into_iter().enumerate() {
+                _mm512_storeu_ps(to.add((4 * quarter + j) * to_stride), column);
+            }
+        }
+    }
+}
