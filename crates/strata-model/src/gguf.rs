@@ -14,12 +14,12 @@ mod tokenizer;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use strata_weights::{Catalog, GgufProblem, Metadata};
+use strata_weights::{Catalog, GgufProblem, GroupSpec, Metadata};
 
 use crate::chat_template::{ChatTemplate, SpecialTokens, TemplateError};
 use crate::config::{ConfigError, ConfigProblem, ModelConfig};
 use crate::generation_config::GenerationConfig;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
 
 /// A GGUF model's metadata, to be read as what a Hugging Face directory has files for.
 #[derive(Debug, Clone)]
@@ -44,6 +44,15 @@ impl<'a> GgufModel<'a> {
     /// An architecture or a feature that is not computed, a key that is missing or makes no sense; each named.
     pub fn config(&self) -> Result<ModelConfig, ConfigError> {
         config::read(self).map_err(|problem| self.config_error(problem))
+    }
+
+    /// Checks that the file has no tensors besides those of `specs`, the groups of its configuration: a model with a
+    /// bias in one layer, or with norms that its architecture does not have, would silently compute something else.
+    ///
+    /// # Errors
+    /// The first tensor that nobody asks for, by name.
+    pub fn check_tensors(&self, specs: &[GroupSpec]) -> Result<(), ConfigError> {
+        config::check_tensors(self, specs).map_err(|problem| self.config_error(problem))
     }
 
     /// What `generation_config.json` would say, as far as the file does: sampling defaults (`general.sampling.…`). The
@@ -75,9 +84,16 @@ impl<'a> GgufModel<'a> {
     /// There is none, or it is of a kind that is not known, or damaged.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         let files = tokenizer::read(self)?;
+        let TokenizerFiles { tokenizer, config } = files;
+        let (text, config) = (tokenizer.to_string(), config.to_string());
+        // It is about to be parsed into objects again; two of them at once are more than anybody plans for.
+        drop(tokenizer);
+        let (bytes, limit) = (text.len() as u64, MAX_TOKENIZER_BYTES);
+        if bytes > limit {
+            return Err(TokenizerError::TooLarge { path: self.path.clone(), bytes, limit });
+        }
         let malformed = |problem| TokenizerError::Malformed { path: self.path.clone(), problem };
-        let config = files.config.to_string();
-        Tokenizer::from_bytes(files.tokenizer.to_string().as_bytes(), Some(config.as_bytes())).map_err(malformed)
+        Tokenizer::from_bytes(text.as_bytes(), Some(config.as_bytes())).map_err(malformed)
     }
 
     /// The chat template: `tokenizer.chat_template`, and beside it the one for tools.

@@ -152,6 +152,14 @@ impl Plan {
                         found: entry.element_type.name().to_owned(),
                     });
                 };
+                // Norms and biases are read element by element; blocks are for matrices only.
+                if tensor.shape.len() < 2 && !dtype.is_plain() {
+                    return Err(WeightError::UnsupportedDType {
+                        tensor: format!("{} (a vector, which must be F32, F16 or BF16)", tensor.name),
+                        file: catalog.path_of(entry),
+                        found: dtype.name().to_owned(),
+                    });
+                }
                 // A tied embedding is asked for by two groups; it is loaded for the first and shared with the second.
                 if let Some(placed) = first_uses.get(tensor.name.as_str()) {
                     group.push(placed.clone());

@@ -136,6 +136,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
                     .into(),
             ),
             ConfigProblem::Read(_) => Some("make the file readable for this user".into()),
+            ConfigProblem::UnwantedTensor { .. } => None, // its message says what to do
             _ => Some("correct the file, or fetch the model again".into()),
         }
     })

@@ -43,19 +43,22 @@ pub struct InfoArgs {
 pub fn run(args: InfoArgs) -> Result<()> {
     let dir = ModelDir::open(args.model.model.as_deref())?;
     let tokenizer = match dir.tokenizer() {
-        Ok(tokenizer) => Some(tokenizer),
+        Ok(tokenizer) => Ok(tokenizer),
         // Everything else about the model can still be told.
-        Err(TokenizerError::Missing { .. } | TokenizerError::NotInGguf { .. }) => None,
+        Err(TokenizerError::Missing { .. } | TokenizerError::NotInGguf { .. }) => {
+            Err(format!("{} is missing", tokenizer_place(&dir)))
+        }
+        Err(error @ TokenizerError::Unsupported { .. }) => Err(error.to_string()),
         Err(error) => return Err(error.into()),
     };
     let has_template = dir.template()?.is_some();
     let memory = Memory::of(&dir, &args.model)?;
     let mut out = stdout().lock();
     if args.json {
-        let json = to_json(&dir, tokenizer.as_ref(), has_template, &memory);
+        let json = to_json(&dir, tokenizer.as_ref().ok(), has_template, &memory);
         writeln!(out, "{json:#}")?;
     } else {
-        write!(out, "{}", table(&dir, tokenizer.as_ref(), has_template, &memory))?;
+        write!(out, "{}", table(&dir, tokenizer.as_ref().map_err(String::as_str), has_template, &memory))?;
     }
     out.flush()?;
     Ok(())
@@ -134,7 +137,7 @@ fn budgets(least: Bytes, needs: &MemoryNeeds) -> Vec<Given> {
     shown
 }
 
-fn table(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, memory: &Memory) -> String {
+fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool, memory: &Memory) -> String {
     let config = &dir.config;
     let mut text = format!("{}\n", dir.path.display());
     let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<14}{value}\n"));
@@ -157,7 +160,7 @@ fn table(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, memo
     row(
         "tokenizer",
         match tokenizer {
-            Some(tokenizer) => {
+            Ok(tokenizer) => {
                 let special = |token: Option<&str>| token.map_or_else(|| "none".into(), |token| format!("{token:?}"));
                 format!(
                     "{} tokens, begin {}, end {}",
@@ -166,7 +169,7 @@ fn table(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, memo
                     special(tokenizer.eos_token())
                 )
             }
-            None => format!("none ({} is missing): it cannot be run or served", tokenizer_place(dir)),
+            Err(reason) => format!("none ({reason}): it cannot be run or served"),
         },
     );
     let ends: Vec<String> = dir.generation.end_tokens(&dir.config).iter().map(u32::to_string).collect();

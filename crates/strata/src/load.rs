@@ -96,16 +96,23 @@ impl ModelDir {
         let mut config = config;
         config.settle_head(catalog.get(groups::HEAD_TENSOR).is_some());
         let specs = groups::group_specs(&config);
+        if let Some(gguf) = GgufModel::of(&catalog) {
+            gguf.check_tensors(&specs)?;
+        }
         let weight_bytes = Bytes(plan_bytes(&catalog, &specs)?);
         Ok(Self { path, config, generation, catalog, specs, weight_bytes })
     }
 
     /// The last part of the path, which clients see as the model's name; of a file, without ending and numbers.
     pub fn name(&self) -> String {
-        let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        if let Some(name) = model_name(&absolute).filter(|_| absolute.is_file()) {
+        // A file in a Hub's cache is a link to one that is named by its hash, so links of files are not followed.
+        if self.path.is_file()
+            && let Ok(absolute) = std::path::absolute(&self.path)
+            && let Some(name) = model_name(&absolute)
+        {
             return name;
         }
+        let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         absolute.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
     }
 

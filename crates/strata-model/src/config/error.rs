@@ -40,6 +40,15 @@ pub enum ConfigProblem {
     /// A GGUF file's metadata is not of the form it should be.
     #[error(transparent)]
     Gguf(#[from] strata_weights::GgufProblem),
+    /// A GGUF file has a tensor that its architecture, as it is computed here, has no use for.
+    #[error(
+        "the tensor {tensor:?} has no place in this architecture as Strata computes it: this variant is not supported; use \
+         the model's Hugging Face directory with an engine that supports it"
+    )]
+    UnwantedTensor {
+        /// Its name in the file.
+        tensor: String,
+    },
     /// A key is needed and absent.
     #[error("{key} is missing: {why}")]
     Missing {

@@ -1,8 +1,10 @@
 //! Metadata to configuration.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 use strata_kernels::RopeStyle;
-use strata_weights::{MetadataValue, Number};
+use strata_weights::{GroupSpec, MetadataValue, Number, gguf_name};
 
 use super::{GgufModel, tokenizer};
 use crate::config::{Architecture, ConfigProblem, ModelConfig};
@@ -44,6 +46,25 @@ pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Their like for models that switch between two sets, which is not supported.
 const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 
+/// Tensors that may be there without being a weight of the model: rope's frequencies as old converters stored them,
+/// which follow from the metadata.
+fn is_beside_the_weights(name: &str) -> bool {
+    name == ROPE_FACTORS || name.strip_suffix(".attn_rot_embd.weight").is_some_and(|block| block.starts_with("blk."))
+}
+
+/// Refuses tensors that the model's groups do not ask for: a model that has them computes something else.
+pub(super) fn check_tensors(model: &GgufModel<'_>, specs: &[GroupSpec]) -> Result<(), ConfigProblem> {
+    let wanted: HashSet<&str> = specs.iter().flat_map(|group| &group.tensors).map(|spec| spec.name.as_str()).collect();
+    let mut others = model.catalog.tensors().map(|(name, _)| name);
+    match others.find(|name| !wanted.contains(name) && !is_beside_the_weights(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let shown: String = name.chars().take(120).collect();
+            Err(ConfigProblem::UnwantedTensor { tensor: gguf_name(&shown).unwrap_or(shown) })
+        }
+    }
+}
+
 /// Keys of `config.json`, and what files here call the same.
 const RENAMED: [(&str, &str); 16] = [
     ("vocab_size", "vocab_size"),
@@ -62,6 +83,28 @@ const RENAMED: [(&str, &str); 16] = [
     ("dim_model_base", "logit_scale"),
     ("embedding_multiplier", "embedding_scale"),
     ("residual_multiplier", "residual_scale"),
+];
+
+/// A value at which a key changes nothing.
+#[derive(Debug, Clone, Copy)]
+enum Neutral {
+    Flag(bool),
+    Number(f64),
+}
+
+/// Keys that change what is computed, and where they do not. All else under them is refused.
+const NEUTRAL: [(&str, Neutral); 11] = [
+    ("attention.causal", Neutral::Flag(true)),
+    ("use_parallel_residual", Neutral::Flag(false)),
+    ("attention.clamp_kqv", Neutral::Number(0.0)),
+    ("attention.max_alibi_bias", Neutral::Number(0.0)),
+    ("attn_logit_softcapping", Neutral::Number(0.0)),
+    ("final_logit_softcapping", Neutral::Number(0.0)),
+    ("attention.temperature_scale", Neutral::Number(0.0)),
+    ("attention.temperature_length", Neutral::Number(0.0)),
+    ("rope.scaling.yarn_ext_factor", Neutral::Number(1.0)),
+    ("nextn_predict_layers", Neutral::Number(0.0)),
+    ("leading_dense_block_count", Neutral::Number(0.0)),
 ];
 
 pub(super) fn read(model: &GgufModel<'_>) -> Result<ModelConfig, ConfigProblem> {
@@ -106,6 +149,7 @@ impl Keys<'_> {
             let hint = "mixture-of-experts models cannot be run yet";
             return Err(unsupported(&self.name("expert_count"), &json!(experts), hint));
         }
+        self.refuse_what_is_not_computed()?;
         let hidden = self.required("embedding_length")?;
         let layers = self.required("block_count")?;
         let heads = self.same_in_layers("attention.head_count")?;
@@ -139,9 +183,14 @@ impl Keys<'_> {
         match self.family.model_type {
             "minicpm" => {
                 // Files older than these keys are of the first MiniCPM, whose scales these are.
-                let embedding = self.number("embedding_scale")?.unwrap_or(12.0);
-                let residual = self.number("residual_scale")?.map(|scale| scale * (layers as f64).sqrt());
-                let logits = self.number("logit_scale")?.map(|scale| hidden as f64 / scale);
+                // Zero means that there is none.
+                let scale = |key| {
+                    let scale: Option<f64> = self.number(key)?;
+                    Ok::<_, ConfigProblem>(scale.map(|scale| if scale == 0.0 { 1.0 } else { scale }))
+                };
+                let embedding = scale("embedding_scale")?.unwrap_or(12.0);
+                let residual = scale("residual_scale")?.map(|scale| scale * (layers as f64).sqrt());
+                let logits = scale("logit_scale")?.map(|scale| hidden as f64 / scale);
                 json["scale_emb"] = json!(embedding);
                 json["scale_depth"] = json!(residual.unwrap_or(1.4));
                 json["dim_model_base"] = json!(logits.unwrap_or(256.0));
@@ -158,6 +207,31 @@ impl Keys<'_> {
             _ => {}
         }
         Ok(json)
+    }
+
+    fn refuse_what_is_not_computed(&self) -> Result<(), ConfigProblem> {
+        let hint = "it changes what is computed, in a way that Strata does not; use an engine that does";
+        let refuse = |key: &str, value: Value| Err(unsupported(&self.name(key), &value, hint));
+        for (key, neutral) in NEUTRAL {
+            match neutral {
+                Neutral::Flag(neutral) => {
+                    if let Some(flag) = self.model.metadata.flag(&self.name(key))?.filter(|&flag| flag != neutral) {
+                        return refuse(key, json!(flag));
+                    }
+                }
+                Neutral::Number(neutral) => {
+                    if let Some(number) = self.number(key)?.filter(|&number| number != neutral) {
+                        return refuse(key, json!(number));
+                    }
+                }
+            }
+        }
+        // Granite's converters say by this that positions are not rotated at all.
+        let finetuned = "rope.scaling.finetuned";
+        if self.family.model_type == "granite" && self.model.metadata.flag(&self.name(finetuned))? == Some(false) {
+            return refuse(finetuned, json!(false));
+        }
+        Ok(())
     }
 
     /// Rows of the embedding, where it is there; else what a key says, and loading will name what is missing.
@@ -206,8 +280,9 @@ impl Keys<'_> {
                 if let Some(log) = self.number(key)?.filter(|&log| log != 0.0) {
                     return Err(unsupported(&self.name(key), &json!(log), "no model of this architecture has it"));
                 }
-                // Cosines and sines grow with the stretch; a factor in the file comes on top of that. Other programs
-                // read no more than this one key for it.
+                // Cosines and sines grow with the stretch, unless the file says by how much: converters write the
+                // whole of it, `attention_factor`, under this key. A second factor comes on top of either.
+                let whole = self.number("rope.scaling.yarn_attn_factor")?;
                 let on_top = self.number("rope.scaling.attn_factor")?;
                 let by_stretch = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
                 Ok(Some(json!({
@@ -215,7 +290,7 @@ impl Keys<'_> {
                     "factor": factor,
                     "original_max_position_embeddings":
                         self.count("rope.scaling.original_context_length")?.unwrap_or(context),
-                    "attention_factor": on_top.unwrap_or(1.0) * by_stretch,
+                    "attention_factor": on_top.unwrap_or(1.0) * whole.unwrap_or(by_stretch),
                     "beta_fast": self.number("rope.scaling.yarn_beta_fast")?,
                     "beta_slow": self.number("rope.scaling.yarn_beta_slow")?,
                 })))
@@ -295,11 +370,13 @@ impl Keys<'_> {
         let name = self.name(key);
         let Some(MetadataValue::Numbers(numbers)) = self.model.metadata.get(&name) else { return self.count(key) };
         let mut counts = numbers.iter().map(Number::as_integer);
-        let first = counts.next().flatten().and_then(|count| u64::try_from(count).ok());
+        // One for each layer, or the file is not what it seems.
+        let complete = self.count("block_count")?.is_none_or(|layers| layers == numbers.len() as u64);
+        let first = counts.next().flatten().and_then(|count| u64::try_from(count).ok()).filter(|_| complete);
         match first.filter(|&first| counts.all(|count| count == Some(first.into()))) {
             Some(count) => Ok(Some(count)),
             None => {
-                let hint = "layers that differ in shape are not supported";
+                let hint = "one number for each layer is expected, and layers that differ in shape are not supported";
                 Err(unsupported(&name, &Value::from(format!("a list of {}", numbers.len())), hint))
             }
         }

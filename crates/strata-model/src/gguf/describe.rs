@@ -89,13 +89,21 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
 
 /// Adds a byte-level tokenizer: `tokenizer.json` and `tokenizer_config.json` of a model with these ends. `pre` is the
 /// name of its pre-tokenizer.
+///
+/// # Errors
+/// What of it the format has no keys for.
 pub(crate) fn add_tokenizer(
     metadata: &mut Metadata,
     config: &ModelConfig,
     pre: &str,
     tokenizer: &Value,
     tokenizer_config: &Value,
-) {
+) -> Result<(), &'static str> {
+    const END_KEYS: [&str; 3] =
+        ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+    if config.eos_token_ids.len() > END_KEYS.len() {
+        return Err("more than three tokens that end a text");
+    }
     const NORMAL: i32 = 1;
     const CONTROL: i32 = 3;
     const UNUSED: i32 = 5;
@@ -133,12 +141,12 @@ pub(crate) fn add_tokenizer(
     if let Some(id) = config.bos_token_id {
         metadata.set("tokenizer.ggml.bos_token_id", id);
     }
-    let keys = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
-    for (key, &id) in keys.into_iter().zip(&config.eos_token_ids) {
+    for (key, &id) in END_KEYS.into_iter().zip(&config.eos_token_ids) {
         metadata.set(key, id);
     }
     metadata.set("tokenizer.ggml.add_bos_token", !tokenizer["post_processor"].is_null());
     if let Some(template) = tokenizer_config["chat_template"].as_str() {
         metadata.set("tokenizer.chat_template", template);
     }
+    Ok(())
 }

@@ -85,6 +85,48 @@ fn what_is_not_computed_is_refused_by_name() {
 }
 
 #[test]
+fn keys_that_change_the_computation_are_refused_by_name() {
+    for (key, value, neutral) in [
+        ("attention.causal", MetadataValue::from(false), MetadataValue::from(true)),
+        ("use_parallel_residual", true.into(), false.into()),
+        ("attention.clamp_kqv", 8f32.into(), 0f32.into()),
+        ("attn_logit_softcapping", 50f32.into(), 0f32.into()),
+        ("final_logit_softcapping", 30f32.into(), 0f32.into()),
+        ("attention.temperature_scale", 0.1f32.into(), 0f32.into()),
+        ("rope.scaling.yarn_ext_factor", 0f32.into(), 1f32.into()),
+    ] {
+        refused(&format!("llama.{key}"), value, &[key, "does not"]);
+        let mut metadata = shape("llama");
+        metadata.set(format!("llama.{key}"), neutral);
+        assert!(config(&metadata).is_ok(), "{key}");
+    }
+    let mut granite = shape("granite");
+    granite.set("granite.rope.scaling.finetuned", false);
+    assert!(config(&granite).unwrap_err().contains("granite.rope.scaling.finetuned"));
+    refused("llama.attention.head_count_kv", Numbers::from_i32([2, 2, 2]), &["head_count_kv", "each layer"]);
+}
+
+#[test]
+fn tensors_that_nobody_asks_for_are_refused() {
+    let check = |other: &str| {
+        let catalog = catalog(&shape("llama"), &[EMBEDDING, (other, &[8])]);
+        let gguf = GgufModel::of(&catalog).unwrap();
+        // One row of factors for each pair is not what this is about.
+        let config = ModelConfig { num_layers: 4, ..gguf.config().unwrap() };
+        gguf.check_tensors(&crate::groups::group_specs(&config)).map_err(|error| error.to_string())
+    };
+    for name in
+        ["blk.1.attn_q_norm.weight", "blk.2.attn_q.bias", "blk.0.ffn_sub_norm.weight", "blk.0.ffn_gate_exps.weight"]
+    {
+        let error = check(name).unwrap_err();
+        assert!(error.contains(name) && error.contains("not supported"), "{error}");
+    }
+    for name in ["blk.1.attn_norm.weight", "blk.0.attn_rot_embd.weight"] {
+        assert_eq!(check(name), Ok(()), "{name}");
+    }
+}
+
+#[test]
 fn numbers_that_make_no_sense_are_refused() {
     for (key, value) in [
         ("llama.embedding_length", MetadataValue::from(0u32)),
@@ -146,6 +188,16 @@ fn seldom_keys_mean_what_other_programs_take_them_for() {
     assert_eq!((factor, original_max, beta_fast, yarn.context()), (4.0, 32, 32.0, 128));
     assert!((attention_factor - 2.0 * (0.1 * 4f64.ln() + 1.0)).abs() < 1e-9);
 
+    let yarn = with(
+        "qwen2",
+        &[
+            ("rope.scaling.type", text("yarn")),
+            ("rope.scaling.factor", 4f32.into()),
+            ("rope.scaling.yarn_attn_factor", 1.5f32.into()),
+        ],
+    );
+    assert!(matches!(yarn.rope.scaling, RopeScaling::Yarn { attention_factor: 1.5, .. }), "{:?}", yarn.rope);
+
     let window = ("attention.sliding_window", MetadataValue::from(8u32));
     assert_eq!(with("llama", std::slice::from_ref(&window)).sliding_windows, [Some(8); 4]);
     assert_eq!(with("qwen2", std::slice::from_ref(&window)).sliding_windows, [None; 4]);
@@ -156,6 +208,9 @@ fn seldom_keys_mean_what_other_programs_take_them_for() {
     let old = with("minicpm", &[]);
     assert_eq!((old.embedding_multiplier, old.residual_multiplier), (12.0, 0.7), "1.4 / sqrt(4)");
     assert_eq!(old.logits_divisor, 32.0 / 256.0);
+    let none = ["embedding_scale", "residual_scale", "logit_scale"].map(|key| (key, MetadataValue::from(0f32)));
+    let none = with("minicpm", &none);
+    assert_eq!((none.embedding_multiplier, none.residual_multiplier, none.logits_divisor), (1.0, 1.0, 1.0));
     let granite = with("granite", &[("logit_scale", 0f32.into()), ("embedding_scale", 3f32.into())]);
     assert_eq!((granite.logits_divisor, granite.embedding_multiplier), (1.0, 3.0));
     assert!((granite.attention_scale - 8f32.sqrt().recip()).abs() < 1e-7);
@@ -225,6 +280,30 @@ fn texts_end_at_tokens_that_keys_or_names_tell() {
         metadata.set(format!("tokenizer.ggml.{key}_token_id"), id);
     }
     assert_eq!(tokenizer::end_ids(&metadata), Ok(vec![5, 7, 259]));
+    // Converters have given these names every kind, or none.
+    for kind in [1, 4] {
+        let mut metadata = vocabulary("qwen2");
+        let count = metadata.texts("tokenizer.ggml.tokens").unwrap().unwrap().len();
+        metadata.set("tokenizer.ggml.token_type", Numbers::from_i32(std::iter::repeat_n(kind, count)));
+        assert_eq!(tokenizer::end_ids(&metadata), Ok(vec![259]), "of kind {kind}");
+        let tokenizer = tokenizer(&metadata).unwrap();
+        assert_eq!(tokenizer.decode(&[259, 257], true), "the", "it is no text");
+    }
+}
+
+#[test]
+fn sentencepiece_has_its_usual_ids_where_no_key_names_others() {
+    let mut metadata = sentencepiece();
+    assert_eq!((tokenizer::bos_id(&metadata), tokenizer::end_ids(&metadata)), (Ok(Some(1)), Ok(vec![2])));
+    let defaults = tokenizer(&metadata).unwrap();
+    assert_eq!((defaults.bos_token(), defaults.eos_id()), (Some("<s>"), Some(2)));
+    assert_eq!(defaults.encode("a aa", true).unwrap(), [1, 5, 5, 4]);
+    metadata.set("tokenizer.ggml.eos_token_id", 4u32);
+    assert_eq!(tokenizer::end_ids(&metadata), Ok(vec![4]));
+    // Byte-level vocabularies have no such places, nor have those that are too small.
+    assert_eq!(tokenizer::end_ids(&shape("llama")), Ok(vec![]));
+    metadata.set("tokenizer.ggml.model", "gpt2");
+    assert_eq!(tokenizer::bos_id(&metadata), Ok(None));
 }
 
 #[test]
@@ -258,6 +337,32 @@ fn tokenizers_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn vocabularies_without_bounds_are_refused_before_they_become_objects() {
+    let refused = |metadata: &Metadata, parts: &[&str]| {
+        let error = tokenizer(metadata).unwrap_err();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error} should name {parts:?}");
+    };
+    let many = |count: usize| (0..count).map(|_| "a").collect::<Texts>();
+    let mut metadata = vocabulary("gpt-2");
+    metadata.set("tokenizer.ggml.token_type", Numbers::from_i32(std::iter::repeat_n(1, (1 << 20) + 1)));
+    metadata.set("tokenizer.ggml.tokens", many((1 << 20) + 1));
+    refused(&metadata, &["1048577 tokens", "1048576"]);
+    for kind in [3, 4] {
+        metadata.set("tokenizer.ggml.token_type", Numbers::from_i32(std::iter::repeat_n(kind, 65_537)));
+        metadata.set("tokenizer.ggml.tokens", many(65_537));
+        refused(&metadata, &["65537 control and user-defined tokens", "65536"]);
+    }
+    let mut metadata = vocabulary("gpt-2");
+    metadata.set("tokenizer.ggml.merges", many(4_000_001));
+    refused(&metadata, &["4000001 merges", "4000000"]);
+    // Little as a list, but much as objects: a million merges of three bytes each.
+    let mut metadata = vocabulary("gpt-2");
+    let letters = "\u{1}\u{1}\u{1}\u{1} \u{1}\u{1}\u{1}\u{1}";
+    metadata.set("tokenizer.ggml.merges", (0..1_400_000).map(|_| letters).collect::<Texts>());
+    refused(&metadata, &["67108864"]);
+}
+
+#[test]
 fn merges_follow_from_scores() {
     let tokens = ["a", "b", "c", "ab", "bc", "abc", "é", "aé"];
     let ids: HashMap<&str, u32> = tokens.iter().enumerate().map(|(id, token)| (*token, id as u32)).collect();
@@ -267,8 +372,8 @@ fn merges_follow_from_scores() {
     assert_eq!(merges(&pieces, &ids).unwrap(), expected);
 }
 
-#[test]
-fn sentencepiece_without_a_prefix_keeps_spaces() {
+/// A SentencePiece vocabulary of the bytes and a few pieces, without ids of its special tokens.
+fn sentencepiece() -> Metadata {
     let mut metadata = shape("llama");
     let mut tokens = Texts::default();
     ["<unk>", "<s>", "</s>", "▁", "a", "▁a", "aa"].into_iter().for_each(|token| tokens.push(token));
@@ -278,6 +383,12 @@ fn sentencepiece_without_a_prefix_keeps_spaces() {
     metadata.set("tokenizer.ggml.scores", Numbers::from_f32((0..tokens.len()).map(|id| -(id as f32))));
     metadata.set("tokenizer.ggml.tokens", tokens);
     metadata.set("tokenizer.ggml.model", "llama");
+    metadata
+}
+
+#[test]
+fn sentencepiece_without_a_prefix_keeps_spaces() {
+    let mut metadata = sentencepiece();
     metadata.set("tokenizer.ggml.bos_token_id", 1u32);
     let ids = |metadata: &Metadata, text: &str| tokenizer(metadata).unwrap().encode(text, true).unwrap();
     assert_eq!(ids(&metadata, "a aa"), [1, 5, 5, 4]);

@@ -17,10 +17,14 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
+const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+/// What SentencePiece gives its special tokens unless told otherwise.
+const SENTENCEPIECE_IDS: [(&str, usize); 3] = [(UNKNOWN, 0), (BOS, 1), (EOS, 2)];
 /// Tokens that end a text besides EOS: of a turn, of a message.
 const OTHER_ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
-/// Control tokens that end a text in every model that has them, whether or not a key says so.
-const END_NAMES: [&str; 8] = [
+/// Tokens that end a text in every model that has them, whether or not a key says so, and whatever type a converter gave
+/// them: nobody writes these names as text.
+const END_NAMES: [&str; 9] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -29,7 +33,15 @@ const END_NAMES: [&str; 8] = [
     "<|endoftext|>",
     "<|end_of_turn|>",
     "<end_of_turn>",
+    "<EOT>",
 ];
+
+/// Most tokens of a vocabulary. The largest in use have 262,144.
+const TOKENS_MAX: usize = 1 << 20;
+/// Most tokens that are found as they stand; each costs a matcher's states. Real files have some thousands.
+const ADDED_MAX: usize = 1 << 16;
+/// Most merges of byte-pair encoding; the largest in use have 446,189.
+const MERGES_MAX: usize = 4_000_000;
 
 /// SentencePiece's mark for a space.
 const SPACE: &str = "▁";
@@ -55,7 +67,18 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<TokenizerFiles, TokenizerErr
     };
     let vocabulary = Vocabulary::read(metadata).map_err(problem)?;
     let merge_texts = metadata.texts(MERGES).map_err(problem)?;
-    let bytes = (vocabulary.tokens.text_bytes() + merge_texts.map_or(0, Texts::text_bytes)) as u64;
+    // Each becomes many times its bytes once it is an object, so numbers are bounded as well as bytes.
+    let added = vocabulary.entries().filter(|(_, kind)| kind.is_added()).count();
+    for (what, count, limit) in [
+        ("tokens", vocabulary.tokens.len(), TOKENS_MAX),
+        ("control and user-defined tokens", added, ADDED_MAX),
+        ("merges", merge_texts.map_or(0, Texts::len), MERGES_MAX),
+    ] {
+        if count > limit {
+            return Err(problem(GgufProblem::TooMany { what, count: count as u64, limit: limit as u64 }));
+        }
+    }
+    let bytes = vocabulary.tokens.text_bytes().saturating_add(merge_texts.map_or(0, Texts::text_bytes)) as u64;
     if bytes > MAX_TOKENIZER_BYTES {
         return Err(TokenizerError::TooLarge { path: model.path.clone(), bytes, limit: MAX_TOKENIZER_BYTES });
     }
@@ -71,7 +94,8 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<TokenizerFiles, TokenizerErr
                 let known: Vec<_> = pre_tokenizer::names().collect();
                 let shown: String = name.chars().take(80).collect();
                 return Err(unsupported(format!(
-                    "{PRE} is {shown:?}, which is not known; known are {}",
+                    "{PRE} is {shown:?}, which is not known; known are {}: use the Hugging Face directory of this model \
+                     instead",
                     known.join(", ")
                 )));
             };
@@ -85,7 +109,8 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<TokenizerFiles, TokenizerErr
         other => {
             let shown: String = other.chars().take(80).collect();
             return Err(unsupported(format!(
-                "{MODEL} is {shown:?}; supported are \"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece)"
+                "{MODEL} is {shown:?}; supported are \"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece): use \
+                 the Hugging Face directory of this model instead"
             )));
         }
     };
@@ -102,10 +127,10 @@ pub(super) fn config_json(model: &GgufModel<'_>) -> Result<Value, TokenizerError
     for (name, key) in [
         ("bos_token", BOS),
         ("eos_token", EOS),
-        ("unk_token", "tokenizer.ggml.unknown_token_id"),
+        ("unk_token", UNKNOWN),
         ("pad_token", "tokenizer.ggml.padding_token_id"),
     ] {
-        let id = metadata.count(key).map_err(problem)?.and_then(|id| usize::try_from(id).ok());
+        let id = special_id(metadata, key).map_err(problem)?.and_then(|id| usize::try_from(id).ok());
         if let Some(token) = id.and_then(|id| tokens?.get(id)) {
             json.insert(name.to_owned(), token.into());
         }
@@ -115,13 +140,24 @@ pub(super) fn config_json(model: &GgufModel<'_>) -> Result<Value, TokenizerError
 
 /// The token that begins a text.
 pub(super) fn bos_id(metadata: &Metadata) -> Result<Option<u64>, GgufProblem> {
-    metadata.count(BOS)
+    special_id(metadata, BOS)
+}
+
+/// The id under a key, or what SentencePiece takes it for where the key is absent and the vocabulary has that id.
+fn special_id(metadata: &Metadata, key: &str) -> Result<Option<u64>, GgufProblem> {
+    if let Some(id) = metadata.count(key)? {
+        return Ok(Some(id));
+    }
+    let Some((_, id)) = SENTENCEPIECE_IDS.into_iter().find(|(known, _)| *known == key) else { return Ok(None) };
+    let tokens = metadata.texts(TOKENS)?.map_or(0, Texts::len);
+    Ok((metadata.text(MODEL)? == Some("llama") && tokens > id).then_some(id as u64))
 }
 
 /// The tokens that end a text: those that keys name, EOS first, then those whose names leave no doubt.
 pub(super) fn end_ids(metadata: &Metadata) -> Result<Vec<u64>, GgufProblem> {
     let mut ids = Vec::new();
-    for key in std::iter::once(EOS).chain(OTHER_ENDS) {
+    ids.extend(special_id(metadata, EOS)?);
+    for key in OTHER_ENDS {
         ids.extend(metadata.count(key)?);
     }
     let vocabulary = Vocabulary::read(metadata)?;
@@ -138,7 +174,7 @@ pub(super) fn end_ids(metadata: &Metadata) -> Result<Vec<u64>, GgufProblem> {
 /// The tokens, and what each is.
 struct Vocabulary<'a> {
     tokens: std::borrow::Cow<'a, Texts>,
-    kinds: Vec<Kind>,
+    kinds: Vec<Kind>, // one for each token
 }
 
 impl<'a> Vocabulary<'a> {
@@ -158,12 +194,17 @@ impl<'a> Vocabulary<'a> {
                 found: format!("a list of {} for {} tokens", kinds.len(), tokens.len()),
             });
         }
+        kinds.resize(tokens.len(), Kind::Normal);
+        for (token, kind) in tokens.iter().zip(&mut kinds) {
+            if matches!(kind, Kind::Normal | Kind::UserDefined) && END_NAMES.contains(&token) {
+                *kind = Kind::Control;
+            }
+        }
         Ok(Self { tokens, kinds })
     }
 
     fn entries(&self) -> impl Iterator<Item = (&str, Kind)> {
-        let kinds = self.kinds.iter().copied().chain(std::iter::repeat(Kind::Normal));
-        self.tokens.iter().zip(kinds)
+        self.tokens.iter().zip(self.kinds.iter().copied())
     }
 
     /// Each token's id. Of two that are spelt alike, the first; those without letters stand for nothing.
@@ -187,11 +228,10 @@ impl<'a> Vocabulary<'a> {
     fn added(&self, ids: &HashMap<&str, u32>) -> Value {
         let mut added = Vec::new();
         for (id, (token, kind)) in self.entries().enumerate() {
-            let special = match kind {
-                Kind::Control | Kind::Unknown => true,
-                Kind::UserDefined => false,
-                Kind::Normal | Kind::Unused | Kind::Byte => continue,
-            };
+            if !kind.is_added() {
+                continue;
+            }
+            let special = kind != Kind::UserDefined;
             if ids.get(token) == Some(&(id as u32)) {
                 added.push(json!({
                     "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
@@ -201,6 +241,13 @@ impl<'a> Vocabulary<'a> {
             }
         }
         Value::Array(added)
+    }
+}
+
+impl Kind {
+    /// Whether a token is found in a text as it stands.
+    fn is_added(self) -> bool {
+        matches!(self, Kind::Control | Kind::Unknown | Kind::UserDefined)
     }
 }
 
@@ -258,9 +305,13 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
         .map(|((text, _), score)| Piece { text, score: score.as_f64() as f32 })
         .collect();
     let merges: Vec<_> = merges(&pieces, &ids)?.into_iter().map(|(left, right)| json!([left, right])).collect();
-    let unknown = match metadata.count("tokenizer.ggml.unknown_token_id").map_err(text)? {
-        Some(id) => usize::try_from(id).ok().and_then(|id| vocabulary.tokens.get(id)),
-        None => vocabulary.entries().find(|(_, kind)| *kind == Kind::Unknown).map(|(token, _)| token),
+    // A token that is marked so is better than the usual place.
+    let marked = vocabulary.entries().find(|(_, kind)| *kind == Kind::Unknown).map(|(token, _)| token);
+    let unknown = match (metadata.count(UNKNOWN).map_err(text)?, marked) {
+        (None, Some(marked)) => Some(marked),
+        _ => {
+            special_id(metadata, UNKNOWN).map_err(text)?.and_then(|id| vocabulary.tokens.get(usize::try_from(id).ok()?))
+        }
     };
     let has_bytes = (0..=255u8).all(|byte| ids.contains_key(format!("<0x{byte:02X}>").as_str()));
     let prefix = metadata.flag("tokenizer.ggml.add_space_prefix").map_err(text)?.unwrap_or(true);
@@ -298,7 +349,7 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
 fn surroundings(metadata: &Metadata, vocabulary: &Vocabulary<'_>, bos_default: bool) -> Result<Value, String> {
     let token = |flag: &str, default: bool, key: &str| {
         let wanted = metadata.flag(flag).map_err(|problem| problem.to_string())?.unwrap_or(default);
-        let id = metadata.count(key).map_err(|problem| problem.to_string())?.filter(|_| wanted);
+        let id = special_id(metadata, key).map_err(|problem| problem.to_string())?.filter(|_| wanted);
         let token = id.and_then(|id| vocabulary.tokens.get(usize::try_from(id).ok()?));
         Ok::<_, String>(id.zip(token.filter(|token| !token.is_empty())))
     };

@@ -39,7 +39,8 @@ impl GgufPlan {
         if let Some(file_type) = file_type(dtype) {
             metadata.set("general.file_type", file_type);
         }
-        add_tokenizer(&mut metadata, config, PRE_TOKENIZER, tokenizer, tokenizer_config);
+        add_tokenizer(&mut metadata, config, PRE_TOKENIZER, tokenizer, tokenizer_config)
+            .map_err(|what| SynthError::NotInGguf { what })?;
         let mut tensors = Vec::new();
         // First, as converters have it.
         if let Some((name, factors)) = &rope_factors {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use strata_kernels::{DType, KvDType, Matrix};
+use strata_kernels::{DType, KvDType, Level, Matrix};
 use strata_model::config::ModelConfig;
 use strata_model::gguf::GgufModel;
 use strata_model::synth::{SynthSpec, synthesize};
@@ -191,16 +191,22 @@ fn quantised_and_widened(dtype: DType, dir: &std::path::Path) -> [Catalog; 2] {
 fn quantised_models_compute_what_their_widened_weights_do() {
     for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4K] {
         let dir = tempfile::tempdir().unwrap();
-        let [got, want] = quantised_and_widened(dtype, dir.path()).map(|catalog| {
-            let config = GgufModel::of(&catalog).unwrap().config().unwrap();
-            let mut harness = Harness::of(config, &catalog, KvDType::F32, 2, 1);
+        let [quantised, widened] = quantised_and_widened(dtype, dir.path());
+        let logits = |catalog: &Catalog, level: Level, chunk: usize| {
+            let config = GgufModel::of(catalog).unwrap().config().unwrap();
+            let mut harness = Harness::of(config, catalog, KvDType::F32, 2, 1).at(level);
             let prompt: Vec<u32> = (0..50).map(|i| i * 37 % 512).collect();
             let mut sequence = harness.sequence(0, &prompt);
-            harness.prompt_logits(&mut sequence, usize::MAX)
-        });
-        let apart = distance(&got, &want.concat());
-        println!("{dtype}: {apart:.2e}");
-        assert!(apart > 0.0 && apart < 0.08, "{dtype}: {apart}");
+            harness.prompt_logits(&mut sequence, chunk)
+        };
+        let want = logits(&widened, unrounded(), usize::MAX).concat();
+        for level in Level::available() {
+            let got = logits(&quantised, level, usize::MAX);
+            let apart = distance(&got, &want);
+            println!("{dtype} {}: {apart:.2e}", level.name());
+            assert!(apart > 0.0 && apart < 0.08, "{dtype} {}: {apart}", level.name());
+            assert!(logits(&quantised, level, 7) == got, "{dtype} {}: chunks change bits", level.name());
+        }
     }
 }
 

@@ -6,7 +6,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GgufProblem {
     /// The file does not begin as it should.
-    #[error("it begins with {found:?}, not with \"GGUF\": it is no GGUF file, or the download failed")]
+    #[error(
+        "it begins with {:?}, not with \"GGUF\": it is no GGUF file, or the download failed; fetch it again",
+        String::from_utf8_lossy(found)
+    )]
     NotGguf {
         /// The first four bytes.
         found: [u8; 4],
@@ -18,7 +21,9 @@ pub enum GgufProblem {
     #[error("it is a big-endian GGUF file, which is not read; fetch the ordinary, little-endian one")]
     BigEndian,
     /// A version that is not known.
-    #[error("it is of GGUF version {version}; versions 2 and 3 are read")]
+    #[error(
+        "it is of GGUF version {version}; versions 2 and 3 are read; fetch the file again, or convert the model anew"
+    )]
     UnknownVersion {
         /// The version.
         version: u32,
@@ -70,7 +75,9 @@ pub enum GgufProblem {
         key: String,
     },
     /// A type of value that the format does not have.
-    #[error("the metadata key {key:?} has a value of the unknown type {kind}")]
+    #[error(
+        "the metadata key {key:?} has a value of the unknown type {kind}; fetch the file again, or convert the model anew"
+    )]
     UnknownValueType {
         /// The key.
         key: String,
@@ -78,13 +85,17 @@ pub enum GgufProblem {
         kind: u32,
     },
     /// Arrays of arrays, which no key needs.
-    #[error("the metadata key {key:?} is an array of arrays, which is not read")]
+    #[error(
+        "the metadata key {key:?} is an array of arrays, which is not read; fetch the file again, or convert the model anew"
+    )]
     NestedArray {
         /// The key.
         key: String,
     },
     /// A flag that is neither 0 nor 1.
-    #[error("the metadata key {key:?} should be true or false, but its byte is {found}")]
+    #[error(
+        "the metadata key {key:?} should be true or false, but its byte is {found}; fetch the file again, or convert the model anew"
+    )]
     NotBool {
         /// The key.
         key: String,
@@ -92,7 +103,7 @@ pub enum GgufProblem {
         found: u8,
     },
     /// A text that is no text.
-    #[error("{what} at byte {at} is no UTF-8 text")]
+    #[error("{what} at byte {at} is no UTF-8 text; fetch the file again, or convert the model anew")]
     NotUtf8 {
         /// What was being read.
         what: &'static str,
@@ -108,7 +119,9 @@ pub enum GgufProblem {
         why: &'static str,
     },
     /// A value of the wrong kind.
-    #[error("the metadata key {key:?} is {found}, expected {expected}")]
+    #[error(
+        "the metadata key {key:?} is {found}, expected {expected}; fetch the file again, or convert the model anew"
+    )]
     WrongType {
         /// The key.
         key: String,
@@ -118,7 +131,9 @@ pub enum GgufProblem {
         found: String,
     },
     /// An alignment that is none.
-    #[error("general.alignment is {found}, expected a 32-bit power of two up to {limit}")]
+    #[error(
+        "general.alignment is {found}, expected a 32-bit power of two up to {limit}; fetch the file again, or convert the model anew"
+    )]
     Alignment {
         /// The value.
         found: String,
@@ -129,13 +144,15 @@ pub enum GgufProblem {
     #[error("a tensor has an empty name: the file is damaged, fetch it again")]
     EmptyName,
     /// A name twice, as written or after translation.
-    #[error("the tensor {tensor} occurs twice")]
+    #[error("the tensor {tensor} occurs twice; fetch the file again, or convert the model anew")]
     DuplicateTensor {
         /// The name.
         tensor: String,
     },
     /// Too many dimensions, or none.
-    #[error("the tensor {tensor} has {count} dimensions, expected 1 to {limit}")]
+    #[error(
+        "the tensor {tensor} has {count} dimensions, expected 1 to {limit}; fetch the file again, or convert the model anew"
+    )]
     Dimensions {
         /// The tensor.
         tensor: String,
@@ -145,7 +162,9 @@ pub enum GgufProblem {
         limit: u32,
     },
     /// Dimensions that hold nothing, or more than can be counted.
-    #[error("the tensor {tensor} has the impossible dimensions {dims:?}")]
+    #[error(
+        "the tensor {tensor} has the impossible dimensions {dims:?}; fetch the file again, or convert the model anew"
+    )]
     ImpossibleShape {
         /// The tensor.
         tensor: String,
@@ -153,7 +172,9 @@ pub enum GgufProblem {
         dims: Vec<u64>,
     },
     /// Rows that are not whole blocks.
-    #[error("the tensor {tensor} has rows of {cols}, but {dtype} comes in blocks of {block_len}")]
+    #[error(
+        "the tensor {tensor} has rows of {cols}, but {dtype} comes in blocks of {block_len}; fetch the file again, or convert the model anew"
+    )]
     RaggedRow {
         /// The tensor.
         tensor: String,
@@ -165,7 +186,9 @@ pub enum GgufProblem {
         block_len: u64,
     },
     /// A tensor that does not begin where it may.
-    #[error("the tensor {tensor} begins at {offset}, which is no multiple of the alignment {alignment}")]
+    #[error(
+        "the tensor {tensor} begins at {offset}, which is no multiple of the alignment {alignment}; fetch the file again, or convert the model anew"
+    )]
     Misaligned {
         /// The tensor.
         tensor: String,
@@ -189,7 +212,7 @@ pub enum GgufProblem {
     },
     /// Two tensors share bytes.
     #[error(
-        "the tensors {first} and {second} overlap: the first ends at {first_end}, the second begins at {second_begin}"
+        "the tensors {first} and {second} overlap: the first ends at {first_end}, the second begins at {second_begin}; fetch the file again, or convert the model anew"
     )]
     Overlap {
         /// The tensor that begins first.

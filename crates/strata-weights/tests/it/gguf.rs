@@ -5,8 +5,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use strata_kernels::DType;
 use strata_weights::{
-    Catalog, ElementType, GgufHeader, GgufProblem, Metadata, MetadataValue, Number, Numbers, TensorMeta, Texts,
-    WeightError, read_gguf, write_gguf,
+    Catalog, ElementType, GgufHeader, GgufProblem, GroupSpec, Metadata, MetadataValue, Number, Numbers, TensorMeta,
+    TensorSpec, Texts, WeightError, plan_bytes, read_gguf, write_gguf,
 };
 
 use crate::files::{MemoryFile, pattern, write};
@@ -354,6 +354,18 @@ fn parts_that_do_not_fit_are_refused() {
     // One name in two parts.
     put(&part(3), &metadata, &[meta("blk.1.attn_norm.weight", DType::F32, &[4])]).unwrap();
     assert!(matches!(Catalog::open(dir.path()), Err(WeightError::TensorInTwoFiles { .. })));
+}
+
+#[test]
+fn vectors_in_blocks_are_refused_when_loading_is_planned() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    put(&path, &metadata(), &[meta("output_norm.weight", DType::Q8_0, &[64])]).unwrap();
+    let tensors = vec![TensorSpec { name: "model.norm.weight".into(), shape: vec![64] }];
+    let specs = [GroupSpec { name: "head".into(), tensors }];
+    let error = plan_bytes(&Catalog::open(&path).unwrap(), &specs).unwrap_err();
+    assert!(matches!(&error, WeightError::UnsupportedDType { found, .. } if found == "Q8_0"), "{error}");
+    assert!(error.to_string().contains("model.norm.weight"), "{error}");
 }
 
 #[test]

@@ -1,10 +1,7 @@
 //! What a pass has to move and to compute at least.
 
-use std::collections::HashMap;
-
 use strata_kernels::DType;
 use strata_model::groups;
-use strata_weights::ElementType;
 
 use crate::load::ModelDir;
 use crate::options::LimitOptions;
@@ -44,24 +41,15 @@ impl ModelWork {
         let ends = if config.tied_embeddings { embedding } else { embedding.saturating_mul(2) };
         let last = dir.specs.len().saturating_sub(1);
         let layers = groups::EMBEDDING + 1..last;
-        let mut by_type: HashMap<DType, u64> = HashMap::new();
         let mut group_bytes = Vec::new();
         for group in &dir.specs {
             let entries = group.tensors.iter().filter_map(|tensor| dir.catalog.get(&tensor.name));
-            let mut bytes = 0u64;
-            for entry in entries {
-                bytes = bytes.saturating_add(entry.bytes);
-                if let ElementType::Known(dtype) = entry.element_type {
-                    *by_type.entry(dtype).or_default() += entry.bytes;
-                }
-            }
-            group_bytes.push(bytes);
+            group_bytes.push(entries.fold(0u64, |bytes, entry| bytes.saturating_add(entry.bytes)));
         }
-        let weights = DType::ALL.into_iter().max_by_key(|dtype| by_type.get(dtype).copied().unwrap_or(0));
         let bytes_of = |group: usize| group_bytes.get(group).copied().unwrap_or(0);
         let (layer_bytes, head_bytes) = (layers.map(bytes_of).sum::<u64>(), bytes_of(last));
         Self {
-            weights: weights.unwrap_or(DType::F32),
+            weights: dir.weight_dtype(),
             parameters: config.num_parameters(),
             weight_bytes: layer_bytes
                 + head_bytes

@@ -32,6 +32,24 @@ fn a_quantised_file_runs_by_itself() {
     assert_eq!(info["memory"]["kv_dtype"], "F16");
     let table = succeeded(&["info", &file]);
     assert!(table.contains("Q8_0 (") && table.contains("F32 ("), "{table}");
+
+    // As in a Hub's cache, where files are links to what is named by its hash.
+    #[cfg(unix)]
+    {
+        let link = folder.path().join("storyteller-q8_0.gguf");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let info: Value = serde_json::from_str(&succeeded(&["info", &text(&link), "--json"])).unwrap();
+        assert_eq!(info["name"], "storyteller-q8_0");
+    }
+
+    // A tokenizer that is not known does not keep the rest from being told.
+    let mut bytes = fs::read(&file).unwrap();
+    let at = bytes.windows(5).position(|window| window == b"gpt-2").unwrap();
+    bytes[at + 4] = b'9';
+    fs::write(&file, bytes).unwrap();
+    let table = succeeded(&["info", &file]);
+    assert!(table.contains("gpt-9") && table.contains("cannot be run or served"), "{table}");
+    refused(&["run", &file, "--prompt", "x"], &["gpt-9", "Hugging Face directory"]);
 }
 
 #[test]
