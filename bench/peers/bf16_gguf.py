@@ -31,13 +31,25 @@ LAYER_NAMES = {
 }
 
 
+class NotConvertible(Exception):
+    """This model cannot be converted; the message says why."""
+
+
 def convert(source: Path, target: Path) -> None:
-    """Writes `target` from the directory `source`."""
+    """Writes `target` from the directory `source`. Whatever fails or interrupts it, no part of a file stays."""
+    partial = target.with_name(target.name + ".partial")
+    try:
+        write(source, partial)
+        partial.rename(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write(source: Path, target: Path) -> None:
     config = json.loads((source / "config.json").read_text())
     if config.get("model_type") not in ("llama", "mistral"):
-        raise SystemExit(f"{source} is a {config.get('model_type')}; only llama and mistral shapes are converted here")
-    partial = target.with_name(target.name + ".partial")
-    writer = gguf.GGUFWriter(partial, "llama", use_temp_file=False)
+        raise NotConvertible(f"{source} is a {config.get('model_type')}; only llama and mistral are converted here")
+    writer = gguf.GGUFWriter(target, "llama", use_temp_file=False)
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     head_size = config.get("head_dim") or hidden // heads
     writer.add_context_length(config["max_position_embeddings"])
@@ -55,7 +67,7 @@ def convert(source: Path, target: Path) -> None:
     writer.add_tokenizer_model("no_vocab")
     files = sorted(source.glob("*.safetensors"))
     if not files:
-        raise SystemExit(f"{source} holds no *.safetensors; make it with `strata synth`")
+        raise NotConvertible(f"{source} holds no *.safetensors; make it with `strata synth`")
     for file in files:
         # NumPy has no bf16, so the bits come through PyTorch.
         with safe_open(file, framework="pt") as tensors:
@@ -65,7 +77,6 @@ def convert(source: Path, target: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    partial.rename(target)
 
 
 def add(writer, name: str, tensor) -> None:
@@ -85,7 +96,7 @@ def gguf_name(name: str) -> str:
     layer, _, rest = name.removeprefix("model.layers.").partition(".")
     stem, _, suffix = rest.rpartition(".")
     if stem not in LAYER_NAMES:
-        raise SystemExit(f"{name}: not a tensor of a Llama; this model cannot be converted here")
+        raise NotConvertible(f"{name}: not a tensor of a Llama; this model cannot be converted here")
     return f"blk.{layer}.{LAYER_NAMES[stem]}.{suffix}"
 
 
@@ -94,7 +105,10 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="Hugging Face directory, for instance from `strata synth`")
     parser.add_argument("target", type=Path, help="GGUF file to write")
     options = parser.parse_args()
-    convert(options.source, options.target)
+    try:
+        convert(options.source, options.target)
+    except NotConvertible as problem:
+        sys.exit(str(problem))
     print(options.target)
 
 

@@ -21,13 +21,16 @@ class PeerFailed(Exception):
 
 
 class Peer:
-    """One engine with one model. `start` loads, `measure` measures, `close` ends."""
+    """One engine with one model. `start` loads, `measure` measures, `close` ends.
+
+    Whoever makes one must see to it that it is closed, also when `start` fails: a session of its own keeps the process
+    away from the terminal's Ctrl-C."""
 
     def __init__(self, engine: str, model: Path, log_folder: Path):
         self.engine, self.model = engine, model
         self.version = None
         self.process = None
-        self.log = log_folder / f"{engine}-{model.name}.log"
+        self.log = log_folder / f"{engine}.log"
         self.unread = b""
         # Shapes that it cannot measure.
         self.given_up = set()
@@ -35,6 +38,7 @@ class Peer:
     def start(self, threads: int, most_sequences: int, longest: int, patience: float) -> None:
         command = [sys.executable, str(HERE / "worker.py"), self.engine, str(self.model)]
         command += ["--threads", str(threads), "--most-sequences", str(most_sequences), "--longest", str(longest)]
+        command += ["--parent", str(os.getpid())]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=HERE,

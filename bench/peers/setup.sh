@@ -4,7 +4,7 @@
 #   bench/peers/setup.sh DIRECTORY [ENGINE...]
 #
 # ENGINE is any of llama.cpp, torch, vllm, openvino; without one, all. What cannot be installed is named at the end, and
-# run.py leaves it out of the table and says so. Needs Python 3.10 or newer; for llama.cpp also clang, cmake and OpenMP
+# run.py leaves it out of the table and says so. Needs Python 3.11 or newer; for llama.cpp also clang, cmake and OpenMP
 # (on Debian: apt-get install clang cmake libomp-dev), and for the best of vLLM and transformers tcmalloc
 # (libtcmalloc-minimal4).
 set -uo pipefail
@@ -13,6 +13,9 @@ LLAMA_CPP=0.3.36
 VLLM=0.32.0
 TORCH=2.13.0
 TRANSFORMERS='transformers>=5.16.1,<5.20'
+OPENVINO_GENAI=2026.4.1
+GGUF=0.19.0
+NUMPY=2.3.5
 
 if [ $# -lt 1 ] || [ "${1#-}" != "$1" ]; then
     sed -n '2,9s/^# \{0,1\}//p' "$0"
@@ -39,7 +42,7 @@ fi
 pip() { "$directory/bin/python" -m pip --disable-pip-version-check "$@"; }
 pip install --quiet --upgrade pip || exit 1
 # The scripts themselves.
-pip install --quiet gguf numpy packaging || exit 1
+pip install --quiet "gguf==$GGUF" "numpy==$NUMPY" packaging || exit 1
 
 install_llama_cpp() {
     # Built with gcc 12, its AMX code for quantised types dies with SIGILL.
@@ -48,7 +51,15 @@ install_llama_cpp() {
         return 1
     fi
     CC=clang CXX=clang++ CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --no-cache-dir --no-binary llama-cpp-python \
-        "llama-cpp-python==$LLAMA_CPP"
+        "llama-cpp-python==$LLAMA_CPP" || return 1
+    # Where cmake finds no OpenMP, it builds all the same, with slower threads of its own. What calls OpenMP names one
+    # of these functions, of LLVM's library or of GNU's.
+    if ! grep -q -r -e __kmpc_fork_call -e GOMP_parallel "$directory"/lib/python*/site-packages/llama_cpp/lib; then
+        echo "llama.cpp was built without OpenMP and is slower than it could be; install OpenMP for clang" \
+            "(apt-get install libomp-dev) and run this again after: $directory/bin/python -m pip uninstall" \
+            "llama-cpp-python" >&2
+        failed+=("OpenMP in llama.cpp")
+    fi
 }
 
 install_torch() {
@@ -86,7 +97,7 @@ PYTHON
 }
 
 install_openvino() {
-    pip install openvino-genai
+    pip install "openvino-genai==$OPENVINO_GENAI"
 }
 
 for engine in $engines; do

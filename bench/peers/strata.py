@@ -26,7 +26,7 @@ def measure(program: Path, model: Path, shapes, threads: int, repeat: int, log: 
         file.write(ended.stderr)
     if ended.returncode != 0:
         message = ended.stderr.strip().splitlines() or ["no message"]
-        raise StrataFailed(f"strata bench failed: {message[-1]}")
+        raise StrataFailed(f"{message[-1]}; see {log}")
     found = {"machine": []}
     for line in map(json.loads, ended.stdout.splitlines()):
         if line["name"].startswith("machine."):

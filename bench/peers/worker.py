@@ -5,9 +5,11 @@ Requests and answers are JSON objects, one a line, on stdin and on what was stdo
 prints goes to stderr. `run.py` starts it."""
 
 import argparse
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -19,6 +21,10 @@ ENGINES = {
 }
 
 
+# From <sys/prctl.h>.
+PR_SET_PDEATHSIG = 1
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=ENGINES)
@@ -26,7 +32,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--most-sequences", type=int, required=True)
     parser.add_argument("--longest", type=int, required=True)
+    parser.add_argument("--parent", type=int, help="end when this process does, which must have started this one")
     options = parser.parse_args()
+    if options.parent is not None:
+        end_with(options.parent)
     # Engines print what they like; the answers keep a channel of their own.
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -52,6 +61,17 @@ def main() -> None:
         request = json.loads(line)
         method = getattr(engine, request.pop("measure"))
         answer(lambda: {"seconds": method(**request)})
+
+
+def end_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent dies, however that happens: it may be stopped at that moment and
+    hold gigabytes, and could not see to it itself."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # It may have died before that.
+    if os.getppid() != parent:
+        sys.exit("the process that started this one has ended")
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ class LlamaCpp(Engine):
             raise Unsupported(f"cannot load {model.name}")
         self.vocabulary = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.threads = threads
-        # Shape to the setting of flash attention that was faster; setting and shape to its session.
+        # Shape to the setting of flash attention that was faster; setting and shape to its context.
         self.faster = {}
-        self.sessions = {}
+        self.contexts = {}
 
     def version(self) -> str:
         return f"llama-cpp-python {api.__version__}"
@@ -46,46 +46,46 @@ class LlamaCpp(Engine):
             self.faster[shape] = min(tried, key=tried.get)
             for flash in FLASH_ATTENTION:
                 if flash != self.faster[shape]:
-                    self.sessions.pop((flash, *shape)).close()
+                    self.contexts.pop((flash, *shape)).close()
         return measure(self.faster[shape], times)
 
     def _decode(self, flash: int, batch: int, context: int, steps: int) -> list[float]:
         if steps >= LONGEST_TURN:
             raise Unsupported(f"--steps must be below {LONGEST_TURN}")
-        session = self.sessions.get((flash, "decode", batch))
-        if session is None:
+        room = self.contexts.get((flash, "decode", batch))
+        if room is None:
             length, most = context + LONGEST_TURN, max(batch, context)
-            session = Session(self, flash, sequences=batch, length=length, most_tokens=most)
-            self.sessions[(flash, "decode", batch)] = session
+            room = Context(self, flash, sequences=batch, length=length, most_tokens=most)
+            self.contexts[(flash, "decode", batch)] = room
             for sequence in range(batch):
                 prompt = made_up_tokens(context, self.vocabulary, sequence)
-                session.compute([(token, i, sequence, False) for i, token in enumerate(prompt)])
+                room.compute([(token, i, sequence, False) for i, token in enumerate(prompt)])
         # What an earlier turn appended goes away, so that every turn begins at the same context.
         for sequence in range(batch):
-            session.forget(sequence, context)
+            room.forget(sequence, context)
         times = []
         for step in range(steps + 1):
             tokens = made_up_tokens(batch, self.vocabulary, step)
             rows = [(token, context + step, sequence, True) for sequence, token in enumerate(tokens)]
-            times.append(session.compute(rows))
+            times.append(room.compute(rows))
         return times[1:]
 
     def _prefill(self, flash: int, tokens: int, times: int) -> list[float]:
-        session = self.sessions.get((flash, "prefill", tokens))
-        if session is None:
-            session = Session(self, flash, sequences=1, length=tokens, most_tokens=tokens)
-            self.sessions[(flash, "prefill", tokens)] = session
+        room = self.contexts.get((flash, "prefill", tokens))
+        if room is None:
+            room = Context(self, flash, sequences=1, length=tokens, most_tokens=tokens)
+            self.contexts[(flash, "prefill", tokens)] = room
         prompt = made_up_tokens(tokens, self.vocabulary)
         rows = [(token, i, 0, i + 1 == tokens) for i, token in enumerate(prompt)]
         measured = []
         for _ in range(times + 1):
-            session.forget(0, 0)
-            measured.append(session.compute(rows))
+            room.forget(0, 0)
+            measured.append(room.compute(rows))
         return measured[1:]
 
 
-class Session:
-    """A context with room for some sequences, and a batch to fill."""
+class Context:
+    """The library's context with room for some sequences, and a batch to fill."""
 
     def __init__(self, engine: LlamaCpp, flash: int, sequences: int, length: int, most_tokens: int):
         settings = api.llama_context_default_params()
@@ -96,18 +96,18 @@ class Session:
         settings.n_threads = settings.n_threads_batch = engine.threads
         settings.flash_attn_type = flash
         settings.no_perf = True
-        self.context = api.llama_init_from_model(engine.model, settings)
-        if not self.context:
+        self.handle = api.llama_init_from_model(engine.model, settings)
+        if not self.handle:
             raise Unsupported(f"cannot make a context for {sequences} sequences of {length} tokens")
         self.batch = api.llama_batch_init(most_tokens, 0, 1)
 
     def close(self) -> None:
         api.llama_batch_free(self.batch)
-        api.llama_free(self.context)
+        api.llama_free(self.handle)
 
     def forget(self, sequence: int, first: int) -> None:
         """Drops a sequence's tokens from position `first` on."""
-        api.llama_memory_seq_rm(api.llama_get_memory(self.context), sequence, first, -1)
+        api.llama_memory_seq_rm(api.llama_get_memory(self.handle), sequence, first, -1)
 
     def compute(self, rows) -> float:
         """Seconds of one pass over rows of (token, position, sequence, whether logits are wanted)."""
@@ -121,8 +121,8 @@ class Session:
         outcome = []
 
         def work() -> None:
-            outcome.append(api.llama_decode(self.context, self.batch))
-            api.llama_synchronize(self.context)
+            outcome.append(api.llama_decode(self.handle, self.batch))
+            api.llama_synchronize(self.handle)
 
         elapsed = seconds(work)
         if outcome != [0]:

@@ -175,16 +175,21 @@ impl Bench {
 
     /// The computation of a prompt in chunks, with the logits of its last token.
     fn prefill(&mut self, tokens: usize, repeat: usize, work: Work) -> Result<Measured> {
-        let table: Vec<u32> = (0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect();
-        self.measure(repeat, work, |bench, _| {
-            let mut time = Duration::ZERO;
-            for start in (0..tokens).step_by(bench.chunk) {
-                let count = bench.chunk.min(tokens - start);
-                let logits = if start + count == tokens { LogitRows::Last } else { LogitRows::None };
-                time += bench.pass(std::slice::from_ref(&table), start, count, logits)?;
-            }
-            Ok(time)
-        })
+        let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
+        // One prompt to warm up.
+        self.prompt(&tables, tokens)?;
+        self.measure(repeat, work, |bench, _| bench.prompt(&tables, tokens))
+    }
+
+    /// One computation of a prompt: the time of all its chunks.
+    fn prompt(&mut self, tables: &[Vec<u32>], tokens: usize) -> Result<Duration> {
+        let mut time = Duration::ZERO;
+        for start in (0..tokens).step_by(self.chunk) {
+            let count = self.chunk.min(tokens - start);
+            let logits = if start + count == tokens { LogitRows::Last } else { LogitRows::None };
+            time += self.pass(tables, start, count, logits)?;
+        }
+        Ok(time)
     }
 
     /// Times `pass` again and again. The machine may be shared and wander, so its limits are measured anew beside every
@@ -229,8 +234,33 @@ impl Bench {
     }
 }
 
-/// The middle of `values`, of which there must be one or more.
+/// The middle of `values`, of which there must be one or more: of an even number, halfway between the two in the middle.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    let upper = values.len() / 2;
+    if values.len() % 2 == 1 { values[upper] } else { (values[upper - 1] + values[upper]) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::limits::{Bound, Limit};
+    use super::median;
+
+    #[test]
+    fn the_median_is_halfway_between_the_two_in_the_middle() {
+        assert_eq!(median(vec![3.0]), 3.0);
+        assert_eq!(median(vec![9.0, 1.0, 4.0]), 4.0);
+        assert_eq!(median(vec![4.0, 1.0]), 2.5);
+        assert_eq!(median(vec![8.0, 1.0, 100.0, 4.0]), 6.0);
+    }
+
+    #[test]
+    fn the_median_of_bounds_is_one_of_them() {
+        let bounds = |all: &[f64]| {
+            Bound::median(all.iter().map(|&seconds| Bound { seconds, limit: Limit::Memory }).collect()).seconds
+        };
+        assert_eq!(bounds(&[3.0]), 3.0);
+        assert_eq!(bounds(&[9.0, 1.0, 4.0]), 4.0);
+        assert_eq!(bounds(&[8.0, 1.0, 100.0, 4.0]), 4.0);
+    }
 }

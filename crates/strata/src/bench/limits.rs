@@ -29,6 +29,8 @@ pub struct MachineLimits {
 pub struct Summary {
     /// Bytes a second.
     pub read_bandwidth: f64,
+    /// What each read sweep walked through.
+    pub sweep: Bytes,
     /// Operations a second of each unit, first that of the model's products.
     pub peaks: Vec<(Unit, f64)>,
 }
@@ -58,15 +60,16 @@ impl Limit {
 }
 
 impl Bound {
-    /// The bound in the middle, of one or more.
+    /// The bound in the middle, of one or more; of an even number the lower of the two, as a bound has one cause.
     pub fn median(mut bounds: Vec<Self>) -> Self {
         bounds.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        bounds[bounds.len() / 2]
+        bounds.swap_remove((bounds.len() - 1) / 2)
     }
 }
 
 impl MachineLimits {
-    /// Takes `sweep` of memory, or what there is, and measures the units that the model does not use.
+    /// Takes `sweep` of memory, or half of what is left, and measures the units that the model does not use. Says so on
+    /// stderr if it takes less: what fits into the caches is read faster than memory.
     ///
     /// # Errors
     /// There is no memory for the sweep, or the machine lacks `unit`.
@@ -74,6 +77,13 @@ impl MachineLimits {
         // Beside the weights there may be room for less.
         let memory = HostMemory::read();
         let bytes = sweep.0.min(memory.usable().saturating_sub(memory.resident) / 2).max(SWEEP_MIN.0);
+        if bytes < sweep.0 {
+            tracing::warn!(
+                "the read sweep covers {}, not {sweep}, as there is no more memory beside the model; if the \
+                 caches hold that much, memory seems faster than it is: free some memory or choose a smaller model",
+                Bytes(bytes)
+            );
+        }
         let mut sweep = HostBuffer::new_zeroed(usize::try_from(bytes)?)?;
         // Untouched pages are all one page of zeroes, which the cache holds.
         sweep.as_mut_slice().fill(1);
@@ -105,6 +115,10 @@ impl MachineLimits {
     pub fn summary(&self) -> Summary {
         let mut peaks = vec![(self.unit, median(self.peaks.clone()))];
         peaks.extend(&self.others);
-        Summary { read_bandwidth: median(self.bandwidths.clone()), peaks }
+        Summary {
+            read_bandwidth: median(self.bandwidths.clone()),
+            sweep: Bytes(self.sweep.as_slice().len() as u64),
+            peaks,
+        }
     }
 }

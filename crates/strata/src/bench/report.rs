@@ -67,7 +67,7 @@ impl Report {
         };
         let mut lines = vec![json!({
             "name": "machine.read_bytes_per_s", "value": self.machine.read_bandwidth, "unit": "B/s",
-            "params": common(json!({})),
+            "params": common(json!({"sweep_bytes": self.machine.sweep.0})),
         })];
         for (unit, peak) in &self.machine.peaks {
             lines.push(json!({
@@ -117,7 +117,8 @@ impl Report {
             self.level.name()
         )?;
         writeln!(out, "\nThis machine")?;
-        writeln!(out, "  {:<22}{:>9.1} GB/s", "memory reads", self.machine.read_bandwidth / 1e9)?;
+        let (reads, sweep) = (self.machine.read_bandwidth / 1e9, self.machine.sweep);
+        writeln!(out, "  {:<22}{reads:>9.1} GB/s   over {sweep}", "memory reads")?;
         for (i, (unit, peak)) in self.machine.peaks.iter().enumerate() {
             let note = if i == 0 { "   <- this model's products" } else { "" };
             writeln!(out, "  {:<22}{:>9.1} G{}/s{note}", describe(*unit), peak / 1e9, operation(*unit))?;

@@ -40,7 +40,9 @@ fn every_shape_is_reported_beside_its_bound() {
         assert!((value / bound / share - 1.0).abs() < 1e-6, "{line}");
         assert!(["memory", "arithmetic"].contains(&line["limited_by"].as_str().unwrap()), "{line}");
     }
-    number(find("machine.read_bytes_per_s")[0], "value");
+    let reads = find("machine.read_bytes_per_s")[0];
+    number(reads, "value");
+    assert_eq!(reads["params"]["sweep_bytes"], 32 << 20);
     // The unit that multiplies the weights comes first, then the others of this machine.
     let units = find("machine.flops");
     assert!(units.iter().any(|line| line["params"]["arithmetic_unit"] == "f32-fma"));
@@ -98,9 +100,14 @@ fn people_get_a_table() {
         "--sweep",
         "32M",
     ]);
-    for part in
-        ["memory reads", "GB/s", "this model's products", "decode, 1 sequence", "decode, 2 sequences", "of bound"]
-    {
+    for part in [
+        "memory reads",
+        "GB/s   over 32.0 MiB",
+        "this model's products",
+        "decode, 1 sequence",
+        "decode, 2 sequences",
+        "of bound",
+    ] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
