@@ -219,16 +219,119 @@ pub(crate) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nomem, nostack)) };
 }
 
-/// Defines one kernel: a run of tile products as a single block of assembly.
-///
-/// - `$zero`, `$load`, `$store`: what is done with the sums at `rax` (first panel) and `rcx` (second), `rdx` apart
-/// - `$step`: one step of columns, from `r8` and `r9` (weights; rows in place are `r10` apart) and `r11` and `r12`
-///   (activations; the last group's pairs are `r13` apart, its steps `rcx`, and `r15` is 64)
-/// - `$ahead`: asks for what is at `rsi`, with each step
-/// - `$ahead_pair`: brings `rsi` to the rows of the next pair of groups
+/// What is done with the sums of a shape: those of the first tile of rows are at `rax`, of the second at `rcx`, rows `rdx`
+/// apart.
+macro_rules! zero {
+    (row_tile) => {
+        "tilezero tmm0"
+    };
+    (group) => {
+        concat!(zero!(row_tile), "\ntilezero tmm2")
+    };
+    (pair) => {
+        concat!(zero!(group), "\ntilezero tmm1\ntilezero tmm3")
+    };
+}
+
+macro_rules! load {
+    (row_tile) => {
+        "tileloadd tmm0, [rax + rdx*1]"
+    };
+    (group) => {
+        concat!(load!(row_tile), "\ntileloadd tmm2, [rcx + rdx*1]")
+    };
+    (pair) => {
+        concat!(load!(group), "\ntileloadd tmm1, [rax + rdx*1 + 64]\ntileloadd tmm3, [rcx + rdx*1 + 64]")
+    };
+}
+
+macro_rules! store {
+    (row_tile) => {
+        "tilestored [rax + rdx*1], tmm0"
+    };
+    (group) => {
+        concat!(store!(row_tile), "\ntilestored [rcx + rdx*1], tmm2")
+    };
+    (pair) => {
+        concat!(store!(group), "\ntilestored [rax + rdx*1 + 64], tmm1\ntilestored [rcx + rdx*1 + 64], tmm3")
+    };
+}
+
+/// One tile of weights at `$at`, to `$tile`: rows in place are `r10` apart, copied ones 64 bytes (`r15`). The next step's
+/// columns follow in the row, or in the next copied tile.
+macro_rules! weights {
+    (in_place $tile:literal $at:literal) => {
+        concat!("tileloadd ", $tile, ", [", $at, " + r10*1]\nadd ", $at, ", 64\n")
+    };
+    (copied $tile:literal $at:literal) => {
+        concat!("tileloadd ", $tile, ", [", $at, " + r15*1]\nadd ", $at, ", 1024\n")
+    };
+}
+
+/// One step of columns: weights from `r8` and `r9`, activations from `r11` and `r12`. Of one group or the last, pairs are
+/// `r13` apart and steps `rcx`; the first of two groups is whole.
+macro_rules! step {
+    (row_tile $weights:ident) => {
+        concat!(
+            weights!($weights "tmm4" "r8"),
+            "tileloadd tmm6, [r11 + r13*1]\n",
+            "tdpbf16ps tmm0, tmm4, tmm6\n",
+            "add r11, rcx"
+        )
+    };
+    (group $weights:ident) => {
+        concat!(step!(row_tile $weights), "\n", weights!($weights "tmm5" "r9"), "tdpbf16ps tmm2, tmm5, tmm6")
+    };
+    (pair $weights:ident) => {
+        concat!(
+            weights!($weights "tmm4" "r8"),
+            "tileloadd tmm6, [r11 + r15*1]\n",
+            "tdpbf16ps tmm0, tmm4, tmm6\n",
+            weights!($weights "tmm5" "r9"),
+            "tdpbf16ps tmm2, tmm5, tmm6\n",
+            "tileloadd tmm7, [r12 + r13*1]\n",
+            "tdpbf16ps tmm1, tmm4, tmm7\n",
+            "tdpbf16ps tmm3, tmm5, tmm7\n",
+            "add r11, 1024\n",
+            "add r12, rcx"
+        )
+    };
+}
+
+/// Asks for what is at `rsi`, with each step of columns: as much as a step of 32 rows takes, or a line of each of three rows
+/// that are `r10` apart.
+macro_rules! ahead {
+    (nothing) => {
+        ""
+    };
+    (what_follows) => {
+        concat!(
+            ".irp at, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, ",
+            "1024, 1088, 1152, 1216, 1280, 1344, 1408, 1472, 1536, 1600, 1664, 1728, 1792, 1856, 1920, 1984\n",
+            "prefetcht1 [rsi + \\at]\n",
+            ".endr\n",
+            "add rsi, 2048"
+        )
+    };
+    (three_rows) => {
+        "prefetcht1 [rsi]\nprefetcht1 [rsi + r10]\nprefetcht1 [rsi + r10*2]\nadd rsi, 64"
+    };
+}
+
+/// Brings `rsi` to the rows of the next pair of groups: back over the steps' columns, three rows on.
+macro_rules! ahead_pair {
+    (three_rows) => {
+        "mov rax, [rdi + {steps}]\nshl rax, 6\nsub rsi, rax\nlea rsi, [rsi + r10*2]\nadd rsi, r10"
+    };
+    ($other:ident) => {
+        ""
+    };
+}
+
+/// Defines one kernel: a run of tile products as a single block of assembly. It takes up to 16 rows by one group of tokens
+/// (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`); weights in place or copied.
 macro_rules! tile_kernel {
-    ($(#[$doc:meta])* $name:ident, zero [$($zero:literal),*], load [$($load:literal),*], step [$($step:literal),*],
-     store [$($store:literal),*], ahead [$($ahead:literal),*], ahead_pair [$($ahead_pair:literal),*]) => {
+    ($(#[$doc:meta])* $name:ident: $shape:ident, $weights:ident, $ahead:ident) => {
         $(#[$doc])*
         ///
         /// # Safety
@@ -257,10 +360,10 @@ macro_rules! tile_kernel {
                     "add rcx, rax",
                     "cmp qword ptr [rdi + {accumulate}], 0",
                     "jne 3f",
-                    $($zero,)*
+                    zero!($shape),
                     "jmp 4f",
                     "3:",
-                    $($load,)*
+                    load!($shape),
                     "4:",
                     "mov rax, [rdi + {tail}]",
                     "mov rcx, [rdi + {b_step}]",
@@ -268,9 +371,8 @@ macro_rules! tile_kernel {
                     "jz 6f",
                     // One step of columns after the other.
                     "5:",
-                    $($step,)*
-                    $($ahead,)*
-                    "add r12, rcx",
+                    step!($shape $weights),
+                    ahead!($ahead),
                     "dec r14",
                     "jnz 5b",
                     // The step that is not whole, from its copy.
@@ -288,8 +390,8 @@ macro_rules! tile_kernel {
                     "mov rcx, rdx",
                     "shl rcx, 4",
                     "add rcx, rax",
-                    $($store,)*
-                    $($ahead_pair,)*
+                    store!($shape),
+                    ahead_pair!($ahead),
                     "dec qword ptr [rdi + {pairs}]",
                     "jz 8f",
                     "mov rax, [rdi + {pair_bytes}]",
@@ -326,171 +428,30 @@ macro_rules! tile_kernel {
 
 tile_kernel! {
     /// 32 rows of weights in place by one group of tokens, asking for the 32 rows that follow.
-    stream_panel,
-    zero ["tilezero tmm0", "tilezero tmm2"],
-    load ["tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm2, [rcx + rdx*1]"],
-    step [
-        "tileloadd tmm4, [r8 + r10*1]",
-        "tileloadd tmm6, [r11 + r13*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm5, [r9 + r10*1]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "add r11, rcx",
-        "add r8, 64",
-        "add r9, 64"
-    ],
-    store ["tilestored [rax + rdx*1], tmm0", "tilestored [rcx + rdx*1], tmm2"],
-    ahead [
-        "prefetcht1 [rsi]", "prefetcht1 [rsi + 64]", "prefetcht1 [rsi + 128]", "prefetcht1 [rsi + 192]",
-        "prefetcht1 [rsi + 256]", "prefetcht1 [rsi + 320]", "prefetcht1 [rsi + 384]", "prefetcht1 [rsi + 448]",
-        "prefetcht1 [rsi + 512]", "prefetcht1 [rsi + 576]", "prefetcht1 [rsi + 640]", "prefetcht1 [rsi + 704]",
-        "prefetcht1 [rsi + 768]", "prefetcht1 [rsi + 832]", "prefetcht1 [rsi + 896]", "prefetcht1 [rsi + 960]",
-        "prefetcht1 [rsi + 1024]", "prefetcht1 [rsi + 1088]", "prefetcht1 [rsi + 1152]", "prefetcht1 [rsi + 1216]",
-        "prefetcht1 [rsi + 1280]", "prefetcht1 [rsi + 1344]", "prefetcht1 [rsi + 1408]", "prefetcht1 [rsi + 1472]",
-        "prefetcht1 [rsi + 1536]", "prefetcht1 [rsi + 1600]", "prefetcht1 [rsi + 1664]", "prefetcht1 [rsi + 1728]",
-        "prefetcht1 [rsi + 1792]", "prefetcht1 [rsi + 1856]", "prefetcht1 [rsi + 1920]", "prefetcht1 [rsi + 1984]",
-        "add rsi, 2048"
-    ],
-    ahead_pair []
+    stream_panel: group, in_place, what_follows
 }
 
 tile_kernel! {
     /// 32 rows of weights in place by pairs of groups of tokens, asking for the rows that follow.
-    stream_panel_pair,
-    zero ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"],
-    load [
-        "tileloadd tmm0, [rax + rdx*1]",
-        "tileloadd tmm1, [rax + rdx*1 + 64]",
-        "tileloadd tmm2, [rcx + rdx*1]",
-        "tileloadd tmm3, [rcx + rdx*1 + 64]"
-    ],
-    step [
-        "tileloadd tmm4, [r8 + r10*1]",
-        "tileloadd tmm6, [r11 + r15*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm5, [r9 + r10*1]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tileloadd tmm7, [r12 + r13*1]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-        "add r11, 1024",
-        "add r8, 64",
-        "add r9, 64"
-    ],
-    store [
-        "tilestored [rax + rdx*1], tmm0",
-        "tilestored [rax + rdx*1 + 64], tmm1",
-        "tilestored [rcx + rdx*1], tmm2",
-        "tilestored [rcx + rdx*1 + 64], tmm3"
-    ],
-    ahead [
-        "prefetcht1 [rsi]", "prefetcht1 [rsi + 64]", "prefetcht1 [rsi + 128]", "prefetcht1 [rsi + 192]",
-        "prefetcht1 [rsi + 256]", "prefetcht1 [rsi + 320]", "prefetcht1 [rsi + 384]", "prefetcht1 [rsi + 448]",
-        "prefetcht1 [rsi + 512]", "prefetcht1 [rsi + 576]", "prefetcht1 [rsi + 640]", "prefetcht1 [rsi + 704]",
-        "prefetcht1 [rsi + 768]", "prefetcht1 [rsi + 832]", "prefetcht1 [rsi + 896]", "prefetcht1 [rsi + 960]",
-        "prefetcht1 [rsi + 1024]", "prefetcht1 [rsi + 1088]", "prefetcht1 [rsi + 1152]", "prefetcht1 [rsi + 1216]",
-        "prefetcht1 [rsi + 1280]", "prefetcht1 [rsi + 1344]", "prefetcht1 [rsi + 1408]", "prefetcht1 [rsi + 1472]",
-        "prefetcht1 [rsi + 1536]", "prefetcht1 [rsi + 1600]", "prefetcht1 [rsi + 1664]", "prefetcht1 [rsi + 1728]",
-        "prefetcht1 [rsi + 1792]", "prefetcht1 [rsi + 1856]", "prefetcht1 [rsi + 1920]", "prefetcht1 [rsi + 1984]",
-        "add rsi, 2048"
-    ],
-    ahead_pair []
-}
-
-tile_kernel! {
-    /// 32 rows of copied weights by pairs of groups of tokens, asking for three of the rows ahead with each pair.
-    sweep_pairs,
-    zero ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"],
-    load [
-        "tileloadd tmm0, [rax + rdx*1]",
-        "tileloadd tmm1, [rax + rdx*1 + 64]",
-        "tileloadd tmm2, [rcx + rdx*1]",
-        "tileloadd tmm3, [rcx + rdx*1 + 64]"
-    ],
-    step [
-        "tileloadd tmm4, [r8 + r15*1]",
-        "tileloadd tmm6, [r11 + r15*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm5, [r9 + r15*1]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tileloadd tmm7, [r12 + r13*1]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-        "add r11, 1024",
-        "add r8, 1024",
-        "add r9, 1024"
-    ],
-    store [
-        "tilestored [rax + rdx*1], tmm0",
-        "tilestored [rax + rdx*1 + 64], tmm1",
-        "tilestored [rcx + rdx*1], tmm2",
-        "tilestored [rcx + rdx*1 + 64], tmm3"
-    ],
-    ahead [
-        "prefetcht1 [rsi]",
-        "prefetcht1 [rsi + r10]",
-        "prefetcht1 [rsi + r10*2]",
-        "add rsi, 64"
-    ],
-    ahead_pair [
-        "mov rax, [rdi + {steps}]",
-        "shl rax, 6",
-        "sub rsi, rax",
-        "lea rsi, [rsi + r10*2]",
-        "add rsi, r10"
-    ]
-}
-
-tile_kernel! {
-    /// 32 rows of copied weights by one group of tokens.
-    sweep_group,
-    zero ["tilezero tmm0", "tilezero tmm2"],
-    load ["tileloadd tmm0, [rax + rdx*1]", "tileloadd tmm2, [rcx + rdx*1]"],
-    step [
-        "tileloadd tmm4, [r8 + r15*1]",
-        "tileloadd tmm6, [r11 + r13*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm5, [r9 + r15*1]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "add r11, rcx",
-        "add r8, 1024",
-        "add r9, 1024"
-    ],
-    store ["tilestored [rax + rdx*1], tmm0", "tilestored [rcx + rdx*1], tmm2"],
-    ahead [],
-    ahead_pair []
+    stream_panel_pair: pair, in_place, what_follows
 }
 
 tile_kernel! {
     /// Up to 16 rows of weights in place by one group of tokens.
-    stream_row_tile,
-    zero ["tilezero tmm0"],
-    load ["tileloadd tmm0, [rax + rdx*1]"],
-    step [
-        "tileloadd tmm4, [r8 + r10*1]",
-        "tileloadd tmm6, [r11 + r13*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "add r11, rcx",
-        "add r8, 64"
-    ],
-    store ["tilestored [rax + rdx*1], tmm0"],
-    ahead [],
-    ahead_pair []
+    stream_row_tile: row_tile, in_place, nothing
+}
+
+tile_kernel! {
+    /// 32 rows of copied weights by pairs of groups of tokens, asking for three of the rows ahead with each pair.
+    sweep_pairs: pair, copied, three_rows
+}
+
+tile_kernel! {
+    /// 32 rows of copied weights by one group of tokens.
+    sweep_group: group, copied, nothing
 }
 
 tile_kernel! {
     /// Up to 16 rows of copied weights by one group of tokens.
-    sweep_row_tile,
-    zero ["tilezero tmm0"],
-    load ["tileloadd tmm0, [rax + rdx*1]"],
-    step [
-        "tileloadd tmm4, [r8 + r15*1]",
-        "tileloadd tmm6, [r11 + r13*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "add r11, rcx",
-        "add r8, 1024"
-    ],
-    store ["tilestored [rax + rdx*1], tmm0"],
-    ahead [],
-    ahead_pair []
+    sweep_row_tile: row_tile, copied, nothing
 }

@@ -57,25 +57,10 @@ pub fn write_model(
         writer.append(&header(&tensors[shard.clone()]))?;
         for index in shard.clone() {
             let tensor = &tensors[index];
-            // `cut_into_shards` has computed every size.
-            let declared = tensor.bytes().unwrap_or(0);
-            let mut produced = 0u64;
-            produce(index, &mut |bytes| {
-                produced += bytes.len() as u64;
-                if produced > declared {
-                    return Err(WeightError::WrongAmount { tensor: tensor.name.clone(), declared, produced });
-                }
-                Ok(writer.append(bytes)?)
-            })?;
-            if produced != declared {
-                return Err(WeightError::WrongAmount { tensor: tensor.name.clone(), declared, produced });
-            }
+            append_tensor(&mut writer, tensor, index, produce)?;
             weight_map.insert(tensor.name.clone(), Value::String(name.clone()));
         }
-        writer.commit()?;
-        // What was just written is not what will be read next; it must not push other things out of memory.
-        let written = ExactFile::open(&path)?;
-        written.drop_cache(0..written.len());
+        finish(writer, &path)?;
         paths.push(path);
     }
     if shards.len() > 1 {
@@ -91,6 +76,36 @@ pub fn write_model(
 
 /// Takes the next bytes of the tensor that is being produced.
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<(), WeightError> + 'a;
+
+/// Appends what `produce` hands over for `tensors[index]`, which must be as much as the tensor has. Sizes have been computed
+/// before.
+pub(crate) fn append_tensor(
+    writer: &mut AtomicWriter,
+    tensor: &TensorMeta,
+    index: usize,
+    produce: &mut dyn FnMut(usize, &mut Sink<'_>) -> Result<(), WeightError>,
+) -> Result<(), WeightError> {
+    let declared = tensor.bytes().unwrap_or(0);
+    let wrong = |produced| WeightError::WrongAmount { tensor: tensor.name.clone(), declared, produced };
+    let mut produced = 0u64;
+    produce(index, &mut |bytes| {
+        produced += bytes.len() as u64;
+        if produced > declared {
+            return Err(wrong(produced));
+        }
+        Ok(writer.append(bytes)?)
+    })?;
+    if produced == declared { Ok(()) } else { Err(wrong(produced)) }
+}
+
+/// Makes the file appear. What was just written is not what will be read next, so it must not push other things out of
+/// memory.
+pub(crate) fn finish(writer: AtomicWriter, path: &Path) -> Result<(), WeightError> {
+    writer.commit()?;
+    let written = ExactFile::open(path)?;
+    written.drop_cache(0..written.len());
+    Ok(())
+}
 
 /// Index ranges of the tensors of each shard, and the bytes of all.
 fn cut_into_shards(

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use strata_io::{AtomicWriter, ExactFile, RandomAccessFile};
+use strata_io::AtomicWriter;
 
 use super::metadata::{Metadata, MetadataValue};
 use super::reader::{ARRAY, BOOL, TEXT};
 use super::{ALIGNMENT_DEFAULT, ALIGNMENT_KEY, MAGIC, VERSION, gguf_name, types};
 use crate::error::WeightError;
-use crate::writer::{Sink, TensorMeta};
+use crate::writer::{Sink, TensorMeta, append_tensor, finish};
 
 /// Writes one GGUF file of `metadata` and `tensors`, in order, which are called by their Hugging Face names (translated
 /// here) or by names that are GGUF's own. `produce(index, sink)` hands the bytes of `tensors[index]` to the sink, in
@@ -56,27 +56,12 @@ pub fn write_gguf(
     let mut writer = AtomicWriter::create(path)?;
     writer.append(&header)?;
     for (index, tensor) in tensors.iter().enumerate() {
-        // The list above has computed every size.
+        append_tensor(&mut writer, tensor, index, produce)?;
         let declared = tensor.bytes().unwrap_or(0);
-        let mut produced = 0u64;
-        produce(index, &mut |bytes| {
-            produced += bytes.len() as u64;
-            if produced > declared {
-                return Err(WeightError::WrongAmount { tensor: tensor.name.clone(), declared, produced });
-            }
-            Ok(writer.append(bytes)?)
-        })?;
-        if produced != declared {
-            return Err(WeightError::WrongAmount { tensor: tensor.name.clone(), declared, produced });
-        }
         let padding = declared.next_multiple_of(alignment) - declared;
         writer.append(&[0; ALIGNMENT_DEFAULT as usize][..padding as usize])?;
     }
-    writer.commit()?;
-    // What was just written is not what will be read next; it must not push other things out of memory.
-    let written = ExactFile::open(path)?;
-    written.drop_cache(0..written.len());
-    Ok(())
+    finish(writer, path)
 }
 
 fn write_text(text: &str, out: &mut Vec<u8>) {
