@@ -1,9 +1,13 @@
 //! Products of bf16 weights with activations rounded to bf16, by AMX tiles.
 //!
-//! Weights are the first operand, 16 rows of 32 columns in place; activations the second, re-laid once per operation as
-//! pairs of `k`; so one token and sixteen take the same instructions, and a single token still reads weights several
-//! times faster than DRAM gives them. Each output is one chain over pairs of `k` in ascending order, kept in a tile or,
-//! between cache blocks, in f32 memory: neither the number of tokens nor the blocking changes a bit.
+//! Weights are the first operand, 16 rows of 32 columns as the files have them; activations the second, re-laid once per
+//! operation as pairs of `k`; so one token and sixteen take the same instructions, and a single token still reads weights
+//! several times faster than DRAM gives them. Few tokens stream weights in place; for many, a block of a panel's columns is
+//! copied together first, since rows a power of two apart would share a few sets of the cache.
+//!
+//! Each output is one chain over steps of 32 columns in ascending order (within a step, the instruction sums even and odd
+//! columns apart), kept in a tile or, between blocks of columns, in f32 memory: neither the number of tokens nor the
+//! blocking changes a bit.
 //!
 //! ```text
 //! weights [16 rows][32 k]      *  activations [16 pairs of k][16 tokens][2]  ->  sums [16 rows][16 tokens]

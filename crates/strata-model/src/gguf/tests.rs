@@ -111,7 +111,7 @@ fn tensors_that_nobody_asks_for_are_refused() {
     let check = |other: &str| {
         let catalog = catalog(&shape("llama"), &[EMBEDDING, (other, &[8])]);
         let gguf = GgufModel::of(&catalog).unwrap();
-        // One row of factors for each pair is not what this is about.
+        // As many layers as the names below speak of.
         let config = ModelConfig { num_layers: 4, ..gguf.config().unwrap() };
         gguf.check_tensors(&crate::groups::group_specs(&config)).map_err(|error| error.to_string())
     };
@@ -355,7 +355,7 @@ fn vocabularies_without_bounds_are_refused_before_they_become_objects() {
     let mut metadata = vocabulary("gpt-2");
     metadata.set("tokenizer.ggml.merges", many(4_000_001));
     refused(&metadata, &["4000001 merges", "4000000"]);
-    // Little as a list, but much as objects: a million merges of three bytes each.
+    // Short enough as texts, but too long as the JSON that they become, where each of these bytes is escaped.
     let mut metadata = vocabulary("gpt-2");
     let letters = "\u{1}\u{1}\u{1}\u{1} \u{1}\u{1}\u{1}\u{1}";
     metadata.set("tokenizer.ggml.merges", (0..1_400_000).map(|_| letters).collect::<Texts>());
