@@ -13,6 +13,7 @@ mod pairs;
 mod resident;
 mod safetensors;
 mod source;
+pub mod window;
 mod writer;
 
 pub use catalog::{Catalog, CatalogEntry};
