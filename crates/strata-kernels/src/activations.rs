@@ -37,6 +37,8 @@ pub struct Activations<'a> {
     cols: usize,
     /// The prepared form, then one work area a thread.
     scratch: &'a mut [f32],
+    /// What the scratch holds by now.
+    prepared: Option<(Level, Form)>,
 }
 
 /// What a thread's share of a product reads.
@@ -63,7 +65,7 @@ impl<'a> Activations<'a> {
     /// If `x` is not whole rows.
     pub fn new(x: &'a [f32], cols: usize, scratch: &'a mut [f32]) -> Self {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
-        Self { x, cols, scratch }
+        Self { x, cols, scratch, prepared: None }
     }
 
     /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
@@ -77,23 +79,31 @@ impl<'a> Activations<'a> {
         self.x.len() / self.cols
     }
 
-    /// Brings the activations into `form`, and cuts off the threads' work areas.
+    /// Brings the activations into `form`, if they are not yet in it, and cuts off the threads' work areas.
     pub(crate) fn prepare(&mut self, pool: &Pool, level: Level, form: Form) -> (Prepared<'_>, Share<'_, f32>) {
         let (x, cols, tokens) = (self.x, self.cols, self.tokens());
         let (packed, work) = self.scratch.split_at_mut(packed_len(tokens, cols));
+        let wanted = self.prepared.replace((level, form)) != Some((level, form));
         let packed = match form {
             Form::Plain => Packed::Plain(x),
             Form::Bf16 => {
                 let packed = bytemuck::cast_slice_mut(packed);
-                bf16::pack(pool, level, x, cols, packed);
+                if wanted {
+                    bf16::pack(pool, level, x, cols, packed);
+                }
                 Packed::Bf16(packed)
             }
             Form::Tiles => {
                 let packed = bytemuck::cast_slice_mut(packed);
-                tiles::pack(pool, level, x, cols, packed);
+                if wanted {
+                    tiles::pack(pool, level, x, cols, packed);
+                }
                 Packed::Tiles(packed)
             }
-            Form::Bytes => Packed::Bytes(quantized::prepare(pool, level, x, cols, bytemuck::cast_slice_mut(packed))),
+            Form::Bytes => {
+                let packed = bytemuck::cast_slice_mut(packed);
+                Packed::Bytes(quantized::prepare(pool, level, x, cols, packed, wanted))
+            }
         };
         (Prepared { tokens, cols, packed }, Share::new(work))
     }

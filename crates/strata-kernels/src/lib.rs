@@ -34,7 +34,7 @@ pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, gated_activation, gather_rows, scale};
 pub use kv::{KvDType, KvLayout};
 pub use level::{LEVEL_VARIABLE, Level};
-pub use matmul::{Product, matmul, matmul_gated};
+pub use matmul::{Columns, Product, matmul, matmul_gated};
 pub use matrix::Matrix;
 pub use norm::{add_and_norm, rms_norm, rms_norm_heads};
 pub use pool::Pool;

@@ -5,19 +5,23 @@
 //! many threads share the rows.
 
 pub(crate) mod bf16;
+mod columns;
 pub(crate) mod tiles;
 mod vector;
 
 use std::ops::Range;
 
 use crate::activations::{Activations, Form, Packed, Prepared};
-use crate::elementwise::{Activation, gate_piece, gated_activation};
+use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
 use crate::{Level, Matrix, quantized};
 
-/// Products of one sweep; a layer has at most three of the same input.
-const PRODUCTS_MAX: usize = 4;
+pub use columns::Columns;
+pub(crate) use columns::Output;
+
+/// Products of one sweep; more are computed in several.
+const PRODUCTS_MAX: usize = 16;
 
 /// Rows that are never divided among threads: what the largest tile takes at a time.
 const ROW_GRANULE: usize = 32;
@@ -34,14 +38,14 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Outputs that a gate is applied to at a time, while they are still in the cache.
 const GATED_ROWS: usize = 128;
 
-/// One product of a set of activations.
+/// One product of a set of activations, with a whole matrix or with a band of its rows.
 pub struct Product<'a> {
     /// `[rows, cols]`
     pub weights: Matrix<'a>,
     /// One row of `rows`, of a plain type.
     pub bias: Option<Matrix<'a>>,
     /// `[tokens, rows]`
-    pub out: &'a mut [f32],
+    pub out: Columns<'a>,
 }
 
 /// Computes several products of the same activations, in one sweep of the threads over the rows of all.
@@ -60,7 +64,7 @@ pub fn matmul(pool: &Pool, level: Level, x: &mut Activations<'_>, products: &mut
             (chunks, rows) = (next.end_chunk, rows + next.weights.rows());
             *sweep = Some(next);
         }
-        pool.deal(chunks, cost(rows, &x), |thread, chunk| {
+        pool.deal(chunks, cost(rows * x.tokens, x.cols), |thread, chunk| {
             let sweep = sweeps.iter().flatten().find(|sweep| chunk < sweep.end_chunk);
             let sweep = sweep.expect("chunks are numbered through all sweeps");
             // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
@@ -82,19 +86,24 @@ pub fn matmul_gated(
     up: Product<'_>,
 ) {
     assert_eq!(gate.weights.rows(), up.weights.rows());
+    let (rows, tokens) = (gate.weights.rows(), x.tokens());
     let form = form_of(level, &gate);
     if form != form_of(level, &up) {
         let mut both = [gate, up];
         matmul(pool, level, x, &mut both);
-        let [gate, up] = both;
-        return gated_activation(pool, level, activation, gate.out, up.out);
+        let [gate, up] = both.map(|mut product| product.out.output());
+        return pool.split(rows, GATED_ROWS, cost(tokens, 1), |share| {
+            // SAFETY: shares of rows are disjoint.
+            (0..tokens).for_each(|token| unsafe {
+                gate_piece(level, activation, gate.at(token, share.start), up.at(token, share.start), share.len());
+            });
+        });
     }
     let (x, work) = x.prepare(pool, level, form);
-    let rows = gate.weights.rows();
     let [gate, up] = [gate, up].map(|mut product| Sweep::new(&mut product, &x, pool.threads(), 0));
     // Of both matrices, chunks have the rows that the larger one's bytes ask for.
     let chunk_rows = gate.chunk_rows.min(up.chunk_rows);
-    pool.deal(rows.div_ceil(chunk_rows), cost(2 * rows, &x), |thread, chunk| {
+    pool.deal(rows.div_ceil(chunk_rows), cost(2 * rows * tokens, x.cols), |thread, chunk| {
         let end = ((chunk + 1) * chunk_rows).min(rows);
         for first in (chunk * chunk_rows..end).step_by(GATED_ROWS) {
             let rows_here = first..(first + GATED_ROWS).min(end);
@@ -102,9 +111,8 @@ pub fn matmul_gated(
             unsafe {
                 gate.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
                 up.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
-                for token in 0..x.tokens {
-                    let at = token * rows + first;
-                    let (gate, up) = (gate.out.0.add(at), up.out.0.add(at));
+                for token in 0..tokens {
+                    let (gate, up) = (gate.out.at(token, first), up.out.at(token, first));
                     gate_piece(level, activation, gate, up, rows_here.len());
                 }
             }
@@ -116,19 +124,10 @@ fn form_of(level: Level, product: &Product<'_>) -> Form {
     Form::of(level, product.weights.dtype())
 }
 
-/// Multiply-adds of so many rows.
-fn cost(rows: usize, x: &Prepared<'_>) -> usize {
-    rows.saturating_mul(x.cols).saturating_mul(x.tokens)
+/// Multiply-adds of so many results, each a sum over `cols`.
+fn cost(results: usize, cols: usize) -> usize {
+    results.saturating_mul(cols)
 }
-
-/// Where a product's results go. Threads write disjoint columns, those of their own rows.
-#[derive(Clone, Copy)]
-pub(crate) struct Output(pub *mut f32);
-
-// SAFETY: threads write disjoint elements, as `Sweep::rows` asks of its callers.
-unsafe impl Send for Output {}
-// SAFETY: as above.
-unsafe impl Sync for Output {}
 
 /// One product, cut into chunks of rows.
 #[derive(Clone, Copy)]
@@ -147,7 +146,7 @@ impl<'a> Sweep<'a> {
         let weights = product.weights;
         let rows = weights.rows();
         assert!(rows > 0 && weights.cols() == x.cols);
-        assert_eq!(Some(product.out.len()), x.tokens.checked_mul(rows));
+        assert!((product.out.tokens(), product.out.columns()) == (x.tokens, rows));
         if let Some(bias) = product.bias {
             assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
         }
@@ -156,7 +155,7 @@ impl<'a> Sweep<'a> {
         let fair = rows.div_ceil(threads);
         let chunk_rows = wished.min(fair).max(1).next_multiple_of(ROW_GRANULE);
         let end_chunk = first_chunk + rows.div_ceil(chunk_rows);
-        let out = Output(product.out.as_mut_ptr());
+        let out = product.out.output();
         Self { weights, bias: product.bias, out, chunk_rows, first_chunk, end_chunk }
     }
 
@@ -180,10 +179,10 @@ impl<'a> Sweep<'a> {
                 Packed::Tiles(numbers) => {
                     tiles::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out, work);
                 }
-                Packed::Bytes(numbers) => quantized::rows(numbers, self.weights, rows.clone(), self.out.0),
+                Packed::Bytes(numbers) => quantized::rows(numbers, self.weights, rows.clone(), self.out),
             }
             if let Some(bias) = self.bias {
-                add_bias(bias, self.out, x.tokens, self.weights.rows(), rows);
+                add_bias(bias, self.out, x.tokens, rows);
             }
         }
     }
@@ -191,18 +190,16 @@ impl<'a> Sweep<'a> {
 
 /// # Safety
 /// No other thread touches these columns of the output meanwhile.
-unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, rows: usize, share: Range<usize>) {
+unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<usize>) {
     // A piece at a time, widened on the stack: this runs in every pass and must not allocate.
     let mut piece = [0.0f32; 64];
     for first in share.clone().step_by(piece.len()) {
         let count = piece.len().min(share.end - first);
-        let size = bias.dtype().block_bytes();
-        let part = Matrix::new(bias.dtype(), 1, count, &bias.bytes()[first * size..(first + count) * size]);
-        part.widen_row(0, &mut piece[..count]);
+        bias.columns(first..first + count).widen_row(0, &mut piece[..count]);
         for token in 0..tokens {
             for (i, value) in piece[..count].iter().enumerate() {
                 // SAFETY: `first + i` is in the caller's share of rows, `token` below `tokens`.
-                unsafe { *out.0.add(token * rows + first + i) += value };
+                unsafe { *out.at(token, first + i) += value };
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Weights as files have them: row-major bytes of any alignment, read in place.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use crate::DType;
@@ -48,6 +50,16 @@ impl<'a> Matrix<'a> {
     /// The elements' bytes, row-major.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
+    }
+
+    /// Some columns of a vector of a plain type.
+    ///
+    /// # Panics
+    /// If it has more than one row, is quantised, or has no such columns.
+    pub fn columns(&self, columns: Range<usize>) -> Self {
+        assert!(self.rows == 1 && self.dtype.is_plain());
+        let size = self.dtype.block_bytes();
+        Self::new(self.dtype, 1, columns.len(), &self.bytes[columns.start * size..columns.end * size])
     }
 
     /// Row `row`, widened to f32 into `out` `[cols]`.

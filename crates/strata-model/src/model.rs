@@ -2,7 +2,7 @@
 
 use strata_device::{Arena, ArenaFull, CpuDevice, Frame, KvPool};
 use strata_kernels::{
-    Activations, AttentionLayer, AttentionSequence, KvDType, KvLayout, Level, Matrix, Pool, Product, Rotation,
+    Activations, AttentionLayer, AttentionSequence, Columns, KvDType, KvLayout, Level, Matrix, Pool, Product, Rotation,
     add_and_norm, add_scaled, attention, attention_scratch, gather_rows, matmul, matmul_gated, rms_norm,
     rms_norm_heads, rotate_and_store, scale,
 };
@@ -359,7 +359,8 @@ impl Pass<'_> {
             scale(last_hidden, 1.0 / config.logits_divisor);
             let logits = &mut logits[..wanted.len() * config.vocab_size];
             let mut x = Activations::new(last_hidden, config.hidden_size, s.product);
-            matmul(self.pool, self.level, &mut x, &mut [Product { weights: head, bias: None, out: logits }]);
+            let out = Columns::new(logits, config.vocab_size);
+            matmul(self.pool, self.level, &mut x, &mut [Product { weights: head, bias: None, out }]);
             for (&(row, _), logits) in wanted.iter().zip(logits.chunks_exact_mut(config.vocab_size)) {
                 sink(row, logits);
             }
@@ -398,7 +399,9 @@ impl<'a> Tensors<'a> {
     where
         'a: 'o,
     {
-        Product { weights: self.matrix(), bias: has_bias.then(|| self.matrix()), out }
+        let weights = self.matrix();
+        let out = Columns::new(out, weights.rows());
+        Product { weights, bias: has_bias.then(|| self.matrix()), out }
     }
 
     /// The next tensor; a vector is a matrix of one row.

@@ -1,6 +1,6 @@
 //! Products of each type of weights, with one token and with many.
 
-use strata_kernels::{Activations, DType, Matrix, Product, matmul};
+use strata_kernels::{Activations, Columns, DType, Matrix, Product, matmul};
 
 use crate::{Entry, Kernel, bytes, entry, numbers};
 
@@ -21,6 +21,11 @@ fn product(dtype: DType, tokens: usize) -> Kernel {
     Box::new(move |pool, level| {
         let weights = Matrix::new(dtype, ROWS, COLS, &weights);
         let mut activations = Activations::new(&x, COLS, &mut scratch);
-        matmul(pool, level, &mut activations, &mut [Product { weights, bias: None, out: &mut out }]);
+        matmul(
+            pool,
+            level,
+            &mut activations,
+            &mut [Product { weights, bias: None, out: Columns::new(&mut out, weights.rows()) }],
+        );
     })
 }

@@ -40,7 +40,7 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
 /// Rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared.
 ///
 /// # Safety
-/// `out` is `[tokens, w.rows()]`, and no other thread touches these columns of it.
+/// `out` has all tokens and rows, and no other thread touches these columns of it.
 pub(super) unsafe fn rows(level: Level, x: &[u16], tokens: usize, w: Matrix<'_>, rows: Range<usize>, out: Output) {
     let cols = w.cols();
     assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * cols);
@@ -54,7 +54,6 @@ pub(super) unsafe fn rows(level: Level, x: &[u16], tokens: usize, w: Matrix<'_>,
             w: w.bytes().as_ptr().cast::<u16>(),
             out,
             tokens,
-            rows: w.rows(),
             cols,
         };
         // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.

@@ -134,7 +134,7 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
 /// Rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared; `work` has [`work_len`].
 ///
 /// # Safety
-/// `out` is `[tokens, w.rows()]`, and no other thread touches these columns of it.
+/// `out` has all tokens and rows, and no other thread touches these columns of it.
 pub(super) unsafe fn rows(
     level: Level,
     x: &[u16],
@@ -394,23 +394,22 @@ mod x86 {
         /// # Safety
         /// As for [`super::rows`].
         unsafe fn write(&self, rows: Range<usize>, sums: &[f32]) {
-            let (width, all_rows) = (self.width(), self.w.rows());
+            let (width, stride) = (self.width(), self.out.stride);
             for row in (0..rows.len()).step_by(GROUP) {
                 for token in (0..self.tokens.len()).step_by(GROUP) {
                     let (height, count) = (GROUP.min(rows.len() - row), GROUP.min(self.tokens.len() - token));
                     let from = &sums[row * width + token..];
-                    let first = (self.tokens.start + token) * all_rows + rows.start + row;
                     // SAFETY: these rows are the caller's; a whole square is readable and writable.
                     unsafe {
-                        let to = self.out.0.add(first);
+                        let to = self.out.at(self.tokens.start + token, rows.start + row);
                         if height == GROUP && count == GROUP {
                             assert!(from.len() >= (GROUP - 1) * width + GROUP);
-                            transpose(from.as_ptr(), width, to, all_rows);
+                            transpose(from.as_ptr(), width, to, stride);
                             continue;
                         }
                         for t in 0..count {
                             for r in 0..height {
-                                *to.add(t * all_rows + r) = from[r * width + t];
+                                *to.add(t * stride + r) = from[r * width + t];
                             }
                         }
                     }

@@ -62,26 +62,17 @@ pub(super) struct Operands<X, W> {
     /// `[tokens, rows]`
     pub out: Output,
     pub tokens: usize,
-    pub rows: usize,
     pub cols: usize,
 }
 
 /// Rows `rows` of `w` for all tokens of `x` `[tokens, w.cols()]`, in f32.
 ///
 /// # Safety
-/// `out` is `[tokens, w.rows()]`, and no other thread touches these columns of it.
+/// `out` has all tokens and rows, and no other thread touches these columns of it.
 pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<usize>, out: Output) {
     let cols = w.cols();
     assert!(rows.end <= w.rows() && x.len().is_multiple_of(cols));
-    let operands = Operands {
-        x: x.as_ptr(),
-        x_cols: cols,
-        w: w.bytes().as_ptr(),
-        out,
-        tokens: x.len() / cols,
-        rows: w.rows(),
-        cols,
-    };
+    let operands = Operands { x: x.as_ptr(), x_cols: cols, w: w.bytes().as_ptr(), out, tokens: x.len() / cols, cols };
     let (first, end) = (rows.start, rows.end);
     type Plain = Operands<f32, u8>;
     match w.dtype() {
@@ -96,8 +87,8 @@ pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<us
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn lanes_kernel<S: Simd, E: Element>(o: Operands<f32, u8>, first: usize, end: usize) {
-    let Operands { x, x_cols, w, out, tokens, rows, cols } = o;
-    let operands = Operands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, rows, cols };
+    let Operands { x, x_cols, w, out, tokens, cols } = o;
+    let operands = Operands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, cols };
     // SAFETY: the caller's promise.
     unsafe { rows_kernel::<F32Lanes<S, E>>(&operands, first, end) };
 }
@@ -344,7 +335,7 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
         }
         for r in 0..R {
             for t in 0..T {
-                *o.out.0.add((token + t) * o.rows + row + r) = U::total(sums[r][t]);
+                *o.out.at(token + t, row + r) = U::total(sums[r][t]);
             }
         }
     }

@@ -55,7 +55,8 @@ pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     Sizes::of(Layout::Rows, tokens, cols).total().max(Sizes::of(Layout::Tiles, tokens, cols).total())
 }
 
-/// Codes, scales and sums of `x` `[tokens, cols]`, in `scratch`, which may hold anything before.
+/// Codes, scales and sums of `x` `[tokens, cols]`, in `scratch`, which may hold anything before; unless they are `wanted`,
+/// those that it holds.
 ///
 /// # Panics
 /// If `cols` is not a multiple of 32, or the scratch has fewer than [`scratch_bytes`].
@@ -66,6 +67,7 @@ pub(super) fn quantize<'a>(
     x: &[f32],
     cols: usize,
     scratch: &'a mut [u8],
+    wanted: bool,
 ) -> Activations<'a> {
     assert!(cols > 0 && cols.is_multiple_of(BLOCK) && x.len().is_multiple_of(cols));
     let (tokens, blocks) = (x.len() / cols, cols / BLOCK);
@@ -79,8 +81,9 @@ pub(super) fn quantize<'a>(
         Layout::Rows => (1, cols.next_multiple_of(ROW_GRANULE)),
         Layout::Tiles => (TILE, cols),
     };
+    let tokens_wanted = if wanted { tokens } else { 0 };
     // A number costs about as much as four multiply-adds.
-    pool.split(tokens, granule, cols.saturating_mul(4), |share| {
+    pool.split(tokens_wanted, granule, cols.saturating_mul(4), |share| {
         // What belongs to these tokens, with the missing ones of a last tile.
         let (first, count) = (share.start, share.len().next_multiple_of(granule));
         // SAFETY: shares begin at whole granules, so no two threads are given the same token or tile.

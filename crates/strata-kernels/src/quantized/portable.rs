@@ -113,7 +113,8 @@ mod tests {
     use crate::quantized::activations::{quantize, scratch_bytes};
     use crate::quantized::avx2;
     use crate::quantized::formats::with_format;
-    use crate::{DType, Level, Pool};
+
+    use crate::{Columns, DType, Level, Pool};
 
     /// What an Arm machine computes, whose fused multiply-add is one instruction there and a function here.
     #[test]
@@ -133,10 +134,11 @@ mod tests {
             let w: Vec<u8> = (0..dtype.bytes_of(cols).unwrap() * rows).map(|_| random() & 0xbf).collect();
             let x: Vec<f32> = (0..tokens * cols).map(|_| f32::from(random()) - 127.5).collect();
             let mut scratch = vec![0; scratch_bytes(tokens, cols)];
-            let x = quantize(&pool, level, Layout::Rows, &x, cols, &mut scratch);
+            let x = quantize(&pool, level, Layout::Rows, &x, cols, &mut scratch, true);
             let product = |kernel: &dyn Fn(&Job<'_>)| {
                 let mut out = vec![f32::NAN; tokens * rows];
-                kernel(&Job { x, w: &w, row_bytes: w.len() / rows, rows, first: 0, end: rows, out: out.as_mut_ptr() });
+                let to = Columns::new(&mut out, rows).output();
+                kernel(&Job { x, w: &w, row_bytes: w.len() / rows, first: 0, end: rows, out: to });
                 assert!(out.iter().all(|out| out.is_finite()), "{dtype}");
                 out.iter().map(|out| out.to_bits()).collect::<Vec<_>>()
             };

@@ -19,6 +19,7 @@ use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, vnni};
 use crate::level::Instructions;
+use crate::matmul::Output;
 use crate::{Level, Matrix, Pool};
 
 /// Activations of some tokens as bytes, ready for products with quantised weights of any type.
@@ -33,30 +34,36 @@ pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     activations::scratch_bytes(tokens, cols)
 }
 
-/// Quantises the activations `x` `[tokens, cols]` into `scratch`, which may hold anything before. One preparation serves
-/// any number of products at the same level.
+/// Quantises the activations `x` `[tokens, cols]` into `scratch`, which may hold anything before; or finds them there, if
+/// they are not `wanted` any more. One preparation serves any number of products at the same level.
 ///
 /// # Panics
 /// If `cols` is not a multiple of 32, as the columns of quantised weights are, or the scratch has fewer than
 /// [`scratch_bytes`].
-pub(crate) fn prepare<'a>(pool: &Pool, level: Level, x: &[f32], cols: usize, scratch: &'a mut [u8]) -> Prepared<'a> {
+pub(crate) fn prepare<'a>(
+    pool: &Pool,
+    level: Level,
+    x: &[f32],
+    cols: usize,
+    scratch: &'a mut [u8],
+    wanted: bool,
+) -> Prepared<'a> {
     let tokens = x.len() / cols.max(1);
     let layout = layout(level, tokens);
-    Prepared { level, activations: activations::quantize(pool, level, layout, x, cols, scratch) }
+    Prepared { level, activations: activations::quantize(pool, level, layout, x, cols, scratch, wanted) }
 }
 
-/// Rows `share` of the product with `w`, for all tokens: `out[token * w.rows() + row]`.
+/// Rows `share` of the product with `w`, for all tokens.
 ///
 /// # Safety
-/// `out` is writable for `[tokens, w.rows()]` numbers, and no other thread touches these rows of it.
+/// `out` has all tokens and rows, and no other thread touches these columns of it.
 ///
 /// # Panics
 /// If `w` is not quantised, has other columns than the activations, or fewer rows.
-pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<usize>, out: *mut f32) {
+pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<usize>, out: Output) {
     let x = prepared.activations;
     assert!(w.cols() == x.blocks * activations::BLOCK && share.end <= w.rows());
-    let job =
-        Job { x, w: w.bytes(), row_bytes: w.row_bytes(), rows: w.rows(), first: share.start, end: share.end, out };
+    let job = Job { x, w: w.bytes(), row_bytes: w.row_bytes(), first: share.start, end: share.end, out };
     with_format!(w.dtype(), F => {
         // SAFETY: the caller's promise; the level proves that its instructions exist.
         unsafe { run::<F>(prepared.level, &job) }
@@ -69,11 +76,9 @@ pub(super) struct Job<'a> {
     pub w: &'a [u8],
     /// Bytes of a row of `w`.
     pub row_bytes: usize,
-    /// Rows of `w`, and so the stride of `out`.
-    pub rows: usize,
     pub first: usize,
     pub end: usize,
-    pub out: *mut f32,
+    pub out: Output,
 }
 
 impl Job<'_> {
@@ -90,7 +95,7 @@ impl Job<'_> {
     #[inline(always)]
     pub unsafe fn store(&self, token: usize, row: usize, value: f32) {
         // SAFETY: the caller's promise.
-        unsafe { *self.out.add(token * self.rows + row) = value };
+        unsafe { *self.out.at(token, row) = value };
     }
 }
 

@@ -2,6 +2,7 @@
 //! on: a token's result does not depend on its company.
 
 mod attention;
+mod bands;
 mod matmul;
 mod probe;
 mod quantized;

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use strata_kernels::{Activations, DType, Level, Matrix, Product, matmul};
+use strata_kernels::{Activations, Columns, DType, Level, Matrix, Product, matmul};
 
 use crate::support::{DTYPES, Numbers, assert_close, bits, encode, fused_levels, pool};
 
@@ -8,7 +8,8 @@ pub fn product(level: Level, threads: usize, x: &[f32], w: Matrix<'_>, bias: Opt
     let mut out = vec![f32::NAN; tokens * w.rows()];
     let mut scratch = scratch(tokens, w.cols(), threads);
     let mut x = Activations::new(x, w.cols(), &mut scratch);
-    matmul(&pool(threads), level, &mut x, &mut [Product { weights: w, bias, out: &mut out }]);
+    let out_columns = Columns::new(&mut out, w.rows());
+    matmul(&pool(threads), level, &mut x, &mut [Product { weights: w, bias, out: out_columns }]);
     out
 }
 

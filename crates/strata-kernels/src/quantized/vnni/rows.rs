@@ -105,7 +105,7 @@ unsafe fn rows_panel<F: Unpack, const T: usize>(
             }
         }
         for t in 0..T {
-            let out = job.out.add((token + t) * job.rows + first);
+            let out = job.out.at(token + t, first);
             _mm512_mask_storeu_ps(out, (u32::MAX >> (32 - count)) as u16, acc[t]);
         }
     }

@@ -106,8 +106,8 @@ pub(in crate::quantized) unsafe fn tiles_by<F: Unpack, M: Multiplier>(job: &Job<
                 if count == ROWS && lanes == TILE {
                     // SAFETY: the caller's promise; the sums of a tile are a square, as their place is.
                     unsafe {
-                        let to = job.out.add(t * TILE * job.rows + first);
-                        transpose(sums[t - tile].as_ptr().cast(), TILE, to, job.rows);
+                        let to = job.out.at(t * TILE, first);
+                        transpose(sums[t - tile].as_ptr().cast(), TILE, to, job.out.stride);
                     }
                     continue;
                 }

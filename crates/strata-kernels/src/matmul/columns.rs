@@ -1,0 +1,71 @@
+//! Where a product's results go.
+
+use std::marker::PhantomData;
+
+/// Results of a product, `[tokens, columns]`, to be written: all of a buffer, or those of its columns that a band of the
+/// weights' rows computes.
+#[derive(Debug)]
+pub struct Columns<'a> {
+    first: *mut f32,
+    tokens: usize,
+    columns: usize,
+    stride: usize,
+    buffer: PhantomData<&'a mut [f32]>,
+}
+
+impl<'a> Columns<'a> {
+    /// All of `out`, `[tokens, columns]`.
+    ///
+    /// # Panics
+    /// If `out` is not whole rows.
+    pub fn new(out: &'a mut [f32], columns: usize) -> Self {
+        assert!(columns > 0 && out.len().is_multiple_of(columns));
+        let tokens = out.len() / columns;
+        Self { first: out.as_mut_ptr(), tokens, columns, stride: columns, buffer: PhantomData }
+    }
+
+    /// The first `count` columns, and those behind them.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn split_at(self, count: usize) -> (Self, Self) {
+        assert!(count <= self.columns);
+        let behind = Self { first: self.first.wrapping_add(count), columns: self.columns - count, ..self };
+        (Self { columns: count, ..self }, behind)
+    }
+
+    /// Rows.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    pub(crate) fn output(&mut self) -> Output {
+        Output { first: self.first, stride: self.stride }
+    }
+}
+
+/// Results that threads write together: each writes disjoint columns, those of its own rows of the weights.
+#[derive(Clone, Copy)]
+pub(crate) struct Output {
+    first: *mut f32,
+    /// Numbers from one token to the next.
+    pub stride: usize,
+}
+
+// SAFETY: threads write disjoint elements, as the functions that are given one ask of their callers.
+unsafe impl Send for Output {}
+// SAFETY: as above.
+unsafe impl Sync for Output {}
+
+impl Output {
+    /// Where the result of `row` for `token` belongs. The pointer may be used if [`Columns`] has that place.
+    #[inline(always)]
+    pub fn at(&self, token: usize, row: usize) -> *mut f32 {
+        self.first.wrapping_add(token * self.stride + row)
+    }
+}
