@@ -5,6 +5,7 @@
 //! [`GroupGuard`]. [`ResidentWeights`] holds everything in memory; a streaming source is another implementation of the
 //! same trait, and nothing above it can tell.
 
+mod band;
 mod catalog;
 mod error;
 mod gguf;
@@ -13,19 +14,24 @@ mod pairs;
 mod resident;
 mod safetensors;
 mod source;
+mod streamed;
 pub mod window;
 mod writer;
 
+pub use band::Band;
 pub use catalog::{Catalog, CatalogEntry};
 pub use error::{HeaderProblem, IndexProblem, WeightError};
 pub use gguf::{
     GGUF_HEADER_BYTES_MAX, GgufHeader, GgufProblem, Metadata, MetadataValue, Number, Numbers, Texts, gguf_name,
     hugging_face_name, model_name, read_gguf, write_gguf,
 };
-pub use group::{GroupSpec, TensorSpec, TensorView};
+pub use group::{Access, GroupSpec, TensorSpec, TensorView};
 pub use resident::{ResidentWeights, plan_bytes};
 pub use safetensors::{ElementType, HEADER_BYTES_MAX, TensorRecord, read_header};
-pub use source::{GroupGuard, GroupHolder, WeightSource};
+pub use source::{BANDS_MAX, GroupGuard, GroupHolder, SWEEP_MAX, Sweep, UseRows, WeightSource};
+pub use streamed::{
+    EventKind, StreamConfig, StreamEvent, StreamPlan, StreamPolicy, StreamStats, StreamedWeights, open_direct,
+};
 pub use writer::{Sink, TensorMeta, write_model};
 
 #[cfg(target_endian = "big")]

@@ -14,6 +14,7 @@ mod prompt;
 mod run;
 mod sampling;
 mod serve;
+mod streaming;
 mod synth;
 
 use std::io::IsTerminal;

@@ -192,7 +192,11 @@ impl ResidentPlanner {
 
     /// Whether the unit's memory is of the kind that it should be in, now that it is idle.
     fn stays_where_it_is(&self, units: &Units, unit: UnitId) -> bool {
-        if units.get(unit).own { self.resident[unit.index()] } else { units.slots_used - units.slots_evicting <= self.slots }
+        if units.get(unit).own {
+            self.resident[unit.index()]
+        } else {
+            units.slots_used - units.slots_evicting <= self.slots
+        }
     }
 
     fn evict(&mut self, units: &mut Units, unit: UnitId, out: &mut Vec<Command>) {
@@ -262,9 +266,7 @@ impl ResidentPlanner {
         let missing = self.next_missing(units);
         let distance = |unit| self.order.position(unit).map(|position| self.order.distance(self.anchor, position));
         if let Some(position) = streamed
-            && missing
-                .and_then(distance)
-                .is_none_or(|missing| self.order.distance(self.anchor, position) < missing)
+            && missing.and_then(distance).is_none_or(|missing| self.order.distance(self.anchor, position) < missing)
         {
             let progress = self.stream(units, position, out);
             if progress {
@@ -347,15 +349,16 @@ impl ResidentPlanner {
                 units.load(unit, own, out);
                 return true;
             }
-            let coming =
-                if own { units.bytes_staying() + bytes <= units.budget } else { self.slot_is_coming(units) };
+            let coming = if own { units.bytes_staying() + bytes <= units.budget } else { self.slot_is_coming(units) };
             if coming {
                 return false;
             }
             let mut victim = self.unused.first().or_else(|| self.farthest_loose().map(|at| self.order.unit(at)));
             if awaited {
                 let short_of_bytes = own || units.slots_used - units.slots_evicting < self.slots;
-                victim = victim.or_else(|| self.ready.first()).or_else(|| last_resort(units, &self.order, self.anchor, short_of_bytes));
+                victim = victim
+                    .or_else(|| self.ready.first())
+                    .or_else(|| last_resort(units, &self.order, self.anchor, short_of_bytes));
             }
             match victim {
                 Some(victim) => self.evict(units, victim, out),
@@ -409,7 +412,8 @@ impl ResidentPlanner {
                 self.slots = (self.stream_slots + more).min(num_on_demand.max(self.stream_slots));
             }
         }
-        self.resident_bytes = (0..units.len() as u32).map(UnitId).filter(|unit| self.resident[unit.index()]).map(bytes_of).sum();
+        self.resident_bytes =
+            (0..units.len() as u32).map(UnitId).filter(|unit| self.resident[unit.index()]).map(bytes_of).sum();
         self.streamed.clear();
         for (position, unit) in self.order.units().iter().enumerate() {
             self.rank[position] = self.streamed.len() as u32;
@@ -424,7 +428,10 @@ impl ResidentPlanner {
         let ids = || (0..units.len() as u32).map(UnitId);
         let bytes: u64 = ids().filter(|unit| self.resident[unit.index()]).map(|unit| units.get(unit).bytes).sum();
         if bytes != self.resident_bytes || bytes + self.slot_reserve(units) > units.budget {
-            return Err(format!("{} bytes of residents, {bytes} counted, and {} slots", self.resident_bytes, self.slots));
+            return Err(format!(
+                "{} bytes of residents, {bytes} counted, and {} slots",
+                self.resident_bytes, self.slots
+            ));
         }
         for unit in ids() {
             let listed = match self.order.position(unit) {
@@ -458,7 +465,8 @@ fn last_resort(units: &Units, order: &Order, anchor: usize, short_of_bytes: bool
     if short_of_bytes {
         let (before, after) = order.units().split_at(anchor);
         let on_demand: Vec<UnitId> = order.on_demand().collect();
-        let idle = on_demand.iter().chain(before.iter().rev()).chain(after.iter().rev()).find(|unit| units.is_idle(**unit));
+        let idle =
+            on_demand.iter().chain(before.iter().rev()).chain(after.iter().rev()).find(|unit| units.is_idle(**unit));
         if let Some(&unit) = idle {
             return Some(unit);
         }
