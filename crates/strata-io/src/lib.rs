@@ -8,24 +8,30 @@
 
 mod aligned_buffer;
 mod atomic_writer;
+mod bandwidth;
 mod direct_file;
 mod direct_read;
 mod disk;
 mod error;
 mod exact_file;
+mod probe;
 mod progress;
 mod random_access;
 mod read_engine;
 mod reader_pool;
+pub mod testing;
+mod trials;
 mod uring_reader;
 
 pub use aligned_buffer::AlignedBuffer;
 pub use atomic_writer::AtomicWriter;
+pub use bandwidth::sequential_bandwidth;
 pub use direct_file::DirectFile;
 pub use direct_read::{DIRECT_ALIGN, DirectRead, aligned_superset};
 pub use disk::disk_bytes_free;
 pub use error::{FileChange, IoError};
 pub use exact_file::ExactFile;
+pub use probe::{ProbeLimits, ReadSettings, probe};
 pub use random_access::RandomAccessFile;
 pub use read_engine::{EngineKind, ReadDone, ReadEngine, ReadRequest};
 pub use reader_pool::ReaderPool;

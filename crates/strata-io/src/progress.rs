@@ -18,10 +18,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Nothing has come of `len` bytes at `offset`, the first `needed` (at most `len`) of which must.
+    /// Nothing has come of `len` bytes at `offset`, the first `needed` of which must.
     pub(crate) fn new(len: usize, offset: u64, needed: usize, len_at_open: u64) -> Self {
         let left_in_file = usize::try_from(len_at_open.saturating_sub(offset)).unwrap_or(usize::MAX);
-        Self { offset, needed, expected: left_in_file.clamp(needed, len), done: 0, ended: false }
+        Self { offset, needed, expected: left_in_file.max(needed).min(len), done: 0, ended: false }
     }
 
     /// Where in the buffer the next read must begin, on a block; `None` when nothing is left to read.

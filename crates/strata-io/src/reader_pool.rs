@@ -7,9 +7,6 @@ use std::thread::JoinHandle;
 
 use crate::{EngineKind, IoError, ReadDone, ReadEngine, ReadRequest};
 
-/// What a worker needs of stack: it calls the kernel and little else.
-const STACK_BYTES: usize = 256 << 10;
-
 /// `depth` threads, each of which reads one request at a time and sleeps in the kernel otherwise, so that they cost the
 /// threads that compute nothing.
 pub struct ReaderPool<B> {
@@ -45,7 +42,6 @@ impl<B: AsMut<[u8]> + Send + 'static> ReaderPool<B> {
             let (queue, sender) = (Arc::clone(&pool.queue), sender.clone());
             let worker = std::thread::Builder::new()
                 .name(format!("strata-read-{index}"))
-                .stack_size(STACK_BYTES)
                 .spawn(move || work(&queue, &sender))
                 .map_err(|source| IoError::Engine { engine: EngineKind::Pread.name(), source })?;
             pool.workers.push(worker);
@@ -93,12 +89,12 @@ impl<B> Drop for ReaderPool<B> {
             state.closed = true;
             std::mem::take(&mut state.requests)
         };
+        drop(unread);
         self.queue.changed.notify_all();
         for worker in self.workers.drain(..) {
             // A worker catches the panics of reads; one that panicked all the same holds nothing.
             let _ = worker.join();
         }
-        drop(unread);
     }
 }
 

@@ -1,6 +1,9 @@
 //! Files as the operating system really gives them.
 
+mod direct_file;
 mod engines;
+mod gate;
+mod probing;
 mod scratch;
 
 use std::fs;

@@ -1,0 +1,141 @@
+//! What a disk gives: sequential direct reads, counted and timed (B_s of `bounds.md`).
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEngine, ReadRequest};
+
+/// Reads a range of a file once from start to end, with nothing done to the bytes, and returns bytes per second. The range
+/// is widened to whole blocks and cut at the file's end; the memory taken is `depth` × `chunk_bytes`.
+///
+/// # Errors
+/// [`IoError::Engine`] if the engine is not to be had, [`IoError::BadRequest`] if there is nothing to read or
+/// `chunk_bytes` is no number of blocks, and whatever reads fail with.
+pub fn sequential_bandwidth(
+    file: &Arc<dyn DirectRead>,
+    range: Range<u64>,
+    engine: EngineKind,
+    depth: usize,
+    chunk_bytes: usize,
+) -> Result<f64, IoError> {
+    let mut walk = Walk::new(Arc::clone(file), range, chunk_bytes)?;
+    let mut engine = engine.start(depth)?;
+    let mut buffers = take_buffers(file.as_ref(), depth.max(1), chunk_bytes)?;
+    let bytes_max = walk.bytes();
+    let sample = walk.measure(engine.as_mut(), &mut buffers, chunk_bytes, bytes_max, Duration::MAX)?;
+    Ok(sample.bytes_per_s())
+}
+
+/// Bytes read, and the time from the first read's start to the last one's end.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+}
+
+/// A place in a file, from where reads go on in sequence and, at the end of the range, from its start again.
+pub(crate) struct Walk {
+    file: Arc<dyn DirectRead>,
+    /// Bytes of the file; the start lies on a block.
+    range: Range<u64>,
+    position: u64,
+}
+
+impl Sample {
+    pub(crate) fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 / self.seconds.max(1e-9)
+    }
+
+    pub(crate) fn add(&mut self, other: Sample) {
+        self.bytes += other.bytes;
+        self.seconds += other.seconds;
+    }
+}
+
+impl Walk {
+    /// Checks that there is something to read.
+    pub(crate) fn new(file: Arc<dyn DirectRead>, range: Range<u64>, chunk_bytes: usize) -> Result<Self, IoError> {
+        let start = range.start / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
+        let range = start..range.end.min(file.len());
+        let problem = if range.is_empty() {
+            "there are no bytes to measure with"
+        } else if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(DIRECT_ALIGN) {
+            "the chunk is not a number of blocks"
+        } else {
+            return Ok(Self { file, position: range.start, range });
+        };
+        let path = file.path().to_owned();
+        Err(IoError::BadRequest { path, offset: range.start, len: chunk_bytes, needed: chunk_bytes, problem })
+    }
+
+    /// Bytes in the range.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Reads on, with as many reads under way as there are buffers, until `bytes_max` have been asked for or `time_max` is
+    /// over; at least one read for each buffer, though. Buffers come back in every case.
+    pub(crate) fn measure(
+        &mut self,
+        engine: &mut dyn ReadEngine<AlignedBuffer>,
+        buffers: &mut Vec<AlignedBuffer>,
+        chunk_bytes: usize,
+        bytes_max: u64,
+        time_max: Duration,
+    ) -> Result<Sample, IoError> {
+        let began = Instant::now();
+        let (mut asked, mut bytes) = (0, 0);
+        let mut times: Option<(Instant, Instant)> = None;
+        let mut outcome = Ok(());
+        let mut free = std::mem::take(buffers);
+        let mut more = true;
+        loop {
+            while more
+                && asked < bytes_max
+                && let Some(buffer) = free.pop()
+            {
+                let request = self.next(buffer, chunk_bytes);
+                asked += request.needed as u64;
+                engine.submit(request);
+            }
+            let Some(done) = engine.wait() else { break };
+            // The tag is the number of bytes that the file has there.
+            bytes += done.tag;
+            free.push(done.buffer);
+            let (first, last) = times.unwrap_or((done.started, done.finished));
+            times = Some((first.min(done.started), last.max(done.finished)));
+            outcome = outcome.and(done.result);
+            more = outcome.is_ok() && began.elapsed() < time_max;
+        }
+        *buffers = free;
+        outcome?;
+        let seconds = times.map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64());
+        Ok(Sample { bytes, seconds })
+    }
+
+    fn next(&mut self, buffer: AlignedBuffer, chunk_bytes: usize) -> ReadRequest<AlignedBuffer> {
+        if self.position >= self.range.end {
+            self.position = self.range.start;
+        }
+        let offset = self.position;
+        let left = usize::try_from(self.range.end - offset).unwrap_or(usize::MAX);
+        let needed = left.min(chunk_bytes);
+        let len = needed.next_multiple_of(DIRECT_ALIGN);
+        self.position = offset.saturating_add(len as u64);
+        ReadRequest { tag: needed as u64, file: Arc::clone(&self.file), offset, needed, len, buffer }
+    }
+}
+
+/// `count` buffers for reads of a file.
+pub(crate) fn take_buffers(
+    file: &dyn DirectRead,
+    count: usize,
+    chunk_bytes: usize,
+) -> Result<Vec<AlignedBuffer>, IoError> {
+    let none_left = || {
+        let problem = "there is no memory for it";
+        IoError::BadRequest { path: file.path().to_owned(), offset: 0, len: chunk_bytes, needed: chunk_bytes, problem }
+    };
+    (0..count).map(|_| AlignedBuffer::new_zeroed(chunk_bytes).ok_or_else(none_left)).collect()
+}

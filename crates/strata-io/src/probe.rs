@@ -1,0 +1,102 @@
+//! How a disk wants to be read: a short trial at start (W2).
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::bandwidth::{Walk, take_buffers};
+use crate::trials::{Candidate, Trials};
+use crate::{AlignedBuffer, DirectRead, EngineKind, IoError, ReadEngine};
+
+/// How a disk is read best, as far as a probe can tell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadSettings {
+    /// The way of reading in the background.
+    pub engine: EngineKind,
+    /// Reads under way at a time.
+    pub depth: usize,
+    /// Bytes in a read.
+    pub chunk_bytes: usize,
+    /// Whether reads pass the page cache by.
+    pub direct: bool,
+    /// What the probe measured with these settings.
+    pub bytes_per_s: f64,
+}
+
+/// What a probe may take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbeLimits {
+    /// Bytes of buffers.
+    pub memory_bytes: usize,
+    /// Bytes read, about.
+    pub read_bytes: u64,
+    /// Time, about: a read under way is waited for.
+    pub time: Duration,
+}
+
+impl Default for ProbeLimits {
+    /// 64 MiB of memory, 512 MiB of reads, half a second.
+    fn default() -> Self {
+        Self { memory_bytes: 64 << 20, read_bytes: 512 << 20, time: Duration::from_millis(500) }
+    }
+}
+
+/// Tries ways of reading on a range of a file, and returns the one to use. Each trial reads where the one before it
+/// stopped, so that no cache below the file answers for the disk.
+///
+/// # Errors
+/// [`IoError::BadRequest`] if the range holds nothing, [`IoError::Engine`] if no thread can be started, and whatever reads
+/// fail with.
+pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits) -> Result<ReadSettings, IoError> {
+    let began = Instant::now();
+    let uring = file.direct_fd().is_some() && start(EngineKind::Uring, 1).is_ok();
+    let mut trials = Trials::new(limits.memory_bytes, uring);
+    let bytes_max = limits.read_bytes / Trials::COUNT_MAX as u64;
+    let time_max = limits.time / Trials::COUNT_MAX;
+    let mut walk: Option<Walk> = None;
+    let mut buffers: Vec<AlignedBuffer> = Vec::new();
+    while let Some(candidate) = trials.next() {
+        let left = limits.time.saturating_sub(began.elapsed());
+        if trials.seconds_at_least(candidate) > left.as_secs_f64() {
+            continue;
+        }
+        let Candidate { engine, depth, chunk_bytes } = candidate;
+        let walk = match &mut walk {
+            Some(walk) => walk,
+            None => walk.insert(Walk::new(Arc::clone(file), range.clone(), chunk_bytes)?),
+        };
+        let mut engine = start(engine, depth)?;
+        if buffers.first().is_none_or(|buffer| buffer.as_slice().len() != chunk_bytes) {
+            // Dropped first, so that there are never more bytes of buffers than the limit allows.
+            buffers.clear();
+        }
+        buffers.truncate(depth);
+        let missing = depth - buffers.len();
+        buffers.extend(take_buffers(file.as_ref(), missing, chunk_bytes)?);
+        let sample = walk.measure(engine.as_mut(), &mut buffers, chunk_bytes, bytes_max, time_max)?;
+        trials.record(candidate, sample);
+    }
+    let (Candidate { engine, depth, chunk_bytes }, bytes_per_s) = trials.choose();
+    Ok(ReadSettings { engine, depth, chunk_bytes, direct: file.is_direct(), bytes_per_s })
+}
+
+impl fmt::Display for ReadSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { engine, depth, chunk_bytes, direct, bytes_per_s } = self;
+        match engine {
+            EngineKind::Pread => write!(f, "{depth} {engine}")?,
+            EngineKind::Uring => write!(f, "{engine} of depth {depth}")?,
+        }
+        match chunk_bytes >> 20 {
+            0 => write!(f, ", chunks of {} KiB", chunk_bytes >> 10)?,
+            mebibytes => write!(f, ", chunks of {mebibytes} MiB")?,
+        }
+        let cache = if *direct { "O_DIRECT" } else { "through the page cache, dropped behind" };
+        write!(f, ", {cache}, {:.2} GB/s", bytes_per_s / 1e9)
+    }
+}
+
+fn start(engine: EngineKind, depth: usize) -> Result<Box<dyn ReadEngine<AlignedBuffer>>, IoError> {
+    engine.start(depth)
+}

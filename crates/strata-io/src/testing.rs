@@ -1,0 +1,8 @@
+//! Files that misbehave on purpose and files that are slow: for the tests of this and other crates, and to see what a
+//! slower disk would do.
+
+mod faulty_file;
+mod throttled_file;
+
+pub use faulty_file::{Effect, Fault, FaultyFile, RecordedRead, Which};
+pub use throttled_file::{Throttle, ThrottledFile};

@@ -1,0 +1,178 @@
+//! A file whose reads fail on demand.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{DirectRead, FileChange, IoError};
+
+/// What a failed read leaves in its buffer, so that a user of it gets wrong results rather than right ones by chance.
+const RUBBISH: u8 = 0xee;
+
+/// Hands reads on to another file, except those that were chosen to fail, and keeps a list of all. Engines reach it through
+/// [`DirectRead::read_aligned_at`] only.
+pub struct FaultyFile {
+    inner: Arc<dyn DirectRead>,
+    state: Mutex<State>,
+}
+
+/// Which reads go wrong, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The reads.
+    pub reads: Which,
+    /// What happens to them.
+    pub effect: Effect,
+    /// How many of them it happens to; `None`: to all.
+    pub times: Option<u32>,
+}
+
+/// A choice of reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// All.
+    All,
+    /// The read of this number, counted from 0 since the file was made.
+    Nth(u64),
+    /// Those that touch this range of the file's bytes.
+    Touching(Range<u64>),
+}
+
+/// What happens to a chosen read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// [`IoError::Read`] with this error number, for instance 5 for EIO.
+    Errno(i32),
+    /// [`IoError::Ended`] after so many bytes, which did come.
+    EndAfter(usize),
+    /// A panic, as if the file had a bug.
+    Panic,
+}
+
+/// A read that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedRead {
+    /// Where it began, in bytes from the file's start.
+    pub offset: u64,
+    /// The buffer's length in bytes.
+    pub len: usize,
+    /// Bytes that had to come.
+    pub needed: usize,
+    /// Whether it was made to fail.
+    pub failed: bool,
+}
+
+#[derive(Default)]
+struct State {
+    faults: Vec<Fault>,
+    reads: Vec<RecordedRead>,
+    change: Option<FileChange>,
+}
+
+impl FaultyFile {
+    /// A file without faults yet.
+    pub fn new(inner: Arc<dyn DirectRead>) -> Self {
+        Self { inner, state: Mutex::default() }
+    }
+
+    /// Adds a fault. A read meets the first one added that has it among its reads.
+    pub fn inject(&self, fault: Fault) {
+        self.lock().faults.push(fault);
+    }
+
+    /// From now on the file reads well.
+    pub fn heal(&self) {
+        self.lock().faults.clear();
+    }
+
+    /// What [`DirectRead::check_unchanged`] finds from now on; `None`: whatever the file behind finds.
+    pub fn pretend_changed(&self, change: Option<FileChange>) {
+        self.lock().change = change;
+    }
+
+    /// All reads since the file was made, in the order in which they began.
+    pub fn reads(&self) -> Vec<RecordedRead> {
+        self.lock().reads.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DirectRead for FaultyFile {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError> {
+        let effect = self.lock().begin(offset, buf.len(), needed);
+        let path = || self.path().to_owned();
+        match effect {
+            None => self.inner.read_aligned_at(buf, offset, needed),
+            Some(Effect::Errno(errno)) => {
+                buf.fill(RUBBISH);
+                let source = io::Error::from_raw_os_error(errno);
+                Err(IoError::Read { path: path(), offset, wanted: needed, got: 0, source })
+            }
+            Some(Effect::EndAfter(got)) => {
+                self.inner.read_aligned_at(buf, offset, needed)?;
+                let got = got.min(buf.len());
+                buf[got..].fill(RUBBISH);
+                Err(IoError::Ended { path: path(), offset, wanted: needed, got, len_at_open: self.len() })
+            }
+            Some(Effect::Panic) => panic!("a panic was asked for at offset {offset}"),
+        }
+    }
+
+    fn check_unchanged(&self) -> Result<(), IoError> {
+        let change = self.lock().change.clone();
+        match change {
+            Some(change) => Err(IoError::Changed { path: self.path().to_owned(), change }),
+            None => self.inner.check_unchanged(),
+        }
+    }
+
+    fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+}
+
+impl State {
+    /// Writes a read down, and says what happens to it.
+    fn begin(&mut self, offset: u64, len: usize, needed: usize) -> Option<Effect> {
+        let number = self.reads.len() as u64;
+        let end = offset.saturating_add(len as u64);
+        let fault = self.faults.iter_mut().find(|fault| {
+            fault.times != Some(0)
+                && match &fault.reads {
+                    Which::All => true,
+                    Which::Nth(nth) => *nth == number,
+                    Which::Touching(range) => range.start < end && offset < range.end,
+                }
+        });
+        let effect = fault.map(|fault| {
+            fault.times = fault.times.map(|times| times - 1);
+            fault.effect.clone()
+        });
+        self.reads.push(RecordedRead { offset, len, needed, failed: effect.is_some() });
+        effect
+    }
+}
+
+impl fmt::Debug for FaultyFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FaultyFile({})", self.path().display())
+    }
+}

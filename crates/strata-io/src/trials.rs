@@ -1,0 +1,207 @@
+//! Which ways of reading to try, and which to choose by what came of them: pure.
+
+use std::collections::VecDeque;
+
+use crate::bandwidth::Sample;
+use crate::{DIRECT_ALIGN, EngineKind};
+
+const DEPTHS: [usize; 4] = [1, 2, 4, 8];
+const CHUNKS: [usize; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
+/// The chunk that depths are compared with, and preferred among equals: small beside the memory of streamed weights,
+/// large enough for any disk.
+const CHUNK_USUAL: usize = 4 << 20;
+/// A rate within this factor of the best one is as good: disks wander by more from one trial to the next.
+const AS_GOOD: f64 = 0.95;
+/// Candidates measured a second time.
+const FINALISTS: usize = 3;
+
+/// A way of reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) engine: EngineKind,
+    pub(crate) depth: usize,
+    pub(crate) chunk_bytes: usize,
+}
+
+/// Not every engine with every depth and every chunk: depths first, then chunks at the best depth, then io_uring at what
+/// was best, then the best few again.
+pub(crate) struct Trials {
+    memory_bytes: usize,
+    uring: bool,
+    stage: Stage,
+    queue: VecDeque<Candidate>,
+    results: Vec<(Candidate, Sample)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Depths,
+    Chunks,
+    Engines,
+    Finals,
+    Over,
+}
+
+impl Trials {
+    /// The most trials there are.
+    pub(crate) const COUNT_MAX: u32 = 12;
+
+    /// Buffers of all reads under way take at most `memory_bytes`, but at least one block.
+    pub(crate) fn new(memory_bytes: usize, uring: bool) -> Self {
+        Self { memory_bytes, uring, stage: Stage::Depths, queue: VecDeque::new(), results: Vec::new() }
+    }
+
+    /// What to try next.
+    pub(crate) fn next(&mut self) -> Option<Candidate> {
+        loop {
+            if let Some(candidate) = self.queue.pop_front() {
+                return Some(candidate);
+            }
+            let (candidates, stage) = match self.stage {
+                Stage::Depths => (self.depths(), Stage::Chunks),
+                Stage::Chunks => (self.chunks(), Stage::Engines),
+                Stage::Engines => (self.engines(), Stage::Finals),
+                Stage::Finals => (self.finalists(), Stage::Over),
+                Stage::Over => return None,
+            };
+            self.stage = stage;
+            self.queue.extend(candidates);
+        }
+    }
+
+    /// What came of a trial. Trials of one candidate add up.
+    pub(crate) fn record(&mut self, candidate: Candidate, sample: Sample) {
+        match self.results.iter_mut().find(|(known, _)| *known == candidate) {
+            Some((_, total)) => total.add(sample),
+            None => self.results.push((candidate, sample)),
+        }
+    }
+
+    /// What a trial takes at least, in seconds, at the best rate so far.
+    pub(crate) fn seconds_at_least(&self, candidate: Candidate) -> f64 {
+        let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
+        if best > 0.0 { (candidate.depth * candidate.chunk_bytes) as f64 / best } else { 0.0 }
+    }
+
+    /// The best candidate and its bytes per second. Among those as good, the one that costs least: workers rather than
+    /// io_uring, which not every machine has; few under way; the usual chunk.
+    pub(crate) fn choose(&self) -> (Candidate, f64) {
+        let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
+        let as_good = self.results.iter().filter(|(_, sample)| sample.bytes_per_s() >= AS_GOOD * best);
+        let cost = |candidate: &Candidate| {
+            let uring = candidate.engine == EngineKind::Uring;
+            (uring, candidate.depth, candidate.chunk_bytes.abs_diff(CHUNK_USUAL))
+        };
+        let chosen = as_good.min_by_key(|(candidate, _)| cost(candidate));
+        chosen
+            .map_or((self.pread(1, self.usual_chunk()), 0.0), |(candidate, sample)| (*candidate, sample.bytes_per_s()))
+    }
+
+    fn depths(&self) -> Vec<Candidate> {
+        self.fitting(DEPTHS.map(|depth| self.pread(depth, self.usual_chunk())))
+    }
+
+    fn chunks(&self) -> Vec<Candidate> {
+        let (best, _) = self.choose();
+        self.fitting(CHUNKS.map(|chunk_bytes| Candidate { chunk_bytes, ..best }))
+    }
+
+    fn engines(&self) -> Vec<Candidate> {
+        if !self.uring {
+            return Vec::new();
+        }
+        let (best, _) = self.choose();
+        let uring = Candidate { engine: EngineKind::Uring, ..best };
+        self.fitting([uring, Candidate { depth: best.depth * 2, ..uring }])
+    }
+
+    fn finalists(&self) -> Vec<Candidate> {
+        let mut ranking: Vec<_> = self.results.iter().collect();
+        ranking.sort_by(|(_, a), (_, b)| b.bytes_per_s().total_cmp(&a.bytes_per_s()));
+        // Buffers of one size can be used again.
+        let mut finalists: Vec<_> = ranking.iter().take(FINALISTS).map(|(candidate, _)| *candidate).collect();
+        finalists.sort_by_key(|candidate| candidate.chunk_bytes);
+        if ranking.len() > 1 { finalists } else { Vec::new() }
+    }
+
+    /// Those for which there is memory, and which have not been tried.
+    fn fitting<const N: usize>(&self, candidates: [Candidate; N]) -> Vec<Candidate> {
+        let tried = |candidate: &Candidate| self.results.iter().any(|(known, _)| known == candidate);
+        let fits = |candidate: &Candidate| {
+            let least = candidate.depth == 1 && candidate.chunk_bytes == DIRECT_ALIGN;
+            least || candidate.depth * candidate.chunk_bytes <= self.memory_bytes
+        };
+        candidates.into_iter().filter(|candidate| fits(candidate) && !tried(candidate)).collect()
+    }
+
+    /// The usual chunk, or a smaller one where there is no memory for four of them.
+    fn usual_chunk(&self) -> usize {
+        let quarter = (self.memory_bytes / 4).checked_ilog2().map_or(0, |log| 1 << log);
+        quarter.clamp(DIRECT_ALIGN, CHUNK_USUAL)
+    }
+
+    fn pread(&self, depth: usize, chunk_bytes: usize) -> Candidate {
+        Candidate { engine: EngineKind::Pread, depth, chunk_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs all trials on a disk whose rate (GB/s) is a function of how it is read.
+    fn choice(memory_bytes: usize, uring: bool, rate: impl Fn(Candidate) -> f64) -> (Candidate, f64) {
+        let mut trials = Trials::new(memory_bytes, uring);
+        let mut count = 0;
+        while let Some(candidate) = trials.next() {
+            let held = candidate.depth * candidate.chunk_bytes;
+            assert!(held <= memory_bytes.max(DIRECT_ALIGN), "{candidate:?} exceeds {memory_bytes}");
+            assert!(uring || candidate.engine == EngineKind::Pread);
+            trials.record(candidate, Sample { bytes: 1 << 20, seconds: (1 << 20) as f64 / 1e9 / rate(candidate) });
+            count += 1;
+        }
+        assert!((1..=Trials::COUNT_MAX).contains(&count), "{count} trials");
+        trials.choose()
+    }
+
+    fn pread(depth: usize, mebibytes: usize) -> Candidate {
+        Candidate { engine: EngineKind::Pread, depth, chunk_bytes: mebibytes << 20 }
+    }
+
+    const PLENTY: usize = 64 << 20;
+
+    #[test]
+    fn the_fastest_is_chosen_and_among_equals_the_cheapest() {
+        assert_eq!(choice(PLENTY, true, |_| 2.0).0, pread(1, 4), "all alike: one worker");
+        let saturates_at_four = |c: Candidate| c.depth.min(4) as f64;
+        assert_eq!(choice(PLENTY, true, saturates_at_four).0, pread(4, 4));
+        let wants_large_chunks = |c: Candidate| c.depth.min(2) as f64 * if c.chunk_bytes > 4 << 20 { 2.0 } else { 1.0 };
+        assert_eq!(choice(PLENTY, false, wants_large_chunks).0, pread(2, 8));
+        let faster_by_the_ring = |c: Candidate| if c.engine == EngineKind::Uring { 1.2 } else { 1.0 };
+        let uring = Candidate { engine: EngineKind::Uring, ..pread(1, 4) };
+        assert_eq!(choice(PLENTY, true, faster_by_the_ring).0, uring);
+        assert_eq!(choice(PLENTY, false, faster_by_the_ring).0, pread(1, 4));
+        let hardly_faster_by_the_ring = |c: Candidate| if c.engine == EngineKind::Uring { 1.03 } else { 1.0 };
+        assert_eq!(choice(PLENTY, true, hardly_faster_by_the_ring).0, pread(1, 4));
+    }
+
+    #[test]
+    fn trials_keep_to_the_memory_they_are_given() {
+        let deeper_is_better = |c: Candidate| c.depth as f64;
+        assert_eq!(choice(8 << 20, false, deeper_is_better).0, pread(4, 2), "smaller chunks rather than few");
+        assert_eq!(choice(1 << 20, false, |_| 1.0).0, pread(1, 1));
+        assert_eq!(choice(0, false, |_| 1.0).0.chunk_bytes, DIRECT_ALIGN);
+        assert_eq!(choice(10_000, true, |c| c.depth as f64).0.depth, 2);
+    }
+
+    #[test]
+    fn a_second_trial_counts_with_the_first() {
+        let mut trials = Trials::new(PLENTY, false);
+        trials.record(pread(1, 4), Sample { bytes: 100, seconds: 1.0 });
+        trials.record(pread(2, 4), Sample { bytes: 150, seconds: 1.0 });
+        assert_eq!(trials.choose(), (pread(2, 4), 150.0));
+        trials.record(pread(2, 4), Sample { bytes: 40, seconds: 1.0 });
+        assert_eq!(trials.choose(), (pread(1, 4), 100.0), "190 bytes in 2 seconds are as good as 100 in one");
+        assert!((trials.seconds_at_least(pread(1, 4)) - (4 << 20) as f64 / 100.0).abs() < 1.0);
+    }
+}

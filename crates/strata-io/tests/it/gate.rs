@@ -1,0 +1,68 @@
+//! A file whose reads stop until they are let through, and which says how many are under way.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Condvar, Mutex};
+
+use strata_io::{DirectRead, IoError};
+
+/// Reads come back without bytes, one for each ticket.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    tickets: usize,
+    entered: Vec<u64>,
+    left: usize,
+}
+
+impl Gate {
+    /// Lets so many reads through.
+    pub fn open(&self, tickets: usize) {
+        self.state.lock().unwrap().tickets += tickets;
+        self.changed.notify_all();
+    }
+
+    /// Waits until `count` reads have entered, and returns the offsets of all that have.
+    pub fn entered(&self, count: usize) -> Vec<u64> {
+        let state = self.state.lock().unwrap();
+        self.changed.wait_while(state, |state| state.entered.len() < count).unwrap().entered.clone()
+    }
+
+    /// Reads that have come back.
+    pub fn left(&self) -> usize {
+        self.state.lock().unwrap().left
+    }
+}
+
+impl DirectRead for Gate {
+    fn path(&self) -> &Path {
+        Path::new("gate")
+    }
+
+    fn len(&self) -> u64 {
+        1 << 40
+    }
+
+    fn read_aligned_at(&self, _buf: &mut [u8], offset: u64, _needed: usize) -> Result<(), IoError> {
+        let mut state = self.state.lock().unwrap();
+        state.entered.push(offset);
+        self.changed.notify_all();
+        let mut state = self.changed.wait_while(state, |state| state.tickets == 0).unwrap();
+        state.tickets -= 1;
+        state.left += 1;
+        Ok(())
+    }
+
+    fn check_unchanged(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
