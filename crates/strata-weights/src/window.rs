@@ -105,10 +105,9 @@ impl Window {
             self.planner.acquired(&self.units, unit);
             Acquired::Ready
         } else if record.awaited && record.given_up {
-            record.given_up = false;
+            // It stays given up, so that nothing but another acquisition tries it again.
             self.units.end_wait(unit);
             self.units.counters.waits_failed += 1;
-            self.planner.absent(&self.units, unit);
             Acquired::Failed
         } else {
             // Attempts that nobody waited for do not count against whoever waits now.
