@@ -15,20 +15,28 @@
 mod check;
 mod config;
 mod counters;
+mod layers;
 mod list;
+mod on_demand;
 mod order;
 mod planner;
+mod positions;
 mod resident;
+mod residents;
+mod ring;
+mod ring_config;
 mod spread;
 mod units;
 
 pub use config::{Policy, ResidentConfig, UnitId, WindowConfig, WindowError};
 pub use counters::WindowCounters;
+pub use ring_config::{Reach, RingConfig};
 pub use units::{Command, UnitState};
 
 use order::Order;
 use planner::Planner;
 use resident::ResidentPlanner;
+use ring::RingPlanner;
 use units::Units;
 
 /// What became of a wish to use a unit.
@@ -76,6 +84,7 @@ impl Window {
         let units = Units::new(&config.unit_bytes, config.budget);
         let planner: Box<dyn Planner> = match config.policy {
             Policy::Resident(resident) => Box::new(ResidentPlanner::new(resident, order, &units)?),
+            Policy::Ring(ring) => Box::new(RingPlanner::new(ring, order, &units)?),
         };
         let mut window = Self { units, planner, load_attempts: config.load_attempts, started: false };
         window.check_budget(config.budget)?;
@@ -88,6 +97,7 @@ impl Window {
     /// [`acquire`](Self::acquire) begins as well.
     pub fn start(&mut self, out: &mut Vec<Command>) {
         self.started = true;
+        self.planner.start(&self.units);
         self.planner.pump(&mut self.units, out);
     }
 
@@ -112,7 +122,7 @@ impl Window {
         } else {
             // Attempts that nobody waited for do not count against whoever waits now.
             if std::mem::replace(&mut record.given_up, false) {
-                self.planner.absent(&self.units, unit);
+                self.planner.retried(&self.units, unit);
             }
             if self.units.begin_wait(unit) {
                 self.units.counters.waits += 1;
@@ -153,6 +163,29 @@ impl Window {
     pub fn expect(&mut self, unit: UnitId, out: &mut Vec<Command>) {
         self.started = true;
         self.planner.expected(&self.units, unit);
+        self.planner.pump(&mut self.units, out);
+    }
+
+    /// Makes `unit` one of those that are evicted last, whether it is there or not: it goes only if somebody waits for
+    /// another one and nothing else can make room. Counted.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn pin(&mut self, unit: UnitId) {
+        if self.units.is_idle(unit) {
+            self.planner.busy(unit);
+        }
+        self.units.pin(unit);
+    }
+
+    /// Takes one pin back.
+    ///
+    /// # Panics
+    /// If `unit` has none: pins come in pairs with this.
+    pub fn unpin(&mut self, unit: UnitId, out: &mut Vec<Command>) {
+        assert!(self.units.get(unit).pins > 0, "{unit:?} is unpinned more often than it was pinned");
+        self.units.unpin(unit);
+        self.settle(unit, true, out);
         self.planner.pump(&mut self.units, out);
     }
 

@@ -17,17 +17,26 @@ pub(super) trait Planner: fmt::Debug + Send {
     /// The budget was set, for the first time or again.
     fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>);
 
+    /// Loading is to begin before any pass.
+    fn start(&mut self, _units: &Units) {}
+
     /// A pass wants the unit now. It may be absent, and need not be in the order.
     fn wanted(&mut self, units: &Units, unit: UnitId);
 
     /// The unit, which was present, has got another user.
     fn acquired(&mut self, units: &Units, unit: UnitId);
 
-    /// The unit is present and has neither users nor those who wait; `used`: it just had one.
+    /// The unit, which was idle, was pinned.
+    fn busy(&mut self, unit: UnitId);
+
+    /// The unit is present and has neither users nor those who wait nor pins; `used`: it just had one.
     fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<Command>);
 
     /// The unit became absent: it was evicted, or its load failed.
     fn absent(&mut self, units: &Units, unit: UnitId);
+
+    /// The unit, which was given up, may be tried again.
+    fn retried(&mut self, units: &Units, unit: UnitId);
 
     /// A pass will want the unit next.
     fn expected(&mut self, units: &Units, unit: UnitId);

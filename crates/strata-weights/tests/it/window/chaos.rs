@@ -90,6 +90,16 @@ impl Chaos {
         self.check();
     }
 
+    pub fn pin(&mut self, unit: UnitId) {
+        self.window.pin(unit);
+        self.check();
+    }
+
+    pub fn unpin(&mut self, unit: UnitId) {
+        self.window.unpin(unit, &mut self.out);
+        self.check();
+    }
+
     pub fn set_budget(&mut self, bytes: u64) {
         self.window.set_budget(bytes, &mut self.out).expect("the budget is enough");
         self.check();
@@ -204,7 +214,7 @@ impl Chaos {
                 }
             }
         }
-        self.window.check_invariants().unwrap_or_else(|problem| panic!("{problem}\n{self:#?}"));
+        self.window.check_invariants().unwrap_or_else(|problem| panic!("{problem}\n{self:?}"));
         assert_eq!(self.window.bytes_held(), self.held());
         assert_eq!(self.window.in_flight(), self.loads.len());
         for (index, place) in self.places.iter().enumerate() {
