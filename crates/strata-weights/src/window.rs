@@ -15,6 +15,7 @@
 mod check;
 mod config;
 mod counters;
+mod credits;
 mod layers;
 mod list;
 mod on_demand;
@@ -26,11 +27,14 @@ mod residents;
 mod ring;
 mod ring_config;
 mod spread;
+mod tiers;
 mod units;
 
 pub use config::{Policy, ResidentConfig, UnitId, WindowConfig, WindowError};
 pub use counters::WindowCounters;
+pub use credits::{Credits, Phase};
 pub use ring_config::{Reach, RingConfig};
+pub use tiers::{TierCommand, TierConfig, Tiers, TiersConfig};
 pub use units::{Command, UnitState};
 
 use order::Order;
@@ -110,9 +114,9 @@ impl Window {
         let record = self.units.get_mut(unit);
         let answer = if record.state == UnitState::Present {
             record.users += 1;
-            self.units.end_wait(unit);
+            let waited = self.units.end_wait(unit);
             self.units.counters.acquisitions += 1;
-            self.planner.acquired(&self.units, unit);
+            self.planner.acquired(&self.units, unit, waited);
             Acquired::Ready
         } else if record.awaited && record.given_up {
             // It stays given up, so that nothing but another acquisition tries it again.
@@ -126,8 +130,8 @@ impl Window {
             }
             if self.units.begin_wait(unit) {
                 self.units.counters.waits += 1;
+                self.planner.wanted(&self.units, unit);
             }
-            self.planner.wanted(&self.units, unit);
             Acquired::Pending
         };
         self.planner.pump(&mut self.units, out);
@@ -255,6 +259,35 @@ impl Window {
             self.planner.pump(&mut self.units, out);
         }
         Ok(())
+    }
+
+    /// Changes the order of passes. What is there stays where it is as far as the policy allows; the next acquisition
+    /// tells where the pass is. A ring whose layers do not fit the new order takes each unit for a layer.
+    ///
+    /// # Errors
+    /// If the order names a unit that does not exist, or one twice; then nothing has changed.
+    pub fn set_order(&mut self, order: Vec<UnitId>, out: &mut Vec<Command>) -> Result<(), WindowError> {
+        let order = Order::new(order, self.units.len())?;
+        self.planner.set_order(order, &self.units);
+        for unit in (0..self.units.len() as u32).map(UnitId) {
+            self.settle(unit, false, out);
+        }
+        self.planner.plan(&mut self.units, out);
+        if self.started {
+            self.planner.pump(&mut self.units, out);
+        }
+        Ok(())
+    }
+
+    /// How many units may be in use or waited for at the same time; with more, waits may not end.
+    pub fn concurrent_max(&self) -> usize {
+        self.planner.concurrent_max(&self.units)
+    }
+
+    /// Whether [`acquire`](Self::acquire) would answer anything but [`Acquired::Pending`].
+    pub fn is_answered(&self, unit: UnitId) -> bool {
+        let record = self.units.get(unit);
+        record.state == UnitState::Present || (record.awaited && record.given_up)
     }
 
     /// The least budget with which the window works, in bytes.

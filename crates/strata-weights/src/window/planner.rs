@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::config::{UnitId, WindowError};
+use super::order::Order;
 use super::units::{Command, Units};
 
 /// Chooses what is loaded and what is evicted. The window keeps the records; a planner is told what changed, and commands
@@ -14,6 +15,13 @@ pub(super) trait Planner: fmt::Debug + Send {
     /// If it cannot be counted.
     fn least_budget(&self, units: &Units) -> Result<u64, WindowError>;
 
+    /// How many units may be in use or waited for at the same time.
+    fn concurrent_max(&self, units: &Units) -> usize;
+
+    /// The order of passes has changed. Nothing counts as idle any more: the window tells anew what is, and then calls
+    /// [`plan`](Self::plan).
+    fn set_order(&mut self, order: Order, units: &Units);
+
     /// The budget was set, for the first time or again.
     fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>);
 
@@ -23,8 +31,8 @@ pub(super) trait Planner: fmt::Debug + Send {
     /// A pass wants the unit now. It may be absent, and need not be in the order.
     fn wanted(&mut self, units: &Units, unit: UnitId);
 
-    /// The unit, which was present, has got another user.
-    fn acquired(&mut self, units: &Units, unit: UnitId);
+    /// The unit, which was present, has got another user; `waited`: [`wanted`](Self::wanted) was called for it.
+    fn acquired(&mut self, units: &Units, unit: UnitId, waited: bool);
 
     /// The unit, which was idle, was pinned.
     fn busy(&mut self, unit: UnitId);

@@ -57,6 +57,18 @@ impl Planner for ResidentPlanner {
         Ok(slots.map_or(everything, |slots| slots.min(everything)))
     }
 
+    fn concurrent_max(&self, _units: &Units) -> usize {
+        self.stream_slots
+    }
+
+    fn set_order(&mut self, order: Order, units: &Units) {
+        self.residents.set_order(&order);
+        self.loose = PositionSet::new(order.len());
+        self.on_demand = OnDemand::new(units.len(), self.stream_slots);
+        (self.anchor, self.fetched) = (0, 0);
+        self.order = order;
+    }
+
     fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>) {
         self.residents.choose(units, &self.order, self.stream_slots);
         self.on_demand.announced_max = self.residents.slots().max(self.stream_slots);
@@ -80,9 +92,12 @@ impl Planner for ResidentPlanner {
         }
     }
 
-    fn acquired(&mut self, _units: &Units, unit: UnitId) {
+    fn acquired(&mut self, _units: &Units, unit: UnitId, waited: bool) {
         self.forget_idle(unit);
-        if let Some(position) = self.order.position(unit) {
+        if let Some(position) = self.order.position(unit)
+            // With several waits at a time, the last one to begin is where the pass is.
+            && (!waited || position == self.anchor)
+        {
             self.move_anchor(self.order.next(position));
         }
     }

@@ -26,6 +26,12 @@ impl Residents {
         Self { chosen: vec![false; num_units], bytes: 0, slots: 0, streamed: Vec::new(), rank }
     }
 
+    /// Takes another order; to be followed by [`choose`](Self::choose), which starts from the choice so far.
+    pub fn set_order(&mut self, order: &Order) {
+        self.streamed.clear();
+        self.rank = vec![0; order.len() + 1];
+    }
+
     /// Fits the choice to the budget, which holds at least `stream_slots` slots or everything.
     pub fn choose(&mut self, units: &Units, order: &Order, stream_slots: usize) {
         let bytes_of = |unit: &UnitId| units.get(*unit).bytes;

@@ -83,6 +83,30 @@ impl Planner for RingPlanner {
         Ok(everything.min(2 * units.slot_bytes))
     }
 
+    fn concurrent_max(&self, units: &Units) -> usize {
+        let most = usize::try_from(units.budget / units.slot_bytes.max(1)).unwrap_or(usize::MAX);
+        most.min(self.config.units_max).max(1)
+    }
+
+    fn set_order(&mut self, order: Order, units: &Units) {
+        let names: Vec<u32> =
+            if self.config.layers.len() == order.len() { std::mem::take(&mut self.config.layers) } else { Vec::new() };
+        self.layers = Layers::new(&names, order.len());
+        self.config.layers = names;
+        self.held_of_layer = vec![0; self.layers.count()];
+        for position in 0..order.len() {
+            let held = units.get(order.unit(position)).state != UnitState::Absent;
+            self.held_of_layer[self.layers.layer_of(position)] += u32::from(held);
+        }
+        self.layers_held = self.held_of_layer.iter().filter(|held| **held > 0).count();
+        self.idle = PositionSet::new(order.len());
+        self.on_demand = OnDemand::new(units.len(), self.config.in_flight_max);
+        self.queue.clear();
+        self.queued.fill(0);
+        (self.current, self.asked) = (0, 0);
+        self.order = order;
+    }
+
     fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>) {
         while units.bytes_staying() > units.budget {
             let Some(victim) = self.on_demand.victim(true).or_else(|| self.farthest_idle()) else { return };
@@ -104,13 +128,10 @@ impl Planner for RingPlanner {
         }
     }
 
-    fn acquired(&mut self, units: &Units, unit: UnitId) {
-        match self.order.position(unit) {
-            Some(position) => {
-                self.idle.remove(position);
-                self.move_to(units, position);
-            }
-            None => self.on_demand.forget(unit),
+    fn acquired(&mut self, units: &Units, unit: UnitId, waited: bool) {
+        self.forget_idle(unit);
+        if let Some(position) = self.order.position(unit).filter(|_| !waited) {
+            self.move_to(units, position);
         }
     }
 
