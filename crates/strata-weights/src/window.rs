@@ -26,6 +26,7 @@ mod resident;
 mod residents;
 mod ring;
 mod ring_config;
+pub mod sim;
 mod spread;
 mod tiers;
 mod units;

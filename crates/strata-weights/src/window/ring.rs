@@ -151,13 +151,11 @@ impl Planner for RingPlanner {
     }
 
     fn absent(&mut self, units: &Units, unit: UnitId) {
-        match self.order.position(unit) {
-            Some(position) => {
-                self.held_of_layer[self.layers.layer_of(position)] -= 1;
-                self.layers_held -= usize::from(self.held_of_layer[self.layers.layer_of(position)] == 0);
-                self.ask_again(units, unit, position);
-            }
-            None => {}
+        if let Some(position) = self.order.position(unit) {
+            let layer = self.layers.layer_of(position);
+            self.held_of_layer[layer] -= 1;
+            self.layers_held -= usize::from(self.held_of_layer[layer] == 0);
+            self.ask_again(units, unit, position);
         }
     }
 
