@@ -15,20 +15,33 @@
 mod check;
 mod config;
 mod counters;
+mod credits;
+mod layers;
 mod list;
+mod on_demand;
 mod order;
 mod planner;
+mod positions;
 mod resident;
+mod residents;
+mod ring;
+mod ring_config;
+pub mod sim;
 mod spread;
+mod tiers;
 mod units;
 
 pub use config::{Policy, ResidentConfig, UnitId, WindowConfig, WindowError};
 pub use counters::WindowCounters;
+pub use credits::{Credits, Phase};
+pub use ring_config::{Reach, RingConfig};
+pub use tiers::{TierCommand, TierConfig, Tiers, TiersConfig};
 pub use units::{Command, UnitState};
 
 use order::Order;
 use planner::Planner;
 use resident::ResidentPlanner;
+use ring::RingPlanner;
 use units::Units;
 
 /// What became of a wish to use a unit.
@@ -76,6 +89,7 @@ impl Window {
         let units = Units::new(&config.unit_bytes, config.budget);
         let planner: Box<dyn Planner> = match config.policy {
             Policy::Resident(resident) => Box::new(ResidentPlanner::new(resident, order, &units)?),
+            Policy::Ring(ring) => Box::new(RingPlanner::new(ring, order, &units)?),
         };
         let mut window = Self { units, planner, load_attempts: config.load_attempts, started: false };
         window.check_budget(config.budget)?;
@@ -88,6 +102,7 @@ impl Window {
     /// [`acquire`](Self::acquire) begins as well.
     pub fn start(&mut self, out: &mut Vec<Command>) {
         self.started = true;
+        self.planner.start(&self.units);
         self.planner.pump(&mut self.units, out);
     }
 
@@ -100,25 +115,24 @@ impl Window {
         let record = self.units.get_mut(unit);
         let answer = if record.state == UnitState::Present {
             record.users += 1;
-            self.units.end_wait(unit);
+            let waited = self.units.end_wait(unit);
             self.units.counters.acquisitions += 1;
-            self.planner.acquired(&self.units, unit);
+            self.planner.acquired(&self.units, unit, waited);
             Acquired::Ready
         } else if record.awaited && record.given_up {
-            record.given_up = false;
+            // It stays given up, so that nothing but another acquisition tries it again.
             self.units.end_wait(unit);
             self.units.counters.waits_failed += 1;
-            self.planner.absent(&self.units, unit);
             Acquired::Failed
         } else {
             // Attempts that nobody waited for do not count against whoever waits now.
             if std::mem::replace(&mut record.given_up, false) {
-                self.planner.absent(&self.units, unit);
+                self.planner.retried(&self.units, unit);
             }
             if self.units.begin_wait(unit) {
                 self.units.counters.waits += 1;
+                self.planner.wanted(&self.units, unit);
             }
-            self.planner.wanted(&self.units, unit);
             Acquired::Pending
         };
         self.planner.pump(&mut self.units, out);
@@ -154,6 +168,29 @@ impl Window {
     pub fn expect(&mut self, unit: UnitId, out: &mut Vec<Command>) {
         self.started = true;
         self.planner.expected(&self.units, unit);
+        self.planner.pump(&mut self.units, out);
+    }
+
+    /// Makes `unit` one of those that are evicted last, whether it is there or not: it goes only if somebody waits for
+    /// another one and nothing else can make room. Counted.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn pin(&mut self, unit: UnitId) {
+        if self.units.is_idle(unit) {
+            self.planner.busy(unit);
+        }
+        self.units.pin(unit);
+    }
+
+    /// Takes one pin back.
+    ///
+    /// # Panics
+    /// If `unit` has none: pins come in pairs with this.
+    pub fn unpin(&mut self, unit: UnitId, out: &mut Vec<Command>) {
+        assert!(self.units.get(unit).pins > 0, "{unit:?} is unpinned more often than it was pinned");
+        self.units.unpin(unit);
+        self.settle(unit, true, out);
         self.planner.pump(&mut self.units, out);
     }
 
@@ -223,6 +260,35 @@ impl Window {
             self.planner.pump(&mut self.units, out);
         }
         Ok(())
+    }
+
+    /// Changes the order of passes. What is there stays where it is as far as the policy allows; the next acquisition
+    /// tells where the pass is. A ring whose layers do not fit the new order takes each unit for a layer.
+    ///
+    /// # Errors
+    /// If the order names a unit that does not exist, or one twice; then nothing has changed.
+    pub fn set_order(&mut self, order: Vec<UnitId>, out: &mut Vec<Command>) -> Result<(), WindowError> {
+        let order = Order::new(order, self.units.len())?;
+        self.planner.set_order(order, &self.units);
+        for unit in (0..self.units.len() as u32).map(UnitId) {
+            self.settle(unit, false, out);
+        }
+        self.planner.plan(&mut self.units, out);
+        if self.started {
+            self.planner.pump(&mut self.units, out);
+        }
+        Ok(())
+    }
+
+    /// How many units may be in use or waited for at the same time; with more, waits may not end.
+    pub fn concurrent_max(&self) -> usize {
+        self.planner.concurrent_max(&self.units)
+    }
+
+    /// Whether [`acquire`](Self::acquire) would answer anything but [`Acquired::Pending`].
+    pub fn is_answered(&self, unit: UnitId) -> bool {
+        let record = self.units.get(unit);
+        record.state == UnitState::Present || (record.awaited && record.given_up)
     }
 
     /// The least budget with which the window works, in bytes.

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::ring_config::RingConfig;
+
 /// What is moved in one go: a band of rows, a tensor, a group or a whole layer. Numbered from 0 within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(pub u32);
@@ -34,6 +36,8 @@ pub struct WindowConfig {
 pub enum Policy {
     /// A fixed subset stays, the rest passes through a few slots (W13). The default.
     Resident(ResidentConfig),
+    /// The seed's window, which slides with the pass and drops what it leaves (W3, W4).
+    Ring(RingConfig),
 }
 
 /// How [`Policy::Resident`] streams what does not stay.

@@ -9,39 +9,27 @@
 use std::collections::VecDeque;
 
 use super::config::{ResidentConfig, UnitId, WindowError};
-use super::list::UnitList;
+use super::on_demand::OnDemand;
 use super::order::Order;
 use super::planner::Planner;
-use super::spread::spread;
+use super::positions::PositionSet;
+use super::residents::Residents;
 use super::units::{Command, UnitState, Units};
 
 #[derive(Debug)]
 pub(super) struct ResidentPlanner {
     order: Order,
-    /// Slots while the order streams.
+    /// The configured number of slots.
     stream_slots: usize,
-    /// Slots now.
-    slots: usize,
-    /// By unit: whether it is to stay.
-    resident: Vec<bool>,
-    resident_bytes: u64,
-    /// Positions of the units that do not stay, ascending.
-    streamed: Vec<u32>,
-    /// By position: how many entries of `streamed` lie before it. One entry more than there are positions.
-    rank: Vec<u32>,
+    residents: Residents,
     anchor: usize,
     /// The first so many streamed units from the anchor on are present or on their way, or were given up.
     fetched: usize,
-    /// Positions of idle units in slots, ascending.
-    loose: Vec<u32>,
+    /// Positions of idle units in slots.
+    loose: PositionSet,
     /// Units that are to stay and may still have to be loaded, in the order of their use.
     missing: VecDeque<UnitId>,
-    /// Units on demand that were announced and may still have to be loaded.
-    announced: VecDeque<UnitId>,
-    /// Idle units on demand that were announced and not yet used, oldest first.
-    ready: UnitList,
-    /// Idle units on demand otherwise, least recently used first.
-    unused: UnitList,
+    on_demand: OnDemand,
 }
 
 impl ResidentPlanner {
@@ -51,18 +39,12 @@ impl ResidentPlanner {
         }
         Ok(Self {
             stream_slots: config.stream_slots,
-            slots: config.stream_slots,
-            resident: vec![false; units.len()],
-            resident_bytes: 0,
-            streamed: Vec::new(),
-            rank: vec![0; order.len() + 1],
+            residents: Residents::new(units.len(), &order),
             anchor: 0,
             fetched: 0,
-            loose: Vec::new(),
+            loose: PositionSet::new(order.len()),
             missing: VecDeque::new(),
-            announced: VecDeque::new(),
-            ready: UnitList::new(units.len()),
-            unused: UnitList::new(units.len()),
+            on_demand: OnDemand::new(units.len(), config.stream_slots),
             order,
         })
     }
@@ -75,8 +57,21 @@ impl Planner for ResidentPlanner {
         Ok(slots.map_or(everything, |slots| slots.min(everything)))
     }
 
+    fn concurrent_max(&self, _units: &Units) -> usize {
+        self.stream_slots
+    }
+
+    fn set_order(&mut self, order: Order, units: &Units) {
+        self.residents.set_order(&order);
+        self.loose = PositionSet::new(order.len());
+        self.on_demand = OnDemand::new(units.len(), self.stream_slots);
+        (self.anchor, self.fetched) = (0, 0);
+        self.order = order;
+    }
+
     fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>) {
-        self.choose_residents(units);
+        self.residents.choose(units, &self.order, self.stream_slots);
+        self.on_demand.announced_max = self.residents.slots().max(self.stream_slots);
         self.fetched = 0;
         for index in 0..units.len() {
             let unit = UnitId(index as u32);
@@ -88,7 +83,7 @@ impl Planner for ResidentPlanner {
         let (before, after) = self.order.units().split_at(self.anchor);
         let on_demand = self.order.on_demand();
         let all = after.iter().chain(before).copied().chain(on_demand);
-        self.missing.extend(all.filter(|&unit| self.resident[unit.index()] && units.is_loadable(unit)));
+        self.missing.extend(all.filter(|&unit| self.residents.contains(unit) && units.is_loadable(unit)));
     }
 
     fn wanted(&mut self, _units: &Units, unit: UnitId) {
@@ -97,9 +92,12 @@ impl Planner for ResidentPlanner {
         }
     }
 
-    fn acquired(&mut self, _units: &Units, unit: UnitId) {
+    fn acquired(&mut self, _units: &Units, unit: UnitId, waited: bool) {
         self.forget_idle(unit);
-        if let Some(position) = self.order.position(unit) {
+        if let Some(position) = self.order.position(unit)
+            // With several waits at a time, the last one to begin is where the pass is.
+            && (!waited || position == self.anchor)
+        {
             self.move_anchor(self.order.next(position));
         }
     }
@@ -108,48 +106,37 @@ impl Planner for ResidentPlanner {
         let goes = match self.order.position(unit) {
             _ if !self.stays_where_it_is(units, unit) => true,
             _ if units.get(unit).own => return,
-            Some(position) => used && (self.resident[unit.index()] || !self.is_in_window(position)),
+            Some(position) => used && (self.residents.contains(unit) || !self.is_in_window(position)),
             None => false,
         };
         if goes {
             self.evict(units, unit, out);
         } else if let Some(position) = self.order.position(unit) {
-            let place = self.loose.partition_point(|&other| other < position as u32);
-            self.loose.insert(place, position as u32);
-        } else if used {
-            self.unused.push_last(unit);
+            self.loose.insert(position);
         } else {
-            self.ready.push_last(unit);
-            // Announcements that nobody follows must not fill the slots.
-            if self.ready.len() > (self.slots / 2).max(1)
-                && let Some(oldest) = self.ready.first()
-            {
-                self.ready.remove(oldest);
-                self.unused.push_last(oldest);
-            }
+            self.on_demand.idle(unit, used);
         }
     }
 
+    fn busy(&mut self, unit: UnitId) {
+        self.forget_idle(unit);
+    }
+
     fn absent(&mut self, units: &Units, unit: UnitId) {
-        if self.resident[unit.index()] && !units.get(unit).given_up {
+        if self.residents.contains(unit) && !units.get(unit).given_up {
             self.missing.push_back(unit);
         }
         self.fetch_again(unit);
     }
 
+    fn retried(&mut self, units: &Units, unit: UnitId) {
+        self.absent(units, unit);
+    }
+
     fn expected(&mut self, units: &Units, unit: UnitId) {
         match self.order.position(unit) {
             Some(position) => self.move_anchor(position),
-            None if units.get(unit).state == UnitState::Present => {
-                // Announced again: it moves to where it is evicted last.
-                if self.unused.remove(unit) {
-                    self.ready.push_last(unit);
-                }
-            }
-            None if self.announced.len() < self.slots && !self.announced.contains(&unit) => {
-                self.announced.push_back(unit);
-            }
-            None => {}
+            None => self.on_demand.announce(unit, units.get(unit).state),
         }
     }
 
@@ -161,22 +148,20 @@ impl Planner for ResidentPlanner {
                 return;
             }
         }
-        while let Some(&unit) = self.announced.front() {
-            let evicting = units.get(unit).state == UnitState::Evicting;
-            if evicting || (units.is_loadable(unit) && !self.load_now(units, unit, false, out)) {
+        while let Some(unit) = self.on_demand.next_announced(units) {
+            if units.get(unit).state == UnitState::Evicting || !self.load_now(units, unit, false, out) {
                 return;
             }
-            self.announced.pop_front();
         }
         while self.load_next(units, out) {}
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.resident_bytes
+        self.residents.bytes()
     }
 
     fn is_resident(&self, unit: UnitId) -> bool {
-        self.resident[unit.index()]
+        self.residents.contains(unit)
     }
 
     fn check_invariants(&self, units: &Units) -> Result<(), String> {
@@ -185,17 +170,12 @@ impl Planner for ResidentPlanner {
 }
 
 impl ResidentPlanner {
-    /// Bytes that residents leave to the slots.
-    fn slot_reserve(&self, units: &Units) -> u64 {
-        self.slots as u64 * units.slot_bytes
-    }
-
     /// Whether the unit's memory is of the kind that it should be in, now that it is idle.
     fn stays_where_it_is(&self, units: &Units, unit: UnitId) -> bool {
         if units.get(unit).own {
-            self.resident[unit.index()]
+            self.residents.contains(unit)
         } else {
-            units.slots_used - units.slots_evicting <= self.slots
+            units.slots_used - units.slots_evicting <= self.residents.slots()
         }
     }
 
@@ -208,56 +188,30 @@ impl ResidentPlanner {
     /// Takes the unit out of the lists of those that may be evicted.
     fn forget_idle(&mut self, unit: UnitId) {
         match self.order.position(unit) {
-            Some(position) => {
-                if let Ok(place) = self.loose.binary_search(&(position as u32)) {
-                    self.loose.remove(place);
-                }
-            }
-            None => {
-                let _ = self.unused.remove(unit) || self.ready.remove(unit);
-            }
+            Some(position) => self.loose.remove(position),
+            None => self.on_demand.forget(unit),
         }
     }
 
     /// The unit is no longer there: if it is in the window, it is looked at again.
     fn fetch_again(&mut self, unit: UnitId) {
         if let Some(position) = self.order.position(unit)
-            && !self.resident[unit.index()]
+            && !self.residents.contains(unit)
         {
-            let ahead = self.streamed_ahead(position);
-            self.fetched = self.fetched.min(ahead);
+            self.fetched = self.fetched.min(self.residents.streamed_between(self.anchor, position));
         }
     }
 
-    /// How many streamed units a pass acquires before it comes to `position`.
-    fn streamed_ahead(&self, position: usize) -> usize {
-        let (from, to) = (self.rank[self.anchor] as usize, self.rank[position] as usize);
-        let ahead = if to >= from { to - from } else { to + self.streamed.len() - from };
-        if ahead >= self.streamed.len() { 0 } else { ahead }
-    }
-
     fn move_anchor(&mut self, position: usize) {
-        let ahead = self.streamed_ahead(position);
-        let wrapped = ahead == 0 && position < self.anchor;
-        // After a jump forward over all that was fetched, or backward, everything is looked at again.
-        self.fetched = if wrapped { 0 } else { self.fetched.saturating_sub(ahead) };
+        // After a jump over all that was fetched, everything is looked at again; backward is a jump all the way round.
+        self.fetched = self.fetched.saturating_sub(self.residents.streamed_between(self.anchor, position));
         self.anchor = position;
     }
 
-    /// The number of streamed units in the window.
-    fn window_len(&self) -> usize {
-        self.slots.min(self.streamed.len())
-    }
-
-    /// The position of a streamed unit, counted from the anchor.
-    fn streamed_position(&self, ahead: usize) -> usize {
-        self.streamed[(self.rank[self.anchor] as usize + ahead) % self.streamed.len()] as usize
-    }
-
     fn is_in_window(&self, position: usize) -> bool {
-        self.window_len() > 0
-            && self.order.distance(self.anchor, position)
-                <= self.order.distance(self.anchor, self.streamed_position(self.window_len() - 1))
+        let Some(last) = self.residents.window_len().checked_sub(1) else { return false };
+        let end = self.residents.streamed_from(self.anchor, last);
+        self.order.distance(self.anchor, position) <= self.order.distance(self.anchor, end)
     }
 
     /// Loads the next unit ahead, or evicts something for it. False if there is nothing to do now.
@@ -285,8 +239,8 @@ impl ResidentPlanner {
 
     /// The first unit of the window that is not there, unless its memory is just being given back.
     fn next_streamed(&mut self, units: &Units) -> Option<usize> {
-        while self.fetched < self.window_len() {
-            let position = self.streamed_position(self.fetched);
+        while self.fetched < self.residents.window_len() {
+            let position = self.residents.streamed_from(self.anchor, self.fetched);
             let unit = self.order.unit(position);
             if units.get(unit).state == UnitState::Evicting {
                 return None;
@@ -302,7 +256,7 @@ impl ResidentPlanner {
     /// The first resident that is not there, if it may be loaded now.
     fn next_missing(&mut self, units: &Units) -> Option<UnitId> {
         while let Some(&unit) = self.missing.front() {
-            if units.is_loadable(unit) && self.resident[unit.index()] {
+            if units.is_loadable(unit) && self.residents.contains(unit) {
                 let may = units.own_in_flight < self.stream_slots && self.has_own_room(units, unit);
                 return may.then_some(unit);
             }
@@ -321,8 +275,8 @@ impl ResidentPlanner {
         if self.slot_is_coming(units) {
             return false;
         }
-        let victim = self.unused.first().or_else(|| {
-            let farthest = self.farthest_loose()?;
+        let victim = self.on_demand.victim(false).or_else(|| {
+            let farthest = self.loose.last_before(self.anchor)?;
             let farther = self.order.distance(self.anchor, farthest) > self.order.distance(self.anchor, position);
             farther.then(|| self.order.unit(farthest))
         });
@@ -336,13 +290,13 @@ impl ResidentPlanner {
     /// to wait for memory that is on its way back.
     fn load_now(&mut self, units: &mut Units, unit: UnitId, awaited: bool, out: &mut Vec<Command>) -> bool {
         let bytes = units.get(unit).bytes;
-        let resident = self.resident[unit.index()];
+        let resident = self.residents.contains(unit);
         if resident && self.has_own_room(units, unit) {
             units.load(unit, true, out);
             return true;
         }
         // Without slots everything is to stay; there is room as soon as what lingers from an earlier budget has gone.
-        let own = self.slots == 0;
+        let own = self.residents.slots() == 0;
         loop {
             let fits = if own { units.bytes_held() + bytes <= units.budget } else { self.has_slot(units) };
             if fits {
@@ -353,12 +307,16 @@ impl ResidentPlanner {
             if coming {
                 return false;
             }
-            let mut victim = self.unused.first().or_else(|| self.farthest_loose().map(|at| self.order.unit(at)));
+            let mut victim = self
+                .on_demand
+                .victim(false)
+                .or_else(|| self.loose.last_before(self.anchor).map(|at| self.order.unit(at)));
             if awaited {
-                let short_of_bytes = own || units.slots_used - units.slots_evicting < self.slots;
+                let short_of_bytes = own || units.slots_used - units.slots_evicting < self.residents.slots();
                 victim = victim
-                    .or_else(|| self.ready.first())
-                    .or_else(|| last_resort(units, &self.order, self.anchor, short_of_bytes));
+                    .or_else(|| self.on_demand.victim(true))
+                    .or_else(|| self.idle_resident(units).filter(|_| short_of_bytes))
+                    .or_else(|| units.last_resort());
             }
             match victim {
                 Some(victim) => self.evict(units, victim, out),
@@ -367,76 +325,39 @@ impl ResidentPlanner {
         }
     }
 
+    /// An idle unit that is to stay, the one that is needed last. Only asked for while a smaller budget takes effect, so
+    /// it may take its time.
+    fn idle_resident(&self, units: &Units) -> Option<UnitId> {
+        let (before, after) = self.order.units().split_at(self.anchor);
+        let backward = before.iter().rev().chain(after.iter().rev()).copied();
+        self.order.on_demand().chain(backward).find(|unit| units.is_idle(*unit))
+    }
+
     fn has_own_room(&self, units: &Units, unit: UnitId) -> bool {
         let bytes = units.get(unit).bytes;
-        units.own_bytes + bytes + self.slot_reserve(units) <= units.budget && units.bytes_held() + bytes <= units.budget
+        units.own_bytes + bytes + self.residents.slot_bytes(units) <= units.budget
+            && units.bytes_held() + bytes <= units.budget
     }
 
     fn has_slot(&self, units: &Units) -> bool {
-        units.slots_used < self.slots && units.bytes_held() + units.slot_bytes <= units.budget
+        units.slots_used < self.residents.slots() && units.bytes_held() + units.slot_bytes <= units.budget
     }
 
     /// Whether a slot will be free once the evictions under way are done.
     fn slot_is_coming(&self, units: &Units) -> bool {
-        units.slots_used - units.slots_evicting < self.slots && units.bytes_staying() + units.slot_bytes <= units.budget
-    }
-
-    /// The idle unit of the order that is needed last: the one just behind the anchor.
-    fn farthest_loose(&self) -> Option<usize> {
-        let behind = self.loose.partition_point(|&position| (position as usize) < self.anchor);
-        let place = behind.checked_sub(1).or_else(|| self.loose.len().checked_sub(1))?;
-        Some(self.loose[place] as usize)
-    }
-
-    fn choose_residents(&mut self, units: &Units) {
-        let bytes_of = |unit: UnitId| units.get(unit).bytes;
-        let everything: u64 = units.all().iter().map(|unit| unit.bytes).sum();
-        let bytes: Vec<u64> = self.order.units().iter().map(|&unit| bytes_of(unit)).collect();
-        let ordered: u64 = bytes.iter().sum();
-        let num_on_demand = units.len() - self.order.len();
-        self.slots = self.stream_slots;
-        let room = units.budget.saturating_sub(self.slot_reserve(units));
-        if everything <= units.budget {
-            self.resident.fill(true);
-            self.slots = 0;
-        } else {
-            let mut chosen: Vec<bool> = self.order.units().iter().map(|unit| self.resident[unit.index()]).collect();
-            spread(&bytes, room, &mut chosen);
-            self.resident.fill(false);
-            for (unit, chosen) in self.order.units().iter().zip(chosen) {
-                self.resident[unit.index()] = chosen;
-            }
-            if ordered <= room {
-                // All that a pass is sure to need stays; the rest of the memory keeps units on demand.
-                let more = ((room - ordered) / units.slot_bytes) as usize;
-                self.slots = (self.stream_slots + more).min(num_on_demand.max(self.stream_slots));
-            }
-        }
-        self.resident_bytes =
-            (0..units.len() as u32).map(UnitId).filter(|unit| self.resident[unit.index()]).map(bytes_of).sum();
-        self.streamed.clear();
-        for (position, unit) in self.order.units().iter().enumerate() {
-            self.rank[position] = self.streamed.len() as u32;
-            if !self.resident[unit.index()] {
-                self.streamed.push(position as u32);
-            }
-        }
-        self.rank[self.order.len()] = self.streamed.len() as u32;
+        units.slots_used - units.slots_evicting < self.residents.slots()
+            && units.bytes_staying() + units.slot_bytes <= units.budget
     }
 
     fn check(&self, units: &Units) -> Result<(), String> {
-        let ids = || (0..units.len() as u32).map(UnitId);
-        let bytes: u64 = ids().filter(|unit| self.resident[unit.index()]).map(|unit| units.get(unit).bytes).sum();
-        if bytes != self.resident_bytes || bytes + self.slot_reserve(units) > units.budget {
-            return Err(format!(
-                "{} bytes of residents, {bytes} counted, and {} slots",
-                self.resident_bytes, self.slots
-            ));
+        let (bytes, slots) = (self.residents.bytes(), self.residents.slots());
+        if bytes != self.residents.counted_bytes(units) || bytes + self.residents.slot_bytes(units) > units.budget {
+            return Err(format!("{bytes} bytes of residents beside {slots} slots"));
         }
-        for unit in ids() {
+        for unit in (0..units.len() as u32).map(UnitId) {
             let listed = match self.order.position(unit) {
-                Some(position) => self.loose.binary_search(&(position as u32)).is_ok(),
-                None => self.unused.contains(unit) || self.ready.contains(unit),
+                Some(position) => self.loose.contains(position),
+                None => self.on_demand.is_idle(unit),
             };
             let idle_in_slot = units.is_idle(unit) && !units.get(unit).own;
             if listed != idle_in_slot {
@@ -446,32 +367,12 @@ impl ResidentPlanner {
                 return Err(format!("{unit:?} lingers where it should not be"));
             }
         }
-        if !self.loose.is_sorted() {
-            return Err(format!("idle positions are out of order: {:?}", self.loose));
-        }
-        for ahead in 0..self.fetched.min(self.window_len()) {
-            let unit = self.order.unit(self.streamed_position(ahead));
+        for ahead in 0..self.fetched.min(self.residents.window_len()) {
+            let unit = self.order.unit(self.residents.streamed_from(self.anchor, ahead));
             if units.is_loadable(unit) || units.get(unit).state == UnitState::Evicting {
                 return Err(format!("{unit:?} counts as fetched but is {:?}", units.get(unit).state));
             }
         }
         Ok(())
     }
-}
-
-/// Something idle although it is to stay, or waited for by somebody who seems to have given up. Only reached when nothing
-/// else can make room: while a smaller budget takes effect, or after a wait that was abandoned.
-fn last_resort(units: &Units, order: &Order, anchor: usize, short_of_bytes: bool) -> Option<UnitId> {
-    if short_of_bytes {
-        let (before, after) = order.units().split_at(anchor);
-        let on_demand: Vec<UnitId> = order.on_demand().collect();
-        let idle =
-            on_demand.iter().chain(before.iter().rev()).chain(after.iter().rev()).find(|unit| units.is_idle(**unit));
-        if let Some(&unit) = idle {
-            return Some(unit);
-        }
-    }
-    let nothing_comes = units.in_flight == 0 && units.bytes_held() == units.bytes_staying();
-    let waited_for = |unit: &&UnitId| units.get(**unit).state == UnitState::Present && units.get(**unit).users == 0;
-    if nothing_comes { units.awaited().iter().find(waited_for).copied() } else { None }
 }

@@ -57,6 +57,7 @@ pub(super) struct Unit {
 pub(super) struct Units {
     units: Vec<Unit>,
     awaited: Vec<UnitId>,
+    pinned: Vec<UnitId>,
     next_ticket: u64,
     pub budget: u64,
     pub slot_bytes: u64,
@@ -68,6 +69,10 @@ pub(super) struct Units {
     pub own_bytes_evicting: u64,
     /// The part of `slots_used` that is being given back.
     pub slots_evicting: usize,
+    /// Units that hold memory.
+    pub held: usize,
+    /// The part of `held` that is being given back.
+    pub evicting: usize,
     pub in_flight: usize,
     /// The part of `in_flight` that takes its own bytes.
     pub own_in_flight: usize,
@@ -91,6 +96,7 @@ impl Units {
         Self {
             units: bytes.iter().map(unit).collect(),
             awaited: Vec::new(),
+            pinned: Vec::new(),
             next_ticket: 1,
             budget,
             slot_bytes: bytes.iter().copied().max().unwrap_or(0),
@@ -98,6 +104,8 @@ impl Units {
             slots_used: 0,
             own_bytes_evicting: 0,
             slots_evicting: 0,
+            held: 0,
+            evicting: 0,
             in_flight: 0,
             own_in_flight: 0,
             counters: WindowCounters::default(),
@@ -120,10 +128,10 @@ impl Units {
         &mut self.units[unit.index()]
     }
 
-    /// Whether the unit is readable, and neither used nor waited for.
+    /// Whether the unit is readable, and neither used nor waited for nor pinned.
     pub fn is_idle(&self, unit: UnitId) -> bool {
         let unit = self.get(unit);
-        unit.state == UnitState::Present && unit.users == 0 && !unit.awaited
+        unit.state == UnitState::Present && unit.users == 0 && !unit.awaited && unit.pins == 0
     }
 
     /// Whether it makes sense to load the unit without being asked again.
@@ -165,6 +173,31 @@ impl Units {
         known
     }
 
+    /// One pin more.
+    pub fn pin(&mut self, unit: UnitId) {
+        self.get_mut(unit).pins += 1;
+        if self.get(unit).pins == 1 {
+            self.pinned.push(unit);
+        }
+    }
+
+    /// One pin less; there must be one.
+    pub fn unpin(&mut self, unit: UnitId) {
+        self.get_mut(unit).pins -= 1;
+        if self.get(unit).pins == 0 {
+            self.pinned.retain(|&pinned| pinned != unit);
+        }
+    }
+
+    /// What goes when somebody waits and no idle unit can make room: something pinned; and if nothing else is going to
+    /// happen, something that others wait for, who seem to have given up.
+    pub fn last_resort(&self) -> Option<UnitId> {
+        let unused = |unit: &&UnitId| self.get(**unit).state == UnitState::Present && self.get(**unit).users == 0;
+        let pinned = self.pinned.iter().filter(|unit| !self.get(**unit).awaited).find(unused);
+        let nothing_comes = self.in_flight == 0 && self.evicting == 0;
+        pinned.or_else(|| self.awaited.iter().find(unused).filter(|_| nothing_comes)).copied()
+    }
+
     /// Commands a load and takes its memory. The caller has found the room.
     pub fn load(&mut self, unit: UnitId, own: bool, out: &mut Vec<Command>) {
         let ticket = self.next_ticket;
@@ -176,6 +209,7 @@ impl Units {
         record.own = own;
         let bytes = record.bytes;
         self.in_flight += 1;
+        self.held += 1;
         if own {
             self.own_bytes += bytes;
             self.own_in_flight += 1;
@@ -198,6 +232,7 @@ impl Units {
         } else {
             self.slots_evicting += 1;
         }
+        self.evicting += 1;
         self.counters.evictions += 1;
         out.push(Command::Evict { unit });
     }
@@ -243,6 +278,7 @@ impl Units {
         } else {
             self.slots_evicting -= 1;
         }
+        self.evicting -= 1;
         self.give_back(unit);
         true
     }
@@ -263,6 +299,7 @@ impl Units {
         let record = self.get_mut(unit);
         record.state = UnitState::Absent;
         let (own, bytes) = (record.own, record.bytes);
+        self.held -= 1;
         if own {
             self.own_bytes -= bytes;
         } else {

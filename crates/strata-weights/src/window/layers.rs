@@ -1,0 +1,50 @@
+//! Layers as runs of neighbours in the cyclic order.
+
+/// Which positions of the order make a layer.
+#[derive(Debug)]
+pub(super) struct Layers {
+    /// By layer: its first position; one entry more at the end.
+    starts: Vec<u32>,
+    /// By position: its layer, counted from 0.
+    layer_of: Vec<u32>,
+}
+
+impl Layers {
+    /// `names` by position: neighbours with the same name are a layer. Empty: every position is one.
+    pub fn new(names: &[u32], num_positions: usize) -> Self {
+        let mut starts = Vec::new();
+        let mut layer_of = Vec::with_capacity(num_positions);
+        for position in 0..num_positions {
+            if position == 0 || names.is_empty() || names[position] != names[position - 1] {
+                starts.push(position as u32);
+            }
+            layer_of.push(starts.len() as u32 - 1);
+        }
+        starts.push(num_positions as u32);
+        Self { starts, layer_of }
+    }
+
+    pub fn count(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    pub fn layer_of(&self, position: usize) -> usize {
+        self.layer_of[position] as usize
+    }
+
+    /// The positions of a layer, which is counted modulo the number of layers.
+    pub fn positions(&self, layer: usize) -> std::ops::Range<usize> {
+        let layer = layer % self.count();
+        self.starts[layer] as usize..self.starts[layer + 1] as usize
+    }
+
+    /// How many positions lie from the start of `layer` up to the end of the layer `layers` - 1 further on: at most all.
+    pub fn positions_in(&self, layer: usize, layers: usize) -> usize {
+        let all = self.layer_of.len();
+        if layers >= self.count() {
+            return all;
+        }
+        let (from, to) = (self.positions(layer).start, self.positions(layer + layers).start);
+        if to >= from { to - from } else { to + all - from }
+    }
+}

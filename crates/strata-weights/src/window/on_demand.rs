@@ -1,0 +1,86 @@
+//! Units outside the order (experts), which are known only one step ahead.
+
+use std::collections::VecDeque;
+
+use super::config::UnitId;
+use super::list::UnitList;
+use super::units::{UnitState, Units};
+
+/// Which of them were announced, and which may go.
+#[derive(Debug)]
+pub(super) struct OnDemand {
+    /// How many announcements may wait to be loaded; more are dropped, for they are no more than hints.
+    pub announced_max: usize,
+    /// Announced, and perhaps still to be loaded.
+    announced: VecDeque<UnitId>,
+    /// Idle, announced and not yet used, oldest first.
+    ready: UnitList,
+    /// Idle otherwise, least recently used first.
+    unused: UnitList,
+}
+
+impl OnDemand {
+    pub fn new(num_units: usize, announced_max: usize) -> Self {
+        Self {
+            announced_max,
+            announced: VecDeque::new(),
+            ready: UnitList::new(num_units),
+            unused: UnitList::new(num_units),
+        }
+    }
+
+    /// The unit will be needed next.
+    pub fn announce(&mut self, unit: UnitId, state: UnitState) {
+        if state == UnitState::Present {
+            if self.unused.remove(unit) {
+                self.ready.push_last(unit);
+            }
+        } else if self.announced.len() < self.announced_max && !self.announced.contains(&unit) {
+            self.announced.push_back(unit);
+        }
+    }
+
+    /// The first announced unit that is to be loaded, or that is just being evicted.
+    pub fn next_announced(&mut self, units: &Units) -> Option<UnitId> {
+        while let Some(&unit) = self.announced.front() {
+            if units.is_loadable(unit) || units.get(unit).state == UnitState::Evicting {
+                return Some(unit);
+            }
+            self.announced.pop_front();
+        }
+        None
+    }
+
+    /// The unit is present and nobody uses it; `used`: somebody did.
+    pub fn idle(&mut self, unit: UnitId, used: bool) {
+        if used {
+            self.unused.push_last(unit);
+            return;
+        }
+        self.ready.push_last(unit);
+        // Announcements that do not come true must not fill the memory.
+        if self.ready.len() > (self.announced_max / 2).max(1)
+            && let Some(oldest) = self.ready.first()
+        {
+            self.ready.remove(oldest);
+            self.unused.push_last(oldest);
+        }
+    }
+
+    /// The unit is used, pinned or evicted.
+    pub fn forget(&mut self, unit: UnitId) {
+        if !self.unused.remove(unit) {
+            self.ready.remove(unit);
+        }
+    }
+
+    /// Whether the unit is known to be idle.
+    pub fn is_idle(&self, unit: UnitId) -> bool {
+        self.unused.contains(unit) || self.ready.contains(unit)
+    }
+
+    /// The idle unit that is needed least: the least recently used, or (if `ready` ones may go too) announced.
+    pub fn victim(&self, ready: bool) -> Option<UnitId> {
+        self.unused.first().or_else(|| self.ready.first().filter(|_| ready))
+    }
+}

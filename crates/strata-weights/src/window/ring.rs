@@ -1,0 +1,457 @@
+//! Policy `ring`: the seed's window, which slides with the pass (W3–W5).
+//!
+//! Whatever a pass leaves behind is dropped, so with less room than everything a pass reads everything; `resident` is the
+//! default for that reason. Requests wait in a bounded queue and are dispatched in order. Each carries the epoch in which
+//! it was made; a jump begins a new epoch, and requests of older ones are dropped when their turn comes unless they are
+//! still wanted.
+
+use std::collections::VecDeque;
+
+use super::config::{UnitId, WindowError};
+use super::layers::Layers;
+use super::on_demand::OnDemand;
+use super::order::Order;
+use super::planner::Planner;
+use super::positions::PositionSet;
+use super::ring_config::{Reach, RingConfig};
+use super::units::{Command, UnitState, Units};
+
+/// Why a unit is loaded, which decides what may be evicted for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Urgency {
+    /// Somebody waits: anything that nobody uses, and no limit but bytes and units.
+    Awaited,
+    /// It will be needed next: anything idle but what lies just behind.
+    Announced,
+    /// It will be needed some time: only what is needed later.
+    Ahead,
+}
+
+#[derive(Debug)]
+pub(super) struct RingPlanner {
+    config: RingConfig,
+    order: Order,
+    layers: Layers,
+    /// Where the pass is.
+    current: usize,
+    epoch: u64,
+    /// Requests in the order of their dispatch, with their epochs.
+    queue: VecDeque<(u64, UnitId)>,
+    /// By unit: the epoch of its last request that is in the queue, 0 if there is none.
+    queued: Vec<u64>,
+    /// With [`Reach::Layers`]: the first so many positions from the current one on were asked for.
+    asked: usize,
+    /// Positions of idle units.
+    idle: PositionSet,
+    on_demand: OnDemand,
+    /// By layer: how many of its units are held, as far as events told.
+    held_of_layer: Vec<u32>,
+    layers_held: usize,
+    /// Requests for which the queue was full.
+    refused: u64,
+    /// No pass has begun: only as much is fetched as a warm-up asks for.
+    warming: bool,
+}
+
+impl RingPlanner {
+    pub fn new(config: RingConfig, order: Order, units: &Units) -> Result<Self, WindowError> {
+        config.check(order.len())?;
+        let layers = Layers::new(&config.layers, order.len());
+        Ok(Self {
+            queue: VecDeque::with_capacity(config.queue_max.min(units.len())),
+            queued: vec![0; units.len()],
+            idle: PositionSet::new(order.len()),
+            on_demand: OnDemand::new(units.len(), config.in_flight_max),
+            held_of_layer: vec![0; layers.count()],
+            layers_held: 0,
+            refused: 0,
+            warming: true,
+            current: 0,
+            epoch: 1,
+            asked: 0,
+            config,
+            order,
+            layers,
+        })
+    }
+}
+
+impl Planner for RingPlanner {
+    /// One unit in use while the next one arrives.
+    fn least_budget(&self, units: &Units) -> Result<u64, WindowError> {
+        let everything: u64 = units.all().iter().map(|unit| self.cost(units, unit.bytes)).sum();
+        Ok(everything.min(2 * units.slot_bytes))
+    }
+
+    fn concurrent_max(&self, units: &Units) -> usize {
+        let most = usize::try_from(units.budget / units.slot_bytes.max(1)).unwrap_or(usize::MAX);
+        most.min(self.config.units_max).max(1)
+    }
+
+    fn set_order(&mut self, order: Order, units: &Units) {
+        let names: Vec<u32> =
+            if self.config.layers.len() == order.len() { std::mem::take(&mut self.config.layers) } else { Vec::new() };
+        self.layers = Layers::new(&names, order.len());
+        self.config.layers = names;
+        self.held_of_layer = vec![0; self.layers.count()];
+        for position in 0..order.len() {
+            let held = units.get(order.unit(position)).state != UnitState::Absent;
+            self.held_of_layer[self.layers.layer_of(position)] += u32::from(held);
+        }
+        self.layers_held = self.held_of_layer.iter().filter(|held| **held > 0).count();
+        self.idle = PositionSet::new(order.len());
+        self.on_demand = OnDemand::new(units.len(), self.config.in_flight_max);
+        self.queue.clear();
+        self.queued.fill(0);
+        (self.current, self.asked) = (0, 0);
+        self.order = order;
+    }
+
+    fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>) {
+        while units.bytes_staying() > units.budget {
+            let Some(victim) = self.on_demand.victim(true).or_else(|| self.farthest_idle()) else { return };
+            self.evict(units, victim, out);
+        }
+    }
+
+    fn start(&mut self, units: &Units) {
+        if matches!(self.config.reach, Reach::Units { .. }) && self.order.len() > 0 {
+            for position in 0..self.fetch_len() {
+                self.ask(units, self.order.unit(position));
+            }
+        }
+    }
+
+    fn wanted(&mut self, units: &Units, unit: UnitId) {
+        if let Some(position) = self.order.position(unit) {
+            self.move_to(units, position);
+        }
+    }
+
+    fn acquired(&mut self, units: &Units, unit: UnitId, waited: bool) {
+        self.forget_idle(unit);
+        if let Some(position) = self.order.position(unit).filter(|_| !waited) {
+            self.move_to(units, position);
+        }
+    }
+
+    fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<Command>) {
+        match self.order.position(unit) {
+            Some(position) if units.bytes_staying() > units.budget || !self.keeps(position) => {
+                self.evict(units, unit, out)
+            }
+            Some(position) => self.idle.insert(position),
+            None if units.bytes_staying() > units.budget => self.evict(units, unit, out),
+            None => self.on_demand.idle(unit, used),
+        }
+    }
+
+    fn busy(&mut self, unit: UnitId) {
+        self.forget_idle(unit);
+    }
+
+    fn absent(&mut self, units: &Units, unit: UnitId) {
+        if let Some(position) = self.order.position(unit) {
+            let layer = self.layers.layer_of(position);
+            self.held_of_layer[layer] -= 1;
+            self.layers_held -= usize::from(self.held_of_layer[layer] == 0);
+            self.ask_again(units, unit, position);
+        }
+    }
+
+    fn retried(&mut self, units: &Units, unit: UnitId) {
+        if let Some(position) = self.order.position(unit) {
+            self.ask_again(units, unit, position);
+        }
+    }
+
+    fn expected(&mut self, units: &Units, unit: UnitId) {
+        match self.order.position(unit) {
+            Some(position) => self.move_to(units, position),
+            None => self.on_demand.announce(unit, units.get(unit).state),
+        }
+    }
+
+    fn pump(&mut self, units: &mut Units, out: &mut Vec<Command>) {
+        units.counters.requests_refused += std::mem::take(&mut self.refused);
+        self.drop_what_was_left(units, out);
+        for index in 0..units.awaited().len() {
+            let unit = units.awaited()[index];
+            if units.is_loadable(unit) && !self.load(units, unit, Urgency::Awaited, out) {
+                return;
+            }
+        }
+        while let Some(unit) = self.on_demand.next_announced(units) {
+            if units.get(unit).state == UnitState::Evicting || !self.load(units, unit, Urgency::Announced, out) {
+                return;
+            }
+        }
+        loop {
+            self.ask_ahead(units);
+            let Some(&(epoch, unit)) = self.queue.front() else { return };
+            let in_reach = self.order.position(unit).is_some_and(|position| self.is_in_reach(position));
+            if epoch != self.epoch || !in_reach {
+                units.counters.requests_stale += 1;
+            } else if units.is_loadable(unit) {
+                if units.in_flight >= self.config.in_flight_max {
+                    return;
+                }
+                if !self.load(units, unit, Urgency::Ahead, out) {
+                    // Layers come in the order of their use, so the others can wait; units may be needed sooner than the
+                    // one before them, which is asked for again at the next step anyway.
+                    if units.evicting > 0 || matches!(self.config.reach, Reach::Layers { .. }) {
+                        return;
+                    }
+                    units.counters.requests_refused += 1;
+                }
+            }
+            self.queue.pop_front();
+            if self.queued[unit.index()] == epoch {
+                self.queued[unit.index()] = 0;
+            }
+        }
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+
+    fn is_resident(&self, _unit: UnitId) -> bool {
+        false
+    }
+
+    fn check_invariants(&self, units: &Units) -> Result<(), String> {
+        self.check(units)
+    }
+}
+
+impl RingPlanner {
+    fn cost(&self, units: &Units, bytes: u64) -> u64 {
+        if self.config.slots { units.slot_bytes } else { bytes }
+    }
+
+    fn evict(&mut self, units: &mut Units, unit: UnitId, out: &mut Vec<Command>) {
+        self.forget_idle(unit);
+        units.evict(unit, out);
+    }
+
+    fn forget_idle(&mut self, unit: UnitId) {
+        match self.order.position(unit) {
+            Some(position) => self.idle.remove(position),
+            None => self.on_demand.forget(unit),
+        }
+    }
+
+    /// The pass is at `position` now: asks for what follows from that.
+    fn move_to(&mut self, units: &Units, position: usize) {
+        let steps = self.order.distance(self.current, position);
+        if steps == 0 && !self.warming {
+            return;
+        }
+        if steps >= self.reach_len() {
+            // A jump: what was asked for on the way to somewhere else is stale from now on.
+            self.epoch += 1;
+        }
+        self.warming = false;
+        self.asked = self.asked.saturating_sub(steps);
+        self.current = position;
+        if let Reach::Units { pair, depth_layers, ahead_units } = self.config.reach {
+            let layer = self.layers.layer_of(position);
+            let own = self.layers.positions(layer);
+            if pair {
+                (position + 1..own.end).for_each(|next| self.ask(units, self.order.unit(next)));
+            }
+            for further in 1..=depth_layers.min(self.layers.count() - 1) {
+                let counterpart = self.layers.positions(layer + further).nth(position - own.start);
+                counterpart.into_iter().for_each(|next| self.ask(units, self.order.unit(next)));
+            }
+            let mut next = position;
+            for _ in 0..ahead_units.min(self.order.len() - 1) {
+                next = self.order.next(next);
+                self.ask(units, self.order.unit(next));
+            }
+        }
+    }
+
+    /// With [`Reach::Layers`]: asks for as much of the window as the queue takes.
+    fn ask_ahead(&mut self, units: &mut Units) {
+        if matches!(self.config.reach, Reach::Units { .. }) || self.order.len() == 0 {
+            return;
+        }
+        let end = self.fetch_len();
+        while self.asked < end && self.queue.len() < self.config.queue_max {
+            let position = (self.current + self.asked) % self.order.len();
+            self.ask(units, self.order.unit(position));
+            self.asked += 1;
+        }
+    }
+
+    /// Queues a request, if the unit is absent and there is none.
+    fn ask(&mut self, units: &Units, unit: UnitId) {
+        if units.is_loadable(unit) && self.queued[unit.index()] != self.epoch {
+            if self.queue.len() < self.config.queue_max {
+                self.queued[unit.index()] = self.epoch;
+                self.queue.push_back((self.epoch, unit));
+            } else {
+                self.refused += 1;
+            }
+        }
+    }
+
+    /// The unit at `position` is absent and may be wanted again.
+    fn ask_again(&mut self, units: &Units, unit: UnitId, position: usize) {
+        self.asked = self.asked.min(self.order.distance(self.current, position));
+        if matches!(self.config.reach, Reach::Units { .. }) && self.is_in_reach(position) && !self.warming {
+            self.ask(units, unit);
+        }
+    }
+
+    /// How many positions, from the current one on, are ever asked for from here.
+    fn reach_len(&self) -> usize {
+        let layer = self.layers.layer_of(self.current);
+        let in_layer = self.current - self.layers.positions(layer).start;
+        let reach = match self.config.reach {
+            Reach::Layers { offset_layers, capacity_layers, distance_layers } => {
+                let layers = offset_layers.saturating_add(capacity_layers.min(distance_layers)).max(1);
+                self.layers.positions_in(layer, layers).saturating_sub(in_layer)
+            }
+            Reach::Units { depth_layers, ahead_units, .. } => {
+                let layers = self.layers.positions_in(layer, depth_layers.saturating_add(1)).saturating_sub(in_layer);
+                layers.max(ahead_units.saturating_add(1))
+            }
+        };
+        reach.min(self.order.len())
+    }
+
+    /// How many positions are asked for now.
+    fn fetch_len(&self) -> usize {
+        let warm_up = if self.warming { self.config.warm_up_layers } else { usize::MAX };
+        self.layers.positions_in(self.layers.layer_of(self.current), warm_up).min(self.reach_len())
+    }
+
+    fn is_in_reach(&self, position: usize) -> bool {
+        self.order.distance(self.current, position) < self.reach_len()
+    }
+
+    /// The first position that stays although the pass is past it.
+    fn first_kept(&self) -> usize {
+        let layers = self.layers.count();
+        let behind = self.config.layers_behind.min(layers - 1);
+        self.layers.positions(self.layers.layer_of(self.current) + layers - behind).start
+    }
+
+    /// Whether the unit at `position` is in the window or not far behind.
+    fn keeps(&self, position: usize) -> bool {
+        let behind = self.order.distance(self.first_kept(), self.current);
+        self.order.distance(self.first_kept(), position) < behind + self.reach_len()
+    }
+
+    /// Whether the unit at `position` was passed only just now.
+    fn is_just_behind(&self, position: usize) -> bool {
+        let behind = self.order.distance(self.first_kept(), self.current);
+        self.order.distance(self.first_kept(), position) < behind
+    }
+
+    /// The idle unit of the order that is needed last, whatever it is.
+    fn farthest_idle(&self) -> Option<UnitId> {
+        self.idle.last_before(self.current).map(|position| self.order.unit(position))
+    }
+
+    /// The idle unit that is needed last, apart from what was passed only just now, and at least after so many steps.
+    fn victim_after(&self, steps: usize) -> Option<usize> {
+        let farthest = self.idle.last_before(self.first_kept())?;
+        let later = self.order.distance(self.current, farthest) > steps;
+        (later && !self.is_just_behind(farthest)).then_some(farthest)
+    }
+
+    /// A ring drops what it leaves. What was left lies just before the first that is kept.
+    fn drop_what_was_left(&mut self, units: &mut Units, out: &mut Vec<Command>) {
+        if self.order.len() == 0 {
+            return;
+        }
+        while let Some(position) = self.idle.last_before(self.first_kept()).filter(|&position| !self.keeps(position)) {
+            self.evict(units, self.order.unit(position), out);
+        }
+    }
+
+    /// Loads the unit, evicting for it what its urgency permits. False if it has to wait.
+    fn load(&mut self, units: &mut Units, unit: UnitId, urgency: Urgency, out: &mut Vec<Command>) -> bool {
+        let cost = self.cost(units, units.get(unit).bytes);
+        let position = self.order.position(unit);
+        let steps = position.map_or(0, |position| self.order.distance(self.current, position));
+        let layer = position.map(|position| self.layers.layer_of(position));
+        if urgency == Urgency::Ahead
+            && layer.is_some_and(|layer| self.held_of_layer[layer] == 0)
+            && self.layers_held >= self.config.high_water_layers
+        {
+            self.clean(units, steps, out);
+            return false;
+        }
+        loop {
+            if units.bytes_held() + cost <= units.budget && units.held < self.config.units_max {
+                units.load(unit, !self.config.slots, out);
+                if let Some(layer) = layer {
+                    self.layers_held += usize::from(self.held_of_layer[layer] == 0);
+                    self.held_of_layer[layer] += 1;
+                }
+                return true;
+            }
+            let staying = units.held - units.evicting;
+            if units.bytes_staying() + cost <= units.budget && staying < self.config.units_max {
+                return false;
+            }
+            let victim = self.on_demand.victim(urgency == Urgency::Awaited).or_else(|| {
+                let later = self.order.len() > 0;
+                let later = later.then(|| self.victim_after(steps).map(|position| self.order.unit(position))).flatten();
+                match urgency {
+                    Urgency::Awaited => later.or_else(|| self.farthest_idle()).or_else(|| units.last_resort()),
+                    Urgency::Announced | Urgency::Ahead => later,
+                }
+            });
+            match victim {
+                Some(victim) => self.evict(units, victim, out),
+                None => return false,
+            }
+        }
+    }
+
+    /// Evicts the farthest layers, down to the low water mark, as far as they are needed later than in `steps`.
+    fn clean(&mut self, units: &mut Units, steps: usize, out: &mut Vec<Command>) {
+        if units.evicting > 0 {
+            return;
+        }
+        for _ in self.config.low_water_layers..self.layers_held {
+            let Some(position) = self.victim_after(steps) else { return };
+            for position in self.layers.positions(self.layers.layer_of(position)) {
+                if self.idle.contains(position) {
+                    self.evict(units, self.order.unit(position), out);
+                }
+            }
+        }
+    }
+
+    fn check(&self, units: &Units) -> Result<(), String> {
+        let mut held_of_layer = vec![0; self.layers.count()];
+        for unit in (0..units.len() as u32).map(UnitId) {
+            let position = self.order.position(unit);
+            let listed = position.map_or_else(|| self.on_demand.is_idle(unit), |position| self.idle.contains(position));
+            if listed != units.is_idle(unit) {
+                return Err(format!("{unit:?}: listed as idle: {listed}, {:?}", units.get(unit)));
+            }
+            if let Some(position) = position {
+                held_of_layer[self.layers.layer_of(position)] += u32::from(units.get(unit).state != UnitState::Absent);
+                if listed && !self.keeps(position) {
+                    return Err(format!("{unit:?} was left and lingers"));
+                }
+            }
+        }
+        let layers_held = held_of_layer.iter().filter(|held| **held > 0).count();
+        if held_of_layer != self.held_of_layer || layers_held != self.layers_held {
+            return Err(format!("layers hold {held_of_layer:?}, noted {:?}", self.held_of_layer));
+        }
+        if units.held > self.config.units_max || self.queue.len() > self.config.queue_max {
+            return Err(format!("{} units, {} requests", units.held, self.queue.len()));
+        }
+        Ok(())
+    }
+}

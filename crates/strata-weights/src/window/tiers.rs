@@ -1,0 +1,339 @@
+//! Two windows on top of each other: disk → host → device (W3–W7).
+//!
+//! What the device loads is a copy out of the host, so a device load acquires the unit in the host window first and
+//! releases it when the copy has been answered. The host's passes are thus the device's loads, in the order in which the
+//! device streams; what stays in the device is read through the host once and then not kept there.
+
+use std::collections::VecDeque;
+
+use super::{
+    Acquired, Command, Credits, Phase, Policy, RingConfig, UnitId, UnitState, Window, WindowConfig, WindowError,
+};
+
+/// What one of two tiers may hold, and how.
+#[derive(Debug, Clone)]
+pub struct TierConfig {
+    /// Bytes for all units of the tier.
+    pub budget: u64,
+    /// Who stays and who goes.
+    pub policy: Policy,
+}
+
+/// Two tiers for the same units.
+#[derive(Debug, Clone)]
+pub struct TiersConfig {
+    /// How many bytes each unit takes, by unit.
+    pub unit_bytes: Vec<u64>,
+    /// The cyclic order in which a pass acquires units in the device.
+    pub order: Vec<UnitId>,
+    /// The lower tier, filled from disk.
+    pub host: TierConfig,
+    /// The upper tier, filled from the host.
+    pub device: TierConfig,
+    /// How often a read, and a copy, is tried before it fails those who wait.
+    pub load_attempts: u32,
+    /// How many copies may be under way.
+    pub credits: Credits,
+}
+
+/// What the driver is to do, in which tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TierCommand {
+    /// A load is a read from disk into host memory.
+    Host(Command),
+    /// A load is a copy from host memory, where the unit stays until the load has been answered.
+    Device(Command),
+}
+
+/// A device load that has not been answered.
+#[derive(Debug, Clone, Copy)]
+struct Transfer {
+    unit: UnitId,
+    ticket: u64,
+    resident: bool,
+}
+
+/// The windows of two tiers. Compute acquires in the device.
+#[derive(Debug)]
+pub struct Tiers {
+    host: Window,
+    device: Window,
+    order: Vec<UnitId>,
+    credits: Credits,
+    phase: Phase,
+    /// Device loads without a credit, in the order of their commands.
+    queue: VecDeque<Transfer>,
+    /// Device loads with a credit that wait for the host.
+    asking: Vec<Transfer>,
+    /// Copies under way.
+    copying: usize,
+    /// The host slides and keeps what the device holds; otherwise its order leaves out what stays in the device.
+    host_slides: bool,
+    host_out: Vec<Command>,
+    device_out: Vec<Command>,
+}
+
+impl Tiers {
+    /// Two windows in which nothing is loaded yet.
+    ///
+    /// # Errors
+    /// As [`Window::new`], for either tier.
+    pub fn new(config: TiersConfig) -> Result<Self, WindowError> {
+        let TiersConfig { unit_bytes, order, host, device, load_attempts, credits } = config;
+        let window = |tier: TierConfig, order: Vec<UnitId>| {
+            let unit_bytes = unit_bytes.clone();
+            Window::new(WindowConfig { unit_bytes, order, budget: tier.budget, policy: tier.policy, load_attempts })
+        };
+        let host_slides = matches!(host.policy, Policy::Ring(RingConfig { .. }));
+        let device = window(device, order.clone())?;
+        let host = window(host, host_order(&order, &device, host_slides))?;
+        Ok(Self {
+            host,
+            device,
+            order,
+            credits,
+            phase: Phase::Prefill,
+            queue: VecDeque::new(),
+            asking: Vec::new(),
+            copying: 0,
+            host_slides,
+            host_out: Vec::new(),
+            device_out: Vec::new(),
+        })
+    }
+
+    /// Begins to load both tiers, in the order of access.
+    pub fn start(&mut self, out: &mut Vec<TierCommand>) {
+        self.device.start(&mut self.device_out);
+        self.advance(out);
+        self.host.start(&mut self.host_out);
+        self.advance(out);
+    }
+
+    /// What passes do from now on; changes how many copies may be under way.
+    pub fn set_phase(&mut self, phase: Phase, out: &mut Vec<TierCommand>) {
+        self.phase = phase;
+        self.advance(out);
+    }
+
+    /// Asks for the right to read `unit` in the device; as [`Window::acquire`].
+    pub fn acquire(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> Acquired {
+        let acquired = self.device.acquire(unit, &mut self.device_out);
+        self.advance(out);
+        acquired
+    }
+
+    /// One user of `unit` is done with it; as [`Window::release`].
+    pub fn release(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
+        self.device.release(unit, &mut self.device_out);
+        self.advance(out);
+    }
+
+    /// Whoever waited for `unit` will not ask again; as [`Window::stop_waiting`].
+    pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
+        self.device.stop_waiting(unit, &mut self.device_out);
+        self.advance(out);
+    }
+
+    /// Announces that `unit` will be acquired next; as [`Window::expect`].
+    pub fn expect(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
+        self.device.expect(unit, &mut self.device_out);
+        self.advance(out);
+    }
+
+    /// A read has arrived; as [`Window::loaded`].
+    pub fn host_loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.host.loaded(unit, ticket, &mut self.host_out);
+        self.advance(out);
+        taken
+    }
+
+    /// A read has failed; as [`Window::load_failed`]. If it fails for good, so do the copies that wait for it.
+    pub fn host_load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.host.load_failed(unit, ticket, &mut self.host_out);
+        self.advance(out);
+        taken
+    }
+
+    /// There was no host memory for a read; as [`Window::allocation_failed`].
+    pub fn host_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.host.allocation_failed(unit, ticket, &mut self.host_out);
+        self.advance(out);
+        taken
+    }
+
+    /// Host memory was given back; as [`Window::evicted`].
+    pub fn host_evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.host.evicted(unit, &mut self.host_out);
+        self.advance(out);
+        taken
+    }
+
+    /// A copy has arrived; as [`Window::loaded`].
+    pub fn device_loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.device.loaded(unit, ticket, &mut self.device_out);
+        if taken {
+            if self.host_slides {
+                self.host.pin(unit);
+            }
+            self.end_copy(unit);
+        }
+        self.advance(out);
+        taken
+    }
+
+    /// A copy has failed; as [`Window::load_failed`].
+    pub fn device_load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.device.load_failed(unit, ticket, &mut self.device_out);
+        if taken {
+            self.end_copy(unit);
+        }
+        self.advance(out);
+        taken
+    }
+
+    /// There was no device memory for a copy (W10); as [`Window::allocation_failed`].
+    pub fn device_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.device.allocation_failed(unit, ticket, &mut self.device_out);
+        if taken {
+            self.end_copy(unit);
+            self.follow_device();
+        }
+        self.advance(out);
+        taken
+    }
+
+    /// Device memory was given back, after the compute that used it; as [`Window::evicted`].
+    pub fn device_evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.device.evicted(unit, &mut self.device_out);
+        if taken && self.host_slides {
+            self.host.unpin(unit, &mut self.host_out);
+        }
+        self.advance(out);
+        taken
+    }
+
+    /// Changes what the host may hold; as [`Window::set_budget`].
+    ///
+    /// # Errors
+    /// [`WindowError::BudgetTooSmall`].
+    pub fn set_host_budget(&mut self, bytes: u64, out: &mut Vec<TierCommand>) -> Result<(), WindowError> {
+        self.host.set_budget(bytes, &mut self.host_out)?;
+        self.advance(out);
+        Ok(())
+    }
+
+    /// Changes what the device may hold, and with that what streams through the host.
+    ///
+    /// # Errors
+    /// [`WindowError::BudgetTooSmall`].
+    pub fn set_device_budget(&mut self, bytes: u64, out: &mut Vec<TierCommand>) -> Result<(), WindowError> {
+        self.device.set_budget(bytes, &mut self.device_out)?;
+        self.follow_device();
+        self.advance(out);
+        Ok(())
+    }
+
+    /// Where `unit` is, seen from the device (W4); `Absent` means that the host has it, or only the disk.
+    pub fn state(&self, unit: UnitId) -> UnitState {
+        self.device.state(unit)
+    }
+
+    /// The lower tier's window.
+    pub fn host(&self) -> &Window {
+        &self.host
+    }
+
+    /// The upper tier's window.
+    pub fn device(&self) -> &Window {
+        &self.device
+    }
+
+    /// Copies under way, with those that have a credit and wait for the host.
+    pub fn transfers(&self) -> usize {
+        self.copying + self.asking.len()
+    }
+
+    /// How many transfers there may be now: the credits of the phase, as far as the host can serve them.
+    pub fn transfers_max(&self) -> usize {
+        self.credits.of(self.phase).min(self.host.concurrent_max())
+    }
+
+    /// As [`Window::check_invariants`], for both tiers and what connects them.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.host.check_invariants().map_err(|problem| format!("host: {problem}"))?;
+        self.device.check_invariants().map_err(|problem| format!("device: {problem}"))?;
+        let known = self.queue.len() + self.transfers();
+        if known != self.device.in_flight() {
+            return Err(format!("{known} transfers are known, {} are in flight", self.device.in_flight()));
+        }
+        if let Some(forgotten) = self.asking.iter().find(|transfer| self.host.is_answered(transfer.unit)) {
+            return Err(format!("{:?} is in the host and not copied", forgotten.unit));
+        }
+        if !self.queue.is_empty() && self.transfers() == 0 {
+            return Err(format!("{} transfers queue, and none is under way", self.queue.len()));
+        }
+        Ok(())
+    }
+
+    fn end_copy(&mut self, unit: UnitId) {
+        self.copying -= 1;
+        self.host.release(unit, &mut self.host_out);
+    }
+
+    /// Moves on whatever can be moved, and hands the commands over.
+    fn advance(&mut self, out: &mut Vec<TierCommand>) {
+        loop {
+            for command in self.device_out.drain(..) {
+                match command {
+                    Command::Load { unit, ticket, resident } => {
+                        self.queue.push_back(Transfer { unit, ticket, resident });
+                    }
+                    Command::Evict { .. } => out.push(TierCommand::Device(command)),
+                }
+            }
+            if let Some(index) = self.asking.iter().position(|transfer| self.host.is_answered(transfer.unit)) {
+                let transfer = self.asking.remove(index);
+                self.ask_host(transfer, out);
+            } else if self.transfers() < self.transfers_max()
+                && let Some(transfer) = self.queue.pop_front()
+            {
+                self.ask_host(transfer, out);
+            } else {
+                break;
+            }
+        }
+        out.extend(self.host_out.drain(..).map(TierCommand::Host));
+    }
+
+    fn ask_host(&mut self, transfer: Transfer, out: &mut Vec<TierCommand>) {
+        let Transfer { unit, ticket, resident } = transfer;
+        match self.host.acquire(unit, &mut self.host_out) {
+            Acquired::Ready => {
+                self.copying += 1;
+                out.push(TierCommand::Device(Command::Load { unit, ticket, resident }));
+            }
+            Acquired::Pending => self.asking.push(transfer),
+            Acquired::Failed => {
+                self.device.load_failed(unit, ticket, &mut self.device_out);
+            }
+        }
+    }
+
+    /// The host's order is that of what the device streams.
+    fn follow_device(&mut self) {
+        if !self.host_slides {
+            let order = host_order(&self.order, &self.device, false);
+            // The units were all checked when the windows were made.
+            let followed = self.host.set_order(order, &mut self.host_out);
+            debug_assert!(followed.is_ok(), "{followed:?}");
+        }
+    }
+}
+
+fn host_order(order: &[UnitId], device: &Window, slides: bool) -> Vec<UnitId> {
+    order.iter().copied().filter(|&unit| slides || !device.is_resident(unit)).collect()
+}

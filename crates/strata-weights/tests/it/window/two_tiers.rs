@@ -1,0 +1,256 @@
+//! A device window over a host window, with random answers and faults, and the seed's machine.
+
+use strata_weights::window::sim::{ChannelSpec, Faults, Machine, SimError, Simulation};
+use strata_weights::window::{
+    Acquired, Command, Credits, Phase, Policy, ResidentConfig, RingConfig, TierCommand, TierConfig, Tiers, TiersConfig,
+    UnitId, UnitState,
+};
+
+use super::rng::Rng;
+
+/// Answers still to be given: the command, and whether the driver has begun to copy.
+struct Driver {
+    tiers: Tiers,
+    pending: Vec<TierCommand>,
+    copying: usize,
+    out: Vec<TierCommand>,
+    events: u64,
+}
+
+impl Driver {
+    fn check(&mut self) {
+        self.events += 1;
+        for command in self.out.drain(..) {
+            if let TierCommand::Device(Command::Load { unit, .. }) = command {
+                self.copying += 1;
+                assert_eq!(self.tiers.host().state(unit), UnitState::Present, "{unit:?} is copied from nowhere");
+            }
+            if let TierCommand::Host(Command::Evict { unit }) = command {
+                let read = |other: &TierCommand| matches!(other, TierCommand::Device(Command::Load { unit: copied, .. }) if *copied == unit);
+                assert!(!self.pending.iter().any(read), "{unit:?} is evicted while it is copied");
+            }
+            self.pending.push(command);
+        }
+        self.tiers.check_invariants().unwrap_or_else(|problem| panic!("{problem}\n{:?}", self.tiers));
+        let reads = self.pending.iter().filter(|command| matches!(command, TierCommand::Host(Command::Load { .. })));
+        assert_eq!(reads.count(), self.tiers.host().in_flight());
+    }
+
+    /// The answer to one command; a failed load if `fault`, for want of memory if `memory`.
+    fn answer(&mut self, index: usize, fault: bool, memory: bool) {
+        let (tiers, out) = (&mut self.tiers, &mut self.out);
+        // A smaller limit takes effect as transfers end.
+        let most = tiers.transfers_max().max(tiers.transfers());
+        let taken = match self.pending.remove(index) {
+            TierCommand::Host(Command::Evict { unit }) => tiers.host_evicted(unit, out),
+            TierCommand::Device(Command::Evict { unit }) => tiers.device_evicted(unit, out),
+            TierCommand::Host(Command::Load { unit, ticket, .. }) => match (fault, memory) {
+                (false, _) => tiers.host_loaded(unit, ticket, out),
+                (true, false) => tiers.host_load_failed(unit, ticket, out),
+                (true, true) => tiers.host_allocation_failed(unit, ticket, out),
+            },
+            TierCommand::Device(Command::Load { unit, ticket, .. }) => {
+                self.copying -= 1;
+                match (fault, memory) {
+                    (false, _) => tiers.device_loaded(unit, ticket, out),
+                    (true, false) => tiers.device_load_failed(unit, ticket, out),
+                    (true, true) => tiers.device_allocation_failed(unit, ticket, out),
+                }
+            }
+        };
+        assert!(taken, "an answer was not taken");
+        self.check();
+        assert!(
+            self.copying <= self.tiers.transfers() && self.tiers.transfers() <= most,
+            "{most} at most: {:?}",
+            self.tiers
+        );
+    }
+
+    fn acquire(&mut self, unit: UnitId) -> Acquired {
+        let acquired = self.tiers.acquire(unit, &mut self.out);
+        self.check();
+        acquired
+    }
+
+    fn acquire_and_wait(&mut self, unit: UnitId) {
+        for _ in 0..10_000 {
+            if self.acquire(unit) == Acquired::Ready {
+                return;
+            }
+            if !self.pending.is_empty() {
+                self.answer(0, false, false);
+            }
+        }
+        panic!("the wait for {unit:?} does not end\n{:?}", self.tiers);
+    }
+}
+
+fn random_policy(rng: &mut Rng, slot: u64, everything: u64) -> TierConfig {
+    if rng.once_in(2) {
+        let mut ring = if rng.once_in(2) { RingConfig::host(Vec::new()) } else { RingConfig::device(Vec::new()) };
+        ring.slots = rng.once_in(2);
+        ring.layers_behind = rng.below(4);
+        let least = 2 * slot;
+        TierConfig { budget: rng.between(least, everything.max(least)), policy: Policy::Ring(ring) }
+    } else {
+        let stream_slots = rng.between(1, 5) as usize;
+        let least = everything.min(slot * stream_slots as u64);
+        let policy = Policy::Resident(ResidentConfig { stream_slots });
+        TierConfig { budget: rng.between(least, everything), policy }
+    }
+}
+
+fn live(seed: u64) -> u64 {
+    let mut rng = Rng(seed);
+    let units = rng.between(1, 16) as usize;
+    let unit_bytes: Vec<u64> = (0..units).map(|_| rng.between(1, 6)).collect();
+    let slot = *unit_bytes.iter().max().expect("units");
+    let everything: u64 = unit_bytes.iter().sum();
+    let mut order: Vec<UnitId> = (0..units as u32).map(UnitId).collect();
+    order.truncate(rng.between(1, units as u64) as usize);
+    let host = random_policy(&mut rng, slot, everything);
+    let device = random_policy(&mut rng, slot, everything);
+    let credits = Credits { base: rng.between(1, 4) as usize, ..Credits::default() };
+    let load_attempts = rng.between(1, 3) as u32;
+    let config = TiersConfig { unit_bytes, order: order.clone(), host, device, load_attempts, credits };
+    let tiers = Tiers::new(config).expect("the budgets are enough");
+    let mut driver = Driver { tiers, pending: Vec::new(), copying: 0, out: Vec::new(), events: 0 };
+    if rng.once_in(2) {
+        driver.tiers.start(&mut driver.out);
+        driver.check();
+    }
+    let faults = [0, 0, 4][rng.below(3)];
+    let (mut place, mut in_use, mut waiting) = (0, None, None);
+    for _ in 0..400 {
+        match rng.below(100) {
+            0..30 if in_use.is_none() => {
+                let unit = waiting.take().unwrap_or_else(|| {
+                    if rng.once_in(20) {
+                        return UnitId(rng.below(units) as u32);
+                    }
+                    place = (place + 1) % order.len();
+                    order[place]
+                });
+                match driver.acquire(unit) {
+                    Acquired::Ready => in_use = Some(unit),
+                    Acquired::Pending => waiting = Some(unit),
+                    Acquired::Failed => {}
+                }
+            }
+            30..45 => {
+                if let Some(unit) = in_use.take() {
+                    driver.tiers.release(unit, &mut driver.out);
+                    driver.check();
+                }
+            }
+            45..94 if !driver.pending.is_empty() => {
+                let (index, memory) = (rng.below(driver.pending.len()), rng.once_in(3));
+                driver.answer(index, faults > 0 && rng.once_in(faults), memory);
+            }
+            94 => {
+                let phase = if rng.once_in(2) { Phase::Prefill } else { Phase::Decode };
+                driver.tiers.set_phase(phase, &mut driver.out);
+                driver.check();
+            }
+            95 => {
+                let least = driver.tiers.host().least_budget();
+                let budget = rng.between(least, everything.max(least));
+                driver.tiers.set_host_budget(budget, &mut driver.out).expect("the budget is enough");
+                driver.check();
+            }
+            96 => {
+                let least = driver.tiers.device().least_budget();
+                let budget = rng.between(least, everything.max(least));
+                driver.tiers.set_device_budget(budget, &mut driver.out).expect("the budget is enough");
+                driver.check();
+            }
+            _ => {}
+        }
+    }
+    if let Some(unit) = in_use {
+        driver.tiers.release(unit, &mut driver.out);
+        driver.check();
+    }
+    for unit in waiting.into_iter().chain(order.iter().copied()).chain(order.iter().copied()) {
+        driver.acquire_and_wait(unit);
+        driver.tiers.release(unit, &mut driver.out);
+        driver.check();
+    }
+    driver.events
+}
+
+#[test]
+fn random_lives_of_two_tiers_break_no_promise() {
+    let (mut events, mut seed) = (0, 0);
+    while events < 300_000 {
+        seed += 1;
+        let outcome = std::panic::catch_unwind(|| live(seed));
+        events += outcome.unwrap_or_else(|problem| {
+            eprintln!("seed {seed}");
+            std::panic::resume_unwind(problem)
+        });
+    }
+}
+
+const GB: f64 = 1e9;
+
+/// The seed's machine and model: 80 layers of attention and ffn in bands, 85 GB of host, 9 GB of device.
+fn seed_machine(faults: Faults, seed: u64) -> (Simulation, Vec<UnitId>) {
+    let unit_bytes: Vec<u64> = (0..80 * 16).map(|_| (1.711 * GB / 16.0) as u64).collect();
+    let order: Vec<UnitId> = (0..unit_bytes.len() as u32).map(UnitId).collect();
+    let policy = Policy::Resident(ResidentConfig { stream_slots: 8 });
+    let tier = |budget: f64| TierConfig { budget: budget as u64, policy: policy.clone() };
+    let tiers = Tiers::new(TiersConfig {
+        unit_bytes: unit_bytes.clone(),
+        order: order.clone(),
+        host: tier(85.0 * GB),
+        device: tier(9.0 * GB),
+        load_attempts: 3,
+        credits: Credits::default(),
+    })
+    .expect("valid tiers");
+    let machine = Machine {
+        disk: ChannelSpec { bytes_per_s: 4.45 * GB, latency_ns: 100_000, depth: 8 },
+        link: Some(ChannelSpec { bytes_per_s: 41.5 * GB, latency_ns: 10_000, depth: 16 }),
+        faults,
+        seed,
+    };
+    (Simulation::two_tiers(tiers, unit_bytes, machine).expect("a valid machine"), order)
+}
+
+#[test]
+fn the_seeds_machine_takes_what_the_bound_says() {
+    let (mut simulation, order) = seed_machine(Faults::default(), 1);
+    simulation.warm_up();
+    simulation.run_pass(&order, |_| 100_000).expect("no faults");
+    let report = simulation.run_pass(&order, |_| 100_000).expect("no faults");
+    // (136.9 - 85 - 9) GB over 4.45 GB/s: 9.6 s (`bounds.md`).
+    assert!((report.bound_seconds - 9.63).abs() < 0.05, "{report:?}");
+    assert!(report.share_of_bound() > 0.95, "{report:?}");
+    assert!(report.overlap_efficiency() >= 0.0 && report.read_seconds > 0.97 * report.seconds, "{report:?}");
+}
+
+#[test]
+fn a_faulty_machine_gives_the_same_run_again_and_passes_survive() {
+    let faults =
+        Faults { jitter_ns: 30_000_000, eviction_ns: 1_000_000, failed_loads: 0.02, failed_allocations: 0.001 };
+    let run = |seed| {
+        let (mut simulation, order) = seed_machine(faults, seed);
+        simulation.record_timeline();
+        simulation.warm_up();
+        let mut failed = 0;
+        for _ in 0..5 {
+            match simulation.run_pass(&order, |_| 100_000) {
+                Ok(report) => assert!(report.share_of_bound() > 0.3, "{report:?}"),
+                Err(SimError::Failed { .. }) => failed += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        (simulation.num_events(), simulation.now_ns(), failed, simulation.take_timeline())
+    };
+    let first = run(7);
+    assert_eq!(first, run(7));
+    assert!(first.3.iter().all(|event| event.start_ns <= event.end_ns));
+    assert_ne!(first.1, run(8).1);
+}
