@@ -5,13 +5,17 @@
 //! plug in.
 
 mod atomic_writer;
+mod block_device;
 mod disk;
 mod error;
 mod exact_file;
 mod random_access;
+mod write_target;
 
 pub use atomic_writer::AtomicWriter;
+pub use block_device::{block_device_bytes, signature};
 pub use disk::disk_bytes_free;
 pub use error::IoError;
 pub use exact_file::ExactFile;
 pub use random_access::RandomAccessFile;
+pub use write_target::{TargetError, WriteTarget};

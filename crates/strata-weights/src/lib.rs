@@ -1,4 +1,4 @@
-//! Weight formats and groups: safetensors and GGUF in, guarded tensors out.
+//! Weight formats and groups: safetensors, GGUF and packed stores in, guarded tensors out.
 //!
 //! The life of a weight: a [`Catalog`] finds every tensor of a directory and where its bytes lie; the model says which
 //! tensors it wants, as [`GroupSpec`]s; a [`WeightSource`] brings one group at a time under the compute code as a
@@ -6,6 +6,7 @@
 //! same trait, and nothing above it can tell.
 
 mod catalog;
+mod chunks;
 mod error;
 mod gguf;
 mod group;
@@ -13,6 +14,8 @@ mod pairs;
 mod resident;
 mod safetensors;
 mod source;
+mod store;
+mod verify;
 mod writer;
 
 pub use catalog::{Catalog, CatalogEntry};
@@ -25,6 +28,12 @@ pub use group::{GroupSpec, TensorSpec, TensorView};
 pub use resident::{ResidentWeights, plan_bytes};
 pub use safetensors::{ElementType, HEADER_BYTES_MAX, TensorRecord, read_header};
 pub use source::{GroupGuard, GroupHolder, WeightSource};
+pub use store::{
+    Checksum, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, METADATA_FILE, Manifest, PAGE_BYTES, PackPhase, PackReport,
+    Region, SMALL_FILE_BYTES_MAX, STORE_VERSION, Source, SourceFile, Store, StorePlan, StoreProblem, StoredFile,
+    StoredGroup, StoredTensor, inspect_target, is_store, write_store,
+};
+pub use verify::{Checked, Damage, Method, VerifyStopped, verify};
 pub use writer::{Sink, TensorMeta, write_model};
 
 #[cfg(target_endian = "big")]

@@ -5,4 +5,5 @@ mod files;
 mod gguf;
 mod header;
 mod resident;
+mod store;
 mod writer;
