@@ -6,4 +6,6 @@ mod gguf;
 mod header;
 mod resident;
 mod store;
+mod store_disks;
+mod verify;
 mod writer;

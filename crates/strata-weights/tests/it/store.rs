@@ -2,18 +2,17 @@
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use strata_io::{RandomAccessFile, TargetError, WriteTarget};
+use strata_io::{TargetError, WriteTarget};
 use strata_kernels::DType;
 use strata_weights::{
-    Catalog, Damage, GroupSpec, Metadata, Method, PAGE_BYTES, PackPhase, PackReport, StorePlan, StoreProblem,
-    TensorMeta, TensorSpec, WeightError, inspect_target, verify, write_gguf, write_model, write_store,
+    Catalog, Damage, GroupSpec, Metadata, PAGE_BYTES, PackPhase, PackReport, StorePlan, StoreProblem, TensorMeta,
+    TensorSpec, WeightError, verify, write_gguf, write_model, write_store,
 };
 
-use crate::files::{MemoryFile, safetensors};
+use crate::files::safetensors;
 
 /// A model of two layers with a tied head, and one tensor that no pass reads.
 fn tensors() -> Vec<TensorMeta> {
@@ -53,7 +52,7 @@ fn content(index: usize, bytes: u64) -> Vec<u8> {
 }
 
 /// Writes the model in shards.
-fn model(dir: &Path) -> Catalog {
+pub fn model(dir: &Path) -> Catalog {
     let tensors = tensors();
     write_model(dir, &tensors, 50_000, &mut |index, sink| sink(&content(index, tensors[index].bytes().unwrap())))
         .unwrap();
@@ -71,14 +70,18 @@ fn plan(catalog: &Catalog) -> StorePlan {
 }
 
 /// Packs, and stops when `stop(phase, bytes done)` says so.
-fn pack_until(catalog: &Catalog, out: &Path, stop: impl Fn(PackPhase, u64) -> bool) -> Result<PackReport, WeightError> {
+pub fn pack_until(
+    catalog: &Catalog,
+    out: &Path,
+    stop: impl Fn(PackPhase, u64) -> bool,
+) -> Result<PackReport, WeightError> {
     write_store(catalog, &plan(catalog), WriteTarget::open(out)?, &mut |phase, done, total| {
         assert!(done <= total);
         if stop(phase, done) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
 }
 
-fn pack(catalog: &Catalog, out: &Path) -> PackReport {
+pub fn pack(catalog: &Catalog, out: &Path) -> PackReport {
     pack_until(catalog, out, |_, _| false).unwrap()
 }
 
@@ -90,7 +93,7 @@ fn read(catalog: &Catalog, name: &str) -> Vec<u8> {
 }
 
 /// The packed model has the tensors of `specs`, to the bit, where readers want them.
-fn assert_same(packed: &Catalog, source: &Catalog) {
+pub fn assert_same(packed: &Catalog, source: &Catalog) {
     for tensor in specs().iter().flat_map(|group| &group.tensors) {
         let (ours, theirs) = (packed.get(&tensor.name).unwrap(), source.get(&tensor.name).unwrap());
         assert_eq!((&ours.shape, &ours.element_type), (&theirs.shape, &theirs.element_type));
@@ -100,20 +103,20 @@ fn assert_same(packed: &Catalog, source: &Catalog) {
     }
 }
 
-fn damage(path: &Path) -> Vec<(String, Vec<String>)> {
+pub fn damage(path: &Path) -> Vec<(String, Vec<String>)> {
     let checked = verify(&Catalog::open(path).unwrap(), &mut |_, _| ControlFlow::Continue(())).unwrap();
     let damaged = checked.into_iter().filter(|part| matches!(part.damage, Some(Damage::Differs { .. })));
     damaged.map(|part| (part.name, part.tensors)).collect()
 }
 
-fn store_problem(outcome: Result<impl std::fmt::Debug, WeightError>) -> StoreProblem {
+pub fn store_problem(outcome: Result<impl std::fmt::Debug, WeightError>) -> StoreProblem {
     match outcome {
         Err(WeightError::Store { problem, .. }) => *problem,
         other => panic!("expected a problem of the store, got {other:?}"),
     }
 }
 
-fn names_in(dir: &Path) -> Vec<String> {
+pub fn names_in(dir: &Path) -> Vec<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
@@ -310,58 +313,6 @@ fn one_process_writes_at_a_time() {
     assert!(matches!(WriteTarget::open("/dev/zero"), Err(TargetError::Unsuitable { .. })));
 }
 
-#[test]
-fn files_are_held_against_the_digests_that_lie_around() {
-    let dir = tempfile::tempdir().unwrap();
-    let bytes = safetensors(r#"{"one":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 8);
-    let file = dir.path().join("model.safetensors");
-    fs::write(&file, &bytes).unwrap();
-    let checked = || {
-        let catalog = Catalog::open(dir.path()).unwrap();
-        let mut checked = verify(&catalog, &mut |_, _| ControlFlow::Continue(())).unwrap();
-        assert_eq!(checked.len(), 1);
-        checked.remove(0)
-    };
-    assert_eq!((checked().method, checked().bytes), (Method::ReadOnly, bytes.len() as u64));
-    let output = Command::new("sha256sum").arg(&file).output().unwrap();
-    let digest = String::from_utf8(output.stdout).unwrap();
-    let beside = dir.path().join("model.safetensors.sha256");
-    fs::write(&beside, &digest).unwrap();
-    assert!(checked().damage.is_none());
-    assert_eq!(checked().method, Method::Sha256 { place: "model.safetensors.sha256".into() });
-    fs::write(&beside, digest.replace(&digest[..1], if digest.starts_with('0') { "1" } else { "0" })).unwrap();
-    assert!(matches!(checked().damage, Some(Damage::Differs { .. })));
-
-    // What the Hub's client notes, and how it names its blobs, which says most.
-    let digits = &digest[..64];
-    let noted = dir.path().join(".cache/huggingface/download");
-    fs::create_dir_all(&noted).unwrap();
-    fs::remove_file(&beside).unwrap();
-    fs::write(noted.join("model.safetensors.metadata"), format!("commit\n{digits}\n0.0\n")).unwrap();
-    assert!(matches!(checked().method, Method::Sha256 { place } if place.contains("download")));
-    let blobs = dir.path().join("blobs");
-    fs::create_dir(&blobs).unwrap();
-    fs::rename(&file, blobs.join(digits)).unwrap();
-    std::os::unix::fs::symlink(blobs.join(digits), &file).unwrap();
-    let linked = checked();
-    assert!(linked.damage.is_none() && matches!(linked.method, Method::Sha256 { place } if place.contains("blob")));
-    let mut bytes = bytes;
-    *bytes.last_mut().unwrap() ^= 1;
-    fs::write(blobs.join(digits), bytes).unwrap();
-    assert!(matches!(checked().damage, Some(Damage::Differs { expected, .. }) if expected == digits));
-}
-
-#[test]
-fn what_cannot_be_read_is_told_with_its_place() {
-    let bytes = safetensors(r#"{"one":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 8);
-    let file = MemoryFile { fails_from: Some(bytes.len() as u64 - 1), ..MemoryFile::new(bytes) };
-    let catalog = Catalog::from_files(vec![file.shared()]).unwrap();
-    let checked = verify(&catalog, &mut |_, _| ControlFlow::Continue(())).unwrap();
-    let Some(Damage::Unreadable(faults)) = &checked[0].damage else { panic!("{:?}", checked[0].damage) };
-    assert!(faults[0].to_string().contains("on fire"), "{}", faults[0]);
-    assert!(verify(&catalog, &mut |_, _| ControlFlow::Break(())).is_err());
-}
-
 /// The model of the fixture: as small as one can be.
 fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
     let header = r#"{"embed":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"norm":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]}}"#;
@@ -402,116 +353,4 @@ fn version_1_is_what_is_written() {
     if fs::read(&fixture).ok() != Some(fs::read(&out).unwrap()) {
         panic!("other bytes than {} were written; they are kept in {}", fixture.display(), dir.keep().display());
     }
-}
-
-/// Runs a command of the system; `None` where it fails, with the reason on stderr.
-fn system(program: &str, args: &[&str]) -> Option<String> {
-    match Command::new(program).args(args).output() {
-        Ok(output) if output.status.success() => Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
-        Ok(output) => {
-            eprintln!("skipped: {program} {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
-            None
-        }
-        Err(error) => {
-            eprintln!("skipped: {program}: {error}");
-            None
-        }
-    }
-}
-
-/// A mount, undone at the end.
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        system("umount", &[self.0.to_str().unwrap()]);
-    }
-}
-
-/// A loop device over a file, undone at the end.
-struct LoopDevice(String);
-
-impl LoopDevice {
-    fn of(file: &Path, bytes: u64) -> Option<Self> {
-        File::create(file).unwrap().set_len(bytes).unwrap();
-        system("losetup", &["--find", "--show", file.to_str().unwrap()]).map(Self)
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        system("losetup", &["--detach", &self.0]);
-    }
-}
-
-#[test]
-fn a_full_disk_leaves_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let source = model(dir.path());
-    let small = dir.path().join("small");
-    fs::create_dir(&small).unwrap();
-    // Only root may mount.
-    if system("mount", &["-t", "tmpfs", "-o", "size=200k", "tmpfs", small.to_str().unwrap()]).is_none() {
-        return;
-    }
-    let mounted = Mounted(small.clone());
-    let outcome = pack_until(&source, &small.join("out.strata"), |_, _| false);
-    match outcome {
-        Err(WeightError::Target(TargetError::NoRoom { wanted, available, .. })) => {
-            assert!(wanted > 280_000 && available <= 200 << 10, "{wanted} {available}");
-        }
-        other => panic!("expected a full disk, got {other:?}"),
-    }
-    assert_eq!(names_in(&small), [""; 0]);
-    drop(mounted);
-}
-
-#[test]
-fn a_raw_device_holds_a_model() {
-    let dir = tempfile::tempdir().unwrap();
-    let source = model(dir.path());
-    // Only root may make one.
-    let Some(device) = LoopDevice::of(&dir.path().join("disk"), 8 << 20) else { return };
-    let path = Path::new(&device.0);
-    inspect_target(&WriteTarget::open(path).unwrap()).unwrap();
-    let stopped = pack_until(&source, path, |phase, _| phase == PackPhase::Verifying);
-    assert_eq!(store_problem(stopped), StoreProblem::Stopped);
-    assert_eq!(store_problem(Catalog::open(path)), StoreProblem::Unfinished, "the header comes last");
-    inspect_target(&WriteTarget::open(path).unwrap()).unwrap();
-    assert!(pack(&source, path).bytes_resumed > 0);
-    let packed = Catalog::open(path).unwrap();
-    assert_same(&packed, &source);
-    assert_eq!(damage(path), []);
-    // One store may follow another.
-    inspect_target(&WriteTarget::open(path).unwrap()).unwrap();
-    drop(packed);
-
-    // What is somebody else's is not overwritten, mounted or not.
-    if system("mkfs.ext4", &["-q", "-F", &device.0]).is_some() {
-        let problem = store_problem(inspect_target(&WriteTarget::open(path).unwrap()));
-        assert!(matches!(&problem, StoreProblem::Occupied { found } if found.contains("ext4")), "{problem}");
-        let mount = dir.path().join("mount");
-        fs::create_dir(&mount).unwrap();
-        if system("mount", &[&device.0, mount.to_str().unwrap()]).is_some() {
-            let _mounted = Mounted(mount);
-            assert!(matches!(WriteTarget::open(path), Err(TargetError::InUse { .. })));
-        }
-    }
-}
-
-#[test]
-fn a_device_that_is_too_small_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let source = model(dir.path());
-    let Some(device) = LoopDevice::of(&dir.path().join("disk"), 64 << 10) else { return };
-    let path = Path::new(&device.0);
-    match pack_until(&source, path, |_, _| false) {
-        Err(WeightError::Target(TargetError::NoRoom { available, .. })) => assert_eq!(available, 64 << 10),
-        other => panic!("expected too little room, got {other:?}"),
-    }
-    let mut bytes = vec![1; 64 << 10];
-    Catalog::open(path).unwrap_err();
-    let reader = strata_io::ExactFile::open(path).unwrap();
-    reader.read_exact_at(&mut bytes, 0).unwrap();
-    assert!(bytes.iter().all(|&byte| byte == 0), "nothing was written");
 }
