@@ -114,7 +114,8 @@ fn check_paths(catalog: &Catalog, args: &PackArgs) -> Result<()> {
 
 /// What a failure leaves, and what to do about it.
 fn explain(error: WeightError, temporary: Option<&Path>, args: &PackArgs) -> anyhow::Error {
-    let again = format!("strata pack {} {}", args.model.display(), args.out.display());
+    let force = if args.force { " --force" } else { "" };
+    let again = format!("strata pack {} {}{force}", args.model.display(), args.out.display());
     let kept = temporary.filter(|path| path.exists());
     match error {
         WeightError::Store { ref problem, .. } if **problem == StoreProblem::Stopped => {
