@@ -19,7 +19,7 @@ pub enum IoError {
         source: io::Error,
     },
     /// The path leads to something that has no bytes to read at an offset, such as a directory or a pipe.
-    #[error("{} is {found}, expected a regular file", path.display())]
+    #[error("{} is {found}, expected a regular file or a block device", path.display())]
     NotRegular {
         /// The path.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! A regular file, read through the page cache.
+//! A regular file or a block device, read through the page cache.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use crate::{IoError, RandomAccessFile};
+use crate::{IoError, RandomAccessFile, block_device_bytes};
 
 /// Pages are dropped whole, so ranges are widened to this many bytes; larger than any page size in use.
 const CACHE_GRAIN: u64 = 64 << 10;
 
-/// A regular file opened for reading. Its length is taken once, at opening.
+/// A regular file or a block device opened for reading. Its length is taken once, at opening.
 #[derive(Debug)]
 pub struct ExactFile {
     file: File,
@@ -23,7 +23,8 @@ pub struct ExactFile {
 }
 
 impl ExactFile {
-    /// Opens a regular file, following symbolic links (a Hugging Face cache is made of them).
+    /// Opens a regular file, following symbolic links (a Hugging Face cache is made of them), or a block device, which
+    /// may hold a packed store (W1).
     ///
     /// # Errors
     /// [`IoError::Open`] if it is missing or not permitted, [`IoError::NotRegular`] if it is a directory, a pipe, …
@@ -34,10 +35,19 @@ impl ExactFile {
         let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(open_error)?;
         let metadata = file.metadata().map_err(open_error)?;
+        if metadata.file_type().is_block_device() {
+            let len = block_device_bytes(&file).map_err(open_error)?;
+            return Ok(Self::from_parts(file, path.to_owned(), len));
+        }
         if !metadata.is_file() {
             return Err(IoError::NotRegular { path: path.to_owned(), found: what_lies_there(&metadata) });
         }
-        Ok(Self { file, path: path.to_owned(), len: metadata.len() })
+        Ok(Self::from_parts(file, path.to_owned(), metadata.len()))
+    }
+
+    /// A file that is open already, of so many bytes.
+    pub(crate) fn from_parts(file: File, path: PathBuf, len: u64) -> Self {
+        Self { file, path, len }
     }
 }
 

@@ -9,6 +9,7 @@
 mod aligned_buffer;
 mod atomic_writer;
 mod bandwidth;
+mod block_device;
 mod direct_file;
 mod direct_read;
 mod disk;
@@ -22,10 +23,12 @@ mod reader_pool;
 pub mod testing;
 mod trials;
 mod uring_reader;
+mod write_target;
 
 pub use aligned_buffer::AlignedBuffer;
 pub use atomic_writer::AtomicWriter;
 pub use bandwidth::sequential_bandwidth;
+pub use block_device::{block_device_bytes, signature};
 pub use direct_file::DirectFile;
 pub use direct_read::{DIRECT_ALIGN, DirectRead, aligned_superset};
 pub use disk::disk_bytes_free;
@@ -36,3 +39,4 @@ pub use random_access::RandomAccessFile;
 pub use read_engine::{EngineKind, ReadDone, ReadEngine, ReadRequest};
 pub use reader_pool::ReaderPool;
 pub use uring_reader::UringReader;
+pub use write_target::{TargetError, WriteTarget};

@@ -139,9 +139,19 @@ impl ChatTemplate {
     /// There is none, or it is too large or not valid.
     pub fn from_dir(dir: &Path) -> Result<Self, TemplateError> {
         let config = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or(Json::Null);
-        let special_tokens = SpecialTokens::from_config(&config);
-        let path = dir.join("chat_template.jinja");
-        if let Some(bytes) = read_limited(&path, MAX_SOURCE_BYTES as u64)? {
+        let template = read_limited(&dir.join("chat_template.jinja"), MAX_SOURCE_BYTES as u64)?;
+        Self::from_files(template, &config, dir)
+    }
+
+    /// As [`ChatTemplate::from_dir`], from the contents of `chat_template.jinja` and `tokenizer_config.json`, which were
+    /// found in `dir`, a directory or a file.
+    ///
+    /// # Errors
+    /// There is none, or it is too large or not valid.
+    pub fn from_files(template: Option<Vec<u8>>, config: &Json, dir: &Path) -> Result<Self, TemplateError> {
+        let special_tokens = SpecialTokens::from_config(config);
+        if let Some(bytes) = template {
+            let path = dir.join("chat_template.jinja");
             let source = String::from_utf8(bytes).map_err(|error| TemplateError::Syntax {
                 problem: format!("{} is not UTF-8: {error}", path.display()),
             })?;

@@ -12,6 +12,7 @@ use crate::error::{IndexProblem, WeightError};
 use crate::gguf::{GgufProblem, Metadata, Part, hugging_face_name, models_in, open_parts};
 use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, read_header};
+use crate::store::{METADATA_FILE, Store};
 
 /// The longest shard index we read, in bytes; that of the largest models is under 10 MB.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
@@ -38,10 +39,11 @@ pub struct Catalog {
     files: Vec<Arc<dyn RandomAccessFile>>,
     tensors: BTreeMap<String, CatalogEntry>,
     metadata: Option<Metadata>,
+    store: Option<Store>,
 }
 
 impl Catalog {
-    /// Opens a GGUF file (any one of a set stands for all), or the weights of a directory: `model.safetensors` if there
+    /// Opens a packed store (a file or a block device, whatever its name), a GGUF file (any one of a set stands for all), or the weights of a directory: `model.safetensors` if there
     /// is one, else the shards that `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF
     /// model that it holds.
     ///
@@ -51,7 +53,11 @@ impl Catalog {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
         let dir = path.as_ref();
         if !dir.is_dir() {
-            return Self::from_gguf(open_parts(dir)?);
+            let file: Arc<dyn RandomAccessFile> = Arc::new(ExactFile::open(dir)?);
+            return match Store::is_at(file.as_ref())? {
+                true => Self::from_store(Store::open(file)?),
+                false => Self::from_gguf(open_parts(dir)?),
+            };
         }
         let single = dir.join("model.safetensors");
         if single.exists() {
@@ -104,6 +110,17 @@ impl Catalog {
         Self::of(files, entries, metadata)
     }
 
+    /// Takes the tensors of a packed store, which were checked when it was opened, and the metadata of a GGUF model that
+    /// was packed.
+    ///
+    /// # Errors
+    /// Metadata that is damaged.
+    pub fn from_store(store: Store) -> Result<Self, WeightError> {
+        let metadata = store.read_gguf(METADATA_FILE)?.map(|header| header.metadata);
+        let catalog = Self::of(vec![store.file().clone()], store.entries(), metadata)?;
+        Ok(Self { store: Some(store), ..catalog })
+    }
+
     fn of(
         files: Vec<Arc<dyn RandomAccessFile>>,
         entries: Vec<(String, CatalogEntry)>,
@@ -123,7 +140,7 @@ impl Catalog {
                 });
             }
         }
-        Ok(Self { files, tensors, metadata })
+        Ok(Self { files, tensors, metadata, store: None })
     }
 
     /// Opens the shards that an index names.
@@ -166,10 +183,15 @@ impl Catalog {
         for ((_, name), entry) in found {
             tensors.entry(name).or_insert(entry);
         }
-        Ok(Self { files, tensors, metadata: None })
+        Ok(Self { files, tensors, metadata: None, store: None })
     }
 
-    /// What a GGUF file says of its model; `None` for safetensors, whose directory says it.
+    /// The packed store that it is over, if it is over one.
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
+    }
+
+    /// What a GGUF file says of its model; `None` for safetensors, whose directory or store has files that say it.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }

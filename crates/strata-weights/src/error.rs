@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use strata_device::AllocError;
-use strata_io::IoError;
+use strata_io::{IoError, TargetError};
 use thiserror::Error;
 
 use crate::gguf::GgufProblem;
+use crate::store::StoreProblem;
 
 /// Weights could not be found, trusted or loaded.
 #[derive(Debug, Error)]
@@ -36,6 +37,17 @@ pub enum WeightError {
         /// What is wrong with it.
         problem: GgufProblem,
     },
+    /// A packed store that cannot be used, or was not made.
+    #[error("{}: {problem}", file.display())]
+    Store {
+        /// The file or the device.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: Box<StoreProblem>,
+    },
+    /// What a packed store was to be written to.
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// A shard index that does not fit its shards.
     #[error("{}: {problem}", file.display())]
     Index {

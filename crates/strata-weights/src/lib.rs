@@ -1,4 +1,4 @@
-//! Weight formats and groups: safetensors and GGUF in, guarded tensors out.
+//! Weight formats and groups: safetensors, GGUF and packed stores in, guarded tensors out.
 //!
 //! The life of a weight: a [`Catalog`] finds every tensor of a directory and where its bytes lie; the model says which
 //! tensors it wants, as [`GroupSpec`]s; a [`WeightSource`] brings one group at a time under the compute code as a
@@ -7,6 +7,7 @@
 
 mod band;
 mod catalog;
+mod chunks;
 mod error;
 mod gguf;
 mod group;
@@ -14,7 +15,9 @@ mod pairs;
 mod resident;
 mod safetensors;
 mod source;
+mod store;
 mod streamed;
+mod verify;
 pub mod window;
 mod writer;
 
@@ -29,9 +32,15 @@ pub use group::{Access, GroupSpec, TensorSpec, TensorView};
 pub use resident::{ResidentWeights, plan_bytes};
 pub use safetensors::{ElementType, HEADER_BYTES_MAX, TensorRecord, read_header};
 pub use source::{BANDS_MAX, GroupGuard, GroupHolder, SWEEP_MAX, Sweep, UseRows, WeightSource};
+pub use store::{
+    Checksum, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, METADATA_FILE, Manifest, PAGE_BYTES, PackPhase, PackReport,
+    Region, SMALL_FILE_BYTES_MAX, STORE_VERSION, Source, SourceFile, Store, StorePlan, StoreProblem, StoredFile,
+    StoredGroup, StoredTensor, inspect_target, is_store, write_store,
+};
 pub use streamed::{
     EventKind, StreamConfig, StreamEvent, StreamPlan, StreamPolicy, StreamStats, StreamedWeights, open_direct,
 };
+pub use verify::{Checked, Damage, Method, VerifyStopped, verify};
 pub use writer::{Sink, TensorMeta, write_model};
 
 #[cfg(target_endian = "big")]

@@ -45,11 +45,11 @@ pub fn run(args: InfoArgs) -> Result<()> {
     let tokenizer = match dir.tokenizer() {
         Ok(tokenizer) => Ok(tokenizer),
         // Everything else about the model can still be told.
-        Err(TokenizerError::Missing { .. } | TokenizerError::NotInGguf { .. }) => {
-            Err(format!("{} is missing", tokenizer_place(&dir)))
-        }
-        Err(error @ TokenizerError::Unsupported { .. }) => Err(error.to_string()),
-        Err(error) => return Err(error.into()),
+        Err(error) => match error.downcast_ref() {
+            Some(TokenizerError::Missing { .. } | TokenizerError::NotInGguf { .. }) => Err(no_tokenizer(&dir)),
+            Some(error @ TokenizerError::Unsupported { .. }) => Err(error.to_string()),
+            _ => return Err(error),
+        },
     };
     let has_template = dir.template()?.is_some();
     let memory = Memory::of(&dir, &args.model)?;
@@ -249,7 +249,11 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
         "tokenizer": tokenizer,
         "eos_token_ids": dir.generation.end_tokens(&dir.config),
         "chat_template": has_template,
-        "format": if dir.catalog.metadata().is_some() { "gguf" } else { "safetensors" },
+        "format": match (dir.catalog.store(), dir.catalog.metadata()) {
+            (Some(_), _) => "strata",
+            (None, Some(_)) => "gguf",
+            (None, None) => "safetensors",
+        },
         "weights": {
             "dtype": dir.weight_dtype().name(),
             "types": types,
@@ -327,9 +331,10 @@ fn types(dir: &ModelDir) -> String {
     }
 }
 
-/// Where a tokenizer was looked for.
-fn tokenizer_place(dir: &ModelDir) -> &'static str {
-    if dir.catalog.metadata().is_some() { "tokenizer.ggml.model" } else { "tokenizer.json" }
+/// Says where a tokenizer was looked for.
+fn no_tokenizer(dir: &ModelDir) -> String {
+    let place = if dir.catalog.metadata().is_some() { "tokenizer.ggml.model" } else { "tokenizer.json" };
+    format!("{place} is missing")
 }
 
 fn files(count: usize) -> String {

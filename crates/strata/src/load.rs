@@ -1,7 +1,8 @@
-//! From a directory or a GGUF file to a running engine: check, divide memory, load, start.
+//! From a directory, a GGUF file or a packed store to a running engine: check, divide memory, load, start.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use strata_device::{Bytes, CpuDevice, HostMemory, KvPool, usable_cores};
 use strata_engine::{Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig};
 use strata_kernels::{DType, KvDType, KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
-use strata_model::chat_template::{ChatTemplate, TemplateError};
+use strata_model::chat_template::ChatTemplate;
 use strata_model::config::ModelConfig;
 use strata_model::generation_config::GenerationConfig;
 use strata_model::gguf::GgufModel;
-use strata_model::tokenizer::{Tokenizer, TokenizerError};
+use strata_model::tokenizer::Tokenizer;
 use strata_model::{Model, groups};
 use strata_weights::{
     Catalog, ElementType, GroupSpec, ResidentWeights, StreamedWeights, WeightError, WeightSource, model_name,
@@ -23,7 +24,7 @@ use strata_weights::{
 };
 
 use crate::options::{KvDtype, LimitOptions, ModelOptions};
-use crate::{progress, streaming};
+use crate::{progress, small_files, streaming};
 
 /// The model that ships with the repository, as seen from its root.
 const BUNDLED_MODEL: &str = "models/storyteller";
@@ -59,9 +60,9 @@ pub struct Loaded {
     pub request_bytes: usize,
 }
 
-/// What a directory or a GGUF file holds, checked, with nothing large in memory yet.
+/// What a directory, a GGUF file or a packed store holds, checked, with nothing large in memory yet.
 pub struct ModelDir {
-    /// The directory or the file.
+    /// The directory, the file or the device.
     pub path: PathBuf,
     pub config: ModelConfig,
     pub generation: GenerationConfig,
@@ -77,26 +78,22 @@ impl ModelDir {
             Some(path) => path.to_owned(),
             None => bundled_model()?,
         };
-        if !path.is_dir() && !path.is_file() {
+        if !path.is_dir() && !path.is_file() && !is_block_device(&path) {
             bail!(
-                "{} is neither a directory nor a file; give a GGUF file, or a Hugging Face directory with config.json, \
-                 *.safetensors and tokenizer.json, or make one with `strata synth` (a prompt goes behind --prompt)",
+                "{} is neither a directory nor a file; give a GGUF file, a packed store, or a Hugging Face directory \
+                 with config.json, *.safetensors and tokenizer.json, or make one with `strata synth` (a prompt goes \
+                 behind --prompt)",
                 path.display()
             );
         }
         let opened = match Catalog::open(&path) {
             // A file that cannot be opened, or a GGUF file that is damaged: no directory can mend that.
-            Err(error) if path.is_file() || matches!(error, WeightError::Gguf { .. }) => return Err(error.into()),
+            Err(error) if !path.is_dir() || matches!(error, WeightError::Gguf { .. }) => return Err(error.into()),
             opened => opened,
         };
-        let gguf = opened.as_ref().ok().and_then(GgufModel::of);
-        let (config, generation) = match &gguf {
-            Some(gguf) => (gguf.config()?, gguf.generation_config()?),
-            // Before complaints about weights: without a configuration it is no model at all.
-            None => (ModelConfig::from_dir(&path)?, GenerationConfig::from_dir(&path)?),
-        };
+        // Before complaints about weights: without a configuration it is no model at all.
+        let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
         let catalog = opened?;
-        let mut config = config;
         config.settle_head(catalog.get(groups::HEAD_TENSOR).is_some());
         let specs = groups::group_specs(&config);
         if let Some(gguf) = GgufModel::of(&catalog) {
@@ -108,6 +105,10 @@ impl ModelDir {
 
     /// The last part of the path, which clients see as the model's name; of a file, without ending and numbers.
     pub fn name(&self) -> String {
+        // A device is called by its bus.
+        if let Some(store) = self.catalog.store().filter(|_| is_block_device(&self.path)) {
+            return store.manifest().name.clone();
+        }
         // A file in a Hub's cache is a link to one that is named by its hash, so links of files are not followed.
         if self.path.is_file()
             && let Ok(absolute) = std::path::absolute(&self.path)
@@ -147,11 +148,8 @@ impl ModelDir {
     ///
     /// # Errors
     /// There is none, or it cannot be used.
-    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
-        match GgufModel::of(&self.catalog) {
-            Some(gguf) => gguf.tokenizer(),
-            None => Tokenizer::from_dir(&self.path),
-        }
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        small_files::tokenizer(&self.catalog, &self.path)
     }
 
     /// The chat template, where the model has one.
@@ -159,15 +157,7 @@ impl ModelDir {
     /// # Errors
     /// It cannot be used.
     pub fn template(&self) -> Result<Option<ChatTemplate>> {
-        let template = match GgufModel::of(&self.catalog) {
-            Some(gguf) => gguf.chat_template(),
-            None => ChatTemplate::from_dir(&self.path),
-        };
-        match template {
-            Ok(template) => Ok(Some(template)),
-            Err(TemplateError::Missing { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        small_files::template(&self.catalog, &self.path)
     }
 
     /// How a KV block of this model lies in memory under these options.
@@ -332,6 +322,10 @@ fn bundled_model() -> Result<PathBuf> {
         .map(|folder| folder.join(BUNDLED_MODEL))
         .find(|path| path.join("config.json").exists())
         .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 fn default_budget() -> Bytes {

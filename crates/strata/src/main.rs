@@ -9,13 +9,16 @@ mod interrupt;
 mod load;
 mod logits;
 mod options;
+mod pack;
 mod progress;
 mod prompt;
 mod run;
 mod sampling;
 mod serve;
+mod small_files;
 mod streaming;
 mod synth;
+mod verify;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -54,6 +57,8 @@ enum Command {
     Serve(serve::ServeArgs),
     Info(info::InfoArgs),
     Synth(synth::SynthArgs),
+    Pack(pack::PackArgs),
+    Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
     Logits(logits::LogitsArgs),
 }
@@ -84,6 +89,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Serve(args) => serve::run(args),
         Command::Info(args) => info::run(args),
         Command::Synth(args) => synth::run(args),
+        Command::Pack(args) => pack::run(args),
+        Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Logits(args) => logits::run(args),
     }

@@ -17,7 +17,8 @@ const THREADS_MAX: usize = 1024;
 /// Which model, and what it may use of this machine.
 #[derive(Debug, Clone, Args)]
 pub struct ModelOptions {
-    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), or a GGUF file (of a split one, any part).
+    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), a GGUF file (of a split one, any part), or
+    /// a packed store.
     /// Without it: the small storyteller that ships with Strata
     #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,

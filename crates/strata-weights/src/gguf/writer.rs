@@ -26,15 +26,7 @@ pub fn write_gguf(
     // Other readers demand what is the default to be so, unless it is said.
     let alignment = u64::from(ALIGNMENT_DEFAULT);
     debug_assert!(metadata.get(ALIGNMENT_KEY).is_none(), "tensors lie at the default alignment");
-    let mut header = Vec::new();
-    header.extend(MAGIC);
-    header.extend(VERSION.to_le_bytes());
-    header.extend((tensors.len() as u64).to_le_bytes());
-    header.extend((metadata.pairs().len() as u64).to_le_bytes());
-    for (key, value) in metadata.pairs() {
-        write_text(key, &mut header);
-        write_value(value, &mut header);
-    }
+    let mut header = header_of(metadata, tensors.len());
     let mut offset = 0u64;
     for tensor in tensors {
         let too_large = || WeightError::TooLarge { group: tensor.name.clone() };
@@ -62,6 +54,25 @@ pub fn write_gguf(
         writer.append(&[0; ALIGNMENT_DEFAULT as usize][..padding as usize])?;
     }
     finish(writer, path)
+}
+
+/// A GGUF file of this metadata and no tensors, in memory.
+pub(crate) fn encode_metadata(metadata: &Metadata) -> Vec<u8> {
+    header_of(metadata, 0)
+}
+
+/// The header up to the list of tensors.
+fn header_of(metadata: &Metadata, num_tensors: usize) -> Vec<u8> {
+    let mut header = Vec::new();
+    header.extend(MAGIC);
+    header.extend(VERSION.to_le_bytes());
+    header.extend((num_tensors as u64).to_le_bytes());
+    header.extend((metadata.pairs().len() as u64).to_le_bytes());
+    for (key, value) in metadata.pairs() {
+        write_text(key, &mut header);
+        write_value(value, &mut header);
+    }
+    header
 }
 
 fn write_text(text: &str, out: &mut Vec<u8>) {

@@ -5,5 +5,8 @@ mod files;
 mod gguf;
 mod header;
 mod resident;
+mod store;
+mod store_disks;
+mod verify;
 mod window;
 mod writer;

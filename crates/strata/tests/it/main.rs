@@ -5,6 +5,7 @@ mod bundled;
 mod chat;
 mod gguf;
 mod info;
+mod pack;
 mod refusals;
 mod run;
 mod serve;

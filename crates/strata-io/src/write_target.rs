@@ -1,0 +1,248 @@
+//! Where a large file is written over hours: under a temporary name until it is whole, or onto a raw block device.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::{ExactFile, IoError, block_device_bytes, disk_bytes_free};
+
+/// A target cannot be written to, or must not be.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// A read, a write, or what belongs to them failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The path leads to a directory, a pipe, …
+    #[error("{} is {found}; name a new file or a block device", path.display())]
+    Unsuitable {
+        /// The path.
+        path: PathBuf,
+        /// What lies there.
+        found: &'static str,
+    },
+    /// The device is mounted, is swap, or belongs to another program or volume.
+    #[error("{} is in use: it is mounted, or held by another program; unmount it first", path.display())]
+    InUse {
+        /// The device.
+        path: PathBuf,
+    },
+    /// Another process writes to the same target.
+    #[error("{} is being written by another process; wait for it, or end it", path.display())]
+    Busy {
+        /// The temporary file, or the device.
+        path: PathBuf,
+    },
+    /// There is too little room.
+    #[error(
+        "{} needs {wanted} bytes, but there is room for {available}; {} bytes are missing",
+        path.display(), wanted.saturating_sub(*available)
+    )]
+    NoRoom {
+        /// The file, or the device.
+        path: PathBuf,
+        /// Bytes of the whole.
+        wanted: u64,
+        /// Bytes that fit, those that are written already included.
+        available: u64,
+    },
+}
+
+/// A file that is being written in place, piece by piece at any offset. A regular file has a temporary name beside its
+/// own (`.NAME.partial`) until [`commit`](Self::commit). Dropped before that it is left as it is, so that a later
+/// process can [`open`](Self::open) it and go on. One process holds it at a time.
+#[derive(Debug)]
+pub struct WriteTarget {
+    file: File,
+    /// The final name.
+    path: PathBuf,
+    /// The name until then; `None` for a device.
+    temporary: Option<PathBuf>,
+}
+
+impl WriteTarget {
+    /// Opens the block device `path`, or what an earlier process has left of the file `path`, or begins a new one. A
+    /// file that has that name stays as it is until [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// [`TargetError::InUse`], [`TargetError::Busy`], [`TargetError::Unsuitable`]; [`TargetError::Io`] where the system
+    /// refuses.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, TargetError> {
+        let path = path.as_ref().to_owned();
+        let fault = |source| IoError::Write { path: path.clone(), action: "open", source };
+        let found = match std::fs::metadata(&path) {
+            Ok(metadata) if metadata.file_type().is_block_device() => return Self::open_device(path),
+            Ok(metadata) if metadata.is_dir() => Some("a directory"),
+            Ok(metadata) if metadata.is_file() => None,
+            Ok(_) => Some("neither a file nor a block device"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(fault(error).into()),
+        };
+        if let Some(found) = found {
+            return Err(TargetError::Unsuitable { path, found });
+        }
+        let name = path.file_name().ok_or_else(|| fault(io::ErrorKind::InvalidInput.into()))?;
+        let mut temporary_name = OsString::from(".");
+        temporary_name.push(name);
+        temporary_name.push(".partial");
+        let temporary = path.with_file_name(temporary_name);
+        // A link that somebody has laid under this name is not followed.
+        let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or(0);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).custom_flags(flags).open(&temporary);
+        let file = file.map_err(fault)?;
+        if !file.metadata().map_err(fault)?.is_file() {
+            return Err(TargetError::Unsuitable { path: temporary, found: "no regular file" });
+        }
+        lock(&file, &temporary)?;
+        Ok(Self { file, path, temporary: Some(temporary) })
+    }
+
+    fn open_device(path: PathBuf) -> Result<Self, TargetError> {
+        // Of a block device, this flag asks to be alone: file systems, swap and volumes hold it the same way.
+        let flags = i32::try_from(OFlags::EXCL.bits()).unwrap_or(0);
+        match OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path) {
+            Ok(file) => {
+                lock(&file, &path)?;
+                Ok(Self { file, path, temporary: None })
+            }
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(TargetError::InUse { path }),
+            Err(source) => Err(IoError::Write { path, action: "open", source }.into()),
+        }
+    }
+
+    /// The final name, or that of the device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of the unfinished file; `None` for a device.
+    pub fn temporary(&self) -> Option<&Path> {
+        self.temporary.as_deref()
+    }
+
+    /// Whether it is a block device.
+    pub fn is_device(&self) -> bool {
+        self.temporary.is_none()
+    }
+
+    /// Makes sure that there are `bytes` bytes, and so many only where it is a file: the disk is asked for them now, so
+    /// that it is not full hours later. New bytes of a file are zero.
+    ///
+    /// # Errors
+    /// [`TargetError::NoRoom`]; [`TargetError::Io`] where the system refuses.
+    pub fn reserve(&self, bytes: u64) -> Result<(), TargetError> {
+        let no_room = |available| TargetError::NoRoom { path: self.path.clone(), wanted: bytes, available };
+        if self.is_device() {
+            let available = block_device_bytes(&self.file).map_err(|source| self.fault("examine", source))?;
+            return if available < bytes { Err(no_room(available)) } else { Ok(()) };
+        }
+        self.file.set_len(bytes).map_err(|source| self.fault("resize", source))?;
+        let metadata = self.file.metadata().map_err(|source| self.fault("examine", source))?;
+        // The unit is 512 bytes whatever the file system's own is.
+        let held = metadata.blocks().saturating_mul(512);
+        let free = disk_bytes_free(self.directory())?;
+        if held.saturating_add(free) < bytes {
+            return Err(no_room(held.saturating_add(free)));
+        }
+        match fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
+            // Nobody promises that all file systems can; on those, a write may still find the disk full.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(Errno::NOSPC) => Err(no_room(held.saturating_add(free))),
+            Err(errno) => Err(self.fault("reserve room for", errno.into()).into()),
+        }
+    }
+
+    /// Forgets what a file holds; a device is left as it is.
+    ///
+    /// # Errors
+    /// [`IoError::Write`]
+    pub fn clear(&self) -> Result<(), IoError> {
+        match self.is_device() {
+            true => Ok(()),
+            false => self.file.set_len(0).map_err(|source| self.fault("resize", source)),
+        }
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// [`IoError::Write`], for instance when the disk is full.
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<(), IoError> {
+        self.file.write_all_at(bytes, offset).map_err(|source| self.fault("write", source))
+    }
+
+    /// Waits until all that was written is on the disk.
+    ///
+    /// # Errors
+    /// [`IoError::Write`]
+    pub fn sync(&self) -> Result<(), IoError> {
+        self.file.sync_data().map_err(|source| self.fault("sync", source))
+    }
+
+    /// The target as a file to be read, as long as it is now.
+    ///
+    /// # Errors
+    /// [`IoError::Open`] where the system refuses a second handle.
+    pub fn reader(&self) -> Result<ExactFile, IoError> {
+        let path = self.temporary.as_ref().unwrap_or(&self.path);
+        let fault = |source| IoError::Open { path: path.clone(), source };
+        let file = self.file.try_clone().map_err(fault)?;
+        let len = match self.is_device() {
+            true => block_device_bytes(&file),
+            false => file.metadata().map(|metadata| metadata.len()),
+        };
+        Ok(ExactFile::from_parts(file, path.clone(), len.map_err(fault)?))
+    }
+
+    /// Syncs the file, gives it its name, and syncs the directory, so that the name survives a crash too.
+    ///
+    /// # Errors
+    /// [`IoError::Write`]; the file then keeps its temporary name.
+    pub fn commit(self) -> Result<(), IoError> {
+        self.file.sync_all().map_err(|source| self.fault("sync", source))?;
+        let Some(temporary) = &self.temporary else { return Ok(()) };
+        std::fs::rename(temporary, &self.path).map_err(|source| self.fault("rename", source))?;
+        File::open(self.directory()).and_then(|handle| handle.sync_all()).map_err(|source| self.fault("sync", source))
+    }
+
+    /// Removes what was written of a file; a device is left as it is.
+    ///
+    /// # Errors
+    /// [`IoError::Write`]
+    pub fn discard(self) -> Result<(), IoError> {
+        match &self.temporary {
+            Some(temporary) => std::fs::remove_file(temporary).map_err(|source| self.fault("remove", source)),
+            None => Ok(()),
+        }
+    }
+
+    fn directory(&self) -> &Path {
+        match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        }
+    }
+
+    fn fault(&self, action: &'static str, source: io::Error) -> IoError {
+        IoError::Write { path: self.path.clone(), action, source }
+    }
+}
+
+/// Held until the file is closed, by the end of the process at the latest.
+fn lock(file: &File, path: &Path) -> Result<(), TargetError> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(TargetError::Busy { path: path.to_owned() }),
+        // Some network file systems have no locks; then two writers are the user's to avoid.
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        Err(TryLockError::Error(source)) => {
+            Err(IoError::Write { path: path.to_owned(), action: "lock", source }.into())
+        }
+    }
+}

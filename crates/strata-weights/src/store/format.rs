@@ -1,0 +1,385 @@
+//! Header and manifest of a packed store: what is written, and what is believed of what is read.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::{Component, Path};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use strata_io::{IoError, RandomAccessFile};
+use strata_kernels::DType;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::error::StoreProblem;
+
+/// The version that is written, and the highest that is read.
+pub const STORE_VERSION: u32 = 1;
+/// Header, manifest and regions are whole pages of so many bytes: what direct reads want.
+pub const PAGE_BYTES: u64 = 4096;
+/// Tensors of at least so many bytes begin on a page; padding is then at most 1.6 %.
+pub const LARGE_TENSOR_FROM: u64 = 256 << 10;
+/// The longest manifest that is read, in bytes. That of a model of 1,000 layers has some 2 MB.
+pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+/// The longest small file, in bytes: the metadata of a GGUF file, with a vocabulary, may have so many.
+pub const SMALL_FILE_BYTES_MAX: u64 = crate::GGUF_HEADER_BYTES_MAX;
+/// All tensors begin at a multiple of this: a cache line, and the widest vector.
+pub(super) const TENSOR_ALIGN: u64 = 64;
+
+const MAGIC: [u8; 8] = *b"\x89STRATA\n";
+const UNFINISHED_MAGIC: [u8; 8] = *b"\x89STRPART";
+/// Where in the header the checksum lies: behind all that it covers.
+const CHECKSUM_AT: usize = PAGE_BYTES as usize - 16;
+
+/// An XXH3-128.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Checksum(pub u128);
+
+impl Checksum {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(xxhash_rust::xxh3::xxh3_128(bytes))
+    }
+}
+
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Serialize for Checksum {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Checksum {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let digits = Some(text.as_str()).filter(|text| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()));
+        let number = digits.and_then(|digits| u128::from_str_radix(digits, 16).ok());
+        number.map(Self).ok_or_else(|| serde::de::Error::custom("a checksum has 32 hexadecimal digits"))
+    }
+}
+
+/// What a store holds, and where. Offsets and lengths are in bytes, offsets from the start of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The model's name, as its directory or file was called.
+    pub name: String,
+    /// What it was packed from.
+    pub source: Source,
+    /// The model's small files, in the order of their bytes.
+    pub files: Vec<StoredFile>,
+    /// The groups, in the order of a pass, which is that of their bytes.
+    pub groups: Vec<StoredGroup>,
+}
+
+/// What a store was packed from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// "safetensors", "gguf" or "strata".
+    pub format: String,
+    /// Its files of weights.
+    pub files: Vec<SourceFile>,
+}
+
+/// One file that was packed: enough to see that it is still the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    /// Its name, without directories.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// When it was last changed, in nanoseconds since 1970.
+    pub modified_ns: u64,
+    /// The checksum of its first bytes (1 MiB at most), in which its header begins.
+    pub begin: Checksum,
+}
+
+/// A small file of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredFile {
+    /// Its name, such as `config.json`.
+    pub name: String,
+    /// Its first byte, on a page.
+    pub offset: u64,
+    /// Its length; its region goes on to the end of the page.
+    pub bytes: u64,
+    /// Of its region.
+    pub checksum: Checksum,
+}
+
+/// A group of tensors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredGroup {
+    /// What it is, for people: "layer 3, attention".
+    pub name: String,
+    /// Its first byte, on a page.
+    pub offset: u64,
+    /// Its length, in whole pages.
+    pub bytes: u64,
+    /// Of these bytes.
+    pub checksum: Checksum,
+    /// The tensors that lie there, in the order of their bytes; one that an earlier group has is not listed again.
+    pub tensors: Vec<StoredTensor>,
+}
+
+/// A tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredTensor {
+    /// Its Hugging Face name, or its own where it has none.
+    pub name: String,
+    /// The type's name, as in safetensors headers and GGUF tools.
+    pub dtype: String,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<u64>,
+    /// Its first byte.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// A run of pages with one checksum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    /// What it is, for people.
+    pub name: String,
+    /// Its first byte.
+    pub offset: u64,
+    /// Its length, in whole pages.
+    pub bytes: u64,
+    /// Of these bytes.
+    pub checksum: Checksum,
+}
+
+impl Manifest {
+    /// All regions: small files, then groups.
+    pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
+        let files = self.files.iter().map(|file| Region {
+            name: file.name.clone(),
+            offset: file.offset,
+            // Checked when it was read.
+            bytes: file.bytes.next_multiple_of(PAGE_BYTES),
+            checksum: file.checksum,
+        });
+        let groups = self.groups.iter().map(|group| Region {
+            name: group.name.clone(),
+            offset: group.offset,
+            bytes: group.bytes,
+            checksum: group.checksum,
+        });
+        files.chain(groups)
+    }
+
+    pub(super) fn checksums_mut(&mut self) -> impl Iterator<Item = &mut Checksum> {
+        let files = self.files.iter_mut().map(|file| &mut file.checksum);
+        files.chain(self.groups.iter_mut().map(|group| &mut group.checksum))
+    }
+}
+
+/// Whether a file that begins with these bytes is a packed store, finished or not.
+pub fn is_store(begin: &[u8]) -> bool {
+    begin.starts_with(&MAGIC) || begin.starts_with(&UNFINISHED_MAGIC)
+}
+
+/// Header and manifest as they lie in the store. The length of the result depends on checksums in no way.
+pub(super) fn encode(manifest: &Manifest, total_bytes: u64, finished: bool) -> Vec<u8> {
+    // Plain data of ours: strings, numbers and lists are always JSON.
+    let mut json = serde_json::to_vec(manifest).unwrap_or_default();
+    json.resize(json.len().next_multiple_of(PAGE_BYTES as usize), b' ');
+    seal(&json, total_bytes, if finished { MAGIC } else { UNFINISHED_MAGIC }, STORE_VERSION)
+}
+
+/// The header of this manifest, and the manifest.
+pub(super) fn seal(manifest: &[u8], total_bytes: u64, magic: [u8; 8], version: u32) -> Vec<u8> {
+    let mut head = Vec::with_capacity(PAGE_BYTES as usize + manifest.len());
+    head.extend(magic);
+    head.extend(version.to_le_bytes());
+    head.extend(0u32.to_le_bytes());
+    head.extend((manifest.len() as u64).to_le_bytes());
+    head.extend(total_bytes.to_le_bytes());
+    head.resize(PAGE_BYTES as usize, 0);
+    head.extend(manifest);
+    let checksum = head_checksum(&head);
+    head[CHECKSUM_AT..PAGE_BYTES as usize].copy_from_slice(&checksum.0.to_le_bytes());
+    head
+}
+
+/// What a header and its manifest say, checked.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) manifest: Manifest,
+    pub(super) total_bytes: u64,
+}
+
+/// Why there is no head: the file cannot be read, or not be believed.
+#[derive(Debug)]
+pub(super) enum HeadFault {
+    Io(IoError),
+    Problem(StoreProblem),
+}
+
+impl From<StoreProblem> for HeadFault {
+    fn from(problem: StoreProblem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+/// Reads and checks header and manifest of a finished store.
+pub(super) fn read_head(file: &dyn RandomAccessFile) -> Result<Head, HeadFault> {
+    read(file, true)
+}
+
+/// Reads and checks those of an unfinished one.
+pub(super) fn read_unfinished(file: &dyn RandomAccessFile) -> Result<Head, HeadFault> {
+    read(file, false)
+}
+
+fn read(file: &dyn RandomAccessFile, finished: bool) -> Result<Head, HeadFault> {
+    let available = file.len();
+    if available < PAGE_BYTES {
+        return Err(StoreProblem::Truncated { expected: PAGE_BYTES, found: available }.into());
+    }
+    let mut head = vec![0; PAGE_BYTES as usize];
+    file.read_exact_at(&mut head, 0).map_err(HeadFault::Io)?;
+    let found = array(&head, 0);
+    match (found, finished) {
+        (MAGIC, true) | (UNFINISHED_MAGIC, false) => {}
+        (UNFINISHED_MAGIC, true) => return Err(StoreProblem::Unfinished.into()),
+        _ => return Err(StoreProblem::NotAStore { found }.into()),
+    }
+    // Before the checksum, which a later version may compute in another way.
+    match u32::from_le_bytes(array(&head, 8)) {
+        0 => return Err(StoreProblem::NoVersion.into()),
+        1..=STORE_VERSION => {}
+        found => return Err(StoreProblem::NewerVersion { found, known: STORE_VERSION }.into()),
+    }
+    let manifest_bytes = u64::from_le_bytes(array(&head, 16));
+    let total_bytes = u64::from_le_bytes(array(&head, 24));
+    if manifest_bytes > MANIFEST_BYTES_MAX {
+        return Err(StoreProblem::ManifestOverLimit { bytes: manifest_bytes, limit: MANIFEST_BYTES_MAX }.into());
+    }
+    let data_start = PAGE_BYTES + manifest_bytes;
+    let whole = manifest_bytes.is_multiple_of(PAGE_BYTES) && total_bytes.is_multiple_of(PAGE_BYTES);
+    if !whole || manifest_bytes == 0 || total_bytes < data_start {
+        return Err(StoreProblem::HeaderSizes { manifest_bytes, total_bytes }.into());
+    }
+    if data_start > available {
+        return Err(StoreProblem::Truncated { expected: total_bytes, found: available }.into());
+    }
+    head.resize(data_start as usize, 0);
+    file.read_exact_at(&mut head[PAGE_BYTES as usize..], PAGE_BYTES).map_err(HeadFault::Io)?;
+    let expected = Checksum(u128::from_le_bytes(array(&head, CHECKSUM_AT)));
+    let found = head_checksum(&head);
+    if found != expected {
+        return Err(StoreProblem::HeadChecksum { expected, found }.into());
+    }
+    if total_bytes > available {
+        return Err(StoreProblem::Truncated { expected: total_bytes, found: available }.into());
+    }
+    let manifest: Manifest = serde_json::from_slice(&head[PAGE_BYTES as usize..])
+        .map_err(|error| StoreProblem::Json { message: error.to_string() })?;
+    check(&manifest, data_start, total_bytes)?;
+    Ok(Head { manifest, total_bytes })
+}
+
+/// Of header and manifest, but for the place of the checksum itself.
+fn head_checksum(head: &[u8]) -> Checksum {
+    let mut hash = Xxh3::new();
+    hash.update(&head[..CHECKSUM_AT]);
+    hash.update(&head[PAGE_BYTES as usize..]);
+    Checksum(hash.digest128())
+}
+
+/// The `N` bytes at `at`, which lie in the header.
+fn array<const N: usize>(head: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&head[at..at + N]);
+    bytes
+}
+
+/// Checks that regions cover the store without hole or overlap, and that tensors lie in their groups.
+pub(super) fn check(manifest: &Manifest, data_start: u64, total: u64) -> Result<(), StoreProblem> {
+    let mut end = data_start;
+    let mut names = HashSet::new();
+    for file in &manifest.files {
+        let StoredFile { name, offset, bytes, .. } = file;
+        if !is_plain_file_name(name) {
+            return Err(StoreProblem::FileName { name: name.clone() });
+        }
+        if *bytes > SMALL_FILE_BYTES_MAX {
+            return Err(StoreProblem::FileOverLimit { name: name.clone(), bytes: *bytes, limit: SMALL_FILE_BYTES_MAX });
+        }
+        if !names.insert(name.as_str()) {
+            return Err(StoreProblem::DuplicateName { name: name.clone() });
+        }
+        end = check_region(name, *offset, bytes.next_multiple_of(PAGE_BYTES), end, total)?;
+    }
+    let mut names = HashSet::new();
+    for group in &manifest.groups {
+        end = check_region(&group.name, group.offset, group.bytes, end, total)?;
+        let mut position = group.offset;
+        for tensor in &group.tensors {
+            if !names.insert(tensor.name.as_str()) {
+                return Err(StoreProblem::DuplicateName { name: tensor.name.clone() });
+            }
+            position = check_tensor(tensor, group, position, end)?;
+        }
+    }
+    if end < total { Err(StoreProblem::Hole { from: end, to: total }) } else { Ok(()) }
+}
+
+/// Checks that a region begins at `expected`, and returns its end.
+fn check_region(name: &str, offset: u64, bytes: u64, expected: u64, total: u64) -> Result<u64, StoreProblem> {
+    if offset != expected {
+        return Err(StoreProblem::Misplaced { region: name.to_owned(), expected, found: offset });
+    }
+    let end = offset.checked_add(bytes).filter(|&end| end <= total && bytes.is_multiple_of(PAGE_BYTES));
+    end.ok_or_else(|| StoreProblem::RegionSize { region: name.to_owned(), offset, bytes, total })
+}
+
+/// Checks a tensor that may begin at `position` at the earliest and must end at `group_end`, and returns its end.
+fn check_tensor(
+    tensor: &StoredTensor,
+    group: &StoredGroup,
+    position: u64,
+    group_end: u64,
+) -> Result<u64, StoreProblem> {
+    let StoredTensor { name, dtype, shape, offset, bytes } = tensor;
+    let dtype =
+        dtype_of(dtype).ok_or_else(|| StoreProblem::UnknownDType { tensor: name.clone(), found: dtype.clone() })?;
+    let expected = tensor_bytes(dtype, shape)
+        .ok_or_else(|| StoreProblem::ImpossibleShape { tensor: name.clone(), shape: shape.clone() })?;
+    if expected != *bytes {
+        return Err(StoreProblem::WrongSize { tensor: name.clone(), expected, found: *bytes });
+    }
+    let end = offset.checked_add(*bytes).filter(|&end| end <= group_end);
+    let fits = *offset >= position && offset.is_multiple_of(TENSOR_ALIGN);
+    end.filter(|_| fits).ok_or_else(|| StoreProblem::TensorPlace {
+        tensor: name.clone(),
+        group: group.name.clone(),
+        offset: *offset,
+        bytes: *bytes,
+    })
+}
+
+/// Bytes of a tensor; `None` if they cannot be counted, or rows are not whole blocks.
+fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
+    let elements = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
+    let cols = usize::try_from(shape.last().copied().unwrap_or(1)).ok()?;
+    dtype.bytes_of(cols)?;
+    // Every dimension must fit the machine's own numbers, also beside one of 0.
+    shape.iter().try_for_each(|&dim| usize::try_from(dim).map(drop)).ok()?;
+    dtype.bytes_of(usize::try_from(elements).ok()?).map(|bytes| bytes as u64)
+}
+
+pub(super) fn dtype_of(name: &str) -> Option<DType> {
+    DType::ALL.into_iter().find(|dtype| dtype.name() == name)
+}
+
+/// One plain component, no separators, no `..`.
+fn is_plain_file_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let plain = matches!(components.next(), Some(Component::Normal(part)) if part == name);
+    plain && components.next().is_none() && !name.contains(['\\', '\0'])
+}

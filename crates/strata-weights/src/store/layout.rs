@@ -1,0 +1,203 @@
+//! Where everything will lie in a packed store, decided before a byte is written.
+
+use std::collections::HashSet;
+use std::time::UNIX_EPOCH;
+
+use strata_io::{IoError, RandomAccessFile};
+use strata_kernels::DType;
+
+use super::error::StoreProblem;
+use super::format::{
+    Checksum, LARGE_TENSOR_FROM, Manifest, PAGE_BYTES, SMALL_FILE_BYTES_MAX, Source, SourceFile, StoredFile,
+    StoredGroup, StoredTensor, TENSOR_ALIGN, check, encode,
+};
+use crate::catalog::{Catalog, CatalogEntry};
+use crate::error::WeightError;
+use crate::gguf::encode_metadata;
+use crate::group::GroupSpec;
+use crate::safetensors::ElementType;
+
+/// The small file that holds the metadata of a GGUF source: a GGUF file without tensors.
+pub const METADATA_FILE: &str = "metadata.gguf";
+/// Of a source file, so many bytes are remembered by their checksum.
+const BEGIN_BYTES: u64 = 1 << 20;
+/// The group of what no pass reads, but the model's metadata refers to.
+const REST: &str = "beside the passes";
+
+/// A store that is to be written: its manifest, checksums missing, and what goes into it.
+#[derive(Debug, Clone)]
+pub struct StorePlan {
+    pub(super) manifest: Manifest,
+    /// The contents of the manifest's files.
+    pub(super) contents: Vec<Vec<u8>>,
+    pub(super) total_bytes: u64,
+    left_out: (usize, u64),
+}
+
+/// A group that is to be stored: the tensors that lie there.
+struct Group<'a> {
+    name: &'a str,
+    tensors: Vec<(&'a str, &'a CatalogEntry, DType)>,
+}
+
+impl StorePlan {
+    /// Lays out the tensors of `specs`, which are in the order of a pass, and the model's small `files`: (name,
+    /// content). The metadata of a GGUF model comes along by itself, and so do those of its tensors that no group
+    /// names, such as rope factors; those of other models are left out.
+    ///
+    /// # Errors
+    /// A tensor that is missing, of another shape or of an unknown type; a file that is too long; a source that cannot
+    /// be read.
+    pub fn new(
+        catalog: &Catalog,
+        specs: &[GroupSpec],
+        name: &str,
+        files: Vec<(String, Vec<u8>)>,
+    ) -> Result<Self, WeightError> {
+        // The same checks as before loading.
+        crate::plan_bytes(catalog, specs)?;
+        let mut contents = files;
+        if let Some(metadata) = catalog.metadata() {
+            contents.push((METADATA_FILE.to_owned(), encode_metadata(metadata)));
+        }
+        let mut wanted: HashSet<&str> = HashSet::new();
+        let mut groups = Vec::new();
+        let known = |entry: &CatalogEntry| match entry.element_type {
+            ElementType::Known(dtype) => Some(dtype),
+            ElementType::Other(_) => None,
+        };
+        for spec in specs {
+            let mut tensors = Vec::new();
+            for tensor in spec.tensors.iter().filter(|tensor| wanted.insert(&tensor.name)) {
+                let Some(entry) = catalog.get(&tensor.name) else { continue };
+                tensors.extend(known(entry).map(|dtype| (tensor.name.as_str(), entry, dtype)));
+            }
+            groups.push(Group { name: &spec.name, tensors });
+        }
+        let mut rest = Vec::new();
+        let mut left_out = (0, 0u64);
+        for (name, entry) in catalog.tensors().filter(|(name, _)| !wanted.contains(name)) {
+            match known(entry).filter(|_| catalog.metadata().is_some()) {
+                Some(dtype) => rest.push((name, entry, dtype)),
+                None => left_out = (left_out.0 + 1, left_out.1.saturating_add(entry.bytes)),
+            }
+        }
+        if !rest.is_empty() {
+            groups.push(Group { name: REST, tensors: rest });
+        }
+        let manifest =
+            Manifest { name: name.to_owned(), source: source(catalog)?, files: Vec::new(), groups: Vec::new() };
+        let (manifest, total_bytes) = lay_out(manifest, &contents, &groups)?;
+        let contents = contents.into_iter().map(|(_, content)| content).collect();
+        Ok(Self { manifest, contents, total_bytes, left_out })
+    }
+
+    /// Bytes of the store.
+    pub fn bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// What the store will hold; its checksums are zero.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Tensors that are left out because no pass reads them, and their bytes.
+    pub fn left_out(&self) -> (usize, u64) {
+        self.left_out
+    }
+}
+
+/// What the catalog's files are, now.
+pub(super) fn source(catalog: &Catalog) -> Result<Source, WeightError> {
+    let format = match (catalog.store(), catalog.metadata()) {
+        (Some(_), _) => "strata",
+        (None, Some(_)) => "gguf",
+        (None, None) => "safetensors",
+    };
+    let files = catalog.files().iter().map(|file| source_file(file.as_ref())).collect::<Result<_, _>>()?;
+    Ok(Source { format: format.to_owned(), files })
+}
+
+fn source_file(file: &dyn RandomAccessFile) -> Result<SourceFile, WeightError> {
+    let path = file.path();
+    let open_error = |source| IoError::Open { path: path.to_owned(), source };
+    let metadata = std::fs::metadata(path).map_err(open_error)?;
+    let modified = metadata.modified().map_err(open_error)?;
+    let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut begin = vec![0; file.len().min(BEGIN_BYTES) as usize];
+    file.read_exact_at(&mut begin, 0)?;
+    Ok(SourceFile {
+        name: path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        // That of the open file would not show what has happened to it since.
+        bytes: if metadata.is_file() { metadata.len() } else { file.len() },
+        modified_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+        begin: Checksum::of(&begin),
+    })
+}
+
+/// Fills in files and groups, at offsets from the start of the store. The manifest's own length decides where the first
+/// lies, and the digits of the offsets have a part in that length; so it is tried with ever more room.
+fn lay_out(
+    mut manifest: Manifest,
+    contents: &[(String, Vec<u8>)],
+    groups: &[Group<'_>],
+) -> Result<(Manifest, u64), WeightError> {
+    let mut data_start = 2 * PAGE_BYTES;
+    loop {
+        let total = place(&mut manifest, contents, groups, data_start)
+            .ok_or_else(|| WeightError::TooLarge { group: manifest.name.clone() })??;
+        let needed = encode(&manifest, total, false).len() as u64;
+        if needed == data_start {
+            check(&manifest, data_start, total).map_err(|problem| refused(&manifest, problem))?;
+            return Ok((manifest, total));
+        }
+        // More room makes offsets longer, never shorter, so this ends; a manifest that would shrink again is filled up.
+        data_start = needed.max(data_start + PAGE_BYTES);
+    }
+}
+
+fn refused(manifest: &Manifest, problem: StoreProblem) -> WeightError {
+    WeightError::Store { file: manifest.name.clone().into(), problem: Box::new(problem) }
+}
+
+/// Places everything from `data_start` on and returns the end; `None` where it cannot be counted.
+fn place(
+    manifest: &mut Manifest,
+    contents: &[(String, Vec<u8>)],
+    groups: &[Group<'_>],
+    data_start: u64,
+) -> Option<Result<u64, WeightError>> {
+    manifest.files.clear();
+    manifest.groups.clear();
+    let mut end = data_start;
+    for (name, content) in contents {
+        let bytes = content.len() as u64;
+        if bytes > SMALL_FILE_BYTES_MAX {
+            let problem = StoreProblem::FileOverLimit { name: name.clone(), bytes, limit: SMALL_FILE_BYTES_MAX };
+            return Some(Err(refused(manifest, problem)));
+        }
+        manifest.files.push(StoredFile { name: name.clone(), offset: end, bytes, checksum: Checksum::default() });
+        end = end.checked_add(bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
+    }
+    for Group { name, tensors } in groups {
+        let offset = end;
+        let mut stored = Vec::with_capacity(tensors.len());
+        for (name, entry, dtype) in tensors {
+            let align = if entry.bytes >= LARGE_TENSOR_FROM { PAGE_BYTES } else { TENSOR_ALIGN };
+            let begin = end.checked_next_multiple_of(align)?;
+            end = begin.checked_add(entry.bytes)?;
+            stored.push(StoredTensor {
+                name: (*name).to_owned(),
+                dtype: dtype.name().to_owned(),
+                shape: entry.shape.iter().map(|&dim| dim as u64).collect(),
+                offset: begin,
+                bytes: entry.bytes,
+            });
+        }
+        end = end.checked_next_multiple_of(PAGE_BYTES)?;
+        let (name, bytes) = ((*name).to_owned(), end - offset);
+        manifest.groups.push(StoredGroup { name, offset, bytes, checksum: Checksum::default(), tensors: stored });
+    }
+    Some(Ok(end))
+}

@@ -1,0 +1,356 @@
+//! Packed stores: what comes out is what went in, whatever happened in between.
+
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use strata_io::{TargetError, WriteTarget};
+use strata_kernels::DType;
+use strata_weights::{
+    Catalog, Damage, GroupSpec, Metadata, PAGE_BYTES, PackPhase, PackReport, StorePlan, StoreProblem, TensorMeta,
+    TensorSpec, WeightError, verify, write_gguf, write_model, write_store,
+};
+
+use crate::files::safetensors;
+
+/// A model of two layers with a tied head, and one tensor that no pass reads.
+fn tensors() -> Vec<TensorMeta> {
+    let tensor =
+        |name: &str, shape: &[usize]| TensorMeta { name: name.into(), dtype: DType::BF16, shape: shape.into() };
+    vec![
+        tensor("model.layers.1.up", &[40, 24]),
+        tensor("model.embed_tokens.weight", &[700, 200]), // a large one
+        tensor("model.layers.0.norm", &[24]),
+        tensor("unread", &[3, 3]),
+        tensor("model.layers.0.up", &[40, 24]),
+        tensor("model.norm.weight", &[24]),
+    ]
+}
+
+fn specs() -> Vec<GroupSpec> {
+    let all = tensors();
+    let group = |name: &str, tensors: &[&str]| GroupSpec {
+        name: name.into(),
+        tensors: tensors
+            .iter()
+            .map(|name| all.iter().find(|tensor| tensor.name == *name).unwrap())
+            .map(|tensor| TensorSpec { name: tensor.name.clone(), shape: tensor.shape.clone() })
+            .collect(),
+    };
+    vec![
+        group("embedding", &["model.embed_tokens.weight"]),
+        group("layer 0, ffn", &["model.layers.0.norm", "model.layers.0.up"]),
+        group("layer 1, ffn", &["model.layers.1.up"]),
+        group("head", &["model.norm.weight", "model.embed_tokens.weight"]),
+    ]
+}
+
+/// Bytes that depend on the tensor and on where they lie.
+fn content(index: usize, bytes: u64) -> Vec<u8> {
+    (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 7) as u8 ^ index as u8).collect()
+}
+
+/// Writes the model in shards.
+pub fn model(dir: &Path) -> Catalog {
+    let tensors = tensors();
+    write_model(dir, &tensors, 50_000, &mut |index, sink| sink(&content(index, tensors[index].bytes().unwrap())))
+        .unwrap();
+    let catalog = Catalog::open(dir).unwrap();
+    assert!(catalog.files().len() > 1, "it is cut into shards");
+    catalog
+}
+
+fn small_files() -> Vec<(String, Vec<u8>)> {
+    vec![("config.json".into(), b"{}".to_vec()), ("tokenizer.json".into(), vec![b' '; 5000])]
+}
+
+fn plan(catalog: &Catalog) -> StorePlan {
+    StorePlan::new(catalog, &specs(), "tiny", small_files()).unwrap()
+}
+
+/// Packs, and stops when `stop(phase, bytes done)` says so.
+pub fn pack_until(
+    catalog: &Catalog,
+    out: &Path,
+    stop: impl Fn(PackPhase, u64) -> bool,
+) -> Result<PackReport, WeightError> {
+    write_store(catalog, &plan(catalog), WriteTarget::open(out)?, &mut |phase, done, total| {
+        assert!(done <= total);
+        if stop(phase, done) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+}
+
+pub fn pack(catalog: &Catalog, out: &Path) -> PackReport {
+    pack_until(catalog, out, |_, _| false).unwrap()
+}
+
+fn read(catalog: &Catalog, name: &str) -> Vec<u8> {
+    let entry = catalog.get(name).unwrap_or_else(|| panic!("{name} is there"));
+    let mut bytes = vec![0; entry.bytes as usize];
+    catalog.files()[entry.file].read_exact_at(&mut bytes, entry.offset).unwrap();
+    bytes
+}
+
+/// The packed model has the tensors of `specs`, to the bit, where readers want them.
+pub fn assert_same(packed: &Catalog, source: &Catalog) {
+    for tensor in specs().iter().flat_map(|group| &group.tensors) {
+        let (ours, theirs) = (packed.get(&tensor.name).unwrap(), source.get(&tensor.name).unwrap());
+        assert_eq!((&ours.shape, &ours.element_type), (&theirs.shape, &theirs.element_type));
+        assert_eq!(read(packed, &tensor.name), read(source, &tensor.name), "{}", tensor.name);
+        let align = if ours.bytes >= 256 << 10 { PAGE_BYTES } else { 64 };
+        assert_eq!(ours.offset % align, 0);
+    }
+}
+
+pub fn damage(path: &Path) -> Vec<(String, Vec<String>)> {
+    let checked = verify(&Catalog::open(path).unwrap(), &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let damaged = checked.into_iter().filter(|part| matches!(part.damage, Some(Damage::Differs { .. })));
+    damaged.map(|part| (part.name, part.tensors)).collect()
+}
+
+pub fn store_problem(outcome: Result<impl std::fmt::Debug, WeightError>) -> StoreProblem {
+    match outcome {
+        Err(WeightError::Store { problem, .. }) => *problem,
+        other => panic!("expected a problem of the store, got {other:?}"),
+    }
+}
+
+pub fn names_in(dir: &Path) -> Vec<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn shards_become_one_file_of_the_same_tensors() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = model(dir.path());
+    let out = dir.path().join("whatever.name");
+    let report = pack(&source, &out);
+    assert_eq!((report.bytes, report.bytes_resumed), (fs::metadata(&out).unwrap().len(), 0));
+    assert!(!names_in(dir.path()).iter().any(|name| name.contains("partial")));
+    let packed = Catalog::open(&out).unwrap();
+    assert_same(&packed, &source);
+    assert_eq!(packed.get("unread"), None);
+    assert_eq!(plan(&source).left_out(), (1, 18));
+    let store = packed.store().unwrap();
+    for (name, content) in small_files() {
+        assert_eq!(store.read_file(&name).unwrap().as_deref(), Some(content.as_slice()));
+    }
+    assert_eq!(store.read_file("absent").unwrap(), None);
+    let groups = &store.manifest().groups;
+    let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(names, ["embedding", "layer 0, ffn", "layer 1, ffn", "head"], "in the order of a pass");
+    assert_eq!(groups[3].tensors.len(), 1, "a tied head is stored once");
+    assert!(groups.iter().all(|group| group.offset % PAGE_BYTES == 0));
+    assert_eq!(damage(&out), []);
+
+    // A store can be packed again, and what it holds stays the same.
+    let again = dir.path().join("again.strata");
+    pack(&packed, &again);
+    assert_same(&Catalog::open(&again).unwrap(), &source);
+}
+
+#[test]
+fn a_gguf_model_takes_its_metadata_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut tensors: Vec<_> = tensors().into_iter().filter(|tensor| tensor.name != "unread").collect();
+    tensors.push(TensorMeta { name: "rope_freqs.weight".into(), dtype: DType::F32, shape: vec![12] });
+    tensors[1].dtype = DType::Q8_0;
+    tensors[1].shape = vec![700, 256];
+    let mut specs = specs();
+    for tensor in specs.iter_mut().flat_map(|group| &mut group.tensors).filter(|tensor| tensor.shape[0] == 700) {
+        tensor.shape = vec![700, 256];
+    }
+    let mut metadata = Metadata::default();
+    metadata.set("general.architecture", "llama");
+    metadata.set("llama.block_count", 2u32);
+    let file = dir.path().join("model.gguf");
+    let bytes = |index: usize| content(index, tensors[index].bytes().unwrap());
+    write_gguf(&file, &metadata, &tensors, &mut |index, sink| sink(&bytes(index))).unwrap();
+    let source = Catalog::open(&file).unwrap();
+    let out = dir.path().join("out.strata");
+    let plan = StorePlan::new(&source, &specs, "tiny", Vec::new()).unwrap();
+    write_store(&source, &plan, WriteTarget::open(&out).unwrap(), &mut |_, _, _| ControlFlow::Continue(())).unwrap();
+    let packed = Catalog::open(&out).unwrap();
+    assert_eq!(packed.metadata(), source.metadata());
+    assert_eq!(packed.tensors().len(), tensors.len(), "what no group names comes along too");
+    for (index, tensor) in tensors.iter().enumerate() {
+        assert_eq!(read(&packed, &tensor.name), bytes(index), "{}", tensor.name);
+    }
+    assert_eq!(damage(&out), []);
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = model(dir.path());
+    let out = dir.path().join("out.strata");
+    let report = pack(&source, &out);
+    let whole = fs::read(&out).unwrap();
+    let flip = |at: u64| {
+        let mut bytes = whole.clone();
+        bytes[at as usize] ^= 1;
+        fs::write(&out, bytes).unwrap();
+    };
+    let data = report.manifest.regions().next().unwrap().offset;
+    // Header and its zeros, its checksum, the manifest and its spaces.
+    for at in [40, 2000, 4079, 4080, 4095, 4096, 5000, data - 1] {
+        flip(at);
+        assert!(matches!(store_problem(Catalog::open(&out)), StoreProblem::HeadChecksum { .. }), "byte {at}");
+    }
+    let groups = report.manifest.groups.iter();
+    let tensors = groups.map(|g| (g.name.as_str(), g.tensors.iter().map(|t| t.name.clone()).collect::<Vec<_>>()));
+    let tensors: std::collections::HashMap<_, _> = tensors.collect();
+    for region in report.manifest.regions() {
+        // First and last byte (mostly padding), and the middle.
+        for at in [region.offset, region.offset + region.bytes / 2, region.offset + region.bytes - 1] {
+            flip(at);
+            let expected = tensors.get(region.name.as_str()).cloned().unwrap_or_default();
+            assert_eq!(damage(&out), [(region.name.clone(), expected)], "byte {at}");
+        }
+    }
+    flip(data);
+    let read = Catalog::open(&out).unwrap().store().unwrap().read_file("config.json");
+    assert!(matches!(store_problem(read), StoreProblem::RegionChecksum { .. }));
+}
+
+#[test]
+fn what_was_cut_off_or_went_on_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.strata");
+    pack(&model(dir.path()), &out);
+    let whole = fs::read(&out).unwrap();
+    for len in [9, 4096, 5000, whole.len() - 1] {
+        fs::write(&out, &whole[..len]).unwrap();
+        let problem = store_problem(Catalog::open(&out));
+        assert!(matches!(problem, StoreProblem::Truncated { .. }), "{len}: {problem}");
+    }
+    fs::write(&out, [whole.as_slice(), b"more"].concat()).unwrap();
+    assert!(matches!(store_problem(Catalog::open(&out)), StoreProblem::TooLong { .. }));
+}
+
+#[test]
+fn an_interrupted_run_is_continued_to_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = model(dir.path());
+    let (once, out) = (dir.path().join("once.strata"), dir.path().join("out.strata"));
+    let report = pack(&source, &once);
+    let whole = fs::read(&once).unwrap();
+    let partial = dir.path().join(".out.strata.partial");
+    let mut resumed = Vec::new();
+    for region in report.manifest.regions() {
+        let stopped = pack_until(&source, &out, |phase, done| phase == PackPhase::Writing && done > region.offset);
+        if let Err(error) = stopped {
+            assert_eq!(store_problem(Err::<(), _>(error)), StoreProblem::Stopped);
+        }
+        assert!(!out.exists() && partial.exists(), "no final name before the end");
+        assert_eq!(store_problem(Catalog::open(&partial)), StoreProblem::Unfinished);
+        let report = pack(&source, &out);
+        resumed.push(report.bytes_resumed);
+        assert_eq!(fs::read(&out).unwrap(), whole, "stopped in {}", region.name);
+        assert!(!partial.exists());
+        fs::remove_file(&out).unwrap();
+        if region.name == "head" {
+            break;
+        }
+    }
+    assert!(resumed.is_sorted() && resumed.last().unwrap() > &0, "{resumed:?}");
+
+    // What was left is looked at before it is believed.
+    let stop = |phase, done| phase == PackPhase::Verifying && done > 0;
+    pack_until(&source, &out, stop).unwrap_err();
+    let mut bytes = fs::read(&partial).unwrap();
+    let group = &report.manifest.groups[1];
+    bytes[group.offset as usize] ^= 4;
+    fs::write(&partial, bytes).unwrap();
+    let again = pack(&source, &out);
+    assert!(again.bytes_resumed > 0 && again.bytes_resumed < group.offset);
+    assert_eq!(fs::read(&out).unwrap(), whole);
+
+    // Stopped while it looks, too.
+    fs::remove_file(&out).unwrap();
+    pack_until(&source, &out, stop).unwrap_err();
+    let stopped = pack_until(&source, &out, |phase, _| phase == PackPhase::Resuming);
+    assert_eq!(store_problem(stopped), StoreProblem::Stopped);
+    pack(&source, &out);
+    assert_eq!(fs::read(&out).unwrap(), whole);
+
+    // What another model left, or nobody knows who, is no beginning of this one.
+    fs::remove_file(&out).unwrap();
+    fs::write(&partial, vec![7; 3_000_000]).unwrap();
+    assert_eq!(pack(&source, &out).bytes_resumed, 0);
+    assert_eq!(fs::read(&out).unwrap(), whole);
+}
+
+#[test]
+fn a_source_that_changes_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = model(dir.path());
+    let out = dir.path().join("out.strata");
+    let shard = source.files()[0].path().to_owned();
+    let touch = || File::open(&shard).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(5)).unwrap();
+    let outcome = pack_until(&source, &out, |phase, _| {
+        if phase == PackPhase::Writing {
+            touch();
+        }
+        false
+    });
+    assert_eq!(store_problem(outcome), StoreProblem::SourceChanged);
+    assert!(!out.exists());
+    let report = pack(&source, &out);
+    assert_eq!(report.bytes_resumed, 0, "what was made of the file before is not used");
+}
+
+#[test]
+fn one_process_writes_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.strata");
+    let first = WriteTarget::open(&out).unwrap();
+    assert!(matches!(WriteTarget::open(&out), Err(TargetError::Busy { .. })));
+    drop(first);
+    WriteTarget::open(&out).unwrap();
+    assert!(matches!(WriteTarget::open(dir.path()), Err(TargetError::Unsuitable { found: "a directory", .. })));
+    assert!(matches!(WriteTarget::open("/dev/zero"), Err(TargetError::Unsuitable { .. })));
+}
+
+/// The model of the fixture: as small as one can be.
+fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
+    let header = r#"{"embed":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"norm":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]}}"#;
+    let path = dir.join("model.safetensors");
+    fs::write(&path, safetensors(header, 30)).unwrap();
+    File::open(&path).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).unwrap();
+    let catalog = Catalog::open(dir).unwrap();
+    let tensor = |name: &str, shape: &[usize]| TensorSpec { name: name.into(), shape: shape.into() };
+    let specs = [
+        GroupSpec { name: "embedding".into(), tensors: vec![tensor("embed", &[2, 3])] },
+        GroupSpec { name: "head".into(), tensors: vec![tensor("norm", &[3]), tensor("embed", &[2, 3])] },
+    ];
+    let plan =
+        StorePlan::new(&catalog, &specs, "fixture", vec![("config.json".into(), b"{\"a\": 1}".to_vec())]).unwrap();
+    (catalog, plan)
+}
+
+/// Written by version 1 of the format. Later versions must still read it; so it is never written again.
+#[test]
+fn a_store_of_version_1_is_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1.strata");
+    let packed = Catalog::open(&path).unwrap();
+    let pattern: Vec<u8> = (0..30).collect();
+    assert_eq!((read(&packed, "embed"), read(&packed, "norm")), (pattern[..24].to_vec(), pattern[24..].to_vec()));
+    assert_eq!(packed.store().unwrap().read_file("config.json").unwrap().unwrap(), b"{\"a\": 1}");
+    assert_eq!(packed.store().unwrap().manifest().name, "fixture");
+    assert_eq!(damage(&path), []);
+}
+
+/// As long as the version is 1, its bytes do not change unnoticed.
+#[test]
+fn version_1_is_what_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (catalog, plan) = fixture_model(dir.path());
+    let out = dir.path().join("out.strata");
+    write_store(&catalog, &plan, WriteTarget::open(&out).unwrap(), &mut |_, _, _| ControlFlow::Continue(())).unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1.strata");
+    if fs::read(&fixture).ok() != Some(fs::read(&out).unwrap()) {
+        panic!("other bytes than {} were written; they are kept in {}", fixture.display(), dir.keep().display());
+    }
+}

@@ -1,0 +1,231 @@
+//! `strata pack`: a model as one file or on one raw device, in the order in which it is read.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use indicatif::ProgressBar;
+use strata_device::Bytes;
+use strata_io::{IoError, TargetError, WriteTarget};
+use strata_weights::{
+    Catalog, Manifest, PackPhase, PackReport, StorePlan, StoreProblem, WeightError, inspect_target, write_store,
+};
+
+use crate::failure::{Advised, Interrupted};
+use crate::interrupt::Interrupts;
+use crate::load::ModelDir;
+use crate::{progress, small_files};
+
+/// Write a model as one file or onto a raw block device, in the order in which it is streamed
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    strata pack models/8b 8b.strata          # from a Hugging Face directory\n  \
+    strata pack model.gguf model.strata      # from a GGUF file; weights stay as they are\n  \
+    strata pack models/70b /dev/nvme1n1      # onto a raw device, without a file system\n  \
+    strata run 8b.strata --prompt Hi         # a packed store is a whole model\n  \
+    strata verify 8b.strata                  # every byte against its checksum\n\n\
+    Interrupted, it goes on where it stopped when it is run again. What is written is read back and compared before it \
+    gets its name. Models can be streamed where they lie, so packing is never necessary; it gives every group of weights \
+    one run of aligned bytes and a checksum. Memory: a few buffers.")]
+pub struct PackArgs {
+    /// A Hugging Face directory, a GGUF file or a packed store
+    pub model: PathBuf,
+    /// The file to write, or a block device
+    pub out: PathBuf,
+    /// Overwrite a file of that name, or what lies on the device
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Runs `strata pack`: progress and a table go to stderr, the path of the store to stdout.
+///
+/// # Errors
+/// A model that cannot be used, a target that is in use or too small, a failed read or write, Ctrl-C.
+pub fn run(args: PackArgs) -> Result<()> {
+    let interrupts = Interrupts::listen()?;
+    let dir = ModelDir::open(Some(&args.model))?;
+    check_paths(&dir.catalog, &args)?;
+    let files = small_files::all(&dir.catalog, &args.model)?;
+    let plan = StorePlan::new(&dir.catalog, &dir.specs, &dir.name(), files)?;
+    let target = WriteTarget::open(&args.out).map_err(WeightError::from)?;
+    let temporary = target.temporary().map(Path::to_owned);
+    if !args.force {
+        inspect_target(&target)?;
+    }
+    let mut clock = Clock::default();
+    let outcome = write(&interrupts, &dir.catalog, &plan, target, &mut clock);
+    clock.end();
+    let report = outcome.map_err(|error| explain(error, temporary.as_deref(), &args))?;
+    eprint!("{}", table(&report, &plan, &clock, &args));
+    println!("{}", args.out.display());
+    Ok(())
+}
+
+/// Writing goes on in a thread of its own, so that this one can hear Ctrl-C.
+fn write(
+    interrupts: &Interrupts,
+    catalog: &Catalog,
+    plan: &StorePlan,
+    target: WriteTarget,
+    clock: &mut Clock,
+) -> Result<PackReport, WeightError> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let stop = &stop;
+        let worker = scope.spawn(move || {
+            let outcome = write_store(catalog, plan, target, &mut |phase, done, total| {
+                clock.tick(phase, done, total);
+                if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            // Nobody waits for it after Ctrl-C.
+            let _ = end.send(());
+            outcome
+        });
+        if interrupts.stop_at_ctrl_c(ended).is_none() {
+            stop.store(true, Ordering::Relaxed);
+        }
+        match worker.join() {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Refuses to overwrite a file unasked, or the model itself at all.
+fn check_paths(catalog: &Catalog, args: &PackArgs) -> Result<()> {
+    let Ok(out) = args.out.canonicalize() else { return Ok(()) };
+    if catalog.files().iter().any(|file| file.path().canonicalize().is_ok_and(|path| path == out)) {
+        return Err(Advised::input(format!("{} is the model itself", args.out.display()), "give another file name"));
+    }
+    if out.is_dir() {
+        let hint = format!("give the name of a file, such as {}", args.out.join("model.strata").display());
+        return Err(Advised::input(format!("{} is a directory", args.out.display()), hint));
+    }
+    if out.is_file() && !args.force {
+        let hint = "give another file name, or --force to replace it";
+        return Err(Advised::input(format!("{} exists already", args.out.display()), hint));
+    }
+    Ok(())
+}
+
+/// What a failure leaves, and what to do about it.
+fn explain(error: WeightError, temporary: Option<&Path>, args: &PackArgs) -> anyhow::Error {
+    let force = if args.force { " --force" } else { "" };
+    let again = format!("strata pack {} {}{force}", args.model.display(), args.out.display());
+    let kept = temporary.filter(|path| path.exists());
+    match error {
+        WeightError::Store { ref problem, .. } if **problem == StoreProblem::Stopped => {
+            eprintln!("interrupted; `{again}` goes on from here");
+            if let Some(path) = kept {
+                eprintln!("what is written is kept in {}", path.display());
+            }
+            Interrupted.into()
+        }
+        WeightError::Io(IoError::Write { path, action, source })
+        | WeightError::Target(TargetError::Io(IoError::Write { path, action, source }))
+            if action != "open" =>
+        {
+            let kept = kept.map(|path| format!(" (what is written is kept in {})", path.display())).unwrap_or_default();
+            let hint = format!("make room or mend the disk, then `{again}` goes on where it stopped{kept}");
+            Advised::system(format!("cannot {action} {}", path.display()), hint, source)
+        }
+        WeightError::Target(error @ TargetError::NoRoom { .. }) => anyhow!(error),
+        error => error.into(),
+    }
+}
+
+/// How long each phase took, and a bar for the one under way.
+#[derive(Default)]
+struct Clock {
+    current: Option<(PackPhase, Instant, ProgressBar)>,
+    spent: Vec<(PackPhase, Duration)>,
+}
+
+impl Clock {
+    fn tick(&mut self, phase: PackPhase, done: u64, total: u64) {
+        if self.current.as_ref().is_none_or(|(current, ..)| *current != phase) {
+            self.end();
+            let name = match phase {
+                PackPhase::Resuming => "resuming",
+                PackPhase::Writing => "packing",
+                PackPhase::Verifying => "verifying",
+            };
+            self.current = Some((phase, Instant::now(), progress::bytes(name, total)));
+        }
+        if let Some((_, _, bar)) = &self.current {
+            bar.set_position(done);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some((phase, since, bar)) = self.current.take() {
+            bar.finish_and_clear();
+            self.spent.push((phase, since.elapsed()));
+        }
+    }
+
+    fn seconds(&self, phase: PackPhase) -> f64 {
+        self.spent.iter().filter(|(spent, _)| *spent == phase).map(|(_, time)| time.as_secs_f64()).sum()
+    }
+}
+
+/// What lies in the store, and how fast it came there.
+fn table(report: &PackReport, plan: &StorePlan, clock: &Clock, args: &PackArgs) -> String {
+    let manifest = &report.manifest;
+    let out = args.out.display();
+    let mut text = format!("{out}  {}, from {}\n", Bytes(report.bytes), sources(manifest));
+    let mut row = |name: &str, count: Option<usize>, bytes: u64| {
+        let count = count.map(|count| count.to_string()).unwrap_or_default();
+        text.push_str(&format!("  {name:<20}{count:>6}  {:>10}\n", Bytes(bytes).to_string()));
+    };
+    row("small files", Some(manifest.files.len()), manifest.files.iter().map(|file| file.bytes).sum());
+    let mut kinds: Vec<(String, usize, u64)> = Vec::new();
+    for group in &manifest.groups {
+        // "layer 3, attention" is one of many.
+        let kind = group.name.split_once(", ").map_or(group.name.clone(), |(_, kind)| format!("layers, {kind}"));
+        let bytes: u64 = group.tensors.iter().map(|tensor| tensor.bytes).sum();
+        match kinds.iter_mut().find(|(known, ..)| *known == kind) {
+            Some((_, count, total)) => (*count, *total) = (*count + 1, *total + bytes),
+            None => kinds.push((kind, 1, bytes)),
+        }
+    }
+    for (kind, count, bytes) in &kinds {
+        row(kind, Some(*count), *bytes);
+    }
+    let content: u64 =
+        kinds.iter().map(|(.., bytes)| bytes).sum::<u64>() + manifest.files.iter().map(|file| file.bytes).sum::<u64>();
+    row("manifest, padding", None, report.bytes.saturating_sub(content));
+    let (writing, verifying) = (clock.seconds(PackPhase::Writing), clock.seconds(PackPhase::Verifying));
+    let written = report.bytes.saturating_sub(report.bytes_resumed);
+    if report.bytes_resumed > 0 {
+        text.push_str(&format!("went on after {} that an earlier run had left\n", Bytes(report.bytes_resumed)));
+    }
+    text.push_str(&format!(
+        "written in {writing:.1} s ({:.2} GB/s), read back and found equal in {verifying:.1} s ({:.2} GB/s)\n",
+        gb(written) / writing.max(1e-9),
+        gb(report.bytes) / verifying.max(1e-9)
+    ));
+    let (count, bytes) = plan.left_out();
+    if count > 0 {
+        text.push_str(&format!("left out, because no pass reads them: {count} tensors, {}\n", Bytes(bytes)));
+    }
+    text.push_str(&format!("next: strata run {out} --prompt \"Once upon a time\"   (or info, serve, bench, verify)\n"));
+    text
+}
+
+fn sources(manifest: &Manifest) -> String {
+    let source = &manifest.source;
+    match source.files.as_slice() {
+        [file] => format!("{} ({})", file.name, source.format),
+        files => format!("{} {} files", files.len(), source.format),
+    }
+}
+
+/// Of disks: 10^9 bytes.
+fn gb(bytes: u64) -> f64 {
+    bytes as f64 / 1e9
+}

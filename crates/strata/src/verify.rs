@@ -1,0 +1,168 @@
+//! `strata verify`: are the weights on the disk those that were written there?
+
+use std::io::{Write, stdout};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use serde_json::{Value, json};
+use strata_device::Bytes;
+use strata_io::ExactFile;
+use strata_weights::{Catalog, Checked, Damage, Method, WeightError, verify};
+
+use crate::failure::Advised;
+use crate::progress;
+
+/// Read a model's weights wholly and compare checksums
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    strata verify 8b.strata            # every group against its checksum\n  \
+    strata verify models/8b            # headers, sizes, overlaps, a full read, SHA-256 where one is known\n  \
+    strata verify model.gguf --json\n\n\
+    A SHA-256 is known where a file is a link into the Hub's cache, where FILE.sha256 lies beside it, or where the Hub's \
+    client has noted it. Everything is read from the disk, not from the page cache. Damage ends with exit code 2.")]
+pub struct VerifyArgs {
+    /// A packed store, a Hugging Face directory, a GGUF file or a safetensors file
+    pub path: PathBuf,
+    /// One JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs `strata verify`.
+///
+/// # Errors
+/// A file that cannot be opened or believed; any damage.
+pub fn run(args: VerifyArgs) -> Result<()> {
+    let catalog = open(&args.path)?;
+    let started = Instant::now();
+    let bar = progress::bytes("verifying", catalog.files().iter().map(|file| file.len()).sum());
+    let outcome = verify(&catalog, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+        ControlFlow::Continue(())
+    });
+    bar.finish_and_clear();
+    let checked = outcome.map_err(|_| anyhow!("stopped"))?;
+    let seconds = started.elapsed().as_secs_f64();
+    let mut out = stdout().lock();
+    if args.json {
+        writeln!(out, "{:#}", to_json(&args.path, &catalog, &checked, seconds))?;
+    } else {
+        write!(out, "{}", table(&args.path, &catalog, &checked, seconds))?;
+    }
+    out.flush()?;
+    let damaged = checked.iter().filter(|part| part.damage.is_some()).count();
+    if damaged == 0 {
+        return Ok(());
+    }
+    let parts = if catalog.store().is_some() { "parts" } else { "files" };
+    let message = format!("{damaged} of {} {parts} of {} are damaged", checked.len(), args.path.display());
+    let hint = match catalog.store() {
+        Some(_) => "copy the store again, or pack the model again with --force; look at the disk if it happens again",
+        None => "fetch the named files again; look at the disk if it happens again",
+    };
+    Err(Advised::input(message, hint))
+}
+
+fn open(path: &Path) -> Result<Catalog, WeightError> {
+    let is_safetensors = path.extension().is_some_and(|extension| extension == "safetensors");
+    if is_safetensors && path.is_file() {
+        return Catalog::from_files(vec![Arc::new(ExactFile::open(path)?)]);
+    }
+    Catalog::open(path)
+}
+
+fn table(path: &Path, catalog: &Catalog, checked: &[Checked], seconds: f64) -> String {
+    let bytes: u64 = checked.iter().map(|part| part.bytes).sum();
+    let mut text = format!(
+        "{}  {}, {} tensors, {} read in {seconds:.1} s ({:.2} GB/s)\n",
+        path.display(),
+        format(catalog),
+        catalog.tensors().len(),
+        Bytes(bytes),
+        bytes as f64 / 1e9 / seconds.max(1e-9)
+    );
+    let whole = checked.iter().filter(|part| part.damage.is_none());
+    if let Some(store) = catalog.store() {
+        let (files, groups) = (store.manifest().files.len(), store.manifest().groups.len());
+        let same = whole.count();
+        text.push_str(&format!(
+            "  header and manifest are as written; of {groups} groups and {files} small files, {same} are too (XXH3-128)\n"
+        ));
+    } else {
+        for part in whole {
+            let how = match &part.method {
+                Method::Sha256 { place } => format!("SHA-256 is that of {place}"),
+                Method::Checksum | Method::ReadOnly => {
+                    "can be read; the format carries no checksum, and no digest lies beside it".to_owned()
+                }
+            };
+            text.push_str(&format!("  {}  {}  {how}\n", part.name, Bytes(part.bytes)));
+        }
+    }
+    for part in checked {
+        if let Some(damage) = &part.damage {
+            let end = part.offset + part.bytes;
+            text.push_str(&format!("  damaged: {} (bytes {} to {end}): {}\n", part.name, part.offset, words(damage)));
+            if !part.tensors.is_empty() {
+                text.push_str(&format!("    it holds {}\n", part.tensors.join(", ")));
+            }
+        }
+    }
+    text
+}
+
+fn words(damage: &Damage) -> String {
+    match damage {
+        Damage::Differs { expected, found } => format!("its checksum is {found}, expected {expected}"),
+        Damage::Unreadable(faults) => faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    }
+}
+
+fn format(catalog: &Catalog) -> &'static str {
+    match (catalog.store(), catalog.metadata()) {
+        (Some(_), _) => "packed store",
+        (None, Some(_)) => "GGUF",
+        (None, None) => "safetensors",
+    }
+}
+
+fn to_json(path: &Path, catalog: &Catalog, checked: &[Checked], seconds: f64) -> Value {
+    let parts: Vec<Value> = checked
+        .iter()
+        .map(|part| {
+            let (method, place) = match &part.method {
+                Method::Checksum => ("xxh3-128", None),
+                Method::Sha256 { place } => ("sha-256", Some(place)),
+                Method::ReadOnly => ("read", None),
+            };
+            json!({
+                "name": part.name,
+                "file": part.file.display().to_string(),
+                "offset": part.offset,
+                "bytes": part.bytes,
+                "tensors": part.tensors,
+                "method": method,
+                "digest_from": place,
+                "damage": part.damage.as_ref().map(words),
+                "errno": part.damage.as_ref().and_then(|damage| match damage {
+                    Damage::Unreadable(faults) => faults.first().and_then(|fault| fault.errno()),
+                    Damage::Differs { .. } => None,
+                }),
+            })
+        })
+        .collect();
+    json!({
+        "path": path.display().to_string(),
+        "format": format(catalog),
+        "tensors": catalog.tensors().len(),
+        "bytes": checked.iter().map(|part| part.bytes).sum::<u64>(),
+        "seconds": seconds,
+        "damaged": checked.iter().filter(|part| part.damage.is_some()).count(),
+        "parts": parts,
+    })
+}

@@ -1,0 +1,175 @@
+//! `strata pack` and `strata verify`: a packed model is the model.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{Ended, ended, refused, repository, strata, succeeded, text, tiny};
+
+fn storyteller() -> String {
+    text(&repository().join("models/storyteller"))
+}
+
+fn told(model: &str) -> String {
+    succeeded(&["run", model, "--prompt", "Once upon a time", "--max-tokens", "48"])
+}
+
+#[test]
+fn a_packed_model_tells_the_same_story() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = text(&folder.path().join("out.strata"));
+    let Ended { code, stdout, stderr } = ended(&["pack", &storyteller(), &out]);
+    assert_eq!((code, stdout.trim_end()), (Some(0), out.as_str()), "{stderr}");
+    for part in ["layers, attention", "embedding", "GB/s", "found equal", &format!("next: strata run {out}")] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+    assert_eq!(told(&out), told(&storyteller()));
+
+    let info = |model: &str| serde_json::from_str::<Value>(&succeeded(&["info", model, "--json"])).unwrap();
+    let (packed, source) = (info(&out), info(&storyteller()));
+    assert_eq!((&packed["format"], &packed["name"]), (&"strata".into(), &"out".into()));
+    for key in ["parameters", "tokenizer", "chat_template", "eos_token_ids", "memory"] {
+        // The process itself is a part of the least memory, and not always of the same size.
+        if key != "memory" {
+            assert_eq!(packed[key], source[key], "{key}");
+        }
+    }
+    assert_eq!(packed["weights"]["bytes"], source["weights"]["bytes"]);
+    assert_eq!(succeeded(&["info", &out]).matches("1 file").count(), 1);
+
+    let checked: Value = serde_json::from_str(&succeeded(&["verify", &out, "--json"])).unwrap();
+    assert_eq!((&checked["damaged"], &checked["format"]), (&0.into(), &"packed store".into()));
+    assert!(succeeded(&["verify", &out]).contains("XXH3-128"));
+
+    refused(&["pack", &storyteller(), &out], &["exists already", "--force"]);
+    refused(&["pack", &out, &out, "--force"], &["the model itself"]);
+    refused(&["pack", &storyteller(), &text(folder.path())], &["is a directory"]);
+    assert_eq!(ended(&["pack", &storyteller(), &out, "--force"]).code, Some(0));
+}
+
+#[test]
+fn a_packed_gguf_model_answers_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = text(&folder.path().join("source"));
+    succeeded(&["synth", "--like", "tiny", "--dtype", "q8_0", &source]);
+    let out = text(&folder.path().join("packed"));
+    succeeded(&["pack", &source, &out]);
+    let run = |model: &str| succeeded(&["run", model, "--chat", "--prompt", "Hello", "-n", "8", "--ignore-eos"]);
+    assert_eq!(run(&out), run(&source));
+    assert!(succeeded(&["verify", &source]).contains("no checksum"));
+}
+
+#[test]
+fn damage_is_named_and_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.strata");
+    let path = text(&out);
+    succeeded(&["pack", tiny(), &path]);
+    let whole = fs::read(&out).unwrap();
+    let checked: Value = serde_json::from_str(&succeeded(&["verify", &path, "--json"])).unwrap();
+    let parts = checked["parts"].as_array().unwrap();
+    let group = parts.iter().find(|part| part["name"] == "layer 1, ffn").unwrap();
+    let flip = |at: u64| {
+        let mut bytes = whole.clone();
+        bytes[at as usize] ^= 1;
+        fs::write(&out, bytes).unwrap();
+    };
+    flip(group["offset"].as_u64().unwrap() + 7);
+    let Ended { code, stdout, stderr } = ended(&["verify", &path]);
+    assert_eq!(code, Some(2), "{stderr}");
+    for part in ["damaged: layer 1, ffn", &group["offset"].to_string(), "model.layers.1.mlp.gate_proj.weight"] {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+    assert!(stderr.contains("1 of ") && stderr.contains("hint: "), "{stderr}");
+
+    flip(5000);
+    refused(&["verify", &path], &["header or manifest is damaged", "pack the model again"]);
+    refused(&["run", &path, "--prompt", "x"], &["header or manifest is damaged"]);
+    flip(8);
+    fs::write(&out, [&whole[..8], &2u32.to_le_bytes(), &whole[12..]].concat()).unwrap();
+    refused(&["run", &path, "--prompt", "x"], &["version 2", "update Strata"]);
+    fs::write(&out, &whole[..whole.len() / 2]).unwrap();
+    refused(&["verify", &path], &["out.strata", "truncated"]);
+    // The tokenizer lies behind the first pages.
+    let tokenizer = parts.iter().find(|part| part["name"] == "tokenizer.json").unwrap();
+    flip(tokenizer["offset"].as_u64().unwrap());
+    refused(&["run", &path, "--prompt", "x"], &["tokenizer.json", "is damaged"]);
+}
+
+/// Waits until there is a file of that many bytes that `seen` says yes to; a minute at most.
+fn wait_for(path: &Path, seen: impl Fn(&File) -> bool) -> bool {
+    for _ in 0..6000 {
+        if File::open(path).is_ok_and(|file| seen(&file)) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_written_and_gives_it_no_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = text(&folder.path().join("source"));
+    // Large enough to be caught at work, and small enough to be made in a moment.
+    succeeded(&["synth", "--like", "llama-3.2-1b", "--layers", "1", &source]);
+    let out = folder.path().join("out.strata");
+    let path = text(&out);
+    let mut child = strata(&["pack", &source, &path]).stderr(Stdio::piped()).spawn().unwrap();
+    let partial = folder.path().join(".out.strata.partial");
+    let begun = |mut file: &File| {
+        let mut magic = [0; 8];
+        file.read_exact(&mut magic).is_ok() && &magic == b"\x89STRPART"
+    };
+    assert!(wait_for(&partial, begun), "it has begun");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let code = child.wait().unwrap().code();
+    // It may have been quicker.
+    if code != Some(0) {
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!(code, Some(130), "{stderr}");
+        assert!(stderr.contains("goes on from here"), "{stderr}");
+        assert!(!out.exists() && partial.exists());
+        refused(&["info", &text(&partial)], &["interrupted", "strata pack"]);
+        succeeded(&["pack", &source, &path]);
+    }
+    assert!(!partial.exists());
+    succeeded(&["verify", &path]);
+}
+
+#[test]
+fn a_raw_device_is_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    File::create(&disk).unwrap().set_len(32 << 20).unwrap();
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&disk).output();
+    let device = match made {
+        Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap().trim().to_owned(),
+        // Only root may make one.
+        other => return eprintln!("skipped: no loop device: {other:?}"),
+    };
+    let detach = Detach(device.clone());
+    succeeded(&["pack", &storyteller(), &device]);
+    assert_eq!(told(&device), told(&storyteller()));
+    let info: Value = serde_json::from_str(&succeeded(&["info", &device, "--json"])).unwrap();
+    assert_eq!(info["name"], "storyteller", "a device is not called by its bus");
+    succeeded(&["verify", &device]);
+    fs::write(&device, vec![b'x'; 4096]).unwrap();
+    refused(&["pack", &storyteller(), &device], &["not known", "--force"]);
+    assert_eq!(ended(&["pack", &storyteller(), &device, "--force"]).code, Some(0));
+    succeeded(&["verify", &device]);
+    drop(detach);
+}
+
+struct Detach(String);
+
+impl Drop for Detach {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
