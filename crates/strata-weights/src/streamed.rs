@@ -21,7 +21,7 @@ use crate::catalog::Catalog;
 use crate::error::WeightError;
 use crate::group::{GroupSpec, TensorView};
 use crate::source::{BANDS_MAX, GroupGuard, GroupHolder, UseRows, WeightSource};
-use crate::window::{Policy, ResidentConfig, UnitId, Window, WindowConfig};
+use crate::window::{Policy, ResidentConfig, RingConfig, UnitId, Window, WindowConfig};
 use driver::Driver;
 use layout::{Layout, Tensor};
 use rows::{RowMatrix, RowReader};
@@ -95,6 +95,30 @@ impl StreamPlan {
         self.layout.bands.iter().map(|band| band.memory() as u64).sum()
     }
 
+    /// Bytes of weights that would stay in memory under [`StreamPolicy::Resident`]: the most that `config`'s budget can
+    /// hold, `M` of `bounds.md`.
+    ///
+    /// # Errors
+    /// A budget below [`StreamPlan::least_budget`].
+    pub fn resident_bytes(&self, config: &StreamConfig) -> Result<u64, WeightError> {
+        let window = self.window(&StreamConfig { policy: StreamPolicy::Resident, ..*config })?;
+        Ok(self.layout.bytes_where(|band| window.is_resident(band)))
+    }
+
+    fn window(&self, config: &StreamConfig) -> Result<Window, WeightError> {
+        let policy = match config.policy {
+            StreamPolicy::Resident => Policy::Resident(ResidentConfig { stream_slots: self.slots(config) }),
+            StreamPolicy::Ring => Policy::Ring(RingConfig { slots: true, ..RingConfig::host(self.layout.layers()) }),
+        };
+        Ok(Window::new(WindowConfig {
+            unit_bytes: self.layout.bands.iter().map(|band| band.memory() as u64).collect(),
+            order: (0..self.layout.bands.len() as u32).map(UnitId).collect(),
+            budget: config.budget.saturating_sub(self.fixed_bytes()),
+            policy,
+            load_attempts: LOAD_ATTEMPTS,
+        })?)
+    }
+
     fn row_bytes(&self) -> Option<usize> {
         let tensors = self.layout.groups.iter().flat_map(|group| &group.tensors);
         tensors
@@ -154,17 +178,7 @@ impl StreamedWeights {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
         let slots = plan.slots(&config);
-        let budget = config.budget.saturating_sub(plan.fixed_bytes());
-        let window = Window::new(WindowConfig {
-            unit_bytes: plan.layout.bands.iter().map(|band| band.memory() as u64).collect(),
-            order: (0..plan.layout.bands.len() as u32).map(UnitId).collect(),
-            budget,
-            policy: match config.policy {
-                StreamPolicy::Resident => Policy::Resident(ResidentConfig { stream_slots: slots }),
-                StreamPolicy::Ring => Policy::Resident(ResidentConfig { stream_slots: slots }),
-            },
-            load_attempts: LOAD_ATTEMPTS,
-        })?;
+        let window = plan.window(&config)?;
         let engine = config.engine.start(config.depth)?;
         let rows = plan.row_bytes().map(RowReader::new).transpose()?.map(Mutex::new);
         let layout = plan.layout;
@@ -197,11 +211,7 @@ impl StreamedWeights {
     /// Bytes of weights that stay in memory: `M` of `bounds.md`.
     pub fn resident_bytes(&self) -> u64 {
         let driver = lock(&self.driver);
-        let bands = self.layout.bands.iter().enumerate();
-        bands
-            .filter(|(unit, _)| driver.window().is_resident(UnitId(*unit as u32)))
-            .map(|(_, band)| band.bytes as u64)
-            .sum()
+        self.layout.bytes_where(|band| driver.window().is_resident(band))
     }
 
     /// Bytes of weights that a pass sweeps: `W` of `bounds.md`.
@@ -212,6 +222,11 @@ impl StreamedWeights {
     /// What happened so far. Waits for nobody who computes.
     pub fn stats(&self) -> StreamStats {
         *lock(&self.stats)
+    }
+
+    /// Waits until what is read ahead has come; for measurements.
+    pub fn settle(&self) {
+        lock(&self.driver).settle();
     }
 
     /// What happened since the last call, if a timeline is kept.

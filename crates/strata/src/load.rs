@@ -19,12 +19,12 @@ use strata_model::gguf::GgufModel;
 use strata_model::tokenizer::Tokenizer;
 use strata_model::{Model, groups};
 use strata_weights::{
-    Catalog, ElementType, GroupSpec, ResidentWeights, StreamedWeights, WeightError, WeightSource, model_name,
-    plan_bytes,
+    Catalog, ElementType, GroupSpec, ResidentWeights, WeightError, WeightSource, model_name, plan_bytes,
 };
 
 use crate::options::{KvDtype, LimitOptions, ModelOptions};
-use crate::{progress, small_files, streaming};
+use crate::streaming::{self, Streaming};
+use crate::{progress, small_files};
 
 /// The model that ships with the repository, as seen from its root.
 const BUNDLED_MODEL: &str = "models/storyteller";
@@ -58,6 +58,8 @@ pub struct Loaded {
     pub budget: Bytes,
     /// The part of it that requests outside the engine may take.
     pub request_bytes: usize,
+    /// The weights, if they are streamed.
+    pub streamed: Option<Streaming>,
 }
 
 /// What a directory, a GGUF file or a packed store holds, checked, with nothing large in memory yet.
@@ -206,7 +208,8 @@ fn batched_tokens(limits: &LimitOptions) -> usize {
     limits.max_num_batched_tokens.max(limits.max_num_seqs).get()
 }
 
-fn threads(limits: &LimitOptions) -> NonZeroUsize {
+/// Threads that compute.
+pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
     limits.threads.unwrap_or_else(usable_cores)
 }
 
@@ -225,7 +228,7 @@ pub fn load(options: &ModelOptions, max_waiting: usize) -> Result<Loaded> {
     }
     let template = dir.template()?.map(Arc::new);
     let name = dir.name();
-    let (engine, plan) = start_engine(&dir, &options.limits, max_waiting)?;
+    let (engine, plan, streamed) = start_engine(&dir, &options.limits, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
     let ModelDir { config, generation, path, .. } = dir;
     Ok(Loaded {
@@ -238,6 +241,7 @@ pub fn load(options: &ModelOptions, max_waiting: usize) -> Result<Loaded> {
         path,
         budget,
         request_bytes,
+        streamed,
     })
 }
 
@@ -246,7 +250,7 @@ pub struct Runnable {
     pub runner: ModelRunner,
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
-    pub streamed: Option<Arc<StreamedWeights>>,
+    pub streamed: Option<Streaming>,
 }
 
 /// Divides memory and loads the weights.
@@ -257,8 +261,8 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     report(dir, &plan, &needs, limits);
 
     let (weights, streamed): (Box<dyn WeightSource>, _) = if plan.streamed {
-        let weights = streaming::start(dir, plan.weights, &limits.stream)?;
-        (Box::new(Arc::clone(&weights)), Some(weights))
+        let streaming = streaming::start(dir, plan.weights, &limits.stream)?;
+        (Box::new(Arc::clone(&streaming.weights)), Some(streaming))
     } else {
         let bar = progress::bytes("loading", dir.weight_bytes.0);
         let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
@@ -279,8 +283,12 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     Ok(Runnable { runner, plan, streamed })
 }
 
-fn start_engine(dir: &ModelDir, limits: &LimitOptions, max_waiting: usize) -> Result<(Engine, MemoryPlan)> {
-    let Runnable { runner, plan, .. } = load_weights(dir, limits)?;
+fn start_engine(
+    dir: &ModelDir,
+    limits: &LimitOptions,
+    max_waiting: usize,
+) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
+    let Runnable { runner, plan, streamed } = load_weights(dir, limits)?;
     let config = EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: limits.max_num_seqs.get(),
@@ -298,7 +306,7 @@ fn start_engine(dir: &ModelDir, limits: &LimitOptions, max_waiting: usize) -> Re
         eos_token_ids: dir.generation.end_tokens(&dir.config).to_vec(),
         stall: STALL,
     };
-    Ok((Engine::start(config, Box::new(runner))?, plan))
+    Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
 }
 
 fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {

@@ -97,6 +97,13 @@ impl Driver {
         Ok(())
     }
 
+    /// Waits until nothing is under way any more.
+    pub fn settle(&mut self) {
+        while let Some(done) = self.engine.wait() {
+            self.take(done);
+        }
+    }
+
     /// Takes what has arrived in the meantime.
     pub fn poll(&mut self) {
         while let Some(done) = self.engine.poll() {
