@@ -43,7 +43,8 @@ pub enum Policy {
 /// How [`Policy::Resident`] streams what does not stay.
 ///
 /// A streamed unit takes a slot of the largest unit's bytes, a resident one takes its own bytes. Whoever uses the window
-/// may have at most `stream_slots` units in use or waited for at the same time; with more, waits may not end.
+/// may have at most `stream_slots` units in use or waited for at the same time; with more, waits may not end. Units that
+/// stay and are there do not count, except those that a smaller budget sends away while they are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResidentConfig {
     /// The number of slots that units stream through; also how many residents are loaded at the same time. There are

@@ -18,6 +18,9 @@ pub(super) trait Planner: fmt::Debug + Send {
     /// How many units may be in use or waited for at the same time.
     fn concurrent_max(&self, units: &Units) -> usize;
 
+    /// How many slots there are now.
+    fn slots(&self, units: &Units) -> usize;
+
     /// The order of passes has changed. Nothing counts as idle any more: the window tells anew what is, and then calls
     /// [`plan`](Self::plan).
     fn set_order(&mut self, order: Order, units: &Units);

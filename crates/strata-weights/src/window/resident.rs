@@ -61,6 +61,10 @@ impl Planner for ResidentPlanner {
         self.stream_slots
     }
 
+    fn slots(&self, _units: &Units) -> usize {
+        self.residents.slots()
+    }
+
     fn set_order(&mut self, order: Order, units: &Units) {
         self.residents.set_order(&order);
         self.loose = PositionSet::new(order.len());

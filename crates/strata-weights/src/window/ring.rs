@@ -91,6 +91,10 @@ impl Planner for RingPlanner {
         most.min(self.config.units_max).max(1)
     }
 
+    fn slots(&self, units: &Units) -> usize {
+        if self.config.slots { self.concurrent_max(units) } else { 0 }
+    }
+
     fn set_order(&mut self, order: Order, units: &Units) {
         let names: Vec<u32> =
             if self.config.layers.len() == order.len() { std::mem::take(&mut self.config.layers) } else { Vec::new() };
