@@ -2,8 +2,8 @@
 //!
 //! Whatever a pass leaves behind is dropped, so with less room than everything a pass reads everything; `resident` is the
 //! default for that reason. Requests wait in a bounded queue and are dispatched in order. Each carries the epoch in which
-//! it was made; a jump begins a new epoch, and requests of older ones are dropped when their turn comes unless they are
-//! still wanted.
+//! it was made; a jump begins a new epoch, in which everything is asked for again, and requests of older ones are dropped
+//! when their turn comes.
 
 mod check;
 mod span;
@@ -47,7 +47,7 @@ pub(super) struct RingPlanner {
     /// Positions of idle units.
     idle: PositionSet,
     on_demand: OnDemand,
-    /// By layer: how many of its units are held, as far as events told.
+    /// By layer: how many of its units are held.
     held_of_layer: Vec<u32>,
     layers_held: usize,
     /// Requests for which the queue was full.
