@@ -52,8 +52,8 @@ pub enum Acquired {
     Ready,
     /// It is coming. Ask again after the next report to the window, or call [`Window::stop_waiting`].
     Pending,
-    /// Its load was tried as often as the configuration allows. Nobody waits for it any more; the next acquisition tries
-    /// anew.
+    /// Its load was tried as often as the configuration allows. Nobody waits for it any more; the next acquisition
+    /// tries anew.
     Failed,
 }
 
@@ -246,8 +246,8 @@ impl Window {
         taken
     }
 
-    /// Changes how many bytes the window may take, while it runs. Residents come or go, no more than the difference asks
-    /// for, and stay spread over the order. What is in use goes when it is released: until then
+    /// Changes how many bytes the window may take, while it runs. Residents come or go, no more than the difference
+    /// asks for, and stay spread over the order. What is in use goes when it is released: until then
     /// [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that would keep it there;
     /// whoever waits while having much in use is best not shrunk in the middle of that.
     ///

@@ -6,8 +6,8 @@ use super::config::{UnitId, WindowError};
 use super::order::Order;
 use super::units::{Command, Units};
 
-/// Chooses what is loaded and what is evicted. The window keeps the records; a planner is told what changed, and commands
-/// through [`Units::load`] and [`Units::evict`].
+/// Chooses what is loaded and what is evicted. The window keeps the records; a planner is told what changed, and
+/// commands through [`Units::load`] and [`Units::evict`].
 pub(super) trait Planner: fmt::Debug + Send {
     /// The least budget that works.
     ///

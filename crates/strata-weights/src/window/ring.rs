@@ -1,9 +1,9 @@
 //! Policy `ring`: the seed's window, which slides with the pass (W3–W5).
 //!
-//! Whatever a pass leaves behind is dropped, so with less room than everything a pass reads everything; `resident` is the
-//! default for that reason. Requests wait in a bounded queue and are dispatched in order. Each carries the epoch in which
-//! it was made; a jump begins a new epoch, in which everything is asked for again, and requests of older ones are dropped
-//! when their turn comes.
+//! Whatever a pass leaves behind is dropped, so with less room than everything a pass reads everything; `resident` is
+//! the default for that reason. Requests wait in a bounded queue and are dispatched in order. Each carries the epoch in
+//! which it was made; a jump begins a new epoch, in which everything is asked for again, and requests of older ones are
+//! dropped when their turn comes.
 
 mod check;
 mod span;
@@ -204,8 +204,8 @@ impl Planner for RingPlanner {
                     return;
                 }
                 if !self.load(units, unit, Urgency::Ahead, out) {
-                    // Layers come in the order of their use, so the others can wait; units may be needed sooner than the
-                    // one before them, which is asked for again at the next step anyway.
+                    // Layers come in the order of their use, so the others can wait; units may be needed sooner than
+                    // the one before them, which is asked for again at the next step anyway.
                     if units.evicting > 0 || matches!(self.config.reach, Reach::Layers { .. }) {
                         return;
                     }

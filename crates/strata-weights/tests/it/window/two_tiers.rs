@@ -26,7 +26,10 @@ impl Driver {
                 assert_eq!(self.tiers.host().state(unit), UnitState::Present, "{unit:?} is copied from nowhere");
             }
             if let TierCommand::Host(Command::Evict { unit }) = command {
-                let read = |other: &TierCommand| matches!(other, TierCommand::Device(Command::Load { unit: copied, .. }) if *copied == unit);
+                let read = |other: &TierCommand| match other {
+                    TierCommand::Device(Command::Load { unit: copied, .. }) => *copied == unit,
+                    _ => false,
+                };
                 assert!(!self.pending.iter().any(read), "{unit:?} is evicted while it is copied");
             }
             self.pending.push(command);
