@@ -134,7 +134,7 @@ impl Driver {
                     let failure = self.failures.remove(&unit);
                     return Err(failure.expect("a load that failed left its reason"));
                 }
-                Acquired::Pending => self.wait(band),
+                Acquired::Pending => self.wait(band)?,
             }
         }
     }
@@ -148,21 +148,32 @@ impl Driver {
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
         self.window.set_budget(bytes, &mut self.commands)?;
         self.obey();
+        self.trim();
         Ok(())
+    }
+
+    /// Gives back the memory of slots that the window no longer counts.
+    fn trim(&mut self) {
+        self.free.truncate(self.window.slots().saturating_sub(self.window.slots_used()));
     }
 
     pub fn check_files(&self) -> Result<(), IoError> {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    fn wait(&mut self, band: u32) {
+    /// Waits for anything to come.
+    fn wait(&mut self, band: u32) -> Result<(), WeightError> {
         let start = Instant::now();
-        // The window has promised that something is under way; should nothing be, it is asked again and says so.
-        if let Some(done) = self.engine.wait() {
-            self.take(done);
-        }
+        let Some(done) = self.engine.wait() else {
+            // The window promises that what is waited for is under way, unless more is held than it has slots for.
+            self.window.stop_waiting(UnitId(band), &mut self.commands);
+            self.obey();
+            return Err(WeightError::Stuck { group: self.groups[band as usize] });
+        };
+        self.take(done);
         self.recorder.stall(self.groups[band as usize], start, Instant::now());
         self.poll();
+        Ok(())
     }
 
     /// Carries out commands until there are none; doing so may cause new ones. The two lists change places, so that a
@@ -219,6 +230,7 @@ impl Driver {
             self.free.push(slot);
         }
         self.window.evicted(unit, &mut self.commands);
+        self.trim();
     }
 
     fn take(&mut self, done: ReadDone<StreamBuffer>) {
@@ -239,6 +251,7 @@ impl Driver {
                     self.free.push(done.buffer);
                 }
                 self.window.load_failed(unit, ticket, &mut self.commands);
+                self.trim();
             }
         }
         self.obey();
