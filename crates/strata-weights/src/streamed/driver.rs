@@ -148,13 +148,7 @@ impl Driver {
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
         self.window.set_budget(bytes, &mut self.commands)?;
         self.obey();
-        self.trim();
         Ok(())
-    }
-
-    /// Gives back the memory of slots that the window no longer counts.
-    fn trim(&mut self) {
-        self.free.truncate(self.window.slots().saturating_sub(self.window.slots_used()));
     }
 
     pub fn check_files(&self) -> Result<(), IoError> {
@@ -190,6 +184,8 @@ impl Driver {
             }
             self.batch = batch;
         }
+        // The window may have fewer slots by now; memory of the others goes back to the system.
+        self.free.truncate(self.window.slots().saturating_sub(self.window.slots_used()));
     }
 
     fn load(&mut self, load: Load) {
@@ -230,7 +226,6 @@ impl Driver {
             self.free.push(slot);
         }
         self.window.evicted(unit, &mut self.commands);
-        self.trim();
     }
 
     fn take(&mut self, done: ReadDone<StreamBuffer>) {
@@ -251,7 +246,6 @@ impl Driver {
                     self.free.push(done.buffer);
                 }
                 self.window.load_failed(unit, ticket, &mut self.commands);
-                self.trim();
             }
         }
         self.obey();
