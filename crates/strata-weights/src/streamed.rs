@@ -9,6 +9,7 @@ mod layout;
 mod rows;
 mod telemetry;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -162,6 +163,7 @@ pub struct StreamedWeights {
     computing_since: Mutex<Option<Instant>>,
     /// Streamed bands that one filling takes, at most.
     bands_streamed: usize,
+    stopped: AtomicBool,
 }
 
 impl StreamedWeights {
@@ -205,6 +207,7 @@ impl StreamedWeights {
             stats,
             computing_since: Mutex::new(None),
             bands_streamed: BANDS_STREAMED.min(slots / 2).max(1),
+            stopped: AtomicBool::new(false),
         })
     }
 
@@ -222,6 +225,12 @@ impl StreamedWeights {
     /// What happened so far. Waits for nobody who computes.
     pub fn stats(&self) -> StreamStats {
         *lock(&self.stats)
+    }
+
+    /// Makes a pass under way, and every later one, fail at its next group: a pass may take long, and who ends the program
+    /// does not want to wait for it.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Waits until what is read ahead has come; for measurements.
@@ -314,6 +323,9 @@ impl WeightSource for StreamedWeights {
         let num_groups = self.num_groups();
         if group >= num_groups {
             return Err(WeightError::NoSuchGroup { group, num_groups });
+        }
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(WeightError::Stopped);
         }
         if group == 0 {
             let mut driver = lock(&self.driver);

@@ -46,6 +46,8 @@ pub const MAX_WAITING: usize = 1024;
 
 /// A model that is ready to serve.
 pub struct Loaded {
+    /// The weights, if they are streamed. Dropped before the engine, so that it does not finish a pass under way.
+    pub streamed: Option<Streaming>,
     pub name: String,
     pub engine: Engine,
     pub tokenizer: Arc<Tokenizer>,
@@ -58,8 +60,6 @@ pub struct Loaded {
     pub budget: Bytes,
     /// The part of it that requests outside the engine may take.
     pub request_bytes: usize,
-    /// The weights, if they are streamed.
-    pub streamed: Option<Streaming>,
 }
 
 /// What a directory, a GGUF file or a packed store holds, checked, with nothing large in memory yet.

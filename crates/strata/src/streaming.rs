@@ -34,6 +34,12 @@ pub struct Streaming {
     pub most_resident: u64,
 }
 
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.weights.stop();
+    }
+}
+
 /// Tries out the disk and starts streaming within `budget`, loading what is to stay.
 ///
 /// # Errors
