@@ -174,6 +174,26 @@ impl ModelDir {
         Model::kv_layout(&self.config, limits.block_size, dtype)
     }
 
+    /// Divides `total` for an engine under these options.
+    ///
+    /// # Errors
+    /// Options that contradict the model, or a budget that is too small.
+    pub fn divide(&self, total: Bytes, limits: &LimitOptions) -> Result<Division> {
+        let needs = self.needs(limits)?;
+        let plan = MemoryPlan::divide(total, &needs)?;
+        let division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
+        let more = batched_tokens(limits, BATCHED_TOKENS_STREAMED);
+        let scratch = Bytes(Model::scratch_bytes(&self.config, more, more, threads(limits).get()) as u64);
+        if !division.plan.streamed || more == division.batched_tokens || scratch.0 > total.0 / SCRATCH_SHARE {
+            return Ok(division);
+        }
+        let needs = MemoryNeeds { scratch, ..needs };
+        Ok(match MemoryPlan::divide(total, &needs) {
+            Ok(plan) => Division { needs, plan, batched_tokens: more },
+            Err(_) => division,
+        })
+    }
+
     /// What the parts of an engine need.
     pub fn needs(&self, limits: &LimitOptions) -> Result<MemoryNeeds> {
         // First: everything below divides and multiplies by it.
@@ -186,7 +206,7 @@ impl ModelDir {
                 self.name()
             );
         }
-        let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits));
+        let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits, BATCHED_TOKENS));
         let threads = threads(limits).get();
         let layout = self.kv_layout(limits);
         Ok(MemoryNeeds {
@@ -203,9 +223,26 @@ impl ModelDir {
     }
 }
 
-/// A pass must have room for one token of every running sequence.
-fn batched_tokens(limits: &LimitOptions) -> usize {
-    limits.max_num_batched_tokens.max(limits.max_num_seqs).get()
+/// Tokens of one pass where nobody says otherwise.
+const BATCHED_TOKENS: usize = 512;
+
+/// The same where weights are streamed: about as many as are computed while a pass's weights are read.
+const BATCHED_TOKENS_STREAMED: usize = 1024;
+
+/// For those, scratch may take one part in so many of the budget.
+const SCRATCH_SHARE: u64 = 16;
+
+/// Tokens of one pass, which must have room for one of every running sequence.
+fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
+    limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
+}
+
+/// How a budget is divided for a model.
+pub struct Division {
+    pub needs: MemoryNeeds,
+    pub plan: MemoryPlan,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
 }
 
 /// Threads that compute.
@@ -251,13 +288,13 @@ pub struct Runnable {
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
 }
 
 /// Divides memory and loads the weights.
 pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
-    let needs = dir.needs(limits)?;
-    let total = limits.memory.unwrap_or_else(default_budget);
-    let plan = MemoryPlan::divide(total, &needs)?;
+    let Division { needs, plan, batched_tokens } = dir.divide(limits.memory.unwrap_or_else(default_budget), limits)?;
     report(dir, &plan, &needs, limits);
 
     let (weights, streamed): (Box<dyn WeightSource>, _) = if plan.streamed {
@@ -280,7 +317,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
         kv: KvPool::new(dir.kv_layout(limits), plan.num_blocks)?,
         model: Model::new(dir.config.clone(), weights),
     };
-    Ok(Runnable { runner, plan, streamed })
+    Ok(Runnable { runner, plan, streamed, batched_tokens })
 }
 
 fn start_engine(
@@ -288,12 +325,9 @@ fn start_engine(
     limits: &LimitOptions,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
-    let Runnable { runner, plan, streamed } = load_weights(dir, limits)?;
+    let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits)?;
     let config = EngineConfig {
-        scheduler: SchedulerConfig {
-            max_num_seqs: limits.max_num_seqs.get(),
-            max_num_batched_tokens: batched_tokens(limits),
-        },
+        scheduler: SchedulerConfig { max_num_seqs: limits.max_num_seqs.get(), max_num_batched_tokens: batched_tokens },
         kv: kv_config(limits, plan.num_blocks),
         limits: Limits {
             vocab_size: dir.config.vocab_size,

@@ -86,7 +86,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
     for &policy in &args.policy {
         let mut limits = args.limits.clone();
         limits.stream.stream_policy = policy;
-        let Runnable { runner, plan, streamed } = load_weights(&dir, &limits)?;
+        let Runnable { runner, plan, streamed, batched_tokens } = load_weights(&dir, &limits)?;
         let Some(streaming) = streamed else {
             bail!(
                 "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `strata bench`",
@@ -99,7 +99,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let weights = Arc::clone(&streaming.weights);
         let mut bench = StreamBench {
             runner,
-            chunk: plan_chunk(&limits),
+            chunk: batched_tokens,
             block_size: limits.block_size,
             vocab: dir.config.vocab_size,
             most_resident: streaming.most_resident,
@@ -132,10 +132,6 @@ fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
         machine.bound(&device, Work { bytes: 1.0, flops: 1.0 });
     }
     Ok(machine.summary())
-}
-
-fn plan_chunk(limits: &LimitOptions) -> usize {
-    limits.max_num_batched_tokens.get()
 }
 
 fn check_room(args: &StreamArgs, plan: &MemoryPlan, block_size: usize) -> Result<()> {
