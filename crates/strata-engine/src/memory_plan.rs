@@ -8,8 +8,10 @@ use thiserror::Error;
 pub struct MemoryNeeds {
     /// The process as it stands: code, tokenizer, runtime.
     pub process: Bytes,
-    /// All weights, which stay resident.
+    /// All weights, which stay in memory if they fit.
     pub weights: Bytes,
+    /// What weights take at least if they do not fit, and are streamed.
+    pub weights_streamed: Bytes,
     /// The scratch arena of a pass.
     pub scratch: Bytes,
     /// Requests outside the engine: bodies, texts, token ids. This is the least; a large budget gives them more.
@@ -29,6 +31,10 @@ pub struct MemoryNeeds {
 pub struct MemoryPlan {
     /// Who takes how much.
     pub budget: Budget,
+    /// What weights may take.
+    pub weights: Bytes,
+    /// Whether they are streamed, because they do not fit.
+    pub streamed: bool,
     /// KV blocks.
     pub num_blocks: usize,
     /// What requests outside the engine may take.
@@ -40,8 +46,9 @@ pub struct MemoryPlan {
 /// A budget that cannot work.
 #[derive(Debug, Clone, Error)]
 #[error(
-    "a budget of {total} cannot work: weights {weights}, scratch {scratch}, requests {requests}, the process {process} \
-     and KV for at least {tokens} tokens {kv} make {smallest}; give --memory {advice}M or more, or choose a smaller model"
+    "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
+     {requests}, the process {process} and KV for at least {tokens} tokens {kv} make {smallest}; give --memory {advice}M \
+     or more, or choose a smaller model"
 )]
 pub struct BudgetTooSmall {
     total: Bytes,
@@ -66,12 +73,16 @@ const LEAST_CONTEXT: usize = 256;
 /// who gives much memory expects long prompts.
 const REQUESTS_SHARE: u64 = 8;
 
+/// Of what streamed weights leave beyond the least that works, KV gets one part in so many. Weights gain more by it: each
+/// byte of them that stays is a byte less to read in every pass.
+const STREAMED_KV_SHARE: u64 = 16;
+
 /// KV beyond this many times what all running sequences can fill is of no use even to the prefix cache.
 const CACHE_FACTOR: usize = 2;
 
 impl MemoryPlan {
     /// Divides `total`: the process, scratch and weights take what they need, and KV blocks get the rest, up to what
-    /// could be used.
+    /// could be used. Where that does not fit, weights are streamed: they get what the others leave.
     ///
     /// # Errors
     /// The rest would not hold a useful context; names the least budget that works.
@@ -79,13 +90,17 @@ impl MemoryPlan {
         let blocks_of = |tokens: usize| tokens.div_ceil(needs.block_size);
         let least_blocks = blocks_of(needs.max_model_len.min(LEAST_CONTEXT));
         let process = Bytes(needs.process.0.saturating_add(GROWTH));
-        let others = [needs.scratch.0, needs.requests.0, needs.weights.0];
-        let fixed = others.iter().fold(process.0, |sum, &bytes| sum.saturating_add(bytes));
         let kv_least = needs.block.0.saturating_mul(least_blocks as u64);
-        let smallest = Bytes(fixed.saturating_add(kv_least));
+        let others = [needs.scratch.0, needs.requests.0, kv_least];
+        let least_with = |weights: Bytes| {
+            Bytes(others.iter().fold(process.0.saturating_add(weights.0), |sum, &bytes| sum.saturating_add(bytes)))
+        };
+        let streamed = total < least_with(needs.weights) && needs.weights_streamed < needs.weights;
+        let weights_least = if streamed { needs.weights_streamed } else { needs.weights };
+        let smallest = least_with(weights_least);
         let refuse = || BudgetTooSmall {
             total,
-            weights: needs.weights,
+            weights: weights_least,
             scratch: needs.scratch,
             requests: needs.requests,
             process,
@@ -97,17 +112,24 @@ impl MemoryPlan {
         if total < smallest {
             return Err(refuse());
         }
-        let surplus = (total.0 - smallest.0) / REQUESTS_SHARE;
-        let extra = surplus.min(needs.requests.0.saturating_mul(REQUESTS_SHARE - 1));
+        let rest = total.0 - smallest.0;
+        let (extra, kv) = match streamed {
+            true => (0, kv_least + rest / STREAMED_KV_SHARE),
+            false => {
+                let extra = (rest / REQUESTS_SHARE).min(needs.requests.0.saturating_mul(REQUESTS_SHARE - 1));
+                (extra, kv_least + rest - extra)
+            }
+        };
         let requests = Bytes(needs.requests.0 + extra);
-        let fixed = fixed + extra;
-        let fitting = usize::try_from((total.0 - fixed) / needs.block.0).unwrap_or(usize::MAX);
+        let fitting = usize::try_from(kv / needs.block.0).unwrap_or(usize::MAX);
         let usable = blocks_of(needs.max_model_len).saturating_mul(needs.max_num_seqs).saturating_mul(CACHE_FACTOR);
         let num_blocks = fitting.min(usable).min(strata_kv::BLOCKS_MAX);
         let kv = Bytes(needs.block.0 * num_blocks as u64);
-        let budget = reserve(total, needs, process, requests, kv).map_err(|_| refuse())?;
+        let others = [process, needs.scratch, requests, kv].iter().map(|part| part.0).sum::<u64>();
+        let weights = if streamed { Bytes((total.0 - others).min(needs.weights.0)) } else { needs.weights };
+        let budget = reserve(total, needs, process, weights, requests, kv).map_err(|_| refuse())?;
         let max_model_len = needs.max_model_len.min(num_blocks.saturating_mul(needs.block_size));
-        Ok(Self { budget, num_blocks, requests, max_model_len })
+        Ok(Self { budget, weights, streamed, num_blocks, requests, max_model_len })
     }
 }
 
@@ -115,12 +137,13 @@ fn reserve(
     total: Bytes,
     needs: &MemoryNeeds,
     process: Bytes,
+    weights: Bytes,
     requests: Bytes,
     kv: Bytes,
 ) -> Result<Budget, OverBudget> {
     let mut budget = Budget::new(total);
     budget.reserve("process", process)?;
-    budget.reserve("weights", needs.weights)?;
+    budget.reserve("weights", weights)?;
     budget.reserve("scratch", needs.scratch)?;
     budget.reserve("requests", requests)?;
     budget.reserve("KV blocks", kv)?;
@@ -137,6 +160,7 @@ mod tests {
         MemoryNeeds {
             process: Bytes(20 * MIB),
             weights: Bytes(1000 * MIB),
+            weights_streamed: Bytes(100 * MIB),
             scratch: Bytes(26 * MIB),
             requests: Bytes(4 * MIB),
             block: Bytes(MIB),
@@ -161,11 +185,25 @@ mod tests {
     }
 
     #[test]
+    fn weights_that_do_not_fit_are_streamed() {
+        // All but weights take 114 MiB at the least; of the 886 - 100 left, a sixteenth goes to KV.
+        let plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs()).unwrap();
+        assert_eq!((plan.streamed, plan.num_blocks, plan.weights), (true, 16 + 49, Bytes((886 - 49) * MIB)));
+        assert_eq!(plan.budget.left(), Bytes(0));
+        let fits = MemoryPlan::divide(Bytes(1114 * MIB), &needs()).unwrap();
+        assert_eq!((fits.streamed, fits.weights, fits.num_blocks), (false, Bytes(1000 * MIB), 16));
+    }
+
+    #[test]
     fn the_least_budget_is_named_and_works() {
-        let refused = MemoryPlan::divide(Bytes(500 * MIB), &needs()).unwrap_err();
-        assert_eq!(refused.smallest, Bytes((20 + 48 + 1000 + 30 + 16) * MIB));
-        assert!(refused.to_string().contains("--memory 1114M"), "{refused}");
-        assert_eq!(MemoryPlan::divide(refused.smallest, &needs()).unwrap().max_model_len, 256);
+        let refused = MemoryPlan::divide(Bytes(100 * MIB), &needs()).unwrap_err();
+        assert_eq!(refused.smallest, Bytes((20 + 48 + 100 + 30 + 16) * MIB));
+        assert!(refused.to_string().contains("--memory 214M"), "{refused}");
+        let plan = MemoryPlan::divide(refused.smallest, &needs()).unwrap();
+        assert_eq!((plan.max_model_len, plan.weights), (256, Bytes(100 * MIB)));
         assert!(MemoryPlan::divide(Bytes(refused.smallest.0 - 1), &needs()).is_err());
+        // What cannot be streamed must fit.
+        let whole = MemoryNeeds { weights_streamed: Bytes(1000 * MIB), ..needs() };
+        assert_eq!(MemoryPlan::divide(Bytes(500 * MIB), &whole).unwrap_err().smallest, Bytes(1114 * MIB));
     }
 }

@@ -1,9 +1,11 @@
 //! What can go wrong with a file.
 
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use thiserror::Error;
+
+use crate::DIRECT_ALIGN;
 
 /// A file operation failed. Every variant names the file, and the figures that a reader of the message needs.
 #[derive(Debug, Error)]
@@ -66,16 +68,92 @@ pub enum IoError {
         /// What the system said.
         source: io::Error,
     },
+    /// The file is not the one that was opened any more (W14).
+    #[error("{} was changed while it was in use: {change}. Load it again, or restore what it was", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// What became different.
+        change: FileChange,
+    },
+    /// A read was asked for that direct I/O cannot do: a mistake of the caller, found before the system saw it.
+    #[error(
+        "refused to read {len} bytes ({needed} needed) at offset {offset} of {}: {problem}; direct reads move whole \
+         blocks of {DIRECT_ALIGN} bytes",
+        path.display()
+    )]
+    BadRequest {
+        /// The file.
+        path: PathBuf,
+        /// Where the read was to begin, in bytes from the start.
+        offset: u64,
+        /// Bytes asked for.
+        len: usize,
+        /// How many of them must come.
+        needed: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A read panicked; the worker that did it goes on with the next one.
+    #[error("the read at offset {offset} of {} panicked: {message}. This is a bug: please report it", path.display())]
+    Panicked {
+        /// The file.
+        path: PathBuf,
+        /// Where the read began, in bytes from the start.
+        offset: u64,
+        /// What the panic said.
+        message: String,
+    },
+    /// A way of reading in the background is not to be had on this machine.
+    #[error("cannot start {engine}: {source}")]
+    Engine {
+        /// Its name, as in [`ReadEngine::name`](crate::ReadEngine::name).
+        engine: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// In what a file differs from the one that was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileChange {
+    /// It has another length.
+    Length {
+        /// Bytes when it was opened.
+        opened: u64,
+        /// Bytes now.
+        now: u64,
+    },
+    /// It was written to: its time of modification moved.
+    Modified,
+    /// Another file lies under its name.
+    Replaced,
+}
+
+impl fmt::Display for FileChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileChange::Length { opened, now } => write!(f, "it had {opened} bytes and has {now}"),
+            FileChange::Modified => f.write_str("it was written to"),
+            FileChange::Replaced => f.write_str("another file lies under its name"),
+        }
+    }
 }
 
 impl IoError {
     /// The system's error number, where the system failed.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            IoError::Open { source, .. } | IoError::Read { source, .. } | IoError::Write { source, .. } => {
-                source.raw_os_error()
-            }
-            IoError::NotRegular { .. } | IoError::Ended { .. } => None,
+            IoError::Open { source, .. }
+            | IoError::Read { source, .. }
+            | IoError::Write { source, .. }
+            | IoError::Engine { source, .. } => source.raw_os_error(),
+            IoError::NotRegular { .. }
+            | IoError::Ended { .. }
+            | IoError::Changed { .. }
+            | IoError::BadRequest { .. }
+            | IoError::Panicked { .. } => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A regular file or a block device, read through the page cache.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -35,20 +35,12 @@ impl ExactFile {
         let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(open_error)?;
         let metadata = file.metadata().map_err(open_error)?;
-        let file_type = metadata.file_type();
-        if file_type.is_block_device() {
+        if metadata.file_type().is_block_device() {
             let len = block_device_bytes(&file).map_err(open_error)?;
             return Ok(Self::from_parts(file, path.to_owned(), len));
         }
-        if !file_type.is_file() {
-            let found = match file_type {
-                t if t.is_dir() => "a directory",
-                t if t.is_fifo() => "a pipe",
-                t if t.is_socket() => "a socket",
-                t if t.is_char_device() => "a character device",
-                _ => "not a file",
-            };
-            return Err(IoError::NotRegular { path: path.to_owned(), found });
+        if !metadata.is_file() {
+            return Err(IoError::NotRegular { path: path.to_owned(), found: what_lies_there(&metadata) });
         }
         Ok(Self::from_parts(file, path.to_owned(), metadata.len()))
     }
@@ -88,6 +80,18 @@ impl RandomAccessFile for ExactFile {
             // Advice: a file system that cannot follow it keeps its pages, and nothing else changes.
             let _ = fadvise(&self.file, start, Some(len), Advice::DontNeed);
         }
+    }
+}
+
+/// What a path leads to that is no regular file, in words for an error.
+pub(crate) fn what_lies_there(metadata: &Metadata) -> &'static str {
+    match metadata.file_type() {
+        t if t.is_dir() => "a directory",
+        t if t.is_fifo() => "a pipe",
+        t if t.is_socket() => "a socket",
+        t if t.is_char_device() => "a character device",
+        t if t.is_block_device() => "a block device",
+        _ => "not a file",
     }
 }
 

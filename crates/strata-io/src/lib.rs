@@ -1,21 +1,36 @@
-//! Reading and writing files at the edges: exact reads, atomic writes, every fault named with its file and figures.
+//! Reading and writing files at the edges: exact reads, direct reads in the background, atomic writes, every fault named
+//! with its file and figures.
 //!
 //! A read either fills its buffer or says what was wanted, what came, and from where; plausible garbage from a short
-//! read never gets out of here. [`RandomAccessFile`] is the seam where later direct I/O, throttled and faulty files
-//! plug in.
+//! read never gets out of here. There are two seams: [`RandomAccessFile`] for formats, which read headers and single
+//! tensors through the page cache, and [`DirectRead`] with [`ReadEngine`] for weight streaming, which reads whole blocks
+//! past it, many at a time.
 
+mod aligned_buffer;
 mod atomic_writer;
 mod block_device;
+mod direct_file;
+mod direct_read;
 mod disk;
 mod error;
 mod exact_file;
+mod progress;
 mod random_access;
+mod read_engine;
+mod reader_pool;
+mod uring_reader;
 mod write_target;
 
+pub use aligned_buffer::AlignedBuffer;
 pub use atomic_writer::AtomicWriter;
 pub use block_device::{block_device_bytes, signature};
+pub use direct_file::DirectFile;
+pub use direct_read::{DIRECT_ALIGN, DirectRead, aligned_superset};
 pub use disk::disk_bytes_free;
-pub use error::IoError;
+pub use error::{FileChange, IoError};
 pub use exact_file::ExactFile;
 pub use random_access::RandomAccessFile;
+pub use read_engine::{EngineKind, ReadDone, ReadEngine, ReadRequest};
+pub use reader_pool::ReaderPool;
+pub use uring_reader::UringReader;
 pub use write_target::{TargetError, WriteTarget};

@@ -52,14 +52,15 @@ pub struct Product<'a> {
 ///
 /// # Panics
 /// If the shapes disagree.
-pub fn matmul(pool: &Pool, level: Level, x: &mut Activations<'_>, products: &mut [Product<'_>]) {
-    let same_form = |a: &Product<'_>, b: &Product<'_>| form_of(level, a) == form_of(level, b);
-    for products in products.chunk_by_mut(same_form).flat_map(|products| products.chunks_mut(PRODUCTS_MAX)) {
-        let (x, work) = x.prepare(pool, level, form_of(level, &products[0]));
+pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: impl IntoIterator<Item = Product<'p>>) {
+    let mut products = products.into_iter().peekable();
+    while let Some(form) = products.peek().map(|product| form_of(level, product)) {
+        let (x, work) = x.prepare(pool, level, form);
         let mut sweeps = [None; PRODUCTS_MAX];
         let mut chunks = 0;
         let mut rows = 0;
-        for (sweep, product) in sweeps.iter_mut().zip(products) {
+        for sweep in &mut sweeps {
+            let Some(product) = products.next_if(|product| form_of(level, product) == form) else { break };
             let next = Sweep::new(product, &x, pool.threads(), chunks);
             (chunks, rows) = (next.end_chunk, rows + next.weights.rows());
             *sweep = Some(next);
@@ -89,9 +90,9 @@ pub fn matmul_gated(
     let (rows, tokens) = (gate.weights.rows(), x.tokens());
     let form = form_of(level, &gate);
     if form != form_of(level, &up) {
-        let mut both = [gate, up];
-        matmul(pool, level, x, &mut both);
-        let [gate, up] = both.map(|mut product| product.out.output());
+        let outputs = [gate.out.output(), up.out.output()];
+        matmul(pool, level, x, [gate, up]);
+        let [gate, up] = outputs;
         return pool.split(rows, GATED_ROWS, cost(tokens, 1), |share| {
             // SAFETY: shares of rows are disjoint.
             (0..tokens).for_each(|token| unsafe {
@@ -100,7 +101,7 @@ pub fn matmul_gated(
         });
     }
     let (x, work) = x.prepare(pool, level, form);
-    let [gate, up] = [gate, up].map(|mut product| Sweep::new(&mut product, &x, pool.threads(), 0));
+    let [gate, up] = [gate, up].map(|product| Sweep::new(product, &x, pool.threads(), 0));
     // Of both matrices, chunks have the rows that the larger one's bytes ask for.
     let chunk_rows = gate.chunk_rows.min(up.chunk_rows);
     pool.deal(rows.div_ceil(chunk_rows), cost(2 * rows * tokens, x.cols), |thread, chunk| {
@@ -142,7 +143,7 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(product: &mut Product<'a>, x: &Prepared<'_>, threads: usize, first_chunk: usize) -> Self {
+    fn new(product: Product<'a>, x: &Prepared<'_>, threads: usize, first_chunk: usize) -> Self {
         let weights = product.weights;
         let rows = weights.rows();
         assert!(rows > 0 && weights.cols() == x.cols);

@@ -3,7 +3,7 @@
 //! Weight streaming acquires and releases weights at exactly these seams (W4). The order of the tensors within a group
 //! is the order in which the forward pass takes them, so the two files change together.
 
-use strata_weights::{GroupSpec, TensorSpec};
+use strata_weights::{Access, GroupSpec, TensorSpec};
 
 use crate::config::ModelConfig;
 
@@ -27,15 +27,18 @@ pub const fn head(num_layers: usize) -> usize {
 
 /// Every group of the model, in the order of a pass, with the tensors that it needs.
 pub fn group_specs(config: &ModelConfig) -> Vec<GroupSpec> {
-    let mut groups = vec![group("embedding", [tensor(EMBEDDING_TENSOR, [config.vocab_size, config.hidden_size])])];
+    let embedding = TensorSpec::new(EMBEDDING_TENSOR, [config.vocab_size, config.hidden_size]).by(Access::Rows);
+    let mut groups = vec![group("embedding", [embedding])];
     for layer in 0..config.num_layers {
         groups.push(group(format!("layer {layer}, attention"), attention_tensors(config, layer)));
         groups.push(group(format!("layer {layer}, ffn"), ffn_tensors(config, layer)));
     }
     // A tied head is the embedding again: the same tensor in two groups, held once.
     let head = if config.tied_embeddings { EMBEDDING_TENSOR } else { HEAD_TENSOR };
-    let head_tensors =
-        [tensor("model.norm.weight", [config.hidden_size]), tensor(head, [config.vocab_size, config.hidden_size])];
+    let head_tensors = [
+        TensorSpec::new("model.norm.weight", [config.hidden_size]),
+        TensorSpec::new(head, [config.vocab_size, config.hidden_size]),
+    ];
     groups.push(group("head", head_tensors));
     groups
 }
@@ -50,20 +53,20 @@ fn attention_tensors(config: &ModelConfig, layer: usize) -> Vec<TensorSpec> {
     let hidden = config.hidden_size;
     let (q, kv) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
     let name = |suffix: &str| format!("model.layers.{layer}.{suffix}");
-    let mut tensors = vec![tensor(name("input_layernorm.weight"), [hidden])];
+    let mut tensors = vec![TensorSpec::new(name("input_layernorm.weight"), [hidden])];
     for (projection, rows) in [("q", q), ("k", kv), ("v", kv)] {
-        tensors.push(tensor(name(&format!("self_attn.{projection}_proj.weight")), [rows, hidden]));
+        tensors.push(TensorSpec::new(name(&format!("self_attn.{projection}_proj.weight")), [rows, hidden]));
         if config.qkv_bias {
-            tensors.push(tensor(name(&format!("self_attn.{projection}_proj.bias")), [rows]));
+            tensors.push(TensorSpec::new(name(&format!("self_attn.{projection}_proj.bias")), [rows]));
         }
     }
     if config.qk_norm {
-        tensors.push(tensor(name("self_attn.q_norm.weight"), [config.head_dim]));
-        tensors.push(tensor(name("self_attn.k_norm.weight"), [config.head_dim]));
+        tensors.push(TensorSpec::new(name("self_attn.q_norm.weight"), [config.head_dim]));
+        tensors.push(TensorSpec::new(name("self_attn.k_norm.weight"), [config.head_dim]));
     }
-    tensors.push(tensor(name("self_attn.o_proj.weight"), [hidden, q]));
+    tensors.push(TensorSpec::new(name("self_attn.o_proj.weight"), [hidden, q]));
     if config.output_bias {
-        tensors.push(tensor(name("self_attn.o_proj.bias"), [hidden]));
+        tensors.push(TensorSpec::new(name("self_attn.o_proj.bias"), [hidden]));
     }
     tensors
 }
@@ -71,11 +74,13 @@ fn attention_tensors(config: &ModelConfig, layer: usize) -> Vec<TensorSpec> {
 fn ffn_tensors(config: &ModelConfig, layer: usize) -> Vec<TensorSpec> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |suffix: &str| format!("model.layers.{layer}.{suffix}");
-    let mut tensors = vec![tensor(name("post_attention_layernorm.weight"), [hidden])];
+    let mut tensors = vec![TensorSpec::new(name("post_attention_layernorm.weight"), [hidden])];
     for (projection, shape) in [("gate", [inner, hidden]), ("up", [inner, hidden]), ("down", [hidden, inner])] {
-        tensors.push(tensor(name(&format!("mlp.{projection}_proj.weight")), shape));
+        // The activation takes a row of gate and the same row of up.
+        let access = if projection == "up" { Access::SweepBeside } else { Access::Sweep };
+        tensors.push(TensorSpec::new(name(&format!("mlp.{projection}_proj.weight")), shape).by(access));
         if config.mlp_bias {
-            tensors.push(tensor(name(&format!("mlp.{projection}_proj.bias")), [shape[0]]));
+            tensors.push(TensorSpec::new(name(&format!("mlp.{projection}_proj.bias")), [shape[0]]));
         }
     }
     tensors
@@ -83,8 +88,4 @@ fn ffn_tensors(config: &ModelConfig, layer: usize) -> Vec<TensorSpec> {
 
 fn group(name: impl Into<String>, tensors: impl Into<Vec<TensorSpec>>) -> GroupSpec {
     GroupSpec { name: name.into(), tensors: tensors.into() }
-}
-
-fn tensor(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> TensorSpec {
-    TensorSpec { name: name.into(), shape: shape.into() }
 }

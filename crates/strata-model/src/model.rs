@@ -1,12 +1,13 @@
 //! The forward pass: one for all architectures, which differ in configuration only.
 
+use arrayvec::{ArrayVec, IntoIter as ArrayVecIntoIter};
 use strata_device::{Arena, ArenaFull, CpuDevice, Frame, KvPool};
 use strata_kernels::{
     Activations, AttentionLayer, AttentionSequence, Columns, KvDType, KvLayout, Level, Matrix, Pool, Product, Rotation,
     add_and_norm, add_scaled, attention, attention_scratch, gather_rows, matmul, matmul_gated, rms_norm,
     rms_norm_heads, rotate_and_store, scale,
 };
-use strata_weights::{GroupGuard, WeightError, WeightSource};
+use strata_weights::{BANDS_MAX, GroupGuard, WeightError, WeightSource};
 use thiserror::Error;
 
 use crate::batch::{BatchSequence, LogitRow, LogitRows};
@@ -15,8 +16,8 @@ use crate::groups;
 use crate::rope::RopeTable;
 
 /// Rows of logits that are computed at a time. Scratch is bounded by it however many rows a batch wants; the head's
-/// weights are walked once for each so many.
-const LOGIT_ROWS: usize = 32;
+/// weights are walked, and where they are streamed, read, once for each so many.
+const LOGIT_ROWS: usize = 64;
 
 /// A pass that could not be computed. What the batch's sequences had before it is unchanged.
 #[derive(Debug, Error)]
@@ -36,6 +37,7 @@ pub struct Model {
     weights: Box<dyn WeightSource>,
     /// Sequence and position of each token of the batch; kept, so that a pass allocates nothing.
     rows: Vec<(u32, u32)>,
+    tokens: Vec<u32>,
     logit_rows: Vec<(LogitRow, u32)>,
 }
 
@@ -43,7 +45,7 @@ impl Model {
     /// A model over `weights`, whose groups are those of [`groups::group_specs`].
     pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>) -> Self {
         let rope = RopeTable::new(&config.rope, config.head_dim);
-        Self { config, rope, weights, rows: Vec::new(), logit_rows: Vec::new() }
+        Self { config, rope, weights, rows: Vec::new(), tokens: Vec::new(), logit_rows: Vec::new() }
     }
 
     /// The model's shape.
@@ -113,14 +115,15 @@ impl Model {
             level: *level,
             batch,
             rows: &self.rows,
+            tokens: &self.tokens,
             scratch: Scratch::take(&mut frame, &self.config, tokens, pool.threads())?,
             pending: false,
         };
-        pass.embed(&self.weights.acquire(groups::EMBEDDING)?);
+        pass.embed(&self.weights.acquire(groups::EMBEDDING)?)?;
         pass.turn(&self.rope);
         for layer in 0..self.config.num_layers {
-            pass.attend(&self.weights.acquire(groups::attention(layer))?, kv, layer);
-            pass.feed_forward(&self.weights.acquire(groups::ffn(layer))?);
+            pass.attend(&self.weights.acquire(groups::attention(layer))?, kv, layer)?;
+            pass.feed_forward(&self.weights.acquire(groups::ffn(layer))?)?;
         }
         if !self.logit_rows.is_empty() {
             let guard = self.weights.acquire(groups::head(self.config.num_layers))?;
@@ -131,10 +134,12 @@ impl Model {
 
     fn list_rows(&mut self, batch: &[BatchSequence<'_>]) {
         self.rows.clear();
+        self.tokens.clear();
         self.logit_rows.clear();
         for (index, sequence) in batch.iter().enumerate() {
             let first_row = self.rows.len();
             let count = sequence.tokens.len();
+            self.tokens.extend_from_slice(sequence.tokens);
             self.rows.extend((0..count).map(|i| (index as u32, (sequence.first_position + i) as u32)));
             let wanted = match sequence.logits {
                 LogitRows::None => count..count,
@@ -240,21 +245,20 @@ struct Pass<'a> {
     level: Level,
     batch: &'a [BatchSequence<'a>],
     rows: &'a [(u32, u32)],
+    tokens: &'a [u32],
     scratch: Scratch<'a>,
     /// Whether `branch` has yet to be added to `hidden`; the next norm does so on its way.
     pending: bool,
 }
 
 impl Pass<'_> {
-    fn embed(&mut self, guard: &GroupGuard<'_>) {
-        let embedding = Tensors::new(guard).matrix();
-        let (rows, batch) = (self.rows, self.batch);
-        let token_at = |row: usize| {
-            let (sequence, position) = rows[row];
-            let sequence = &batch[sequence as usize];
-            sequence.tokens[position as usize - sequence.first_position] as usize
-        };
-        gather_rows(self.pool, embedding, token_at, self.config.embedding_multiplier, self.scratch.hidden);
+    fn embed(&mut self, guard: &GroupGuard<'_>) -> Result<(), WeightError> {
+        let (pool, width, multiplier) = (self.pool, self.config.hidden_size, self.config.embedding_multiplier);
+        let hidden = &mut *self.scratch.hidden;
+        guard.with_rows(0, self.tokens, &mut |range, embedding, row_at| {
+            let out = &mut hidden[range.start * width..range.end * width];
+            gather_rows(pool, embedding, row_at, multiplier, out);
+        })
     }
 
     fn turn(&mut self, table: &RopeTable) {
@@ -271,18 +275,19 @@ impl Pass<'_> {
         }
     }
 
-    fn attend(&mut self, guard: &GroupGuard<'_>, kv: &mut KvPool, layer: usize) {
+    fn attend(&mut self, guard: &GroupGuard<'_>, kv: &mut KvPool, layer: usize) -> Result<(), WeightError> {
         let (config, pool, level, batch) = (self.config, self.pool, self.level, self.batch);
         let mut tensors = Tensors::new(guard);
-        self.norm_hidden(tensors.matrix());
+        self.norm_hidden(tensors.vector());
         let s = &mut self.scratch;
         let mut x = Activations::new(s.normed, config.hidden_size, s.product);
-        let mut qkv = [&mut *s.q, &mut *s.k, &mut *s.v].map(|out| tensors.product(config.qkv_bias, out));
-        matmul(pool, level, &mut x, &mut qkv);
+        tensors.products([&mut *s.q, &mut *s.k, &mut *s.v], config.qkv_bias, |products| {
+            matmul(pool, level, &mut x, products);
+        })?;
         if config.qk_norm {
             for heads in [&mut *s.q, &mut *s.k] {
                 let weight = &mut s.norm[..config.head_dim];
-                tensors.matrix().widen_row(0, weight);
+                tensors.vector().widen_row(0, weight);
                 rms_norm_heads(pool, level, heads, weight, config.rms_norm_eps);
             }
         }
@@ -303,8 +308,9 @@ impl Pass<'_> {
         };
         attention(pool, level, operands, kv.blocks(), count, sequence_at, s.q, s.parts, s.attended);
         let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product);
-        matmul(pool, level, &mut x, &mut [tensors.product(config.output_bias, s.branch)]);
+        tensors.products([&mut *s.branch], config.output_bias, |products| matmul(pool, level, &mut x, products))?;
         self.pending = true;
+        Ok(())
     }
 
     /// The norm of `hidden`, to `normed`, with what the last branch adds.
@@ -319,17 +325,22 @@ impl Pass<'_> {
         add_and_norm(pool, level, s.hidden, s.branch, scale, widened, epsilon, s.normed);
     }
 
-    fn feed_forward(&mut self, guard: &GroupGuard<'_>) {
+    fn feed_forward(&mut self, guard: &GroupGuard<'_>) -> Result<(), WeightError> {
         let (config, pool, level) = (self.config, self.pool, self.level);
         let mut tensors = Tensors::new(guard);
-        self.norm_hidden(tensors.matrix());
+        self.norm_hidden(tensors.vector());
         let s = &mut self.scratch;
         let mut x = Activations::new(s.normed, config.hidden_size, s.product);
-        let [gate, up] = [&mut *s.gate, &mut *s.up].map(|out| tensors.product(config.mlp_bias, out));
-        matmul_gated(pool, level, config.activation, &mut x, gate, up);
+        tensors.products([&mut *s.gate, &mut *s.up], config.mlp_bias, |mut products| {
+            // Swept side by side, so that they come in pairs of the same rows.
+            while let (Some(gate), Some(up)) = (products.next(), products.next()) {
+                matmul_gated(pool, level, config.activation, &mut x, gate, up);
+            }
+        })?;
         let mut x = Activations::new(s.gate, config.intermediate_size, s.product);
-        matmul(pool, level, &mut x, &mut [tensors.product(config.mlp_bias, s.branch)]);
+        tensors.products([&mut *s.branch], config.mlp_bias, |products| matmul(pool, level, &mut x, products))?;
         self.pending = true;
+        Ok(())
     }
 
     fn head(
@@ -338,13 +349,13 @@ impl Pass<'_> {
         frame: &mut Frame<'_>,
         wanted: &[(LogitRow, u32)],
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
-    ) -> Result<(), ArenaFull> {
+    ) -> Result<(), ForwardError> {
         let (config, s) = (self.config, &mut self.scratch);
         if std::mem::take(&mut self.pending) {
             add_scaled(self.pool, self.level, s.hidden, s.branch, config.residual_multiplier);
         }
         let mut tensors = Tensors::new(guard);
-        let (norm_weight, head) = (tensors.matrix(), tensors.matrix());
+        let norm_weight = tensors.vector();
         let rows = LOGIT_ROWS.min(wanted.len());
         let last_hidden = frame.take_f32(rows * config.hidden_size)?;
         let logits = frame.take_f32(rows * config.vocab_size)?;
@@ -359,8 +370,9 @@ impl Pass<'_> {
             scale(last_hidden, 1.0 / config.logits_divisor);
             let logits = &mut logits[..wanted.len() * config.vocab_size];
             let mut x = Activations::new(last_hidden, config.hidden_size, s.product);
-            let out = Columns::new(logits, config.vocab_size);
-            matmul(self.pool, self.level, &mut x, &mut [Product { weights: head, bias: None, out }]);
+            let (pool, level) = (self.pool, self.level);
+            tensors.products([&mut *logits], false, |products| matmul(pool, level, &mut x, products))?;
+            tensors.go_back(1);
             for (&(row, _), logits) in wanted.iter().zip(logits.chunks_exact_mut(config.vocab_size)) {
                 sink(row, logits);
             }
@@ -394,25 +406,58 @@ impl<'a> Tensors<'a> {
         Self { guard, next: 0 }
     }
 
-    /// The product with the next tensor, and with the bias after it if there is one, into `out`.
-    fn product<'o>(&mut self, has_bias: bool, out: &'o mut [f32]) -> Product<'o>
-    where
-        'a: 'o,
-    {
-        let weights = self.matrix();
-        let out = Columns::new(out, weights.rows());
-        Product { weights, bias: has_bias.then(|| self.matrix()), out }
+    /// Products with the next matrices, one for each of `outs`, each with the bias after it if there is one. `compute` is
+    /// called with those whose weights are at hand, until all rows have been: with resident weights once.
+    fn products<const N: usize>(
+        &mut self,
+        outs: [&mut [f32]; N],
+        has_bias: bool,
+        mut compute: impl FnMut(ArrayVecIntoIter<Product<'_>, BANDS_MAX>),
+    ) -> Result<(), WeightError> {
+        let indices: [usize; N] = std::array::from_fn(|_| self.skip(1 + usize::from(has_bias)));
+        let biases = indices.map(|index| has_bias.then(|| self.vector_at(index + 1)));
+        let mut index = indices.into_iter();
+        let mut rest = outs.map(|out| {
+            let (rows, _) = self.guard.shape(index.next().expect("as many matrices as results"));
+            Some(Columns::new(out, rows))
+        });
+        let mut sweep = self.guard.sweep(&indices);
+        loop {
+            let bands = sweep.advance()?;
+            if bands.is_empty() {
+                return Ok(());
+            }
+            let mut products = ArrayVec::<_, BANDS_MAX>::new();
+            for band in bands {
+                let (out, behind) = rest[band.matrix].take().expect("put back below").split_at(band.rows.len());
+                rest[band.matrix] = Some(behind);
+                let bias = biases[band.matrix].map(|bias| bias.columns(band.rows.clone()));
+                products.push(Product { weights: band.weights(), bias, out });
+            }
+            compute(products.into_iter());
+        }
     }
 
-    /// The next tensor; a vector is a matrix of one row.
-    fn matrix(&mut self) -> Matrix<'a> {
-        let tensor = self.guard.tensor(self.next);
-        self.next += 1;
-        let (rows, cols) = match *tensor.shape {
-            [cols] => (1, cols),
-            [rows, cols] => (rows, cols),
-            _ => unreachable!("group_specs lists vectors and matrices only"),
-        };
-        Matrix::new(tensor.dtype, rows, cols, tensor.bytes)
+    /// The next tensor, a vector, as a matrix of one row.
+    fn vector(&mut self) -> Matrix<'a> {
+        let index = self.skip(1);
+        self.vector_at(index)
+    }
+
+    fn vector_at(&self, index: usize) -> Matrix<'a> {
+        let tensor = self.guard.tensor(index);
+        Matrix::new(tensor.dtype, 1, tensor.shape.iter().product(), tensor.bytes)
+    }
+
+    /// The number of the next tensor, and on to the one `count` behind it.
+    fn skip(&mut self, count: usize) -> usize {
+        let index = self.next;
+        self.next += count;
+        index
+    }
+
+    /// Takes the last `count` tensors once more.
+    fn go_back(&mut self, count: usize) {
+        self.next -= count;
     }
 }

@@ -18,6 +18,9 @@ pub enum WeightError {
     /// Memory for the weights was refused.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// A window for streamed weights that cannot be.
+    #[error(transparent)]
+    Window(#[from] crate::window::WindowError),
     /// A safetensors header that cannot be trusted.
     #[error("{}: {problem}; the file is damaged or no safetensors file: fetch it again", file.display())]
     Header {

@@ -1,6 +1,18 @@
-//! Groups: the unit in which weights are acquired and released.
+//! Groups: the unit in which the forward pass acquires and releases weights.
 
 use strata_kernels::DType;
+
+/// How the forward pass reads a matrix. Vectors are small and are always at hand whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Every row, in ascending order.
+    Sweep,
+    /// Every row, side by side with the matrix before it, which has the same shape: the same rows of both are needed
+    /// together.
+    SweepBeside,
+    /// Single rows, by their numbers.
+    Rows,
+}
 
 /// A tensor that the model wants, by its name in the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +21,20 @@ pub struct TensorSpec {
     pub name: String,
     /// The shape that follows from the configuration, outermost dimension first.
     pub shape: Vec<usize>,
+    /// How it is read, if it is a matrix.
+    pub access: Access,
+}
+
+impl TensorSpec {
+    /// A tensor that is swept by itself.
+    pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
+        Self { name: name.into(), shape: shape.into(), access: Access::Sweep }
+    }
+
+    /// The same, read in another way.
+    pub fn by(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
 }
 
 /// The tensors that one step of the forward pass needs together.

@@ -5,6 +5,7 @@
 //! [`GroupGuard`]. [`ResidentWeights`] holds everything in memory; a streaming source is another implementation of the
 //! same trait, and nothing above it can tell.
 
+mod band;
 mod catalog;
 mod chunks;
 mod error;
@@ -15,23 +16,29 @@ mod resident;
 mod safetensors;
 mod source;
 mod store;
+mod streamed;
 mod verify;
+pub mod window;
 mod writer;
 
+pub use band::Band;
 pub use catalog::{Catalog, CatalogEntry};
 pub use error::{HeaderProblem, IndexProblem, WeightError};
 pub use gguf::{
     GGUF_HEADER_BYTES_MAX, GgufHeader, GgufProblem, Metadata, MetadataValue, Number, Numbers, Texts, gguf_name,
     hugging_face_name, model_name, read_gguf, write_gguf,
 };
-pub use group::{GroupSpec, TensorSpec, TensorView};
+pub use group::{Access, GroupSpec, TensorSpec, TensorView};
 pub use resident::{ResidentWeights, plan_bytes};
 pub use safetensors::{ElementType, HEADER_BYTES_MAX, TensorRecord, read_header};
-pub use source::{GroupGuard, GroupHolder, WeightSource};
+pub use source::{BANDS_MAX, GroupGuard, GroupHolder, SWEEP_MAX, Sweep, UseRows, WeightSource};
 pub use store::{
     Checksum, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, METADATA_FILE, Manifest, PAGE_BYTES, PackPhase, PackReport,
     Region, SMALL_FILE_BYTES_MAX, STORE_VERSION, Source, SourceFile, Store, StorePlan, StoreProblem, StoredFile,
     StoredGroup, StoredTensor, inspect_target, is_store, write_store,
+};
+pub use streamed::{
+    EventKind, StreamConfig, StreamEvent, StreamPlan, StreamPolicy, StreamStats, StreamedWeights, open_direct,
 };
 pub use verify::{Checked, Damage, Method, VerifyStopped, verify};
 pub use writer::{Sink, TensorMeta, write_model};

@@ -3,17 +3,19 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
+use arrayvec::ArrayVec;
 use strata_device::HostBuffer;
 use strata_io::RandomAccessFile;
-use strata_kernels::DType;
+use strata_kernels::{DType, Matrix};
 
-use crate::catalog::Catalog;
+use crate::band::Band;
+use crate::catalog::{Catalog, CatalogEntry};
 use crate::error::WeightError;
-use crate::group::{GroupSpec, TensorView};
+use crate::group::{GroupSpec, TensorSpec, TensorView};
 use crate::safetensors::ElementType;
-use crate::source::{GroupGuard, GroupHolder, WeightSource};
+use crate::source::{BANDS_MAX, GroupGuard, GroupHolder, UseRows, WeightSource};
 
 /// Every tensor starts on a multiple of this many bytes: a cache line, and the widest vector.
 const TENSOR_ALIGN: usize = 64;
@@ -31,7 +33,7 @@ const DROP_CACHE_FROM: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct ResidentWeights {
     plan: Plan,
-    buffers: Vec<HostBuffer>, // one for each group
+    buffers: Vec<Arc<HostBuffer>>, // one for each group
 }
 
 impl ResidentWeights {
@@ -50,7 +52,7 @@ impl ResidentWeights {
             plan.buffer_bytes.iter().map(|&len| HostBuffer::new_zeroed(len)).collect::<Result<Vec<_>, _>>()?;
         let pieces = cut_into_pieces(&plan.loads, &mut buffers);
         read_pieces(catalog, pieces, progress)?;
-        Ok(Self { plan, buffers })
+        Ok(Self { plan, buffers: buffers.into_iter().map(Arc::new).collect() })
     }
 
     /// Bytes of memory that the weights occupy, rounding included.
@@ -92,8 +94,82 @@ impl GroupHolder for ResidentWeights {
         TensorView { dtype: placed.dtype, shape: &placed.shape, bytes }
     }
 
+    fn shape(&self, group: usize, index: usize) -> (usize, usize) {
+        let shape = &self.plan.groups[group][index].shape;
+        (shape[0], shape[1])
+    }
+
+    fn next_bands(
+        &self,
+        group: usize,
+        tensors: &[usize],
+        cursor: &mut usize,
+        bands: &mut ArrayVec<Band, BANDS_MAX>,
+    ) -> Result<(), WeightError> {
+        if std::mem::replace(cursor, 1) > 0 {
+            return Ok(());
+        }
+        for (matrix, &tensor) in tensors.iter().enumerate() {
+            let (rows, cols) = self.shape(group, tensor);
+            let Placed { dtype, buffer, ref range, .. } = self.plan.groups[group][tensor];
+            let (buffer, range) = (self.buffers[buffer].clone(), range.clone());
+            bands.push(Band { matrix, rows: 0..rows, cols, dtype, buffer, range, unit: 0 });
+        }
+        Ok(())
+    }
+
+    fn release_bands(&self, _group: usize, bands: &mut ArrayVec<Band, BANDS_MAX>) {
+        bands.clear();
+    }
+
+    fn with_rows(
+        &self,
+        group: usize,
+        index: usize,
+        wanted: &[u32],
+        use_rows: &mut UseRows<'_>,
+    ) -> Result<(), WeightError> {
+        let (rows, cols) = self.shape(group, index);
+        let view = self.tensor(group, index);
+        use_rows(0..wanted.len(), Matrix::new(view.dtype, rows, cols, view.bytes), &|i| wanted[i] as usize);
+        Ok(())
+    }
+
     fn release(&self, _group: usize) {
         // Nothing moves, so nobody needs to know.
+    }
+}
+
+/// The tensor that a spec means, and its type.
+///
+/// # Errors
+/// There is none, it has another shape, or a type we do not compute with.
+pub(crate) fn checked<'c>(
+    catalog: &'c Catalog,
+    group: &GroupSpec,
+    tensor: &TensorSpec,
+) -> Result<(&'c CatalogEntry, DType), WeightError> {
+    let entry = catalog
+        .get(&tensor.name)
+        .ok_or_else(|| WeightError::MissingTensor { tensor: tensor.name.clone(), group: group.name.clone() })?;
+    if entry.shape != tensor.shape {
+        return Err(WeightError::ShapeMismatch {
+            tensor: tensor.name.clone(),
+            file: catalog.path_of(entry),
+            expected: tensor.shape.clone(),
+            found: entry.shape.clone(),
+        });
+    }
+    let unsupported = |tensor: String, found: &str| {
+        Err(WeightError::UnsupportedDType { tensor, file: catalog.path_of(entry), found: found.to_owned() })
+    };
+    match entry.element_type {
+        // Norms and biases are read element by element; blocks are for matrices only.
+        ElementType::Known(dtype) if tensor.shape.len() < 2 && !dtype.is_plain() => {
+            unsupported(format!("{} (a vector, which must be F32, F16 or BF16)", tensor.name), dtype.name())
+        }
+        ElementType::Known(dtype) => Ok((entry, dtype)),
+        ref other => unsupported(tensor.name.clone(), other.name()),
     }
 }
 
@@ -133,33 +209,7 @@ impl Plan {
             let mut group = Vec::with_capacity(spec.tensors.len());
             let mut end = 0usize;
             for tensor in &spec.tensors {
-                let entry = catalog.get(&tensor.name).ok_or_else(|| WeightError::MissingTensor {
-                    tensor: tensor.name.clone(),
-                    group: spec.name.clone(),
-                })?;
-                if entry.shape != tensor.shape {
-                    return Err(WeightError::ShapeMismatch {
-                        tensor: tensor.name.clone(),
-                        file: catalog.path_of(entry),
-                        expected: tensor.shape.clone(),
-                        found: entry.shape.clone(),
-                    });
-                }
-                let ElementType::Known(dtype) = entry.element_type else {
-                    return Err(WeightError::UnsupportedDType {
-                        tensor: tensor.name.clone(),
-                        file: catalog.path_of(entry),
-                        found: entry.element_type.name().to_owned(),
-                    });
-                };
-                // Norms and biases are read element by element; blocks are for matrices only.
-                if tensor.shape.len() < 2 && !dtype.is_plain() {
-                    return Err(WeightError::UnsupportedDType {
-                        tensor: format!("{} (a vector, which must be F32, F16 or BF16)", tensor.name),
-                        file: catalog.path_of(entry),
-                        found: dtype.name().to_owned(),
-                    });
-                }
+                let (entry, dtype) = checked(catalog, spec, tensor)?;
                 // A tied embedding is asked for by two groups; it is loaded for the first and shared with the second.
                 if let Some(placed) = first_uses.get(tensor.name.as_str()) {
                     group.push(placed.clone());

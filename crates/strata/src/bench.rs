@@ -85,7 +85,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
-    let Runnable { runner, plan } = load_weights(&dir, &args.limits)?;
+    let Runnable { runner, plan, .. } = load_weights(&dir, &args.limits)?;
     let (block_size, capacity) = (args.limits.block_size, plan.num_blocks);
     let longest_prompt = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
     let fits = args.decode_len().is_some_and(|decode| {

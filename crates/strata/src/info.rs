@@ -382,6 +382,7 @@ mod tests {
         let needs = MemoryNeeds {
             process: Bytes(20 * mib),
             weights: Bytes(1000 * mib),
+            weights_streamed: Bytes(1000 * mib),
             scratch: Bytes(30 * mib),
             requests: Bytes(4 * mib),
             block: Bytes(mib),

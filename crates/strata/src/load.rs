@@ -18,10 +18,13 @@ use strata_model::generation_config::GenerationConfig;
 use strata_model::gguf::GgufModel;
 use strata_model::tokenizer::Tokenizer;
 use strata_model::{Model, groups};
-use strata_weights::{Catalog, ElementType, GroupSpec, ResidentWeights, WeightError, model_name, plan_bytes};
+use strata_weights::{
+    Catalog, ElementType, GroupSpec, ResidentWeights, StreamedWeights, WeightError, WeightSource, model_name,
+    plan_bytes,
+};
 
 use crate::options::{KvDtype, LimitOptions, ModelOptions};
-use crate::{progress, small_files};
+use crate::{progress, small_files, streaming};
 
 /// The model that ships with the repository, as seen from its root.
 const BUNDLED_MODEL: &str = "models/storyteller";
@@ -187,6 +190,7 @@ impl ModelDir {
         Ok(MemoryNeeds {
             process: Bytes(HostMemory::read().resident),
             weights: self.weight_bytes,
+            weights_streamed: streaming::least_bytes(self)?,
             scratch: Bytes(Model::scratch_bytes(&self.config, tokens, tokens, threads) as u64),
             requests: Bytes(REQUEST_BYTES as u64),
             block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
@@ -241,6 +245,8 @@ pub fn load(options: &ModelOptions, max_waiting: usize) -> Result<Loaded> {
 pub struct Runnable {
     pub runner: ModelRunner,
     pub plan: MemoryPlan,
+    /// The weights, if they are streamed.
+    pub streamed: Option<Arc<StreamedWeights>>,
 }
 
 /// Divides memory and loads the weights.
@@ -250,9 +256,15 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     let plan = MemoryPlan::divide(total, &needs)?;
     report(dir, &plan, &needs, limits);
 
-    let bar = progress::bytes("loading", dir.weight_bytes.0);
-    let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
-    bar.finish_and_clear();
+    let (weights, streamed): (Box<dyn WeightSource>, _) = if plan.streamed {
+        let weights = streaming::start(dir, plan.weights, &limits.stream)?;
+        (Box::new(Arc::clone(&weights)), Some(weights))
+    } else {
+        let bar = progress::bytes("loading", dir.weight_bytes.0);
+        let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
+        bar.finish_and_clear();
+        (Box::new(weights), None)
+    };
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -262,13 +274,13 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     let runner = ModelRunner {
         device: CpuDevice::new(threads(limits), usize::try_from(needs.scratch.0)?)?,
         kv: KvPool::new(dir.kv_layout(limits), plan.num_blocks)?,
-        model: Model::new(dir.config.clone(), Box::new(weights)),
+        model: Model::new(dir.config.clone(), weights),
     };
-    Ok(Runnable { runner, plan })
+    Ok(Runnable { runner, plan, streamed })
 }
 
 fn start_engine(dir: &ModelDir, limits: &LimitOptions, max_waiting: usize) -> Result<(Engine, MemoryPlan)> {
-    let Runnable { runner, plan } = load_weights(dir, limits)?;
+    let Runnable { runner, plan, .. } = load_weights(dir, limits)?;
     let config = EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: limits.max_num_seqs.get(),

@@ -16,6 +16,7 @@ mod run;
 mod sampling;
 mod serve;
 mod small_files;
+mod streaming;
 mod synth;
 mod verify;
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use strata_device::Bytes;
+use strata_weights::StreamPolicy;
 
 /// Largest `--max-num-seqs`.
 const SEQUENCES_MAX: usize = 1 << 16;
@@ -63,6 +64,40 @@ pub struct LimitOptions {
     /// Compute threads. Without it: the cores that this process may use
     #[arg(long, value_name = "N", value_parser = count::<THREADS_MAX>)]
     pub threads: Option<NonZeroUsize>,
+
+    #[command(flatten)]
+    pub stream: StreamOptions,
+}
+
+/// How weights that do not fit into memory are streamed.
+#[derive(Debug, Clone, Args)]
+pub struct StreamOptions {
+    /// Which weights stay in memory where not all fit. `resident` keeps as many as fit and reads the others in each pass;
+    /// `ring` slides a window over all of them, and so reads all
+    #[arg(long, value_name = "POLICY", default_value = "resident")]
+    pub stream_policy: StreamPolicyOption,
+
+    /// Write down every read, wait and computation of streamed weights; open the file at ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
+}
+
+/// See [`StreamPolicy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StreamPolicyOption {
+    /// A fixed subset stays, the rest is read in each pass.
+    Resident,
+    /// Everything passes through a window.
+    Ring,
+}
+
+impl From<StreamPolicyOption> for StreamPolicy {
+    fn from(policy: StreamPolicyOption) -> Self {
+        match policy {
+            StreamPolicyOption::Resident => StreamPolicy::Resident,
+            StreamPolicyOption::Ring => StreamPolicy::Ring,
+        }
+    }
 }
 
 /// Element type of the KV cache.

@@ -1,5 +1,8 @@
 //! Files as the operating system really gives them.
 
+mod engines;
+mod scratch;
+
 use std::fs;
 
 use strata_io::{AtomicWriter, ExactFile, IoError, RandomAccessFile, disk_bytes_free};

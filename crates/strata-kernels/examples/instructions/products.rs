@@ -25,7 +25,7 @@ fn product(dtype: DType, tokens: usize) -> Kernel {
             pool,
             level,
             &mut activations,
-            &mut [Product { weights, bias: None, out: Columns::new(&mut out, weights.rows()) }],
+            [Product { weights, bias: None, out: Columns::new(&mut out, weights.rows()) }],
         );
     })
 }

@@ -44,7 +44,7 @@ impl<'a> Columns<'a> {
         self.columns
     }
 
-    pub(crate) fn output(&mut self) -> Output {
+    pub(crate) fn output(&self) -> Output {
         Output { first: self.first, stride: self.stride }
     }
 }

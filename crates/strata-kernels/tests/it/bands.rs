@@ -65,8 +65,9 @@ proptest! {
                     }
                     first += count;
                 }
-                for products in products.chunks_mut(together) {
-                    matmul(&pool, level, &mut x, products);
+                let mut products = products.into_iter();
+                while products.len() > 0 {
+                    matmul(&pool, level, &mut x, products.by_ref().take(together));
                 }
                 let mut first = 0;
                 for &count in sizes {

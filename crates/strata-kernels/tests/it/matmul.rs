@@ -9,7 +9,7 @@ pub fn product(level: Level, threads: usize, x: &[f32], w: Matrix<'_>, bias: Opt
     let mut scratch = scratch(tokens, w.cols(), threads);
     let mut x = Activations::new(x, w.cols(), &mut scratch);
     let out_columns = Columns::new(&mut out, w.rows());
-    matmul(&pool(threads), level, &mut x, &mut [Product { weights: w, bias, out: out_columns }]);
+    matmul(&pool(threads), level, &mut x, [Product { weights: w, bias, out: out_columns }]);
     out
 }
 

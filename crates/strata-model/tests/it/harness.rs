@@ -7,11 +7,11 @@ use strata_device::{CpuDevice, KvPool};
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRows, Model, groups};
-use strata_weights::{Catalog, ResidentWeights};
+use strata_weights::{Catalog, ResidentWeights, WeightSource};
 
 pub const BLOCK_SIZE: usize = 4;
 /// Blocks of each sequence's own table: room for 128 tokens.
-const BLOCKS_PER_SEQUENCE: usize = 32;
+pub const BLOCKS_PER_SEQUENCE: usize = 32;
 const MAX_TOKENS: usize = 1400;
 
 pub fn fixtures() -> PathBuf {
@@ -53,10 +53,21 @@ impl Harness {
 
     fn with_blocks(config: ModelConfig, catalog: &Catalog, kv_dtype: KvDType, threads: usize, blocks: usize) -> Self {
         let weights = ResidentWeights::load(catalog, &groups::group_specs(&config), &mut |_, _| ()).unwrap();
+        Self::over(config, Box::new(weights), kv_dtype, threads, blocks)
+    }
+
+    /// A model over weights from wherever they come, with a cache of so many blocks.
+    pub fn over(
+        config: ModelConfig,
+        weights: Box<dyn WeightSource>,
+        kv_dtype: KvDType,
+        threads: usize,
+        blocks: usize,
+    ) -> Self {
         let scratch = Model::scratch_bytes(&config, MAX_TOKENS, MAX_TOKENS, threads);
         let kv = KvPool::new(Model::kv_layout(&config, BLOCK_SIZE, kv_dtype), blocks).unwrap();
         Self {
-            model: Model::new(config, Box::new(weights)),
+            model: Model::new(config, weights),
             device: CpuDevice::new(NonZeroUsize::new(threads).unwrap(), scratch).unwrap(),
             kv,
         }

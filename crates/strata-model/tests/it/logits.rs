@@ -21,10 +21,7 @@ pub fn expected(name: &str) -> Expected {
     let ids = |key: &str| json[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
     let file = strata_io::ExactFile::open(dir.join("expected.safetensors")).unwrap();
     let catalog = Catalog::from_files(vec![std::sync::Arc::new(file)]).unwrap();
-    let tensors = catalog
-        .tensors()
-        .map(|(name, entry)| TensorSpec { name: name.to_owned(), shape: entry.shape.clone() })
-        .collect::<Vec<_>>();
+    let tensors = catalog.tensors().map(|(name, entry)| TensorSpec::new(name, entry.shape.clone())).collect::<Vec<_>>();
     let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
     let group = GroupSpec { name: "expected".into(), tensors };
     let weights = ResidentWeights::load(&catalog, &[group], &mut |_, _| ()).unwrap();

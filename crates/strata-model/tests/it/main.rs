@@ -5,6 +5,7 @@ mod harness;
 mod invariance;
 mod kv_cache;
 mod logits;
+mod streamed;
 mod templates;
 
 /// Counts allocations of the thread that asks for it (M1).

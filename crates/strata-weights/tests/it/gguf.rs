@@ -361,7 +361,7 @@ fn vectors_in_blocks_are_refused_when_loading_is_planned() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     put(&path, &metadata(), &[meta("output_norm.weight", DType::Q8_0, &[64])]).unwrap();
-    let tensors = vec![TensorSpec { name: "model.norm.weight".into(), shape: vec![64] }];
+    let tensors = vec![TensorSpec::new("model.norm.weight", [64])];
     let specs = [GroupSpec { name: "head".into(), tensors }];
     let error = plan_bytes(&Catalog::open(&path).unwrap(), &specs).unwrap_err();
     assert!(matches!(&error, WeightError::UnsupportedDType { found, .. } if found == "Q8_0"), "{error}");

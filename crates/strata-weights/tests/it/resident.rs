@@ -22,7 +22,7 @@ fn catalog() -> Catalog {
 }
 
 fn group(name: &str, tensors: &[(&str, &[usize])]) -> GroupSpec {
-    let spec = |(name, shape): &(&str, &[usize])| TensorSpec { name: (*name).to_owned(), shape: shape.to_vec() };
+    let spec = |(name, shape): &(&str, &[usize])| TensorSpec::new(*name, *shape);
     GroupSpec { name: name.to_owned(), tensors: tensors.iter().map(spec).collect() }
 }
 

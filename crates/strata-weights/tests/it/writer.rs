@@ -54,7 +54,7 @@ fn shards_are_cut_and_read_back() {
         let paths = write(dir.path(), shard_bytes);
         assert_eq!(paths, expected);
         let catalog = Catalog::open(dir.path()).unwrap();
-        let spec = |meta: &TensorMeta| TensorSpec { name: meta.name.clone(), shape: meta.shape.clone() };
+        let spec = |meta: &TensorMeta| TensorSpec::new(meta.name.clone(), meta.shape.clone());
         let specs = [GroupSpec { name: "all".to_owned(), tensors: metas().iter().map(spec).collect() }];
         let weights = ResidentWeights::load(&catalog, &specs, &mut |_, _| {}).unwrap();
         let guard = weights.acquire(0).unwrap();

@@ -1,0 +1,175 @@
+//! Files and block devices, read past the page cache (W1).
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, OFlags, fadvise, fcntl_setfl};
+
+use crate::direct_read::check_request;
+use crate::exact_file::what_lies_there;
+use crate::progress::Progress;
+use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, FileChange, IoError};
+
+/// A regular file or block device opened with `O_DIRECT`. Where the file system refuses that (tmpfs, some overlays and
+/// network file systems), reads go through the page cache, and their pages are dropped behind them.
+#[derive(Debug)]
+pub struct DirectFile {
+    file: File,
+    path: PathBuf,
+    identity: Identity,
+    direct: bool,
+}
+
+/// What tells whether a file is still the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Identity {
+    len: u64,
+    /// Device and inode, and for a block device the device it stands for.
+    inode: (u64, u64, u64),
+    /// Seconds and nanoseconds; `None` for a block device, whose node does not know of writes to the device.
+    modified: Option<(i64, i64)>,
+}
+
+impl DirectFile {
+    /// Opens `path`, following symbolic links. Whether direct reads work is tried on the first block.
+    ///
+    /// # Errors
+    /// [`IoError::Open`] if it is missing or not permitted, [`IoError::NotRegular`] if it is neither a file nor a block
+    /// device, [`IoError::Read`] if its first block cannot be read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
+        Self::open_with(path.as_ref(), OFlags::DIRECT)
+    }
+
+    /// Opens `path` as [`open`](Self::open) does, but to read through the page cache, dropping pages behind: what is
+    /// done where direct reads are refused, on request.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_buffered(path: impl AsRef<Path>) -> Result<Self, IoError> {
+        Self::open_with(path.as_ref(), OFlags::empty())
+    }
+
+    fn open_with(path: &Path, mode: OFlags) -> Result<Self, IoError> {
+        let open_error = |source| IoError::Open { path: path.to_owned(), source };
+        // Non-blocking, so that opening a pipe nobody writes to returns at once.
+        let open = |mode: OFlags| {
+            let flags = i32::try_from((mode | OFlags::NONBLOCK).bits()).unwrap_or(0);
+            OpenOptions::new().read(true).custom_flags(flags).open(path)
+        };
+        let mut direct = mode.contains(OFlags::DIRECT);
+        let file = match open(mode) {
+            Err(error) if direct && error.kind() == io::ErrorKind::InvalidInput => {
+                direct = false;
+                open(OFlags::empty())
+            }
+            outcome => outcome,
+        };
+        let file = file.map_err(open_error)?;
+        let metadata = file.metadata().map_err(open_error)?;
+        if !metadata.is_file() && !metadata.file_type().is_block_device() {
+            return Err(IoError::NotRegular { path: path.to_owned(), found: what_lies_there(&metadata) });
+        }
+        let identity = Identity::of(&file, &metadata).map_err(open_error)?;
+        let mut this = Self { file, path: path.to_owned(), identity, direct };
+        // io_uring takes a non-blocking file at its word and returns EAGAIN where it should wait.
+        this.set_direct(direct).map_err(open_error)?;
+        this.settle_mode()?;
+        Ok(this)
+    }
+
+    /// Some file systems open a file for direct reads and refuse only the reads.
+    fn settle_mode(&mut self) -> Result<(), IoError> {
+        let out_of_memory = || IoError::Open { path: self.path.clone(), source: io::ErrorKind::OutOfMemory.into() };
+        let mut block = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or_else(out_of_memory)?;
+        match self.read_aligned_at(block.as_mut(), 0, 0) {
+            Err(IoError::Read { source, .. }) if self.direct && source.kind() == io::ErrorKind::InvalidInput => {
+                self.direct = false;
+                self.set_direct(false).map_err(|source| IoError::Open { path: self.path.clone(), source })?;
+                self.read_aligned_at(block.as_mut(), 0, 0)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Sets the status flags that the file is read with.
+    fn set_direct(&self, direct: bool) -> io::Result<()> {
+        let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
+        fcntl_setfl(&self.file, flags).map_err(io::Error::from)
+    }
+}
+
+impl DirectRead for DirectFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn len(&self) -> u64 {
+        self.identity.len
+    }
+
+    fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError> {
+        check_request(&self.path, buf, offset, needed)?;
+        let mut progress = Progress::new(buf.len(), offset, needed, self.identity.len);
+        while let Some(from) = progress.next() {
+            match self.file.read_at(&mut buf[from..], offset + from as u64) {
+                Ok(count) => progress.advance(from, count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(progress.failed(&self.path, error)),
+            }
+        }
+        if !self.direct {
+            // Advice: a file system that cannot follow it keeps its pages, and nothing else changes.
+            let _ = fadvise(&self.file, offset, NonZeroU64::new(buf.len() as u64), Advice::DontNeed);
+        }
+        progress.finish(&self.path, self.identity.len)
+    }
+
+    fn check_unchanged(&self) -> Result<(), IoError> {
+        let open_error = |source| IoError::Open { path: self.path.clone(), source };
+        let metadata = self.file.metadata().map_err(open_error)?;
+        let mut now = Identity::of(&self.file, &metadata).map_err(open_error)?;
+        // A name that is gone harms nobody: the bytes stay as long as the file is open. Another file under the name
+        // means that somebody wants other weights than these.
+        if let Ok(named) = std::fs::metadata(&self.path) {
+            now.inode = Identity::inode_of(&named);
+        }
+        match self.identity.change_to(&now) {
+            Some(change) => Err(IoError::Changed { path: self.path.clone(), change }),
+            None => Ok(()),
+        }
+    }
+
+    fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.direct.then(|| self.file.as_fd())
+    }
+}
+
+impl Identity {
+    fn of(mut file: &File, metadata: &Metadata) -> io::Result<Self> {
+        let regular = metadata.is_file();
+        // A block device's node has no length; its end is where seeking leads.
+        let len = if regular { metadata.len() } else { file.seek(SeekFrom::End(0))? };
+        let modified = regular.then(|| (metadata.mtime(), metadata.mtime_nsec()));
+        Ok(Self { len, inode: Self::inode_of(metadata), modified })
+    }
+
+    fn inode_of(metadata: &Metadata) -> (u64, u64, u64) {
+        (metadata.dev(), metadata.ino(), metadata.rdev())
+    }
+
+    fn change_to(&self, now: &Self) -> Option<FileChange> {
+        if self.inode != now.inode {
+            Some(FileChange::Replaced)
+        } else if self.len != now.len {
+            Some(FileChange::Length { opened: self.len, now: now.len })
+        } else if self.modified != now.modified {
+            Some(FileChange::Modified)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The seam of weight streaming (W1, W2): reads in whole blocks, past the page cache.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use crate::IoError;
+
+/// Memory, offsets and lengths of direct reads are multiples of this many bytes. Disks in use ask for 512 or 4,096.
+pub const DIRECT_ALIGN: usize = 4096;
+
+/// What can be read in aligned pieces past the page cache, by several threads at once: a file, a block device; in tests
+/// a faulty or a slow one.
+pub trait DirectRead: Send + Sync {
+    /// The file's path, for messages.
+    fn path(&self) -> &Path;
+
+    /// Bytes in the file when it was opened.
+    fn len(&self) -> u64;
+
+    /// Whether the file had no bytes when it was opened.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills at least the first `needed` bytes of `buf` with what lies at `offset`. `buf` starts on a [`DIRECT_ALIGN`]
+    /// boundary, its length and `offset` are multiples of it; only the end of the file may leave `buf[needed..]`
+    /// unfilled. Short reads and interruptions are continued here.
+    ///
+    /// # Errors
+    /// [`IoError::Ended`] if the file ends before `needed` bytes came, [`IoError::Read`] if the system fails,
+    /// [`IoError::BadRequest`] for what is not aligned. `buf` is then partly written and must not be used.
+    fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError>;
+
+    /// Whether the file is still the one that was opened, by length, time of modification and inode (W14).
+    ///
+    /// # Errors
+    /// [`IoError::Changed`] if it is not, [`IoError::Open`] if it cannot be examined.
+    fn check_unchanged(&self) -> Result<(), IoError>;
+
+    /// For engines that talk to the kernel themselves; `None` if only [`read_aligned_at`](Self::read_aligned_at)
+    /// serves. Whatever is returned is open without the page cache.
+    fn direct_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether reads pass the page cache by.
+    fn is_direct(&self) -> bool {
+        self.direct_fd().is_some()
+    }
+}
+
+/// The least range of whole blocks that holds `range` (bytes of a file): where to read, and how long the buffer must be.
+/// `None` if its end is beyond what can be counted.
+pub fn aligned_superset(range: Range<u64>) -> Option<Range<u64>> {
+    let align = DIRECT_ALIGN as u64;
+    Some(range.start / align * align..range.end.checked_next_multiple_of(align)?)
+}
+
+/// Checks what [`DirectRead::read_aligned_at`] asks of its caller.
+pub(crate) fn check_request(path: &Path, buf: &[u8], offset: u64, needed: usize) -> Result<(), IoError> {
+    let len = buf.len();
+    let end = offset.checked_add(len as u64);
+    let problem = if !buf.as_ptr().addr().is_multiple_of(DIRECT_ALIGN) {
+        "the buffer does not start on a block"
+    } else if !len.is_multiple_of(DIRECT_ALIGN) {
+        "the length is not a number of blocks"
+    } else if !offset.is_multiple_of(DIRECT_ALIGN as u64) {
+        "the offset does not lie on a block"
+    } else if needed > len {
+        "more bytes are needed than the buffer holds"
+    } else if end.is_none_or(|end| i64::try_from(end).is_err()) {
+        "the end is beyond what a file can have"
+    } else {
+        return Ok(());
+    };
+    Err(IoError::BadRequest { path: path.to_owned(), offset, len, needed, problem })
+}

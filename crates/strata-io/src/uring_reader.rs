@@ -1,0 +1,289 @@
+//! Background reads by the kernel's own queue (W2): no thread of ours, where it is allowed.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use io_uring::{IoUring, Probe, opcode, squeue, types};
+use rustix::io::Errno;
+
+use crate::direct_read::check_request;
+use crate::progress::Progress;
+use crate::read_engine::front;
+use crate::{EngineKind, IoError, ReadDone, ReadEngine, ReadRequest};
+
+/// The deepest queue on offer; disks gain nothing from more.
+const DEPTH_MAX: usize = 256;
+/// The most one entry reads: its length field has 32 bits, and the kernel cuts reads a page short of 2 GiB.
+const ENTRY_BYTES_MAX: usize = 1 << 30;
+/// Times a read is tried again after the kernel had no resources for it.
+const RETRIES_MAX: u32 = 16;
+/// How long to sleep while the kernel has no resources and nothing is under way that would free some.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// One io_uring of `depth` entries, emptied in [`poll`](ReadEngine::poll) and [`wait`](ReadEngine::wait). A file without
+/// [`DirectRead::direct_fd`] is read on the thread that calls these.
+pub struct UringReader<B> {
+    /// `None` once the kernel stopped to take entries: what comes then is read on the caller's thread.
+    ring: Option<IoUring>,
+    /// Reads whose entries are in the ring, by the entries' `user_data`.
+    slots: Vec<Option<Box<Slot<B>>>>,
+    waiting: VecDeque<ReadRequest<B>>,
+    done: VecDeque<ReadDone<B>>,
+}
+
+/// A read whose entry is in the ring. Boxed, and left where it is until the entry's completion has come: the kernel
+/// writes to memory that a buffer like `[u8; N]` has inside itself.
+struct Slot<B> {
+    request: ReadRequest<B>,
+    progress: Progress,
+    started: Instant,
+    /// Where in the buffer the entry under way reads to.
+    from: usize,
+    retries: u32,
+}
+
+impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
+    /// Sets up a ring of `depth` entries, at least one and at most 256.
+    ///
+    /// # Errors
+    /// [`IoError::Engine`] where the kernel lacks it, or a container or a setting forbids it.
+    pub fn new(depth: usize) -> Result<Self, IoError> {
+        let fault = |source| IoError::Engine { engine: EngineKind::Uring.name(), source };
+        let depth = depth.clamp(1, DEPTH_MAX);
+        let ring = IoUring::new(u32::try_from(depth).unwrap_or(1)).map_err(fault)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe).map_err(fault)?;
+        if !probe.is_supported(opcode::Read::CODE) {
+            return Err(fault(io::ErrorKind::Unsupported.into()));
+        }
+        let slots = (0..depth).map(|_| None).collect();
+        Ok(Self { ring: Some(ring), slots, waiting: VecDeque::new(), done: VecDeque::new() })
+    }
+
+    /// Puts waiting requests into the ring, in their order, as long as there is room; stops at one that only the
+    /// caller's thread can read.
+    fn fill(&mut self) {
+        while let Some(ring) = &mut self.ring
+            && let Some(index) = self.slots.iter().position(Option::is_none)
+            && let Some(request) = self.waiting.pop_front_if(|request| request.file.direct_fd().is_some())
+        {
+            let slot = Box::new(Slot::new(request));
+            self.done.extend(push(ring, &mut self.slots[index], slot, index, false));
+        }
+        if let Some(ring) = &mut self.ring
+            && !ring.submission().is_empty()
+        {
+            // Entries that the kernel has no room for now stay in the ring and go with the next call.
+            let _ = ring.submit();
+        }
+    }
+
+    /// Takes in what the kernel has done, and goes on with what is unfinished.
+    fn reap(&mut self) {
+        while let Some(ring) = &mut self.ring
+            && let Some((index, outcome)) = next_completion(ring)
+        {
+            let Some(mut slot) = self.slots.get_mut(index).and_then(Option::take) else { continue };
+            match slot.take_in(outcome) {
+                Ok(on_a_kernel_thread) => {
+                    self.done.extend(push(ring, &mut self.slots[index], slot, index, on_a_kernel_thread));
+                }
+                Err(error) => self.done.push_back(slot.ended(Err(error))),
+            }
+        }
+        self.fill();
+    }
+
+    /// Reads the next waiting request on this thread, if the ring cannot and it is its turn.
+    fn read_here(&mut self) -> Option<ReadDone<B>> {
+        let ring_is_gone = self.ring.is_none();
+        let request = self.waiting.pop_front_if(|request| ring_is_gone || request.file.direct_fd().is_none())?;
+        let done = request.read_here();
+        self.fill();
+        Some(done)
+    }
+}
+
+impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for UringReader<B> {
+    fn submit(&mut self, request: ReadRequest<B>) {
+        self.waiting.push_back(request);
+        self.fill();
+    }
+
+    fn poll(&mut self) -> Option<ReadDone<B>> {
+        self.reap();
+        self.done.pop_front().or_else(|| self.read_here())
+    }
+
+    fn wait(&mut self) -> Option<ReadDone<B>> {
+        loop {
+            if let Some(done) = self.poll() {
+                return Some(done);
+            }
+            if self.slots_taken() == 0 {
+                // Without a read in the ring, `poll` has handed out or read whatever there was.
+                return None;
+            }
+            self.sleep();
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len() + self.slots_taken() + self.done.len()
+    }
+
+    fn name(&self) -> &'static str {
+        EngineKind::Uring.name()
+    }
+}
+
+impl<B> UringReader<B> {
+    /// Sleeps until the kernel has done something. Where it refuses entries and holds none, the ring is given up.
+    fn sleep(&mut self) {
+        let mut refusals = 0;
+        while let Some(ring) = &mut self.ring {
+            match ring.submit_and_wait(1) {
+                Ok(_) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    if !ring.completion().is_empty() {
+                        return;
+                    }
+                    refusals += 1;
+                    let unseen = ring.submission().len();
+                    if self.slots_taken() == unseen && (refusals > RETRIES_MAX || !is_shortage(&error)) {
+                        self.give_ring_up();
+                        return;
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Drops a ring whose entries the kernel has never seen, and with it their claims on memory. The reads wait again.
+    fn give_ring_up(&mut self) {
+        self.ring = None;
+        let mut unread: Vec<_> = self.slots.iter_mut().filter_map(Option::take).collect();
+        unread.sort_by_key(|slot| Reverse(slot.started));
+        for slot in unread {
+            self.waiting.push_front(slot.request);
+        }
+    }
+
+    /// Reads whose entries are in the ring.
+    fn slots_taken(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+}
+
+impl<B> Drop for UringReader<B> {
+    /// Waits for what the kernel still writes; no buffer is freed before.
+    fn drop(&mut self) {
+        self.waiting.clear();
+        while self.slots_taken() > 0 {
+            self.sleep();
+            while let Some((index, _)) = self.ring.as_mut().and_then(next_completion) {
+                if let Some(slot) = self.slots.get_mut(index) {
+                    *slot = None;
+                }
+            }
+        }
+    }
+}
+
+impl<B> Slot<B> {
+    fn new(request: ReadRequest<B>) -> Self {
+        let progress = Progress::new(request.len, request.offset, request.needed, request.file.len());
+        Self { request, progress, started: Instant::now(), from: 0, retries: 0 }
+    }
+
+    /// Takes in how an entry ended. Whether the next one must run on a thread of the kernel's, which waits where the
+    /// caller's cannot; or why there will be no next one.
+    fn take_in(&mut self, outcome: io::Result<usize>) -> Result<bool, IoError> {
+        match outcome {
+            Ok(count) => {
+                self.progress.advance(self.from, count);
+                Ok(false)
+            }
+            Err(error) if self.retries < RETRIES_MAX && (is_shortage(&error) || is_interruption(&error)) => {
+                self.retries += 1;
+                Ok(is_shortage(&error))
+            }
+            Err(error) => Err(self.progress.failed(self.request.file.path(), error)),
+        }
+    }
+
+    fn ended(self, result: Result<(), IoError>) -> ReadDone<B> {
+        let Self { request, started, .. } = self;
+        ReadDone { tag: request.tag, buffer: request.buffer, result, started, finished: Instant::now() }
+    }
+}
+
+/// Puts the next entry of a read into the ring, and the read into its place; or hands it back if it has ended.
+fn push<B: AsMut<[u8]>>(
+    ring: &mut IoUring,
+    place: &mut Option<Box<Slot<B>>>,
+    slot: Box<Slot<B>>,
+    index: usize,
+    on_a_kernel_thread: bool,
+) -> Option<ReadDone<B>> {
+    let slot = place.insert(slot);
+    let result = match entry_of(slot) {
+        Ok(Some(entry)) => {
+            let flags = if on_a_kernel_thread { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
+            let entry = entry.flags(flags).user_data(index as u64);
+            // SAFETY: the entry writes to the buffer of a slot, and reads from a file, that stay where they are until its
+            // completion has been taken: the slot is boxed, its place is emptied by completions only (`reap`, `drop`) or
+            // after the ring that held the entry is gone without the kernel having seen it (`give_ring_up`), and nobody
+            // touches the buffer in between. An engine that is leaked leaks its slots too.
+            match unsafe { ring.submission().push(&entry) } {
+                Ok(()) => return None,
+                // Cannot be: the ring has an entry for each slot.
+                Err(_) => Err(slot.progress.failed(slot.request.file.path(), io::ErrorKind::ResourceBusy.into())),
+            }
+        }
+        Ok(None) => slot.progress.finish(slot.request.file.path(), slot.request.file.len()),
+        Err(error) => Err(error),
+    };
+    place.take().map(|slot| slot.ended(result))
+}
+
+/// The entry that reads what is left of a read; `None` if nothing is.
+fn entry_of<B: AsMut<[u8]>>(slot: &mut Slot<B>) -> Result<Option<squeue::Entry>, IoError> {
+    let Slot { request, progress, from, .. } = slot;
+    let ReadRequest { file, offset, needed, len, buffer, .. } = request;
+    let buf = front(buffer, *len, file.as_ref(), *offset, *needed)?;
+    check_request(file.path(), buf, *offset, *needed)?;
+    let Some(next) = progress.next() else { return Ok(None) };
+    *from = next;
+    let Some(fd) = file.direct_fd() else {
+        return Err(progress.failed(file.path(), io::ErrorKind::Unsupported.into()));
+    };
+    let rest = &mut buf[next..];
+    let count = u32::try_from(rest.len().min(ENTRY_BYTES_MAX)).unwrap_or(0);
+    let entry = opcode::Read::new(types::Fd(fd.as_raw_fd()), rest.as_mut_ptr(), count);
+    Ok(Some(entry.offset(*offset + next as u64).build()))
+}
+
+/// The next completion: which slot's, and the bytes that came or the system's error.
+fn next_completion(ring: &mut IoUring) -> Option<(usize, io::Result<usize>)> {
+    let entry = ring.completion().next()?;
+    let result = entry.result();
+    let outcome = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
+    Some((usize::try_from(entry.user_data()).unwrap_or(usize::MAX), outcome))
+}
+
+/// Whether the kernel lacked something that it will have again.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [Errno::AGAIN, Errno::NOMEM, Errno::BUSY];
+    Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+}
+
+/// Whether a read was broken off for a reason that is not the file's; an exiting thread cancels what it submitted.
+fn is_interruption(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| [Errno::INTR, Errno::CANCELED].contains(&errno))
+}

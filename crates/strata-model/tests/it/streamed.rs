@@ -1,0 +1,168 @@
+//! A model whose weights are streamed computes what it computes with weights in memory, to the bit: under any budget and
+//! any cut into bands, and while the budget changes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use strata_io::EngineKind;
+use strata_kernels::{DType, KvDType};
+use strata_model::config::ModelConfig;
+use strata_model::gguf::GgufModel;
+use strata_model::groups::group_specs;
+use strata_model::synth::{SynthSpec, synthesize};
+use strata_weights::{Catalog, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, open_direct};
+
+use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
+
+/// Plain, biases on all projections, norms on heads, tied heads, scales, sliding windows.
+const CASES: [(&str, KvDType); 7] = [
+    ("llama3_bf16", KvDType::BF16),
+    ("llama_bias", KvDType::F32),
+    ("qwen2_bf16", KvDType::Q8),
+    ("qwen3", KvDType::F16),
+    ("llama3_gqa_tied", KvDType::F32),
+    ("minicpm", KvDType::F32),
+    ("mistral_sliding", KvDType::F32),
+];
+
+fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {
+    match GgufModel::of(catalog) {
+        Some(gguf) => gguf.config().unwrap(),
+        None => ModelConfig::from_dir(dir).unwrap(),
+    }
+}
+
+fn plan(catalog: &Catalog, config: &ModelConfig, band_bytes: usize) -> StreamPlan {
+    StreamPlan::new(catalog, &group_specs(config), band_bytes).unwrap()
+}
+
+fn stream(
+    catalog: &Catalog,
+    config: &ModelConfig,
+    band_bytes: usize,
+    budget: u64,
+    policy: StreamPolicy,
+) -> Arc<StreamedWeights> {
+    let settings = StreamConfig { budget, engine: EngineKind::Pread, depth: 2, policy, timeline: false };
+    let files = open_direct(catalog).unwrap();
+    let plan = plan(catalog, config, band_bytes);
+    Arc::new(StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap())
+}
+
+/// Logits of a prompt in chunks, as bits.
+fn logits(harness: &mut Harness, prompt: &[u32], chunk: usize) -> Vec<Vec<u32>> {
+    let mut sequence = harness.sequence(0, prompt);
+    let rows = harness.prompt_logits(&mut sequence, chunk);
+    rows.iter().map(|row| row.iter().map(|logit| logit.to_bits()).collect()).collect()
+}
+
+fn prompt(len: u32) -> Vec<u32> {
+    (0..len).map(|i| (i * i * 3 + i * 11) % 60).collect()
+}
+
+#[test]
+fn logits_are_those_of_weights_in_memory() {
+    for (name, dtype) in CASES {
+        let dir = fixtures().join(name);
+        let catalog = Catalog::open(&dir).unwrap();
+        let config = config_of(&catalog, &dir);
+        let want = logits(&mut Harness::load(name, dtype, 2, 1), &prompt(70), usize::MAX);
+        for band_bytes in [1, 5000, 1 << 20] {
+            let least = plan(&catalog, &config, band_bytes).least_budget();
+            let all = least + plan(&catalog, &config, band_bytes).band_memory();
+            for budget in [least, least + (all - least) / 3, all] {
+                for policy in [StreamPolicy::Resident, StreamPolicy::Ring] {
+                    let weights = stream(&catalog, &config, band_bytes, budget, policy);
+                    let mut harness = Harness::over(config.clone(), Box::new(weights), dtype, 2, BLOCKS_PER_SEQUENCE);
+                    for chunk in [usize::MAX, 33] {
+                        let got = logits(&mut harness, &prompt(70), chunk);
+                        assert_eq!(got, want, "{name}: bands of {band_bytes}, {budget} bytes, {policy:?}, {chunk}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A random model with matrices of a few hundred KiB.
+fn synthetic(dtype: DType, dir: &Path) -> (Catalog, ModelConfig) {
+    let config_json = serde_json::json!({"model_type": "llama", "vocab_size": 2048, "hidden_size": 256,
+        "intermediate_size": 1024, "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "bos_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": false, "rope_theta": 500.0});
+    let spec = SynthSpec {
+        config_json: config_json.to_string(),
+        num_layers: None,
+        dtype: Some(dtype),
+        seed: 5,
+        shard_bytes: 2 << 20,
+        gguf: false,
+    };
+    synthesize(&spec, dir, &mut |_, _| {}).unwrap();
+    let catalog = Catalog::open(dir).unwrap();
+    let config = config_of(&catalog, dir);
+    (catalog, config)
+}
+
+#[test]
+fn quantised_weights_stream_as_well() {
+    for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4K] {
+        let dir = tempfile::tempdir().unwrap();
+        let (catalog, config) = synthetic(dtype, &dir.path().join("model"));
+        let mut resident = Harness::of(config.clone(), &catalog, KvDType::F16, 2, 1);
+        let want = logits(&mut resident, &prompt(40), usize::MAX);
+        let budget = plan(&catalog, &config, 40_000).least_budget() + 600_000;
+        let weights = stream(&catalog, &config, 40_000, budget, StreamPolicy::Resident);
+        assert!(weights.resident_bytes() > 0 && weights.resident_bytes() < weights.swept_bytes());
+        let mut harness = Harness::over(config, Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
+        assert_eq!(logits(&mut harness, &prompt(40), 13), want, "{dtype}");
+    }
+}
+
+/// W13: what stays in memory is not read again, and nothing else is read twice.
+#[test]
+fn a_pass_reads_what_does_not_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (catalog, config) = synthetic(DType::BF16, &dir.path().join("model"));
+    let least = plan(&catalog, &config, 256 << 10).least_budget();
+    for extra in [0, 2 << 20, 5 << 20] {
+        let weights = stream(&catalog, &config, 256 << 10, least + extra, StreamPolicy::Resident);
+        let kept = Arc::clone(&weights);
+        let mut harness = Harness::over(config.clone(), Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
+        let mut sequence = harness.sequence(0, &prompt(5));
+        harness.prompt_logits(&mut sequence, usize::MAX);
+        let before = kept.stats();
+        for passes in 1..=4 {
+            sequence.tokens.push(passes);
+            harness.prompt_logits(&mut sequence, usize::MAX);
+            let read = kept.stats().since(&before).bytes_read;
+            let bound = kept.swept_bytes() - kept.resident_bytes();
+            // Reads end on whole pages, a token's row of the embedding is read too, and what is read ahead for the next
+            // pass belongs to that.
+            let ahead = 1.0 / f64::from(passes);
+            let share = read as f64 / (bound * u64::from(passes)) as f64;
+            assert!(share <= 1.03 + 0.03 * ahead, "{extra}: {read} bytes in {passes} passes, {bound} each");
+            assert!(share >= 0.9 - 0.2 * ahead, "{extra}: {read} bytes in {passes} passes, {bound} each");
+        }
+    }
+}
+
+#[test]
+fn the_budget_may_change_between_passes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (catalog, config) = synthetic(DType::BF16, &dir.path().join("model"));
+    let mut resident = Harness::of(config.clone(), &catalog, KvDType::F16, 2, 1);
+    let want = logits(&mut resident, &prompt(24), usize::MAX);
+    let least = plan(&catalog, &config, 64 << 10).least_budget();
+    let weights = stream(&catalog, &config, 64 << 10, least + (4 << 20), StreamPolicy::Resident);
+    let kept = Arc::clone(&weights);
+    let mut harness = Harness::over(config, Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
+    let mut sizes = Vec::new();
+    for extra in [4, 1, 0, 3, 7, 2] {
+        kept.set_budget(least + (extra << 20)).unwrap();
+        assert_eq!(logits(&mut harness, &prompt(24), 7), want, "{extra} MiB beyond the least");
+        sizes.push(kept.resident_bytes());
+    }
+    assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2] && sizes[4] > sizes[3], "{sizes:?}");
+    assert!(kept.set_budget(least / 2).is_err());
+    assert_eq!(logits(&mut harness, &prompt(24), 7), want);
+}

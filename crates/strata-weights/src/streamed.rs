@@ -1,0 +1,411 @@
+//! Weights that are larger than memory: read band by band while the forward pass computes (W1, W7, W13).
+//!
+//! `layout.rs` cuts matrices into bands, the window decides which of them stay and which pass through, `driver.rs` moves
+//! them. What a band computes does not depend on the others, so results are those of weights in memory to the bit.
+
+mod buffer;
+mod driver;
+mod layout;
+mod rows;
+mod telemetry;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use strata_device::HostBuffer;
+use strata_io::{DirectFile, DirectRead, EngineKind};
+
+use crate::band::Band;
+use crate::catalog::Catalog;
+use crate::error::WeightError;
+use crate::group::{GroupSpec, TensorView};
+use crate::source::{BANDS_MAX, GroupGuard, GroupHolder, UseRows, WeightSource};
+use crate::window::{Policy, ResidentConfig, UnitId, Window, WindowConfig};
+use driver::Driver;
+use layout::{Layout, Tensor};
+use rows::{RowMatrix, RowReader};
+
+pub use telemetry::{EventKind, StreamEvent, StreamStats};
+
+/// How often a band's read is tried before it fails the pass.
+const LOAD_ATTEMPTS: u32 = 3;
+
+/// Fewest slots that bands pass through: two turns, so that one is read while the other computes.
+const SLOTS_LEAST: usize = 4;
+
+/// Which bands stay in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamPolicy {
+    /// A fixed subset stays, the rest passes through (W13).
+    Resident,
+    /// Everything passes through a sliding window, as the seed has it (W3).
+    Ring,
+}
+
+/// How weights are streamed.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamConfig {
+    /// Bytes of memory that all of it may take.
+    pub budget: u64,
+    /// What reads.
+    pub engine: EngineKind,
+    /// Reads at a time.
+    pub depth: usize,
+    /// Which bands stay.
+    pub policy: StreamPolicy,
+    /// Whether every read, wait and computation is written down.
+    pub timeline: bool,
+}
+
+/// Weights to be streamed, before any is read: what a budget would make of them.
+#[derive(Debug)]
+pub struct StreamPlan {
+    layout: Layout,
+}
+
+impl StreamPlan {
+    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`: one read each.
+    ///
+    /// # Errors
+    /// A tensor that is missing, of another shape or of a type we do not compute with.
+    pub fn new(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
+        Layout::new(catalog, specs, band_bytes).map(|layout| Self { layout })
+    }
+
+    /// Bytes of weights that a pass sweeps: `W` of `bounds.md`.
+    pub fn swept_bytes(&self) -> u64 {
+        self.layout.swept_bytes
+    }
+
+    /// Bytes of memory that are taken besides bands: vectors, and buffers for rows.
+    pub fn fixed_bytes(&self) -> u64 {
+        let rows = self.row_bytes().map_or(0, RowReader::memory);
+        (self.layout.vector_bytes + rows) as u64
+    }
+
+    /// The least budget with which passes can be computed.
+    pub fn least_budget(&self) -> u64 {
+        let slots = SLOTS_LEAST.max(2 * self.layout.widest_turn()) as u64;
+        self.fixed_bytes().saturating_add(slots.saturating_mul(self.layout.largest_band() as u64))
+    }
+
+    /// Bytes that all bands take in memory.
+    pub fn band_memory(&self) -> u64 {
+        self.layout.bands.iter().map(|band| band.memory() as u64).sum()
+    }
+
+    fn row_bytes(&self) -> Option<usize> {
+        let tensors = self.layout.groups.iter().flat_map(|group| &group.tensors);
+        tensors
+            .filter_map(|tensor| if let Tensor::Rows { row_bytes, .. } = tensor { Some(*row_bytes) } else { None })
+            .max()
+    }
+
+    /// Slots that bands pass through: enough to keep the disk busy while a few are computed with, but a small part of
+    /// the budget.
+    fn slots(&self, config: &StreamConfig) -> usize {
+        let least = SLOTS_LEAST.max(2 * self.layout.widest_turn());
+        let wished = (2 * config.depth + 2 * BANDS_STREAMED).max(least);
+        let affordable = (config.budget / 16).checked_div(self.layout.largest_band() as u64).unwrap_or(0);
+        wished.min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(least)
+    }
+}
+
+/// Streamed bands that one filling of a sweep takes, at most.
+const BANDS_STREAMED: usize = 8;
+
+/// Opens a catalog's files for direct reads.
+///
+/// # Errors
+/// A file that cannot be opened.
+pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
+    let open = |path| -> Result<Arc<dyn DirectRead>, WeightError> { Ok(Arc::new(DirectFile::open(path)?)) };
+    catalog.files().iter().map(|file| open(file.path())).collect()
+}
+
+/// Weights of which some are in memory, and the rest come from disk in every pass.
+pub struct StreamedWeights {
+    layout: Layout,
+    vectors: Arc<HostBuffer>,
+    rows: Option<Mutex<RowReader>>,
+    files: Vec<Arc<dyn DirectRead>>,
+    /// The forward pass has it for as long as it takes to find or await bands.
+    driver: Mutex<Driver>,
+    /// Copied out of the driver whenever bands were released, so that reading it waits for nobody.
+    stats: Mutex<StreamStats>,
+    /// When the bands at hand were handed out.
+    computing_since: Mutex<Option<Instant>>,
+    /// Streamed bands that one filling takes, at most.
+    bands_streamed: usize,
+}
+
+impl StreamedWeights {
+    /// Reads vectors and what is to stay; `progress(bytes read, bytes in all)` is called as they come. `files` are those
+    /// of the catalog, in its order.
+    ///
+    /// # Errors
+    /// A budget below [`StreamPlan::least_budget`], a failed read, memory that the system refuses.
+    pub fn start(
+        plan: StreamPlan,
+        catalog: &Catalog,
+        files: Vec<Arc<dyn DirectRead>>,
+        config: StreamConfig,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, WeightError> {
+        let slots = plan.slots(&config);
+        let budget = config.budget.saturating_sub(plan.fixed_bytes());
+        let window = Window::new(WindowConfig {
+            unit_bytes: plan.layout.bands.iter().map(|band| band.memory() as u64).collect(),
+            order: (0..plan.layout.bands.len() as u32).map(UnitId).collect(),
+            budget,
+            policy: match config.policy {
+                StreamPolicy::Resident => Policy::Resident(ResidentConfig { stream_slots: slots }),
+                StreamPolicy::Ring => Policy::Resident(ResidentConfig { stream_slots: slots }),
+            },
+            load_attempts: LOAD_ATTEMPTS,
+        })?;
+        let engine = config.engine.start(config.depth)?;
+        let rows = plan.row_bytes().map(RowReader::new).transpose()?.map(Mutex::new);
+        let layout = plan.layout;
+        let mut vectors = HostBuffer::new_zeroed(layout.vector_bytes)?;
+        for vector in &layout.vectors {
+            let bytes = &mut vectors.as_mut_slice()[vector.range.clone()];
+            catalog.files()[vector.file].read_exact_at(bytes, vector.offset)?;
+        }
+        let mut groups = Vec::with_capacity(layout.bands.len());
+        for (index, group) in layout.groups.iter().enumerate() {
+            groups.extend(group.bands.clone().map(|_| index as u32));
+        }
+        let to_load = window.resident_bytes();
+        let mut driver = Driver::new(window, engine, files.clone(), layout.bands.clone(), groups, config.timeline);
+        progress(0, to_load);
+        driver.warm_up(&mut |bytes| progress(bytes.min(to_load), to_load))?;
+        let stats = Mutex::new(driver.recorder.stats);
+        Ok(Self {
+            layout,
+            vectors: Arc::new(vectors),
+            rows,
+            files,
+            driver: Mutex::new(driver),
+            stats,
+            computing_since: Mutex::new(None),
+            bands_streamed: BANDS_STREAMED.min(slots / 2).max(1),
+        })
+    }
+
+    /// Bytes of weights that stay in memory: `M` of `bounds.md`.
+    pub fn resident_bytes(&self) -> u64 {
+        let driver = lock(&self.driver);
+        let bands = self.layout.bands.iter().enumerate();
+        bands
+            .filter(|(unit, _)| driver.window().is_resident(UnitId(*unit as u32)))
+            .map(|(_, band)| band.bytes as u64)
+            .sum()
+    }
+
+    /// Bytes of weights that a pass sweeps: `W` of `bounds.md`.
+    pub fn swept_bytes(&self) -> u64 {
+        self.layout.swept_bytes
+    }
+
+    /// What happened so far. Waits for nobody who computes.
+    pub fn stats(&self) -> StreamStats {
+        *lock(&self.stats)
+    }
+
+    /// What happened since the last call, if a timeline is kept.
+    pub fn take_events(&self) -> Vec<StreamEvent> {
+        lock(&self.driver).recorder.take_events()
+    }
+
+    /// The name of a group, for people.
+    pub fn group_name(&self, group: u32) -> &str {
+        self.layout.groups.get(group as usize).map_or("", |group| &group.name)
+    }
+
+    /// Changes how many bytes of memory all of it may take, between passes or during one (M4).
+    ///
+    /// # Errors
+    /// Less than works; nothing has changed then.
+    pub fn set_budget(&self, bytes: u64) -> Result<(), WeightError> {
+        let rows = self.rows.as_ref().map_or(0, |_| self.row_memory());
+        let fixed = (self.layout.vector_bytes + rows) as u64;
+        Ok(lock(&self.driver).set_budget(bytes.saturating_sub(fixed))?)
+    }
+
+    fn row_memory(&self) -> usize {
+        let tensors = self.layout.groups.iter().flat_map(|group| &group.tensors);
+        let rows = tensors
+            .filter_map(|tensor| if let Tensor::Rows { row_bytes, .. } = tensor { Some(*row_bytes) } else { None });
+        rows.max().map_or(0, RowReader::memory)
+    }
+
+    /// Takes the bands of one turn into `bands`. On failure, those of the turn that were taken are given back.
+    fn take_turn(
+        &self,
+        driver: &mut Driver,
+        group: usize,
+        turn: usize,
+        tensors: &[usize],
+        bands: &mut ArrayVec<Band, BANDS_MAX>,
+    ) -> Result<(), WeightError> {
+        let taken = bands.len();
+        let turn = &self.layout.groups[group].turns[turn];
+        for &(tensor, unit) in &turn.bands {
+            let buffer = match driver.acquire(unit) {
+                Ok(buffer) => buffer,
+                Err(error) => {
+                    bands.drain(taken..).for_each(|band| give_back(driver, band));
+                    return Err(error);
+                }
+            };
+            let (Tensor::Swept { cols, dtype, .. }, place) =
+                (&self.layout.groups[group].tensors[tensor], self.layout.bands[unit as usize])
+            else {
+                unreachable!("turns are of matrices that are swept")
+            };
+            let matrix = tensors.iter().position(|&swept| swept == tensor);
+            bands.push(Band {
+                matrix: matrix.expect("a sweep takes all matrices that are swept side by side"),
+                rows: turn.rows.clone(),
+                cols: *cols,
+                dtype: *dtype,
+                buffer,
+                range: place.skip..place.needed(),
+                unit,
+            });
+        }
+        Ok(())
+    }
+
+    /// The turns of the group that a sweep over `tensors` goes through.
+    fn turns(&self, group: usize, tensors: &[usize]) -> std::ops::Range<usize> {
+        let turns = |tensor: &usize| match &self.layout.groups[group].tensors[*tensor] {
+            Tensor::Swept { turns, .. } => turns.clone(),
+            Tensor::Vector { .. } | Tensor::Rows { .. } => 0..0,
+        };
+        let first = tensors.first().map_or(0, |tensor| turns(tensor).start);
+        first..tensors.last().map_or(0, |tensor| turns(tensor).end)
+    }
+}
+
+impl WeightSource for StreamedWeights {
+    fn num_groups(&self) -> usize {
+        self.layout.groups.len()
+    }
+
+    fn acquire(&self, group: usize) -> Result<GroupGuard<'_>, WeightError> {
+        let num_groups = self.num_groups();
+        if group >= num_groups {
+            return Err(WeightError::NoSuchGroup { group, num_groups });
+        }
+        if group == 0 {
+            let mut driver = lock(&self.driver);
+            driver.check_files()?;
+            driver.recorder.stats.passes += 1;
+        }
+        Ok(GroupGuard::new(self, group))
+    }
+}
+
+impl GroupHolder for StreamedWeights {
+    fn num_tensors(&self, group: usize) -> usize {
+        self.layout.groups[group].tensors.len()
+    }
+
+    fn tensor(&self, group: usize, index: usize) -> TensorView<'_> {
+        match &self.layout.groups[group].tensors[index] {
+            Tensor::Vector { dtype, shape, range } => {
+                TensorView { dtype: *dtype, shape, bytes: &self.vectors.as_slice()[range.clone()] }
+            }
+            Tensor::Swept { .. } | Tensor::Rows { .. } => unreachable!("a streamed matrix is never at hand whole"),
+        }
+    }
+
+    fn shape(&self, group: usize, index: usize) -> (usize, usize) {
+        match &self.layout.groups[group].tensors[index] {
+            Tensor::Swept { rows, cols, .. } | Tensor::Rows { rows, cols, .. } => (*rows, *cols),
+            Tensor::Vector { .. } => unreachable!("a vector is no matrix"),
+        }
+    }
+
+    fn next_bands(
+        &self,
+        group: usize,
+        tensors: &[usize],
+        cursor: &mut usize,
+        bands: &mut ArrayVec<Band, BANDS_MAX>,
+    ) -> Result<(), WeightError> {
+        let turns = self.turns(group, tensors);
+        let mut driver = lock(&self.driver);
+        driver.poll();
+        let mut streamed = 0;
+        for turn in turns.start + *cursor..turns.end {
+            let units = &self.layout.groups[group].turns[turn].bands;
+            if !bands.is_empty() {
+                // Beyond the first turn, only what is there anyway.
+                streamed += units.iter().filter(|(_, unit)| !driver.window().is_resident(UnitId(*unit))).count();
+                let room = bands.len() + units.len() <= BANDS_MAX && streamed <= self.bands_streamed;
+                if !room || !units.iter().all(|&(_, unit)| driver.is_ready(unit)) {
+                    break;
+                }
+            }
+            if let Err(error) = self.take_turn(&mut driver, group, turn, tensors, bands) {
+                bands.drain(..).for_each(|band| give_back(&mut driver, band));
+                return Err(error);
+            }
+            *cursor += 1;
+        }
+        *lock(&self.computing_since) = (!bands.is_empty()).then(Instant::now);
+        Ok(())
+    }
+
+    fn release_bands(&self, group: usize, bands: &mut ArrayVec<Band, BANDS_MAX>) {
+        let mut driver = lock(&self.driver);
+        if let Some(start) = lock(&self.computing_since).take() {
+            driver.recorder.compute(group as u32, start, Instant::now());
+        }
+        bands.drain(..).for_each(|band| give_back(&mut driver, band));
+        driver.poll();
+        *lock(&self.stats) = driver.recorder.stats;
+    }
+
+    fn with_rows(
+        &self,
+        group: usize,
+        index: usize,
+        wanted: &[u32],
+        use_rows: &mut UseRows<'_>,
+    ) -> Result<(), WeightError> {
+        let (Tensor::Rows { rows, cols, dtype, file, offset, row_bytes }, Some(reader)) =
+            (&self.layout.groups[group].tensors[index], &self.rows)
+        else {
+            unreachable!("rows are read of matrices that the spec says so of")
+        };
+        let (file, offset) = (Arc::clone(&self.files[*file]), *offset);
+        let matrix = RowMatrix { file, offset, rows: *rows, cols: *cols, dtype: *dtype, row_bytes: *row_bytes };
+        let mut reader = lock(reader);
+        let before = reader.bytes_read;
+        let outcome = reader.with_rows(&matrix, wanted, use_rows);
+        let read = reader.bytes_read - before;
+        lock(&self.driver).recorder.stats.bytes_read += read;
+        outcome
+    }
+
+    fn release(&self, _group: usize) {
+        // Bands are released one by one.
+    }
+}
+
+/// Releases a band. Its memory must be the driver's alone by then, for the window may want it back.
+fn give_back(driver: &mut Driver, band: Band) {
+    let unit = band.unit;
+    drop(band);
+    driver.release(unit);
+}
+
+/// What is behind these locks is right after every statement, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,41 @@
+//! Memory that reads land in and products read from, without a copy between.
+
+use std::sync::Arc;
+
+use strata_device::{AllocError, HostBuffer};
+
+/// A buffer that is read into while one owner has it, and may be shared afterwards.
+#[derive(Debug)]
+pub struct StreamBuffer(Arc<HostBuffer>);
+
+impl StreamBuffer {
+    /// Page-aligned memory of `bytes`.
+    ///
+    /// # Errors
+    /// The system has no memory left.
+    pub fn new(bytes: usize) -> Result<Self, AllocError> {
+        HostBuffer::new_zeroed(bytes).map(|buffer| Self(Arc::new(buffer)))
+    }
+
+    /// What was read, to be shared.
+    pub fn share(self) -> Arc<HostBuffer> {
+        self.0
+    }
+
+    /// Takes back what was shared, if nobody else has it any more.
+    pub fn reclaim(mut shared: Arc<HostBuffer>) -> Option<Self> {
+        Arc::get_mut(&mut shared).is_some().then_some(Self(shared))
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+}
+
+impl AsMut<[u8]> for StreamBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // Shared buffers come back through `reclaim` only, which checks this.
+        Arc::get_mut(&mut self.0).map(HostBuffer::as_mut_slice).unwrap_or_default()
+    }
+}

@@ -1,0 +1,239 @@
+//! The driver of the window: moves what the planner decides, and knows which memory holds what.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use strata_device::HostBuffer;
+use strata_io::{DirectRead, IoError, ReadDone, ReadEngine, ReadRequest};
+
+use super::buffer::StreamBuffer;
+use super::layout::BandPlace;
+use super::telemetry::Recorder;
+use crate::error::WeightError;
+use crate::window::{Acquired, Command, UnitId, UnitState, Window, WindowError};
+
+/// Reads bands into memory and gives memory back, as the window commands.
+pub struct Driver {
+    window: Window,
+    engine: Box<dyn ReadEngine<StreamBuffer>>,
+    files: Vec<Arc<dyn DirectRead>>,
+    places: Vec<BandPlace>,
+    /// The group of each band, for the record.
+    groups: Vec<u32>,
+    /// The memory of each band that is there.
+    held: Vec<Option<Held>>,
+    /// Slots that nobody uses.
+    free: Vec<StreamBuffer>,
+    slot_bytes: usize,
+    /// Loads under way, by tag.
+    loads: HashMap<u64, Load>,
+    next_tag: u64,
+    /// Why the last load of a band failed.
+    failures: HashMap<UnitId, WeightError>,
+    commands: Vec<Command>,
+    batch: Vec<Command>,
+    pub recorder: Recorder,
+}
+
+struct Held {
+    buffer: Arc<HostBuffer>,
+    resident: bool,
+}
+
+struct Load {
+    unit: UnitId,
+    ticket: u64,
+    resident: bool,
+}
+
+impl Driver {
+    pub fn new(
+        window: Window,
+        engine: Box<dyn ReadEngine<StreamBuffer>>,
+        files: Vec<Arc<dyn DirectRead>>,
+        places: Vec<BandPlace>,
+        groups: Vec<u32>,
+        timeline: bool,
+    ) -> Self {
+        let held = places.iter().map(|_| None).collect();
+        let slot_bytes = places.iter().map(BandPlace::memory).max().unwrap_or(0);
+        Self {
+            window,
+            engine,
+            files,
+            places,
+            groups,
+            held,
+            free: Vec::new(),
+            slot_bytes,
+            loads: HashMap::new(),
+            next_tag: 0,
+            failures: HashMap::new(),
+            commands: Vec::new(),
+            batch: Vec::new(),
+            recorder: Recorder::new(timeline),
+        }
+    }
+
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Loads what is to stay, and the first of what streams; `progress(bytes)` is called as they come.
+    ///
+    /// # Errors
+    /// A read that failed as often as it is tried, or memory that the system refused.
+    pub fn warm_up(&mut self, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
+        self.window.start(&mut self.commands);
+        self.obey();
+        while let Some(done) = self.engine.wait() {
+            self.take(done);
+            progress(self.recorder.stats.bytes_read);
+            if let Some((_, error)) = self.failures.drain().next() {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has arrived in the meantime.
+    pub fn poll(&mut self) {
+        while let Some(done) = self.engine.poll() {
+            self.take(done);
+        }
+    }
+
+    /// Whether `band` is there, so that acquiring it will not wait.
+    pub fn is_ready(&self, band: u32) -> bool {
+        self.window.state(UnitId(band)) == UnitState::Present
+    }
+
+    /// The memory of `band`, which stays until it is released as often as it was acquired. Waits for it.
+    ///
+    /// # Errors
+    /// Its read failed as often as it is tried.
+    pub fn acquire(&mut self, band: u32) -> Result<Arc<HostBuffer>, WeightError> {
+        let unit = UnitId(band);
+        loop {
+            let answer = self.window.acquire(unit, &mut self.commands);
+            self.obey();
+            match answer {
+                Acquired::Ready => {
+                    let held = self.held[unit.index()].as_ref().expect("what the window calls present was read");
+                    return Ok(held.buffer.clone());
+                }
+                Acquired::Failed => {
+                    let failure = self.failures.remove(&unit);
+                    return Err(failure.expect("a load that failed left its reason"));
+                }
+                Acquired::Pending => self.wait(band),
+            }
+        }
+    }
+
+    pub fn release(&mut self, band: u32) {
+        self.window.release(UnitId(band), &mut self.commands);
+        self.obey();
+    }
+
+    /// See [`Window::set_budget`].
+    pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
+        self.window.set_budget(bytes, &mut self.commands)?;
+        self.obey();
+        Ok(())
+    }
+
+    pub fn check_files(&self) -> Result<(), IoError> {
+        self.files.iter().try_for_each(|file| file.check_unchanged())
+    }
+
+    fn wait(&mut self, band: u32) {
+        let start = Instant::now();
+        // The window has promised that something is under way; should nothing be, it is asked again and says so.
+        if let Some(done) = self.engine.wait() {
+            self.take(done);
+        }
+        self.recorder.stall(self.groups[band as usize], start, Instant::now());
+        self.poll();
+    }
+
+    /// Carries out commands until there are none; doing so may cause new ones. The two lists change places, so that a
+    /// steady state allocates nothing.
+    fn obey(&mut self) {
+        while !self.commands.is_empty() {
+            std::mem::swap(&mut self.commands, &mut self.batch);
+            let mut batch = std::mem::take(&mut self.batch);
+            for command in batch.drain(..) {
+                match command {
+                    Command::Load { unit, ticket, resident } => self.load(Load { unit, ticket, resident }),
+                    Command::Evict { unit } => self.evict(unit),
+                }
+            }
+            self.batch = batch;
+        }
+    }
+
+    fn load(&mut self, load: Load) {
+        let place = self.places[load.unit.index()];
+        let buffer = match (load.resident, self.free.pop()) {
+            (false, Some(slot)) => Ok(slot),
+            (false, None) => StreamBuffer::new(self.slot_bytes),
+            (true, slot) => {
+                self.free.extend(slot);
+                StreamBuffer::new(place.memory())
+            }
+        };
+        let buffer = match buffer {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                self.failures.insert(load.unit, error.into());
+                self.window.allocation_failed(load.unit, load.ticket, &mut self.commands);
+                return;
+            }
+        };
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.loads.insert(tag, load);
+        self.engine.submit(ReadRequest {
+            tag,
+            file: Arc::clone(&self.files[place.file]),
+            offset: place.offset,
+            needed: place.needed(),
+            len: place.memory(),
+            buffer,
+        });
+    }
+
+    fn evict(&mut self, unit: UnitId) {
+        let held = self.held[unit.index()].take().expect("what the window evicts was there");
+        // Nobody uses it, so nobody else has it. A slot is used again; a resident's memory goes back to the system.
+        if let Some(slot) = StreamBuffer::reclaim(held.buffer).filter(|_| !held.resident) {
+            self.free.push(slot);
+        }
+        self.window.evicted(unit, &mut self.commands);
+    }
+
+    fn take(&mut self, done: ReadDone<StreamBuffer>) {
+        let Some(load) = self.loads.remove(&done.tag) else { return };
+        let Load { unit, ticket, resident } = load;
+        match done.result {
+            Ok(()) => {
+                let bytes = self.places[unit.index()].memory() as u64;
+                self.recorder.read(self.groups[unit.index()], bytes, done.started, done.finished);
+                self.failures.remove(&unit);
+                self.held[unit.index()] = Some(Held { buffer: done.buffer.share(), resident });
+                self.window.loaded(unit, ticket, &mut self.commands);
+            }
+            Err(error) => {
+                self.recorder.stats.reads_failed += 1;
+                self.failures.insert(unit, error.into());
+                if !resident {
+                    self.free.push(done.buffer);
+                }
+                self.window.load_failed(unit, ticket, &mut self.commands);
+            }
+        }
+        self.obey();
+    }
+}

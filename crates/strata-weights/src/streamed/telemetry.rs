@@ -1,0 +1,116 @@
+//! What streaming took: bytes, waits, and on demand a line for everything that happened (W12).
+
+use std::time::{Duration, Instant};
+
+/// Sums since the weights were opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct StreamStats {
+    /// Passes begun.
+    pub passes: u64,
+    /// Bytes read from disk.
+    pub bytes_read: u64,
+    /// Reads that failed, tried again or not.
+    pub reads_failed: u64,
+    /// Time that the forward pass waited for weights.
+    pub stall: Duration,
+    /// Time in which at least one read was under way.
+    pub io: Duration,
+    /// Time that the forward pass computed with weights at hand.
+    pub compute: Duration,
+}
+
+impl StreamStats {
+    /// What happened since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            passes: self.passes - earlier.passes,
+            bytes_read: self.bytes_read - earlier.bytes_read,
+            reads_failed: self.reads_failed - earlier.reads_failed,
+            stall: self.stall.saturating_sub(earlier.stall),
+            io: self.io.saturating_sub(earlier.io),
+            compute: self.compute.saturating_sub(earlier.compute),
+        }
+    }
+
+    /// `1 - stall / I/O time`: 1 if reading was hidden behind computing, 0 if they took turns (W12). `None` without I/O.
+    pub fn overlap_efficiency(&self) -> Option<f64> {
+        (!self.io.is_zero()).then(|| 1.0 - (self.stall.as_secs_f64() / self.io.as_secs_f64()).min(1.0))
+    }
+}
+
+/// What an event of the timeline was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A read from disk.
+    Read,
+    /// The forward pass waited for weights.
+    Stall,
+    /// The forward pass computed with weights.
+    Compute,
+}
+
+/// One thing that happened, from the opening of the weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StreamEvent {
+    /// What.
+    pub kind: EventKind,
+    /// The group that it was about.
+    pub group: u32,
+    /// Bytes that it moved, of reads.
+    pub bytes: u64,
+    /// When it began.
+    pub start: Duration,
+    /// When it ended.
+    pub end: Duration,
+}
+
+/// Keeps the sums, and events if they are wanted.
+#[derive(Debug)]
+pub struct Recorder {
+    origin: Instant,
+    pub stats: StreamStats,
+    /// Until when reads were under way, as far as is known.
+    io_end: Instant,
+    events: Option<Vec<StreamEvent>>,
+}
+
+/// Events that are kept; then the timeline ends.
+const EVENTS_MAX: usize = 4_000_000;
+
+impl Recorder {
+    pub fn new(timeline: bool) -> Self {
+        let now = Instant::now();
+        Self { origin: now, stats: StreamStats::default(), io_end: now, events: timeline.then(Vec::new) }
+    }
+
+    pub fn read(&mut self, group: u32, bytes: u64, start: Instant, end: Instant) {
+        // Reads overlap; together they took the union of their times.
+        self.stats.io += end.saturating_duration_since(start.max(self.io_end));
+        self.io_end = self.io_end.max(end);
+        self.stats.bytes_read += bytes;
+        self.event(EventKind::Read, group, bytes, start, end);
+    }
+
+    pub fn stall(&mut self, group: u32, start: Instant, end: Instant) {
+        self.stats.stall += end - start;
+        self.event(EventKind::Stall, group, 0, start, end);
+    }
+
+    pub fn compute(&mut self, group: u32, start: Instant, end: Instant) {
+        self.stats.compute += end - start;
+        self.event(EventKind::Compute, group, 0, start, end);
+    }
+
+    /// What happened since the last call, in the order in which it ended.
+    pub fn take_events(&mut self) -> Vec<StreamEvent> {
+        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn event(&mut self, kind: EventKind, group: u32, bytes: u64, start: Instant, end: Instant) {
+        let since = |time: Instant| time.saturating_duration_since(self.origin);
+        let event = StreamEvent { kind, group, bytes, start: since(start), end: since(end) };
+        if let Some(events) = self.events.as_mut().filter(|events| events.len() < EVENTS_MAX) {
+            events.push(event);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The cyclic order of a pass.
+
+use super::config::{UnitId, WindowError};
+
+const ON_DEMAND: u32 = u32::MAX;
+
+/// Who comes after whom, round and round.
+#[derive(Debug)]
+pub(super) struct Order {
+    units: Vec<UnitId>,
+    /// By unit; [`ON_DEMAND`] for those outside the order.
+    positions: Vec<u32>,
+}
+
+impl Order {
+    /// # Errors
+    /// If the order names a unit that does not exist, or one twice.
+    pub fn new(units: Vec<UnitId>, num_units: usize) -> Result<Self, WindowError> {
+        if num_units >= ON_DEMAND as usize {
+            return Err(WindowError::TooLarge { units: num_units });
+        }
+        let mut positions = vec![ON_DEMAND; num_units];
+        for (position, &unit) in units.iter().enumerate() {
+            match positions.get_mut(unit.index()) {
+                None => return Err(WindowError::UnknownUnit { unit, units: num_units }),
+                Some(place) if *place != ON_DEMAND => return Err(WindowError::RepeatedUnit { unit }),
+                // The position is below the number of units, which was checked.
+                Some(place) => *place = position as u32,
+            }
+        }
+        Ok(Self { units, positions })
+    }
+
+    pub fn len(&self) -> usize {
+        self.units.len()
+    }
+
+    pub fn units(&self) -> &[UnitId] {
+        &self.units
+    }
+
+    pub fn unit(&self, position: usize) -> UnitId {
+        self.units[position]
+    }
+
+    /// `None` for units on demand.
+    pub fn position(&self, unit: UnitId) -> Option<usize> {
+        let position = self.positions[unit.index()];
+        (position != ON_DEMAND).then_some(position as usize)
+    }
+
+    /// The units outside the order, ascending.
+    pub fn on_demand(&self) -> impl Iterator<Item = UnitId> {
+        self.positions.iter().zip(0..).filter(|(position, _)| **position == ON_DEMAND).map(|(_, unit)| UnitId(unit))
+    }
+
+    /// The position after `position`, the first after the last.
+    pub fn next(&self, position: usize) -> usize {
+        if position + 1 >= self.units.len() { 0 } else { position + 1 }
+    }
+
+    /// How many steps it takes from one position to another, forward.
+    pub fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.units.len() - from }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a policy is: the part of a window that chooses.
+
+use std::fmt;
+
+use super::config::{UnitId, WindowError};
+use super::units::{Command, Units};
+
+/// Chooses what is loaded and what is evicted. The window keeps the records; a planner is told what changed, and commands
+/// through [`Units::load`] and [`Units::evict`].
+pub(super) trait Planner: fmt::Debug + Send {
+    /// The least budget that works.
+    ///
+    /// # Errors
+    /// If it cannot be counted.
+    fn least_budget(&self, units: &Units) -> Result<u64, WindowError>;
+
+    /// The budget was set, for the first time or again.
+    fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>);
+
+    /// A pass wants the unit now. It may be absent, and need not be in the order.
+    fn wanted(&mut self, units: &Units, unit: UnitId);
+
+    /// The unit, which was present, has got another user.
+    fn acquired(&mut self, units: &Units, unit: UnitId);
+
+    /// The unit is present and has neither users nor those who wait; `used`: it just had one.
+    fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<Command>);
+
+    /// The unit became absent: it was evicted, or its load failed.
+    fn absent(&mut self, units: &Units, unit: UnitId);
+
+    /// A pass will want the unit next.
+    fn expected(&mut self, units: &Units, unit: UnitId);
+
+    /// Commands all that can be commanded now. Called after every event.
+    fn pump(&mut self, units: &mut Units, out: &mut Vec<Command>);
+
+    /// Bytes of the units that are to stay.
+    fn resident_bytes(&self) -> u64;
+
+    /// Whether the unit is to stay.
+    fn is_resident(&self, unit: UnitId) -> bool;
+
+    /// # Errors
+    /// What does not agree.
+    fn check_invariants(&self, units: &Units) -> Result<(), String>;
+}

@@ -1,0 +1,272 @@
+//! What the window knows of each unit, and the bytes that all of them hold.
+
+use super::config::UnitId;
+use super::counters::WindowCounters;
+
+/// What the driver of a window is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Bring the unit into this tier. Answered exactly once with `loaded`, `load_failed` or `allocation_failed`.
+    Load {
+        /// The unit.
+        unit: UnitId,
+        /// The load's number, which the answer must name.
+        ticket: u64,
+        /// Where: in memory of the unit's own bytes, or (false) in a slot of the largest unit's bytes.
+        resident: bool,
+    },
+    /// Take the unit's memory back, and answer with `evicted`. Nobody uses the unit; on devices, work that was queued
+    /// before its release may still read it, so the driver waits for that first.
+    Evict {
+        /// The unit.
+        unit: UnitId,
+    },
+}
+
+/// Where a unit is, as seen from the window's tier (W4: host, in flight, resident, evicting, host).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UnitState {
+    /// Only in the tier below. Becomes `Inflight` by [`Command::Load`].
+    Absent,
+    /// Being loaded; its memory is taken. Becomes `Present` when loaded, `Absent` when that fails.
+    Inflight,
+    /// Readable. Becomes `Evicting` by [`Command::Evict`], which is given only while nobody uses it.
+    Present,
+    /// Its memory is being given back but still counted. Becomes `Absent` when the driver has done so.
+    Evicting,
+}
+
+/// One unit's record.
+#[derive(Debug, Clone)]
+pub(super) struct Unit {
+    pub bytes: u64,
+    pub ticket: u64,
+    pub users: u32,
+    pub attempts: u32,
+    pub pins: u32,
+    pub state: UnitState,
+    /// Whether it takes its own bytes rather than a slot; counts while it is not absent.
+    pub own: bool,
+    pub awaited: bool,
+    /// Tried so often that it is not tried again before somebody acquires it.
+    pub given_up: bool,
+}
+
+/// All units of a window, who waits for which, and how much memory they hold.
+#[derive(Debug)]
+pub(super) struct Units {
+    units: Vec<Unit>,
+    awaited: Vec<UnitId>,
+    next_ticket: u64,
+    pub budget: u64,
+    pub slot_bytes: u64,
+    /// Bytes of units that take their own bytes.
+    pub own_bytes: u64,
+    /// Units that take a slot.
+    pub slots_used: usize,
+    /// The part of `own_bytes` that is being given back.
+    pub own_bytes_evicting: u64,
+    /// The part of `slots_used` that is being given back.
+    pub slots_evicting: usize,
+    pub in_flight: usize,
+    /// The part of `in_flight` that takes its own bytes.
+    pub own_in_flight: usize,
+    pub counters: WindowCounters,
+}
+
+impl Units {
+    /// `bytes` were checked: none is 0, and their sum can be counted.
+    pub fn new(bytes: &[u64], budget: u64) -> Self {
+        let unit = |&bytes| Unit {
+            bytes,
+            ticket: 0,
+            users: 0,
+            attempts: 0,
+            pins: 0,
+            state: UnitState::Absent,
+            own: false,
+            awaited: false,
+            given_up: false,
+        };
+        Self {
+            units: bytes.iter().map(unit).collect(),
+            awaited: Vec::new(),
+            next_ticket: 1,
+            budget,
+            slot_bytes: bytes.iter().copied().max().unwrap_or(0),
+            own_bytes: 0,
+            slots_used: 0,
+            own_bytes_evicting: 0,
+            slots_evicting: 0,
+            in_flight: 0,
+            own_in_flight: 0,
+            counters: WindowCounters::default(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.units.len()
+    }
+
+    pub fn all(&self) -> &[Unit] {
+        &self.units
+    }
+
+    pub fn get(&self, unit: UnitId) -> &Unit {
+        &self.units[unit.index()]
+    }
+
+    pub fn get_mut(&mut self, unit: UnitId) -> &mut Unit {
+        &mut self.units[unit.index()]
+    }
+
+    /// Whether the unit is readable, and neither used nor waited for.
+    pub fn is_idle(&self, unit: UnitId) -> bool {
+        let unit = self.get(unit);
+        unit.state == UnitState::Present && unit.users == 0 && !unit.awaited
+    }
+
+    /// Whether it makes sense to load the unit without being asked again.
+    pub fn is_loadable(&self, unit: UnitId) -> bool {
+        let unit = self.get(unit);
+        unit.state == UnitState::Absent && !unit.given_up
+    }
+
+    /// Bytes held now, those on their way in and out included.
+    pub fn bytes_held(&self) -> u64 {
+        self.own_bytes + self.slots_used as u64 * self.slot_bytes
+    }
+
+    /// Bytes held once all evictions under way are done.
+    pub fn bytes_staying(&self) -> u64 {
+        self.bytes_held() - self.own_bytes_evicting - self.slots_evicting as u64 * self.slot_bytes
+    }
+
+    /// Those who are waited for, in the order in which the waits began.
+    pub fn awaited(&self) -> &[UnitId] {
+        &self.awaited
+    }
+
+    /// Notes that somebody waits for the unit; false if that was known.
+    pub fn begin_wait(&mut self, unit: UnitId) -> bool {
+        let known = std::mem::replace(&mut self.get_mut(unit).awaited, true);
+        if !known {
+            self.awaited.push(unit);
+        }
+        !known
+    }
+
+    /// Nobody waits for the unit any more; false if nobody did.
+    pub fn end_wait(&mut self, unit: UnitId) -> bool {
+        let known = std::mem::replace(&mut self.get_mut(unit).awaited, false);
+        if known {
+            self.awaited.retain(|&awaited| awaited != unit);
+        }
+        known
+    }
+
+    /// Commands a load and takes its memory. The caller has found the room.
+    pub fn load(&mut self, unit: UnitId, own: bool, out: &mut Vec<Command>) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let record = &mut self.units[unit.index()];
+        debug_assert_eq!(record.state, UnitState::Absent, "{unit:?} is loaded twice");
+        record.state = UnitState::Inflight;
+        record.ticket = ticket;
+        record.own = own;
+        let bytes = record.bytes;
+        self.in_flight += 1;
+        if own {
+            self.own_bytes += bytes;
+            self.own_in_flight += 1;
+        } else {
+            self.slots_used += 1;
+        }
+        debug_assert!(self.bytes_held() <= self.budget, "a load of {unit:?} exceeds the budget");
+        self.counters.loads += 1;
+        out.push(Command::Load { unit, ticket, resident: own });
+    }
+
+    /// Commands an eviction. The unit's memory counts until [`evicted`](Self::evicted).
+    pub fn evict(&mut self, unit: UnitId, out: &mut Vec<Command>) {
+        debug_assert!(self.get(unit).state == UnitState::Present && self.get(unit).users == 0, "{unit:?} is in use");
+        let record = self.get_mut(unit);
+        record.state = UnitState::Evicting;
+        let (own, bytes) = (record.own, record.bytes);
+        if own {
+            self.own_bytes_evicting += bytes;
+        } else {
+            self.slots_evicting += 1;
+        }
+        self.counters.evictions += 1;
+        out.push(Command::Evict { unit });
+    }
+
+    /// Takes note of a finished load; false if the ticket is not that of the load under way.
+    pub fn loaded(&mut self, unit: UnitId, ticket: u64) -> bool {
+        if !self.end_flight(unit, ticket) {
+            return false;
+        }
+        let record = self.get_mut(unit);
+        record.state = UnitState::Present;
+        record.attempts = 0;
+        record.given_up = false;
+        self.counters.bytes_loaded += self.units[unit.index()].bytes;
+        true
+    }
+
+    /// Takes note of a load that came to nothing; false if the ticket is not that of the load under way.
+    pub fn failed(&mut self, unit: UnitId, ticket: u64, attempts_max: u32) -> bool {
+        if !self.end_flight(unit, ticket) {
+            return false;
+        }
+        self.give_back(unit);
+        let record = self.get_mut(unit);
+        record.attempts += 1;
+        if record.attempts >= attempts_max {
+            record.attempts = 0;
+            record.given_up = true;
+        }
+        true
+    }
+
+    /// Takes note of memory that was given back; false if none was to be.
+    pub fn evicted(&mut self, unit: UnitId) -> bool {
+        let record = self.get(unit);
+        if record.state != UnitState::Evicting {
+            self.counters.stale_reports += 1;
+            return false;
+        }
+        let (own, bytes) = (record.own, record.bytes);
+        if own {
+            self.own_bytes_evicting -= bytes;
+        } else {
+            self.slots_evicting -= 1;
+        }
+        self.give_back(unit);
+        true
+    }
+
+    fn end_flight(&mut self, unit: UnitId, ticket: u64) -> bool {
+        let record = self.get(unit);
+        if record.state != UnitState::Inflight || record.ticket != ticket {
+            self.counters.stale_reports += 1;
+            return false;
+        }
+        let own = record.own;
+        self.in_flight -= 1;
+        self.own_in_flight -= usize::from(own);
+        true
+    }
+
+    fn give_back(&mut self, unit: UnitId) {
+        let record = self.get_mut(unit);
+        record.state = UnitState::Absent;
+        let (own, bytes) = (record.own, record.bytes);
+        if own {
+            self.own_bytes -= bytes;
+        } else {
+            self.slots_used -= 1;
+        }
+    }
+}
