@@ -260,6 +260,8 @@ impl Worker {
             self.idle_steps = 0;
             match self.forward(&plan) {
                 Ok(()) => self.retire(&plan),
+                // Whoever stops the engine does not want to wait for the pass, and expects this.
+                Err(_) if self.shared.stopping() => {}
                 Err(reason) => {
                     tracing::error!("a forward pass failed: {reason}; its {} requests fail", plan.entries.len());
                     for entry in &plan.entries {

@@ -78,6 +78,14 @@ pub struct StreamOptions {
     #[arg(long, value_name = "POLICY", default_value = "resident")]
     pub stream_policy: StreamPolicyOption,
 
+    /// Whether a timeline is kept; set by the commands that can write one.
+    #[arg(skip)]
+    pub timeline: bool,
+}
+
+/// A timeline of streamed weights.
+#[derive(Debug, Clone, Args)]
+pub struct TimelineOption {
     /// Write down every read, wait and computation of streamed weights; open the file at ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,

@@ -48,14 +48,14 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
     let files = open_direct(&dir.catalog)?;
     let settings = try_out(&files)?;
     eprintln!("reads   {settings}");
-    let band_bytes = band_bytes(budget, settings.chunk_bytes);
+    let band_bytes = band_bytes(dir, budget, settings.chunk_bytes)?;
     let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
     let config = StreamConfig {
         budget: budget.0,
         engine: settings.engine,
         depth: settings.depth,
         policy: options.stream_policy.into(),
-        timeline: options.timeline.is_some(),
+        timeline: options.timeline,
     };
     let most_resident = plan.resident_bytes(&config)?;
     let bar = progress::bytes("loading", 0);
@@ -81,7 +81,15 @@ fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
 }
 
 /// Bands as large as a read should be, if the budget has room for the slots that they pass through.
-fn band_bytes(budget: Bytes, chunk_bytes: usize) -> usize {
+///
+/// # Errors
+/// The tensors do not fit the configuration.
+fn band_bytes(dir: &ModelDir, budget: Bytes, chunk_bytes: usize) -> Result<usize> {
     let affordable = usize::try_from(budget.0 / BAND_SHARE).unwrap_or(usize::MAX);
-    chunk_bytes.min(affordable).max(BAND_LEAST)
+    let mut bytes = chunk_bytes.min(affordable).max(BAND_LEAST);
+    // Beside much that is always in memory, smaller ones may be needed; the least have been counted with.
+    while bytes > BAND_LEAST && StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.least_budget() > budget.0 {
+        bytes = (bytes / 2).max(BAND_LEAST);
+    }
+    Ok(bytes)
 }

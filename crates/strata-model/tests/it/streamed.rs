@@ -130,6 +130,7 @@ fn a_pass_reads_what_does_not_stay() {
         let mut harness = Harness::over(config.clone(), Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
         let mut sequence = harness.sequence(0, &prompt(5));
         harness.prompt_logits(&mut sequence, usize::MAX);
+        assert!(kept.resident_bytes() + (400 << 10) >= extra, "{} of {extra} stay", kept.resident_bytes());
         let before = kept.stats();
         for passes in 1..=4 {
             sequence.tokens.push(passes);

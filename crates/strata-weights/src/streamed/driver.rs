@@ -90,11 +90,9 @@ impl Driver {
         while let Some(done) = self.engine.wait() {
             self.take(done);
             progress(self.recorder.stats.bytes_read);
-            if let Some((_, error)) = self.failures.drain().next() {
-                return Err(error);
-            }
         }
-        Ok(())
+        // A band that came in the end has left no failure.
+        self.failures.drain().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Waits until nothing is under way any more.
@@ -134,6 +132,8 @@ impl Driver {
                     let failure = self.failures.remove(&unit);
                     return Err(failure.expect("a load that failed left its reason"));
                 }
+                // Memory that was refused is known at once.
+                Acquired::Pending if self.window.is_answered(unit) => {}
                 Acquired::Pending => self.wait(band)?,
             }
         }
@@ -222,6 +222,7 @@ impl Driver {
     fn evict(&mut self, unit: UnitId) {
         let held = self.held[unit.index()].take().expect("what the window evicts was there");
         // Nobody uses it, so nobody else has it. A slot is used again; a resident's memory goes back to the system.
+        debug_assert_eq!(Arc::strong_count(&held.buffer), 1, "{unit:?} is evicted while somebody has it");
         if let Some(slot) = StreamBuffer::reclaim(held.buffer).filter(|_| !held.resident) {
             self.free.push(slot);
         }

@@ -74,8 +74,8 @@ pub struct Recorder {
     events: Option<Vec<StreamEvent>>,
 }
 
-/// Events that are kept; then the timeline ends.
-const EVENTS_MAX: usize = 4_000_000;
+/// Events that are kept; then the timeline ends. They take memory that no budget line has: some 20 MB.
+pub const EVENTS_MAX: usize = 400_000;
 
 impl Recorder {
     pub fn new(timeline: bool) -> Self {

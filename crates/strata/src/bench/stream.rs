@@ -15,11 +15,11 @@ use strata_model::LogitRows;
 use strata_weights::{StreamStats, StreamedWeights};
 
 use super::limits::{MachineLimits, Summary};
-use super::stream_report::{Bound, Line, Shape, StreamReport};
+use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
 use super::work::{ModelWork, Work};
 use super::{median, timed_pass};
 use crate::load::{ModelDir, Runnable, load_weights, threads};
-use crate::options::{LimitOptions, StreamPolicyOption};
+use crate::options::{LimitOptions, StreamPolicyOption, TimelineOption};
 use crate::streaming::Streaming;
 use crate::{progress, timeline};
 
@@ -69,6 +69,9 @@ pub struct StreamArgs {
     pub json: bool,
 
     #[command(flatten)]
+    pub timeline: TimelineOption,
+
+    #[command(flatten)]
     pub limits: LimitOptions,
 }
 
@@ -86,6 +89,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
     for &policy in &args.policy {
         let mut limits = args.limits.clone();
         limits.stream.stream_policy = policy;
+        limits.stream.timeline = args.timeline.timeline.is_some();
         let Runnable { runner, plan, streamed, batched_tokens } = load_weights(&dir, &limits)?;
         let Some(streaming) = streamed else {
             bail!(
@@ -108,7 +112,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
             next_sample: 0,
         };
         bench.measure_all(&args, policy, &work, &mut lines)?;
-        if let Some(path) = &args.limits.stream.timeline {
+        if let Some(path) = &args.timeline.timeline {
             timeline::write(&weights, path)?;
         }
     }
@@ -184,7 +188,7 @@ impl StreamBench<'_> {
             let measured = self.measure(args.repeat.get(), 1, moved, &bar, |bench, i| {
                 bench.pass(&tables, CONTEXT + 1 + i, 1, LogitRows::Last)
             })?;
-            lines.push(Line { policy, shape: Shape::Decode { batch }, tokens: batch, ..measured });
+            lines.push(Line { policy, shape: Shape::Decode { batch }, measured });
         }
         for tokens in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
             let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
@@ -192,7 +196,7 @@ impl StreamBench<'_> {
             let moved = work.prefill(tokens, self.chunk);
             let measured =
                 self.measure(args.repeat.get(), passes, moved, &bar, |bench, _| bench.prompt(&tables, tokens))?;
-            lines.push(Line { policy, shape: Shape::Prefill { tokens }, tokens, ..measured });
+            lines.push(Line { policy, shape: Shape::Prefill { tokens }, measured });
         }
         bar.finish_and_clear();
         Ok(())
@@ -206,7 +210,7 @@ impl StreamBench<'_> {
         work: Work,
         bar: &indicatif::ProgressBar,
         mut pass: impl FnMut(&mut Self, usize) -> Result<Duration>,
-    ) -> Result<Line> {
+    ) -> Result<Measured> {
         let weights = Arc::clone(&self.streaming.weights);
         let swept = weights.swept_bytes();
         let streamed_least = (swept - self.most_resident.min(swept)) * passes as u64;
@@ -215,20 +219,17 @@ impl StreamBench<'_> {
         let begin = weights.stats();
         for i in 0..repeat {
             let disk = self.disk_bandwidth()?;
-            let bound = Bound::new(streamed_least as f64, disk, work, self.machine);
+            let bound = bound_seconds(streamed_least as f64, disk, work, self.machine);
             let took = pass(self, i)?.as_secs_f64();
             seconds.push(took);
-            shares.push(bound.seconds / took);
-            bounds.push(bound.seconds);
+            shares.push(bound / took);
+            bounds.push(bound);
             disks.push(disk);
             bar.inc(1);
         }
         let stats: StreamStats = weights.stats().since(&begin);
         let total: f64 = seconds.iter().sum();
-        Ok(Line {
-            policy: StreamPolicyOption::Resident,
-            shape: Shape::Decode { batch: 0 },
-            tokens: 0,
+        Ok(Measured {
             seconds: median(seconds),
             bound: median(bounds),
             share_of_bound: median(shares),

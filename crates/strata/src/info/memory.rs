@@ -4,7 +4,7 @@ use anyhow::Result;
 use strata_device::Bytes;
 use strata_engine::{MemoryNeeds, MemoryPlan};
 
-use crate::load::ModelDir;
+use crate::load::{Division, ModelDir};
 use crate::options::ModelOptions;
 
 /// Budgets above the least that are shown.
@@ -44,8 +44,8 @@ impl Memory {
         let least = least(&needs);
         let budgets = match limits.memory {
             // A budget that cannot work is refused with what would.
-            Some(budget) => vec![given(budget, &needs)?],
-            None => budgets(least, &needs),
+            Some(budget) => vec![given(&dir.divide(budget, limits)?)],
+            None => budgets(least, &|budget| dir.divide(budget, limits).ok()),
         };
         Ok(Self {
             kv_dtype: layout.dtype.name(),
@@ -65,22 +65,21 @@ fn least(needs: &MemoryNeeds) -> Bytes {
     Bytes(smallest.div_ceil(BUDGET_STEP).saturating_add(1).saturating_mul(BUDGET_STEP))
 }
 
-fn given(budget: Bytes, needs: &MemoryNeeds) -> Result<Given> {
-    let plan = MemoryPlan::divide(budget, needs)?;
+fn given(Division { needs, plan, .. }: &Division) -> Given {
     let kv_tokens = plan.num_blocks.saturating_mul(needs.block_size);
     let context = plan.max_model_len.max(1);
     let blocks = context.div_ceil(needs.block_size);
     let sequences = (plan.num_blocks / blocks.max(1)).clamp(1, needs.max_num_seqs);
     let streamed = plan.streamed.then_some(plan.weights);
-    Ok(Given { budget, kv_tokens, context, sequences, streamed })
+    Given { budget: plan.budget.total(), kv_tokens, context, sequences, streamed }
 }
 
 /// The least budget and the round ones above it, up to one that gives all that could be used.
-fn budgets(least: Bytes, needs: &MemoryNeeds) -> Vec<Given> {
+fn budgets(least: Bytes, divide: &dyn Fn(Bytes) -> Option<Division>) -> Vec<Given> {
     let rounds = std::iter::successors(Some(least.0.next_power_of_two()), |size| size.checked_mul(2)).take(BUDGETS);
     let mut shown: Vec<Given> = Vec::new();
     for budget in std::iter::once(least.0).chain(rounds) {
-        let Ok(given) = given(Bytes(budget), needs) else { continue };
+        let Some(given) = divide(Bytes(budget)).as_ref().map(given) else { continue };
         if shown.last().is_some_and(|last| last.kv_tokens == given.kv_tokens && last.streamed.is_none()) {
             break;
         }
@@ -108,7 +107,10 @@ mod tests {
             max_num_seqs: 4,
         };
         let least = least(&needs);
-        let shown = budgets(least, &needs);
+        let shown = budgets(least, &|budget| {
+            let plan = MemoryPlan::divide(budget, &needs).ok()?;
+            Some(Division { needs: needs.clone(), plan, batched_tokens: 512 })
+        });
         assert_eq!(shown[0].budget, least);
         assert!(shown[0].kv_tokens >= 256 && shown[0].sequences == 1, "{}", shown[0].kv_tokens);
         assert!(shown[0].streamed.is_some() && shown.last().unwrap().streamed.is_none());
