@@ -6,6 +6,7 @@
 mod buffer;
 mod driver;
 mod layout;
+mod memory;
 mod rows;
 mod telemetry;
 
@@ -26,6 +27,7 @@ use driver::Driver;
 use layout::{Layout, Tensor};
 use rows::{RowMatrix, RowReader};
 
+pub use memory::StreamMemory;
 pub use telemetry::{EventKind, StreamEvent, StreamStats};
 
 /// How often a band's read is tried before it fails the pass.
@@ -138,6 +140,9 @@ pub struct StreamedWeights {
     computing_since: Mutex<Option<Instant>>,
     /// Streamed bands that one filling takes, at most.
     bands_streamed: usize,
+    /// Bytes of memory besides bands.
+    fixed_bytes: u64,
+    full_budget: u64,
 }
 
 impl StreamedWeights {
@@ -154,7 +159,9 @@ impl StreamedWeights {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
         let slots = plan.slots(&config);
-        let budget = config.budget.saturating_sub(plan.fixed_bytes());
+        let fixed_bytes = plan.fixed_bytes();
+        let full_budget = fixed_bytes.saturating_add(plan.band_memory());
+        let budget = config.budget.saturating_sub(fixed_bytes);
         let window = Window::new(WindowConfig {
             unit_bytes: plan.layout.bands.iter().map(|band| band.memory() as u64).collect(),
             order: (0..plan.layout.bands.len() as u32).map(UnitId).collect(),
@@ -191,6 +198,8 @@ impl StreamedWeights {
             stats,
             computing_since: Mutex::new(None),
             bands_streamed: BANDS_STREAMED.min(slots / 2).max(1),
+            fixed_bytes,
+            full_budget,
         })
     }
 
@@ -222,23 +231,6 @@ impl StreamedWeights {
     /// The name of a group, for people.
     pub fn group_name(&self, group: u32) -> &str {
         self.layout.groups.get(group as usize).map_or("", |group| &group.name)
-    }
-
-    /// Changes how many bytes of memory all of it may take, between passes or during one (M4).
-    ///
-    /// # Errors
-    /// Less than works; nothing has changed then.
-    pub fn set_budget(&self, bytes: u64) -> Result<(), WeightError> {
-        let rows = self.rows.as_ref().map_or(0, |_| self.row_memory());
-        let fixed = (self.layout.vector_bytes + rows) as u64;
-        Ok(lock(&self.driver).set_budget(bytes.saturating_sub(fixed))?)
-    }
-
-    fn row_memory(&self) -> usize {
-        let tensors = self.layout.groups.iter().flat_map(|group| &group.tensors);
-        let rows = tensors
-            .filter_map(|tensor| if let Tensor::Rows { row_bytes, .. } = tensor { Some(*row_bytes) } else { None });
-        rows.max().map_or(0, RowReader::memory)
     }
 
     /// Takes the bands of one turn into `bands`. On failure, those of the turn that were taken are given back.

@@ -141,7 +141,13 @@ impl Driver {
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
         self.window.set_budget(bytes, &mut self.commands)?;
         self.obey();
+        self.drop_spare_slots();
         Ok(())
+    }
+
+    /// Bytes that bands take, with the slots that are kept for those to come.
+    pub fn memory(&self) -> u64 {
+        self.window.bytes_held() + (self.free.len() * self.slot_bytes) as u64
     }
 
     pub fn check_files(&self) -> Result<(), IoError> {
@@ -174,7 +180,16 @@ impl Driver {
         }
     }
 
+    /// Slots that nobody uses are kept only as far as the budget goes: where everything stays, there is no use for them.
+    fn drop_spare_slots(&mut self) {
+        while self.memory() > self.window.budget() && self.free.pop().is_some() {}
+    }
+
     fn load(&mut self, load: Load) {
+        // A resident takes memory of its own, which the window has counted already.
+        if load.resident {
+            self.drop_spare_slots();
+        }
         let place = self.places[load.unit.index()];
         let buffer = match (load.resident, self.free.pop()) {
             (false, Some(slot)) => Ok(slot),
