@@ -142,12 +142,24 @@ impl BlockManager {
             hits += 1;
             revived += usize::from(self.pool.is_cached(block));
         });
-        let reserve = if self.sequences.is_empty() { 0 } else { self.config.watermark_blocks(self.pool.usable) };
         // A cached block that is hit is no longer there to be evicted.
-        match need - hits + reserve <= self.pool.available() - revived {
+        match need - hits + self.reserve() <= self.pool.available() - revived {
             true => AllocStatus::Ok,
             false => AllocStatus::Later,
         }
+    }
+
+    /// What a sequence of `token_ids` would take that others do not use now: blocks, fresh or revived, and tokens that are
+    /// not cached.
+    pub fn demand(&self, token_ids: &[TokenId], root: &ChainRoot) -> (usize, usize) {
+        let mut shared = 0;
+        let hits = self.walk(token_ids, root, |block| shared += usize::from(!self.pool.is_cached(block)));
+        (self.blocks_for(token_ids.len()) - shared, token_ids.len() - hits * self.config.block_size)
+    }
+
+    /// Blocks that admission leaves available while sequences are held: [`KvConfig::watermark`] of those that may be used.
+    pub fn reserve(&self) -> usize {
+        if self.sequences.is_empty() { 0 } else { self.config.watermark_blocks(self.pool.usable) }
     }
 
     /// Tokens that [`allocate`](Self::allocate) would find cached now: a multiple of the block size, and fewer than all,
