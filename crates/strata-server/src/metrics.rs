@@ -113,9 +113,20 @@ impl Metrics {
         );
         page.counter("strata:steps_total", "Forward passes.", engine.steps);
         page.head("strata:kv_blocks", "KV blocks, by state.", "gauge");
-        for (state, blocks) in [("used", kv.blocks_used), ("cached", kv.blocks_cached), ("free", kv.blocks_free)] {
+        for (state, blocks) in [
+            ("used", kv.blocks_used),
+            ("cached", kv.blocks_cached),
+            ("free", kv.blocks_free),
+            ("withdrawn", kv.blocks_withdrawn),
+        ] {
             page.sample("strata:kv_blocks", &format!("state=\"{state}\""), blocks as f64);
         }
+        page.gauge(
+            "strata:weights_resident_bytes",
+            "Memory that weights take; streamed ones take less as KV needs more.",
+            engine.weights_bytes as f64,
+        );
+        page.gauge("strata:kv_bytes", "Memory of KV blocks, but for withdrawn ones.", kv.bytes as f64);
         page.gauge("strata:kv_slots_allocated", "Token slots of used blocks.", kv.slots_allocated as f64);
         page.gauge("strata:kv_slots_empty", "Those of them that hold no token yet.", kv.slots_empty as f64);
         page.counter("strata:kv_evictions_total", "Cached blocks given up for new content.", kv.evictions);
@@ -239,6 +250,8 @@ mod tests {
         let mut status = EngineStatus::default();
         status.kv.allocation_seconds.record(Duration::from_micros(3));
         status.kv.slots_empty = 7;
+        status.kv.blocks_withdrawn = 5;
+        (status.kv.bytes, status.weights_bytes) = (4096, 8192);
         let page = metrics.render("a\"b", &status);
         for line in [
             r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="0.001"} 1"#,
@@ -247,6 +260,9 @@ mod tests {
             r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="+Inf"} 3"#,
             r#"vllm:time_to_first_token_seconds_count{model_name="a\"b"} 3"#,
             r#"strata:kv_slots_empty{model_name="a\"b"} 7"#,
+            r#"strata:kv_blocks{model_name="a\"b",state="withdrawn"} 5"#,
+            r#"strata:kv_bytes{model_name="a\"b"} 4096"#,
+            r#"strata:weights_resident_bytes{model_name="a\"b"} 8192"#,
             r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="0.000001"} 0"#,
             r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="0.000005"} 1"#,
             r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="+Inf"} 1"#,
