@@ -57,8 +57,7 @@ def main() -> None:
                 say(f"round {number + 1} of {options.rounds}: {engine}")
                 turns.append(take_turn(engine, number + 1, options))
     except KeyboardInterrupt:
-        say("interrupted; nothing is left running")
-        sys.exit(130)
+        say("interrupted; nothing is left running, and what was measured follows")
     except (CgroupFailed, NotComparable) as failure:
         sys.exit(str(failure))
     document = stream_report.document(machine, options, turns, strata.version(options.strata))

@@ -11,7 +11,7 @@ use crate::FileChange;
 pub struct FileIdentity {
     pub(crate) len: u64,
     /// Device and inode, and for a block device the device it stands for.
-    inode: (u64, u64, u64),
+    pub(crate) inode: (u64, u64, u64),
     /// Seconds and nanoseconds; `None` for a block device, whose node does not know of writes to the device.
     modified: Option<(i64, i64)>,
 }

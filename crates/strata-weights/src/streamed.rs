@@ -6,6 +6,7 @@
 mod buffer;
 mod driver;
 mod layout;
+mod memory;
 mod plan;
 mod rows;
 mod telemetry;
@@ -28,7 +29,9 @@ use driver::Driver;
 use layout::{Layout, Tensor};
 use plan::BANDS_STREAMED;
 use rows::{RowMatrix, RowReader};
+use telemetry::Recorder;
 
+pub use memory::StreamMemory;
 pub use plan::{StreamConfig, StreamPlan, StreamPolicy};
 pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
 
@@ -64,6 +67,9 @@ pub struct StreamedWeights {
     /// Streamed bands that one filling takes, at most.
     bands_streamed: usize,
     stopped: AtomicBool,
+    /// Bytes of memory besides bands.
+    fixed_bytes: u64,
+    full_budget: u64,
 }
 
 impl StreamedWeights {
@@ -81,6 +87,8 @@ impl StreamedWeights {
     ) -> Result<Self, WeightError> {
         let slots = plan.slots(&config);
         let window = plan.window(&config)?;
+        let fixed_bytes = plan.fixed_bytes();
+        let full_budget = fixed_bytes.saturating_add(plan.band_memory());
         let engine = config.engine.start(config.depth)?;
         let rows = plan.layout.row_bytes().map(RowReader::new).transpose()?.map(Mutex::new);
         let layout = plan.layout;
@@ -93,8 +101,9 @@ impl StreamedWeights {
         for (index, group) in layout.groups.iter().enumerate() {
             groups.extend(group.bands.clone().map(|_| index as u32));
         }
+        let recorder = Recorder::new(config.timeline, config.disk_bytes_per_s);
         let to_load = window.resident_bytes();
-        let mut driver = Driver::new(window, engine, files.clone(), layout.bands.clone(), groups, config.timeline);
+        let mut driver = Driver::new(window, engine, files.clone(), layout.bands.clone(), groups, recorder);
         progress(0, to_load);
         driver.warm_up(&mut |bytes| progress(bytes.min(to_load), to_load))?;
         let stats = Mutex::new(driver.recorder.stats);
@@ -108,6 +117,8 @@ impl StreamedWeights {
             computing_since: Mutex::new(None),
             bands_streamed: BANDS_STREAMED.min(slots / 2).max(1),
             stopped: AtomicBool::new(false),
+            fixed_bytes,
+            full_budget,
         })
     }
 
@@ -153,14 +164,6 @@ impl StreamedWeights {
     /// The name of a group, for people.
     pub fn group_name(&self, group: u32) -> &str {
         self.layout.groups.get(group as usize).map_or("", |group| &group.name)
-    }
-
-    /// Changes how many bytes of memory all of it may take, between passes or during one (M4).
-    ///
-    /// # Errors
-    /// Less than works; nothing has changed then.
-    pub fn set_budget(&self, bytes: u64) -> Result<(), WeightError> {
-        Ok(lock(&self.driver).set_budget(bytes.saturating_sub(self.layout.fixed_bytes()))?)
     }
 
     /// Takes the bands of one turn into `bands`. On failure, those of the turn that were taken are given back.

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use strata_device::{Bytes, CpuDevice, HostMemory, KvPool, usable_cores};
-use strata_engine::{Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig};
+use strata_engine::{
+    Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig, WeightMemory,
+};
 use strata_kernels::{DType, KvDType, KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
 use strata_model::chat_template::ChatTemplate;
@@ -215,6 +217,7 @@ impl ModelDir {
             weights_streamed: streaming::least_bytes(self)?,
             scratch: Bytes(Model::scratch_bytes(&self.config, tokens, tokens, threads) as u64),
             requests: Bytes(REQUEST_BYTES as u64),
+            block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
             block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
             block_size: limits.block_size,
             max_model_len,
@@ -294,18 +297,25 @@ pub struct Runnable {
 
 /// Divides memory and loads the weights.
 pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
-    let Division { needs, plan, batched_tokens } = dir.divide(limits.memory.unwrap_or_else(default_budget), limits)?;
+    let Division { needs, mut plan, batched_tokens } =
+        dir.divide(limits.memory.unwrap_or_else(default_budget), limits)?;
     report(dir, &plan, &needs, limits);
 
-    let (weights, streamed): (Box<dyn WeightSource>, _) = if plan.streamed {
+    let layout = dir.kv_layout(limits);
+    let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         let streaming = streaming::start(dir, plan.weights, &limits.stream)?;
-        (Box::new(Arc::clone(&streaming.weights)), Some(streaming))
+        let weights = Arc::clone(&streaming.weights);
+        let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
+        let kv = KvPool::new_sparse(layout, plan.num_blocks_max)?;
+        (Box::new(Arc::clone(&weights)), WeightMemory::Streamed { weights, trade }, kv, Some(streaming))
     } else {
         let bar = progress::bytes("loading", dir.weight_bytes.0);
         let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
         bar.finish_and_clear();
-        (Box::new(weights), None)
+        let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+        (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
     };
+    report_context(&plan, &needs);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -314,8 +324,9 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     }
     let runner = ModelRunner {
         device: CpuDevice::new(threads(limits), usize::try_from(needs.scratch.0)?)?,
-        kv: KvPool::new(dir.kv_layout(limits), plan.num_blocks)?,
-        model: Model::new(dir.config.clone(), weights),
+        kv,
+        model: Model::new(dir.config.clone(), source),
+        weights,
     };
     Ok(Runnable { runner, plan, streamed, batched_tokens })
 }
@@ -328,12 +339,12 @@ fn start_engine(
     let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits)?;
     let config = EngineConfig {
         scheduler: SchedulerConfig { max_num_seqs: limits.max_num_seqs.get(), max_num_batched_tokens: batched_tokens },
-        kv: kv_config(limits, plan.num_blocks),
+        kv: kv_config(limits, plan.num_blocks_max),
         limits: Limits {
             vocab_size: dir.config.vocab_size,
             max_model_len: plan.max_model_len,
             model_context: dir.config.context(),
-            kv_capacity_tokens: plan.num_blocks * limits.block_size,
+            kv_capacity_tokens: plan.num_blocks_max * limits.block_size,
             max_logprobs: MAX_LOGPROBS,
             max_waiting,
         },
@@ -391,12 +402,20 @@ fn report(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &Limit
     eprintln!("memory  {:>10}  {from}", plan.budget.total());
     for (name, bytes) in plan.budget.entries() {
         let note = match name.as_str() {
+            "KV blocks" if plan.num_blocks_max > plan.num_blocks => format!(
+                "  {} x {} tokens; weights make room for up to {} blocks",
+                plan.num_blocks, needs.block_size, plan.num_blocks_max
+            ),
             "KV blocks" => format!("  {} x {} tokens", plan.num_blocks, needs.block_size),
             _ => String::new(),
         };
         eprintln!("  {name:<10}{bytes:>10}{note}");
     }
     eprintln!("  {:<10}{:>10}", "unused", plan.budget.left());
+}
+
+/// Says so where KV cannot hold the context that was asked for.
+fn report_context(plan: &MemoryPlan, needs: &MemoryNeeds) {
     if plan.max_model_len < needs.max_model_len {
         eprintln!(
             "note: KV memory holds a context of {} tokens, not the {} asked for; give more --memory for more",

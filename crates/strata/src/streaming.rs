@@ -54,6 +54,7 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
         budget: budget.0,
         engine: settings.engine,
         depth: settings.depth,
+        disk_bytes_per_s: settings.bytes_per_s,
         policy: options.stream_policy.into(),
         timeline: options.timeline,
     };

@@ -43,7 +43,8 @@ fn stream(
     budget: u64,
     policy: StreamPolicy,
 ) -> Arc<StreamedWeights> {
-    let settings = StreamConfig { budget, engine: EngineKind::Pread, depth: 2, policy, timeline: false };
+    let settings =
+        StreamConfig { budget, engine: EngineKind::Pread, depth: 2, disk_bytes_per_s: 0.0, policy, timeline: false };
     let files = open_direct(catalog).unwrap();
     let plan = plan(catalog, config, band_bytes);
     Arc::new(StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap())

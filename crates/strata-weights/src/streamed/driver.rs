@@ -54,7 +54,7 @@ impl Driver {
         files: Vec<Arc<dyn DirectRead>>,
         places: Vec<BandPlace>,
         groups: Vec<u32>,
-        timeline: bool,
+        recorder: Recorder,
     ) -> Self {
         let held = places.iter().map(|_| None).collect();
         let slot_bytes = places.iter().map(BandPlace::memory).max().unwrap_or(0);
@@ -72,7 +72,7 @@ impl Driver {
             failures: HashMap::new(),
             commands: Vec::new(),
             batch: Vec::new(),
-            recorder: Recorder::new(timeline),
+            recorder,
         }
     }
 
@@ -151,6 +151,11 @@ impl Driver {
         Ok(())
     }
 
+    /// Bytes that bands take, with the slots that are kept for those to come.
+    pub fn memory(&self) -> u64 {
+        self.window.bytes_held() + (self.free.len() * self.slot_bytes) as u64
+    }
+
     pub fn check_files(&self) -> Result<(), IoError> {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
@@ -184,11 +189,19 @@ impl Driver {
             }
             self.batch = batch;
         }
-        // The window may have fewer slots by now; memory of the others goes back to the system.
-        self.free.truncate(self.window.slots().saturating_sub(self.window.slots_used()));
+        self.drop_spare_slots();
+    }
+
+    /// Slots that nobody uses are kept only as far as the budget goes: where everything stays, there is no use for them.
+    fn drop_spare_slots(&mut self) {
+        while self.memory() > self.window.budget() && self.free.pop().is_some() {}
     }
 
     fn load(&mut self, load: Load) {
+        // A resident takes memory of its own, which the window has counted already.
+        if load.resident {
+            self.drop_spare_slots();
+        }
         let place = self.places[load.unit.index()];
         let buffer = match (load.resident, self.free.pop()) {
             (false, Some(slot)) => Ok(slot),

@@ -35,6 +35,8 @@ pub struct StreamConfig {
     pub engine: EngineKind,
     /// Reads at a time.
     pub depth: usize,
+    /// Bytes a second that the disk gave when it was tried out, for the record; 0 if it was not.
+    pub disk_bytes_per_s: f64,
     /// Which bands stay.
     pub policy: StreamPolicy,
     /// Whether every read, wait and computation is written down.

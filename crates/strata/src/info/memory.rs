@@ -66,10 +66,10 @@ fn least(needs: &MemoryNeeds) -> Bytes {
 }
 
 fn given(Division { needs, plan, .. }: &Division) -> Given {
-    let kv_tokens = plan.num_blocks.saturating_mul(needs.block_size);
+    let kv_tokens = plan.num_blocks_max.saturating_mul(needs.block_size);
     let context = plan.max_model_len.max(1);
     let blocks = context.div_ceil(needs.block_size);
-    let sequences = (plan.num_blocks / blocks.max(1)).clamp(1, needs.max_num_seqs);
+    let sequences = (plan.num_blocks_max / blocks.max(1)).clamp(1, needs.max_num_seqs);
     let streamed = plan.streamed.then_some(plan.weights);
     Given { budget: plan.budget.total(), kv_tokens, context, sequences, streamed }
 }
@@ -102,6 +102,7 @@ mod tests {
             scratch: Bytes(30 * mib),
             requests: Bytes(4 * mib),
             block: Bytes(mib),
+            block_returnable: Bytes(mib),
             block_size: 16,
             max_model_len: 4096,
             max_num_seqs: 4,
