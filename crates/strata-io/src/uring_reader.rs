@@ -287,3 +287,74 @@ fn is_shortage(error: &io::Error) -> bool {
 fn is_interruption(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| [Errno::INTR, Errno::CANCELED].contains(&errno))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{AlignedBuffer, DIRECT_ALIGN, DirectFile, DirectRead};
+
+    fn request(file: &Arc<dyn DirectRead>, tag: u64) -> ReadRequest<AlignedBuffer> {
+        let (file, len) = (Arc::clone(file), DIRECT_ALIGN);
+        let buffer = AlignedBuffer::new_zeroed(len).unwrap();
+        ReadRequest { tag, file, offset: tag * len as u64, needed: len, len, buffer }
+    }
+
+    fn file_of_blocks(count: u8) -> (tempfile::TempDir, Arc<dyn DirectRead>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let bytes: Vec<u8> = (0..count).flat_map(|block| [block; DIRECT_ALIGN]).collect();
+        std::fs::write(&path, bytes).unwrap();
+        let file = DirectFile::open(&path).unwrap();
+        (dir, Arc::new(file))
+    }
+
+    #[test]
+    fn reads_of_a_ring_that_is_given_up_are_done_in_their_order() {
+        let (_dir, file) = file_of_blocks(5);
+        let mut reader = match UringReader::new(3) {
+            Ok(reader) => reader,
+            Err(error) => return println!("not tested here: {error}"),
+        };
+        // Entries that the kernel never hears of, as when it has no room for them.
+        for (index, tag) in [(1, 0), (2, 1), (0, 2)] {
+            let slot = Box::new(Slot::new(request(&file, tag)));
+            let ring = reader.ring.as_mut().unwrap();
+            assert!(push(ring, &mut reader.slots[index], slot, index, false).is_none());
+        }
+        reader.waiting.extend([3, 4].map(|tag| request(&file, tag)));
+        assert_eq!((reader.slots_taken(), reader.in_flight()), (3, 5));
+        reader.give_ring_up();
+        assert_eq!((reader.slots_taken(), reader.in_flight()), (0, 5));
+        for tag in 0..5 {
+            let done = reader.wait().unwrap();
+            done.result.unwrap();
+            assert_eq!((done.tag, done.buffer.as_slice()[0]), (tag, tag as u8));
+        }
+        assert!(reader.wait().is_none());
+        reader.submit(request(&file, 4));
+        assert_eq!(reader.wait().unwrap().buffer.as_slice()[7], 4, "and so are those that come later");
+    }
+
+    #[test]
+    fn shortages_and_interruptions_are_tried_again_but_not_for_ever() {
+        let (_dir, file) = file_of_blocks(1);
+        let error = |errno: Errno| Err(io::Error::from_raw_os_error(errno.raw_os_error()));
+        for (errno, on_a_kernel_thread) in
+            [(Errno::AGAIN, true), (Errno::NOMEM, true), (Errno::INTR, false), (Errno::CANCELED, false)]
+        {
+            let mut slot = Slot::new(request(&file, 0));
+            for _ in 0..RETRIES_MAX {
+                assert_eq!(slot.take_in(error(errno)).unwrap(), on_a_kernel_thread);
+            }
+            let failure = slot.take_in(error(errno)).unwrap_err();
+            assert_eq!(failure.errno(), Some(errno.raw_os_error()), "{failure}");
+        }
+        let mut slot = Slot::new(request(&file, 0));
+        assert!(!slot.take_in(Ok(100)).unwrap(), "short: it goes on");
+        assert_eq!(slot.progress.next(), Some(0));
+        let failure = slot.take_in(error(Errno::IO)).unwrap_err();
+        assert!(matches!(failure, IoError::Read { got: 100, wanted: DIRECT_ALIGN, offset: 0, .. }), "{failure}");
+    }
+}

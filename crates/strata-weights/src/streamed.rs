@@ -10,6 +10,7 @@ mod memory;
 mod rows;
 mod telemetry;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use crate::catalog::Catalog;
 use crate::error::WeightError;
 use crate::group::{GroupSpec, TensorView};
 use crate::source::{BANDS_MAX, GroupGuard, GroupHolder, UseRows, WeightSource};
-use crate::window::{Policy, ResidentConfig, UnitId, Window, WindowConfig};
+use crate::window::{Policy, ResidentConfig, RingConfig, UnitId, Window, WindowConfig};
 use driver::Driver;
 use layout::{Layout, Tensor};
 use rows::{RowMatrix, RowReader};
@@ -97,6 +98,30 @@ impl StreamPlan {
         self.layout.bands.iter().map(|band| band.memory() as u64).sum()
     }
 
+    /// Bytes of weights that would stay in memory under [`StreamPolicy::Resident`]: the most that `config`'s budget can
+    /// hold, `M` of `bounds.md`.
+    ///
+    /// # Errors
+    /// A budget below [`StreamPlan::least_budget`].
+    pub fn resident_bytes(&self, config: &StreamConfig) -> Result<u64, WeightError> {
+        let window = self.window(&StreamConfig { policy: StreamPolicy::Resident, ..*config })?;
+        Ok(self.layout.bytes_where(|band| window.is_resident(band)))
+    }
+
+    fn window(&self, config: &StreamConfig) -> Result<Window, WeightError> {
+        let policy = match config.policy {
+            StreamPolicy::Resident => Policy::Resident(ResidentConfig { stream_slots: self.slots(config) }),
+            StreamPolicy::Ring => Policy::Ring(RingConfig { slots: true, ..RingConfig::host(self.layout.layers()) }),
+        };
+        Ok(Window::new(WindowConfig {
+            unit_bytes: self.layout.bands.iter().map(|band| band.memory() as u64).collect(),
+            order: (0..self.layout.bands.len() as u32).map(UnitId).collect(),
+            budget: config.budget.saturating_sub(self.fixed_bytes()),
+            policy,
+            load_attempts: LOAD_ATTEMPTS,
+        })?)
+    }
+
     fn row_bytes(&self) -> Option<usize> {
         let tensors = self.layout.groups.iter().flat_map(|group| &group.tensors);
         tensors
@@ -143,6 +168,7 @@ pub struct StreamedWeights {
     /// Bytes of memory besides bands.
     fixed_bytes: u64,
     full_budget: u64,
+    stopped: AtomicBool,
 }
 
 impl StreamedWeights {
@@ -161,17 +187,7 @@ impl StreamedWeights {
         let slots = plan.slots(&config);
         let fixed_bytes = plan.fixed_bytes();
         let full_budget = fixed_bytes.saturating_add(plan.band_memory());
-        let budget = config.budget.saturating_sub(fixed_bytes);
-        let window = Window::new(WindowConfig {
-            unit_bytes: plan.layout.bands.iter().map(|band| band.memory() as u64).collect(),
-            order: (0..plan.layout.bands.len() as u32).map(UnitId).collect(),
-            budget,
-            policy: match config.policy {
-                StreamPolicy::Resident => Policy::Resident(ResidentConfig { stream_slots: slots }),
-                StreamPolicy::Ring => Policy::Resident(ResidentConfig { stream_slots: slots }),
-            },
-            load_attempts: LOAD_ATTEMPTS,
-        })?;
+        let window = plan.window(&config)?;
         let engine = config.engine.start(config.depth)?;
         let rows = plan.row_bytes().map(RowReader::new).transpose()?.map(Mutex::new);
         let layout = plan.layout;
@@ -200,17 +216,14 @@ impl StreamedWeights {
             bands_streamed: BANDS_STREAMED.min(slots / 2).max(1),
             fixed_bytes,
             full_budget,
+            stopped: AtomicBool::new(false),
         })
     }
 
     /// Bytes of weights that stay in memory: `M` of `bounds.md`.
     pub fn resident_bytes(&self) -> u64 {
         let driver = lock(&self.driver);
-        let bands = self.layout.bands.iter().enumerate();
-        bands
-            .filter(|(unit, _)| driver.window().is_resident(UnitId(*unit as u32)))
-            .map(|(_, band)| band.bytes as u64)
-            .sum()
+        self.layout.bytes_where(|band| driver.window().is_resident(band))
     }
 
     /// Bytes of weights that a pass sweeps: `W` of `bounds.md`.
@@ -221,6 +234,17 @@ impl StreamedWeights {
     /// What happened so far. Waits for nobody who computes.
     pub fn stats(&self) -> StreamStats {
         *lock(&self.stats)
+    }
+
+    /// Makes a pass under way, and every later one, fail at its next group: a pass may take long, and who ends the program
+    /// does not want to wait for it.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until what is read ahead has come; for measurements.
+    pub fn settle(&self) {
+        lock(&self.driver).settle();
     }
 
     /// What happened since the last call, if a timeline is kept.
@@ -291,6 +315,9 @@ impl WeightSource for StreamedWeights {
         let num_groups = self.num_groups();
         if group >= num_groups {
             return Err(WeightError::NoSuchGroup { group, num_groups });
+        }
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(WeightError::Stopped);
         }
         if group == 0 {
             let mut driver = lock(&self.driver);

@@ -9,6 +9,7 @@ use anyhow::Result;
 use strata_device::{Bytes, peak_resident};
 use strata_engine::text::{StopCause, TextOptions, TextStream};
 use strata_engine::{InvalidRequest, Request, SamplingParams, SubmitError, TokenId};
+use strata_weights::StreamStats;
 
 use crate::interrupt::Interrupts;
 use crate::load::Loaded;
@@ -47,6 +48,17 @@ pub struct Stats {
     /// From the first token to the last.
     decoding: Duration,
     budget: Bytes,
+    /// What streamed weights took.
+    stream: Option<StreamFigures>,
+}
+
+/// What streamed weights took while an answer was made.
+#[derive(Debug, Clone, Copy)]
+struct StreamFigures {
+    stats: StreamStats,
+    elapsed: Duration,
+    /// Bytes a second that the disk gave when it was tried out.
+    disk: f64,
 }
 
 /// Submits `question`, and writes the answer to `out` as it comes. Ctrl-C cancels the request and keeps what came.
@@ -59,6 +71,7 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
     answer.stats.prompt_tokens = prompt.len();
     answer.stats.budget = loaded.budget;
     let begin = Instant::now();
+    let before = loaded.streamed.as_ref().map(|streaming| streaming.weights.stats());
     let request = Request { prompt, params, cache_salt: None, priority: 0 };
     let events = loaded.engine.handle().submit(request).map_err(by_flag)?;
     if let Some(echo) = &echo {
@@ -105,6 +118,11 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
         let outcome: Result<()> = outcome;
         outcome?;
     }
+    answer.stats.stream = loaded.streamed.as_ref().zip(before).map(|(streaming, before)| StreamFigures {
+        stats: streaming.weights.stats().since(&before),
+        elapsed: begin.elapsed(),
+        disk: streaming.settings.bytes_per_s,
+    });
     Ok(answer)
 }
 
@@ -156,7 +174,21 @@ impl fmt::Display for Stats {
         if self.tokens > 1 && !self.decoding.is_zero() {
             write!(f, "; {:.1} tokens/s after the first", (self.tokens - 1) as f64 / self.decoding.as_secs_f64())?;
         }
-        write!(f, "\nmemory  {} at the peak, of a budget of {}", Bytes(peak_resident()), self.budget)
+        write!(f, "\nmemory  {} at the peak, of a budget of {}", Bytes(peak_resident()), self.budget)?;
+        self.stream.as_ref().map_or(Ok(()), |stream| write!(f, "\n{stream}"))
+    }
+}
+
+impl fmt::Display for StreamFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StreamStats { passes, bytes_read, stall, .. } = self.stats;
+        let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        let a_pass = Bytes(bytes_read.checked_div(passes).unwrap_or(0));
+        write!(f, "stream  {passes} passes of {a_pass} from disk, {:.2} GB/s", bytes_read as f64 / seconds / 1e9)?;
+        write!(f, " ({:.0} % of what the disk gave when tried)", bytes_read as f64 / seconds / self.disk * 100.0)?;
+        write!(f, "; waited {:.0} % of the time", stall.as_secs_f64() / seconds * 100.0)?;
+        let overlap = self.stats.overlap_efficiency();
+        overlap.map_or(Ok(()), |overlap| write!(f, ", overlap {:.0} %", overlap * 100.0))
     }
 }
 
@@ -190,9 +222,30 @@ mod tests {
             first_token: Some(Duration::from_millis(250)),
             decoding: Duration::from_secs(2),
             budget: Bytes(6 << 30),
+            stream: Some(StreamFigures {
+                stats: StreamStats {
+                    passes: 2,
+                    bytes_read: 4 << 30,
+                    stall: Duration::from_secs(1),
+                    io: Duration::from_secs(2),
+                    ..StreamStats::default()
+                },
+                elapsed: Duration::from_secs(4),
+                disk: f64::from(2u32 << 30),
+            }),
         };
         let text = stats.to_string();
-        for part in ["20 tokens, 16 of them cached", "after 0.250 s", "11 tokens; 5.0 tokens/s", "of 6.00 GiB"] {
+        let parts = [
+            "20 tokens, 16 of them cached",
+            "after 0.250 s",
+            "11 tokens; 5.0 tokens/s",
+            "of 6.00 GiB",
+            "2 passes of 2.00 GiB",
+            "(50 % of",
+            "waited 25 %",
+            "overlap 50 %",
+        ];
+        for part in parts {
             assert!(text.contains(part), "{part} in {text}");
         }
     }

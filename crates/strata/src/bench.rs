@@ -2,6 +2,8 @@
 
 mod limits;
 mod report;
+mod stream;
+mod stream_report;
 mod work;
 
 use std::num::NonZeroUsize;
@@ -9,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::json;
 use strata_device::Bytes;
 use strata_engine::{ModelRunner, Runner};
@@ -32,8 +34,14 @@ use work::{ModelWork, Work};
     strata bench                                        # the bundled model\n  \
     strata bench models/1b --batch 1,8,32               # decode at several batch sizes\n  \
     strata bench models/1b --prompt-tokens 128,512      # prompts of several lengths\n  \
-    strata bench models/1b --prompt-tokens 512 --json   # one JSON object a line, for scripts")]
+    strata bench models/1b --prompt-tokens 512 --json   # one JSON object a line, for scripts\n  \
+    strata bench stream models/8b --memory 6G           # a model that is larger than memory")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct BenchArgs {
+    /// Measure something else
+    #[command(subcommand)]
+    pub what: Option<What>,
+
     /// A Hugging Face directory or a GGUF file; without it the model that ships with Strata
     #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
@@ -66,6 +74,12 @@ pub struct BenchArgs {
     pub limits: LimitOptions,
 }
 
+/// Other things to measure.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    Stream(stream::StreamArgs),
+}
+
 impl BenchArgs {
     fn prefill_repeat(&self) -> usize {
         self.repeat.get().min(5)
@@ -80,12 +94,15 @@ impl BenchArgs {
 
 /// Runs `strata bench`.
 pub fn run(args: BenchArgs) -> Result<()> {
+    if let Some(What::Stream(args)) = args.what {
+        return stream::run(args);
+    }
     let dir = ModelDir::open(args.model.as_deref())?;
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
-    let Runnable { runner, plan, .. } = load_weights(&dir, &args.limits)?;
+    let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits)?;
     let (block_size, capacity) = (args.limits.block_size, plan.num_blocks);
     let longest_prompt = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
     let fits = args.decode_len().is_some_and(|decode| {
@@ -102,7 +119,6 @@ pub fn run(args: BenchArgs) -> Result<()> {
     }
     let work = ModelWork::of(&dir, &args.limits);
     let limits = MachineLimits::new(&runner.device, Unit::of(runner.device.level, work.weights), args.sweep)?;
-    let chunk = args.limits.max_num_batched_tokens.get();
     let mut bench = Bench { runner, limits, block_size, chunk, vocab: dir.config.vocab_size };
 
     let bar = progress::steps("measuring", (args.batch.len() + args.prompt_tokens.len()) as u64);
@@ -213,25 +229,37 @@ impl Bench {
 
     /// Computes `count` tokens of each sequence from position `start` on.
     fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
-        let tokens: Vec<u32> = (0..count).map(|i| ((start + i) * 7919 % self.vocab) as u32).collect();
-        let batch: Vec<_> = tables
-            .iter()
-            .map(|table| BatchSequence {
-                tokens: &tokens,
-                first_position: start,
-                prompt_len: start + count,
-                block_table: table,
-                logits,
-            })
-            .collect();
-        let begin = Instant::now();
-        self.runner
-            .forward(&batch, &mut |_, logits| {
-                std::hint::black_box(&logits);
-            })
-            .map_err(anyhow::Error::msg)?;
-        Ok(begin.elapsed())
+        timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)
     }
+}
+
+/// The time of one pass that computes `count` tokens of each sequence from position `start` on.
+fn timed_pass(
+    runner: &mut ModelRunner,
+    vocab: usize,
+    tables: &[Vec<u32>],
+    start: usize,
+    count: usize,
+    logits: LogitRows,
+) -> Result<Duration> {
+    let tokens: Vec<u32> = (0..count).map(|i| ((start + i) * 7919 % vocab) as u32).collect();
+    let batch: Vec<_> = tables
+        .iter()
+        .map(|table| BatchSequence {
+            tokens: &tokens,
+            first_position: start,
+            prompt_len: start + count,
+            block_table: table,
+            logits,
+        })
+        .collect();
+    let begin = Instant::now();
+    runner
+        .forward(&batch, &mut |_, logits| {
+            std::hint::black_box(&logits);
+        })
+        .map_err(anyhow::Error::msg)?;
+    Ok(begin.elapsed())
 }
 
 /// The middle of `values`, of which there must be one or more: of an even number, halfway between the two in the middle.

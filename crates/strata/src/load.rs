@@ -1,5 +1,7 @@
 //! From a directory, a GGUF file or a packed store to a running engine: check, divide memory, load, start.
 
+mod report;
+
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt;
@@ -21,12 +23,12 @@ use strata_model::gguf::GgufModel;
 use strata_model::tokenizer::Tokenizer;
 use strata_model::{Model, groups};
 use strata_weights::{
-    Catalog, ElementType, GroupSpec, ResidentWeights, StreamedWeights, WeightError, WeightSource, model_name,
-    plan_bytes,
+    Catalog, ElementType, GroupSpec, ResidentWeights, WeightError, WeightSource, model_name, plan_bytes,
 };
 
 use crate::options::{KvDtype, LimitOptions, ModelOptions};
-use crate::{progress, small_files, streaming};
+use crate::streaming::{self, Streaming};
+use crate::{progress, small_files};
 
 /// The model that ships with the repository, as seen from its root.
 const BUNDLED_MODEL: &str = "models/storyteller";
@@ -48,6 +50,8 @@ pub const MAX_WAITING: usize = 1024;
 
 /// A model that is ready to serve.
 pub struct Loaded {
+    /// The weights, if they are streamed. Dropped before the engine, so that it does not finish a pass under way.
+    pub streamed: Option<Streaming>,
     pub name: String,
     pub engine: Engine,
     pub tokenizer: Arc<Tokenizer>,
@@ -174,6 +178,26 @@ impl ModelDir {
         Model::kv_layout(&self.config, limits.block_size, dtype)
     }
 
+    /// Divides `total` for an engine under these options.
+    ///
+    /// # Errors
+    /// Options that contradict the model, or a budget that is too small.
+    pub fn divide(&self, total: Bytes, limits: &LimitOptions) -> Result<Division> {
+        let needs = self.needs(limits)?;
+        let plan = MemoryPlan::divide(total, &needs)?;
+        let division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
+        let more = batched_tokens(limits, BATCHED_TOKENS_STREAMED);
+        let scratch = Bytes(Model::scratch_bytes(&self.config, more, more, threads(limits).get()) as u64);
+        if !division.plan.streamed || more == division.batched_tokens || scratch.0 > total.0 / SCRATCH_SHARE {
+            return Ok(division);
+        }
+        let needs = MemoryNeeds { scratch, ..needs };
+        Ok(match MemoryPlan::divide(total, &needs) {
+            Ok(plan) => Division { needs, plan, batched_tokens: more },
+            Err(_) => division,
+        })
+    }
+
     /// What the parts of an engine need.
     pub fn needs(&self, limits: &LimitOptions) -> Result<MemoryNeeds> {
         // First: everything below divides and multiplies by it.
@@ -186,7 +210,7 @@ impl ModelDir {
                 self.name()
             );
         }
-        let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits));
+        let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits, BATCHED_TOKENS));
         let threads = threads(limits).get();
         let layout = self.kv_layout(limits);
         Ok(MemoryNeeds {
@@ -204,12 +228,30 @@ impl ModelDir {
     }
 }
 
-/// A pass must have room for one token of every running sequence.
-fn batched_tokens(limits: &LimitOptions) -> usize {
-    limits.max_num_batched_tokens.max(limits.max_num_seqs).get()
+/// Tokens of one pass where nobody says otherwise.
+const BATCHED_TOKENS: usize = 512;
+
+/// The same where weights are streamed: about as many as are computed while a pass's weights are read.
+const BATCHED_TOKENS_STREAMED: usize = 1024;
+
+/// For those, scratch may take one part in so many of the budget.
+const SCRATCH_SHARE: u64 = 16;
+
+/// Tokens of one pass, which must have room for one of every running sequence.
+fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
+    limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
 }
 
-fn threads(limits: &LimitOptions) -> NonZeroUsize {
+/// How a budget is divided for a model.
+pub struct Division {
+    pub needs: MemoryNeeds,
+    pub plan: MemoryPlan,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
+}
+
+/// Threads that compute.
+pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
     limits.threads.unwrap_or_else(usable_cores)
 }
 
@@ -228,7 +270,7 @@ pub fn load(options: &ModelOptions, max_waiting: usize) -> Result<Loaded> {
     }
     let template = dir.template()?.map(Arc::new);
     let name = dir.name();
-    let (engine, plan) = start_engine(&dir, &options.limits, max_waiting)?;
+    let (engine, plan, streamed) = start_engine(&dir, &options.limits, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
     let ModelDir { config, generation, path, .. } = dir;
     Ok(Loaded {
@@ -241,6 +283,7 @@ pub fn load(options: &ModelOptions, max_waiting: usize) -> Result<Loaded> {
         path,
         budget,
         request_bytes,
+        streamed,
     })
 }
 
@@ -249,34 +292,32 @@ pub struct Runnable {
     pub runner: ModelRunner,
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
-    pub streamed: Option<Arc<StreamedWeights>>,
+    pub streamed: Option<Streaming>,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
 }
 
 /// Divides memory and loads the weights.
 pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
-    let needs = dir.needs(limits)?;
-    let total = limits.memory.unwrap_or_else(default_budget);
-    let mut plan = MemoryPlan::divide(total, &needs)?;
-    report(dir, &plan, &needs, limits);
+    let division = dir.divide(limits.memory.unwrap_or_else(default_budget), limits)?;
+    let Division { needs, mut plan, batched_tokens } = division;
+    report::division(dir, &plan, &needs, limits);
 
     let layout = dir.kv_layout(limits);
-    let (source, weights, kv): (Box<dyn WeightSource>, _, _) = if plan.streamed {
-        let weights = streaming::start(dir, plan.weights, &limits.stream)?;
+    let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
+        let streaming = streaming::start(dir, plan.weights, &limits.stream)?;
+        let weights = Arc::clone(&streaming.weights);
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = KvPool::new_sparse(layout, plan.num_blocks_max)?;
-        (Box::new(Arc::clone(&weights)), WeightMemory::Streamed { weights, trade }, kv)
+        (Box::new(Arc::clone(&weights)), WeightMemory::Streamed { weights, trade }, kv, Some(streaming))
     } else {
         let bar = progress::bytes("loading", dir.weight_bytes.0);
         let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
         bar.finish_and_clear();
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
-        (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?)
+        (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
     };
-    report_context(&plan, &needs);
-    let streamed = match &weights {
-        WeightMemory::Streamed { weights, .. } => Some(Arc::clone(weights)),
-        WeightMemory::Resident(_) => None,
-    };
+    report::context(&plan, &needs);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -289,16 +330,17 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
         model: Model::new(dir.config.clone(), source),
         weights,
     };
-    Ok(Runnable { runner, plan, streamed })
+    Ok(Runnable { runner, plan, streamed, batched_tokens })
 }
 
-fn start_engine(dir: &ModelDir, limits: &LimitOptions, max_waiting: usize) -> Result<(Engine, MemoryPlan)> {
-    let Runnable { runner, plan, .. } = load_weights(dir, limits)?;
+fn start_engine(
+    dir: &ModelDir,
+    limits: &LimitOptions,
+    max_waiting: usize,
+) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
+    let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits)?;
     let config = EngineConfig {
-        scheduler: SchedulerConfig {
-            max_num_seqs: limits.max_num_seqs.get(),
-            max_num_batched_tokens: batched_tokens(limits),
-        },
+        scheduler: SchedulerConfig { max_num_seqs: limits.max_num_seqs.get(), max_num_batched_tokens: batched_tokens },
         kv: kv_config(limits, plan.num_blocks_max),
         limits: Limits {
             vocab_size: dir.config.vocab_size,
@@ -311,7 +353,7 @@ fn start_engine(dir: &ModelDir, limits: &LimitOptions, max_waiting: usize) -> Re
         eos_token_ids: dir.generation.end_tokens(&dir.config).to_vec(),
         stall: STALL,
     };
-    Ok((Engine::start(config, Box::new(runner))?, plan))
+    Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
 }
 
 fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
@@ -353,33 +395,4 @@ fn default_budget() -> Bytes {
 pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
-}
-
-/// How the budget is divided, on stderr.
-fn report(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
-    let from = if limits.memory.is_some() { "--memory" } else { "available" };
-    eprintln!("{}: {:.1}M parameters", dir.name(), dir.config.num_parameters() as f64 / 1e6);
-    eprintln!("memory  {:>10}  {from}", plan.budget.total());
-    for (name, bytes) in plan.budget.entries() {
-        let note = match name.as_str() {
-            "KV blocks" if plan.num_blocks_max > plan.num_blocks => format!(
-                "  {} x {} tokens; weights make room for up to {} blocks",
-                plan.num_blocks, needs.block_size, plan.num_blocks_max
-            ),
-            "KV blocks" => format!("  {} x {} tokens", plan.num_blocks, needs.block_size),
-            _ => String::new(),
-        };
-        eprintln!("  {name:<10}{bytes:>10}{note}");
-    }
-    eprintln!("  {:<10}{:>10}", "unused", plan.budget.left());
-}
-
-/// Says so where KV cannot hold the context that was asked for.
-fn report_context(plan: &MemoryPlan, needs: &MemoryNeeds) {
-    if plan.max_model_len < needs.max_model_len {
-        eprintln!(
-            "note: KV memory holds a context of {} tokens, not the {} asked for; give more --memory for more",
-            plan.max_model_len, needs.max_model_len
-        );
-    }
 }

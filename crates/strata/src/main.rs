@@ -18,6 +18,7 @@ mod serve;
 mod small_files;
 mod streaming;
 mod synth;
+mod timeline;
 mod verify;
 
 use std::io::IsTerminal;

@@ -44,9 +44,10 @@ pub struct LimitOptions {
     pub max_num_seqs: NonZeroUsize,
 
     /// Tokens of one pass, prompt chunks and decodes together. More is faster for long prompts, and makes those who are
-    /// decoding wait longer
-    #[arg(long, value_name = "TOKENS", default_value = "512", value_parser = count::<BATCHED_TOKENS_MAX>)]
-    pub max_num_batched_tokens: NonZeroUsize,
+    /// decoding wait longer. Without it: 512; 1024 where weights are streamed, as far as memory allows, because there a
+    /// pass costs about the same with few tokens and with many
+    #[arg(long, value_name = "TOKENS", value_parser = count::<BATCHED_TOKENS_MAX>)]
+    pub max_num_batched_tokens: Option<NonZeroUsize>,
 
     /// Tokens of one KV block: a power of two from 1 to 256
     #[arg(long, value_name = "TOKENS", default_value = "16")]

@@ -15,6 +15,7 @@ use crate::load::{self, Loaded, MAX_WAITING, ModelDir};
 use crate::options::ModelOptions;
 use crate::prompt::{PromptOptions, encode};
 use crate::sampling::{SamplingOptions, model_defaults};
+use crate::timeline;
 
 /// Tokens to generate where nobody says how many and the context leaves room.
 const MAX_TOKENS: usize = 256;
@@ -91,6 +92,9 @@ pub fn run(args: RunArgs) -> Result<()> {
     out.flush()?;
     if args.stats {
         eprintln!("{}", answer.stats);
+    }
+    if let (Some(path), Some(streaming)) = (&args.model.limits.stream.timeline, &loaded.streamed) {
+        timeline::write(&streaming.weights, path)?;
     }
     if answer.cause.is_none() { Err(Interrupted.into()) } else { Ok(()) }
 }

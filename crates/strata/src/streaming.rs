@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use strata_device::Bytes;
-use strata_io::EngineKind;
+use strata_io::{DirectRead, ProbeLimits, ReadSettings, probe};
 use strata_weights::{StreamConfig, StreamPlan, StreamedWeights, WeightError, open_direct};
 
 use crate::load::ModelDir;
@@ -17,9 +17,6 @@ pub const BAND_LEAST: usize = 256 << 10;
 /// Bands pass through several slots; together they should take no more than one part in so many of the budget.
 const BAND_SHARE: u64 = 64;
 
-const CHUNK_BYTES: usize = 4 << 20;
-const DEPTH: usize = 4;
-
 /// Memory that weights take at least when they are streamed.
 ///
 /// # Errors
@@ -28,23 +25,41 @@ pub fn least_bytes(dir: &ModelDir) -> Result<Bytes, WeightError> {
     Ok(Bytes(StreamPlan::new(&dir.catalog, &dir.specs, BAND_LEAST)?.least_budget()))
 }
 
+/// Weights that are streamed, and how.
+pub struct Streaming {
+    pub weights: Arc<StreamedWeights>,
+    pub settings: ReadSettings,
+    pub files: Vec<Arc<dyn DirectRead>>,
+    /// Bytes of weights that the budget could keep in memory, under the policy that keeps most.
+    pub most_resident: u64,
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.weights.stop();
+    }
+}
+
 /// Tries out the disk and starts streaming within `budget`, loading what is to stay.
 ///
 /// # Errors
 /// A file that cannot be read, a budget that is too small, memory that the system refuses.
-pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<Arc<StreamedWeights>> {
+pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<Streaming> {
     let files = open_direct(&dir.catalog)?;
-    let band_bytes = band_bytes(budget, CHUNK_BYTES);
+    let settings = try_out(&files)?;
+    eprintln!("reads   {settings}");
+    let band_bytes = band_bytes(budget, settings.chunk_bytes);
     let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
     let config = StreamConfig {
         budget: budget.0,
-        engine: EngineKind::Pread,
-        depth: DEPTH,
+        engine: settings.engine,
+        depth: settings.depth,
         policy: options.stream_policy.into(),
         timeline: options.timeline.is_some(),
     };
+    let most_resident = plan.resident_bytes(&config)?;
     let bar = progress::bytes("loading", 0);
-    let weights = StreamedWeights::start(plan, &dir.catalog, files, config, &mut |done, total| {
+    let weights = StreamedWeights::start(plan, &dir.catalog, files.clone(), config, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     })?;
@@ -56,7 +71,13 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<A
         Bytes(swept),
         Bytes(swept.saturating_sub(resident))
     );
-    Ok(Arc::new(weights))
+    Ok(Streaming { weights: Arc::new(weights), settings, files, most_resident })
+}
+
+/// Tries how the largest of the files is read best.
+fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
+    let largest = files.iter().max_by_key(|file| file.len()).context("the model has no files")?;
+    Ok(probe(largest, 0..largest.len(), &ProbeLimits::default())?)
 }
 
 /// Bands as large as a read should be, if the budget has room for the slots that they pass through.

@@ -97,6 +97,13 @@ impl Driver {
         Ok(())
     }
 
+    /// Waits until nothing is under way any more.
+    pub fn settle(&mut self) {
+        while let Some(done) = self.engine.wait() {
+            self.take(done);
+        }
+    }
+
     /// Takes what has arrived in the meantime.
     pub fn poll(&mut self) {
         while let Some(done) = self.engine.poll() {
@@ -127,7 +134,7 @@ impl Driver {
                     let failure = self.failures.remove(&unit);
                     return Err(failure.expect("a load that failed left its reason"));
                 }
-                Acquired::Pending => self.wait(band),
+                Acquired::Pending => self.wait(band)?,
             }
         }
     }
@@ -141,7 +148,6 @@ impl Driver {
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
         self.window.set_budget(bytes, &mut self.commands)?;
         self.obey();
-        self.drop_spare_slots();
         Ok(())
     }
 
@@ -154,14 +160,19 @@ impl Driver {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    fn wait(&mut self, band: u32) {
+    /// Waits for anything to come.
+    fn wait(&mut self, band: u32) -> Result<(), WeightError> {
         let start = Instant::now();
-        // The window has promised that something is under way; should nothing be, it is asked again and says so.
-        if let Some(done) = self.engine.wait() {
-            self.take(done);
-        }
+        let Some(done) = self.engine.wait() else {
+            // The window promises that what is waited for is under way, unless more is held than it has slots for.
+            self.window.stop_waiting(UnitId(band), &mut self.commands);
+            self.obey();
+            return Err(WeightError::Stuck { group: self.groups[band as usize] });
+        };
+        self.take(done);
         self.recorder.stall(self.groups[band as usize], start, Instant::now());
         self.poll();
+        Ok(())
     }
 
     /// Carries out commands until there are none; doing so may cause new ones. The two lists change places, so that a
@@ -178,9 +189,11 @@ impl Driver {
             }
             self.batch = batch;
         }
+        // The window may have fewer slots by now; memory of the others goes back to the system.
+        self.free.truncate(self.window.slots().saturating_sub(self.window.slots_used()));
     }
 
-    /// Slots that nobody uses are kept only as far as the budget goes: where everything stays, there is no use for them.
+    /// Gives back slots that nobody uses as far as the budget has no room for them.
     fn drop_spare_slots(&mut self) {
         while self.memory() > self.window.budget() && self.free.pop().is_some() {}
     }

@@ -10,6 +10,7 @@ use crate::catalog::Catalog;
 use crate::error::WeightError;
 use crate::group::{Access, GroupSpec};
 use crate::resident::checked;
+use crate::window::UnitId;
 
 /// Rows of a band come in multiples of this: what two threads share evenly in whole tiles of the widest kernel.
 const ROW_GRANULE: usize = 64;
@@ -111,6 +112,22 @@ impl Layout {
     /// The memory of the largest band, in bytes.
     pub fn largest_band(&self) -> usize {
         self.bands.iter().map(BandPlace::memory).max().unwrap_or(0)
+    }
+
+    /// Bytes of weights in the bands that `chosen` picks.
+    pub fn bytes_where(&self, chosen: impl Fn(UnitId) -> bool) -> u64 {
+        let bands = self.bands.iter().enumerate();
+        bands.filter(|(unit, _)| chosen(UnitId(*unit as u32))).map(|(_, band)| band.bytes as u64).sum()
+    }
+
+    /// By band: the layer that it belongs to, attention and feed-forward network together; the head is one of its own.
+    pub fn layers(&self) -> Vec<u32> {
+        let mut layers = Vec::with_capacity(self.bands.len());
+        for (index, group) in self.groups.iter().enumerate() {
+            // Embedding, then two groups a layer, then the head.
+            layers.extend(group.bands.clone().map(|_| (index as u32).div_ceil(2)));
+        }
+        layers
     }
 
     /// Most bands that the forward pass must hold together.

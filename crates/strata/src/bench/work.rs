@@ -62,6 +62,11 @@ impl ModelWork {
         }
     }
 
+    /// Bytes of weights that a pass with logits goes through.
+    pub fn swept_bytes(&self) -> u64 {
+        self.layer_bytes + self.head_bytes
+    }
+
     /// One token of each of `batch` sequences, each with `context` tokens before and including it. Of the embedding, a
     /// row a token is read, which is nothing beside the rest.
     pub fn decode(&self, batch: usize, context: usize) -> Work {

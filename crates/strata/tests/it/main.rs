@@ -9,4 +9,5 @@ mod pack;
 mod refusals;
 mod run;
 mod serve;
+mod stream;
 mod support;

@@ -1,0 +1,284 @@
+//! `strata bench stream`: a model that is larger than memory, beside what the disk allows.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use strata_device::{Bytes, CpuDevice, peak_resident};
+use strata_engine::{MemoryPlan, ModelRunner};
+use strata_io::{DirectRead, sequential_bandwidth};
+use strata_kernels::Unit;
+use strata_model::LogitRows;
+use strata_weights::{StreamStats, StreamedWeights};
+
+use super::limits::{MachineLimits, Summary};
+use super::stream_report::{Bound, Line, Shape, StreamReport};
+use super::work::{ModelWork, Work};
+use super::{median, timed_pass};
+use crate::load::{ModelDir, Runnable, load_weights, threads};
+use crate::options::{LimitOptions, StreamPolicyOption};
+use crate::streaming::Streaming;
+use crate::{progress, timeline};
+
+/// Bytes that are read for one measurement of the disk.
+const DISK_SAMPLE: u64 = 1 << 30;
+
+/// Memory that the read sweep walks through; it is given back before the weights come.
+const SWEEP: Bytes = Bytes(256 << 20);
+
+/// Tokens of each sequence before decode is measured.
+const CONTEXT: usize = 8;
+
+/// Measure a model that is larger than memory: seconds a token, bytes a token, beside what this disk allows
+///
+/// The disk is measured between the passes, by plain direct reads of the same files, for it may wander; what is reported
+/// is the median of the ratios. A pass counts until everything has come that it read ahead for the next one. Run nothing
+/// else meanwhile.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    strata bench stream models/8b --memory 6G                        # both policies\n  \
+    strata bench stream models/8b --memory 6G --policy resident --batch 1,32\n  \
+    strata bench stream models/8b --memory 6G --json                 # one JSON object a line\n  \
+    strata bench stream models/8b --memory 6G --timeline t.json      # opens at ui.perfetto.dev")]
+pub struct StreamArgs {
+    /// A model that does not fit into --memory: a directory, a GGUF file or a packed store
+    #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// Sequences that decode together, several to compare
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1,32")]
+    pub batch: Vec<NonZeroUsize>,
+
+    /// Tokens of the prompt whose prefill is measured, several to compare
+    #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "128")]
+    pub prompt_tokens: Vec<NonZeroUsize>,
+
+    /// Passes of each measurement; the median counts
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub repeat: NonZeroUsize,
+
+    /// Policies to measure; --stream-policy has no say here
+    #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "resident,ring")]
+    pub policy: Vec<StreamPolicyOption>,
+
+    /// One JSON object a line on stdout instead of the table
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub limits: LimitOptions,
+}
+
+/// Runs `strata bench stream`.
+pub fn run(args: StreamArgs) -> Result<()> {
+    let dir = ModelDir::open(args.model.as_deref())?;
+    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
+    if largest > args.limits.max_num_seqs.get() {
+        bail!("--batch {largest} needs --max-num-seqs {largest} or more");
+    }
+    let work = ModelWork::of(&dir, &args.limits);
+    let machine = measure_machine(&args.limits, &work)?;
+    let mut lines = Vec::new();
+    let mut settings = None;
+    for &policy in &args.policy {
+        let mut limits = args.limits.clone();
+        limits.stream.stream_policy = policy;
+        let Runnable { runner, plan, streamed, batched_tokens } = load_weights(&dir, &limits)?;
+        let Some(streaming) = streamed else {
+            bail!(
+                "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `strata bench`",
+                dir.name(),
+                plan.budget.total()
+            )
+        };
+        check_room(&args, &plan, limits.block_size)?;
+        settings = Some(streaming.settings.clone());
+        let weights = Arc::clone(&streaming.weights);
+        let mut bench = StreamBench {
+            runner,
+            chunk: batched_tokens,
+            block_size: limits.block_size,
+            vocab: dir.config.vocab_size,
+            most_resident: streaming.most_resident,
+            streaming,
+            machine: &machine,
+            next_sample: 0,
+        };
+        bench.measure_all(&args, policy, &work, &mut lines)?;
+        if let Some(path) = &args.limits.stream.timeline {
+            timeline::write(&weights, path)?;
+        }
+    }
+    let report = StreamReport {
+        model: dir.name(),
+        swept_bytes: work.swept_bytes(),
+        machine,
+        settings,
+        peak_memory: Bytes(peak_resident()),
+        lines,
+    };
+    print!("{}", if args.json { report.json_lines() } else { report.table() });
+    Ok(())
+}
+
+/// Memory and arithmetic, measured before the weights take the memory.
+fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
+    let device = CpuDevice::new(threads(limits), 0)?;
+    let mut machine = MachineLimits::new(&device, Unit::of(device.level, work.weights), SWEEP)?;
+    for _ in 0..3 {
+        machine.bound(&device, Work { bytes: 1.0, flops: 1.0 });
+    }
+    Ok(machine.summary())
+}
+
+fn check_room(args: &StreamArgs, plan: &MemoryPlan, block_size: usize) -> Result<()> {
+    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
+    let longest = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
+    let decode = CONTEXT.saturating_add(args.repeat.get()).saturating_add(1);
+    let blocks = largest.saturating_mul(decode.div_ceil(block_size)).max(longest.div_ceil(block_size));
+    if blocks > plan.num_blocks || longest.max(decode) > plan.max_model_len {
+        bail!(
+            "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure a smaller \
+             --batch, --repeat or --prompt-tokens",
+            plan.num_blocks * block_size
+        );
+    }
+    Ok(())
+}
+
+struct StreamBench<'a> {
+    runner: ModelRunner,
+    streaming: Streaming,
+    machine: &'a Summary,
+    /// Bytes of weights that the budget can keep in memory, whatever the policy does with it.
+    most_resident: u64,
+    /// Tokens of a prompt that one pass computes.
+    chunk: usize,
+    block_size: usize,
+    vocab: usize,
+    /// Where the next measurement of the disk begins.
+    next_sample: u64,
+}
+
+impl StreamBench<'_> {
+    fn measure_all(
+        &mut self,
+        args: &StreamArgs,
+        policy: StreamPolicyOption,
+        work: &ModelWork,
+        lines: &mut Vec<Line>,
+    ) -> Result<()> {
+        let bar =
+            progress::steps("measuring", ((args.batch.len() + args.prompt_tokens.len()) * args.repeat.get()) as u64);
+        for batch in args.batch.iter().map(|batch| batch.get()) {
+            let each = (CONTEXT + args.repeat.get() + 1).div_ceil(self.block_size);
+            let tables: Vec<Vec<u32>> =
+                (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
+            // All prompts at once, then one pass to warm up.
+            self.pass(&tables, 0, CONTEXT, LogitRows::None)?;
+            self.pass(&tables, CONTEXT, 1, LogitRows::Last)?;
+            let moved = work.decode(batch, CONTEXT + 1);
+            let measured = self.measure(args.repeat.get(), 1, moved, &bar, |bench, i| {
+                bench.pass(&tables, CONTEXT + 1 + i, 1, LogitRows::Last)
+            })?;
+            lines.push(Line { policy, shape: Shape::Decode { batch }, tokens: batch, ..measured });
+        }
+        for tokens in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
+            let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
+            let passes = tokens.div_ceil(self.chunk);
+            let moved = work.prefill(tokens, self.chunk);
+            let measured =
+                self.measure(args.repeat.get(), passes, moved, &bar, |bench, _| bench.prompt(&tables, tokens))?;
+            lines.push(Line { policy, shape: Shape::Prefill { tokens }, tokens, ..measured });
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Times `work` again and again, with the disk measured before each.
+    fn measure(
+        &mut self,
+        repeat: usize,
+        passes: usize,
+        work: Work,
+        bar: &indicatif::ProgressBar,
+        mut pass: impl FnMut(&mut Self, usize) -> Result<Duration>,
+    ) -> Result<Line> {
+        let weights = Arc::clone(&self.streaming.weights);
+        let swept = weights.swept_bytes();
+        let streamed_least = (swept - self.most_resident.min(swept)) * passes as u64;
+        weights.settle();
+        let (mut seconds, mut shares, mut bounds, mut disks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let begin = weights.stats();
+        for i in 0..repeat {
+            let disk = self.disk_bandwidth()?;
+            let bound = Bound::new(streamed_least as f64, disk, work, self.machine);
+            let took = pass(self, i)?.as_secs_f64();
+            seconds.push(took);
+            shares.push(bound.seconds / took);
+            bounds.push(bound.seconds);
+            disks.push(disk);
+            bar.inc(1);
+        }
+        let stats: StreamStats = weights.stats().since(&begin);
+        let total: f64 = seconds.iter().sum();
+        Ok(Line {
+            policy: StreamPolicyOption::Resident,
+            shape: Shape::Decode { batch: 0 },
+            tokens: 0,
+            seconds: median(seconds),
+            bound: median(bounds),
+            share_of_bound: median(shares),
+            disk: median(disks),
+            bytes: stats.bytes_read as f64 / repeat as f64,
+            bytes_bound: streamed_least as f64,
+            resident_bytes: weights.resident_bytes(),
+            stall_share: stats.stall.as_secs_f64() / total,
+            overlap_efficiency: stats.overlap_efficiency(),
+        })
+    }
+
+    /// Plain direct reads of the same files, each time of another part.
+    fn disk_bandwidth(&mut self) -> Result<f64> {
+        let files: &[Arc<dyn DirectRead>] = &self.streaming.files;
+        let total: u64 = files.iter().map(|file| file.len()).sum();
+        let mut at = self.next_sample % total.max(1);
+        self.next_sample = self.next_sample.wrapping_add(DISK_SAMPLE);
+        let mut file = &files[0];
+        for candidate in files {
+            file = candidate;
+            if at < candidate.len() {
+                break;
+            }
+            at -= candidate.len();
+        }
+        // A whole sample where the file has one; its end otherwise.
+        let start = at.min(file.len().saturating_sub(DISK_SAMPLE));
+        let range = start..(start + DISK_SAMPLE).min(file.len());
+        let settings = &self.streaming.settings;
+        Ok(sequential_bandwidth(file, range, settings.engine, settings.depth, settings.chunk_bytes)?)
+    }
+
+    /// A pass, until what it has read ahead for the next one has come.
+    fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
+        let begin = std::time::Instant::now();
+        timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
+        self.streaming.weights.settle();
+        Ok(begin.elapsed())
+    }
+
+    fn prompt(&mut self, tables: &[Vec<u32>], tokens: usize) -> Result<Duration> {
+        let begin = std::time::Instant::now();
+        for start in (0..tokens).step_by(self.chunk) {
+            let count = self.chunk.min(tokens - start);
+            let logits = if start + count == tokens { LogitRows::Last } else { LogitRows::None };
+            timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
+        }
+        let weights: &StreamedWeights = &self.streaming.weights;
+        weights.settle();
+        Ok(begin.elapsed())
+    }
+}
