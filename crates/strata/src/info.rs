@@ -117,7 +117,7 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     ));
     for given in &memory.budgets {
         let weights = match given.streamed {
-            Some(weights) => format!("streamed, about {weights} of them stay"),
+            Some(weights) => format!("streamed, about {weights} of them stay while KV is small"),
             None => "in memory".into(),
         };
         text.push_str(&format!(

@@ -1,5 +1,7 @@
 //! From a directory, a GGUF file or a packed store to a running engine: check, divide memory, load, start.
 
+mod report;
+
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt;
@@ -297,9 +299,9 @@ pub struct Runnable {
 
 /// Divides memory and loads the weights.
 pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
-    let Division { needs, mut plan, batched_tokens } =
-        dir.divide(limits.memory.unwrap_or_else(default_budget), limits)?;
-    report(dir, &plan, &needs, limits);
+    let division = dir.divide(limits.memory.unwrap_or_else(default_budget), limits)?;
+    let Division { needs, mut plan, batched_tokens } = division;
+    report::division(dir, &plan, &needs, limits);
 
     let layout = dir.kv_layout(limits);
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
@@ -315,7 +317,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
     };
-    report_context(&plan, &needs);
+    report::context(&plan, &needs);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -393,33 +395,4 @@ fn default_budget() -> Bytes {
 pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
-}
-
-/// How the budget is divided, on stderr.
-fn report(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
-    let from = if limits.memory.is_some() { "--memory" } else { "available" };
-    eprintln!("{}: {:.1}M parameters", dir.name(), dir.config.num_parameters() as f64 / 1e6);
-    eprintln!("memory  {:>10}  {from}", plan.budget.total());
-    for (name, bytes) in plan.budget.entries() {
-        let note = match name.as_str() {
-            "KV blocks" if plan.num_blocks_max > plan.num_blocks => format!(
-                "  {} x {} tokens; weights make room for up to {} blocks",
-                plan.num_blocks, needs.block_size, plan.num_blocks_max
-            ),
-            "KV blocks" => format!("  {} x {} tokens", plan.num_blocks, needs.block_size),
-            _ => String::new(),
-        };
-        eprintln!("  {name:<10}{bytes:>10}{note}");
-    }
-    eprintln!("  {:<10}{:>10}", "unused", plan.budget.left());
-}
-
-/// Says so where KV cannot hold the context that was asked for.
-fn report_context(plan: &MemoryPlan, needs: &MemoryNeeds) {
-    if plan.max_model_len < needs.max_model_len {
-        eprintln!(
-            "note: KV memory holds a context of {} tokens, not the {} asked for; give more --memory for more",
-            plan.max_model_len, needs.max_model_len
-        );
-    }
 }

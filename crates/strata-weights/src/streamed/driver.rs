@@ -192,7 +192,7 @@ impl Driver {
         self.drop_spare_slots();
     }
 
-    /// Slots that nobody uses are kept only as far as the budget goes: where everything stays, there is no use for them.
+    /// Gives back slots that nobody uses as far as the budget has no room for them.
     fn drop_spare_slots(&mut self) {
         while self.memory() > self.window.budget() && self.free.pop().is_some() {}
     }
