@@ -46,7 +46,8 @@ def measure_stream(
     of every engine."""
     command = [*launcher, str(program), "bench", "stream", str(model), "--json", "--memory", str(memory)]
     command += ["--threads", str(threads), "--repeat", str(tokens)]
-    command += ["--prompt-tokens", str(prompt_tokens), "--batch", str(batch)]
+    command += ["--prompt-tokens", str(prompt_tokens), "--batch", ",".join(map(str, sorted({1, batch})))]
+    command += ["--policy", "resident"]
     try:
         # It ends with this process, whose Ctrl-C reaches it too.
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
@@ -70,8 +71,8 @@ def stream_figures(lines: str, prompt_tokens: int, batch: int) -> dict:
     for line in told:
         params = line.get("params", {})
         wanted = {"policy": "resident", "prompt_tokens": prompt_tokens}
-        if line["name"] == "stream.batch_speedup":
-            wanted["batch"] = batch
+        # One sequence, but where many are compared with one.
+        wanted["batch"] = batch if line["name"] == "stream.batch_speedup" else 1
         if all(params.get(key, value) == value for key, value in wanted.items()):
             found[line["name"]] = line
     try:
