@@ -14,7 +14,6 @@ use strata_kv::{BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 use thiserror::Error;
 
-use self::balance::IDLE_TURN;
 use crate::active::{Active, Outcome};
 use crate::handle::Submission;
 use crate::runner::Runner;
@@ -38,6 +37,8 @@ pub struct EngineConfig {
     pub eos_token_ids: Vec<TokenId>,
     /// Time without a completed step, while there is work, after which health is no longer good.
     pub stall: Duration,
+    /// Time between two turns of an idle engine that still moves memory from KV to weights (M4).
+    pub idle_turn: Duration,
 }
 
 /// An engine that could not be started.
@@ -185,7 +186,7 @@ impl Worker {
             }
             let submission = match (self.scheduler.is_idle(), self.settled) {
                 (true, true) => self.submissions.recv().map_err(|_| TryRecvError::Disconnected),
-                (true, false) => self.submissions.recv_timeout(IDLE_TURN).map_err(|error| match error {
+                (true, false) => self.submissions.recv_timeout(self.config.idle_turn).map_err(|error| match error {
                     RecvTimeoutError::Timeout => TryRecvError::Empty,
                     RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
                 }),

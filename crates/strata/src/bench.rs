@@ -42,7 +42,7 @@ pub struct BenchArgs {
     #[command(subcommand)]
     pub what: Option<What>,
 
-    /// A Hugging Face directory or a GGUF file; without it the model that ships with Strata
+    /// A Hugging Face directory, a GGUF file or a packed store; without it the model that ships with Strata
     #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
 

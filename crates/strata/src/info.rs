@@ -16,11 +16,15 @@ use crate::options::ModelOptions;
 use memory::Memory;
 
 /// Show what a model is and what it needs, without loading it
+///
+/// Says the least --memory that works, what a few budgets would give, and where weights would be streamed because they do
+/// not fit.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata info                                  # the bundled model\n  \
     strata info models/8b\n  \
     strata info models/8b --memory 20G           # what this budget gives\n  \
+    strata info models/8b --memory 6G            # less than the weights: what would be streamed\n  \
     strata info models/8b --max-model-len 8192   # what a shorter context needs\n  \
     strata info models/8b --json | jq .memory")]
 pub struct InfoArgs {

@@ -39,6 +39,10 @@ const MAX_LOGPROBS: usize = 20;
 /// Time without a completed step after which `/health` says so. A pass of a large model may take long.
 const STALL: Duration = Duration::from_secs(120);
 
+/// Pace at which an idle engine gives memory of cached KV back to streamed weights: all of it within a minute or so. Who
+/// comes back sooner, as in a conversation, finds the beginning of the prompt computed.
+const IDLE_TURN: Duration = Duration::from_millis(50);
+
 /// Least memory for requests that wait or are being read: bodies, texts, token ids.
 pub const REQUEST_BYTES: usize = 128 << 20;
 
@@ -352,6 +356,7 @@ fn start_engine(
         },
         eos_token_ids: dir.generation.end_tokens(&dir.config).to_vec(),
         stall: STALL,
+        idle_turn: IDLE_TURN,
     };
     Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
 }

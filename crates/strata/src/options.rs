@@ -30,8 +30,9 @@ pub struct ModelOptions {
 /// What an engine may use.
 #[derive(Debug, Clone, Args)]
 pub struct LimitOptions {
-    /// Memory that Strata may use in all: weights, KV cache, scratch and the process itself. Binary units: 6G is 6 GiB.
-    /// Without it: the least of 97 % of the cgroup's limit and 90 % of what is available
+    /// Memory that Strata may use in all: weights, KV cache, scratch and the process itself. Weights that do not fit are
+    /// read from disk in each pass. Binary units: 6G is 6 GiB. Without it: the lesser of 97 % of the cgroup's limit and 90 %
+    /// of what is available
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
 
@@ -44,8 +45,8 @@ pub struct LimitOptions {
     pub max_num_seqs: NonZeroUsize,
 
     /// Tokens of one pass, prompt chunks and decodes together. More is faster for long prompts, and makes those who are
-    /// decoding wait longer. Without it: 512; 1024 where weights are streamed, as far as memory allows, because there a
-    /// pass costs about the same with few tokens and with many
+    /// decoding wait longer. Without it: 512; where weights are streamed 1024, as far as memory allows, for there a pass
+    /// waits for the disk, however many tokens it has
     #[arg(long, value_name = "TOKENS", value_parser = count::<BATCHED_TOKENS_MAX>)]
     pub max_num_batched_tokens: Option<NonZeroUsize>,
 
@@ -74,7 +75,7 @@ pub struct LimitOptions {
 #[derive(Debug, Clone, Args)]
 pub struct StreamOptions {
     /// Which weights stay in memory where not all fit. `resident` keeps as many as fit and reads the others in each pass;
-    /// `ring` slides a window over all of them, and so reads all
+    /// `ring` slides a window over all of them, and so reads all: slower, for comparison
     #[arg(long, value_name = "POLICY", default_value = "resident")]
     pub stream_policy: StreamPolicyOption,
 
@@ -86,7 +87,8 @@ pub struct StreamOptions {
 /// A timeline of streamed weights.
 #[derive(Debug, Clone, Args)]
 pub struct TimelineOption {
-    /// Write down every read, wait and computation of streamed weights; open the file at ui.perfetto.dev
+    /// Write down every read, wait and computation of streamed weights as Chrome trace JSON; open the file at
+    /// ui.perfetto.dev. Nothing is written if all weights fit into memory
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
 }

@@ -31,7 +31,9 @@ const MAX_TOKENS: usize = 256;
     strata run models/1b --prompt \"The sea is\" --temperature 0.8 --seed 7 --max-tokens 64\n  \
     strata run models/1b-instruct --chat --system \"Answer in French.\" --prompt \"What is rust?\"\n  \
     strata run models/1b --memory 4G --prompt-file notes.txt --no-echo --stats > summary.txt\n  \
-    git log -1 | strata run models/1b --prompt - --stop $'\\n\\n'")]
+    git log -1 | strata run models/1b --prompt - --stop $'\\n\\n'\n  \
+    strata run models/70b --memory 20G --prompt Hi --stats               # larger than memory: weights are streamed\n  \
+    strata run models/70b --memory 20G --prompt Hi --timeline t.json     # every read and wait, for ui.perfetto.dev")]
 pub struct RunArgs {
     #[command(flatten)]
     pub prompt: PromptOptions,
@@ -48,7 +50,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_echo: bool,
 
-    /// Afterwards, tell on stderr how fast it was and what memory it took
+    /// Afterwards, tell on stderr how fast it was, what memory it took and, where weights are streamed, what was read
     #[arg(long)]
     pub stats: bool,
 

@@ -1,13 +1,8 @@
 //! Between passes, memory changes hands (M4).
 
-use std::time::Duration;
-
 use super::Worker;
 use crate::runner::KvMemory;
 use crate::scheduler::Scheduler;
-
-/// Time between two turns of an idle engine that still moves memory from KV to weights.
-pub(super) const IDLE_TURN: Duration = Duration::from_millis(2);
 
 impl Worker {
     /// Divides memory between KV and whatever else wants it, as demand has become (M4). The pages of blocks that have left

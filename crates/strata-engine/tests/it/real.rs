@@ -42,6 +42,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
         },
         eos_token_ids: Vec::new(),
         stall: std::time::Duration::from_secs(60),
+        idle_turn: std::time::Duration::from_millis(2),
     };
     Engine::start(engine, Box::new(runner)).unwrap()
 }

@@ -202,6 +202,7 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
         },
         eos_token_ids: vec![EOS],
         stall: std::time::Duration::ZERO,
+        idle_turn: std::time::Duration::from_millis(2),
     };
     Engine::start(config, runner).unwrap()
 }

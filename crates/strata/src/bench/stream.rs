@@ -35,7 +35,8 @@ const CONTEXT: usize = 8;
 /// Measure a model that is larger than memory: seconds a token, bytes a token, beside what this disk allows
 ///
 /// The disk is measured between the passes, by plain direct reads of the same files, for it may wander; what is reported
-/// is the median of the ratios. A pass counts until everything has come that it read ahead for the next one. Run nothing
+/// is the median of the ratios. A pass counts until everything has come that it read ahead for the next one. Bytes fall with
+/// more memory; a share of the bound well below 100 % means that something else is in the way: see --timeline. Run nothing
 /// else meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -60,7 +61,7 @@ pub struct StreamArgs {
     #[arg(long, value_name = "N", default_value = "5")]
     pub repeat: NonZeroUsize,
 
-    /// Policies to measure; --stream-policy has no say here
+    /// Policies to measure, in place of --stream-policy
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "resident,ring")]
     pub policy: Vec<StreamPolicyOption>,
 
