@@ -164,47 +164,73 @@ impl ModelDir {
 
     /// How a KV block of this model lies in memory under these options.
     pub fn kv_layout(&self, limits: &LimitOptions) -> KvLayout {
-        let dtype = match limits.kv_dtype {
-            KvDtype::Auto => KvDType::beside(self.weight_dtype()),
-            KvDtype::F32 => KvDType::F32,
-            KvDtype::F16 => KvDType::F16,
-            KvDtype::Bf16 => KvDType::BF16,
-            KvDtype::Q8 => KvDType::Q8,
-        };
-        Model::kv_layout(&self.config, limits.block_size, dtype)
+        kv_layout(&self.config, self.weight_dtype(), limits)
     }
 
     /// What the parts of an engine need.
     pub fn needs(&self, limits: &LimitOptions) -> Result<MemoryNeeds> {
-        // First: everything below divides and multiplies by it.
-        kv_config(limits, 1).check().context("--block-size cannot be used")?;
-        let context = self.config.context();
-        let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
-        if max_model_len > context {
-            bail!(
-                "--max-model-len is {max_model_len}, but {} has a context of {context}; ask for at most that",
-                self.name()
-            );
-        }
-        let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits));
-        let threads = threads(limits).get();
-        let layout = self.kv_layout(limits);
-        Ok(MemoryNeeds {
-            process: Bytes(HostMemory::read().resident),
-            weights: self.weight_bytes,
-            weights_streamed: streaming::least_bytes(self)?,
-            scratch: Bytes(Model::scratch_bytes(&self.config, tokens, tokens, threads) as u64),
-            requests: Bytes(REQUEST_BYTES as u64),
-            block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
-            block_size: limits.block_size,
-            max_model_len,
-            max_num_seqs: sequences,
-        })
+        let weights = WeightNeeds {
+            dtype: self.weight_dtype(),
+            whole: self.weight_bytes,
+            streamed: streaming::least_bytes(self)?,
+        };
+        memory_needs(&self.config, &self.name(), &weights, limits)
     }
 }
 
+/// What weights need, as far as the division of memory cares.
+pub struct WeightNeeds {
+    /// The type that most of them have.
+    pub dtype: DType,
+    /// All of them.
+    pub whole: Bytes,
+    /// The least with which they can be streamed.
+    pub streamed: Bytes,
+}
+
+/// How a KV block lies in memory under these options, beside weights that are mostly of one type.
+pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) -> KvLayout {
+    let dtype = match limits.kv_dtype {
+        KvDtype::Auto => KvDType::beside(weights),
+        KvDtype::F32 => KvDType::F32,
+        KvDtype::F16 => KvDType::F16,
+        KvDtype::Bf16 => KvDType::BF16,
+        KvDtype::Q8 => KvDType::Q8,
+    };
+    Model::kv_layout(config, limits.block_size, dtype)
+}
+
+/// What the parts of an engine for the model called `name` need, whether its weights are at hand or not.
+pub fn memory_needs(
+    config: &ModelConfig,
+    name: &str,
+    weights: &WeightNeeds,
+    limits: &LimitOptions,
+) -> Result<MemoryNeeds> {
+    // First: everything below divides and multiplies by it.
+    kv_config(limits, 1).check().context("--block-size cannot be used")?;
+    let context = config.context();
+    let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
+    if max_model_len > context {
+        bail!("--max-model-len is {max_model_len}, but {name} has a context of {context}; ask for at most that");
+    }
+    let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits));
+    let layout = kv_layout(config, weights.dtype, limits);
+    Ok(MemoryNeeds {
+        process: Bytes(HostMemory::read().resident),
+        weights: weights.whole,
+        weights_streamed: weights.streamed,
+        scratch: Bytes(Model::scratch_bytes(config, tokens, tokens, threads(limits).get()) as u64),
+        requests: Bytes(REQUEST_BYTES as u64),
+        block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
+        block_size: limits.block_size,
+        max_model_len,
+        max_num_seqs: sequences,
+    })
+}
+
 /// A pass must have room for one token of every running sequence.
-fn batched_tokens(limits: &LimitOptions) -> usize {
+pub fn batched_tokens(limits: &LimitOptions) -> usize {
     limits.max_num_batched_tokens.max(limits.max_num_seqs).get()
 }
 
@@ -336,7 +362,8 @@ fn is_block_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-fn default_budget() -> Bytes {
+/// What Strata takes where nobody says how much.
+pub fn default_budget() -> Bytes {
     let memory = HostMemory::read();
     // Something must be left to the rest of the machine. A cgroup's limit is ours alone, but for page tables and buffers
     // of the kernel that count towards it too.

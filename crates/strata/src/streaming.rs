@@ -69,13 +69,13 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
 }
 
 /// Tries how the largest of the files is read best.
-fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
+pub fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
     let largest = files.iter().max_by_key(|file| file.len()).context("the model has no files")?;
     Ok(probe(largest, 0..largest.len(), &ProbeLimits::default())?)
 }
 
 /// Bands as large as a read should be, if the budget has room for the slots that they pass through.
-fn band_bytes(budget: Bytes, chunk_bytes: usize) -> usize {
+pub fn band_bytes(budget: Bytes, chunk_bytes: usize) -> usize {
     let affordable = usize::try_from(budget.0 / BAND_SHARE).unwrap_or(usize::MAX);
     chunk_bytes.min(affordable).max(BAND_LEAST)
 }
