@@ -355,7 +355,7 @@ pub fn grouped(number: u64) -> String {
 }
 
 /// `1_235_814_400` as `1.24 B`.
-fn short(number: u64) -> String {
+pub fn short(number: u64) -> String {
     let value = number as f64;
     match number {
         1_000_000_000.. => format!("{:.2} B", value / 1e9),

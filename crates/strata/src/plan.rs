@@ -29,7 +29,7 @@ use crate::options::LimitOptions;
 use crate::progress;
 use crate::streaming::{BAND_LEAST, band_bytes};
 use crate::synth::DTypeArg;
-use advice::Advice;
+use advice::{Advice, Kv};
 use bound::{Bound, Rates};
 use division::{Division, Wishes};
 use machine::{Machine, MachineOptions};
@@ -117,8 +117,9 @@ pub struct Plan {
     pub bound: Bound,
     /// The same if each side computes what it holds.
     pub each_side: Option<Bound>,
-    /// The policy to use comes first. The other may not work in this memory: then why.
+    /// Under the policy `resident`.
     pub forecast: Forecast,
+    /// Under the policy `ring`, or why it is not to be had.
     pub other: Result<Forecast, String>,
     pub advice: Vec<Advice>,
 }
@@ -190,19 +191,25 @@ impl Plan {
         let kept = scene.kept()?;
         let bar = progress::steps("simulating", 2 * scene.steps() as u64);
         let resident = scene.forecast(PolicyKind::Resident, &kept, &mut || bar.inc(1))?;
-        let ring_forecast = scene.forecast(PolicyKind::Ring, &kept, &mut || bar.inc(1));
+        let where_computed = if division.device.is_some() { kept.device } else { kept.host };
+        let ring_forecast = if where_computed < bands.swept_bytes() {
+            scene.forecast(PolicyKind::Ring, &kept, &mut || bar.inc(1)).map_err(|error| format!("{error:#}"))
+        } else {
+            Err("every weight stays in memory, so there is nothing to slide over".to_owned())
+        };
         bar.finish_and_clear();
         let one = Load::decode(1, prompt_tokens, kv_token).pass(&bands, kept.host as f64, kept.device as f64);
         let rates = scene.rates;
         let (bound, each_side) = (Bound::of(&one, &rates), Bound::each_side(&one, &rates));
-        let advice = advice::advise(&one, &rates, &resident, &bands, chunk_tokens);
+        let kv = Kv { tokens: division.kv_tokens, tokens_each: prompt_tokens as u64 + 1 };
+        let advice = advice::advise(&one, &rates, &resident, &bands, chunk_tokens, kv);
         Ok(Self {
             bound,
             each_side,
             advice,
             kept,
             forecast: resident,
-            other: ring_forecast.map_err(|error| format!("{error:#}")),
+            other: ring_forecast,
             subject,
             machine,
             division,

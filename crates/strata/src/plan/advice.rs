@@ -1,7 +1,7 @@
 //! What would help most. Pure arithmetic on the bound of one token.
 
 use super::bound::{Bound, Pass, Rates};
-use super::predict::Forecast;
+use super::predict::{Decode, Forecast};
 use super::shape::Shape;
 use super::words::{bytes, number, scaled};
 
@@ -23,8 +23,24 @@ pub struct Advice {
     pub factor: f64,
 }
 
+/// Room for keys and values.
+#[derive(Debug, Clone, Copy)]
+pub struct Kv {
+    /// Tokens that there is room for.
+    pub tokens: u64,
+    /// Tokens of one sequence.
+    pub tokens_each: u64,
+}
+
 /// What would help a machine whose pass of one token is `one`, the most helpful first.
-pub fn advise(one: &Pass, rates: &Rates, forecast: &Forecast, shape: &Shape, chunk_tokens: usize) -> Vec<Advice> {
+pub fn advise(
+    one: &Pass,
+    rates: &Rates,
+    forecast: &Forecast,
+    shape: &Shape,
+    chunk_tokens: usize,
+    kv: Kv,
+) -> Vec<Advice> {
     let now = Bound::of(one, rates).seconds();
     let mut all = Vec::new();
     let mut add = |text: String, factor: f64| {
@@ -54,12 +70,12 @@ pub fn advise(one: &Pass, rates: &Rates, forecast: &Forecast, shape: &Shape, chu
         add(text, now / sides.seconds());
     }
     let single = forecast.decode.iter().find(|decode| decode.batch == 1).map_or(f64::INFINITY, |decode| decode.seconds);
-    let rate = |batch: usize, seconds: f64| batch as f64 / seconds;
-    let best = forecast.decode.iter().max_by(|a, b| rate(a.batch, a.seconds).total_cmp(&rate(b.batch, b.seconds)));
-    if let Some(best) = best.filter(|best| best.batch > 1) {
-        let together = rate(best.batch, best.seconds);
-        let text = format!("{} sequences at a time: {} tokens/s together", best.batch, number(together));
-        add(text, together * single);
+    let rate = |decode: &Decode| decode.batch as f64 / decode.seconds;
+    if let Some(best) = forecast.decode.iter().max_by(|a, b| rate(a).total_cmp(&rate(b))) {
+        let tokens = best.batch as u64 * kv.tokens_each;
+        let room = if tokens > kv.tokens { format!(" (--kv-tokens {tokens} makes room)") } else { String::new() };
+        let text = format!("{} sequences at a time{room}: {} tokens/s together", best.batch, number(rate(best)));
+        add(text, rate(best) * single);
     }
     if let Some((tokens, factor)) = longer_chunks(one, rates, shape, chunk_tokens, forecast.prompt.passes) {
         let text =
@@ -83,7 +99,7 @@ fn longer_chunks(one: &Pass, rates: &Rates, shape: &Shape, chunk: usize, passes:
 mod tests {
     use strata_kernels::DType;
 
-    use super::super::predict::{Decode, PolicyKind, Prompt};
+    use super::super::predict::{PolicyKind, Prompt};
     use super::super::shape::Cut;
     use super::super::shape::tests::shape_of;
     use super::*;
@@ -106,7 +122,7 @@ mod tests {
             prompt,
             decode: vec![decode(1), decode(32)],
         };
-        advise(&one, &rates, &forecast, &shape, 128)
+        advise(&one, &rates, &forecast, &shape, 128, Kv { tokens: 1000, tokens_each: 100 })
     }
 
     #[test]
@@ -120,6 +136,7 @@ mod tests {
         assert!((twice.factor - 2.0).abs() < 1e-9, "{twice:?}");
         let resident = texts(1e12, 1e9);
         assert!(!has(&resident, "memory") && !has(&resident, "disk") && has(&resident, "4-bit"), "{resident:?}");
+        assert!(has(&resident, "--kv-tokens 3200"), "{resident:?}");
         let batch = resident.iter().find(|advice| advice.text.contains("32 sequences")).expect("a batch");
         assert!((batch.factor - 32.0).abs() < 1e-9, "{batch:?}");
     }

@@ -1,5 +1,7 @@
 //! What no policy can do without, as `bounds.md` has it. Pure arithmetic.
 
+use super::words::{number, scaled};
+
 /// Bytes, operations and rates of one pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pass {
@@ -70,7 +72,7 @@ impl Bound {
             }
         }
         if rates.flops.is_finite() {
-            let numbers = format!("{:.3} T / {:.3} T/s", operations / 1e12, rates.flops / 1e12);
+            let numbers = format!("{} / {}", scaled(operations, "FLOP"), scaled(rates.flops, "FLOP/s"));
             term("arithmetic", "2 P n / F", numbers, operations / rates.flops);
         }
         Self { terms }
@@ -123,14 +125,16 @@ impl Pass {
 
 /// `(139.0 - 85.0 GB) / 4.45 GB/s`.
 fn quotient(terms: &[f64], rate: f64) -> String {
+    let largest = terms.iter().fold(0.0, |largest: f64, term| largest.max(term.abs()));
+    let (factor, unit) = if largest < 1e9 { (1e6, "MB") } else { (1e9, "GB") };
     let mut text = String::new();
     for (index, term) in terms.iter().enumerate().filter(|(index, term)| *index == 0 || **term != 0.0) {
         let sign = if *term < 0.0 { " - " } else { " + " };
         text.push_str(if index == 0 { "" } else { sign });
-        text.push_str(&super::words::number(term.abs() / 1e9));
+        text.push_str(&number(term.abs() / factor));
     }
-    let text = if text.contains(' ') { format!("({text} GB)") } else { format!("{text} GB") };
-    format!("{text} / {} GB/s", super::words::number(rate / 1e9))
+    let text = if text.contains(' ') { format!("({text} {unit})") } else { format!("{text} {unit}") };
+    format!("{text} / {}", scaled(rate, "B/s"))
 }
 
 #[cfg(test)]

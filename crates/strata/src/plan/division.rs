@@ -120,8 +120,8 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
     if wishes.memory < least {
         return Err(too_small("--memory", wishes.memory, least));
     }
-    // Whatever the device holds need not be held twice; what spreading leaves over is some units.
-    let enough = beyond_device.saturating_add(slots).min(whole);
+    // What stays in the device need not be in the host too. Slots and what spreading leaves over take less than an eighth.
+    let enough = beyond_device.saturating_add(whole / 8).min(whole);
     let left = chosen((wishes.memory - taken).min(enough), wishes.host_weights, shape, "--host-weights", "--memory")?;
     Ok(Division {
         host: Tier { total: wishes.memory, units: left, others },

@@ -7,7 +7,7 @@ use strata_weights::window::{
 };
 
 use super::bound::{Bound, Rates};
-use super::division::Division;
+use super::division::{Division, Tier};
 use super::settings::Settings;
 use super::shape::Shape;
 use super::work::{Load, kv_per_byte};
@@ -191,9 +191,18 @@ impl Scene<'_> {
     fn run_prompt(&self, run: &mut Run<'_>, kept: &Kept, step: &mut dyn FnMut()) -> Result<Prompt> {
         let passes = self.num_chunks();
         let (mut seconds, mut bound_seconds) = (0.0, 0.0);
+        let slots = |slots: usize, tier: &Tier| (slots as u64 * self.bands.largest()).min(tier.units);
+        let full = Kept {
+            host: kept.host + slots(self.settings.host.stream_slots, &self.division.host),
+            device: kept.device
+                + self.division.device.as_ref().map_or(0, |tier| slots(self.settings.device.stream_slots, tier)),
+            units: kept.units,
+        };
         let mut simulate = |index: usize, times: usize| -> Result<()> {
             let load = self.chunk(index);
             seconds += run.pass(&load)?.seconds * times as f64;
+            // The slots are full when the first pass begins; later passes find them so at the cost of those before.
+            let kept = if index == 0 { &full } else { kept };
             bound_seconds += self.bound(&load, kept).seconds() * times as f64;
             Ok(())
         };
@@ -318,7 +327,6 @@ impl<'a> Run<'a> {
 mod tests {
     use strata_kernels::DType;
 
-    use super::super::division::Tier;
     use super::super::machine::Reading;
     use super::super::shape::Cut;
     use super::super::shape::tests::shape_of;

@@ -11,7 +11,7 @@ use super::division::Tier;
 use super::machine::{Figure, Source};
 use super::predict::Forecast;
 use super::words::{bytes, number, scaled, seconds};
-use crate::info::grouped;
+use crate::info::{grouped, short};
 
 impl Plan {
     /// The tables.
@@ -35,7 +35,7 @@ impl Plan {
         write_forecast(out, &self.forecast, self)?;
         match &self.other {
             Ok(other) => write_forecast(out, other, self)?,
-            Err(why) => writeln!(out, "\nPolicy ring cannot be used here: {why}")?,
+            Err(why) => writeln!(out, "\nPolicy ring, not simulated: {why}")?,
         }
         self.write_settings(out)?;
         if !self.advice.is_empty() {
@@ -53,7 +53,7 @@ impl Plan {
             out,
             "{}: {} parameters, mostly {}; {} layers of {}, head {}, embedding {}; KV {} a token",
             self.subject.name,
-            scaled(self.subject.config.num_parameters() as f64, "").trim_end(),
+            short(self.subject.config.num_parameters()),
             self.subject.dtype,
             shape.num_layers,
             bytes(shape.layer_bytes()),
@@ -76,7 +76,7 @@ impl Plan {
                 Source::Measured(how) => format!("measured, {how}"),
                 Source::Assumed(why) => format!("ASSUMED: {why}"),
             };
-            writeln!(out, "  {name:<18}{:>12}  {source}", scaled(figure.value, unit))
+            writeln!(out, "  {name:<18}{:>14}  {source}", scaled(figure.value, unit))
         };
         row("disk", &machine.disk, "B/s")?;
         row("host memory", &machine.memory, "B")?;
@@ -88,7 +88,7 @@ impl Plan {
         row("GPU bandwidth", &gpu.bandwidth, "B/s")?;
         match &gpu.flops {
             Some(flops) => row("GPU arithmetic", flops, "FLOP/s")?,
-            None => writeln!(out, "  {:<18}{:>12}  left out of the account; --gpu-flops", "GPU arithmetic", "-")?,
+            None => writeln!(out, "  {:<18}{:>14}  left out of the account; --gpu-flops", "GPU arithmetic", "-")?,
         }
         writeln!(out, "  Strata computes on CPUs as yet: what a GPU would do is told from its figures.")
     }
@@ -96,19 +96,30 @@ impl Plan {
     fn write_placement(&self, out: &mut String) -> fmt::Result {
         let (host, device) = (self.kept.host as f64, self.kept.device as f64);
         let swept = self.bands.swept_bytes() as f64;
-        writeln!(out, "\nPlacement of {} of weights that every pass needs (policy resident)", bytes(swept))?;
+        writeln!(out, "\nPlacement of the {} of weights that a pass needs", bytes(swept))?;
         let mut row = |name: &str, kept: f64, note: String| {
             let layers = number(kept / self.bands.layer_bytes().max(1.0));
             let share = 100.0 * kept / swept.max(1.0);
             writeln!(out, "  {name:<10}{:>10}{layers:>8} layers{share:>7.1} %  {note}", bytes(kept))
         };
-        if let Some(tier) = &self.division.device {
-            row("GPU", device, format!("{} units stay; {}", grouped(self.kept.units.1 as u64), rest(tier)))?;
+        if self.division.device.is_some() {
+            row("GPU", device, format!("{} bands stay", grouped(self.kept.units.1 as u64)))?;
         }
-        let note = format!("{} units stay; {}", grouped(self.kept.units.0 as u64), rest(&self.division.host));
-        row("host", host, note)?;
+        row("host", host, format!("{} bands stay", grouped(self.kept.units.0 as u64)))?;
         row("disk only", (swept - host - device).max(0.0), "read in every pass".into())?;
+        writeln!(out, "\nMemory")?;
+        if let Some(tier) = &self.division.device {
+            write_tier(out, "GPU", tier, self.kept.device, self.slot_bytes(self.settings.device.stream_slots))?;
+        }
+        let slots = self.slot_bytes(self.settings.host.stream_slots);
+        write_tier(out, "host", &self.division.host, self.kept.host, slots)?;
         writeln!(out, "  KV cache for {} tokens", grouped(self.division.kv_tokens))
+    }
+
+    /// Bytes that so many slots take; none where nothing streams.
+    fn slot_bytes(&self, slots: usize) -> u64 {
+        let streams = self.kept.host + self.kept.device < self.bands.swept_bytes();
+        if streams || self.division.device.is_some() { slots as u64 * self.bands.largest() } else { 0 }
     }
 
     fn write_settings(&self, out: &mut String) -> fmt::Result {
@@ -121,7 +132,7 @@ impl Plan {
                 bytes(self.forecast.decode.first().map_or(0.0, |decode| decode.disk_bytes)),
                 bytes(other.decode.first().map_or(0.0, |decode| decode.disk_bytes))
             ),
-            Err(_) => "the other needs more memory".into(),
+            Err(_) => "reads as little as any policy can".into(),
         };
         row("policy", self.forecast.policy.name().into(), saved)?;
         let tried = if settings.reading.tried { "what this disk did best" } else { "enough for most disks" };
@@ -149,18 +160,14 @@ impl Plan {
         let (offset, capacity) = settings.host_reach();
         let ring = &settings.host_ring;
         let of_ring = |text: &str, seed: &str| format!("{text}{}{seed}", if seed.is_empty() { "" } else { "; seed " });
-        row("ring: window", format!("{capacity} layers"), of_ring("what fits into the host's memory", "50"))?;
+        row("ring: window", count(capacity), of_ring("what fits into the host's memory", "50"))?;
         let why = if self.division.device.is_some() {
             "as far as the GPU reaches ahead"
         } else {
             "the layer after the one in use"
         };
-        row("ring: offset", format!("{offset} layers"), of_ring(why, "6"))?;
-        row(
-            "ring: behind",
-            format!("{} layers", ring.layers_behind),
-            of_ring("what was used is needed last of all", "4"),
-        )?;
+        row("ring: offset", count(offset), of_ring(why, "6"))?;
+        row("ring: behind", count(ring.layers_behind), of_ring("what was used is needed last of all", "4"))?;
         let marks = format!("{}, {}", ring.high_water_layers, ring.low_water_layers);
         row("ring: water marks", marks, of_ring("two layers above the window; three below", "65, 47"))?;
         row("ring: reads under way", ring.in_flight_max.to_string(), of_ring("what the disk takes at a time", "10"))?;
@@ -249,13 +256,20 @@ fn write_forecast(out: &mut String, forecast: &Forecast, plan: &Plan) -> fmt::Re
     Ok(())
 }
 
-/// `of 17.2 GB: KV cache 0.6 GB, scratch 0.4 GB`.
-fn rest(tier: &Tier) -> String {
-    let others: Vec<String> = tier
-        .others
-        .iter()
-        .filter(|(_, bytes)| *bytes > 0)
-        .map(|(name, size)| format!("{name} {}", bytes(*size as f64)))
-        .collect();
-    format!("of {}: {}", bytes(tier.total as f64), others.join(", "))
+/// What takes how much of a memory.
+fn write_tier(out: &mut String, name: &str, tier: &Tier, kept: u64, slots: u64) -> fmt::Result {
+    let slots = slots.min(tier.units.saturating_sub(kept));
+    let others: u64 = tier.others.iter().map(|(_, bytes)| bytes).sum();
+    let unused = tier.total.saturating_sub(kept + slots).saturating_sub(others);
+    let weights = [("weights that stay", kept), ("slots", slots)];
+    let parts = weights.into_iter().chain(tier.others.iter().copied()).chain([("unused", unused)]);
+    let parts: Vec<String> =
+        parts.filter(|(_, size)| *size > 0).map(|(name, size)| format!("{name} {}", bytes(size as f64))).collect();
+    let (first, second) = parts.split_at(parts.len().min(4));
+    writeln!(out, "  {name:<10}{:>10}  {}", bytes(tier.total as f64), first.join(", "))?;
+    if second.is_empty() { Ok(()) } else { writeln!(out, "  {:<20}  {}", "", second.join(", ")) }
+}
+
+fn count(layers: usize) -> String {
+    if layers == 1 { "1 layer".into() } else { format!("{layers} layers") }
 }

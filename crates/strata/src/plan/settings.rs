@@ -35,12 +35,12 @@ impl Settings {
     /// Derives all of them. `bands` is the model as `resident` takes it, `ring` as the ring does.
     pub fn derive(reading: Reading, band_bytes: usize, division: &Division, bands: &Shape, ring: &Shape) -> Self {
         let credits = Credits::default();
-        let slots = |wished: usize, units: u64| {
-            let affordable = (units / SLOT_SHARE).checked_div(bands.largest()).unwrap_or(0);
+        let slots = |wished: usize, budget: u64| {
+            let affordable = (budget / SLOT_SHARE).checked_div(bands.largest()).unwrap_or(0);
             let least = bands.slots_least();
             wished.max(least).min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(least)
         };
-        let host = slots(2 * reading.depth + 2 * UNITS_COMPUTED, division.host.units);
+        let host = slots(2 * reading.depth + 2 * UNITS_COMPUTED, division.host.units + bands.fixed_bytes());
         let device_units = division.device.as_ref().map_or(0, |device| device.units);
         let device = slots(credits.of(Phase::Prefill) + UNITS_COMPUTED, device_units);
         let device_ring = device_ring(ring, device_units, &credits);

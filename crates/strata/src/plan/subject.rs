@@ -209,7 +209,43 @@ fn from_file(file: &Path, dir: Option<&Path>) -> Result<(ModelConfig, String, St
 
 #[cfg(test)]
 mod tests {
+    use strata_model::synth::{SynthSpec, synthesize};
+    use strata_weights::StreamPlan;
+
     use super::*;
+
+    /// A plan cuts, counts and keeps as the driver does.
+    #[test]
+    fn plans_agree_with_what_streams() {
+        for dtype in [DType::F32, DType::Q8_0] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let dir = folder.path().join("tiny");
+            let config_json = preset("tiny").expect("a preset");
+            let spec = SynthSpec {
+                config_json,
+                num_layers: None,
+                dtype: Some(dtype),
+                seed: 1,
+                shard_bytes: 1 << 30,
+                gguf: false,
+            };
+            synthesize(&spec, &dir, &mut |_, _| ()).expect("a model");
+            let subject = Subject::find(Some(&dir), None).expect("the model is there");
+            let imagined = Subject::find(Some(&dir.join("config.json")), Some(dtype));
+            let opened = ModelDir::open(Some(&dir)).expect("the model is there");
+            for band in [8 << 10, 64 << 10] {
+                let shape = subject.cut(Cut::Bands(band)).expect("sizes can be counted");
+                let streamed = StreamPlan::new(&opened.catalog, &opened.specs, band).expect("a model that streams");
+                assert_eq!(shape.swept_bytes(), streamed.swept_bytes(), "{dtype}");
+                assert_eq!(shape.fixed_bytes(), streamed.fixed_bytes(), "{dtype}");
+                assert_eq!(shape.memory(), streamed.band_memory(), "{dtype}");
+                if let (Ok(imagined), DType::F32) = (&imagined, dtype) {
+                    let without = imagined.cut(Cut::Bands(band)).expect("sizes can be counted");
+                    assert_eq!(without.swept_bytes(), shape.swept_bytes());
+                }
+            }
+        }
+    }
 
     #[test]
     fn hub_ids_name_presets() {
