@@ -58,7 +58,7 @@ const UNITS_MAX: u64 = 1 << 16;
     strata plan path/to/config.json --memory 32G\n  \
     strata plan llama-3-70b --disk-bw 4.45e9 --memory 125G --gpu-memory 16G --pcie-bw 4.15e10 --hbm-bw 9.6e11 \\\n      \
         --host-bw 60e9 --flops 2e12 --gpu-flops 1.1e14   # a machine that is elsewhere\n  \
-    strata plan models/8b --json | jq .decode\n\n\
+    strata plan models/8b --json | jq .resident.decode\n\n\
     docs/plan.md shows plans of four machines and what they mean.")]
 pub struct PlanArgs {
     /// A Hugging Face directory, a GGUF file, a packed store, a config.json (or a directory with nothing else), or the
