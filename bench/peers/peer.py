@@ -11,9 +11,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-# What engines need from their environment to be at their best.
+# What engines need from their environment to be at their best. tcmalloc gives memory back late, which accelerate, with
+# little of it, cannot afford.
 TORCH_LIBRARIES = ("libtcmalloc_minimal.so.4", "libiomp5.so")
-PRELOADED = {"vllm": TORCH_LIBRARIES, "transformers": TORCH_LIBRARIES}
+PRELOADED = {"vllm": TORCH_LIBRARIES, "transformers": TORCH_LIBRARIES, "accelerate": TORCH_LIBRARIES[1:]}
 
 
 class PeerFailed(Exception):
@@ -35,10 +36,13 @@ class Peer:
         # Shapes that it cannot measure.
         self.given_up = set()
 
-    def start(self, threads: int, most_sequences: int, longest: int, patience: float) -> None:
-        command = [sys.executable, str(HERE / "worker.py"), self.engine, str(self.model)]
+    def start(
+        self, threads: int, most_sequences: int, longest: int, patience: float, launcher=(), further=()
+    ) -> None:
+        """`launcher` are words before the worker's command that end by becoming it, `further` arguments of its own."""
+        command = [*launcher, sys.executable, str(HERE / "worker.py"), self.engine, str(self.model)]
         command += ["--threads", str(threads), "--most-sequences", str(most_sequences), "--longest", str(longest)]
-        command += ["--parent", str(os.getpid())]
+        command += ["--parent", str(os.getpid()), *further]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=HERE,
@@ -63,6 +67,12 @@ class Peer:
         if not measured or not all(seconds > 0 for seconds in measured):
             raise PeerFailed("it gave no times")
         return measured
+
+    def read_bytes(self) -> int:
+        """What the process has had read from disk so far, by whatever way."""
+        if self.process is None:
+            raise PeerFailed("it has ended")
+        return disk_read_bytes(self.process.pid)
 
     def close(self) -> None:
         if self.process is not None:
@@ -99,6 +109,13 @@ class Peer:
                 os.killpg(self.process.pid, number)
             except ProcessLookupError:
                 pass
+
+
+def disk_read_bytes(process: int) -> int:
+    """What all threads of a process have had read from disk so far: page faults and what is read ahead of them count,
+    what the page cache had does not."""
+    lines = Path(f"/proc/{process}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
 def environment(engine: str, threads: int) -> dict:

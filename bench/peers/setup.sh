@@ -13,6 +13,7 @@ LLAMA_CPP=0.3.36
 VLLM=0.32.0
 TORCH=2.13.0
 TRANSFORMERS='transformers>=5.16.1,<5.20'
+ACCELERATE=1.15.0
 OPENVINO_GENAI=2026.4.1
 GGUF=0.19.0
 NUMPY=2.3.5
@@ -63,7 +64,8 @@ install_llama_cpp() {
 }
 
 install_torch() {
-    pip install "torch==$TORCH" "$TRANSFORMERS" safetensors
+    # accelerate is for stream.py.
+    pip install "torch==$TORCH" "$TRANSFORMERS" "accelerate==$ACCELERATE" safetensors
 }
 
 install_vllm() {
@@ -108,4 +110,4 @@ done
 if [ ${#failed[@]} -gt 0 ]; then
     echo "not installed: ${failed[*]}; the reasons stand above" >&2
 fi
-echo "now: $directory/bin/python bench/peers/run.py --help"
+echo "now: $directory/bin/python bench/peers/run.py --help (models in memory), or stream.py --help (larger than it)"

@@ -38,6 +38,60 @@ def measure(program: Path, model: Path, shapes, threads: int, repeat: int, log: 
     return found
 
 
+def measure_stream(
+    program: Path, model: Path, launcher, memory: int, threads: int, tokens: int, prompt_tokens: int, batch: int,
+    log: Path, patience: float,
+) -> dict:
+    """Runs `strata bench stream` once behind the words of `launcher`, and gives its figures as `stream.py` keeps those
+    of every engine."""
+    command = [*launcher, str(program), "bench", "stream", str(model), "--json", "--memory", str(memory)]
+    command += ["--threads", str(threads), "--repeat", str(tokens)]
+    command += ["--prompt-tokens", str(prompt_tokens), "--batch", str(batch)]
+    try:
+        # It ends with this process, whose Ctrl-C reaches it too.
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
+    except subprocess.TimeoutExpired:
+        raise StrataFailed(f"no answer within {patience:.0f} s; see --patience") from None
+    with open(log, "a") as file:
+        file.write(ended.stderr)
+    if ended.returncode != 0:
+        message = ended.stderr.strip().splitlines() or [f"ended with {ended.returncode}"]
+        raise StrataFailed(f"{message[-1]}; see {log}")
+    return stream_figures(ended.stdout, prompt_tokens, batch)
+
+
+def stream_figures(lines: str, prompt_tokens: int, batch: int) -> dict:
+    """The figures in the JSON lines of `strata bench stream`, those of policy `resident` where it tells of several."""
+    found = {}
+    try:
+        told = [json.loads(line) for line in lines.splitlines() if line.strip()]
+    except ValueError:
+        raise StrataFailed("`strata bench stream` wrote something other than JSON") from None
+    for line in told:
+        params = line.get("params", {})
+        wanted = {"policy": "resident", "prompt_tokens": prompt_tokens}
+        if line["name"] == "stream.batch_speedup":
+            wanted["batch"] = batch
+        if all(params.get(key, value) == value for key, value in wanted.items()):
+            found[line["name"]] = line
+    try:
+        decode, read = found["stream.decode.seconds_per_token"], found["stream.bytes_per_token"]
+        figures = {
+            "decode_seconds": [decode["value"]],
+            "bound_seconds": decode.get("bound"),
+            "share_of_bound": decode.get("share_of_bound"),
+            "read_bytes_per_token": read["value"],
+            "bound_bytes": read.get("bound"),
+            "prefill_seconds": prompt_tokens / found["stream.prefill.tokens_per_s"]["value"],
+        }
+    except KeyError as missing:
+        raise StrataFailed(f"`strata bench stream` wrote no line {missing}") from None
+    if batch > 1 and "stream.batch_speedup" in found:
+        # Tokens per second of all sequences together, as a multiple of those of one.
+        figures["batch_seconds"] = [decode["value"] * batch / found["stream.batch_speedup"]["value"]]
+    return figures
+
+
 def version(program: Path) -> str:
     """What `strata --version` says, with the commit it stands at where that can be told."""
     try:

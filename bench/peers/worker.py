@@ -18,6 +18,8 @@ ENGINES = {
     "vllm": ("engines.vllm", "Vllm"),
     "transformers": ("engines.transformers", "Transformers"),
     "openvino": ("engines.openvino", "OpenVino"),
+    "llama.cpp-mapped": ("engines.llama_cpp_mapped", "MappedLlamaCpp"),
+    "accelerate": ("engines.accelerate", "Accelerate"),
 }
 
 
@@ -32,6 +34,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--most-sequences", type=int, required=True)
     parser.add_argument("--longest", type=int, required=True)
+    parser.add_argument("--resident-bytes", type=int, help="memory for weights, where an engine takes that")
     parser.add_argument("--parent", type=int, help="end when this process does, which must have started this one")
     options = parser.parse_args()
     if options.parent is not None:
@@ -53,7 +56,8 @@ def main() -> None:
         nonlocal engine
         module, name = ENGINES[options.engine]
         kind = getattr(importlib.import_module(module), name)
-        engine = kind(options.model, options.threads, options.most_sequences, options.longest)
+        further = {} if options.resident_bytes is None else {"resident_bytes": options.resident_bytes}
+        engine = kind(options.model, options.threads, options.most_sequences, options.longest, **further)
         return {"version": engine.version()}
 
     answer(load)

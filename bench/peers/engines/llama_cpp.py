@@ -21,15 +21,18 @@ class LlamaCpp(Engine):
         if model.is_dir():
             raise Unsupported("takes GGUF files only")
         api.llama_backend_init()
-        settings = api.llama_model_default_params()
-        self.model = api.llama_model_load_from_file(str(model).encode(), settings)
+        self.model = api.llama_model_load_from_file(str(model).encode(), self.settings())
         if not self.model:
             raise Unsupported(f"cannot load {model.name}")
         self.vocabulary = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
-        self.threads = threads
+        self.threads, self.longest = threads, longest
         # Shape to the setting of flash attention that was faster; setting and shape to its context.
         self.faster = {}
         self.contexts = {}
+
+    def settings(self):
+        """How the model is loaded."""
+        return api.llama_model_default_params()
 
     def version(self) -> str:
         return f"llama-cpp-python {api.__version__}"
@@ -85,12 +88,17 @@ class LlamaCpp(Engine):
 
 
 class Context:
-    """The library's context with room for some sequences, and a batch to fill."""
+    """The library's context with room for some sequences, and a batch to fill.
 
-    def __init__(self, engine: LlamaCpp, flash: int, sequences: int, length: int, most_tokens: int):
+    Each sequence has room for `length` tokens of its own; if `unified`, they share room for that many."""
+
+    def __init__(
+        self, engine: LlamaCpp, flash: int, sequences: int, length: int, most_tokens: int, unified: bool = False
+    ):
         settings = api.llama_context_default_params()
-        # Each sequence has an equal part of the context; the library wants multiples of 256.
-        settings.n_ctx = sequences * ((length + 255) // 256 * 256)
+        # The library wants multiples of 256.
+        settings.n_ctx = (1 if unified else sequences) * ((length + 255) // 256 * 256)
+        settings.kv_unified = unified
         settings.n_seq_max = sequences
         settings.n_batch = settings.n_ubatch = most_tokens
         settings.n_threads = settings.n_threads_batch = engine.threads

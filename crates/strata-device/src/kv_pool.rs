@@ -2,6 +2,7 @@
 
 use strata_kernels::KvLayout;
 
+use crate::buffer::page_size;
 use crate::{AllocError, Bytes, HostBuffer};
 
 /// `num_blocks` blocks of `[layer, k|v, kv_head, slot, head_dim]`, side by side.
@@ -22,6 +23,16 @@ impl KvPool {
         Ok(Self { layout, num_blocks, buffer })
     }
 
+    /// Reserves the addresses of up to `num_blocks` blocks, most of which may have no memory at a time (M4): they count
+    /// from their first write until they are [given back](Self::give_back).
+    ///
+    /// # Errors
+    /// The system has no such range of addresses.
+    pub fn new_sparse(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
+        let buffer = HostBuffer::new_sparse(layout.block_bytes().saturating_mul(num_blocks))?;
+        Ok(Self { layout, num_blocks, buffer })
+    }
+
     /// How a block lies in memory.
     pub fn layout(&self) -> &KvLayout {
         &self.layout
@@ -37,6 +48,33 @@ impl KvPool {
         Bytes(self.buffer.len() as u64)
     }
 
+    /// Gives the memory of `blocks` back to the system. What they held is gone, but for the ends of those that are not
+    /// made of whole pages: see [`returnable_bytes`](Self::returnable_bytes).
+    ///
+    /// # Errors
+    /// The system refused; the blocks may then still have their memory.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn give_back(&mut self, blocks: &[u32]) -> std::io::Result<()> {
+        let mut sorted = blocks.to_vec();
+        sorted.sort_unstable();
+        let block_bytes = self.layout.block_bytes();
+        // One call for each run of neighbours.
+        for run in sorted.chunk_by(|&block, &next| next == block + 1) {
+            let first = run[0] as usize;
+            self.buffer.give_back(first * block_bytes..(first + run.len()) * block_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that giving back a block of this layout surely frees, whatever becomes of its neighbours: all of it
+    /// if it is made of whole pages.
+    pub fn returnable_bytes(layout: &KvLayout) -> usize {
+        let (page, bytes) = (page_size(), layout.block_bytes());
+        if bytes.is_multiple_of(page) { bytes } else { (bytes / page).saturating_sub(1) * page }
+    }
+
     /// All blocks.
     pub fn blocks(&self) -> &[u8] {
         self.buffer.as_slice()
@@ -45,5 +83,71 @@ impl KvPool {
     /// All blocks, to write.
     pub fn blocks_mut(&mut self) -> &mut [u8] {
         self.buffer.as_mut_slice()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strata_kernels::KvDType;
+
+    use super::*;
+
+    /// A pool of blocks of `heads` KiB each, all written.
+    fn written(kib: usize, num_blocks: usize) -> KvPool {
+        let layout = KvLayout { num_layers: 1, num_kv_heads: kib, head_dim: 32, block_size: 4, dtype: KvDType::F32 };
+        assert_eq!(layout.block_bytes(), kib << 10);
+        let mut pool = KvPool::new_sparse(layout, num_blocks).unwrap();
+        pool.blocks_mut().fill(7);
+        pool
+    }
+
+    fn zeros(pool: &KvPool, block: usize) -> usize {
+        let bytes = pool.layout().block_bytes();
+        pool.blocks()[block * bytes..][..bytes].iter().filter(|&&byte| byte == 0).count()
+    }
+
+    #[test]
+    fn blocks_of_whole_pages_go_whole_and_no_others() {
+        let mut pool = written(8, 64);
+        let gone = [3, 40, 4, 63, 5];
+        pool.give_back(&gone).unwrap();
+        for block in 0..64 {
+            // Pages of a private mapping are zeros only if they were dropped.
+            let expected = if gone.contains(&(block as u32)) { 8 << 10 } else { 0 };
+            assert_eq!(zeros(&pool, block), expected, "block {block}");
+        }
+        assert_eq!(KvPool::returnable_bytes(pool.layout()), 8 << 10);
+        pool.blocks_mut()[3 * (8 << 10)..][..8 << 10].fill(9);
+        assert_eq!(zeros(&pool, 3), 0);
+        pool.give_back(&[]).unwrap();
+    }
+
+    #[test]
+    fn neighbours_of_blocks_that_are_not_whole_pages_keep_all() {
+        for kib in [1, 3, 5, 9, 14] {
+            let mut pool = written(kib, 31);
+            for block in [1, 7, 8, 30] {
+                pool.give_back(&[block]).unwrap();
+            }
+            let least = KvPool::returnable_bytes(pool.layout());
+            assert!(least < kib << 10);
+            for block in 0..31 {
+                if [1, 7, 8, 30].contains(&block) {
+                    assert!(zeros(&pool, block) >= least, "{kib} KiB, block {block}");
+                } else {
+                    assert_eq!(zeros(&pool, block), 0, "{kib} KiB, block {block}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_may_be_far_more_than_memory() {
+        let layout = KvLayout { num_layers: 32, num_kv_heads: 8, head_dim: 128, block_size: 16, dtype: KvDType::BF16 };
+        let mut pool = KvPool::new_sparse(layout, 1 << 14).unwrap();
+        assert_eq!(pool.bytes(), Bytes(32 << 30));
+        *pool.blocks_mut().last_mut().unwrap() = 1;
+        pool.give_back(&[(1 << 14) - 1]).unwrap();
+        assert_eq!(pool.blocks().last(), Some(&0));
     }
 }

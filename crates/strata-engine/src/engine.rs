@@ -1,10 +1,12 @@
 //! The engine thread: one loop, one owner of scheduler, blocks and model.
 
+mod balance;
+
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use strata_kv::{BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 use thiserror::Error;
 
+use self::balance::IDLE_TURN;
 use crate::active::{Active, Outcome};
 use crate::handle::Submission;
 use crate::runner::Runner;
@@ -60,8 +63,13 @@ impl Engine {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start(config: EngineConfig, runner: Box<dyn Runner>) -> Result<Self, StartError> {
-        let blocks = BlockManager::new(config.kv.clone())?;
+    pub fn start(config: EngineConfig, mut runner: Box<dyn Runner>) -> Result<Self, StartError> {
+        let mut blocks = BlockManager::new(config.kv.clone())?;
+        if let Some(memory) = runner.kv_memory() {
+            blocks.set_usable(memory.blocks_at_start());
+            // Nothing was ever written to those that left.
+            blocks.take_resize();
+        }
         let scheduler = Scheduler::new(config.scheduler, blocks);
         let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
         let worker = Worker {
@@ -77,6 +85,7 @@ impl Engine {
             next_id: 0,
             totals: Totals::default(),
             idle_steps: 0,
+            settled: true,
         };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(move || worker.run())?;
         Ok(Self { handle: EngineHandle { shared: shared.clone() }, shared, thread: Some(thread) })
@@ -126,6 +135,8 @@ struct Worker {
     next_id: u64,
     totals: Totals,
     idle_steps: u32,
+    /// Whether memory is divided as it should be under the present demand.
+    settled: bool,
 }
 
 impl Worker {
@@ -155,6 +166,7 @@ impl Worker {
             return false;
         }
         self.drop_cancelled();
+        self.balance();
         if !self.scheduler.is_idle() {
             self.step();
         }
@@ -171,10 +183,13 @@ impl Worker {
             if self.shared.stopping() {
                 return false;
             }
-            let submission = if self.scheduler.is_idle() {
-                self.submissions.recv().map_err(|_| TryRecvError::Disconnected)
-            } else {
-                self.submissions.try_recv()
+            let submission = match (self.scheduler.is_idle(), self.settled) {
+                (true, true) => self.submissions.recv().map_err(|_| TryRecvError::Disconnected),
+                (true, false) => self.submissions.recv_timeout(IDLE_TURN).map_err(|error| match error {
+                    RecvTimeoutError::Timeout => TryRecvError::Empty,
+                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                }),
+                (false, _) => self.submissions.try_recv(),
             };
             match submission {
                 Ok(None) => {}
@@ -235,6 +250,8 @@ impl Worker {
     }
 
     fn step(&mut self) {
+        // Whatever this step does, demand is another one afterwards.
+        self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
         let begin = Instant::now();
         self.scheduler.schedule(&mut plan);
@@ -260,6 +277,8 @@ impl Worker {
             self.idle_steps = 0;
             match self.forward(&plan) {
                 Ok(()) => self.retire(&plan),
+                // Whoever stops the engine does not want to wait for the pass, and expects this.
+                Err(_) if self.shared.stopping() => {}
                 Err(reason) => {
                     tracing::error!("a forward pass failed: {reason}; its {} requests fail", plan.entries.len());
                     for entry in &plan.entries {
@@ -328,7 +347,7 @@ impl Worker {
         }
     }
 
-    /// Conservation: with nothing alive, free + cached = total. A leak is a bug; it is reported, and mended.
+    /// Conservation: with nothing alive, free + cached + withdrawn = total. A leak is a bug; it is reported, and mended.
     fn check_idle(&mut self) {
         self.idle_steps = 0;
         let leaked = self.scheduler.recover_leaks();
@@ -343,6 +362,7 @@ impl Worker {
 
     fn publish(&self) {
         let kv = self.scheduler.blocks().stats();
+        let memory = self.runner.memory();
         let stuck = (self.idle_steps > IDLE_STEPS_MAX).then(|| {
             format!("{} requests wait, but {} steps scheduled none", self.scheduler.num_waiting(), self.idle_steps)
         });
@@ -359,6 +379,8 @@ impl Worker {
                 blocks_used: kv.blocks_used,
                 blocks_cached: kv.blocks_cached,
                 blocks_free: kv.blocks_free,
+                blocks_withdrawn: kv.blocks_withdrawn,
+                bytes: memory.kv_block.0.saturating_mul(self.scheduler.blocks().present() as u64),
                 slots_allocated: kv.slots_allocated,
                 slots_empty: kv.slots_empty,
                 prefix_query_tokens: self.totals.prompt_tokens,
@@ -368,6 +390,8 @@ impl Worker {
                 blocks_merged: kv.blocks_merged,
                 allocation_seconds: self.totals.allocation_seconds,
             },
+            weights_bytes: memory.weights.0,
+            stream: self.runner.stream_stats(),
             leaks_found: self.totals.leaks_found,
             ..EngineStatus::default()
         };

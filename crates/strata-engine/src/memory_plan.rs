@@ -3,6 +3,8 @@
 use strata_device::{Budget, Bytes, OverBudget};
 use thiserror::Error;
 
+use crate::memory_trade::{MemoryTrade, TradeLimits};
+
 /// What wants memory.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryNeeds {
@@ -18,6 +20,8 @@ pub struct MemoryNeeds {
     pub requests: Bytes,
     /// One KV block with its bookkeeping.
     pub block: Bytes,
+    /// The part of it that is there only while the block may be used; the rest is there in any case.
+    pub block_returnable: Bytes,
     /// Tokens of one KV block.
     pub block_size: usize,
     /// Tokens of context that one sequence should be able to use.
@@ -35,11 +39,13 @@ pub struct MemoryPlan {
     pub weights: Bytes,
     /// Whether they are streamed, because they do not fit.
     pub streamed: bool,
-    /// KV blocks.
+    /// KV blocks; where weights are streamed, those that KV begins with.
     pub num_blocks: usize,
+    /// KV blocks that there can be when weights are down to their least; otherwise as many as there are (M4).
+    pub num_blocks_max: usize,
     /// What requests outside the engine may take.
     pub requests: Bytes,
-    /// Tokens of context that one sequence can have: what was asked for, or what all KV blocks together hold.
+    /// Tokens of context that one sequence can have: what was asked for, or what as many KV blocks as there can be hold.
     pub max_model_len: usize,
 }
 
@@ -73,6 +79,10 @@ const LEAST_CONTEXT: usize = 256;
 /// who gives much memory expects long prompts.
 const REQUESTS_SHARE: u64 = 8;
 
+/// KV and weights trade memory only if all but one part in so many of a block comes back when it is withdrawn: for the
+/// rest of each block that there can be, memory is set aside.
+const KEPT_SHARE: u64 = 8;
+
 /// Of what streamed weights leave beyond the least that works, KV gets one part in so many. Weights gain more by it: each
 /// byte of them that stays is a byte less to read in every pass.
 const STREAMED_KV_SHARE: u64 = 16;
@@ -82,7 +92,8 @@ const CACHE_FACTOR: usize = 2;
 
 impl MemoryPlan {
     /// Divides `total`: the process, scratch and weights take what they need, and KV blocks get the rest, up to what
-    /// could be used. Where that does not fit, weights are streamed: they get what the others leave.
+    /// could be used. Where that does not fit, weights are streamed: they get what the others leave, until KV needs more of
+    /// it.
     ///
     /// # Errors
     /// The rest would not hold a useful context; names the least budget that works.
@@ -124,12 +135,37 @@ impl MemoryPlan {
         let fitting = usize::try_from(kv / needs.block.0).unwrap_or(usize::MAX);
         let usable = blocks_of(needs.max_model_len).saturating_mul(needs.max_num_seqs).saturating_mul(CACHE_FACTOR);
         let num_blocks = fitting.min(usable).min(strata_kv::BLOCKS_MAX);
-        let kv = Bytes(needs.block.0 * num_blocks as u64);
+        let kept = needs.block.0.saturating_sub(needs.block_returnable.0);
+        let num_blocks_max = if streamed && kept <= needs.block.0 / KEPT_SHARE {
+            let fitting = usize::try_from((kv_least + rest) / needs.block.0).unwrap_or(usize::MAX);
+            fitting.min(usable).min(strata_kv::BLOCKS_MAX).max(num_blocks)
+        } else {
+            num_blocks
+        };
+        // Not above what was left: all blocks that there can be fit beside the least of weights.
+        let kv = Bytes(needs.block.0 * num_blocks as u64 + kept * (num_blocks_max - num_blocks) as u64);
         let others = [process, needs.scratch, requests, kv].iter().map(|part| part.0).sum::<u64>();
         let weights = if streamed { Bytes((total.0 - others).min(needs.weights.0)) } else { needs.weights };
         let budget = reserve(total, needs, process, weights, requests, kv).map_err(|_| refuse())?;
-        let max_model_len = needs.max_model_len.min(num_blocks.saturating_mul(needs.block_size));
-        Ok(Self { budget, weights, streamed, num_blocks, requests, max_model_len })
+        let max_model_len = needs.max_model_len.min(num_blocks_max.saturating_mul(needs.block_size));
+        Ok(Self { budget, weights, streamed, num_blocks, num_blocks_max, requests, max_model_len })
+    }
+
+    /// How streamed weights and KV trade memory, now that it is known what weights take at least and at the most. What
+    /// the plan says of blocks and context becomes what that leaves.
+    pub fn trade(&mut self, needs: &MemoryNeeds, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
+        let block = if self.num_blocks_max > self.num_blocks { needs.block_returnable.0 } else { 0 };
+        let trade = MemoryTrade::new(TradeLimits {
+            total: self.weights.0.saturating_add(block.saturating_mul(self.num_blocks as u64)),
+            weights_least: weights_least.0.min(self.weights.0),
+            weights_most: weights_most.0.max(self.weights.0),
+            block,
+            blocks_start: self.num_blocks,
+            blocks_max: self.num_blocks_max,
+        });
+        (self.num_blocks, self.num_blocks_max) = (trade.blocks_start(), trade.blocks_max());
+        self.max_model_len = needs.max_model_len.min(self.num_blocks_max.saturating_mul(needs.block_size));
+        trade
     }
 }
 
@@ -164,6 +200,7 @@ mod tests {
             scratch: Bytes(26 * MIB),
             requests: Bytes(4 * MIB),
             block: Bytes(MIB),
+            block_returnable: Bytes(0),
             block_size: 16,
             max_model_len: 4096,
             max_num_seqs: 4,
@@ -192,6 +229,28 @@ mod tests {
         assert_eq!(plan.budget.left(), Bytes(0));
         let fits = MemoryPlan::divide(Bytes(1114 * MIB), &needs()).unwrap();
         assert_eq!((fits.streamed, fits.weights, fits.num_blocks), (false, Bytes(1000 * MIB), 16));
+    }
+
+    #[test]
+    fn streamed_weights_leave_memory_to_kv_when_it_needs_more() {
+        let needs = MemoryNeeds { block_returnable: Bytes(MIB - 1024), ..needs() };
+        let mut plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs).unwrap();
+        // Beside 100 MiB of weights there is room for 802 blocks; of those that are not there, 1 KiB each is kept.
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (65, 802, 4096));
+        assert_eq!((plan.weights, plan.budget.left()), (Bytes((886 - 49) * MIB - 737 * 1024), Bytes(0)));
+        let most = plan.weights.0 + 65 * needs.block_returnable.0;
+        assert!(100 * MIB + 802 * needs.block_returnable.0 <= most);
+        // They turn out to need more.
+        let mut trade = plan.trade(&needs, Bytes(700 * MIB), Bytes(1200 * MIB));
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (65, 201, 201 * 16));
+        assert_eq!((trade.blocks_start(), trade.blocks_max()), (65, 201));
+        assert_eq!(trade.plan(crate::KvDemand::default()), plan.weights.0);
+        // Blocks that keep their memory are not traded.
+        let needs = MemoryNeeds { block_returnable: Bytes(MIB / 2), ..needs };
+        let mut plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs).unwrap();
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (65, 65, 65 * 16));
+        let trade = plan.trade(&needs, Bytes(700 * MIB), Bytes(1200 * MIB));
+        assert_eq!((trade.blocks_start(), trade.blocks_max()), (65, 65));
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! What the engine needs of whatever computes: a model on a device, or a simulation of one.
 
-use strata_device::{CpuDevice, KvPool};
+use std::sync::Arc;
+
+use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_model::{BatchSequence, LogitRow, Model};
+use strata_weights::{StreamStats, StreamedWeights};
+
+use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
 
 /// Computes forward passes. The engine thread owns it.
 pub trait Runner: Send {
@@ -17,6 +22,43 @@ pub trait Runner: Send {
 
     /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks.
     fn cache_namespace(&self, prompt_len: usize) -> u64;
+
+    /// Whether, and how, KV gets memory from elsewhere. Without it all blocks may be used at any time.
+    fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
+        None
+    }
+
+    /// What streamed weights took so far, if they are streamed.
+    fn stream_stats(&self) -> Option<StreamStats> {
+        None
+    }
+
+    /// The memory that it takes.
+    fn memory(&self) -> RunnerMemory {
+        RunnerMemory::default()
+    }
+}
+
+/// Memory of KV blocks that comes and goes (M4).
+pub trait KvMemory {
+    /// Blocks that may be used at first.
+    fn blocks_at_start(&self) -> usize;
+
+    /// How many blocks may be used from now on. Called between passes, and from time to time while there are none until
+    /// the answer is settled. Everything that left before was [given back](Self::give_back).
+    fn balance(&mut self, demand: KvDemand) -> KvGrant;
+
+    /// These blocks have left: nobody reads them before somebody has written them. Called between passes.
+    fn give_back(&mut self, blocks: &[u32]);
+}
+
+/// The memory that a runner takes, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunnerMemory {
+    /// Weights in memory.
+    pub weights: Bytes,
+    /// One KV block.
+    pub kv_block: Bytes,
 }
 
 /// A model, the device that computes it, and the memory of its KV blocks.
@@ -27,6 +69,21 @@ pub struct ModelRunner {
     pub device: CpuDevice,
     /// The KV blocks.
     pub kv: KvPool,
+    /// The memory of the model's weights.
+    pub weights: WeightMemory,
+}
+
+/// How much memory weights take.
+pub enum WeightMemory {
+    /// All of them are in memory.
+    Resident(Bytes),
+    /// Some of them are, and KV takes memory from them or leaves it to them.
+    Streamed {
+        /// The weights that the model computes with.
+        weights: Arc<StreamedWeights>,
+        /// How much they have, and KV.
+        trade: MemoryTrade,
+    },
 }
 
 impl Runner for ModelRunner {
@@ -40,5 +97,57 @@ impl Runner for ModelRunner {
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.model.cache_namespace(prompt_len)
+    }
+
+    fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
+        matches!(self.weights, WeightMemory::Streamed { .. }).then_some(self)
+    }
+
+    fn stream_stats(&self) -> Option<StreamStats> {
+        match &self.weights {
+            WeightMemory::Resident(_) => None,
+            WeightMemory::Streamed { weights, .. } => Some(weights.stats()),
+        }
+    }
+
+    fn memory(&self) -> RunnerMemory {
+        let weights = match &self.weights {
+            WeightMemory::Resident(bytes) => *bytes,
+            WeightMemory::Streamed { weights, .. } => Bytes(weights.memory().held),
+        };
+        RunnerMemory { weights, kv_block: Bytes(self.kv.layout().block_bytes() as u64) }
+    }
+}
+
+impl KvMemory for ModelRunner {
+    fn blocks_at_start(&self) -> usize {
+        match &self.weights {
+            WeightMemory::Resident(_) => self.kv.num_blocks(),
+            WeightMemory::Streamed { trade, .. } => trade.blocks_start(),
+        }
+    }
+
+    fn balance(&mut self, demand: KvDemand) -> KvGrant {
+        match &mut self.weights {
+            WeightMemory::Resident(_) => KvGrant { blocks: self.kv.num_blocks(), settled: true },
+            WeightMemory::Streamed { weights, trade } => {
+                let budget = trade.plan(demand);
+                // Only what has changed: the window may have lowered its budget itself, when the system had no memory.
+                if trade.weights_are_to_change()
+                    && let Err(error) = weights.set_budget(budget)
+                {
+                    tracing::error!("weights cannot be streamed within {budget} bytes ({error}); KV stays as it is");
+                }
+                let memory = weights.memory();
+                let grant = trade.grant(memory.held.max(memory.budget));
+                KvGrant { settled: grant.settled && !memory.loading, ..grant }
+            }
+        }
+    }
+
+    fn give_back(&mut self, blocks: &[u32]) {
+        if let Err(error) = self.kv.give_back(blocks) {
+            tracing::error!("the system did not take {} KV blocks back: {error}", blocks.len());
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use strata_kv::{AllocStatus, BlockManager, ChainRoot, SequenceId};
+use strata_kv::{AllocStatus, BlockManager, ChainRoot, Resize, SequenceId};
 
 use crate::TokenId;
+use crate::memory_trade::KvDemand;
 use crate::sequence::{Place, RunningKey, Sequence, WaitingKey};
 
 /// Limits of one pass.
@@ -155,6 +156,43 @@ impl Scheduler {
 
     pub(crate) fn blocks(&self) -> &BlockManager {
         &self.blocks
+    }
+
+    /// What KV has, and what the next passes could use besides: a block for each sequence that runs, and those of the
+    /// sequences that one pass could admit.
+    pub(crate) fn kv_demand(&self) -> KvDemand {
+        let stats = self.blocks.stats();
+        let mut demand = KvDemand {
+            present: self.blocks.present(),
+            used: stats.blocks_used,
+            wanted: self.blocks.reserve() + self.running.len(),
+        };
+        let mut budget = self.config.max_num_batched_tokens;
+        let room = self.config.max_num_seqs - self.running.len();
+        for id in self.waiting.values().take(room.min(LOOKAHEAD)) {
+            let sequence = &self.sequences[id];
+            let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.root);
+            // One that can never fit is about to be rejected.
+            if blocks > stats.blocks_total {
+                continue;
+            }
+            demand.wanted += blocks;
+            budget = budget.saturating_sub(tokens);
+            if budget == 0 {
+                break;
+            }
+        }
+        demand
+    }
+
+    /// Changes how many blocks may be used.
+    pub(crate) fn set_usable_blocks(&mut self, blocks: usize) {
+        self.blocks.set_usable(blocks);
+    }
+
+    /// Blocks that came and left since the last call.
+    pub(crate) fn take_resize(&mut self) -> Resize {
+        self.blocks.take_resize()
     }
 
     pub(crate) fn num_waiting(&self) -> usize {

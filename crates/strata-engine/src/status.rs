@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use strata_weights::StreamStats;
+
 /// What the engine was doing when its last step ended. Counters are totals since start.
 #[derive(Debug, Clone, Default)]
 pub struct EngineStatus {
@@ -23,6 +25,10 @@ pub struct EngineStatus {
     pub preemptions: u64,
     /// KV blocks, by state, and the prefix cache's figures (K9).
     pub kv: KvStatus,
+    /// Bytes of memory that weights take.
+    pub weights_bytes: u64,
+    /// What streamed weights took so far, if they are streamed (W12).
+    pub stream: Option<StreamStats>,
     /// Time since the last step ended.
     pub since_last_step: Duration,
     /// Times an idle check found blocks that were neither free nor cached. Always 0, or there is a bug; the engine
@@ -58,7 +64,7 @@ pub struct FinishedCounts {
 /// KV blocks by state (K9).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KvStatus {
-    /// All blocks.
+    /// All blocks, at the most.
     pub blocks_total: usize,
     /// Blocks held by sequences.
     pub blocks_used: usize,
@@ -66,6 +72,10 @@ pub struct KvStatus {
     pub blocks_cached: usize,
     /// Blocks with nothing of use in them.
     pub blocks_free: usize,
+    /// Blocks without memory, which weights have instead.
+    pub blocks_withdrawn: usize,
+    /// Bytes of all blocks that have memory, or may take it.
+    pub bytes: u64,
     /// Token slots of used blocks.
     pub slots_allocated: usize,
     /// Those of them that hold no token yet: internal fragmentation.

@@ -1,10 +1,10 @@
 //! Files and block devices, read past the page cache (W1).
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_setfl};
@@ -12,7 +12,7 @@ use rustix::fs::{Advice, OFlags, fadvise, fcntl_setfl};
 use crate::direct_read::check_request;
 use crate::exact_file::what_lies_there;
 use crate::progress::Progress;
-use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, FileChange, IoError};
+use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, FileIdentity, IoError};
 
 /// A regular file or block device opened with `O_DIRECT`. Where the file system refuses that (tmpfs, some overlays and
 /// network file systems), reads go through the page cache, and their pages are dropped behind them.
@@ -20,18 +20,8 @@ use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, FileChange, IoError};
 pub struct DirectFile {
     file: File,
     path: PathBuf,
-    identity: Identity,
+    identity: FileIdentity,
     direct: bool,
-}
-
-/// What tells whether a file is still the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Identity {
-    len: u64,
-    /// Device and inode, and for a block device the device it stands for.
-    inode: (u64, u64, u64),
-    /// Seconds and nanoseconds; `None` for a block device, whose node does not know of writes to the device.
-    modified: Option<(i64, i64)>,
 }
 
 impl DirectFile {
@@ -73,12 +63,17 @@ impl DirectFile {
         if !metadata.is_file() && !metadata.file_type().is_block_device() {
             return Err(IoError::NotRegular { path: path.to_owned(), found: what_lies_there(&metadata) });
         }
-        let identity = Identity::of(&file, &metadata).map_err(open_error)?;
+        let identity = FileIdentity::of(&file, &metadata).map_err(open_error)?;
         let mut this = Self { file, path: path.to_owned(), identity, direct };
         // io_uring takes a non-blocking file at its word and returns EAGAIN where it should wait.
         this.set_direct(direct).map_err(open_error)?;
         this.settle_mode()?;
         Ok(this)
+    }
+
+    /// What tells whether the file is still the one that was opened.
+    pub fn identity(&self) -> &FileIdentity {
+        &self.identity
     }
 
     /// Some file systems open a file for direct reads and refuse only the reads.
@@ -131,11 +126,11 @@ impl DirectRead for DirectFile {
     fn check_unchanged(&self) -> Result<(), IoError> {
         let open_error = |source| IoError::Open { path: self.path.clone(), source };
         let metadata = self.file.metadata().map_err(open_error)?;
-        let mut now = Identity::of(&self.file, &metadata).map_err(open_error)?;
+        let mut now = FileIdentity::of(&self.file, &metadata).map_err(open_error)?;
         // A name that is gone harms nobody: the bytes stay as long as the file is open. Another file under the name
         // means that somebody wants other weights than these.
         if let Ok(named) = std::fs::metadata(&self.path) {
-            now.inode = Identity::inode_of(&named);
+            now.inode = FileIdentity::inode_of(&named);
         }
         match self.identity.change_to(&now) {
             Some(change) => Err(IoError::Changed { path: self.path.clone(), change }),
@@ -145,31 +140,5 @@ impl DirectRead for DirectFile {
 
     fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
         self.direct.then(|| self.file.as_fd())
-    }
-}
-
-impl Identity {
-    fn of(mut file: &File, metadata: &Metadata) -> io::Result<Self> {
-        let regular = metadata.is_file();
-        // A block device's node has no length; its end is where seeking leads.
-        let len = if regular { metadata.len() } else { file.seek(SeekFrom::End(0))? };
-        let modified = regular.then(|| (metadata.mtime(), metadata.mtime_nsec()));
-        Ok(Self { len, inode: Self::inode_of(metadata), modified })
-    }
-
-    fn inode_of(metadata: &Metadata) -> (u64, u64, u64) {
-        (metadata.dev(), metadata.ino(), metadata.rdev())
-    }
-
-    fn change_to(&self, now: &Self) -> Option<FileChange> {
-        if self.inode != now.inode {
-            Some(FileChange::Replaced)
-        } else if self.len != now.len {
-            Some(FileChange::Length { opened: self.len, now: now.len })
-        } else if self.modified != now.modified {
-            Some(FileChange::Modified)
-        } else {
-            None
-        }
     }
 }

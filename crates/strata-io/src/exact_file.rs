@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use crate::{IoError, RandomAccessFile, block_device_bytes};
+use crate::{FileIdentity, IoError, RandomAccessFile};
 
 /// Pages are dropped whole, so ranges are widened to this many bytes; larger than any page size in use.
 const CACHE_GRAIN: u64 = 64 << 10;
@@ -19,7 +19,7 @@ const CACHE_GRAIN: u64 = 64 << 10;
 pub struct ExactFile {
     file: File,
     path: PathBuf,
-    len: u64,
+    identity: FileIdentity,
 }
 
 impl ExactFile {
@@ -35,19 +35,16 @@ impl ExactFile {
         let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(open_error)?;
         let metadata = file.metadata().map_err(open_error)?;
-        if metadata.file_type().is_block_device() {
-            let len = block_device_bytes(&file).map_err(open_error)?;
-            return Ok(Self::from_parts(file, path.to_owned(), len));
-        }
-        if !metadata.is_file() {
+        if !metadata.is_file() && !metadata.file_type().is_block_device() {
             return Err(IoError::NotRegular { path: path.to_owned(), found: what_lies_there(&metadata) });
         }
-        Ok(Self::from_parts(file, path.to_owned(), metadata.len()))
+        Self::of(file, path.to_owned()).map_err(open_error)
     }
 
-    /// A file that is open already, of so many bytes.
-    pub(crate) fn from_parts(file: File, path: PathBuf, len: u64) -> Self {
-        Self { file, path, len }
+    /// A file that is open already.
+    pub(crate) fn of(file: File, path: PathBuf) -> io::Result<Self> {
+        let identity = FileIdentity::of(&file, &file.metadata()?)?;
+        Ok(Self { file, path, identity })
     }
 }
 
@@ -57,7 +54,11 @@ impl RandomAccessFile for ExactFile {
     }
 
     fn len(&self) -> u64 {
-        self.len
+        self.identity.len
+    }
+
+    fn identity(&self) -> Option<&FileIdentity> {
+        Some(&self.identity)
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), IoError> {
@@ -68,7 +69,7 @@ impl RandomAccessFile for ExactFile {
         });
         match outcome {
             Ok(got) if got == wanted => Ok(()),
-            Ok(got) => Err(IoError::Ended { path: self.path.clone(), offset, wanted, got, len_at_open: self.len }),
+            Ok(got) => Err(IoError::Ended { path: self.path.clone(), offset, wanted, got, len_at_open: self.len() }),
             Err((got, source)) => Err(IoError::Read { path: self.path.clone(), offset, wanted, got, source }),
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use crate::IoError;
+use crate::{FileIdentity, IoError};
 
 /// A file that can be read at any offset, by several threads at once.
 pub trait RandomAccessFile: Send + Sync {
@@ -16,6 +16,11 @@ pub trait RandomAccessFile: Send + Sync {
     /// Whether the file had no bytes when it was opened.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What tells whether the file is still the one that was opened; `None` if nothing does.
+    fn identity(&self) -> Option<&FileIdentity> {
+        None
     }
 
     /// Fills `buf` with the bytes at `offset`. Short reads and interruptions are continued here.

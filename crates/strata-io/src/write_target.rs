@@ -94,13 +94,21 @@ impl WriteTarget {
         // A link that somebody has laid under this name is not followed.
         let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or(0);
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).custom_flags(flags).open(&temporary);
-        let file = file.map_err(fault)?;
-        if !file.metadata().map_err(fault)?.is_file() {
-            return Err(TargetError::Unsuitable { path: temporary, found: "no regular file" });
+        options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
+        loop {
+            let file = options.open(&temporary).map_err(fault)?;
+            let metadata = file.metadata().map_err(fault)?;
+            if !metadata.is_file() {
+                return Err(TargetError::Unsuitable { path: temporary, found: "no regular file" });
+            }
+            lock(&file, &temporary)?;
+            // Between opening and locking, whoever had the lock may have finished: this is then the file under its final
+            // name, and not to be written to.
+            let named = std::fs::symlink_metadata(&temporary);
+            if named.is_ok_and(|named| (named.dev(), named.ino()) == (metadata.dev(), metadata.ino())) {
+                return Ok(Self { file, path, temporary: Some(temporary) });
+            }
         }
-        lock(&file, &temporary)?;
-        Ok(Self { file, path, temporary: Some(temporary) })
     }
 
     fn open_device(path: PathBuf) -> Result<Self, TargetError> {
@@ -193,11 +201,7 @@ impl WriteTarget {
         let path = self.temporary.as_ref().unwrap_or(&self.path);
         let fault = |source| IoError::Open { path: path.clone(), source };
         let file = self.file.try_clone().map_err(fault)?;
-        let len = match self.is_device() {
-            true => block_device_bytes(&file),
-            false => file.metadata().map(|metadata| metadata.len()),
-        };
-        Ok(ExactFile::from_parts(file, path.clone(), len.map_err(fault)?))
+        ExactFile::of(file, path.clone()).map_err(fault)
     }
 
     /// Syncs the file, gives it its name, and syncs the directory, so that the name survives a crash too.

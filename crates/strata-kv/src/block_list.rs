@@ -48,6 +48,12 @@ impl BlockList {
         Some(front)
     }
 
+    pub(crate) fn pop_back(&mut self) -> Option<BlockId> {
+        let back = (self.tail != NONE).then_some(BlockId(self.tail))?;
+        self.remove(back);
+        Some(back)
+    }
+
     /// Takes `block` out, from wherever it is in the list.
     pub(crate) fn remove(&mut self, block: BlockId) {
         assert!(self.contains(block), "{block} is not in the list that it is removed from");
@@ -104,8 +110,9 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let block = BlockId((state >> 60) as u32 % 8);
             if list.contains(block) {
-                match state >> 40 & 1 {
+                match state >> 40 & 3 {
                     0 => assert_eq!(list.pop_front(), expect.pop_front()),
+                    1 => assert_eq!(list.pop_back(), expect.pop_back()),
                     _ => {
                         list.remove(block);
                         expect.retain(|&other| other != block);

@@ -17,11 +17,11 @@ pub enum AllocStatus {
     Ok,
     /// Not now; when others have let go of blocks.
     Later,
-    /// Not even in an empty pool.
+    /// Not even in an empty pool that has all its blocks.
     Never {
         /// Blocks needed.
         need: usize,
-        /// Blocks of the pool.
+        /// Blocks of the pool, at the most.
         limit: usize,
     },
 }
@@ -43,7 +43,7 @@ pub enum AllocError {
     Never {
         /// Blocks needed in all.
         need: usize,
-        /// Blocks of the pool.
+        /// Blocks of the pool, at the most.
         limit: usize,
     },
     /// Others hold the blocks; wait, or preempt one of them.
@@ -104,11 +104,15 @@ impl BlockManager {
         Ok(Self { config, pool, sequences: BTreeMap::new(), counters: KvStats::default() })
     }
 
-    /// A manager of the same shape and seed whose blocks are all free; its counters start anew.
+    /// A manager of the same shape and seed whose blocks are all free, as many as this one may use; its counters start
+    /// anew, and [`take_resize`](Self::take_resize) reports all others to have left.
     pub fn emptied(&self) -> Self {
         let (hasher, policy) = (self.pool.hasher.clone(), Lru::new(self.config.num_blocks));
         let pool = BlockPool::new(&self.config, hasher, Box::new(policy));
-        Self { config: self.config.clone(), pool, sequences: BTreeMap::new(), counters: KvStats::default() }
+        let mut manager =
+            Self { config: self.config.clone(), pool, sequences: BTreeMap::new(), counters: KvStats::default() };
+        manager.set_usable(self.pool.usable);
+        manager
     }
 
     /// Whether sequences share the KV of equal prefixes (K13).
@@ -121,7 +125,7 @@ impl BlockManager {
         self.config.block_size
     }
 
-    /// Tokens that all blocks together hold.
+    /// Tokens that all blocks together hold, at the most.
     pub fn capacity_tokens(&self) -> usize {
         self.config.num_blocks * self.config.block_size
     }
@@ -138,12 +142,24 @@ impl BlockManager {
             hits += 1;
             revived += usize::from(self.pool.is_cached(block));
         });
-        let reserve = if self.sequences.is_empty() { 0 } else { self.config.watermark_blocks() };
         // A cached block that is hit is no longer there to be evicted.
-        match need - hits + reserve <= self.pool.available() - revived {
+        match need - hits + self.reserve() <= self.pool.available() - revived {
             true => AllocStatus::Ok,
             false => AllocStatus::Later,
         }
+    }
+
+    /// What a sequence of `token_ids` would take that others do not use now: blocks, fresh or revived, and tokens that are
+    /// not cached.
+    pub fn demand(&self, token_ids: &[TokenId], root: &ChainRoot) -> (usize, usize) {
+        let mut shared = 0;
+        let hits = self.walk(token_ids, root, |block| shared += usize::from(!self.pool.is_cached(block)));
+        (self.blocks_for(token_ids.len()) - shared, token_ids.len() - hits * self.config.block_size)
+    }
+
+    /// Blocks that admission leaves available while sequences are held: [`KvConfig::watermark`] of those that may be used.
+    pub fn reserve(&self) -> usize {
+        if self.sequences.is_empty() { 0 } else { self.config.watermark_blocks(self.pool.usable) }
     }
 
     /// Tokens that [`allocate`](Self::allocate) would find cached now: a multiple of the block size, and fewer than all,
@@ -300,12 +316,13 @@ impl BlockManager {
 
     /// Figures for monitoring (K9). Walks the sequences, not the blocks.
     pub fn stats(&self) -> KvStats {
-        let blocks_used = self.config.num_blocks - self.pool.available();
+        let blocks_used = self.pool.present() - self.pool.available();
         KvStats {
             blocks_total: self.config.num_blocks,
             blocks_used,
             blocks_cached: self.pool.cached.len(),
             blocks_free: self.pool.free.len(),
+            blocks_withdrawn: self.pool.withdrawn.len(),
             slots_allocated: blocks_used * self.config.block_size,
             slots_empty: self.sequences.values().map(|sequence| sequence.slots_empty(self.config.block_size)).sum(),
             sequences: self.sequences.len(),

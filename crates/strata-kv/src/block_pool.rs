@@ -2,7 +2,7 @@
 
 use crate::{
     BlockHash, BlockId, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, TokenId, block_list::BlockList,
-    prefix_index::PrefixIndex,
+    prefix_index::PrefixIndex, resize::Resized,
 };
 
 /// What a published block continues.
@@ -25,9 +25,10 @@ pub(crate) struct Link {
 ///
 /// | state | `ref_count` | `link` | leaves it by |
 /// |---|---|---|---|
-/// | free | 0 | none | `take` → used |
+/// | free | 0 | none | `take` → used; a smaller pool → withdrawn |
 /// | used | ≥ 1 | none until published | last `release` → cached if published, else free |
 /// | cached | 0 | some | `share` → used; eviction or `reset` → free |
+/// | withdrawn | 0 | none | a larger pool → free |
 #[derive(Debug, Default)]
 pub(crate) struct Block {
     /// Block tables that hold the block.
@@ -50,6 +51,10 @@ pub(crate) struct BlockPool {
     pub(crate) free: BlockList,                 // no content
     pub(crate) cached: Box<dyn EvictionPolicy>, // published, held by nobody
     pub(crate) index: PrefixIndex,              // published
+    pub(crate) withdrawn: BlockList,            // without memory
+    pub(crate) resized: Resized,
+    /// Blocks that shall not be withdrawn; more are there only while they are used.
+    pub(crate) usable: usize,
     pub(crate) evictions: u64,
 }
 
@@ -65,6 +70,9 @@ impl BlockPool {
             free,
             cached: policy,
             index: PrefixIndex::new(config.num_blocks),
+            withdrawn: BlockList::new(config.num_blocks),
+            resized: Resized::new(config.num_blocks),
+            usable: config.num_blocks,
             evictions: 0,
         }
     }
@@ -137,7 +145,8 @@ impl BlockPool {
     }
 
     /// One table lets go of `block`. If it was the last, a published block becomes cached; any other holds nothing
-    /// that could be found again and is the first to be reused.
+    /// that could be found again and is the first to be reused. Where there are more blocks than there should be, one
+    /// is withdrawn.
     pub(crate) fn release(&mut self, block: BlockId) {
         let state = &mut self.blocks[block.index()];
         state.ref_count = state.ref_count.checked_sub(1).expect("a released block is held");
@@ -148,6 +157,7 @@ impl BlockPool {
             Some(_) => self.cached.insert(block),
             None => self.free.push_front(block),
         }
+        self.withdraw_excess();
     }
 
     /// Makes the full and computed `block` findable; no equal one may be published. False when the index has no room
@@ -181,7 +191,8 @@ impl BlockPool {
         }
     }
 
-    fn evict(&mut self) -> BlockId {
+    /// Gives up the content of the cached block that the policy picks; the block is in no list then.
+    pub(crate) fn evict(&mut self) -> BlockId {
         let blocks = &self.blocks;
         let victim = self.cached.victim(&|block| blocks[block.index()].children == 0);
         let victim = victim.expect("a block is taken only when one is available");

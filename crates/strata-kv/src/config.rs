@@ -11,7 +11,7 @@ pub const BLOCKS_MAX: usize = 1 << 26;
 /// Shape and behaviour of a block manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvConfig {
-    /// Physical blocks; 1 to [`BLOCKS_MAX`].
+    /// Physical blocks, at the most: [`crate::BlockManager::set_usable`] may make do with fewer. 1 to [`BLOCKS_MAX`].
     pub num_blocks: usize,
     /// Tokens per block: a power of two, 1 to [`BLOCK_SIZE_MAX`] (K6).
     pub block_size: usize,
@@ -47,9 +47,9 @@ impl KvConfig {
         Ok(())
     }
 
-    /// Blocks that admission leaves available.
-    pub(crate) fn watermark_blocks(&self) -> usize {
-        (self.watermark * self.num_blocks as f64) as usize
+    /// Blocks that admission leaves available, of so many that may be used.
+    pub(crate) fn watermark_blocks(&self, usable: usize) -> usize {
+        (self.watermark * usable as f64) as usize
     }
 }
 

@@ -10,8 +10,8 @@ use crate::{
 /// The first broken invariant that was found. Always a bug of this crate, or of an eviction policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum InvariantViolation {
-    /// A block must be exactly one of free, cached and used.
-    #[error("{block} is free: {free}, cached: {cached}, used: {used}; exactly one must hold")]
+    /// A block must be exactly one of free, cached, used and withdrawn.
+    #[error("{block} is free: {free}, cached: {cached}, used: {used}, withdrawn: {withdrawn}; exactly one must hold")]
     State {
         /// The block.
         block: BlockId,
@@ -21,9 +21,11 @@ pub enum InvariantViolation {
         cached: bool,
         /// A table holds it.
         used: bool,
+        /// It is in the list of those without memory.
+        withdrawn: bool,
     },
-    /// Free blocks are not findable, cached ones are.
-    #[error("{block} is free or cached, but its being findable ({published}) does not go with that")]
+    /// Free and withdrawn blocks are not findable, cached ones are.
+    #[error("{block} is held by nobody, but its being findable ({published}) does not go with that")]
     Published {
         /// The block.
         block: BlockId,
@@ -80,6 +82,28 @@ pub enum InvariantViolation {
         /// What a walk over the blocks finds.
         found: usize,
     },
+    /// As many blocks must be there as may be used, or more if all are used.
+    #[error("{present} blocks are there, {unused} of them unused, but {usable} may be used")]
+    Usable {
+        /// Blocks that are not withdrawn.
+        present: usize,
+        /// Those of them that are free or cached.
+        unused: usize,
+        /// How many there should be.
+        usable: usize,
+    },
+    /// What is reported of a change of size must be where the report says.
+    #[error("{block} is reported to have come: {came}, or left: {left}, but it is withdrawn: {withdrawn}")]
+    Resize {
+        /// The block.
+        block: BlockId,
+        /// It is in the list of those that came.
+        came: bool,
+        /// It is in the list of those that left.
+        left: bool,
+        /// It is withdrawn.
+        withdrawn: bool,
+    },
     /// A sequence must have just enough blocks, its published ones a chain from its root, the others its own.
     #[error("{id}: {what}")]
     Sequence {
@@ -97,6 +121,7 @@ impl BlockManager {
     /// The first violation found.
     pub fn check(&self) -> Result<(), InvariantViolation> {
         self.check_states()?;
+        self.check_size()?;
         self.check_chains()?;
         self.check_sequences()
     }
@@ -109,7 +134,7 @@ impl BlockManager {
         self.block_ids().filter_map(|block| Some((block, self.pool.blocks[block.index()].link.as_ref()?)))
     }
 
-    /// Each block is one of free, cached, used; reference counts are those of the tables.
+    /// Each block is one of free, cached, used, withdrawn; reference counts are those of the tables.
     fn check_states(&self) -> Result<(), InvariantViolation> {
         let pool = &self.pool;
         let mut holders = vec![0u32; pool.blocks.len()];
@@ -118,8 +143,9 @@ impl BlockManager {
         for block in self.block_ids() {
             let (state, holders) = (&pool.blocks[block.index()], holders[block.index()]);
             let (free, cached, used) = (pool.free.contains(block), pool.cached.contains(block), holders > 0);
-            if u8::from(free) + u8::from(cached) + u8::from(used) != 1 {
-                return Err(InvariantViolation::State { block, free, cached, used });
+            let withdrawn = pool.withdrawn.contains(block);
+            if [free, cached, used, withdrawn].map(u8::from).iter().sum::<u8>() != 1 {
+                return Err(InvariantViolation::State { block, free, cached, used, withdrawn });
             }
             if state.ref_count != holders {
                 return Err(InvariantViolation::RefCount { block, ref_count: state.ref_count, holders });
@@ -135,6 +161,25 @@ impl BlockManager {
         count("free list walked", pool.free.iter().count(), num_free)?;
         count("eviction policy", pool.cached.len(), num_cached)?;
         count("index", pool.index.len(), self.links().count())
+    }
+
+    /// The size is what was asked for, as far as used blocks allow, and reports of its changes are true.
+    fn check_size(&self) -> Result<(), InvariantViolation> {
+        let pool = &self.pool;
+        let withdrawn = self.block_ids().filter(|&block| pool.withdrawn.contains(block)).count();
+        count("list of withdrawn blocks", pool.withdrawn.len(), withdrawn)?;
+        let (present, unused, usable) = (pool.present(), pool.available(), pool.usable);
+        if present < usable || (present > usable && unused > 0) {
+            return Err(InvariantViolation::Usable { present, unused, usable });
+        }
+        for block in self.block_ids() {
+            let (came, left) = (pool.resized.came.contains(block), pool.resized.left.contains(block));
+            let withdrawn = pool.withdrawn.contains(block);
+            if (came && withdrawn) || (left && !withdrawn) {
+                return Err(InvariantViolation::Resize { block, came, left, withdrawn });
+            }
+        }
+        Ok(())
     }
 
     /// Published blocks form chains from a root, each found by its content; index and content agree.

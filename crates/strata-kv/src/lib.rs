@@ -4,8 +4,8 @@
 //! computes into the slots that [`BlockManager::block_table`] names and reports, with [`BlockManager::commit`], what has
 //! really been computed. Only then can other sequences find it.
 //!
-//! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that no sequence holds)
-//! and *used* (held by at least one block table). [`BlockManager::check`] proves it, with everything else that must hold.
+//! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that no sequence holds),
+//! *used* (held by at least one block table) and *withdrawn* (without memory, after [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
 
 mod block_list;
 mod block_manager;
@@ -16,6 +16,7 @@ mod hash;
 mod ids;
 mod invariants;
 mod prefix_index;
+mod resize;
 mod sequence;
 mod stats;
 
@@ -25,4 +26,5 @@ pub use eviction::{EvictionPolicy, Lru};
 pub use hash::{BlockHash, ChainHasher, ChainRoot};
 pub use ids::{BlockId, SequenceId, TokenId};
 pub use invariants::InvariantViolation;
+pub use resize::Resize;
 pub use stats::KvStats;

@@ -1,9 +1,9 @@
 //! What monitoring sees (K9).
 
-/// A snapshot of a block manager. `blocks_used + blocks_cached + blocks_free = blocks_total`, always.
+/// A snapshot of a block manager. `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total`, always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvStats {
-    /// Physical blocks.
+    /// Physical blocks, at the most.
     pub blocks_total: usize,
     /// Blocks that at least one sequence holds; a shared block counts once.
     pub blocks_used: usize,
@@ -11,6 +11,8 @@ pub struct KvStats {
     pub blocks_cached: usize,
     /// Blocks without content.
     pub blocks_free: usize,
+    /// Blocks without memory.
+    pub blocks_withdrawn: usize,
     /// Token slots of used blocks.
     pub slots_allocated: usize,
     /// Those of them that hold no token yet.
@@ -21,7 +23,7 @@ pub struct KvStats {
     pub prefix_query_tokens: u64,
     /// Since start: those of them that were found.
     pub prefix_hit_tokens: u64,
-    /// Since start: cached blocks that gave way to fresh ones.
+    /// Since start: cached blocks that gave way to fresh ones, or to a smaller pool.
     pub evictions: u64,
     /// Since start: sequences that were given blocks.
     pub allocations: u64,

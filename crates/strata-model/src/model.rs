@@ -129,7 +129,7 @@ impl Model {
             let guard = self.weights.acquire(groups::head(self.config.num_layers))?;
             pass.head(&guard, &mut frame, &self.logit_rows, sink)?;
         }
-        Ok(())
+        Ok(self.weights.end_pass()?)
     }
 
     fn list_rows(&mut self, batch: &[BatchSequence<'_>]) {

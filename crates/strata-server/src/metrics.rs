@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use strata_engine::{EngineStatus, Health, Histogram as EngineHistogram};
+use strata_engine::{EngineStatus, Health, Histogram as EngineHistogram, StreamStats};
 
 /// vLLM's buckets, in seconds.
 const FIRST_TOKEN_BUCKETS: &[f64] = &[
@@ -112,10 +112,24 @@ impl Metrics {
             engine.since_last_step.as_secs_f64(),
         );
         page.counter("strata:steps_total", "Forward passes.", engine.steps);
+        if let Some(stream) = &engine.stream {
+            render_stream(&mut page, stream, engine.generation_tokens);
+        }
         page.head("strata:kv_blocks", "KV blocks, by state.", "gauge");
-        for (state, blocks) in [("used", kv.blocks_used), ("cached", kv.blocks_cached), ("free", kv.blocks_free)] {
+        for (state, blocks) in [
+            ("used", kv.blocks_used),
+            ("cached", kv.blocks_cached),
+            ("free", kv.blocks_free),
+            ("withdrawn", kv.blocks_withdrawn),
+        ] {
             page.sample("strata:kv_blocks", &format!("state=\"{state}\""), blocks as f64);
         }
+        page.gauge(
+            "strata:weights_resident_bytes",
+            "Memory that weights take; streamed ones take less as KV needs more.",
+            engine.weights_bytes as f64,
+        );
+        page.gauge("strata:kv_bytes", "Memory of KV blocks, but for withdrawn ones.", kv.bytes as f64);
         page.gauge("strata:kv_slots_allocated", "Token slots of used blocks.", kv.slots_allocated as f64);
         page.gauge("strata:kv_slots_empty", "Those of them that hold no token yet.", kv.slots_empty as f64);
         page.counter("strata:kv_evictions_total", "Cached blocks given up for new content.", kv.evictions);
@@ -171,6 +185,29 @@ impl Histogram {
         let bucket = self.bounds.partition_point(|&bound| bound < value);
         self.counts[bucket].fetch_add(1, Relaxed);
         self.sum_micro.fetch_add((value * 1e6) as u64, Relaxed);
+    }
+}
+
+/// What streamed weights took (W12).
+fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) {
+    page.counter("strata:stream_passes_total", "Passes over streamed weights.", stream.passes);
+    page.counter("strata:stream_read_bytes_total", "Bytes of weights read from disk.", stream.bytes_read);
+    page.counter("strata:stream_reads_failed_total", "Reads that failed, tried again or not.", stream.reads_failed);
+    let each = |count: u64| stream.bytes_read as f64 / count.max(1) as f64;
+    page.gauge("strata:stream_bytes_per_pass", "Bytes of weights read from disk for a pass.", each(stream.passes));
+    page.gauge("strata:stream_bytes_per_token", "The same for a generated token.", each(generation_tokens));
+    for (name, help, value) in [
+        ("strata:stream_stall_share", "Part of their time that passes waited for weights.", stream.stall_share()),
+        (
+            "strata:stream_share_of_bound",
+            "Time that the disk needs for the bytes read, as it was at the start, over the time of the passes.",
+            stream.share_of_disk_bound(),
+        ),
+        ("strata:stream_overlap_efficiency", "1 - stall / I/O time.", stream.overlap_efficiency()),
+    ] {
+        if let Some(value) = value {
+            page.gauge(name, help, value);
+        }
     }
 }
 
@@ -239,6 +276,8 @@ mod tests {
         let mut status = EngineStatus::default();
         status.kv.allocation_seconds.record(Duration::from_micros(3));
         status.kv.slots_empty = 7;
+        status.kv.blocks_withdrawn = 5;
+        (status.kv.bytes, status.weights_bytes) = (4096, 8192);
         let page = metrics.render("a\"b", &status);
         for line in [
             r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="0.001"} 1"#,
@@ -247,6 +286,9 @@ mod tests {
             r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="+Inf"} 3"#,
             r#"vllm:time_to_first_token_seconds_count{model_name="a\"b"} 3"#,
             r#"strata:kv_slots_empty{model_name="a\"b"} 7"#,
+            r#"strata:kv_blocks{model_name="a\"b",state="withdrawn"} 5"#,
+            r#"strata:kv_bytes{model_name="a\"b"} 4096"#,
+            r#"strata:weights_resident_bytes{model_name="a\"b"} 8192"#,
             r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="0.000001"} 0"#,
             r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="0.000005"} 1"#,
             r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="+Inf"} 1"#,

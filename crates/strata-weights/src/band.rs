@@ -7,7 +7,7 @@ use strata_device::HostBuffer;
 use strata_kernels::{DType, Matrix};
 
 /// Rows of a matrix, at hand for as long as this is held.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Band {
     /// Which of a sweep's matrices, counted from 0 in the sweep's order.
     pub matrix: usize,

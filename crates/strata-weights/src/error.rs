@@ -18,6 +18,15 @@ pub enum WeightError {
     /// Memory for the weights was refused.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// Streaming was told to stop, so that a pass under way ends early.
+    #[error("the pass was stopped, because the program ends")]
+    Stopped,
+    /// More of the streamed weights is held than there are slots for, so that nothing can come.
+    #[error("no memory is left for the streamed weights of group {group}: give more --memory")]
+    Stuck {
+        /// The group that is waited for.
+        group: u32,
+    },
     /// A window for streamed weights that cannot be.
     #[error(transparent)]
     Window(#[from] crate::window::WindowError),

@@ -38,7 +38,8 @@ pub use store::{
     StoredGroup, StoredTensor, inspect_target, is_store, write_store,
 };
 pub use streamed::{
-    EventKind, StreamConfig, StreamEvent, StreamPlan, StreamPolicy, StreamStats, StreamedWeights, open_direct,
+    EVENTS_MAX, EventKind, StreamConfig, StreamEvent, StreamMemory, StreamPlan, StreamPolicy, StreamStats,
+    StreamedWeights, open_direct,
 };
 pub use verify::{Checked, Damage, Method, VerifyStopped, verify};
 pub use writer::{Sink, TensorMeta, write_model};

@@ -31,6 +31,14 @@ pub trait WeightSource: Send + Sync {
     /// [`WeightError::NoSuchGroup`], or whatever keeps the bytes from coming; the group is then not held, and another
     /// attempt may succeed.
     fn acquire(&self, group: usize) -> Result<GroupGuard<'_>, WeightError>;
+
+    /// The pass is over: tells whether what it computed can be trusted.
+    ///
+    /// # Errors
+    /// The weights changed under it.
+    fn end_pass(&self) -> Result<(), WeightError> {
+        Ok(())
+    }
 }
 
 impl<T: WeightSource + ?Sized> WeightSource for Arc<T> {
@@ -40,6 +48,10 @@ impl<T: WeightSource + ?Sized> WeightSource for Arc<T> {
 
     fn acquire(&self, group: usize) -> Result<GroupGuard<'_>, WeightError> {
         (**self).acquire(group)
+    }
+
+    fn end_pass(&self) -> Result<(), WeightError> {
+        (**self).end_pass()
     }
 }
 

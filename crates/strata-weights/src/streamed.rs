@@ -6,146 +6,50 @@
 mod buffer;
 mod driver;
 mod layout;
+mod memory;
+mod plan;
 mod rows;
 mod telemetry;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use strata_device::HostBuffer;
-use strata_io::{DirectFile, DirectRead, EngineKind};
+use strata_io::{DirectFile, DirectRead, IoError, RandomAccessFile};
 
 use crate::band::Band;
 use crate::catalog::Catalog;
 use crate::error::WeightError;
-use crate::group::{GroupSpec, TensorView};
+use crate::group::TensorView;
 use crate::source::{BANDS_MAX, GroupGuard, GroupHolder, UseRows, WeightSource};
-use crate::window::{Policy, ResidentConfig, RingConfig, UnitId, Window, WindowConfig};
+use crate::window::UnitId;
 use driver::Driver;
 use layout::{Layout, Tensor};
+use plan::BANDS_STREAMED;
 use rows::{RowMatrix, RowReader};
+use telemetry::Recorder;
 
-pub use telemetry::{EventKind, StreamEvent, StreamStats};
-
-/// How often a band's read is tried before it fails the pass.
-const LOAD_ATTEMPTS: u32 = 3;
-
-/// Fewest slots that bands pass through: two turns, so that one is read while the other computes.
-const SLOTS_LEAST: usize = 4;
-
-/// Which bands stay in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamPolicy {
-    /// A fixed subset stays, the rest passes through (W13).
-    Resident,
-    /// Everything passes through a sliding window, as the seed has it (W3).
-    Ring,
-}
-
-/// How weights are streamed.
-#[derive(Debug, Clone, Copy)]
-pub struct StreamConfig {
-    /// Bytes of memory that all of it may take.
-    pub budget: u64,
-    /// What reads.
-    pub engine: EngineKind,
-    /// Reads at a time.
-    pub depth: usize,
-    /// Which bands stay.
-    pub policy: StreamPolicy,
-    /// Whether every read, wait and computation is written down.
-    pub timeline: bool,
-}
-
-/// Weights to be streamed, before any is read: what a budget would make of them.
-#[derive(Debug)]
-pub struct StreamPlan {
-    layout: Layout,
-}
-
-impl StreamPlan {
-    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`: one read each.
-    ///
-    /// # Errors
-    /// A tensor that is missing, of another shape or of a type we do not compute with.
-    pub fn new(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
-        Layout::new(catalog, specs, band_bytes).map(|layout| Self { layout })
-    }
-
-    /// Bytes of weights that a pass sweeps: `W` of `bounds.md`.
-    pub fn swept_bytes(&self) -> u64 {
-        self.layout.swept_bytes
-    }
-
-    /// Bytes of memory that are taken besides bands: vectors, and buffers for rows.
-    pub fn fixed_bytes(&self) -> u64 {
-        let rows = self.row_bytes().map_or(0, RowReader::memory);
-        (self.layout.vector_bytes + rows) as u64
-    }
-
-    /// The least budget with which passes can be computed.
-    pub fn least_budget(&self) -> u64 {
-        let slots = SLOTS_LEAST.max(2 * self.layout.widest_turn()) as u64;
-        self.fixed_bytes().saturating_add(slots.saturating_mul(self.layout.largest_band() as u64))
-    }
-
-    /// Bytes that all bands take in memory.
-    pub fn band_memory(&self) -> u64 {
-        self.layout.bands.iter().map(|band| band.memory() as u64).sum()
-    }
-
-    /// Bytes of weights that would stay in memory under [`StreamPolicy::Resident`]: the most that `config`'s budget can
-    /// hold, `M` of `bounds.md`.
-    ///
-    /// # Errors
-    /// A budget below [`StreamPlan::least_budget`].
-    pub fn resident_bytes(&self, config: &StreamConfig) -> Result<u64, WeightError> {
-        let window = self.window(&StreamConfig { policy: StreamPolicy::Resident, ..*config })?;
-        Ok(self.layout.bytes_where(|band| window.is_resident(band)))
-    }
-
-    fn window(&self, config: &StreamConfig) -> Result<Window, WeightError> {
-        let policy = match config.policy {
-            StreamPolicy::Resident => Policy::Resident(ResidentConfig { stream_slots: self.slots(config) }),
-            StreamPolicy::Ring => Policy::Ring(RingConfig { slots: true, ..RingConfig::host(self.layout.layers()) }),
-        };
-        Ok(Window::new(WindowConfig {
-            unit_bytes: self.layout.bands.iter().map(|band| band.memory() as u64).collect(),
-            order: (0..self.layout.bands.len() as u32).map(UnitId).collect(),
-            budget: config.budget.saturating_sub(self.fixed_bytes()),
-            policy,
-            load_attempts: LOAD_ATTEMPTS,
-        })?)
-    }
-
-    fn row_bytes(&self) -> Option<usize> {
-        let tensors = self.layout.groups.iter().flat_map(|group| &group.tensors);
-        tensors
-            .filter_map(|tensor| if let Tensor::Rows { row_bytes, .. } = tensor { Some(*row_bytes) } else { None })
-            .max()
-    }
-
-    /// Slots that bands pass through: enough to keep the disk busy while a few are computed with, but a small part of
-    /// the budget.
-    fn slots(&self, config: &StreamConfig) -> usize {
-        let least = SLOTS_LEAST.max(2 * self.layout.widest_turn());
-        let wished = (2 * config.depth + 2 * BANDS_STREAMED).max(least);
-        let affordable = (config.budget / 16).checked_div(self.layout.largest_band() as u64).unwrap_or(0);
-        wished.min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(least)
-    }
-}
-
-/// Streamed bands that one filling of a sweep takes, at most.
-const BANDS_STREAMED: usize = 8;
+pub use memory::StreamMemory;
+pub use plan::{StreamConfig, StreamPlan, StreamPolicy};
+pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
 
 /// Opens a catalog's files for direct reads.
 ///
 /// # Errors
-/// A file that cannot be opened.
+/// A file that cannot be opened, or is not the one any more whose header the catalog has read.
 pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
-    let open = |path| -> Result<Arc<dyn DirectRead>, WeightError> { Ok(Arc::new(DirectFile::open(path)?)) };
-    catalog.files().iter().map(|file| open(file.path())).collect()
+    let open = |file: &Arc<dyn RandomAccessFile>| -> Result<Arc<dyn DirectRead>, WeightError> {
+        let direct = DirectFile::open(file.path())?;
+        if let Some(known) = file.identity()
+            && let Some(change) = known.change_to(direct.identity())
+        {
+            return Err(IoError::Changed { path: file.path().to_owned(), change }.into());
+        }
+        Ok(Arc::new(direct))
+    };
+    catalog.files().iter().map(open).collect()
 }
 
 /// Weights of which some are in memory, and the rest come from disk in every pass.
@@ -162,6 +66,10 @@ pub struct StreamedWeights {
     computing_since: Mutex<Option<Instant>>,
     /// Streamed bands that one filling takes, at most.
     bands_streamed: usize,
+    stopped: AtomicBool,
+    /// Bytes of memory besides bands.
+    fixed_bytes: u64,
+    full_budget: u64,
 }
 
 impl StreamedWeights {
@@ -179,8 +87,10 @@ impl StreamedWeights {
     ) -> Result<Self, WeightError> {
         let slots = plan.slots(&config);
         let window = plan.window(&config)?;
+        let fixed_bytes = plan.fixed_bytes();
+        let full_budget = fixed_bytes.saturating_add(plan.band_memory());
         let engine = config.engine.start(config.depth)?;
-        let rows = plan.row_bytes().map(RowReader::new).transpose()?.map(Mutex::new);
+        let rows = plan.layout.row_bytes().map(RowReader::new).transpose()?.map(Mutex::new);
         let layout = plan.layout;
         let mut vectors = HostBuffer::new_zeroed(layout.vector_bytes)?;
         for vector in &layout.vectors {
@@ -191,8 +101,9 @@ impl StreamedWeights {
         for (index, group) in layout.groups.iter().enumerate() {
             groups.extend(group.bands.clone().map(|_| index as u32));
         }
+        let recorder = Recorder::new(config.timeline, config.disk_bytes_per_s);
         let to_load = window.resident_bytes();
-        let mut driver = Driver::new(window, engine, files.clone(), layout.bands.clone(), groups, config.timeline);
+        let mut driver = Driver::new(window, engine, files.clone(), layout.bands.clone(), groups, recorder);
         progress(0, to_load);
         driver.warm_up(&mut |bytes| progress(bytes.min(to_load), to_load))?;
         let stats = Mutex::new(driver.recorder.stats);
@@ -205,6 +116,9 @@ impl StreamedWeights {
             stats,
             computing_since: Mutex::new(None),
             bands_streamed: BANDS_STREAMED.min(slots / 2).max(1),
+            stopped: AtomicBool::new(false),
+            fixed_bytes,
+            full_budget,
         })
     }
 
@@ -224,9 +138,22 @@ impl StreamedWeights {
         *lock(&self.stats)
     }
 
+    /// Makes a pass under way, and every later one, fail at its next group: a pass may take long, and who ends the program
+    /// does not want to wait for it.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
     /// Waits until what is read ahead has come; for measurements.
     pub fn settle(&self) {
-        lock(&self.driver).settle();
+        let mut driver = lock(&self.driver);
+        driver.settle();
+        self.publish(&driver);
+    }
+
+    /// Lets others see the figures.
+    fn publish(&self, driver: &Driver) {
+        *lock(&self.stats) = driver.recorder.stats;
     }
 
     /// What happened since the last call, if a timeline is kept.
@@ -237,23 +164,6 @@ impl StreamedWeights {
     /// The name of a group, for people.
     pub fn group_name(&self, group: u32) -> &str {
         self.layout.groups.get(group as usize).map_or("", |group| &group.name)
-    }
-
-    /// Changes how many bytes of memory all of it may take, between passes or during one (M4).
-    ///
-    /// # Errors
-    /// Less than works; nothing has changed then.
-    pub fn set_budget(&self, bytes: u64) -> Result<(), WeightError> {
-        let rows = self.rows.as_ref().map_or(0, |_| self.row_memory());
-        let fixed = (self.layout.vector_bytes + rows) as u64;
-        Ok(lock(&self.driver).set_budget(bytes.saturating_sub(fixed))?)
-    }
-
-    fn row_memory(&self) -> usize {
-        let tensors = self.layout.groups.iter().flat_map(|group| &group.tensors);
-        let rows = tensors
-            .filter_map(|tensor| if let Tensor::Rows { row_bytes, .. } = tensor { Some(*row_bytes) } else { None });
-        rows.max().map_or(0, RowReader::memory)
     }
 
     /// Takes the bands of one turn into `bands`. On failure, those of the turn that were taken are given back.
@@ -315,12 +225,20 @@ impl WeightSource for StreamedWeights {
         if group >= num_groups {
             return Err(WeightError::NoSuchGroup { group, num_groups });
         }
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(WeightError::Stopped);
+        }
         if group == 0 {
             let mut driver = lock(&self.driver);
             driver.check_files()?;
             driver.recorder.stats.passes += 1;
         }
         Ok(GroupGuard::new(self, group))
+    }
+
+    fn end_pass(&self) -> Result<(), WeightError> {
+        // Files that changed in mid-pass may have been read before and after.
+        Ok(lock(&self.driver).check_files()?)
     }
 }
 
@@ -352,15 +270,18 @@ impl GroupHolder for StreamedWeights {
         cursor: &mut usize,
         bands: &mut ArrayVec<Band, BANDS_MAX>,
     ) -> Result<(), WeightError> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(WeightError::Stopped);
+        }
         let turns = self.turns(group, tensors);
         let mut driver = lock(&self.driver);
         driver.poll();
         let mut streamed = 0;
         for turn in turns.start + *cursor..turns.end {
             let units = &self.layout.groups[group].turns[turn].bands;
+            streamed += units.iter().filter(|(_, unit)| !driver.window().is_resident(UnitId(*unit))).count();
             if !bands.is_empty() {
                 // Beyond the first turn, only what is there anyway.
-                streamed += units.iter().filter(|(_, unit)| !driver.window().is_resident(UnitId(*unit))).count();
                 let room = bands.len() + units.len() <= BANDS_MAX && streamed <= self.bands_streamed;
                 if !room || !units.iter().all(|&(_, unit)| driver.is_ready(unit)) {
                     break;
@@ -368,6 +289,7 @@ impl GroupHolder for StreamedWeights {
             }
             if let Err(error) = self.take_turn(&mut driver, group, turn, tensors, bands) {
                 bands.drain(..).for_each(|band| give_back(&mut driver, band));
+                self.publish(&driver);
                 return Err(error);
             }
             *cursor += 1;
@@ -383,7 +305,7 @@ impl GroupHolder for StreamedWeights {
         }
         bands.drain(..).for_each(|band| give_back(&mut driver, band));
         driver.poll();
-        *lock(&self.stats) = driver.recorder.stats;
+        self.publish(&driver);
     }
 
     fn with_rows(
@@ -401,10 +323,15 @@ impl GroupHolder for StreamedWeights {
         let (file, offset) = (Arc::clone(&self.files[*file]), *offset);
         let matrix = RowMatrix { file, offset, rows: *rows, cols: *cols, dtype: *dtype, row_bytes: *row_bytes };
         let mut reader = lock(reader);
-        let before = reader.bytes_read;
+        let (before, failed_before, begin) = (reader.bytes_read, reader.reads_failed, Instant::now());
         let outcome = reader.with_rows(&matrix, wanted, use_rows);
-        let read = reader.bytes_read - before;
-        lock(&self.driver).recorder.stats.bytes_read += read;
+        let end = Instant::now();
+        // What is done with rows takes no time beside reading them.
+        let mut driver = lock(&self.driver);
+        driver.recorder.read(group as u32, reader.bytes_read - before, begin, end);
+        driver.recorder.stall(group as u32, begin, end);
+        driver.recorder.stats.reads_failed += reader.reads_failed - failed_before;
+        self.publish(&driver);
         outcome
     }
 
@@ -420,7 +347,7 @@ fn give_back(driver: &mut Driver, band: Band) {
     driver.release(unit);
 }
 
-/// What is behind these locks is right after every statement, so a panic elsewhere does not spoil it.
+/// Panics while one of these is held end the engine's thread, and with it everybody who uses them.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

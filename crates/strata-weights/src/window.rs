@@ -52,8 +52,8 @@ pub enum Acquired {
     Ready,
     /// It is coming. Ask again after the next report to the window, or call [`Window::stop_waiting`].
     Pending,
-    /// Its load was tried as often as the configuration allows. Nobody waits for it any more; the next acquisition tries
-    /// anew.
+    /// Its load was tried as often as the configuration allows. Nobody waits for it any more; the next acquisition
+    /// tries anew.
     Failed,
 }
 
@@ -246,9 +246,10 @@ impl Window {
         taken
     }
 
-    /// Changes how many bytes the window may take, while it runs. Residents come or go, no more than the difference asks
-    /// for, and stay spread over the order. What is in use goes when it is released: until then
-    /// [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that would keep it there.
+    /// Changes how many bytes the window may take, while it runs. Residents come or go, no more than the difference
+    /// asks for, and stay spread over the order. What is in use goes when it is released: until then
+    /// [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that would keep it there;
+    /// whoever waits while having much in use is best not shrunk in the middle of that.
     ///
     /// # Errors
     /// [`WindowError::BudgetTooSmall`]; then nothing has changed.
@@ -283,6 +284,17 @@ impl Window {
     /// How many units may be in use or waited for at the same time; with more, waits may not end.
     pub fn concurrent_max(&self) -> usize {
         self.planner.concurrent_max(&self.units)
+    }
+
+    /// How many slots there are now. A driver that keeps the memory of empty slots keeps no more than this, less those
+    /// that units take: what a smaller budget, or a budget for everything, makes superfluous goes back to the system.
+    pub fn slots(&self) -> usize {
+        self.planner.slots(&self.units)
+    }
+
+    /// How many units are in slots now, those being loaded and being evicted included.
+    pub fn slots_used(&self) -> usize {
+        self.units.slots_used
     }
 
     /// Whether [`acquire`](Self::acquire) would answer anything but [`Acquired::Pending`].

@@ -49,16 +49,7 @@ pub struct Stats {
     decoding: Duration,
     budget: Bytes,
     /// What streamed weights took.
-    stream: Option<StreamFigures>,
-}
-
-/// What streamed weights took while an answer was made.
-#[derive(Debug, Clone, Copy)]
-struct StreamFigures {
-    stats: StreamStats,
-    elapsed: Duration,
-    /// Bytes a second that the disk gave when it was tried out.
-    disk: f64,
+    stream: Option<StreamStats>,
 }
 
 /// Submits `question`, and writes the answer to `out` as it comes. Ctrl-C cancels the request and keeps what came.
@@ -118,11 +109,8 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
         let outcome: Result<()> = outcome;
         outcome?;
     }
-    answer.stats.stream = loaded.streamed.as_ref().zip(before).map(|(streaming, before)| StreamFigures {
-        stats: streaming.weights.stats().since(&before),
-        elapsed: begin.elapsed(),
-        disk: streaming.settings.bytes_per_s,
-    });
+    let after = loaded.streamed.as_ref().map(|streaming| streaming.weights.stats());
+    answer.stats.stream = after.zip(before).map(|(after, before)| after.since(&before));
     Ok(answer)
 }
 
@@ -175,20 +163,20 @@ impl fmt::Display for Stats {
             write!(f, "; {:.1} tokens/s after the first", (self.tokens - 1) as f64 / self.decoding.as_secs_f64())?;
         }
         write!(f, "\nmemory  {} at the peak, of a budget of {}", Bytes(peak_resident()), self.budget)?;
-        self.stream.as_ref().map_or(Ok(()), |stream| write!(f, "\n{stream}"))
-    }
-}
-
-impl fmt::Display for StreamFigures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StreamStats { passes, bytes_read, stall, .. } = self.stats;
-        let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-        let a_pass = Bytes(bytes_read.checked_div(passes).unwrap_or(0));
-        write!(f, "stream  {passes} passes of {a_pass} from disk, {:.2} GB/s", bytes_read as f64 / seconds / 1e9)?;
-        write!(f, " ({:.0} % of what the disk gave when tried)", bytes_read as f64 / seconds / self.disk * 100.0)?;
-        write!(f, "; waited {:.0} % of the time", stall.as_secs_f64() / seconds * 100.0)?;
-        let overlap = self.stats.overlap_efficiency();
-        overlap.map_or(Ok(()), |overlap| write!(f, ", overlap {:.0} %", overlap * 100.0))
+        let Some(stream) = &self.stream else { return Ok(()) };
+        let each = |count: u64| Bytes(stream.bytes_read.checked_div(count).unwrap_or(0));
+        let (a_pass, a_token) = (each(stream.passes), each(self.tokens as u64));
+        write!(f, "\nstream  {} passes of {a_pass} from disk, {a_token} a token", stream.passes)?;
+        for (name, share) in [
+            ("waited", stream.stall_share()),
+            ("of the disk's bound", stream.share_of_disk_bound()),
+            ("overlap", stream.overlap_efficiency()),
+        ] {
+            if let Some(share) = share {
+                write!(f, "; {name} {:.0} %", share * 100.0)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -222,16 +210,14 @@ mod tests {
             first_token: Some(Duration::from_millis(250)),
             decoding: Duration::from_secs(2),
             budget: Bytes(6 << 30),
-            stream: Some(StreamFigures {
-                stats: StreamStats {
-                    passes: 2,
-                    bytes_read: 4 << 30,
-                    stall: Duration::from_secs(1),
-                    io: Duration::from_secs(2),
-                    ..StreamStats::default()
-                },
-                elapsed: Duration::from_secs(4),
-                disk: f64::from(2u32 << 30),
+            stream: Some(StreamStats {
+                passes: 2,
+                bytes_read: 22 << 30,
+                stall: Duration::from_secs(1),
+                io: Duration::from_secs(2),
+                compute: Duration::from_secs(3),
+                disk_bytes_per_s: f64::from(11u32 << 28),
+                ..StreamStats::default()
             }),
         };
         let text = stats.to_string();
@@ -240,9 +226,9 @@ mod tests {
             "after 0.250 s",
             "11 tokens; 5.0 tokens/s",
             "of 6.00 GiB",
-            "2 passes of 2.00 GiB",
-            "(50 % of",
+            "2 passes of 11.0 GiB from disk, 2.00 GiB a token",
             "waited 25 %",
+            "of the disk's bound 200 %",
             "overlap 50 %",
         ];
         for part in parts {

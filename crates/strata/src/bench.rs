@@ -102,7 +102,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
-    let Runnable { runner, plan, .. } = load_weights(&dir, &args.limits)?;
+    let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits)?;
     let (block_size, capacity) = (args.limits.block_size, plan.num_blocks);
     let longest_prompt = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
     let fits = args.decode_len().is_some_and(|decode| {
@@ -119,7 +119,6 @@ pub fn run(args: BenchArgs) -> Result<()> {
     }
     let work = ModelWork::of(&dir, &args.limits);
     let limits = MachineLimits::new(&runner.device, Unit::of(runner.device.level, work.weights), args.sweep)?;
-    let chunk = args.limits.max_num_batched_tokens.get();
     let mut bench = Bench { runner, limits, block_size, chunk, vocab: dir.config.vocab_size };
 
     let bar = progress::steps("measuring", (args.batch.len() + args.prompt_tokens.len()) as u64);

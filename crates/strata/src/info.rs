@@ -1,23 +1,19 @@
 //! `strata info`: what a model is, and what it needs.
 
+mod memory;
+
 use std::io::{Write, stdout};
 
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use strata_device::Bytes;
-use strata_engine::{MemoryNeeds, MemoryPlan};
 use strata_model::config::{ModelConfig, RopeScaling};
 use strata_model::tokenizer::{Tokenizer, TokenizerError};
 
 use crate::load::ModelDir;
 use crate::options::ModelOptions;
-
-/// Budgets above the least that are shown.
-const BUDGETS: usize = 4;
-
-/// The least budget is given in steps of this size, so that it holds from one run to the next.
-const BUDGET_STEP: u64 = 16 << 20;
+use memory::Memory;
 
 /// Show what a model is and what it needs, without loading it
 #[derive(Debug, Args)]
@@ -62,79 +58,6 @@ pub fn run(args: InfoArgs) -> Result<()> {
     }
     out.flush()?;
     Ok(())
-}
-
-/// What the model takes, and what budgets give.
-struct Memory {
-    kv_dtype: &'static str,
-    kv_token: Bytes,
-    kv_context: Bytes,
-    scratch: Bytes,
-    context: usize,
-    least: Bytes,
-    budgets: Vec<Given>,
-}
-
-/// What one budget gives.
-struct Given {
-    budget: Bytes,
-    kv_tokens: usize,
-    context: usize,
-    /// Sequences of that whole context at a time.
-    sequences: usize,
-}
-
-impl Memory {
-    fn of(dir: &ModelDir, options: &ModelOptions) -> Result<Self> {
-        let limits = &options.limits;
-        let needs = dir.needs(limits)?;
-        let layout = dir.kv_layout(limits);
-        let kv_token = Bytes(layout.token_bytes() as u64);
-        let least = least(&needs);
-        let budgets = match limits.memory {
-            // A budget that cannot work is refused with what would.
-            Some(budget) => vec![given(budget, &needs)?],
-            None => budgets(least, &needs),
-        };
-        Ok(Self {
-            kv_dtype: layout.dtype.name(),
-            kv_token,
-            kv_context: Bytes(kv_token.0.saturating_mul(needs.max_model_len as u64)),
-            scratch: needs.scratch,
-            context: needs.max_model_len,
-            least,
-            budgets,
-        })
-    }
-}
-
-fn least(needs: &MemoryNeeds) -> Bytes {
-    // No budget of nothing works, so this is always refused.
-    let smallest = MemoryPlan::divide(Bytes(0), needs).err().map_or(0, |refused| refused.smallest.0);
-    Bytes(smallest.div_ceil(BUDGET_STEP).saturating_add(1).saturating_mul(BUDGET_STEP))
-}
-
-fn given(budget: Bytes, needs: &MemoryNeeds) -> Result<Given> {
-    let plan = MemoryPlan::divide(budget, needs)?;
-    let kv_tokens = plan.num_blocks.saturating_mul(needs.block_size);
-    let context = plan.max_model_len.max(1);
-    let blocks = context.div_ceil(needs.block_size);
-    let sequences = (plan.num_blocks / blocks.max(1)).clamp(1, needs.max_num_seqs);
-    Ok(Given { budget, kv_tokens, context, sequences })
-}
-
-/// The least budget and the round ones above it, up to one that gives all that could be used.
-fn budgets(least: Bytes, needs: &MemoryNeeds) -> Vec<Given> {
-    let rounds = std::iter::successors(Some(least.0.next_power_of_two()), |size| size.checked_mul(2)).take(BUDGETS);
-    let mut shown: Vec<Given> = Vec::new();
-    for budget in std::iter::once(least.0).chain(rounds) {
-        let Ok(given) = given(Bytes(budget), needs) else { continue };
-        if shown.last().is_some_and(|last| last.kv_tokens == given.kv_tokens) {
-            break;
-        }
-        shown.push(given);
-    }
-    shown
 }
 
 fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool, memory: &Memory) -> String {
@@ -188,10 +111,17 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     );
     row("scratch", memory.scratch.to_string());
     text.push_str(&format!("\nIt needs --memory {} or more.\n\n", flag(memory.least)));
-    text.push_str(&format!("  {:>9}  {:>12}  {:>12}  {:>16}\n", "--memory", "KV tokens", "context", "such sequences"));
+    text.push_str(&format!(
+        "  {:>9}  {:>12}  {:>12}  {:>16}  {}\n",
+        "--memory", "KV tokens", "context", "such sequences", "weights"
+    ));
     for given in &memory.budgets {
+        let weights = match given.streamed {
+            Some(weights) => format!("streamed, about {weights} of them stay"),
+            None => "in memory".into(),
+        };
         text.push_str(&format!(
-            "  {:>9}  {:>12}  {:>12}  {:>16}\n",
+            "  {:>9}  {:>12}  {:>12}  {:>16}  {weights}\n",
             flag(given.budget),
             grouped(given.kv_tokens as u64),
             grouped(given.context as u64),
@@ -218,6 +148,7 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
                 "kv_tokens": given.kv_tokens,
                 "context": given.context,
                 "sequences": given.sequences,
+                "streamed_weights_bytes": given.streamed.map(|bytes| bytes.0),
             })
         })
         .collect();
@@ -374,28 +305,5 @@ mod tests {
         assert_eq!(["0", "999", "1,000", "1,235,814,400"], [0, 999, 1000, 1_235_814_400].map(grouped)[..]);
         assert_eq!(["1.24 B", "3.50 M", "12.3 K", "17"], [1_235_814_400, 3_500_000, 12_345, 17].map(short)[..]);
         assert_eq!(["96M", "6G", "1025M", "5"], [96 << 20, 6 << 30, 1025 << 20, 5].map(|size| flag(Bytes(size)))[..]);
-    }
-
-    #[test]
-    fn the_least_budget_works() {
-        let mib = 1 << 20;
-        let needs = MemoryNeeds {
-            process: Bytes(20 * mib),
-            weights: Bytes(1000 * mib),
-            weights_streamed: Bytes(1000 * mib),
-            scratch: Bytes(30 * mib),
-            requests: Bytes(4 * mib),
-            block: Bytes(mib),
-            block_size: 16,
-            max_model_len: 4096,
-            max_num_seqs: 4,
-        };
-        let least = least(&needs);
-        let shown = budgets(least, &needs);
-        assert_eq!(shown[0].budget, least);
-        assert!(shown[0].kv_tokens >= 256 && shown[0].sequences == 1, "{}", shown[0].kv_tokens);
-        let last = shown.last().unwrap();
-        assert_eq!((last.context, last.sequences), (4096, 4));
-        assert!(MemoryPlan::divide(Bytes(1000 * mib), &needs).is_err());
     }
 }

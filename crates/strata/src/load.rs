@@ -1,16 +1,17 @@
 //! From a directory, a GGUF file or a packed store to a running engine: check, divide memory, load, start.
 
 use std::collections::HashSet;
-use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use strata_device::{Bytes, CpuDevice, HostMemory, KvPool, usable_cores};
-use strata_engine::{Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig};
-use strata_kernels::{DType, KvDType, KvLayout, LEVEL_VARIABLE, Level};
+use strata_device::{Bytes, CpuDevice, HostMemory, KvPool};
+use strata_engine::{
+    Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig, WeightMemory,
+};
+use strata_kernels::{DType, KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::config::ModelConfig;
@@ -22,7 +23,8 @@ use strata_weights::{
     Catalog, ElementType, GroupSpec, ResidentWeights, WeightError, WeightSource, model_name, plan_bytes,
 };
 
-use crate::options::{KvDtype, LimitOptions, ModelOptions};
+use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs, threads};
+use crate::options::{LimitOptions, ModelOptions};
 use crate::streaming::{self, Streaming};
 use crate::{progress, small_files};
 
@@ -38,14 +40,13 @@ const STALL: Duration = Duration::from_secs(120);
 /// Least memory for requests that wait or are being read: bodies, texts, token ids.
 pub const REQUEST_BYTES: usize = 128 << 20;
 
-/// Bookkeeping of a KV block besides its bytes and its tokens' ids: list links, hash, index entry.
-const BLOCK_BOOKKEEPING: u64 = 192;
-
 /// Requests that may wait before one more is refused, where nobody says otherwise.
 pub const MAX_WAITING: usize = 1024;
 
 /// A model that is ready to serve.
 pub struct Loaded {
+    /// The weights, if they are streamed. Dropped before the engine, so that it does not finish a pass under way.
+    pub streamed: Option<Streaming>,
     pub name: String,
     pub engine: Engine,
     pub tokenizer: Arc<Tokenizer>,
@@ -58,8 +59,6 @@ pub struct Loaded {
     pub budget: Bytes,
     /// The part of it that requests outside the engine may take.
     pub request_bytes: usize,
-    /// The weights, if they are streamed.
-    pub streamed: Option<Streaming>,
 }
 
 /// What a directory, a GGUF file or a packed store holds, checked, with nothing large in memory yet.
@@ -167,6 +166,23 @@ impl ModelDir {
         kv_layout(&self.config, self.weight_dtype(), limits)
     }
 
+    /// Divides `total` for an engine under these options.
+    ///
+    /// # Errors
+    /// Options that contradict the model, or a budget that is too small.
+    pub fn divide(&self, total: Bytes, limits: &LimitOptions) -> Result<Division> {
+        let needs = self.needs(limits)?;
+        let plan = MemoryPlan::divide(total, &needs)?;
+        let division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
+        if division.plan.streamed
+            && let Some((needs, batched_tokens)) = longer_passes(&self.config, &needs, total, limits)
+            && let Ok(plan) = MemoryPlan::divide(total, &needs)
+        {
+            return Ok(Division { needs, plan, batched_tokens });
+        }
+        Ok(division)
+    }
+
     /// What the parts of an engine need.
     pub fn needs(&self, limits: &LimitOptions) -> Result<MemoryNeeds> {
         let weights = WeightNeeds {
@@ -178,65 +194,12 @@ impl ModelDir {
     }
 }
 
-/// What weights need, as far as the division of memory cares.
-pub struct WeightNeeds {
-    /// The type that most of them have.
-    pub dtype: DType,
-    /// All of them.
-    pub whole: Bytes,
-    /// The least with which they can be streamed.
-    pub streamed: Bytes,
-}
-
-/// How a KV block lies in memory under these options, beside weights that are mostly of one type.
-pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) -> KvLayout {
-    let dtype = match limits.kv_dtype {
-        KvDtype::Auto => KvDType::beside(weights),
-        KvDtype::F32 => KvDType::F32,
-        KvDtype::F16 => KvDType::F16,
-        KvDtype::Bf16 => KvDType::BF16,
-        KvDtype::Q8 => KvDType::Q8,
-    };
-    Model::kv_layout(config, limits.block_size, dtype)
-}
-
-/// What the parts of an engine for the model called `name` need, whether its weights are at hand or not.
-pub fn memory_needs(
-    config: &ModelConfig,
-    name: &str,
-    weights: &WeightNeeds,
-    limits: &LimitOptions,
-) -> Result<MemoryNeeds> {
-    // First: everything below divides and multiplies by it.
-    kv_config(limits, 1).check().context("--block-size cannot be used")?;
-    let context = config.context();
-    let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
-    if max_model_len > context {
-        bail!("--max-model-len is {max_model_len}, but {name} has a context of {context}; ask for at most that");
-    }
-    let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits));
-    let layout = kv_layout(config, weights.dtype, limits);
-    Ok(MemoryNeeds {
-        process: Bytes(HostMemory::read().resident),
-        weights: weights.whole,
-        weights_streamed: weights.streamed,
-        scratch: Bytes(Model::scratch_bytes(config, tokens, tokens, threads(limits).get()) as u64),
-        requests: Bytes(REQUEST_BYTES as u64),
-        block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
-        block_size: limits.block_size,
-        max_model_len,
-        max_num_seqs: sequences,
-    })
-}
-
-/// A pass must have room for one token of every running sequence.
-pub fn batched_tokens(limits: &LimitOptions) -> usize {
-    limits.max_num_batched_tokens.max(limits.max_num_seqs).get()
-}
-
-/// Threads that compute.
-pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
-    limits.threads.unwrap_or_else(usable_cores)
+/// How a budget is divided for a model.
+pub struct Division {
+    pub needs: MemoryNeeds,
+    pub plan: MemoryPlan,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
 }
 
 /// Opens the model, divides memory, loads the weights and starts the engine, reporting each on stderr. Requests beyond
@@ -277,24 +240,31 @@ pub struct Runnable {
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
 }
 
 /// Divides memory and loads the weights.
 pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
-    let needs = dir.needs(limits)?;
-    let total = limits.memory.unwrap_or_else(default_budget);
-    let plan = MemoryPlan::divide(total, &needs)?;
+    let Division { needs, mut plan, batched_tokens } =
+        dir.divide(limits.memory.unwrap_or_else(default_budget), limits)?;
     report(dir, &plan, &needs, limits);
 
-    let (weights, streamed): (Box<dyn WeightSource>, _) = if plan.streamed {
+    let layout = dir.kv_layout(limits);
+    let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         let streaming = streaming::start(dir, plan.weights, &limits.stream)?;
-        (Box::new(Arc::clone(&streaming.weights)), Some(streaming))
+        let weights = Arc::clone(&streaming.weights);
+        let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
+        let kv = KvPool::new_sparse(layout, plan.num_blocks_max)?;
+        (Box::new(Arc::clone(&weights)), WeightMemory::Streamed { weights, trade }, kv, Some(streaming))
     } else {
         let bar = progress::bytes("loading", dir.weight_bytes.0);
         let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
         bar.finish_and_clear();
-        (Box::new(weights), None)
+        let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+        (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
     };
+    report_context(&plan, &needs);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -303,10 +273,11 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     }
     let runner = ModelRunner {
         device: CpuDevice::new(threads(limits), usize::try_from(needs.scratch.0)?)?,
-        kv: KvPool::new(dir.kv_layout(limits), plan.num_blocks)?,
-        model: Model::new(dir.config.clone(), weights),
+        kv,
+        model: Model::new(dir.config.clone(), source),
+        weights,
     };
-    Ok(Runnable { runner, plan, streamed })
+    Ok(Runnable { runner, plan, streamed, batched_tokens })
 }
 
 fn start_engine(
@@ -314,18 +285,15 @@ fn start_engine(
     limits: &LimitOptions,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
-    let Runnable { runner, plan, streamed } = load_weights(dir, limits)?;
+    let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits)?;
     let config = EngineConfig {
-        scheduler: SchedulerConfig {
-            max_num_seqs: limits.max_num_seqs.get(),
-            max_num_batched_tokens: batched_tokens(limits),
-        },
-        kv: kv_config(limits, plan.num_blocks),
+        scheduler: SchedulerConfig { max_num_seqs: limits.max_num_seqs.get(), max_num_batched_tokens: batched_tokens },
+        kv: kv_config(limits, plan.num_blocks_max),
         limits: Limits {
             vocab_size: dir.config.vocab_size,
             max_model_len: plan.max_model_len,
             model_context: dir.config.context(),
-            kv_capacity_tokens: plan.num_blocks * limits.block_size,
+            kv_capacity_tokens: plan.num_blocks_max * limits.block_size,
             max_logprobs: MAX_LOGPROBS,
             max_waiting,
         },
@@ -335,7 +303,8 @@ fn start_engine(
     Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
 }
 
-fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
+/// How the block manager is set.
+pub fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
     KvConfig {
         num_blocks,
         block_size: limits.block_size,
@@ -384,12 +353,20 @@ fn report(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &Limit
     eprintln!("memory  {:>10}  {from}", plan.budget.total());
     for (name, bytes) in plan.budget.entries() {
         let note = match name.as_str() {
+            "KV blocks" if plan.num_blocks_max > plan.num_blocks => format!(
+                "  {} x {} tokens; weights make room for up to {} blocks",
+                plan.num_blocks, needs.block_size, plan.num_blocks_max
+            ),
             "KV blocks" => format!("  {} x {} tokens", plan.num_blocks, needs.block_size),
             _ => String::new(),
         };
         eprintln!("  {name:<10}{bytes:>10}{note}");
     }
     eprintln!("  {:<10}{:>10}", "unused", plan.budget.left());
+}
+
+/// Says so where KV cannot hold the context that was asked for.
+fn report_context(plan: &MemoryPlan, needs: &MemoryNeeds) {
     if plan.max_model_len < needs.max_model_len {
         eprintln!(
             "note: KV memory holds a context of {} tokens, not the {} asked for; give more --memory for more",

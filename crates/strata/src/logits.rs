@@ -37,7 +37,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     if let Some(token) = args.tokens.iter().find(|&&token| token as usize >= dir.config.vocab_size) {
         bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.vocab_size - 1);
     }
-    let Runnable { mut runner, plan, .. } = load_weights(&dir, &args.limits)?;
+    let Runnable { mut runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits)?;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }
@@ -45,7 +45,6 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     write!(out, "{{\"logits\": [")?;
     let mut written = Ok(());
-    let chunk = args.limits.max_num_batched_tokens.get();
     for (index, tokens) in args.tokens.chunks(chunk).enumerate() {
         let batch = [BatchSequence {
             tokens,

@@ -8,6 +8,7 @@ mod info;
 mod interrupt;
 mod load;
 mod logits;
+mod needs;
 mod options;
 mod pack;
 mod plan;

@@ -44,9 +44,10 @@ pub struct LimitOptions {
     pub max_num_seqs: NonZeroUsize,
 
     /// Tokens of one pass, prompt chunks and decodes together. More is faster for long prompts, and makes those who are
-    /// decoding wait longer
-    #[arg(long, value_name = "TOKENS", default_value = "512", value_parser = count::<BATCHED_TOKENS_MAX>)]
-    pub max_num_batched_tokens: NonZeroUsize,
+    /// decoding wait longer. Without it: 512; 1024 where weights are streamed, as far as memory allows, because there a
+    /// pass costs about the same with few tokens and with many
+    #[arg(long, value_name = "TOKENS", value_parser = count::<BATCHED_TOKENS_MAX>)]
+    pub max_num_batched_tokens: Option<NonZeroUsize>,
 
     /// Tokens of one KV block: a power of two from 1 to 256
     #[arg(long, value_name = "TOKENS", default_value = "16")]
@@ -77,6 +78,14 @@ pub struct StreamOptions {
     #[arg(long, value_name = "POLICY", default_value = "resident")]
     pub stream_policy: StreamPolicyOption,
 
+    /// Whether a timeline is kept; set by the commands that can write one.
+    #[arg(skip)]
+    pub timeline: bool,
+}
+
+/// A timeline of streamed weights.
+#[derive(Debug, Clone, Args)]
+pub struct TimelineOption {
     /// Write down every read, wait and computation of streamed weights; open the file at ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,

@@ -23,8 +23,7 @@ use clap::Args;
 use strata_device::Bytes;
 use strata_kernels::DType;
 
-use crate::failure::Advised;
-use crate::load;
+use crate::needs::{self, BATCHED_TOKENS};
 use crate::options::LimitOptions;
 use crate::progress;
 use crate::streaming::{BAND_LEAST, band_bytes};
@@ -112,7 +111,9 @@ pub struct Plan {
     pub kept: Kept,
     pub kv_token: u64,
     pub prompt_tokens: usize,
+    /// Tokens of a pass, and why as many.
     pub chunk_tokens: usize,
+    pub chunk_why: &'static str,
     /// The bound of one decoded token.
     pub bound: Bound,
     /// The same if each side computes what it holds.
@@ -143,12 +144,9 @@ pub fn run(args: PlanArgs) -> Result<()> {
 impl Plan {
     fn make(args: &PlanArgs) -> Result<Self> {
         let batches = batches(&args.batch)?;
-        if args.limits.stream.timeline.is_some() {
-            return Err(Advised::input("a plan has no --timeline", "`strata run --timeline FILE` writes one"));
-        }
         let subject = Subject::find(args.model.as_deref(), args.dtype.map(DType::from))?;
         let (weights, limits) = (subject.needs()?, &args.limits);
-        let needs = load::memory_needs(&subject.config, &subject.name, &weights, limits)?;
+        let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits)?;
         let prompt_tokens = args.prompt_tokens.get();
         if prompt_tokens > needs.max_model_len {
             bail!(
@@ -159,7 +157,7 @@ impl Plan {
         }
         let bar = progress::steps("measuring", 1);
         let machine =
-            Machine::find(&args.machine, limits.memory, load::threads(limits), &subject.files()?, subject.dtype)?;
+            Machine::find(&args.machine, limits.memory, needs::threads(limits), &subject.files()?, subject.dtype)?;
         bar.finish_and_clear();
         let wishes = Wishes {
             memory: machine.memory.value as u64,
@@ -168,15 +166,30 @@ impl Plan {
             host_weights: args.host_weights.map(|bytes| bytes.0),
             gpu_weights: args.gpu_weights.map(|bytes| bytes.0),
         };
-        let division = Division::of(&wishes, &subject.cut(Cut::Bands(BAND_LEAST))?, &needs)?;
+        let small = subject.cut(Cut::Bands(BAND_LEAST))?;
+        let mut division = Division::of(&wishes, &small, &needs)?;
+        let mut chunk_tokens = needs::batched_tokens(limits, BATCHED_TOKENS);
+        let computing = Bytes(wishes.gpu_memory.unwrap_or(wishes.memory));
+        if division.streams(&small)
+            && let Some((longer, tokens)) = needs::longer_passes(&subject.config, &needs, computing, limits)
+            && let Ok(longer) = Division::of(&wishes, &small, &longer)
+        {
+            (division, chunk_tokens) = (longer, tokens);
+        }
+        let chunk_why = match limits.max_num_batched_tokens {
+            Some(_) => "given, --max-num-batched-tokens",
+            None if chunk_tokens > BATCHED_TOKENS => "about as many as are computed while weights are read",
+            None => "enough for arithmetic, with little scratch",
+        };
         let smaller = division.device.iter().map(|device| device.units).fold(division.host.units, u64::min);
-        let band_bytes = band_bytes(Bytes(smaller), machine.reading.chunk_bytes);
+        let budget = Bytes(smaller + small.fixed_bytes());
+        let least = |bytes| Ok(subject.cut(Cut::Bands(bytes))?.least_budget());
+        let band_bytes = band_bytes(budget, machine.reading.chunk_bytes, &least)?;
         let units = weights.whole.0.div_ceil(band_bytes as u64).div_ceil(UNITS_MAX).max(1);
         let bands = subject.cut(Cut::Bands(band_bytes.saturating_mul(usize::try_from(units)?)))?;
         let ring = if division.device.is_some() { subject.cut(Cut::Groups)? } else { bands.clone() };
         let settings = Settings::derive(machine.reading, band_bytes, &division, &bands, &ring);
-        let kv_token = load::kv_layout(&subject.config, subject.dtype, limits).token_bytes() as u64;
-        let chunk_tokens = load::batched_tokens(limits);
+        let kv_token = needs::kv_layout(&subject.config, subject.dtype, limits).token_bytes() as u64;
         let scene = Scene {
             bands: &bands,
             ring: &ring,
@@ -217,6 +230,7 @@ impl Plan {
             kv_token,
             prompt_tokens,
             chunk_tokens,
+            chunk_why,
             bands,
         })
     }

@@ -12,7 +12,7 @@ use crate::answer::{Question, answer};
 use crate::failure::{Advised, Interrupted};
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING, ModelDir};
-use crate::options::ModelOptions;
+use crate::options::{ModelOptions, TimelineOption};
 use crate::prompt::{PromptOptions, encode};
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
@@ -53,6 +53,9 @@ pub struct RunArgs {
     pub stats: bool,
 
     #[command(flatten)]
+    pub timeline: TimelineOption,
+
+    #[command(flatten)]
     pub model: ModelOptions,
 
     // Last: its heading would hold for what follows.
@@ -75,7 +78,9 @@ pub fn run(args: RunArgs) -> Result<()> {
     // Checked before anything large is loaded.
     options.over(SamplingParams::default())?;
 
-    let loaded = load::load(&args.model, MAX_WAITING)?;
+    let mut model = args.model.clone();
+    model.limits.stream.timeline = args.timeline.timeline.is_some();
+    let loaded = load::load(&model, MAX_WAITING)?;
     let prompt = encode(&loaded, &prompt_text, add_special)?;
     let defaults = SamplingParams { temperature: 0.0, ..model_defaults(&loaded.generation) };
     let mut params = options.over(defaults)?;
@@ -93,8 +98,10 @@ pub fn run(args: RunArgs) -> Result<()> {
     if args.stats {
         eprintln!("{}", answer.stats);
     }
-    if let (Some(path), Some(streaming)) = (&args.model.limits.stream.timeline, &loaded.streamed) {
-        timeline::write(&streaming.weights, path)?;
+    match (&args.timeline.timeline, &loaded.streamed) {
+        (Some(path), Some(streaming)) => timeline::write(&streaming.weights, path)?,
+        (Some(_), None) => tracing::warn!("all weights are in memory, so that there is no timeline to write"),
+        (None, _) => {}
     }
     if answer.cause.is_none() { Err(Interrupted.into()) } else { Ok(()) }
 }

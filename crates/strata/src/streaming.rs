@@ -34,6 +34,12 @@ pub struct Streaming {
     pub most_resident: u64,
 }
 
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.weights.stop();
+    }
+}
+
 /// Tries out the disk and starts streaming within `budget`, loading what is to stay.
 ///
 /// # Errors
@@ -42,14 +48,16 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
     let files = open_direct(&dir.catalog)?;
     let settings = try_out(&files)?;
     eprintln!("reads   {settings}");
-    let band_bytes = band_bytes(budget, settings.chunk_bytes);
+    let least = |bytes| Ok(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.least_budget());
+    let band_bytes = band_bytes(budget, settings.chunk_bytes, &least)?;
     let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
     let config = StreamConfig {
         budget: budget.0,
         engine: settings.engine,
         depth: settings.depth,
+        disk_bytes_per_s: settings.bytes_per_s,
         policy: options.stream_policy.into(),
-        timeline: options.timeline.is_some(),
+        timeline: options.timeline,
     };
     let most_resident = plan.resident_bytes(&config)?;
     let bar = progress::bytes("loading", 0);
@@ -75,7 +83,16 @@ pub fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
 }
 
 /// Bands as large as a read should be, if the budget has room for the slots that they pass through.
-pub fn band_bytes(budget: Bytes, chunk_bytes: usize) -> usize {
+/// `least` tells the least budget that bands of a size need.
+///
+/// # Errors
+/// Those of `least`.
+pub fn band_bytes(budget: Bytes, chunk_bytes: usize, least: &dyn Fn(usize) -> Result<u64>) -> Result<usize> {
     let affordable = usize::try_from(budget.0 / BAND_SHARE).unwrap_or(usize::MAX);
-    chunk_bytes.min(affordable).max(BAND_LEAST)
+    let mut bytes = chunk_bytes.min(affordable).max(BAND_LEAST);
+    // Beside much that is always in memory, smaller ones may be needed; the least have been counted with.
+    while bytes > BAND_LEAST && least(bytes)? > budget.0 {
+        bytes = (bytes / 2).max(BAND_LEAST);
+    }
+    Ok(bytes)
 }

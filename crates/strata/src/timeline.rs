@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::json;
 use strata_io::AtomicWriter;
-use strata_weights::{EventKind, StreamEvent, StreamedWeights};
+use strata_weights::{EVENTS_MAX, EventKind, StreamEvent, StreamedWeights};
 
 /// The line of what the forward pass does; reads have those behind it.
 const PASS_LINE: usize = 0;
@@ -45,6 +45,9 @@ pub fn write(weights: &StreamedWeights, path: &Path) -> Result<()> {
     file.append(text.as_bytes()).with_context(failed)?;
     file.commit().with_context(failed)?;
     eprintln!("timeline of {count} events in {}: open it at https://ui.perfetto.dev", path.display());
+    if count >= EVENTS_MAX {
+        eprintln!("note: only the first {EVENTS_MAX} events are kept");
+    }
     Ok(())
 }
 

@@ -4,3 +4,5 @@ mod company;
 mod endings;
 mod real;
 mod sim;
+mod streamed;
+mod trade;

@@ -3,9 +3,10 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use strata_device::{CpuDevice, KvPool};
+use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
     Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, Request, SamplingParams, SchedulerConfig,
+    WeightMemory,
 };
 use strata_kernels::KvDType;
 use strata_kv::KvConfig;
@@ -24,6 +25,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
             Model::scratch_bytes(&config, budget, budget, threads),
         )
         .unwrap(),
+        weights: WeightMemory::Resident(Bytes(weights.bytes())),
         kv: KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap(),
         model: Model::new(config.clone(), Box::new(weights)),
     };

@@ -1,12 +1,13 @@
 //! A simulated model. Its "KV" of a token is a fingerprint of all tokens up to it, computed from the fingerprint that
 //! it finds in the block table's slot before. A wrong block anywhere therefore changes every token that follows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use strata_engine::{
-    Engine, EngineConfig, Event, EventStream, FinishReason, Limits, Request, Runner, SamplingParams, SchedulerConfig,
+    Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, Limits, Request, Runner, SamplingParams,
+    SchedulerConfig,
 };
 use strata_kv::KvConfig;
 use strata_model::{BatchSequence, LogitRow, LogitRows};
@@ -50,6 +51,23 @@ pub struct SimRunner {
     block_size: usize,
     slots: HashMap<(u32, usize), u64>,
     controls: Arc<Controls>,
+}
+
+impl SimRunner {
+    pub fn new(block_size: usize) -> (Self, Arc<Controls>) {
+        let controls = Arc::new(Controls::default());
+        (Self { block_size, slots: HashMap::new(), controls: controls.clone() }, controls)
+    }
+
+    /// Drops what these blocks hold: reading it is a panic from then on.
+    pub fn forget(&mut self, blocks: &[u32]) {
+        self.slots.retain(|(block, _), _| !blocks.contains(block));
+    }
+
+    /// Blocks that were written to and not forgotten.
+    pub fn blocks_written(&self) -> usize {
+        self.slots.keys().map(|(block, _)| block).collect::<HashSet<_>>().len()
+    }
 }
 
 /// The fingerprint of a sequence that ends in `token`.
@@ -157,8 +175,11 @@ impl Default for Shape {
 }
 
 pub fn start(shape: Shape) -> (Engine, Arc<Controls>) {
-    let controls = Arc::new(Controls::default());
-    let runner = SimRunner { block_size: shape.block_size, slots: HashMap::new(), controls: controls.clone() };
+    let (runner, controls) = SimRunner::new(shape.block_size);
+    (start_over(shape, Box::new(runner)), controls)
+}
+
+pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
     let config = EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: shape.max_num_seqs,
@@ -182,7 +203,7 @@ pub fn start(shape: Shape) -> (Engine, Arc<Controls>) {
         eos_token_ids: vec![EOS],
         stall: std::time::Duration::ZERO,
     };
-    (Engine::start(config, Box::new(runner)).unwrap(), controls)
+    Engine::start(config, runner).unwrap()
 }
 
 pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
@@ -233,7 +254,8 @@ pub fn assert_idle_and_whole(engine: &Engine) {
     for _ in 0..10_000 {
         let status = handle.status();
         if status.waiting == 0 && status.running == 0 && status.kv.blocks_used == 0 {
-            assert_eq!(status.kv.blocks_free + status.kv.blocks_cached, status.kv.blocks_total);
+            let KvStatus { blocks_free, blocks_cached, blocks_withdrawn, blocks_total, .. } = status.kv;
+            assert_eq!(blocks_free + blocks_cached + blocks_withdrawn, blocks_total);
             assert_eq!(status.leaks_found, 0);
             return;
         }

@@ -4,6 +4,7 @@ mod admission;
 mod lessons;
 mod model;
 mod naive;
+mod resize;
 mod rng;
 
 use strata_kv::{BlockId, BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};

@@ -169,6 +169,8 @@ struct Episode {
     roots: Vec<ChainRoot>,
     device: Vec<Print>, // [block, slot]
     running: BTreeMap<u64, Running>,
+    /// Whether the device has memory for a block, as far as it was told.
+    memory: Vec<bool>, // [block]
     /// Contents ever committed: nothing else may be found.
     committed: BTreeSet<Print>,
     next_id: u64,
@@ -201,6 +203,7 @@ impl Episode {
                 ChainRoot::new(Some("b"), 0),
                 ChainRoot::new(None, 1),
             ],
+            memory: vec![true; config.num_blocks],
             running: BTreeMap::new(),
             committed: BTreeSet::new(),
             next_id: 0,
@@ -214,8 +217,10 @@ impl Episode {
             60..110 => self.append(),
             110..155 => self.compute_one(),
             155..165 => self.compute_batch(),
-            165..195 => self.free(),
-            195..199 => self.call_with_unknown_or_held_ids(),
+            165..193 => self.free(),
+            193..195 => self.take_resize(),
+            195..197 => self.call_with_unknown_or_held_ids(),
+            197..199 => self.resize(),
             _ => self.reset(),
         }
     }
@@ -246,7 +251,7 @@ impl Episode {
             let (need, available) = naive.need_and_available(&prints);
             let reserve = match self.running.is_empty() {
                 true => 0,
-                false => (self.config.watermark * self.config.num_blocks as f64) as usize,
+                false => (self.config.watermark * self.manager.usable() as f64) as usize,
             };
             if !never {
                 assert_eq!(status == AllocStatus::Ok, need + reserve <= available, "{need} {reserve} {available}");
@@ -348,6 +353,33 @@ impl Episode {
         }
     }
 
+    fn resize(&mut self) {
+        let usable = 1 + self.rng.below(self.config.num_blocks);
+        self.manager.set_usable(usable);
+        assert_eq!(self.manager.usable(), usable);
+        if let Some(naive) = &mut self.naive {
+            naive.set_usable(usable);
+        }
+        if self.rng.once_in(2) {
+            self.take_resize();
+        }
+    }
+
+    /// The device gives the memory of blocks back, or takes some for them.
+    fn take_resize(&mut self) {
+        let resize = self.manager.take_resize();
+        for block in resize.left {
+            self.memory[block.index()] = false;
+            self.device[block.index() * self.config.block_size..][..self.config.block_size].fill(u64::MAX);
+        }
+        for block in resize.came {
+            self.memory[block.index()] = true;
+        }
+        assert_eq!(self.memory.iter().filter(|&&has| has).count(), self.manager.present());
+        let held = self.running.keys().filter_map(|&id| self.manager.block_table(SequenceId(id))).flatten();
+        held.for_each(|block| assert!(self.memory[block.index()], "{block} is used, but has no memory"));
+    }
+
     /// The device computes the next `chunk` tokens of a sequence into the slots that its table names.
     fn write(&mut self, id: u64, chunk: usize) {
         let sequence = self.running.get_mut(&id).unwrap();
@@ -382,10 +414,13 @@ impl Episode {
             }
         }
         let stats = self.manager.stats();
-        assert_eq!(stats.blocks_used + stats.blocks_cached + stats.blocks_free, self.config.num_blocks);
+        let present = stats.blocks_used + stats.blocks_cached + stats.blocks_free;
+        assert_eq!(present + stats.blocks_withdrawn, self.config.num_blocks);
+        assert!(present == self.manager.usable().max(stats.blocks_used));
         assert_eq!(stats.sequences, self.running.len());
         if let Some(naive) = &self.naive {
             assert_eq!((stats.blocks_free, stats.blocks_cached), (naive.free(), naive.cached()), "free and cached");
+            assert_eq!(self.manager.present(), naive.present());
             assert_eq!(stats.slots_empty, naive.slots_empty());
             assert_eq!((stats.evictions, stats.blocks_merged), (naive.evictions as u64, naive.merged as u64));
         }
@@ -398,7 +433,11 @@ impl Episode {
         }
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         let stats = self.manager.stats();
-        assert_eq!(stats.blocks_free + stats.blocks_cached, self.config.num_blocks);
+        assert_eq!(stats.blocks_free + stats.blocks_cached, self.manager.usable());
+        self.take_resize();
+        self.manager.set_usable(self.config.num_blocks);
+        self.take_resize();
+        assert!(self.memory.iter().all(|&has| has));
         self.manager.reset_cache();
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert_eq!(self.manager.stats().blocks_free, self.config.num_blocks);

@@ -10,7 +10,9 @@ pub type Print = u64;
 
 #[derive(Default)]
 pub struct Naive {
-    total: usize,
+    /// Blocks that are there, and that should be.
+    present: usize,
+    usable: usize,
     block_size: usize,
     prefix_caching: bool,
     /// Findable contents, by the fingerprint of their last token, with their holders.
@@ -35,7 +37,8 @@ struct Held {
 impl Naive {
     pub fn new(config: &KvConfig) -> Self {
         Self {
-            total: config.num_blocks,
+            present: config.num_blocks,
+            usable: config.num_blocks,
             block_size: config.block_size,
             prefix_caching: config.prefix_caching,
             ..Self::default()
@@ -55,7 +58,7 @@ impl Naive {
     }
 
     pub fn free(&self) -> usize {
-        self.total - self.published.len() - self.hidden.len() - self.private()
+        self.present - self.published.len() - self.hidden.len() - self.private()
     }
 
     pub fn cached(&self) -> usize {
@@ -113,6 +116,7 @@ impl Naive {
             self.published.entry(content).or_insert(0);
             self.hold(content);
             self.sequences.get_mut(&id).unwrap().shared += 1;
+            self.withdraw_excess();
         }
     }
 
@@ -136,6 +140,24 @@ impl Naive {
                     }
                 }
             }
+        }
+        self.withdraw_excess();
+    }
+
+    pub fn set_usable(&mut self, usable: usize) {
+        self.usable = usable;
+        self.present = self.present.max(usable);
+        self.withdraw_excess();
+    }
+
+    pub fn present(&self) -> usize {
+        self.present
+    }
+
+    fn withdraw_excess(&mut self) {
+        while self.present > self.usable && self.free() + self.cached() > 0 {
+            self.evict_for(1);
+            self.present -= 1;
         }
     }
 

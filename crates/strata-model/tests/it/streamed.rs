@@ -43,7 +43,8 @@ fn stream(
     budget: u64,
     policy: StreamPolicy,
 ) -> Arc<StreamedWeights> {
-    let settings = StreamConfig { budget, engine: EngineKind::Pread, depth: 2, policy, timeline: false };
+    let settings =
+        StreamConfig { budget, engine: EngineKind::Pread, depth: 2, disk_bytes_per_s: 0.0, policy, timeline: false };
     let files = open_direct(catalog).unwrap();
     let plan = plan(catalog, config, band_bytes);
     Arc::new(StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap())
@@ -130,6 +131,7 @@ fn a_pass_reads_what_does_not_stay() {
         let mut harness = Harness::over(config.clone(), Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
         let mut sequence = harness.sequence(0, &prompt(5));
         harness.prompt_logits(&mut sequence, usize::MAX);
+        assert!(kept.resident_bytes() + (400 << 10) >= extra, "{} of {extra} stay", kept.resident_bytes());
         let before = kept.stats();
         for passes in 1..=4 {
             sequence.tokens.push(passes);

@@ -182,6 +182,11 @@ pub fn is_store(begin: &[u8]) -> bool {
     begin.starts_with(&MAGIC) || begin.starts_with(&UNFINISHED_MAGIC)
 }
 
+/// Whether a file that begins with these bytes is a packed store that was not finished.
+pub fn is_unfinished(begin: &[u8]) -> bool {
+    begin.starts_with(&UNFINISHED_MAGIC)
+}
+
 /// Header and manifest as they lie in the store. The length of the result depends on checksums in no way.
 pub(super) fn encode(manifest: &Manifest, total_bytes: u64, finished: bool) -> Vec<u8> {
     // Plain data of ours: strings, numbers and lists are always JSON.

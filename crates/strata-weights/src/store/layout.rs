@@ -152,8 +152,8 @@ fn lay_out(
             check(&manifest, data_start, total).map_err(|problem| refused(&manifest, problem))?;
             return Ok((manifest, total));
         }
-        // More room makes offsets longer, never shorter, so this ends; a manifest that would shrink again is filled up.
-        data_start = needed.max(data_start + PAGE_BYTES);
+        // More room makes offsets longer, never shorter, so that what is needed grows page by page until it is there.
+        data_start = needed;
     }
 }
 

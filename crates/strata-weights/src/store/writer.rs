@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::check::{Stop, checksums};
 use super::error::StoreProblem;
-use super::format::{Checksum, Head, Manifest, PAGE_BYTES, Region, encode, is_store, read_unfinished};
+use super::format::{Checksum, Head, Manifest, PAGE_BYTES, Region, encode, is_store, is_unfinished, read_unfinished};
 use super::layout::{StorePlan, source};
 use crate::catalog::Catalog;
 use crate::chunks::{Extent, for_each_chunk};
@@ -42,7 +42,7 @@ pub struct PackReport {
     pub manifest: Manifest,
 }
 
-/// Refuses a device that holds anything but zeros or a store in its first MiB. A file is always right.
+/// Refuses a device that holds anything but zeros or an unfinished store in its first MiB. A file is always right.
 ///
 /// # Errors
 /// [`StoreProblem::Occupied`] with what lies there, or a failed read.
@@ -53,10 +53,11 @@ pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
     let reader = target.reader()?;
     let mut begin = vec![0; reader.len().min(INSPECTED_BYTES) as usize];
     reader.read_exact_at(&mut begin, 0)?;
-    if is_store(&begin) || begin.iter().all(|&byte| byte == 0) {
+    if is_unfinished(&begin) || begin.iter().all(|&byte| byte == 0) {
         return Ok(());
     }
-    let found = signature(&begin).unwrap_or("data of a kind that is not known").to_owned();
+    let found = is_store(&begin).then_some("a packed store").or_else(|| signature(&begin));
+    let found = found.unwrap_or("data of a kind that is not known").to_owned();
     Err(refused(target, StoreProblem::Occupied { found }))
 }
 

@@ -54,7 +54,7 @@ impl Driver {
         files: Vec<Arc<dyn DirectRead>>,
         places: Vec<BandPlace>,
         groups: Vec<u32>,
-        timeline: bool,
+        recorder: Recorder,
     ) -> Self {
         let held = places.iter().map(|_| None).collect();
         let slot_bytes = places.iter().map(BandPlace::memory).max().unwrap_or(0);
@@ -72,7 +72,7 @@ impl Driver {
             failures: HashMap::new(),
             commands: Vec::new(),
             batch: Vec::new(),
-            recorder: Recorder::new(timeline),
+            recorder,
         }
     }
 
@@ -90,11 +90,9 @@ impl Driver {
         while let Some(done) = self.engine.wait() {
             self.take(done);
             progress(self.recorder.stats.bytes_read);
-            if let Some((_, error)) = self.failures.drain().next() {
-                return Err(error);
-            }
         }
-        Ok(())
+        // A band that came in the end has left no failure.
+        self.failures.drain().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Waits until nothing is under way any more.
@@ -134,7 +132,9 @@ impl Driver {
                     let failure = self.failures.remove(&unit);
                     return Err(failure.expect("a load that failed left its reason"));
                 }
-                Acquired::Pending => self.wait(band),
+                // Memory that was refused is known at once.
+                Acquired::Pending if self.window.is_answered(unit) => {}
+                Acquired::Pending => self.wait(band)?,
             }
         }
     }
@@ -151,18 +151,28 @@ impl Driver {
         Ok(())
     }
 
+    /// Bytes that bands take, with the slots that are kept for those to come.
+    pub fn memory(&self) -> u64 {
+        self.window.bytes_held() + (self.free.len() * self.slot_bytes) as u64
+    }
+
     pub fn check_files(&self) -> Result<(), IoError> {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    fn wait(&mut self, band: u32) {
+    /// Waits for anything to come.
+    fn wait(&mut self, band: u32) -> Result<(), WeightError> {
         let start = Instant::now();
-        // The window has promised that something is under way; should nothing be, it is asked again and says so.
-        if let Some(done) = self.engine.wait() {
-            self.take(done);
-        }
+        let Some(done) = self.engine.wait() else {
+            // The window promises that what is waited for is under way, unless more is held than it has slots for.
+            self.window.stop_waiting(UnitId(band), &mut self.commands);
+            self.obey();
+            return Err(WeightError::Stuck { group: self.groups[band as usize] });
+        };
+        self.take(done);
         self.recorder.stall(self.groups[band as usize], start, Instant::now());
         self.poll();
+        Ok(())
     }
 
     /// Carries out commands until there are none; doing so may cause new ones. The two lists change places, so that a
@@ -179,9 +189,19 @@ impl Driver {
             }
             self.batch = batch;
         }
+        self.drop_spare_slots();
+    }
+
+    /// Slots that nobody uses are kept only as far as the budget goes: where everything stays, there is no use for them.
+    fn drop_spare_slots(&mut self) {
+        while self.memory() > self.window.budget() && self.free.pop().is_some() {}
     }
 
     fn load(&mut self, load: Load) {
+        // A resident takes memory of its own, which the window has counted already.
+        if load.resident {
+            self.drop_spare_slots();
+        }
         let place = self.places[load.unit.index()];
         let buffer = match (load.resident, self.free.pop()) {
             (false, Some(slot)) => Ok(slot),
@@ -215,6 +235,7 @@ impl Driver {
     fn evict(&mut self, unit: UnitId) {
         let held = self.held[unit.index()].take().expect("what the window evicts was there");
         // Nobody uses it, so nobody else has it. A slot is used again; a resident's memory goes back to the system.
+        debug_assert_eq!(Arc::strong_count(&held.buffer), 1, "{unit:?} is evicted while somebody has it");
         if let Some(slot) = StreamBuffer::reclaim(held.buffer).filter(|_| !held.resident) {
             self.free.push(slot);
         }

@@ -6,10 +6,12 @@ use arrayvec::ArrayVec;
 use strata_io::DIRECT_ALIGN;
 use strata_kernels::DType;
 
+use super::rows::RowReader;
 use crate::catalog::Catalog;
 use crate::error::WeightError;
 use crate::group::{Access, GroupSpec};
 use crate::resident::checked;
+use crate::source::SWEEP_MAX;
 use crate::window::UnitId;
 
 /// Rows of a band come in multiples of this: what two threads share evenly in whole tiles of the widest kernel.
@@ -19,7 +21,7 @@ const ROW_GRANULE: usize = 64;
 const VECTOR_ALIGN: usize = 64;
 
 /// Matrices that are swept side by side, at most.
-pub const BESIDE_MAX: usize = 4;
+pub const BESIDE_MAX: usize = SWEEP_MAX;
 
 /// Where the bytes of all groups lie and how they are read.
 #[derive(Debug)]
@@ -118,6 +120,21 @@ impl Layout {
     pub fn bytes_where(&self, chosen: impl Fn(UnitId) -> bool) -> u64 {
         let bands = self.bands.iter().enumerate();
         bands.filter(|(unit, _)| chosen(UnitId(*unit as u32))).map(|(_, band)| band.bytes as u64).sum()
+    }
+
+    /// Bytes of the longest row that is read by number, if there are such.
+    pub fn row_bytes(&self) -> Option<usize> {
+        let tensors = self.groups.iter().flat_map(|group| &group.tensors);
+        let rows = tensors.filter_map(|tensor| match tensor {
+            Tensor::Rows { row_bytes, .. } => Some(*row_bytes),
+            Tensor::Vector { .. } | Tensor::Swept { .. } => None,
+        });
+        rows.max()
+    }
+
+    /// Bytes of memory that are taken besides bands: vectors, and buffers for rows.
+    pub fn fixed_bytes(&self) -> u64 {
+        (self.vector_bytes + self.row_bytes().map_or(0, RowReader::memory)) as u64
     }
 
     /// By band: the layer that it belongs to, attention and feed-forward network together; the head is one of its own.

@@ -38,6 +38,8 @@ pub struct RowReader {
     compact: Vec<u8>, // [ROWS, row_bytes]
     /// Bytes read so far.
     pub bytes_read: u64,
+    /// Reads that failed, tried again or not.
+    pub reads_failed: u64,
 }
 
 /// Memory of one row's read: its bytes with what lies around them.
@@ -57,6 +59,7 @@ impl RowReader {
             free: buffers.collect::<Result<_, AllocError>>()?,
             compact: vec![0; ROWS * row_bytes],
             bytes_read: 0,
+            reads_failed: 0,
         })
     }
 
@@ -89,21 +92,20 @@ impl RowReader {
 
     /// Reads at most [`ROWS`] rows into `compact`. Every buffer is free again afterwards, whatever happened.
     fn read(&mut self, matrix: &RowMatrix, rows: &[u32]) -> Result<(), WeightError> {
-        for (tag, &row) in rows.iter().enumerate() {
-            assert!((row as usize) < matrix.rows);
-            self.submit(matrix, rows, tag);
-        }
+        // All before the first read: a panic must leave nothing under way.
+        assert!(rows.iter().all(|&row| (row as usize) < matrix.rows));
+        (0..rows.len()).for_each(|tag| self.submit(matrix, rows, tag));
         let mut attempts = [1; ROWS];
         let mut failure: Option<IoError> = None;
         while let Some(done) = self.engine.wait() {
             let tag = done.tag as usize;
+            self.reads_failed += u64::from(done.result.is_err());
             match done.result {
                 Ok(()) => {
-                    let (offset, skip) = place(matrix, rows[tag]);
+                    let (_, skip) = place(matrix, rows[tag]);
                     let bytes = &done.buffer.as_slice()[skip..skip + matrix.row_bytes];
                     self.compact[tag * matrix.row_bytes..][..matrix.row_bytes].copy_from_slice(bytes);
                     self.bytes_read += (skip + matrix.row_bytes).next_multiple_of(DIRECT_ALIGN) as u64;
-                    debug_assert!(offset.is_multiple_of(DIRECT_ALIGN as u64));
                 }
                 Err(_) if attempts[tag] < ATTEMPTS && failure.is_none() => {
                     attempts[tag] += 1;

@@ -17,6 +17,8 @@ pub struct StreamStats {
     pub io: Duration,
     /// Time that the forward pass computed with weights at hand.
     pub compute: Duration,
+    /// Bytes a second that the disk gave when it was tried out; 0 if it was not.
+    pub disk_bytes_per_s: f64,
 }
 
 impl StreamStats {
@@ -29,7 +31,23 @@ impl StreamStats {
             stall: self.stall.saturating_sub(earlier.stall),
             io: self.io.saturating_sub(earlier.io),
             compute: self.compute.saturating_sub(earlier.compute),
+            disk_bytes_per_s: self.disk_bytes_per_s,
         }
+    }
+
+    /// The part of their time that passes waited for weights. `None` without passes.
+    pub fn stall_share(&self) -> Option<f64> {
+        let passes = self.stall + self.compute;
+        (!passes.is_zero()).then(|| self.stall.as_secs_f64() / passes.as_secs_f64())
+    }
+
+    /// The time that the disk would need for these bytes, at the rate that it was tried out with, over the time that passes
+    /// took. 1 where passes are as fast as the disk; it may be more where the disk is faster than it was, and is small where
+    /// computing takes longer than reading. `None` without passes or rate.
+    pub fn share_of_disk_bound(&self) -> Option<f64> {
+        let passes = (self.stall + self.compute).as_secs_f64();
+        let known = self.disk_bytes_per_s > 0.0 && passes > 0.0;
+        known.then(|| self.bytes_read as f64 / self.disk_bytes_per_s / passes)
     }
 
     /// `1 - stall / I/O time`: 1 if reading was hidden behind computing, 0 if they took turns (W12). `None` without I/O.
@@ -74,13 +92,14 @@ pub struct Recorder {
     events: Option<Vec<StreamEvent>>,
 }
 
-/// Events that are kept; then the timeline ends.
-const EVENTS_MAX: usize = 4_000_000;
+/// Events that are kept; then the timeline ends. They take memory that no budget line has: some 20 MB.
+pub const EVENTS_MAX: usize = 400_000;
 
 impl Recorder {
-    pub fn new(timeline: bool) -> Self {
+    pub fn new(timeline: bool, disk_bytes_per_s: f64) -> Self {
         let now = Instant::now();
-        Self { origin: now, stats: StreamStats::default(), io_end: now, events: timeline.then(Vec::new) }
+        let stats = StreamStats { disk_bytes_per_s, ..StreamStats::default() };
+        Self { origin: now, stats, io_end: now, events: timeline.then(Vec::new) }
     }
 
     pub fn read(&mut self, group: u32, bytes: u64, start: Instant, end: Instant) {

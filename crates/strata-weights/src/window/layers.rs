@@ -38,7 +38,8 @@ impl Layers {
         self.starts[layer] as usize..self.starts[layer + 1] as usize
     }
 
-    /// How many positions lie from the start of `layer` up to the end of the layer `layers` - 1 further on: at most all.
+    /// How many positions lie from the start of `layer` up to the end of the layer `layers` - 1 further on: at most
+    /// all.
     pub fn positions_in(&self, layer: usize, layers: usize) -> usize {
         let all = self.layer_of.len();
         if layers >= self.count() {

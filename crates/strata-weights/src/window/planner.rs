@@ -6,8 +6,8 @@ use super::config::{UnitId, WindowError};
 use super::order::Order;
 use super::units::{Command, Units};
 
-/// Chooses what is loaded and what is evicted. The window keeps the records; a planner is told what changed, and commands
-/// through [`Units::load`] and [`Units::evict`].
+/// Chooses what is loaded and what is evicted. The window keeps the records; a planner is told what changed, and
+/// commands through [`Units::load`] and [`Units::evict`].
 pub(super) trait Planner: fmt::Debug + Send {
     /// The least budget that works.
     ///
@@ -17,6 +17,9 @@ pub(super) trait Planner: fmt::Debug + Send {
 
     /// How many units may be in use or waited for at the same time.
     fn concurrent_max(&self, units: &Units) -> usize;
+
+    /// How many slots there are now.
+    fn slots(&self, units: &Units) -> usize;
 
     /// The order of passes has changed. Nothing counts as idle any more: the window tells anew what is, and then calls
     /// [`plan`](Self::plan).

@@ -1,10 +1,10 @@
 //! Policy `resident`: a fixed subset stays, the rest streams through a few slots (W13).
 //!
-//! A pass acquires units in a cycle. Whatever is evicted must come back before the cycle is over, so no choice reads less
-//! than what does not fit; keeping always the same units reaches that, and leaves nothing to decide while it runs. The
-//! anchor is the place in the order where the next acquisition is expected. The window is the next streamed units from
-//! there on, as many as there are slots, straight over the end of the pass (W8). A streamed unit that was used goes at
-//! once, for it is needed again last of all; its slot takes the next one.
+//! A pass acquires units in a cycle. Whatever is evicted must come back before the cycle is over, so no choice reads
+//! less than what does not fit; keeping always the same units reaches that, and leaves nothing to decide while it runs.
+//! The anchor is the place in the order where the next acquisition is expected. The window is the next streamed units
+//! from there on, as many as there are slots, straight over the end of the pass (W8). A streamed unit that was used
+//! goes at once, for it is needed again last of all; its slot takes the next one.
 
 use std::collections::VecDeque;
 
@@ -59,6 +59,10 @@ impl Planner for ResidentPlanner {
 
     fn concurrent_max(&self, _units: &Units) -> usize {
         self.stream_slots
+    }
+
+    fn slots(&self, _units: &Units) -> usize {
+        self.residents.slots()
     }
 
     fn set_order(&mut self, order: Order, units: &Units) {
@@ -265,7 +269,8 @@ impl ResidentPlanner {
         None
     }
 
-    /// Loads the unit at `position` into a slot, or evicts one for it that is needed later. False if neither is possible.
+    /// Loads the unit at `position` into a slot, or evicts one for it that is needed later. False if neither is
+    /// possible.
     fn stream(&mut self, units: &mut Units, position: usize, out: &mut Vec<Command>) -> bool {
         if self.has_slot(units) {
             units.load(self.order.unit(position), false, out);
@@ -286,8 +291,8 @@ impl ResidentPlanner {
         victim.is_some()
     }
 
-    /// Loads a unit that cannot wait its turn, evicting for it whatever is not in use if it is `awaited`. False if it has
-    /// to wait for memory that is on its way back.
+    /// Loads a unit that cannot wait its turn, evicting for it whatever is not in use if it is `awaited`. False if it
+    /// has to wait for memory that is on its way back.
     fn load_now(&mut self, units: &mut Units, unit: UnitId, awaited: bool, out: &mut Vec<Command>) -> bool {
         let bytes = units.get(unit).bytes;
         let resident = self.residents.contains(unit);
@@ -325,8 +330,8 @@ impl ResidentPlanner {
         }
     }
 
-    /// An idle unit that is to stay, the one that is needed last. Only asked for while a smaller budget takes effect, so
-    /// it may take its time.
+    /// An idle unit that is to stay, the one that is needed last. Only asked for while a smaller budget takes effect,
+    /// so it may take its time.
     fn idle_resident(&self, units: &Units) -> Option<UnitId> {
         let (before, after) = self.order.units().split_at(self.anchor);
         let backward = before.iter().rev().chain(after.iter().rev()).copied();

@@ -1,9 +1,12 @@
 //! Policy `ring`: the seed's window, which slides with the pass (W3–W5).
 //!
-//! Whatever a pass leaves behind is dropped, so with less room than everything a pass reads everything; `resident` is the
-//! default for that reason. Requests wait in a bounded queue and are dispatched in order. Each carries the epoch in which
-//! it was made; a jump begins a new epoch, and requests of older ones are dropped when their turn comes unless they are
-//! still wanted.
+//! Whatever a pass leaves behind is dropped, so with less room than everything a pass reads everything; `resident` is
+//! the default for that reason. Requests wait in a bounded queue and are dispatched in order. Each carries the epoch in
+//! which it was made; a jump begins a new epoch, in which everything is asked for again, and requests of older ones are
+//! dropped when their turn comes.
+
+mod check;
+mod span;
 
 use std::collections::VecDeque;
 
@@ -44,7 +47,7 @@ pub(super) struct RingPlanner {
     /// Positions of idle units.
     idle: PositionSet,
     on_demand: OnDemand,
-    /// By layer: how many of its units are held, as far as events told.
+    /// By layer: how many of its units are held.
     held_of_layer: Vec<u32>,
     layers_held: usize,
     /// Requests for which the queue was full.
@@ -86,6 +89,10 @@ impl Planner for RingPlanner {
     fn concurrent_max(&self, units: &Units) -> usize {
         let most = usize::try_from(units.budget / units.slot_bytes.max(1)).unwrap_or(usize::MAX);
         most.min(self.config.units_max).max(1)
+    }
+
+    fn slots(&self, units: &Units) -> usize {
+        if self.config.slots { self.concurrent_max(units) } else { 0 }
     }
 
     fn set_order(&mut self, order: Order, units: &Units) {
@@ -197,8 +204,8 @@ impl Planner for RingPlanner {
                     return;
                 }
                 if !self.load(units, unit, Urgency::Ahead, out) {
-                    // Layers come in the order of their use, so the others can wait; units may be needed sooner than the
-                    // one before them, which is asked for again at the next step anyway.
+                    // Layers come in the order of their use, so the others can wait; units may be needed sooner than
+                    // the one before them, which is asked for again at the next step anyway.
                     if units.evicting > 0 || matches!(self.config.reach, Reach::Layers { .. }) {
                         return;
                     }
@@ -306,52 +313,6 @@ impl RingPlanner {
         }
     }
 
-    /// How many positions, from the current one on, are ever asked for from here.
-    fn reach_len(&self) -> usize {
-        let layer = self.layers.layer_of(self.current);
-        let in_layer = self.current - self.layers.positions(layer).start;
-        let reach = match self.config.reach {
-            Reach::Layers { offset_layers, capacity_layers, distance_layers } => {
-                let layers = offset_layers.saturating_add(capacity_layers.min(distance_layers)).max(1);
-                self.layers.positions_in(layer, layers).saturating_sub(in_layer)
-            }
-            Reach::Units { depth_layers, ahead_units, .. } => {
-                let layers = self.layers.positions_in(layer, depth_layers.saturating_add(1)).saturating_sub(in_layer);
-                layers.max(ahead_units.saturating_add(1))
-            }
-        };
-        reach.min(self.order.len())
-    }
-
-    /// How many positions are asked for now.
-    fn fetch_len(&self) -> usize {
-        let warm_up = if self.warming { self.config.warm_up_layers } else { usize::MAX };
-        self.layers.positions_in(self.layers.layer_of(self.current), warm_up).min(self.reach_len())
-    }
-
-    fn is_in_reach(&self, position: usize) -> bool {
-        self.order.distance(self.current, position) < self.reach_len()
-    }
-
-    /// The first position that stays although the pass is past it.
-    fn first_kept(&self) -> usize {
-        let layers = self.layers.count();
-        let behind = self.config.layers_behind.min(layers - 1);
-        self.layers.positions(self.layers.layer_of(self.current) + layers - behind).start
-    }
-
-    /// Whether the unit at `position` is in the window or not far behind.
-    fn keeps(&self, position: usize) -> bool {
-        let behind = self.order.distance(self.first_kept(), self.current);
-        self.order.distance(self.first_kept(), position) < behind + self.reach_len()
-    }
-
-    /// Whether the unit at `position` was passed only just now.
-    fn is_just_behind(&self, position: usize) -> bool {
-        let behind = self.order.distance(self.first_kept(), self.current);
-        self.order.distance(self.first_kept(), position) < behind
-    }
-
     /// The idle unit of the order that is needed last, whatever it is.
     fn farthest_idle(&self) -> Option<UnitId> {
         self.idle.last_before(self.current).map(|position| self.order.unit(position))
@@ -428,30 +389,5 @@ impl RingPlanner {
                 }
             }
         }
-    }
-
-    fn check(&self, units: &Units) -> Result<(), String> {
-        let mut held_of_layer = vec![0; self.layers.count()];
-        for unit in (0..units.len() as u32).map(UnitId) {
-            let position = self.order.position(unit);
-            let listed = position.map_or_else(|| self.on_demand.is_idle(unit), |position| self.idle.contains(position));
-            if listed != units.is_idle(unit) {
-                return Err(format!("{unit:?}: listed as idle: {listed}, {:?}", units.get(unit)));
-            }
-            if let Some(position) = position {
-                held_of_layer[self.layers.layer_of(position)] += u32::from(units.get(unit).state != UnitState::Absent);
-                if listed && !self.keeps(position) {
-                    return Err(format!("{unit:?} was left and lingers"));
-                }
-            }
-        }
-        let layers_held = held_of_layer.iter().filter(|held| **held > 0).count();
-        if held_of_layer != self.held_of_layer || layers_held != self.layers_held {
-            return Err(format!("layers hold {held_of_layer:?}, noted {:?}", self.held_of_layer));
-        }
-        if units.held > self.config.units_max || self.queue.len() > self.config.queue_max {
-            return Err(format!("{} units, {} requests", units.held, self.queue.len()));
-        }
-        Ok(())
     }
 }

@@ -8,8 +8,8 @@ use super::config::WindowError;
 /// layer, or a single unit). [`RingConfig::host`] and [`RingConfig::device`] are the seed's two windows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RingConfig {
-    /// By position in the order: which layer the unit belongs to. Neighbours with equal numbers are one layer. Empty: each
-    /// unit is a layer of its own.
+    /// By position in the order: which layer the unit belongs to. Neighbours with equal numbers are one layer. Empty:
+    /// each unit is a layer of its own.
     pub layers: Vec<u32>,
     /// What is fetched ahead of the pass.
     pub reach: Reach,
@@ -22,7 +22,8 @@ pub struct RingConfig {
     pub low_water_layers: usize,
     /// The most units held, at least 2: `GPU_MAX_GROUPS`, 12. The host is bounded by layers and bytes only.
     pub units_max: usize,
-    /// The most loads under way: `CPU_PF_WORKERS`, 10, and `MAX_INFLIGHT_GROUPS`, 16. What is waited for is not held up.
+    /// The most loads under way: `CPU_PF_WORKERS`, 10, and `MAX_INFLIGHT_GROUPS`, 16. What is waited for is not held
+    /// up.
     pub in_flight_max: usize,
     /// The most requests that queue for that: `H2D_GROUP_BACKLOG_MAX`, 48. More are not queued; they come when the pass
     /// has moved on.

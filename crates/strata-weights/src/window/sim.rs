@@ -1,8 +1,8 @@
 //! A driver with a virtual clock: windows over disks and links that nobody here has.
 //!
-//! Tests run the planners over it with faults on demand; `strata plan` runs them with a machine's figures to predict its
-//! tokens per second. Time is in nanoseconds and passes only here. Compute is one queue: a unit is acquired, computed
-//! with, and released before the next one is acquired.
+//! Tests run the planners over it with faults on demand; `strata plan` runs them with a machine's figures to predict
+//! its tokens per second. Time is in nanoseconds and passes only here. Compute is one queue: a unit is acquired,
+//! computed with, and released before the next one is acquired.
 
 mod channel;
 mod machine;

@@ -1,12 +1,12 @@
 //! Which units stay, so that what is streamed in between comes at an even pace.
 
-/// Chooses units of `bytes` (in the order of a pass) that take at most `room` together, spread evenly: after every unit,
-/// the bytes chosen so far are those that the even line `room × bytes so far ÷ all bytes` gives, less than the largest
-/// unit off.
+/// Chooses units of `bytes` (in the order of a pass) that take at most `room` together, spread evenly: after every
+/// unit, the bytes chosen so far are those that the even line `room × bytes so far ÷ all bytes` gives, less than the
+/// largest unit off.
 ///
-/// `chosen` is the choice so far, none at first. It changes one way only, units coming when there is more room and going
-/// when there is less, so that a new budget costs no more loads than its bytes; the line is then still followed, though
-/// not as closely.
+/// `chosen` is the choice so far, none at first. It changes one way only, units coming when there is more room and
+/// going when there is less, so that a new budget costs no more loads than its bytes; the line is then still followed,
+/// though not as closely.
 pub(super) fn spread(bytes: &[u64], room: u64, chosen: &mut [bool]) {
     let total: u64 = bytes.iter().sum();
     let mut kept: u64 = bytes.iter().zip(chosen.iter()).filter(|(_, chosen)| **chosen).map(|(bytes, _)| bytes).sum();
@@ -73,14 +73,15 @@ mod tests {
             let taken = chosen_bytes(&bytes, &chosen);
             let largest = *bytes.iter().max().expect("at least one unit");
             prop_assert!(taken <= room);
-            let smallest_left = bytes.iter().zip(&chosen).filter(|(_, chosen)| !**chosen).map(|(bytes, _)| *bytes).min();
-            prop_assert!(smallest_left.is_none_or(|left| taken + left > room), "{smallest_left:?} would still fit");
+            let left = bytes.iter().zip(&chosen).filter(|(_, chosen)| !**chosen).map(|(bytes, _)| *bytes).min();
+            prop_assert!(left.is_none_or(|left| taken + left > room), "{left:?} would still fit");
             prop_assert!(deviation(&bytes, room, &chosen) <= largest);
         }
 
         #[test]
         fn a_changed_choice_only_grows_or_shrinks_and_stays_near_the_line(
-            bytes in prop::collection::vec(500_u64..1_000, 50..200), shares in prop::collection::vec(0.05_f64..0.95, 1..12),
+            bytes in prop::collection::vec(500_u64..1_000, 50..200),
+            shares in prop::collection::vec(0.05_f64..0.95, 1..12),
         ) {
             let total: u64 = bytes.iter().sum();
             let mut chosen = vec![false; bytes.len()];

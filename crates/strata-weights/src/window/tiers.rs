@@ -1,8 +1,8 @@
 //! Two windows on top of each other: disk → host → device (W3–W7).
 //!
 //! What the device loads is a copy out of the host, so a device load acquires the unit in the host window first and
-//! releases it when the copy has been answered. The host's passes are thus the device's loads, in the order in which the
-//! device streams; what stays in the device is read through the host once and then not kept there.
+//! releases it when the copy has been answered. The host's passes are thus the device's loads, in the order in which
+//! the device streams; what stays in the device is read through the host once and then not kept there.
 
 use std::collections::VecDeque;
 

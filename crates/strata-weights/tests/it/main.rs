@@ -7,6 +7,7 @@ mod header;
 mod resident;
 mod store;
 mod store_disks;
+mod streamed;
 mod verify;
 mod window;
 mod writer;

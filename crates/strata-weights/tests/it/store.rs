@@ -35,7 +35,7 @@ fn specs() -> Vec<GroupSpec> {
         tensors: tensors
             .iter()
             .map(|name| all.iter().find(|tensor| tensor.name == *name).unwrap())
-            .map(|tensor| TensorSpec { name: tensor.name.clone(), shape: tensor.shape.clone() })
+            .map(|tensor| TensorSpec::new(tensor.name.clone(), tensor.shape.clone()))
             .collect(),
     };
     vec![
@@ -320,7 +320,7 @@ fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
     fs::write(&path, safetensors(header, 30)).unwrap();
     File::open(&path).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).unwrap();
     let catalog = Catalog::open(dir).unwrap();
-    let tensor = |name: &str, shape: &[usize]| TensorSpec { name: name.into(), shape: shape.into() };
+    let tensor = |name: &str, shape: &[usize]| TensorSpec::new(name, shape);
     let specs = [
         GroupSpec { name: "embedding".into(), tensors: vec![tensor("embed", &[2, 3])] },
         GroupSpec { name: "head".into(), tensors: vec![tensor("norm", &[3]), tensor("embed", &[2, 3])] },

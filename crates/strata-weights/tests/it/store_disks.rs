@@ -125,8 +125,9 @@ fn a_raw_device_holds_a_model() {
     let packed = Catalog::open(path).unwrap();
     assert_same(&packed, &source);
     assert_eq!(damage(path), []);
-    // One store may follow another.
-    inspect_target(&WriteTarget::open(path).unwrap()).unwrap();
+    // A store that is whole is overwritten by force only.
+    let problem = store_problem(inspect_target(&WriteTarget::open(path).unwrap()));
+    assert!(matches!(&problem, StoreProblem::Occupied { found } if found.contains("store")), "{problem}");
     drop(packed);
 
     // What is somebody else's is not overwritten, mounted or not.

@@ -3,5 +3,6 @@
 mod chaos;
 mod exact;
 mod random_passes;
+mod ring;
 mod rng;
 mod two_tiers;

@@ -15,11 +15,12 @@ use strata_model::LogitRows;
 use strata_weights::{StreamStats, StreamedWeights};
 
 use super::limits::{MachineLimits, Summary};
-use super::stream_report::{Bound, Line, Shape, StreamReport};
+use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
 use super::work::{ModelWork, Work};
 use super::{median, timed_pass};
-use crate::load::{ModelDir, Runnable, load_weights, threads};
-use crate::options::{LimitOptions, StreamPolicyOption};
+use crate::load::{ModelDir, Runnable, load_weights};
+use crate::needs::threads;
+use crate::options::{LimitOptions, StreamPolicyOption, TimelineOption};
 use crate::streaming::Streaming;
 use crate::{progress, timeline};
 
@@ -69,6 +70,9 @@ pub struct StreamArgs {
     pub json: bool,
 
     #[command(flatten)]
+    pub timeline: TimelineOption,
+
+    #[command(flatten)]
     pub limits: LimitOptions,
 }
 
@@ -86,7 +90,8 @@ pub fn run(args: StreamArgs) -> Result<()> {
     for &policy in &args.policy {
         let mut limits = args.limits.clone();
         limits.stream.stream_policy = policy;
-        let Runnable { runner, plan, streamed } = load_weights(&dir, &limits)?;
+        limits.stream.timeline = args.timeline.timeline.is_some();
+        let Runnable { runner, plan, streamed, batched_tokens } = load_weights(&dir, &limits)?;
         let Some(streaming) = streamed else {
             bail!(
                 "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `strata bench`",
@@ -99,7 +104,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let weights = Arc::clone(&streaming.weights);
         let mut bench = StreamBench {
             runner,
-            chunk: plan_chunk(&limits),
+            chunk: batched_tokens,
             block_size: limits.block_size,
             vocab: dir.config.vocab_size,
             most_resident: streaming.most_resident,
@@ -108,7 +113,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
             next_sample: 0,
         };
         bench.measure_all(&args, policy, &work, &mut lines)?;
-        if let Some(path) = &args.limits.stream.timeline {
+        if let Some(path) = &args.timeline.timeline {
             timeline::write(&weights, path)?;
         }
     }
@@ -132,10 +137,6 @@ fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
         machine.bound(&device, Work { bytes: 1.0, flops: 1.0 });
     }
     Ok(machine.summary())
-}
-
-fn plan_chunk(limits: &LimitOptions) -> usize {
-    limits.max_num_batched_tokens.get()
 }
 
 fn check_room(args: &StreamArgs, plan: &MemoryPlan, block_size: usize) -> Result<()> {
@@ -188,7 +189,7 @@ impl StreamBench<'_> {
             let measured = self.measure(args.repeat.get(), 1, moved, &bar, |bench, i| {
                 bench.pass(&tables, CONTEXT + 1 + i, 1, LogitRows::Last)
             })?;
-            lines.push(Line { policy, shape: Shape::Decode { batch }, tokens: batch, ..measured });
+            lines.push(Line { policy, shape: Shape::Decode { batch }, measured });
         }
         for tokens in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
             let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
@@ -196,7 +197,7 @@ impl StreamBench<'_> {
             let moved = work.prefill(tokens, self.chunk);
             let measured =
                 self.measure(args.repeat.get(), passes, moved, &bar, |bench, _| bench.prompt(&tables, tokens))?;
-            lines.push(Line { policy, shape: Shape::Prefill { tokens }, tokens, ..measured });
+            lines.push(Line { policy, shape: Shape::Prefill { tokens }, measured });
         }
         bar.finish_and_clear();
         Ok(())
@@ -210,7 +211,7 @@ impl StreamBench<'_> {
         work: Work,
         bar: &indicatif::ProgressBar,
         mut pass: impl FnMut(&mut Self, usize) -> Result<Duration>,
-    ) -> Result<Line> {
+    ) -> Result<Measured> {
         let weights = Arc::clone(&self.streaming.weights);
         let swept = weights.swept_bytes();
         let streamed_least = (swept - self.most_resident.min(swept)) * passes as u64;
@@ -219,20 +220,17 @@ impl StreamBench<'_> {
         let begin = weights.stats();
         for i in 0..repeat {
             let disk = self.disk_bandwidth()?;
-            let bound = Bound::new(streamed_least as f64, disk, work, self.machine);
+            let bound = bound_seconds(streamed_least as f64, disk, work, self.machine);
             let took = pass(self, i)?.as_secs_f64();
             seconds.push(took);
-            shares.push(bound.seconds / took);
-            bounds.push(bound.seconds);
+            shares.push(bound / took);
+            bounds.push(bound);
             disks.push(disk);
             bar.inc(1);
         }
         let stats: StreamStats = weights.stats().since(&begin);
         let total: f64 = seconds.iter().sum();
-        Ok(Line {
-            policy: StreamPolicyOption::Resident,
-            shape: Shape::Decode { batch: 0 },
-            tokens: 0,
+        Ok(Measured {
             seconds: median(seconds),
             bound: median(bounds),
             share_of_bound: median(shares),

@@ -10,19 +10,12 @@ use super::limits::Summary;
 use super::work::Work;
 use crate::options::StreamPolicyOption;
 
-/// The least time that passes over streamed weights take on this machine.
-#[derive(Debug, Clone, Copy)]
-pub struct Bound {
-    pub seconds: f64,
-}
-
-impl Bound {
-    /// `max((W - M) / B_s, (W + (W - M)) / B_h, 2 P n / F)`: streamed bytes cross memory twice.
-    pub fn new(streamed: f64, disk: f64, work: Work, machine: &Summary) -> Self {
-        let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
-        let terms = [streamed / disk, (work.bytes + streamed) / machine.read_bandwidth, work.flops / peak];
-        Self { seconds: terms.into_iter().fold(0.0, f64::max) }
-    }
+/// The least time that passes over streamed weights take on this machine: `max((W - M) / B_s, (W + (W - M)) / B_h, 2 P n / F)`,
+/// for streamed bytes cross memory twice.
+pub fn bound_seconds(streamed: f64, disk: f64, work: Work, machine: &Summary) -> f64 {
+    let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
+    let terms = [streamed / disk, (work.bytes + streamed) / machine.read_bandwidth, work.flops / peak];
+    terms.into_iter().fold(0.0, f64::max)
 }
 
 /// What was computed.
@@ -33,6 +26,14 @@ pub enum Shape {
 }
 
 impl Shape {
+    /// Tokens of one measured piece of work.
+    fn tokens(self) -> usize {
+        match self {
+            Self::Decode { batch } => batch,
+            Self::Prefill { tokens } => tokens,
+        }
+    }
+
     fn label(self) -> String {
         match self {
             Self::Decode { batch: 1 } => "decode, 1 sequence".into(),
@@ -47,8 +48,12 @@ impl Shape {
 pub struct Line {
     pub policy: StreamPolicyOption,
     pub shape: Shape,
-    /// Tokens that a measured piece of work computes.
-    pub tokens: usize,
+    pub measured: Measured,
+}
+
+/// What a piece of work took.
+#[derive(Debug, Clone)]
+pub struct Measured {
     /// Median.
     pub seconds: f64,
     pub bound: f64,
@@ -83,44 +88,32 @@ impl StreamReport {
     pub fn json_lines(&self) -> String {
         let mut out = Vec::new();
         for line in &self.lines {
+            let m = &line.measured;
             let mut params = json!({
-                "policy": policy_name(line.policy), "swept_bytes": self.swept_bytes, "resident_bytes": line.resident_bytes,
-                "disk_bytes_per_s": line.disk, "peak_memory_bytes": self.peak_memory.0,
-                "stall_share": line.stall_share, "overlap_efficiency": line.overlap_efficiency,
+                "policy": policy_name(line.policy), "swept_bytes": self.swept_bytes, "resident_bytes": m.resident_bytes,
+                "disk_bytes_per_s": m.disk, "peak_memory_bytes": self.peak_memory.0, "stall_share": m.stall_share,
+                "overlap_efficiency": m.overlap_efficiency,
             });
+            let tokens = line.shape.tokens() as f64;
             match line.shape {
                 Shape::Decode { batch } => {
                     params["batch"] = json!(batch);
-                    out.push(figure(
-                        "stream.decode.seconds_per_token",
-                        line.seconds,
-                        "s",
-                        line.bound,
-                        line.share_of_bound,
-                        &params,
-                    ));
-                    let share = line.bytes_bound / line.bytes;
-                    out.push(figure("stream.bytes_per_token", line.bytes, "B", line.bytes_bound, share, &params));
+                    let (seconds, bound) = (m.seconds / tokens, m.bound / tokens);
+                    out.push(figure("stream.decode.seconds_per_token", seconds, "s", bound, m.share_of_bound, &params));
+                    let (bytes, bound) = (m.bytes / tokens, m.bytes_bound / tokens);
+                    out.push(figure("stream.bytes_per_token", bytes, "B", bound, bound / bytes, &params));
                     if let Some(single) = self.single(line.policy).filter(|_| batch > 1) {
-                        let speedup = batch as f64 * single.seconds / line.seconds;
+                        let speedup = tokens * single.seconds / m.seconds;
                         out.push(
                             json!({"name": "stream.batch_speedup", "value": speedup, "unit": "x", "params": params}),
                         );
                     }
                 }
-                Shape::Prefill { tokens } => {
-                    params["prompt_tokens"] = json!(tokens);
-                    params["seconds"] = json!(line.seconds);
-                    let rate = |seconds: f64| tokens as f64 / seconds;
-                    let (value, bound) = (rate(line.seconds), rate(line.bound));
-                    out.push(figure(
-                        "stream.prefill.tokens_per_s",
-                        value,
-                        "tok/s",
-                        bound,
-                        line.share_of_bound,
-                        &params,
-                    ));
+                Shape::Prefill { .. } => {
+                    params["prompt_tokens"] = json!(line.shape.tokens());
+                    params["seconds"] = json!(m.seconds);
+                    let (rate, bound) = (tokens / m.seconds, tokens / m.bound);
+                    out.push(figure("stream.prefill.tokens_per_s", rate, "tok/s", bound, m.share_of_bound, &params));
                 }
             }
         }
@@ -136,8 +129,9 @@ impl StreamReport {
     }
 
     /// Decode of one sequence under a policy.
-    fn single(&self, policy: StreamPolicyOption) -> Option<&Line> {
-        self.lines.iter().find(|line| line.policy == policy && matches!(line.shape, Shape::Decode { batch: 1 }))
+    fn single(&self, policy: StreamPolicyOption) -> Option<&Measured> {
+        let single = |line: &&Line| line.policy == policy && matches!(line.shape, Shape::Decode { batch: 1 });
+        self.lines.iter().find(single).map(|line| &line.measured)
     }
 
     fn write_table(&self, out: &mut String) -> std::fmt::Result {
@@ -156,19 +150,20 @@ impl StreamReport {
             "policy", "", "seconds", "tokens/s", "bound s", "of bound", "GB read", "at least", "stalled", "disk GB/s"
         )?;
         for line in &self.lines {
+            let m = &line.measured;
             writeln!(
                 out,
                 "{:<10}{:<22}{:>9.3}{:>10.2}{:>9.3}{:>8.0} %{:>10.3}{:>10.3}{:>7.0} %{:>10.2}",
                 policy_name(line.policy),
                 line.shape.label(),
-                line.seconds,
-                line.tokens as f64 / line.seconds,
-                line.bound,
-                line.share_of_bound * 100.0,
-                line.bytes / 1e9,
-                line.bytes_bound / 1e9,
-                line.stall_share * 100.0,
-                line.disk / 1e9
+                m.seconds,
+                line.shape.tokens() as f64 / m.seconds,
+                m.bound,
+                m.share_of_bound * 100.0,
+                m.bytes / 1e9,
+                m.bytes_bound / 1e9,
+                m.stall_share * 100.0,
+                m.disk / 1e9
             )?;
         }
         Ok(())

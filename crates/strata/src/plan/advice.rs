@@ -73,7 +73,7 @@ pub fn advise(
     let rate = |decode: &Decode| decode.batch as f64 / decode.seconds;
     if let Some(best) = forecast.decode.iter().max_by(|a, b| rate(a).total_cmp(&rate(b))) {
         let tokens = best.batch as u64 * kv.tokens_each;
-        let room = if tokens > kv.tokens { format!(" (--kv-tokens {tokens} makes room)") } else { String::new() };
+        let room = if tokens > kv.tokens { format!(" (plan with --kv-tokens {tokens})") } else { String::new() };
         let text = format!("{} sequences at a time{room}: {} tokens/s together", best.batch, number(rate(best)));
         add(text, rate(best) * single);
     }

@@ -50,6 +50,8 @@ pub struct Division {
     pub device: Option<Tier>,
     /// Tokens of KV, where attention is computed.
     pub kv_tokens: u64,
+    /// Tokens that it can grow to, at the price of weights (M4).
+    pub kv_tokens_max: u64,
 }
 
 impl Division {
@@ -66,6 +68,13 @@ impl Division {
     }
 }
 
+impl Division {
+    /// Whether whoever computes streams some of the weights.
+    pub fn streams(&self, shape: &Shape) -> bool {
+        self.device.as_ref().unwrap_or(&self.host).units < shape.memory()
+    }
+}
+
 fn on_host(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Division> {
     let (plan, kv) = divide(wishes.memory, needs, wishes.kv_tokens)?;
     let whole = shape.memory();
@@ -79,7 +88,12 @@ fn on_host(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Divisi
         ("process", PROCESS + GROWTH),
         ("norms, embedding", fixed),
     ];
-    Ok(Division { host: Tier { total: wishes.memory, units, others }, device: None, kv_tokens: kv.tokens })
+    Ok(Division {
+        host: Tier { total: wishes.memory, units, others },
+        device: None,
+        kv_tokens: kv.tokens,
+        kv_tokens_max: kv.tokens_max,
+    })
 }
 
 /// The device computes and holds keys and values; the host holds weights and requests.
@@ -127,21 +141,26 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
         host: Tier { total: wishes.memory, units: left, others },
         device: Some(device),
         kv_tokens: kv.tokens,
+        kv_tokens_max: kv.tokens_max,
     })
 }
 
 /// Keys and values of a division.
 struct Kv {
     tokens: u64,
+    tokens_max: u64,
     bytes: u64,
 }
 
 fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) -> Result<(MemoryPlan, Kv)> {
     let (reserved, kv_bytes) = reserve_kv(needs, kv_tokens);
     let plan = MemoryPlan::divide(Bytes(total), &reserved)?;
-    let planned =
-        Kv { tokens: plan.num_blocks as u64 * needs.block_size as u64, bytes: plan.num_blocks as u64 * needs.block.0 };
-    let kv = kv_tokens.map_or(planned, |tokens| Kv { tokens, bytes: kv_bytes });
+    let planned = Kv {
+        tokens: plan.num_blocks as u64 * needs.block_size as u64,
+        tokens_max: plan.num_blocks_max as u64 * needs.block_size as u64,
+        bytes: plan.budget.entries().iter().filter(|(name, _)| name == "KV blocks").map(|(_, bytes)| bytes.0).sum(),
+    };
+    let kv = kv_tokens.map_or(planned, |tokens| Kv { tokens, tokens_max: tokens, bytes: kv_bytes });
     Ok((plan, kv))
 }
 
@@ -197,6 +216,7 @@ mod tests {
             scratch: Bytes(200 << 20),
             requests: Bytes(128 << 20),
             block: Bytes(2 << 20),
+            block_returnable: Bytes(0),
             block_size: 16,
             max_model_len: 8192,
             max_num_seqs: 64,

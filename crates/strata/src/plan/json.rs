@@ -49,6 +49,7 @@ impl Plan {
                 "host": placed(&self.division.host, self.kept.host, layers(self.kept.host)),
                 "disk": {"weight_bytes": on_disk, "layers": layers(on_disk)},
                 "kv_tokens": self.division.kv_tokens,
+                "kv_tokens_max": self.division.kv_tokens_max,
             },
             "bound": bound(&self.bound),
             "bound_each_side": self.each_side.as_ref().map(bound),

@@ -344,7 +344,8 @@ mod tests {
     fn seed(disk: f64, policy: PolicyKind) -> (f64, f64) {
         let (bands, ring) = (layers(Cut::Bands(32 << 20)), layers(Cut::Groups));
         let tier = |units: u64| Tier { total: units, units, others: Vec::new() };
-        let division = Division { host: tier(85_000_000_000), device: Some(tier(9_000_000_000)), kv_tokens: 1 };
+        let division =
+            Division { host: tier(85_000_000_000), device: Some(tier(9_000_000_000)), kv_tokens: 1, kv_tokens_max: 1 };
         let reading = Reading { chunk_bytes: 4 << 20, depth: 4, tried: false };
         let settings = Settings::derive(reading, 32 << 20, &division, &bands, &ring);
         let scene = Scene {

@@ -151,11 +151,11 @@ impl Plan {
             let why = format!("copies under way for prompts and decoding: {} hide latency", slot_bytes(decode));
             row("credits", format!("{prefill}, {decode}"), why)?;
         }
-        let why = if self.forecast.prompt.passes > 1 {
-            format!("--max-num-batched-tokens; the prompt takes {} passes", self.forecast.prompt.passes)
-        } else {
-            "--max-num-batched-tokens; the prompt takes one pass".into()
+        let passes = match self.forecast.prompt.passes {
+            1 => "one pass".to_owned(),
+            passes => format!("{passes} passes"),
         };
+        let why = format!("{}; the prompt takes {passes}", self.chunk_why);
         row("tokens of a pass", self.chunk_tokens.to_string(), why)?;
         let (offset, capacity) = settings.host_reach();
         let ring = &settings.host_ring;
@@ -247,10 +247,12 @@ fn write_forecast(out: &mut String, forecast: &Forecast, plan: &Plan) -> fmt::Re
         seconds(forecast.warm_up_seconds + prompt.seconds)
     )?;
     if short_of_kv {
+        let (tokens, most) = (plan.division.kv_tokens, plan.division.kv_tokens_max);
+        let grows = if most > tokens { "; it grows, at the price of weights" } else { "" };
         writeln!(
             out,
-            "  * more tokens than the KV cache holds ({}): --kv-tokens makes room, at the price of weights",
-            grouped(plan.division.kv_tokens)
+            "  * more tokens than the KV cache has room for ({}){grows}: plan with --kv-tokens",
+            grouped(tokens)
         )?;
     }
     Ok(())

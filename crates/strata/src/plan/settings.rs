@@ -132,7 +132,7 @@ mod tests {
 
     fn settings(host: f64, device: Option<f64>) -> Settings {
         let tier = |bytes: f64| Tier { total: bytes as u64, units: bytes as u64, others: Vec::new() };
-        let division = Division { host: tier(host), device: device.map(tier), kv_tokens: 1 };
+        let division = Division { host: tier(host), device: device.map(tier), kv_tokens: 1, kv_tokens_max: 1 };
         let bands = shape_of("llama-3-70b", DType::BF16, Cut::Bands(4 << 20));
         let ring =
             shape_of("llama-3-70b", DType::BF16, if device.is_some() { Cut::Groups } else { Cut::Bands(4 << 20) });

@@ -16,7 +16,8 @@ use strata_weights::{ElementType, GroupSpec, TensorSpec, WeightError, open_direc
 
 use super::shape::{Cut, Place, Shape};
 use crate::failure::Advised;
-use crate::load::{ModelDir, WeightNeeds};
+use crate::load::ModelDir;
+use crate::needs::WeightNeeds;
 use crate::streaming::{self, BAND_LEAST};
 
 /// Longest configuration that is read, in bytes.

@@ -10,4 +10,5 @@ mod plan;
 mod refusals;
 mod run;
 mod serve;
+mod stream;
 mod support;

@@ -149,7 +149,6 @@ fn bad_input_is_refused_with_what_to_do() {
     refuse(&["tiny", "--batch", "1000000"], &["--batch"]);
     refuse(&["tiny", "--prompt-tokens", "100000"], &["--prompt-tokens", "512"]);
     refuse(&[tiny(), "--dtype", "q4_k"], &["--dtype", "config.json"]);
-    refuse(&["tiny", "--timeline", "t.json"], &["--timeline", "strata run"]);
     let small = with(CPU, &["llama-3-8b", "--memory", "100M"]);
     let stderr = refuse(&small, &["--memory "]);
     let advice = stderr.split("give --memory ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();

@@ -39,8 +39,8 @@ impl Channel {
         self.queue.push_back(job);
     }
 
-    /// Takes the next request, if there is one and room for it. Bytes of one request follow those of the other; latencies
-    /// overlap.
+    /// Takes the next request, if there is one and room for it. Bytes of one request follow those of the other;
+    /// latencies overlap.
     pub fn begin_one(&mut self, now_ns: u64, bytes: &[u64]) -> Option<(Job, Timing)> {
         if self.outstanding >= self.spec.depth {
             return None;

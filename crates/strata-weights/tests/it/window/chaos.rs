@@ -217,6 +217,8 @@ impl Chaos {
         self.window.check_invariants().unwrap_or_else(|problem| panic!("{problem}\n{self:?}"));
         assert_eq!(self.window.bytes_held(), self.held());
         assert_eq!(self.window.in_flight(), self.loads.len());
+        let slots = self.window.slots() as u64 * self.slot_bytes;
+        assert!(self.window.resident_bytes() + slots <= self.window.budget(), "what is planned exceeds the budget");
         for (index, place) in self.places.iter().enumerate() {
             let expected = match place {
                 Place::Nowhere => UnitState::Absent,

@@ -1,0 +1,150 @@
+//! The trade over simulated weights that give up memory late, and KV whose blocks are in use.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LIMITS: TradeLimits = TradeLimits {
+    total: 64_000,
+    weights_least: 10_000,
+    weights_most: 100_000,
+    block: 100,
+    blocks_start: 40,
+    blocks_max: 10_000,
+};
+
+/// Weights and KV, as those who carry out the plan would have them.
+struct Sim {
+    trade: MemoryTrade,
+    limits: TradeLimits,
+    budget: u64,
+    /// Bytes that weights hold: above the budget for a while after it was lowered, below it after it was raised.
+    held: u64,
+    present: usize,
+    used: usize,
+}
+
+impl Sim {
+    fn new(limits: TradeLimits) -> Self {
+        let trade = MemoryTrade::new(limits);
+        let present = trade.blocks_start();
+        let budget = limits.total - present as u64 * limits.block;
+        Self { trade, limits, budget, held: budget.min(limits.weights_most), present, used: 0 }
+    }
+
+    /// One turn of the engine, after which sequences use `used` blocks, if there are so many. Weights move up to `moved`
+    /// bytes towards their budget.
+    fn turn(&mut self, used: usize, moved: u64) -> KvGrant {
+        let demand = KvDemand { present: self.present, used: self.used, wanted: used.saturating_sub(self.used) };
+        self.budget = self.trade.plan(demand);
+        assert!((self.limits.weights_least..=self.limits.weights_most).contains(&self.budget));
+        self.move_weights(moved);
+        let grant = self.trade.grant(self.held.max(self.budget));
+        self.present = grant.blocks.max(self.used);
+        self.check();
+        // The pass: who waits is admitted as far as there are blocks, who ends lets go of them.
+        self.used = used.min(self.present);
+        self.present = grant.blocks.max(self.used).min(self.present);
+        self.check();
+        self.move_weights(moved);
+        self.check();
+        grant
+    }
+
+    fn move_weights(&mut self, moved: u64) {
+        self.held = match self.held > self.budget {
+            true => self.held.saturating_sub(moved).max(self.budget),
+            false => self.held.saturating_add(moved).min(self.budget),
+        };
+    }
+
+    fn check(&self) {
+        let kv = self.present as u64 * self.limits.block;
+        assert!(self.held + kv <= self.limits.total, "weights hold {}, KV {kv}", self.held);
+        assert!(self.present <= self.trade.blocks_max());
+    }
+}
+
+#[test]
+fn kv_gets_what_it_needs_and_gives_it_back() {
+    let mut sim = Sim::new(LIMITS);
+    assert_eq!((sim.trade.blocks_start(), sim.trade.blocks_max()), (40, 540));
+    assert_eq!(sim.turn(10, u64::MAX), KvGrant { blocks: 40, settled: true });
+    // A step is 10 blocks.
+    assert_eq!(sim.turn(100, u64::MAX).blocks, 110);
+    assert_eq!((sim.used, sim.budget), (100, 64_000 - 11_000));
+    // All of it, but never what weights need at least.
+    for _ in 0..3 {
+        sim.turn(100_000, u64::MAX);
+    }
+    assert_eq!((sim.used, sim.budget, sim.held), (540, 10_000, 10_000));
+    // Idle: back to the start within some steps.
+    sim.turn(0, u64::MAX);
+    let calm = (0..).find(|_| sim.turn(0, u64::MAX).settled).unwrap();
+    assert!((100..1000).contains(&calm), "{calm}");
+    assert_eq!((sim.present, sim.budget, sim.held), (40, 60_000, 60_000));
+}
+
+#[test]
+fn kv_waits_for_weights_to_give_up_memory() {
+    let mut sim = Sim::new(LIMITS);
+    // Twice a turn, weights give up five blocks' worth.
+    let grants: Vec<_> = (0..6).map(|_| sim.turn(60, 500).blocks).collect();
+    assert_eq!(grants, [45, 55, 65, 70, 70, 70]);
+}
+
+#[test]
+fn demand_that_wavers_by_less_than_a_step_changes_nothing() {
+    let mut sim = Sim::new(LIMITS);
+    sim.turn(100, u64::MAX);
+    let budget = sim.budget;
+    for turn in 0..10 * PATIENCE as usize {
+        sim.turn(101 + turn * 7 % 9, u64::MAX);
+        assert_eq!(sim.budget, budget);
+    }
+    // Nor does a lull that is shorter than the patience.
+    for turn in 0..100 {
+        sim.turn(if turn % PATIENCE == 0 { 105 } else { 0 }, u64::MAX);
+        assert_eq!(sim.budget, budget);
+    }
+}
+
+#[test]
+fn what_weights_have_no_use_for_is_kvs() {
+    let trade = MemoryTrade::new(TradeLimits { weights_most: 50_000, ..LIMITS });
+    assert_eq!(trade.blocks_start(), 140);
+    // Blocks that give nothing back are not traded.
+    let trade = MemoryTrade::new(TradeLimits { block: 0, ..LIMITS });
+    assert_eq!((trade.blocks_start(), trade.blocks_max()), (40, 40));
+}
+
+proptest! {
+    #[test]
+    fn never_above_the_budget_and_whoever_waits_gets_blocks(
+        block in 1u64..3000,
+        weights_least in 0u64..50_000,
+        weights_more in 0u64..100_000,
+        blocks_start in 1usize..200,
+        blocks_max in 1usize..1000,
+        load in prop::collection::vec((0usize..1500, 1u64..5000), 1..300),
+    ) {
+        let limits = TradeLimits {
+            total: 64_000, weights_least, weights_most: weights_least + weights_more, block, blocks_start, blocks_max,
+        };
+        let mut sim = Sim::new(limits);
+        for (used, moved) in load {
+            sim.turn(used, moved);
+        }
+        // Demand that stays is met, as far as the maximum allows, and idleness ends at the start.
+        for used in [sim.trade.blocks_max() / 2, sim.trade.blocks_max(), 7] {
+            let wanted = used.min(sim.trade.blocks_max());
+            let turns = (0..200).find(|_| { sim.turn(wanted, 1000); sim.used == wanted });
+            prop_assert!(turns.is_some(), "{} of {} blocks", sim.used, wanted);
+        }
+        sim.turn(0, 1000);
+        let turns = (0..4_000).find(|_| sim.turn(0, 1000).settled);
+        prop_assert!(turns.is_some());
+        prop_assert_eq!(sim.present, sim.trade.blocks_start());
+        prop_assert_eq!(sim.budget, sim.trade.weights_budget());
+    }
+}

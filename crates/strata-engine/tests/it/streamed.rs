@@ -1,0 +1,242 @@
+//! The bundled model, streamed: many requests take memory from its weights, which come back afterwards.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use strata_device::{Bytes, CpuDevice, KvPool};
+use strata_engine::{
+    Engine, EngineConfig, KvDemand, KvGrant, KvMemory, Limits, MemoryTrade, ModelRunner, Request, Runner, RunnerMemory,
+    SchedulerConfig, TradeLimits, WeightMemory,
+};
+use strata_io::EngineKind;
+use strata_kernels::KvDType;
+use strata_kv::KvConfig;
+use strata_model::config::ModelConfig;
+use strata_model::{BatchSequence, LogitRow, Model, groups};
+use strata_weights::{
+    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource, open_direct,
+};
+
+use crate::sim::{assert_idle_and_whole, collect, greedy};
+
+const BLOCK_SIZE: usize = 16;
+const BATCHED_TOKENS: usize = 64;
+const BLOCKS_START: usize = 12;
+/// Bytes of a band of weights, with what lies around it on its pages.
+const BAND: u64 = BAND_BYTES as u64 + 4096;
+
+const BAND_BYTES: usize = 64 << 10;
+
+/// The model's runner, looked at before and after each pass.
+struct Watched {
+    runner: ModelRunner,
+    total: u64,
+    block: u64,
+    /// Blocks that may have memory.
+    present: usize,
+    seen: Arc<Seen>,
+}
+
+struct Seen {
+    kv_most: AtomicU64,
+    weights_least: AtomicU64,
+}
+
+impl Watched {
+    fn check(&self) {
+        let (weights, kv) = (self.runner.memory().weights.0, self.present as u64 * self.block);
+        assert!(weights + kv <= self.total, "weights hold {weights}, KV may take {kv} of {}", self.total);
+        self.seen.kv_most.fetch_max(kv, Ordering::Relaxed);
+        self.seen.weights_least.fetch_min(weights, Ordering::Relaxed);
+    }
+}
+
+impl Runner for Watched {
+    fn forward(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+    ) -> Result<(), String> {
+        self.check();
+        self.runner.forward(batch, sink)?;
+        self.check();
+        Ok(())
+    }
+
+    fn cache_namespace(&self, prompt_len: usize) -> u64 {
+        self.runner.cache_namespace(prompt_len)
+    }
+
+    fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
+        Some(self)
+    }
+
+    fn memory(&self) -> RunnerMemory {
+        self.runner.memory()
+    }
+}
+
+impl KvMemory for Watched {
+    fn blocks_at_start(&self) -> usize {
+        self.runner.blocks_at_start()
+    }
+
+    fn balance(&mut self, demand: KvDemand) -> KvGrant {
+        self.present = demand.present;
+        self.check();
+        let grant = self.runner.balance(demand);
+        self.present = self.present.max(grant.blocks);
+        self.check();
+        grant
+    }
+
+    fn give_back(&mut self, blocks: &[u32]) {
+        self.runner.give_back(blocks);
+    }
+}
+
+struct Parts {
+    catalog: Catalog,
+    config: ModelConfig,
+}
+
+impl Parts {
+    fn open() -> Self {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/storyteller");
+        Self { catalog: Catalog::open(&dir).unwrap(), config: ModelConfig::from_dir(&dir).unwrap() }
+    }
+
+    fn runner(&self, source: Box<dyn WeightSource>, weights: WeightMemory, blocks: usize) -> ModelRunner {
+        let scratch = Model::scratch_bytes(&self.config, BATCHED_TOKENS, BATCHED_TOKENS, 1);
+        let layout = Model::kv_layout(&self.config, BLOCK_SIZE, KvDType::BF16);
+        ModelRunner {
+            device: CpuDevice::new(NonZeroUsize::MIN, scratch).unwrap(),
+            kv: KvPool::new_sparse(layout, blocks).unwrap(),
+            model: Model::new(self.config.clone(), source),
+            weights,
+        }
+    }
+
+    fn engine(&self, runner: Box<dyn Runner>, blocks: usize) -> Engine {
+        let config = EngineConfig {
+            scheduler: SchedulerConfig { max_num_seqs: 32, max_num_batched_tokens: BATCHED_TOKENS },
+            kv: KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, ..KvConfig::default() },
+            limits: Limits {
+                vocab_size: self.config.vocab_size,
+                max_model_len: self.config.context().min(blocks * BLOCK_SIZE),
+                model_context: self.config.context(),
+                kv_capacity_tokens: blocks * BLOCK_SIZE,
+                max_logprobs: 0,
+                max_waiting: 100,
+            },
+            eos_token_ids: Vec::new(),
+            stall: std::time::Duration::from_secs(60),
+        };
+        Engine::start(config, runner).unwrap()
+    }
+
+    /// Each request alone, with everything in memory.
+    fn expected(&self, requests: &[Request]) -> Vec<Vec<u32>> {
+        let specs = groups::group_specs(&self.config);
+        let weights = ResidentWeights::load(&self.catalog, &specs, &mut |_, _| ()).unwrap();
+        let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+        let engine = self.engine(Box::new(self.runner(Box::new(weights), memory, 64)), 64);
+        requests.iter().map(|request| collect(engine.handle().submit(request.clone()).unwrap()).tokens).collect()
+    }
+}
+
+#[test]
+fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
+    let parts = Parts::open();
+    let requests: Vec<_> = (0..24u32)
+        .map(|i| greedy((0..40 + i).map(|at| 20 + (i * 97 + at * at * 3 + at * 11) % 2000).collect(), 12))
+        .chain([greedy((0..700).map(|at| 20 + at * at % 1999).collect(), 4)])
+        .collect();
+    let expected = parts.expected(&requests);
+
+    let plan = StreamPlan::new(&parts.catalog, &groups::group_specs(&parts.config), BAND_BYTES).unwrap();
+    let settings = StreamConfig {
+        budget: plan.least_budget() + (2 << 20),
+        engine: EngineKind::Pread,
+        depth: 2,
+        disk_bytes_per_s: 0.0,
+        policy: StreamPolicy::Resident,
+        timeline: false,
+    };
+    let files = open_direct(&parts.catalog).unwrap();
+    let weights = StreamedWeights::start(plan, &parts.catalog, files, settings, &mut |_, _| {}).unwrap();
+    let weights = Arc::new(weights);
+    let block = Model::kv_layout(&parts.config, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
+    let total = settings.budget + BLOCKS_START as u64 * block;
+    let trade = MemoryTrade::new(TradeLimits {
+        total,
+        weights_least: weights.least_budget(),
+        weights_most: weights.full_budget(),
+        block,
+        blocks_start: BLOCKS_START,
+        blocks_max: 1000,
+    });
+    let blocks = trade.blocks_max();
+    assert!(trade.blocks_start() == BLOCKS_START && (60..120).contains(&blocks), "{blocks}");
+    let (resident, held) = (weights.resident_bytes(), weights.memory().held);
+    let memory = WeightMemory::Streamed { weights: weights.clone(), trade };
+    let runner = parts.runner(Box::new(weights.clone()), memory, blocks);
+    let seen = Arc::new(Seen { kv_most: AtomicU64::new(0), weights_least: AtomicU64::new(u64::MAX) });
+    let watched = Watched { runner, total, block, present: BLOCKS_START, seen: seen.clone() };
+    let engine = parts.engine(Box::new(watched), blocks);
+
+    for round in 0..2 {
+        seen.kv_most.store(0, Ordering::Relaxed);
+        seen.weights_least.store(u64::MAX, Ordering::Relaxed);
+        let streams: Vec<_> = requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
+        for (stream, expected) in streams.into_iter().zip(&expected) {
+            assert_eq!(&collect(stream).tokens, expected, "round {round}");
+        }
+        // KV grew by more than 40 blocks, and weights made room.
+        assert!(seen.kv_most.load(Ordering::Relaxed) > (BLOCKS_START as u64 + 40) * block);
+        assert!(seen.weights_least.load(Ordering::Relaxed) + 40 * block <= held);
+        assert_idle_and_whole(&engine);
+        // Idle, the weights come back, as many as before but for what two bands may leave unused.
+        let back = |_: &u32| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let status = engine.handle().status();
+            status.kv.bytes == BLOCKS_START as u64 * block && status.weights_bytes + 2 * BAND > held
+        };
+        assert!((0..60_000).any(|turn| back(&turn)), "{:?}, {held} at first", engine.handle().status());
+        assert!(weights.resident_bytes() + BAND > resident, "{} of {resident} bytes", weights.resident_bytes());
+    }
+}
+
+/// What streamed weights say that they take stays within their budget, slots that wait for bands included.
+#[test]
+fn the_memory_of_streamed_weights_is_what_they_were_given() {
+    let parts = Parts::open();
+    let plan = StreamPlan::new(&parts.catalog, &groups::group_specs(&parts.config), BAND_BYTES).unwrap();
+    let settings = StreamConfig {
+        budget: plan.least_budget() + (1 << 20),
+        engine: EngineKind::Pread,
+        depth: 2,
+        disk_bytes_per_s: 0.0,
+        policy: StreamPolicy::Resident,
+        timeline: false,
+    };
+    let files = open_direct(&parts.catalog).unwrap();
+    let weights = StreamedWeights::start(plan, &parts.catalog, files, settings, &mut |_, _| {}).unwrap();
+    let (least, full) = (weights.least_budget(), weights.full_budget());
+    assert!(least < settings.budget && settings.budget < full);
+    for budget in [full, least, settings.budget, full, full + (1 << 20), least] {
+        weights.set_budget(budget).unwrap();
+        while weights.memory().loading {
+            std::thread::yield_now();
+        }
+        let memory = weights.memory();
+        assert_eq!(memory.budget, budget);
+        assert!(memory.held <= budget.min(full), "{memory:?}");
+        assert!(memory.held + (256 << 10) >= budget.min(full), "{memory:?}: much is left unused");
+        assert_eq!(weights.resident_bytes() == weights.swept_bytes(), budget >= full);
+    }
+    assert!(weights.set_budget(least - 1).is_err());
+    assert_eq!(weights.memory().budget, least);
+}

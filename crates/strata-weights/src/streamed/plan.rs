@@ -1,0 +1,114 @@
+//! What a budget would make of weights that are streamed, before any is read.
+
+use strata_io::EngineKind;
+
+use super::layout::Layout;
+use crate::catalog::Catalog;
+use crate::error::WeightError;
+use crate::group::GroupSpec;
+use crate::window::{Policy, ResidentConfig, RingConfig, UnitId, Window, WindowConfig};
+
+/// Streamed bands that one filling of a sweep takes, at most.
+pub const BANDS_STREAMED: usize = 8;
+
+/// How often a band's read is tried before it fails the pass.
+const LOAD_ATTEMPTS: u32 = 3;
+
+/// Fewest slots that bands pass through: two turns, so that one is read while the other computes.
+const SLOTS_LEAST: usize = 4;
+
+/// Which bands stay in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamPolicy {
+    /// A fixed subset stays, the rest passes through (W13).
+    Resident,
+    /// Everything passes through a sliding window, as the seed has it (W3).
+    Ring,
+}
+
+/// How weights are streamed.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamConfig {
+    /// Bytes of memory that all of it may take.
+    pub budget: u64,
+    /// What reads.
+    pub engine: EngineKind,
+    /// Reads at a time.
+    pub depth: usize,
+    /// Bytes a second that the disk gave when it was tried out, for the record; 0 if it was not.
+    pub disk_bytes_per_s: f64,
+    /// Which bands stay.
+    pub policy: StreamPolicy,
+    /// Whether every read, wait and computation is written down.
+    pub timeline: bool,
+}
+
+/// Weights to be streamed, before any is read: what a budget would make of them.
+#[derive(Debug)]
+pub struct StreamPlan {
+    pub(super) layout: Layout,
+}
+
+impl StreamPlan {
+    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`: one read each.
+    ///
+    /// # Errors
+    /// A tensor that is missing, of another shape or of a type we do not compute with.
+    pub fn new(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
+        Layout::new(catalog, specs, band_bytes).map(|layout| Self { layout })
+    }
+
+    /// Bytes of weights that a pass sweeps: `W` of `bounds.md`.
+    pub fn swept_bytes(&self) -> u64 {
+        self.layout.swept_bytes
+    }
+
+    /// Bytes of memory that are taken besides bands: vectors, and buffers for rows.
+    pub fn fixed_bytes(&self) -> u64 {
+        self.layout.fixed_bytes()
+    }
+
+    /// The least budget with which passes can be computed.
+    pub fn least_budget(&self) -> u64 {
+        let slots = SLOTS_LEAST.max(2 * self.layout.widest_turn()) as u64;
+        self.fixed_bytes().saturating_add(slots.saturating_mul(self.layout.largest_band() as u64))
+    }
+
+    /// Bytes that all bands take in memory.
+    pub fn band_memory(&self) -> u64 {
+        self.layout.bands.iter().map(|band| band.memory() as u64).sum()
+    }
+
+    /// Bytes of weights that would stay in memory under [`StreamPolicy::Resident`]: the most that `config`'s budget can
+    /// hold, `M` of `bounds.md`.
+    ///
+    /// # Errors
+    /// A budget below [`StreamPlan::least_budget`].
+    pub fn resident_bytes(&self, config: &StreamConfig) -> Result<u64, WeightError> {
+        let window = self.window(&StreamConfig { policy: StreamPolicy::Resident, ..*config })?;
+        Ok(self.layout.bytes_where(|band| window.is_resident(band)))
+    }
+
+    pub(super) fn window(&self, config: &StreamConfig) -> Result<Window, WeightError> {
+        let policy = match config.policy {
+            StreamPolicy::Resident => Policy::Resident(ResidentConfig { stream_slots: self.slots(config) }),
+            StreamPolicy::Ring => Policy::Ring(RingConfig { slots: true, ..RingConfig::host(self.layout.layers()) }),
+        };
+        Ok(Window::new(WindowConfig {
+            unit_bytes: self.layout.bands.iter().map(|band| band.memory() as u64).collect(),
+            order: (0..self.layout.bands.len() as u32).map(UnitId).collect(),
+            budget: config.budget.saturating_sub(self.fixed_bytes()),
+            policy,
+            load_attempts: LOAD_ATTEMPTS,
+        })?)
+    }
+
+    /// Slots that bands pass through: enough to keep the disk busy while a few are computed with, but a small part of
+    /// the budget.
+    pub(super) fn slots(&self, config: &StreamConfig) -> usize {
+        let least = SLOTS_LEAST.max(2 * self.layout.widest_turn());
+        let wished = (2 * config.depth + 2 * BANDS_STREAMED).max(least);
+        let affordable = (config.budget / 16).checked_div(self.layout.largest_band() as u64).unwrap_or(0);
+        wished.min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(least)
+    }
+}

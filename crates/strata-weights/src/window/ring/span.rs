@@ -1,0 +1,52 @@
+//! Which positions the ring is about: those ahead that it fetches, and those behind that it keeps.
+
+use super::RingPlanner;
+use crate::window::ring_config::Reach;
+
+impl RingPlanner {
+    /// How many positions, from the current one on, are ever asked for from here.
+    pub(super) fn reach_len(&self) -> usize {
+        let layer = self.layers.layer_of(self.current);
+        let in_layer = self.current - self.layers.positions(layer).start;
+        let reach = match self.config.reach {
+            Reach::Layers { offset_layers, capacity_layers, distance_layers } => {
+                let layers = offset_layers.saturating_add(capacity_layers.min(distance_layers)).max(1);
+                self.layers.positions_in(layer, layers).saturating_sub(in_layer)
+            }
+            Reach::Units { depth_layers, ahead_units, .. } => {
+                let layers = self.layers.positions_in(layer, depth_layers.saturating_add(1)).saturating_sub(in_layer);
+                layers.max(ahead_units.saturating_add(1))
+            }
+        };
+        reach.min(self.order.len())
+    }
+
+    /// How many positions are asked for now.
+    pub(super) fn fetch_len(&self) -> usize {
+        let warm_up = if self.warming { self.config.warm_up_layers } else { usize::MAX };
+        self.layers.positions_in(self.layers.layer_of(self.current), warm_up).min(self.reach_len())
+    }
+
+    pub(super) fn is_in_reach(&self, position: usize) -> bool {
+        self.order.distance(self.current, position) < self.reach_len()
+    }
+
+    /// The first position that stays although the pass is past it.
+    pub(super) fn first_kept(&self) -> usize {
+        let layers = self.layers.count();
+        let behind = self.config.layers_behind.min(layers - 1);
+        self.layers.positions(self.layers.layer_of(self.current) + layers - behind).start
+    }
+
+    /// Whether the unit at `position` is in the window or not far behind.
+    pub(super) fn keeps(&self, position: usize) -> bool {
+        let behind = self.order.distance(self.first_kept(), self.current);
+        self.order.distance(self.first_kept(), position) < behind + self.reach_len()
+    }
+
+    /// Whether the unit at `position` was passed only just now.
+    pub(super) fn is_just_behind(&self, position: usize) -> bool {
+        let behind = self.order.distance(self.first_kept(), self.current);
+        self.order.distance(self.first_kept(), position) < behind
+    }
+}
