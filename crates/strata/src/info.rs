@@ -277,7 +277,7 @@ fn files(count: usize) -> String {
 }
 
 /// `1234567` as `1,234,567`.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -290,7 +290,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// `1_235_814_400` as `1.24 B`.
-fn short(number: u64) -> String {
+pub fn short(number: u64) -> String {
     let value = number as f64;
     match number {
         1_000_000_000.. => format!("{:.2} B", value / 1e9),

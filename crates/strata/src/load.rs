@@ -3,18 +3,17 @@
 mod report;
 
 use std::collections::HashSet;
-use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use strata_device::{Bytes, CpuDevice, HostMemory, KvPool, usable_cores};
+use strata_device::{Bytes, CpuDevice, HostMemory, KvPool};
 use strata_engine::{
     Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig, WeightMemory,
 };
-use strata_kernels::{DType, KvDType, KvLayout, LEVEL_VARIABLE, Level};
+use strata_kernels::{DType, KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::config::ModelConfig;
@@ -26,7 +25,8 @@ use strata_weights::{
     Catalog, ElementType, GroupSpec, ResidentWeights, WeightError, WeightSource, model_name, plan_bytes,
 };
 
-use crate::options::{KvDtype, LimitOptions, ModelOptions};
+use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs, threads};
+use crate::options::{LimitOptions, ModelOptions};
 use crate::streaming::{self, Streaming};
 use crate::{progress, small_files};
 
@@ -45,9 +45,6 @@ const IDLE_TURN: Duration = Duration::from_millis(50);
 
 /// Least memory for requests that wait or are being read: bodies, texts, token ids.
 pub const REQUEST_BYTES: usize = 128 << 20;
-
-/// Bookkeeping of a KV block besides its bytes and its tokens' ids: list links, hash, index entry.
-const BLOCK_BOOKKEEPING: u64 = 192;
 
 /// Requests that may wait before one more is refused, where nobody says otherwise.
 pub const MAX_WAITING: usize = 1024;
@@ -172,14 +169,7 @@ impl ModelDir {
 
     /// How a KV block of this model lies in memory under these options.
     pub fn kv_layout(&self, limits: &LimitOptions) -> KvLayout {
-        let dtype = match limits.kv_dtype {
-            KvDtype::Auto => KvDType::beside(self.weight_dtype()),
-            KvDtype::F32 => KvDType::F32,
-            KvDtype::F16 => KvDType::F16,
-            KvDtype::Bf16 => KvDType::BF16,
-            KvDtype::Q8 => KvDType::Q8,
-        };
-        Model::kv_layout(&self.config, limits.block_size, dtype)
+        kv_layout(&self.config, self.weight_dtype(), limits)
     }
 
     /// Divides `total` for an engine under these options.
@@ -190,60 +180,24 @@ impl ModelDir {
         let needs = self.needs(limits)?;
         let plan = MemoryPlan::divide(total, &needs)?;
         let division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
-        let more = batched_tokens(limits, BATCHED_TOKENS_STREAMED);
-        let scratch = Bytes(Model::scratch_bytes(&self.config, more, more, threads(limits).get()) as u64);
-        if !division.plan.streamed || more == division.batched_tokens || scratch.0 > total.0 / SCRATCH_SHARE {
-            return Ok(division);
+        if division.plan.streamed
+            && let Some((needs, batched_tokens)) = longer_passes(&self.config, &needs, total, limits)
+            && let Ok(plan) = MemoryPlan::divide(total, &needs)
+        {
+            return Ok(Division { needs, plan, batched_tokens });
         }
-        let needs = MemoryNeeds { scratch, ..needs };
-        Ok(match MemoryPlan::divide(total, &needs) {
-            Ok(plan) => Division { needs, plan, batched_tokens: more },
-            Err(_) => division,
-        })
+        Ok(division)
     }
 
     /// What the parts of an engine need.
     pub fn needs(&self, limits: &LimitOptions) -> Result<MemoryNeeds> {
-        // First: everything below divides and multiplies by it.
-        kv_config(limits, 1).check().context("--block-size cannot be used")?;
-        let context = self.config.context();
-        let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
-        if max_model_len > context {
-            bail!(
-                "--max-model-len is {max_model_len}, but {} has a context of {context}; ask for at most that",
-                self.name()
-            );
-        }
-        let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits, BATCHED_TOKENS));
-        let threads = threads(limits).get();
-        let layout = self.kv_layout(limits);
-        Ok(MemoryNeeds {
-            process: Bytes(HostMemory::read().resident),
-            weights: self.weight_bytes,
-            weights_streamed: streaming::least_bytes(self)?,
-            scratch: Bytes(Model::scratch_bytes(&self.config, tokens, tokens, threads) as u64),
-            requests: Bytes(REQUEST_BYTES as u64),
-            block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
-            block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
-            block_size: limits.block_size,
-            max_model_len,
-            max_num_seqs: sequences,
-        })
+        let weights = WeightNeeds {
+            dtype: self.weight_dtype(),
+            whole: self.weight_bytes,
+            streamed: streaming::least_bytes(self)?,
+        };
+        memory_needs(&self.config, &self.name(), &weights, limits)
     }
-}
-
-/// Tokens of one pass where nobody says otherwise.
-const BATCHED_TOKENS: usize = 512;
-
-/// The same where weights are streamed: about as many as are computed while a pass's weights are read.
-const BATCHED_TOKENS_STREAMED: usize = 1024;
-
-/// For those, scratch may take one part in so many of the budget.
-const SCRATCH_SHARE: u64 = 16;
-
-/// Tokens of one pass, which must have room for one of every running sequence.
-fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
-    limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
 }
 
 /// How a budget is divided for a model.
@@ -252,11 +206,6 @@ pub struct Division {
     pub plan: MemoryPlan,
     /// Tokens of one pass.
     pub batched_tokens: usize,
-}
-
-/// Threads that compute.
-pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
-    limits.threads.unwrap_or_else(usable_cores)
 }
 
 /// Opens the model, divides memory, loads the weights and starts the engine, reporting each on stderr. Requests beyond
@@ -361,7 +310,8 @@ fn start_engine(
     Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
 }
 
-fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
+/// How the block manager is set.
+pub fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
     KvConfig {
         num_blocks,
         block_size: limits.block_size,
@@ -388,7 +338,8 @@ fn is_block_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-fn default_budget() -> Bytes {
+/// What Strata takes where nobody says how much.
+pub fn default_budget() -> Bytes {
     let memory = HostMemory::read();
     // Something must be left to the rest of the machine. A cgroup's limit is ours alone, but for page tables and buffers
     // of the kernel that count towards it too.

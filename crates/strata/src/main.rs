@@ -8,8 +8,10 @@ mod info;
 mod interrupt;
 mod load;
 mod logits;
+mod needs;
 mod options;
 mod pack;
+mod plan;
 mod progress;
 mod prompt;
 mod run;
@@ -57,6 +59,7 @@ enum Command {
     Chat(chat::ChatArgs),
     Serve(serve::ServeArgs),
     Info(info::InfoArgs),
+    Plan(plan::PlanArgs),
     Synth(synth::SynthArgs),
     Pack(pack::PackArgs),
     Verify(verify::VerifyArgs),
@@ -89,6 +92,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Chat(args) => chat::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Info(args) => info::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Synth(args) => synth::run(args),
         Command::Pack(args) => pack::run(args),
         Command::Verify(args) => verify::run(args),

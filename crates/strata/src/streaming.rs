@@ -48,7 +48,8 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
     let files = open_direct(&dir.catalog)?;
     let settings = try_out(&files)?;
     eprintln!("reads   {settings}");
-    let band_bytes = band_bytes(dir, budget, settings.chunk_bytes)?;
+    let least = |bytes| Ok(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.least_budget());
+    let band_bytes = band_bytes(budget, settings.chunk_bytes, &least)?;
     let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
     let config = StreamConfig {
         budget: budget.0,
@@ -76,20 +77,21 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
 }
 
 /// Tries how the largest of the files is read best.
-fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
+pub fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
     let largest = files.iter().max_by_key(|file| file.len()).context("the model has no files")?;
     Ok(probe(largest, 0..largest.len(), &ProbeLimits::default())?)
 }
 
 /// Bands as large as a read should be, if the budget has room for the slots that they pass through.
+/// `least` tells the least budget that bands of a size need.
 ///
 /// # Errors
-/// The tensors do not fit the configuration.
-fn band_bytes(dir: &ModelDir, budget: Bytes, chunk_bytes: usize) -> Result<usize> {
+/// Those of `least`.
+pub fn band_bytes(budget: Bytes, chunk_bytes: usize, least: &dyn Fn(usize) -> Result<u64>) -> Result<usize> {
     let affordable = usize::try_from(budget.0 / BAND_SHARE).unwrap_or(usize::MAX);
     let mut bytes = chunk_bytes.min(affordable).max(BAND_LEAST);
     // Beside much that is always in memory, smaller ones may be needed; the least have been counted with.
-    while bytes > BAND_LEAST && StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.least_budget() > budget.0 {
+    while bytes > BAND_LEAST && least(bytes)? > budget.0 {
         bytes = (bytes / 2).max(BAND_LEAST);
     }
     Ok(bytes)

@@ -6,6 +6,7 @@ mod chat;
 mod gguf;
 mod info;
 mod pack;
+mod plan;
 mod refusals;
 mod run;
 mod serve;

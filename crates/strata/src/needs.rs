@@ -1,0 +1,101 @@
+//! What the parts of an engine need of memory, by model and options, whether weights are at hand or not.
+
+use std::num::NonZeroUsize;
+
+use anyhow::{Context, Result, bail};
+use strata_device::{Bytes, HostMemory, KvPool, usable_cores};
+use strata_engine::MemoryNeeds;
+use strata_kernels::{DType, KvDType, KvLayout};
+use strata_model::Model;
+use strata_model::config::ModelConfig;
+
+use crate::load::{REQUEST_BYTES, kv_config};
+use crate::options::{KvDtype, LimitOptions};
+
+/// Tokens of one pass where nobody says otherwise.
+pub const BATCHED_TOKENS: usize = 512;
+
+/// The same where weights are streamed: about as many as are computed while a pass's weights are read.
+const BATCHED_TOKENS_STREAMED: usize = 1024;
+
+/// For those, scratch may take one part in so many of the budget.
+const SCRATCH_SHARE: u64 = 16;
+
+/// Bookkeeping of a KV block besides its bytes and its tokens' ids: list links, hash, index entry.
+const BLOCK_BOOKKEEPING: u64 = 192;
+
+/// What weights need, as far as the division of memory cares.
+pub struct WeightNeeds {
+    /// The type that most of them have.
+    pub dtype: DType,
+    /// All of them.
+    pub whole: Bytes,
+    /// The least with which they can be streamed.
+    pub streamed: Bytes,
+}
+
+/// How a KV block lies in memory under these options, beside weights that are mostly of one type.
+pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) -> KvLayout {
+    let dtype = match limits.kv_dtype {
+        KvDtype::Auto => KvDType::beside(weights),
+        KvDtype::F32 => KvDType::F32,
+        KvDtype::F16 => KvDType::F16,
+        KvDtype::Bf16 => KvDType::BF16,
+        KvDtype::Q8 => KvDType::Q8,
+    };
+    Model::kv_layout(config, limits.block_size, dtype)
+}
+
+/// What the parts of an engine for the model called `name` need, whether its weights are at hand or not.
+pub fn memory_needs(
+    config: &ModelConfig,
+    name: &str,
+    weights: &WeightNeeds,
+    limits: &LimitOptions,
+) -> Result<MemoryNeeds> {
+    // First: everything below divides and multiplies by it.
+    kv_config(limits, 1).check().context("--block-size cannot be used")?;
+    let context = config.context();
+    let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
+    if max_model_len > context {
+        bail!("--max-model-len is {max_model_len}, but {name} has a context of {context}; ask for at most that");
+    }
+    let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits, BATCHED_TOKENS));
+    let layout = kv_layout(config, weights.dtype, limits);
+    Ok(MemoryNeeds {
+        process: Bytes(HostMemory::read().resident),
+        weights: weights.whole,
+        weights_streamed: weights.streamed,
+        scratch: Bytes(Model::scratch_bytes(config, tokens, tokens, threads(limits).get()) as u64),
+        requests: Bytes(REQUEST_BYTES as u64),
+        block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
+        block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
+        block_size: limits.block_size,
+        max_model_len,
+        max_num_seqs: sequences,
+    })
+}
+
+/// Tokens of one pass, which must have room for one of every running sequence.
+pub fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
+    limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
+}
+
+/// What longer passes need, which are worth it where weights are streamed, and how many tokens they have. None if somebody
+/// says how many, or if scratch would take too much of `total`.
+pub fn longer_passes(
+    config: &ModelConfig,
+    needs: &MemoryNeeds,
+    total: Bytes,
+    limits: &LimitOptions,
+) -> Option<(MemoryNeeds, usize)> {
+    let more = batched_tokens(limits, BATCHED_TOKENS_STREAMED);
+    let scratch = Bytes(Model::scratch_bytes(config, more, more, threads(limits).get()) as u64);
+    let worth = more != batched_tokens(limits, BATCHED_TOKENS) && scratch.0 <= total.0 / SCRATCH_SHARE;
+    worth.then_some((MemoryNeeds { scratch, ..*needs }, more))
+}
+
+/// Threads that compute.
+pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
+    limits.threads.unwrap_or_else(usable_cores)
+}
