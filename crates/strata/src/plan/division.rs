@@ -158,7 +158,7 @@ fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) -> Result<(Me
     let planned = Kv {
         tokens: plan.num_blocks as u64 * needs.block_size as u64,
         tokens_max: plan.num_blocks_max as u64 * needs.block_size as u64,
-        bytes: plan.num_blocks as u64 * needs.block.0,
+        bytes: plan.budget.entries().iter().filter(|(name, _)| name == "KV blocks").map(|(_, bytes)| bytes.0).sum(),
     };
     let kv = kv_tokens.map_or(planned, |tokens| Kv { tokens, tokens_max: tokens, bytes: kv_bytes });
     Ok((plan, kv))
