@@ -39,6 +39,9 @@ const MAX_LOGPROBS: usize = 20;
 /// Time without a completed step after which `/health` says so. A pass of a large model may take long.
 const STALL: Duration = Duration::from_secs(120);
 
+/// The same where weights are streamed, and a pass takes as long as the disk does.
+const STALL_STREAMED: Duration = Duration::from_secs(900);
+
 /// Pace at which an idle engine gives memory of cached KV back to streamed weights: all of it within a minute or so. Who
 /// comes back sooner, as in a conversation, finds the beginning of the prompt computed.
 const IDLE_TURN: Duration = Duration::from_millis(50);
@@ -304,7 +307,7 @@ fn start_engine(
             max_waiting,
         },
         eos_token_ids: dir.generation.end_tokens(&dir.config).to_vec(),
-        stall: STALL,
+        stall: if streamed.is_some() { STALL_STREAMED } else { STALL },
         idle_turn: IDLE_TURN,
     };
     Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
