@@ -1,13 +1,15 @@
 //! Memory that direct reads can be made into.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::DIRECT_ALIGN;
 
 /// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing and
-/// tests. Weights live in buffers of a device instead.
+/// tests. Weights live in buffers of a device instead. It comes straight from the system and goes straight back: an allocator
+/// would keep tens of MiB of what a probe has used, beside every budget.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -22,10 +24,10 @@ impl AlignedBuffer {
     /// Takes at least `len` bytes, rounded up to whole blocks; `None` if the system has not got them.
     pub fn new_zeroed(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(DIRECT_ALIGN)?;
-        let layout = Layout::from_size_align(len, DIRECT_ALIGN).ok()?;
-        // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { start, len })
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in use.
+        let start = unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+        // Pages are blocks or multiples of them.
+        Some(Self { start: NonNull::new(start.ok()?.cast())?, len })
     }
 
     /// The whole buffer.
@@ -56,9 +58,8 @@ impl fmt::Debug for AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        if let Ok(layout) = Layout::from_size_align(self.len, DIRECT_ALIGN) {
-            // SAFETY: `start` was allocated in `new_zeroed` with this very layout, and is freed once.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
-        }
+        // SAFETY: unmaps exactly what `new_zeroed` mapped, once; no reference outlives `self`. It cannot fail for a whole
+        // mapping, and there is nobody to tell.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
