@@ -38,8 +38,8 @@ pub use store::{
     StoredGroup, StoredTensor, inspect_target, is_store, write_store,
 };
 pub use streamed::{
-    EVENTS_MAX, EventKind, StreamConfig, StreamEvent, StreamMemory, StreamPlan, StreamPolicy, StreamStats,
-    StreamedWeights, open_direct,
+    EVENTS_MAX, EventKind, SLOTS_LEAST, StreamConfig, StreamEvent, StreamMemory, StreamPlan, StreamPolicy, StreamStats,
+    StreamedWeights, VECTOR_ALIGN, open_direct, row_reader_memory, rows_of_band,
 };
 pub use verify::{Checked, Damage, Method, VerifyStopped, verify};
 pub use writer::{Sink, TensorMeta, write_model};

@@ -31,8 +31,10 @@ use plan::BANDS_STREAMED;
 use rows::{RowMatrix, RowReader};
 use telemetry::Recorder;
 
+pub use layout::{VECTOR_ALIGN, rows_of_band};
 pub use memory::StreamMemory;
-pub use plan::{StreamConfig, StreamPlan, StreamPolicy};
+pub use plan::{SLOTS_LEAST, StreamConfig, StreamPlan, StreamPolicy};
+pub use rows::row_reader_memory;
 pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
 
 /// Opens a catalog's files for direct reads.
@@ -67,9 +69,6 @@ pub struct StreamedWeights {
     /// Streamed bands that one filling takes, at most.
     bands_streamed: usize,
     stopped: AtomicBool,
-    /// Bytes of memory besides bands.
-    fixed_bytes: u64,
-    full_budget: u64,
 }
 
 impl StreamedWeights {
@@ -87,8 +86,6 @@ impl StreamedWeights {
     ) -> Result<Self, WeightError> {
         let slots = plan.slots(&config);
         let window = plan.window(&config)?;
-        let fixed_bytes = plan.fixed_bytes();
-        let full_budget = fixed_bytes.saturating_add(plan.band_memory());
         let engine = config.engine.start(config.depth)?;
         let rows = plan.layout.row_bytes().map(RowReader::new).transpose()?.map(Mutex::new);
         let layout = plan.layout;
@@ -117,8 +114,6 @@ impl StreamedWeights {
             computing_since: Mutex::new(None),
             bands_streamed: BANDS_STREAMED.min(slots / 2).max(1),
             stopped: AtomicBool::new(false),
-            fixed_bytes,
-            full_budget,
         })
     }
 

@@ -103,6 +103,22 @@ struct Parts {
 }
 
 impl Parts {
+    /// The weights, streamed with so many bytes more than the least, and the budget that this is.
+    fn stream(&self, extra: u64) -> (StreamedWeights, u64) {
+        let plan = StreamPlan::new(&self.catalog, &groups::group_specs(&self.config), BAND_BYTES).unwrap();
+        let settings = StreamConfig {
+            budget: plan.least_budget() + extra,
+            engine: EngineKind::Pread,
+            depth: 2,
+            disk_bytes_per_s: 0.0,
+            policy: StreamPolicy::Resident,
+            timeline: false,
+        };
+        let files = open_direct(&self.catalog).unwrap();
+        let weights = StreamedWeights::start(plan, &self.catalog, files, settings, &mut |_, _| {}).unwrap();
+        (weights, settings.budget)
+    }
+
     fn open() -> Self {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/storyteller");
         Self { catalog: Catalog::open(&dir).unwrap(), config: ModelConfig::from_dir(&dir).unwrap() }
@@ -157,20 +173,10 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
         .collect();
     let expected = parts.expected(&requests);
 
-    let plan = StreamPlan::new(&parts.catalog, &groups::group_specs(&parts.config), BAND_BYTES).unwrap();
-    let settings = StreamConfig {
-        budget: plan.least_budget() + (2 << 20),
-        engine: EngineKind::Pread,
-        depth: 2,
-        disk_bytes_per_s: 0.0,
-        policy: StreamPolicy::Resident,
-        timeline: false,
-    };
-    let files = open_direct(&parts.catalog).unwrap();
-    let weights = StreamedWeights::start(plan, &parts.catalog, files, settings, &mut |_, _| {}).unwrap();
+    let (weights, budget) = parts.stream(2 << 20);
     let weights = Arc::new(weights);
     let block = Model::kv_layout(&parts.config, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
-    let total = settings.budget + BLOCKS_START as u64 * block;
+    let total = budget + BLOCKS_START as u64 * block;
     let trade = MemoryTrade::new(TradeLimits {
         total,
         weights_least: weights.least_budget(),
@@ -214,20 +220,10 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
 #[test]
 fn the_memory_of_streamed_weights_is_what_they_were_given() {
     let parts = Parts::open();
-    let plan = StreamPlan::new(&parts.catalog, &groups::group_specs(&parts.config), BAND_BYTES).unwrap();
-    let settings = StreamConfig {
-        budget: plan.least_budget() + (1 << 20),
-        engine: EngineKind::Pread,
-        depth: 2,
-        disk_bytes_per_s: 0.0,
-        policy: StreamPolicy::Resident,
-        timeline: false,
-    };
-    let files = open_direct(&parts.catalog).unwrap();
-    let weights = StreamedWeights::start(plan, &parts.catalog, files, settings, &mut |_, _| {}).unwrap();
+    let (weights, given) = parts.stream(1 << 20);
     let (least, full) = (weights.least_budget(), weights.full_budget());
-    assert!(least < settings.budget && settings.budget < full);
-    for budget in [full, least, settings.budget, full, full + (1 << 20), least] {
+    assert!(least < given && given < full);
+    for budget in [full, least, given, full, full + (1 << 20), least] {
         weights.set_budget(budget).unwrap();
         while weights.memory().loading {
             std::thread::yield_now();

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use strata_io::DIRECT_ALIGN;
 use strata_kernels::DType;
 
-use super::rows::RowReader;
+use super::rows::row_reader_memory;
 use crate::catalog::Catalog;
 use crate::error::WeightError;
 use crate::group::{Access, GroupSpec};
@@ -18,7 +18,7 @@ use crate::window::UnitId;
 const ROW_GRANULE: usize = 64;
 
 /// Every vector starts on a multiple of this many bytes: a cache line.
-const VECTOR_ALIGN: usize = 64;
+pub const VECTOR_ALIGN: usize = 64;
 
 /// Matrices that are swept side by side, at most.
 pub const BESIDE_MAX: usize = SWEEP_MAX;
@@ -132,9 +132,14 @@ impl Layout {
         rows.max()
     }
 
+    /// Bytes that all bands take in memory.
+    pub fn band_memory(&self) -> u64 {
+        self.bands.iter().map(|band| band.memory() as u64).sum()
+    }
+
     /// Bytes of memory that are taken besides bands: vectors, and buffers for rows.
     pub fn fixed_bytes(&self) -> u64 {
-        (self.vector_bytes + self.row_bytes().map_or(0, RowReader::memory)) as u64
+        self.vector_bytes.saturating_add(self.row_bytes().map_or(0, row_reader_memory)) as u64
     }
 
     /// By band: the layer that it belongs to, attention and feed-forward network together; the head is one of its own.
@@ -236,8 +241,8 @@ impl Source {
     }
 }
 
-/// Rows that make about `band_bytes`: whole granules where one fits, otherwise fewer rows.
-fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
+/// Rows that make a band of about `band_bytes`: whole granules where one fits, otherwise fewer rows.
+pub fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
     let fitting = (band_bytes / row_bytes).max(1);
     if fitting >= ROW_GRANULE { fitting / ROW_GRANULE * ROW_GRANULE } else { fitting }
 }

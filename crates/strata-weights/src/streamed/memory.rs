@@ -21,7 +21,7 @@ impl StreamedWeights {
     /// # Errors
     /// Less than [`least_budget`](Self::least_budget); nothing has changed then.
     pub fn set_budget(&self, bytes: u64) -> Result<(), WeightError> {
-        Ok(lock(&self.driver).set_budget(bytes.saturating_sub(self.fixed_bytes))?)
+        Ok(lock(&self.driver).set_budget(bytes.saturating_sub(self.layout.fixed_bytes()))?)
     }
 
     /// The memory that it takes, once the reads that have ended are taken note of. Waits for nobody but who computes.
@@ -29,19 +29,19 @@ impl StreamedWeights {
         let mut driver = lock(&self.driver);
         driver.poll();
         StreamMemory {
-            budget: self.fixed_bytes.saturating_add(driver.window().budget()),
-            held: self.fixed_bytes.saturating_add(driver.memory()),
+            budget: self.layout.fixed_bytes().saturating_add(driver.window().budget()),
+            held: self.layout.fixed_bytes().saturating_add(driver.memory()),
             loading: driver.window().in_flight() > 0,
         }
     }
 
     /// The least budget with which it goes on, in bytes.
     pub fn least_budget(&self) -> u64 {
-        self.fixed_bytes.saturating_add(lock(&self.driver).window().least_budget())
+        self.layout.fixed_bytes().saturating_add(lock(&self.driver).window().least_budget())
     }
 
     /// The budget with which everything stays in memory, in bytes; more is of no use.
     pub fn full_budget(&self) -> u64 {
-        self.full_budget
+        self.layout.fixed_bytes().saturating_add(self.layout.band_memory())
     }
 }

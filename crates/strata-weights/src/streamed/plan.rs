@@ -15,7 +15,7 @@ pub const BANDS_STREAMED: usize = 8;
 const LOAD_ATTEMPTS: u32 = 3;
 
 /// Fewest slots that bands pass through: two turns, so that one is read while the other computes.
-const SLOTS_LEAST: usize = 4;
+pub const SLOTS_LEAST: usize = 4;
 
 /// Which bands stay in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl StreamPlan {
 
     /// Bytes that all bands take in memory.
     pub fn band_memory(&self) -> u64 {
-        self.layout.bands.iter().map(|band| band.memory() as u64).sum()
+        self.layout.band_memory()
     }
 
     /// Bytes of weights that would stay in memory under [`StreamPolicy::Resident`]: the most that `config`'s budget can

@@ -44,7 +44,12 @@ pub struct RowReader {
 
 /// Memory of one row's read: its bytes with what lies around them.
 fn buffer_bytes(row_bytes: usize) -> usize {
-    (row_bytes + DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN)
+    row_bytes.saturating_add(DIRECT_ALIGN).checked_next_multiple_of(DIRECT_ALIGN).unwrap_or(usize::MAX)
+}
+
+/// Bytes of memory that a reader of rows of `row_bytes` holds; the most that can be counted if it is more.
+pub fn row_reader_memory(row_bytes: usize) -> usize {
+    buffer_bytes(row_bytes).saturating_add(row_bytes).saturating_mul(ROWS)
 }
 
 impl RowReader {
@@ -61,11 +66,6 @@ impl RowReader {
             bytes_read: 0,
             reads_failed: 0,
         })
-    }
-
-    /// Bytes of memory that a reader for such rows holds.
-    pub fn memory(row_bytes: usize) -> usize {
-        ROWS * (buffer_bytes(row_bytes) + row_bytes)
     }
 
     /// Hands the rows `wanted` to `use_rows`, some at a time.

@@ -1,22 +1,11 @@
 //! What a pass goes through: a model's matrices cut into units, by arithmetic on shapes alone.
 
+use strata_io::DIRECT_ALIGN;
 use strata_kernels::DType;
-use strata_weights::{Access, GroupSpec, TensorSpec};
-
-/// Rows of a band come in multiples of this, as where weights are streamed.
-const ROW_GRANULE: usize = 64;
+use strata_weights::{Access, GroupSpec, SLOTS_LEAST, TensorSpec, VECTOR_ALIGN, row_reader_memory, rows_of_band};
 
 /// Memory of a unit comes in whole pages, which direct reads need.
-const PAGE: u64 = 4096;
-
-/// Vectors lie on multiples of this many bytes.
-const VECTOR_ALIGN: u64 = 64;
-
-/// Rows of the embedding that are read at a time.
-const EMBEDDING_ROWS: u64 = 32;
-
-/// Fewest slots that units stream through.
-const SLOTS_LEAST: usize = 4;
+const PAGE: u64 = DIRECT_ALIGN as u64;
 
 /// What a part of the model is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +118,7 @@ impl Shape {
 
     /// Bytes that are in memory besides units: vectors, and buffers for rows of the embedding.
     pub fn fixed_bytes(&self) -> u64 {
-        self.vector_bytes + self.row_memory
+        self.vector_bytes.saturating_add(self.row_memory)
     }
 
     /// Fewest slots that units can stream through: two fillings, one being read while the other computes.
@@ -139,7 +128,8 @@ impl Shape {
 
     /// The least memory with which the weights can be streamed, in bytes.
     pub fn least_budget(&self) -> u64 {
-        self.fixed_bytes() + (self.slots_least() as u64 * self.largest()).min(self.memory())
+        let slots = (self.slots_least() as u64).saturating_mul(self.largest());
+        self.fixed_bytes().saturating_add(slots.min(self.memory()))
     }
 
     fn add_group(
@@ -158,15 +148,15 @@ impl Shape {
             let &[rows, cols] = tensor.shape.as_slice() else {
                 let elements = tensor.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))?;
                 let bytes = dtype.bytes_of(elements)? as u64;
-                self.vector_bytes = self.vector_bytes.checked_add(bytes)?.checked_next_multiple_of(VECTOR_ALIGN)?;
+                self.vector_bytes =
+                    self.vector_bytes.checked_add(bytes)?.checked_next_multiple_of(VECTOR_ALIGN as u64)?;
                 continue;
             };
             let row_bytes = dtype.bytes_of(cols).filter(|&bytes| bytes > 0)?;
             let bytes = (row_bytes as u64).checked_mul(rows as u64)?;
             if tensor.access == Access::Rows {
                 self.embedding_bytes = bytes;
-                let buffer = (row_bytes as u64 + PAGE).checked_next_multiple_of(PAGE)?;
-                self.row_memory = EMBEDDING_ROWS.checked_mul(buffer + row_bytes as u64)?;
+                self.row_memory = row_reader_memory(row_bytes) as u64;
                 continue;
             }
             if tensor.access != Access::SweepBeside {
@@ -213,12 +203,6 @@ struct Matrix {
     rows: usize,
     cols: usize,
     row_bytes: usize,
-}
-
-/// Rows that make about `band_bytes`: whole granules where one fits, otherwise fewer rows.
-fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
-    let fitting = (band_bytes / row_bytes).max(1);
-    if fitting >= ROW_GRANULE { fitting / ROW_GRANULE * ROW_GRANULE } else { fitting }
 }
 
 #[cfg(test)]
