@@ -160,7 +160,10 @@ impl fmt::Display for Stats {
         }
         write!(f, "\noutput  {} tokens", self.tokens)?;
         if self.tokens > 1 && !self.decoding.is_zero() {
-            write!(f, "; {:.1} tokens/s after the first", (self.tokens - 1) as f64 / self.decoding.as_secs_f64())?;
+            let rate = (self.tokens - 1) as f64 / self.decoding.as_secs_f64();
+            // Streamed weights may take seconds a token.
+            let digits = if rate < 1.0 { 3 } else { 1 };
+            write!(f, "; {rate:.digits$} tokens/s after the first")?;
         }
         write!(f, "\nmemory  {} at the peak, of a budget of {}", Bytes(peak_resident()), self.budget)?;
         let Some(stream) = &self.stream else { return Ok(()) };
