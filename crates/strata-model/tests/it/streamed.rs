@@ -85,7 +85,10 @@ fn logits_are_those_of_weights_in_memory() {
                     let mut harness = Harness::over(config.clone(), Box::new(weights), dtype, 2, BLOCKS_PER_SEQUENCE);
                     for chunk in [usize::MAX, 33] {
                         let got = logits(&mut harness, &prompt(70), chunk);
-                        assert_eq!(got, want, "{name}: bands of {band_bytes}, {budget} bytes, {policy:?}, {engine}, {chunk}");
+                        assert_eq!(
+                            got, want,
+                            "{name}: bands of {band_bytes}, {budget} bytes, {policy:?}, {engine}, {chunk}"
+                        );
                     }
                 }
             }
