@@ -1,13 +1,15 @@
 //! Integration tests of the block manager, in one binary.
 
 mod admission;
+mod fork;
 mod lessons;
 mod model;
 mod naive;
 mod resize;
 mod rng;
+mod swap;
 
-use strata_kv::{BlockId, BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
+use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
 
 /// A pool without watermark.
 fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
@@ -47,4 +49,11 @@ fn run_prompt(manager: &mut BlockManager, number: u64, prompt: &[TokenId]) -> us
 fn release(manager: &mut BlockManager, number: u64) {
     assert!(manager.free(id(number)));
     manager.check().expect("invariants");
+}
+
+/// What is to be copied before the next pass.
+fn copies(manager: &mut BlockManager) -> Vec<BlockCopy> {
+    let mut copies = Vec::new();
+    manager.take_copies(&mut copies);
+    copies
 }

@@ -184,6 +184,7 @@ impl Episode {
             block_size: case.block_size,
             prefix_caching: case.prefix_caching,
             watermark: [0.0, 0.1][rng.below(2)],
+            num_swap_blocks: 0,
             seed,
         };
         let policy: Box<dyn EvictionPolicy> = match case.eviction {
