@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::{
-    BlockId, ChainHasher, ChainRoot, ConfigError, EvictionPolicy, KvConfig, KvStats, Lru, SequenceId, TokenId,
+    BlockId, ChainHasher, ChainRoot, ConfigError, EvictionPolicy, KvConfig, KvStats, SequenceId, TokenId,
     block_pool::{BlockPool, Parent},
     sequence::Sequence,
 };
@@ -78,15 +78,15 @@ pub struct BlockManager {
 }
 
 impl BlockManager {
-    /// A manager whose blocks are all free, with [`Lru`] eviction.
+    /// A manager whose blocks are all free, with [`KvConfig::eviction`].
     ///
     /// # Errors
     /// When `config` cannot work.
     pub fn new(config: KvConfig) -> Result<Self, ConfigError> {
         // Checked before anything of that size is built.
         config.check()?;
-        let (hasher, policy) = (ChainHasher::new(config.seed), Lru::new(config.num_blocks));
-        Self::with_parts(config, hasher, Box::new(policy))
+        let (hasher, policy) = (ChainHasher::new(config.seed), config.eviction.build(config.num_blocks));
+        Self::with_parts(config, hasher, policy)
     }
 
     /// As [`new`](Self::new), with another eviction policy (K7) for block ids below `config.num_blocks`, and a given
@@ -104,11 +104,11 @@ impl BlockManager {
         Ok(Self { config, pool, sequences: BTreeMap::new(), counters: KvStats::default() })
     }
 
-    /// A manager of the same shape and seed whose blocks are all free, as many as this one may use; its counters start
+    /// A manager of the same configuration whose blocks are all free, as many as this one may use; its counters start
     /// anew, and [`take_resize`](Self::take_resize) reports all others to have left.
     pub fn emptied(&self) -> Self {
-        let (hasher, policy) = (self.pool.hasher.clone(), Lru::new(self.config.num_blocks));
-        let pool = BlockPool::new(&self.config, hasher, Box::new(policy));
+        let (hasher, policy) = (self.pool.hasher.clone(), self.config.eviction.build(self.config.num_blocks));
+        let pool = BlockPool::new(&self.config, hasher, policy);
         let mut manager =
             Self { config: self.config.clone(), pool, sequences: BTreeMap::new(), counters: KvStats::default() };
         manager.set_usable(self.pool.usable);

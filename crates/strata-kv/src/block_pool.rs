@@ -1,7 +1,7 @@
 //! The physical blocks: who is free, cached or used, what each holds, and which of them can be found.
 
 use crate::{
-    BlockHash, BlockId, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, TokenId, block_list::BlockList,
+    BlockHash, BlockId, ChainHasher, ChainRoot, Content, EvictionPolicy, KvConfig, TokenId, block_list::BlockList,
     prefix_index::PrefixIndex, resize::Resized,
 };
 
@@ -126,11 +126,9 @@ impl BlockPool {
         Parent::Block { block, generation: self.blocks[block.index()].generation }
     }
 
-    /// One more table holds `block`, which is used or cached.
+    /// One more table holds `block`, which is used or cached, since a look-up has found it.
     pub(crate) fn share(&mut self, block: BlockId) {
-        if self.is_cached(block) {
-            self.cached.remove(block);
-        }
+        self.cached.hit(block);
         self.blocks[block.index()].ref_count += 1;
     }
 
@@ -154,7 +152,7 @@ impl BlockPool {
             return;
         }
         match state.link {
-            Some(_) => self.cached.insert(block),
+            Some(_) => self.cached.insert(block, state.children == 0),
             None => self.free.push_front(block),
         }
         self.withdraw_excess();
@@ -167,9 +165,14 @@ impl BlockPool {
         if !self.index.insert(hash, block) {
             return false;
         }
-        if let Parent::Block { block: parent, .. } = parent {
+        let parent_block = match parent {
+            Parent::Root(_) => None,
+            Parent::Block { block, .. } => Some(block),
+        };
+        if let Some(parent) = parent_block {
             self.blocks[parent.index()].children += 1;
         }
+        self.cached.publish(block, Content { hash, parent: parent_block });
         self.blocks[block.index()].link = Some(Link { hash, parent });
         true
     }
@@ -180,12 +183,12 @@ impl BlockPool {
         for index in 0..self.blocks.len() {
             let block = BlockId(index as u32);
             if self.is_cached(block) {
-                self.cached.remove(block);
                 self.free.push_back(block);
             }
             let state = &mut self.blocks[index];
             state.children = 0;
             if state.link.take().is_some() {
+                self.cached.forget(block);
                 state.generation = state.generation.wrapping_add(1);
             }
         }
@@ -193,14 +196,17 @@ impl BlockPool {
 
     /// Gives up the content of the cached block that the policy picks; the block is in no list then.
     pub(crate) fn evict(&mut self) -> BlockId {
-        let blocks = &self.blocks;
-        let victim = self.cached.victim(&|block| blocks[block.index()].children == 0);
-        let victim = victim.expect("a block is taken only when one is available");
+        let victim = self.cached.victim().expect("a block is taken only when one is available");
         let state = &mut self.blocks[victim.index()];
+        assert!(state.ref_count == 0 && state.children == 0, "{victim} was evicted, but is held or has children");
         let Link { hash, parent } = state.link.take().expect("a cached block is published");
         state.generation = state.generation.wrapping_add(1);
         if let Parent::Block { block: parent, .. } = parent {
-            self.blocks[parent.index()].children -= 1;
+            let state = &mut self.blocks[parent.index()];
+            state.children -= 1;
+            if state.children == 0 && state.ref_count == 0 {
+                self.cached.became_leaf(parent);
+            }
         }
         self.index.remove(hash, victim);
         self.evictions += 1;

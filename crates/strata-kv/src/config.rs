@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::EvictionKind;
+
 /// Most tokens a block may hold (K6).
 pub const BLOCK_SIZE_MAX: usize = 256;
 
@@ -21,11 +23,20 @@ pub struct KvConfig {
     pub watermark: f64,
     /// Seed of the chain's hash; random per process, so that collisions cannot be prepared ahead (K2).
     pub seed: u64,
+    /// Which cached blocks give way to fresh ones (K7).
+    pub eviction: EvictionKind,
 }
 
 impl Default for KvConfig {
     fn default() -> Self {
-        Self { num_blocks: 1024, block_size: 16, prefix_caching: true, watermark: 0.01, seed: 0 }
+        Self {
+            num_blocks: 1024,
+            block_size: 16,
+            prefix_caching: true,
+            watermark: 0.01,
+            seed: 0,
+            eviction: EvictionKind::default(),
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Integration tests of the block manager, in one binary.
 
 mod admission;
+mod eviction;
 mod lessons;
 mod model;
 mod naive;
 mod resize;
 mod rng;
 
-use strata_kv::{BlockId, BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
+use strata_kv::{BlockId, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 
 /// A pool without watermark.
 fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
@@ -15,7 +16,7 @@ fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
 }
 
 fn config(num_blocks: usize, block_size: usize) -> KvConfig {
-    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, ..KvConfig::default() }
+    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, eviction: EvictionKind::Lru, ..KvConfig::default() }
 }
 
 fn id(number: u64) -> SequenceId {
