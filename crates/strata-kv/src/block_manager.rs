@@ -1,7 +1,7 @@
 //! Who holds which blocks (K1 to K6, K13, K15).
 
 use crate::{
-    AllocError, BlockCopy, ChainHasher, ChainRoot, ConfigError, EvictionPolicy, KvConfig, KvStats, Lru, SequenceId,
+    AllocError, BlockCopy, ChainHasher, ChainRoot, ConfigError, EvictionPolicy, KvConfig, KvStats, SequenceId,
     SequenceState, TokenId,
     block_pool::{BlockPool, Parent},
     block_table::BlockTable,
@@ -39,15 +39,15 @@ pub struct BlockManager {
 }
 
 impl BlockManager {
-    /// A manager whose blocks are all free, with [`Lru`] eviction.
+    /// A manager whose blocks are all free, with [`KvConfig::eviction`].
     ///
     /// # Errors
     /// When `config` cannot work.
     pub fn new(config: KvConfig) -> Result<Self, ConfigError> {
         // Checked before anything of that size is built.
         config.check()?;
-        let (hasher, policy) = (ChainHasher::new(config.seed), Lru::new(config.num_blocks));
-        Self::with_parts(config, hasher, Box::new(policy))
+        let (hasher, policy) = (ChainHasher::new(config.seed), config.eviction.build(config.num_blocks));
+        Self::with_parts(config, hasher, policy)
     }
 
     /// As [`new`](Self::new), with another eviction policy (K7) for block ids below `config.num_blocks`, and a given
@@ -72,13 +72,12 @@ impl BlockManager {
         })
     }
 
-    /// A manager of the same shape and seed whose blocks are all free, as many as this one may use; its counters start
+    /// A manager of the same configuration whose blocks are all free, as many as this one may use; its counters start
     /// anew, and [`take_resize`](Self::take_resize) reports all others to have left. Swaps under way must have finished
     /// before: it does not know them.
     pub fn emptied(&self) -> Self {
-        let (hasher, policy) = (self.pool.hasher.clone(), Lru::new(self.config.num_blocks));
-        let mut manager =
-            Self::with_parts(self.config.clone(), hasher, Box::new(policy)).expect("the same configuration worked");
+        let (hasher, policy) = (self.pool.hasher.clone(), self.config.eviction.build(self.config.num_blocks));
+        let mut manager = Self::with_parts(self.config.clone(), hasher, policy).expect("the same configuration worked");
         manager.set_usable(self.pool.usable);
         manager
     }
@@ -245,6 +244,8 @@ fn publish(sequence: &mut Sequence, full: usize, root: Parent, pool: &mut BlockP
         match pool.find(hash, parent, pool.tokens(block)) {
             // A sequence that was forked from the same one has published the block that both hold.
             Some(canonical) if canonical == block => {}
+            // A sequence forked from this one would hold what comes behind it without holding its parent.
+            Some(_) if pool.is_shared(block) => return,
             Some(canonical) => {
                 pool.share(canonical);
                 pool.release(block);

@@ -1,7 +1,7 @@
 //! The physical blocks: who is free, cached or used, what each holds, and which of them can be found.
 
 use crate::{
-    BlockHash, BlockId, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, SequenceId, TokenId,
+    BlockHash, BlockId, ChainHasher, ChainRoot, Content, EvictionPolicy, KvConfig, SequenceId, TokenId,
     block_list::BlockList,
     history::{History, Loss},
     prefix_index::PrefixIndex,
@@ -204,8 +204,8 @@ impl BlockPool {
 
     /// One more table holds `block`, which a look-up has found.
     pub(crate) fn share(&mut self, block: BlockId) {
+        self.cached.hit(block);
         if self.is_cached(block) {
-            self.cached.remove(block);
             self.slots_filled += self.block_size;
         }
         self.blocks[block.index()].ref_count += 1;
@@ -241,7 +241,7 @@ impl BlockPool {
         }
         self.slots_filled -= usize::from(state.filled);
         match state.is_published() {
-            true => self.cached.insert(block),
+            true => self.cached.insert(block, state.children == 0),
             false => self.free.push_front(block),
         }
         self.withdraw_excess();
@@ -254,14 +254,19 @@ impl BlockPool {
         if !self.index.insert(hash, block) {
             return false;
         }
-        match parent.get().expect("a published block continues something") {
-            Continues::Block(parent) => self.blocks[parent.index()].children += 1,
+        let parent_block = match parent.get().expect("a published block continues something") {
+            Continues::Block(parent) => {
+                self.blocks[parent.index()].children += 1;
+                Some(parent)
+            }
             Continues::Root(root) => {
                 self.roots.hold_again(root);
                 let rootless = self.hasher.block(BlockHash(0), self.tokens(block));
                 self.history.note_first(rootless, self.roots.hash(root));
+                None
             }
-        }
+        };
+        self.cached.publish(block, Content { hash, parent: parent_block });
         let state = &mut self.blocks[block.index()];
         (state.hash, state.parent) = (hash, parent);
         true
@@ -274,11 +279,11 @@ impl BlockPool {
         for index in 0..self.blocks.len() {
             let block = BlockId(index as u32);
             if self.is_cached(block) {
-                self.cached.remove(block);
                 self.free.push_back(block);
             }
             let state = &mut self.blocks[index];
             if state.is_published() {
+                self.cached.forget(block);
                 self.history.lose(state.hash, Loss::Reset);
             }
             (state.children, state.parent) = (0, Parent::NONE);
@@ -288,14 +293,19 @@ impl BlockPool {
     /// Gives up the content of the cached block that the policy picks, for `id` or for a smaller pool; the block is in no
     /// list then.
     pub(crate) fn evict(&mut self, id: Option<SequenceId>) -> BlockId {
-        let blocks = &self.blocks;
-        let victim = self.cached.victim(&|block| blocks[block.index()].children == 0);
-        let victim = victim.expect("a block is taken only when one is available");
+        let victim = self.cached.victim().expect("a block is taken only when one is available");
         let state = &mut self.blocks[victim.index()];
+        assert!(state.ref_count == 0 && state.children == 0, "{victim} was evicted, but is held or has children");
         let parent = std::mem::replace(&mut state.parent, Parent::NONE);
         let hash = state.hash;
         match parent.get().expect("a cached block is published") {
-            Continues::Block(parent) => self.blocks[parent.index()].children -= 1,
+            Continues::Block(parent) => {
+                let state = &mut self.blocks[parent.index()];
+                state.children -= 1;
+                if state.children == 0 && state.ref_count == 0 {
+                    self.cached.became_leaf(parent);
+                }
+            }
             Continues::Root(root) => self.roots.release(root),
         }
         self.index.remove(hash, victim);

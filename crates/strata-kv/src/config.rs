@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::EvictionKind;
+
 /// Most tokens a block may hold (K6).
 pub const BLOCK_SIZE_MAX: usize = 256;
 
@@ -23,11 +25,21 @@ pub struct KvConfig {
     pub num_swap_blocks: usize,
     /// Seed of the chain's hash; random per process, so that collisions cannot be prepared ahead (K2).
     pub seed: u64,
+    /// Which cached blocks give way to fresh ones (K7).
+    pub eviction: EvictionKind,
 }
 
 impl Default for KvConfig {
     fn default() -> Self {
-        Self { num_blocks: 1024, block_size: 16, prefix_caching: true, watermark: 0.01, num_swap_blocks: 0, seed: 0 }
+        Self {
+            num_blocks: 1024,
+            block_size: 16,
+            prefix_caching: true,
+            watermark: 0.01,
+            num_swap_blocks: 0,
+            seed: 0,
+            eviction: EvictionKind::default(),
+        }
     }
 }
 

@@ -173,21 +173,23 @@ impl BlockManager {
         if sequence.num_computed > table.num_tokens || sequence.num_published * block_size > sequence.num_computed {
             return Err("more is published than computed, or computed than there is");
         }
-        let mut parent = None;
+        let mut parent = self.pool.roots.find(&sequence.root).map(Parent::root);
         for (index, &id) in table.blocks.iter().enumerate() {
             let (block, start) = (self.block(id), index * block_size);
             if usize::from(block.filled) != table.num_tokens.saturating_sub(start).min(block_size) {
                 return Err("a block of it holds more or fewer tokens than it has there");
             }
-            if index < sequence.num_published {
-                let root = || self.pool.roots.find(&sequence.root).map(Parent::root);
-                if block.parent.get().is_none() || Some(block.parent) != parent.or_else(root) {
-                    return Err("its published blocks are not a chain from its root");
-                }
-                parent = Some(Parent::block(id));
-            } else if block.is_published() && start + block_size > sequence.num_computed {
+            // Also where another has published what both hold: whoever holds a block holds its parent.
+            if block.is_published() && Some(block.parent) != parent {
+                return Err("its published blocks are not a chain from its root");
+            }
+            if !block.is_published() && index < sequence.num_published {
+                return Err("a block of it is not published that it has published");
+            }
+            if block.is_published() && start + block_size > sequence.num_computed {
                 return Err("a block of it is published before it has computed it");
             }
+            parent = Some(Parent::block(id));
             let writes = start + block_size > sequence.num_computed && table.num_tokens > sequence.num_computed;
             let written = writes || start >= table.num_tokens;
             if sequence.state == SequenceState::Resident && written && block.ref_count != 1 {

@@ -1,6 +1,7 @@
 //! Integration tests of the block manager, in one binary.
 
 mod admission;
+mod eviction;
 mod fork;
 mod lessons;
 mod model;
@@ -9,7 +10,7 @@ mod resize;
 mod rng;
 mod swap;
 
-use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
+use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 
 /// A pool without watermark.
 fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
@@ -17,7 +18,7 @@ fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
 }
 
 fn config(num_blocks: usize, block_size: usize) -> KvConfig {
-    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, ..KvConfig::default() }
+    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, eviction: EvictionKind::Lru, ..KvConfig::default() }
 }
 
 fn id(number: u64) -> SequenceId {
