@@ -15,6 +15,9 @@ use crate::{
     rng::{Rng, mix},
 };
 
+/// Most sequences at a time: forks cost nothing at first, and would become too many for what they write later.
+const SEQUENCES: usize = 6;
+
 /// A sequence as the test knows it.
 #[derive(Clone)]
 pub struct Running {
@@ -43,7 +46,8 @@ pub struct Episode {
 impl Episode {
     pub fn new(case: &Case, seed: u64) -> Self {
         let mut rng = Rng(mix(seed));
-        let num_blocks = 1 + rng.below(case.blocks_max);
+        // Rather many than few, where more can happen.
+        let num_blocks = 1 + rng.below(case.blocks_max).max(rng.below(case.blocks_max));
         let config = KvConfig {
             num_blocks,
             block_size: case.block_size,
@@ -78,22 +82,22 @@ impl Episode {
     }
 
     pub fn step(&mut self) {
-        match self.rng.below(300) {
+        match self.rng.below(400) {
             0..60 => self.allocate(),
-            60..110 => self.append(),
-            110..155 => self.compute_one(),
-            155..165 => self.compute_batch(),
-            165..193 => self.free(),
-            193..195 => self.device.flush(&mut self.manager),
-            195..197 => self.call_with_unknown_or_held_ids(),
-            197..199 => self.resize(),
-            199..201 => self.reset(),
-            201..226 => self.fork(),
-            226..231 => self.ensure_num_empty_slots(),
-            231..246 => self.swap_out(),
-            246..261 => self.swap_in(),
-            261..296 => self.go_on_with_swaps(),
-            _ => self.compact(),
+            60..120 => self.append(),
+            120..170 => self.compute_one(),
+            170..190 => self.compute_batch(),
+            190..210 => self.free(),
+            210..250 => self.fork(),
+            250..260 => self.ensure_num_empty_slots(),
+            260..290 => self.swap_out(),
+            290..325 => self.swap_in(),
+            325..380 => self.go_on_with_swaps(),
+            380..384 => self.compact(),
+            384..388 => self.resize(),
+            388..394 => self.device.flush(&mut self.manager),
+            394..399 => self.call_with_unknown_or_held_ids(),
+            _ => self.reset(),
         }
     }
 
@@ -146,6 +150,8 @@ impl Episode {
                 assert_ne!(status, AllocStatus::Ok);
                 assert_eq!(matches!(error, AllocError::Never { .. }), never);
                 self.assert_unchanged_since(&before);
+                // Else most of what follows would be refused as well.
+                self.free();
             }
         }
     }
@@ -164,7 +170,8 @@ impl Episode {
         let count = match self.rng.below(10) {
             0 => self.rng.below(3 * self.config.block_size + 1),
             1 => self.config.block_size * self.config.num_blocks,
-            _ => 1 + self.rng.below(3),
+            2..4 => 1 + self.rng.below(3),
+            _ => 1,
         };
         let tokens: Vec<_> = (0..count).map(|_| self.rng.below(3) as TokenId).collect();
         let can = self.manager.can_append(SequenceId(id), count);
@@ -173,7 +180,10 @@ impl Episode {
         assert_eq!(can, result.is_ok(), "{result:?}");
         self.assert_growth(id, count, can);
         if result.is_err() {
-            return self.assert_unchanged_since(&before);
+            self.assert_unchanged_since(&before);
+            return if self.rng.once_in(3) {
+                self.free()
+            };
         }
         let sequence = self.running.get_mut(&id).unwrap();
         let prints = extend_prints(sequence.root as u64, &sequence.prints, &tokens);
@@ -230,6 +240,9 @@ impl Episode {
         if let Some(naive) = &mut self.naive {
             naive.fork(id, child);
         }
+        if self.running.len() > SEQUENCES {
+            self.free();
+        }
     }
 
     /// A step with a chunk of one sequence.
@@ -250,7 +263,7 @@ impl Episode {
         ids.iter().for_each(|&id| self.commit(id));
     }
 
-    fn free(&mut self) {
+    pub fn free(&mut self) {
         let Some(id) = self.pick() else { return };
         self.running.remove(&id);
         if let Some(naive) = &mut self.naive {
@@ -285,7 +298,8 @@ impl Episode {
 
     /// What comes must have memory before it is used; so the device is told at once.
     fn resize(&mut self) {
-        let usable = 1 + self.rng.below(self.config.num_blocks);
+        let most = if self.rng.once_in(2) { self.config.num_blocks } else { 1 };
+        let usable = most.max(1 + self.rng.below(self.config.num_blocks));
         self.manager.set_usable(usable);
         assert_eq!(self.manager.usable(), usable);
         if let Some(naive) = &mut self.naive {
@@ -342,6 +356,7 @@ impl Episode {
         let length = match self.rng.below(30) {
             0 => self.rng.below(2 * capacity + 2),
             1 => 0,
+            2..16 => 1 + self.rng.below(capacity / 4 + 1),
             _ => 1 + self.rng.below(capacity / 2 + 1),
         };
         let family = self.rng.below(3);
