@@ -40,7 +40,6 @@ pub struct Episode {
     roots: Vec<ChainRoot>,
     /// Contents ever committed since a reset: nothing else may be found.
     committed: BTreeSet<Print>,
-    next_id: u64,
 }
 
 impl Episode {
@@ -76,7 +75,6 @@ impl Episode {
             ],
             running: BTreeMap::new(),
             committed: BTreeSet::new(),
-            next_id: 0,
             config,
         }
     }
@@ -105,7 +103,7 @@ impl Episode {
         let root = self.rng.below(self.roots.len() * 2).saturating_sub(self.roots.len());
         let tokens = self.prompt();
         let prints = extend_prints(root as u64, &[], &tokens);
-        let (id, chain_root) = (self.next_id, &self.roots[root]);
+        let (id, chain_root) = (self.unused_id(), &self.roots[root]);
         let need_blocks = tokens.len().div_ceil(self.config.block_size);
         let status = self.manager.can_allocate(&tokens, chain_root);
         let cached = self.manager.cached_prefix(&tokens, chain_root);
@@ -144,7 +142,6 @@ impl Episode {
                     naive.allocate(id, &prints);
                 }
                 self.running.insert(id, Running { root, tokens, prints, computed: cached, committed: cached });
-                self.next_id += 1;
             }
             Err(error) => {
                 assert_ne!(status, AllocStatus::Ok);
@@ -228,7 +225,7 @@ impl Episode {
             self.commit(id);
         }
         let before = self.manager.stats();
-        let (parent, child) = (&self.running[&id], self.next_id);
+        let (parent, child) = (&self.running[&id], self.unused_id());
         let resident = self.manager.state(SequenceId(id)) == Some(SequenceState::Resident);
         let result = self.manager.fork(SequenceId(id), SequenceId(child));
         assert_eq!(result.is_ok(), resident && parent.committed == parent.tokens.len(), "{result:?}");
@@ -236,7 +233,6 @@ impl Episode {
             return self.assert_unchanged_since(&before);
         }
         self.running.insert(child, parent.clone());
-        self.next_id += 1;
         if let Some(naive) = &mut self.naive {
             naive.fork(id, child);
         }
@@ -274,7 +270,7 @@ impl Episode {
 
     fn call_with_unknown_or_held_ids(&mut self) {
         let before = self.manager.stats();
-        let unknown = SequenceId(self.next_id + 1);
+        let unknown = SequenceId(self.unused_id());
         assert!(!self.manager.free(unknown));
         self.manager.commit(unknown, 100);
         assert!(!self.manager.can_append(unknown, 0));
@@ -348,6 +344,11 @@ impl Episode {
         if let Some(naive) = &mut self.naive {
             naive.commit(id, sequence.computed);
         }
+    }
+
+    /// The lowest: what was freed a moment ago is soon used again.
+    fn unused_id(&self) -> u64 {
+        (0..).find(|id| !self.running.contains_key(id)).expect("ids are many")
     }
 
     /// A prefix of one of few families, then a tail of its own; now and then longer than the pool, or empty.

@@ -108,7 +108,7 @@ impl Episode {
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert!(self.manager.sequences().map(|id| id.0).eq(self.running.keys().copied()));
         // Copies may be carried out later, but before anything is read.
-        if self.rng.once_in(2) {
+        if self.rng.once_in(3) {
             self.device.flush(&mut self.manager);
             self.verify_content();
         }
