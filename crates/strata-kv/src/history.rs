@@ -5,8 +5,8 @@
 
 use crate::{BlockHash, SequenceId};
 
-/// 16 bytes each; a quarter to a half as many as blocks are 4 to 8 bytes a block.
-const LOST_MIN: usize = 1024;
+/// Of 16 bytes each; a quarter to a half as many as blocks are 4 to 8 bytes a block.
+const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
 /// Who or what took content away.
