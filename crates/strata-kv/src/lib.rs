@@ -22,7 +22,9 @@ mod stats;
 
 pub use block_manager::{AllocError, AllocStatus, Allocation, BlockManager};
 pub use config::{BLOCK_SIZE_MAX, BLOCKS_MAX, ConfigError, KvConfig};
-pub use eviction::{Content, EvictionKind, EvictionPolicy, Lfu, Lru, S3Fifo, Slru, TwoQueue, UnknownEviction};
+pub use eviction::{
+    Adaptive, Content, EvictionKind, EvictionPolicy, Lfu, Lru, S3Fifo, Slru, TwoQueue, UnknownEviction,
+};
 pub use hash::{BlockHash, ChainHasher, ChainRoot};
 pub use ids::{BlockId, SequenceId, TokenId};
 pub use invariants::InvariantViolation;
