@@ -14,10 +14,11 @@ use past::Past;
 use rates::Rates;
 
 const NONE: u32 = u32::MAX;
-/// Leaves that are compared at a time: all of a small pool, a random choice of a large one's.
-const SAMPLED: usize = 64;
-/// One in so many of the compared leaves is evicted before others are compared, with its parents that are worth no more.
-const SAMPLED_PER_VICTIM: usize = 16;
+/// Leaves that are compared at a time: all of a small pool, a random choice of a large one's. The two that are worth least
+/// are evicted before others are compared, with such parents of theirs as are worth no more.
+const COMPARED: usize = 64;
+/// Most blocks that wait to be evicted; those beyond are compared with others again.
+const DUE_MAX: usize = 8;
 /// Most blocks of one chain that are seen to have returned together.
 const RUN_MAX: usize = 64;
 
@@ -58,13 +59,15 @@ struct Record {
     /// In `leaves`.
     position: u32,
     past: Past,
+    /// That of `past`, while cached.
+    class: u8,
     cached: bool,
 }
 
 impl Adaptive {
     /// For block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
-        let record = Record { hash: 0, used: 0, position: NONE, past: Past::fresh(None), cached: false };
+        let record = Record { hash: 0, used: 0, position: NONE, past: Past::fresh(None), class: 0, cached: false };
         Self {
             records: vec![record; num_blocks],
             leaves: Vec::with_capacity(num_blocks),
@@ -74,7 +77,7 @@ impl Adaptive {
             clock: 0,
             estimated: 0,
             estimate_after: 256,
-            due: Vec::with_capacity(2 * SAMPLED),
+            due: Vec::with_capacity(DUE_MAX),
             bound: 0.0,
             run: Vec::with_capacity(RUN_MAX),
             random: 1,
@@ -99,29 +102,26 @@ impl Adaptive {
     }
 
     fn worth(&self, block: u32) -> f32 {
-        let Record { used, past, .. } = self.records[block as usize];
-        self.rates.worth(past.class(self.records.len() as u32), self.clock.wrapping_sub(used))
+        let Record { used, class, .. } = self.records[block as usize];
+        self.rates.worth(class.into(), self.clock.wrapping_sub(used))
     }
 
-    /// Compares leaves; the least worthy are due.
+    /// Compares leaves; the least worthy and the next are due.
     fn compare(&mut self) {
-        let mut compared = [(0.0, NONE); SAMPLED];
-        let count = self.leaves.len().min(SAMPLED);
-        let compared = &mut compared[..count];
-        for (at, entry) in compared.iter_mut().enumerate() {
-            let at = if self.leaves.len() <= SAMPLED { at } else { self.random_below(self.leaves.len()) };
+        let (mut least, mut next) = ((f32::INFINITY, NONE), (f32::INFINITY, NONE));
+        for at in 0..self.leaves.len().min(COMPARED) {
+            let at = if self.leaves.len() <= COMPARED { at } else { self.random_below(self.leaves.len()) };
             let block = self.leaves[at];
-            *entry = (self.worth(block), block);
+            let worth = self.worth(block);
+            if worth < least.0 {
+                (least, next) = ((worth, block), least);
+            } else if worth < next.0 && block != least.1 {
+                next = (worth, block);
+            }
         }
-        let victims = count.div_ceil(SAMPLED_PER_VICTIM);
-        if victims < count {
-            compared.select_nth_unstable_by(victims, |a, b| a.0.total_cmp(&b.0));
-        }
-        let due = &mut compared[..victims];
-        due.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-        self.bound = due.first().map_or(0.0, |&(worth, _)| worth);
+        self.bound = next.0;
         self.due.clear();
-        self.due.extend(due.iter().map(|&(_, block)| block));
+        self.due.extend([next.1, least.1].into_iter().filter(|&block| block != NONE));
     }
 
     fn random_below(&mut self, end: usize) -> usize {
@@ -160,7 +160,7 @@ impl EvictionPolicy for Adaptive {
         let before = self.history.returned(hash, self.clock, &mut self.rates);
         let returned = before.map(|(past, age)| past.used_after(age));
         let past = returned.unwrap_or(Past::fresh(parent));
-        self.records[block.index()] = Record { hash, used: self.clock, position: NONE, past, cached: false };
+        self.records[block.index()] = Record { hash, used: self.clock, position: NONE, past, class: 0, cached: false };
         // What lies above content that was there before was there before.
         if content.parent.map(|parent| parent.0) != self.run.last().copied() || self.run.len() == RUN_MAX {
             self.run.clear();
@@ -181,12 +181,14 @@ impl EvictionPolicy for Adaptive {
     }
 
     fn insert(&mut self, block: BlockId, leaf: bool) {
+        let num_blocks = self.records.len() as u32;
         let record = &mut self.records[block.index()];
         assert!(!record.cached, "{block} is cached already");
         record.cached = true;
         if leaf {
             record.past = record.past.at_the_end();
         }
+        record.class = record.past.class(num_blocks) as u8;
         self.history.let_go(record.hash, record.past);
         self.cached += 1;
         if leaf {
@@ -196,7 +198,7 @@ impl EvictionPolicy for Adaptive {
 
     fn became_leaf(&mut self, block: BlockId) {
         self.set_leaf(block);
-        if self.due.len() < self.due.capacity() {
+        if self.due.len() < DUE_MAX {
             self.due.push(block.0);
         }
     }

@@ -22,10 +22,11 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(num_blocks: usize) -> Self {
-        let (entries, reach) = ((2 * num_blocks).max(2048), 8 * num_blocks);
+        // A small pool learns from fewer uses; it needs a larger share of them, and a longer look back.
+        let (entries, reach) = (num_blocks.max(4096), (8 * num_blocks).max(8192));
         Self {
             sample: Table::new(entries),
-            evicted: Table::new(num_blocks),
+            evicted: Table::new(2 * num_blocks),
             skipped: (reach / entries).max(1).next_power_of_two() as u32 - 1,
             counted: 0,
             num_blocks: num_blocks as u32,

@@ -49,7 +49,12 @@ impl Past {
         let gap = log2_in_eighths(age);
         match self.is_fresh() {
             true => Self { kind: FOUND + 1, gap },
-            false => Self { kind: self.kind.saturating_add(1), gap: self.gap.midpoint(gap) },
+            // The mean of all up to the fourth, then of ever more with fading weight.
+            false => {
+                let weight = u16::from(self.kind - FOUND + 1).min(4);
+                let mean = (u16::from(self.gap) * (weight - 1) + u16::from(gap) + weight / 2) / weight;
+                Self { kind: self.kind.saturating_add(1), gap: mean as u8 }
+            }
         }
     }
 

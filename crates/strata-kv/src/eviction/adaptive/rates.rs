@@ -102,11 +102,21 @@ impl Counts {
 
     /// Uses per time, where little was counted as in `similar`.
     fn rates(&self, similar: &Row, ages: Ages) -> Row {
+        let (uses, times) = (blurred(&self.uses), blurred(&self.times));
         std::array::from_fn(|bucket| {
             let believed = CONTENTS_BELIEVED * ages.width(bucket);
-            (self.uses[bucket] + similar[bucket] * believed) / (self.times[bucket] + believed)
+            (uses[bucket] + similar[bucket] * believed) / (times[bucket] + believed)
         })
     }
+}
+
+/// Each bucket shares half of what it has with its neighbours: contents come in chains, which are used together, so that
+/// counts are more uneven than chances are.
+fn blurred(row: &Row) -> Row {
+    std::array::from_fn(|bucket| {
+        let (before, after) = (row[bucket.saturating_sub(1)], row[(bucket + 1).min(BUCKETS - 1)]);
+        0.5 * row[bucket] + 0.25 * (before + after)
+    })
 }
 
 /// The greatest ratio of uses to time from the start of each bucket to the end of any later one, given how many uses come
