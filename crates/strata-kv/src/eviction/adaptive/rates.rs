@@ -1,0 +1,207 @@
+//! How soon content of each class is used again, and what keeping it is therefore worth.
+
+use super::{
+    super::steps::step,
+    ages::{Ages, BUCKETS},
+    past::{CLASSES, GROUPS, group},
+};
+
+/// What is not known of a class is taken from its group, and of a group from all, as if so many contents had been seen.
+const CONTENTS_BELIEVED: f32 = 4.0;
+
+type Row = [f32; BUCKETS];
+
+/// Counts of uses, and the worth that follows from them.
+///
+/// Whoever keeps a block for some time hopes for a use within that time, and gives room for as long as that takes. The
+/// worth at an age is the best ratio of the two, uses per time, over all times that one could keep it: where uses are
+/// seldom at first and frequent later, it counts on waiting for them. Evicting the least worth is Gittins' rule.
+#[derive(Debug)]
+pub(super) struct Rates {
+    ages: Ages,
+    uses: Vec<Row>,   // [class][bucket]
+    times: Vec<Row>,  // [class][bucket], spent there by all contents
+    worths: Vec<Row>, // [class][bucket], at its start
+}
+
+impl Rates {
+    pub(super) fn new(num_blocks: usize) -> Self {
+        let rows = || vec![[0.0; BUCKETS]; CLASSES];
+        let mut rates = Self { ages: Ages::new(num_blocks), uses: rows(), times: rows(), worths: rows() };
+        rates.estimate(1.0);
+        rates
+    }
+
+    /// Content of `class` was used again at `age`.
+    pub(super) fn count_use(&mut self, class: usize, age: u32) {
+        let (bucket, _) = self.ages.locate(age);
+        self.uses[class][bucket] += 1.0;
+    }
+
+    /// Content of `class` was not used from age `from` to age `to`.
+    pub(super) fn count_time(&mut self, class: usize, from: u32, to: u32) {
+        let (first, _) = self.ages.locate(from);
+        let to = to as f32;
+        let mut at = from as f32;
+        for bucket in first..BUCKETS {
+            let end = self.ages.start(bucket + 1).min(to);
+            self.times[class][bucket] += (end - at).max(0.0);
+            at = end;
+            if end == to {
+                break;
+            }
+        }
+    }
+
+    /// What content of `class` is worth at `age`.
+    pub(super) fn worth(&self, class: usize, age: u32) -> f32 {
+        let (bucket, fraction) = self.ages.locate(age);
+        let row = &self.worths[class];
+        let next = row[(bucket + 1).min(BUCKETS - 1)];
+        row[bucket] + fraction * (next - row[bucket])
+    }
+
+    /// Derives worths from what was counted, of which `kept` will count from now on.
+    pub(super) fn estimate(&mut self, kept: f32) {
+        let (mut all, mut groups) = (Counts::default(), [Counts::default(); GROUPS]);
+        for class in 0..CLASSES {
+            all.add(&self.uses[class], &self.times[class]);
+            groups[group(class)].add(&self.uses[class], &self.times[class]);
+        }
+        // To begin with, the longer idle the less worth, as LRU has it.
+        let prior = std::array::from_fn(|bucket| 0.1 / self.ages.start(bucket + 1));
+        let all = all.rates(&prior, self.ages);
+        let groups = groups.map(|group| group.rates(&all, self.ages));
+        for class in 0..CLASSES {
+            step();
+            let counts = Counts { uses: self.uses[class], times: self.times[class] };
+            self.worths[class] = worths(&counts.rates(&groups[group(class)], self.ages), self.ages);
+        }
+        let counts = self.uses.iter_mut().chain(&mut self.times);
+        counts.flatten().for_each(|count| *count *= kept);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Counts {
+    uses: Row,
+    times: Row,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self { uses: [0.0; BUCKETS], times: [0.0; BUCKETS] }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, uses: &Row, times: &Row) {
+        for bucket in 0..BUCKETS {
+            self.uses[bucket] += uses[bucket];
+            self.times[bucket] += times[bucket];
+        }
+    }
+
+    /// Uses per time, where little was counted as in `similar`.
+    fn rates(&self, similar: &Row, ages: Ages) -> Row {
+        let (uses, times) = (blurred(&self.uses), blurred(&self.times));
+        std::array::from_fn(|bucket| {
+            let believed = CONTENTS_BELIEVED * ages.width(bucket);
+            (uses[bucket] + similar[bucket] * believed) / (times[bucket] + believed)
+        })
+    }
+}
+
+/// Each bucket shares half of what it has with its neighbours: contents come in chains, which are used together, so that
+/// counts are more uneven than chances are.
+fn blurred(row: &Row) -> Row {
+    std::array::from_fn(|bucket| {
+        let (before, after) = (row[bucket.saturating_sub(1)], row[(bucket + 1).min(BUCKETS - 1)]);
+        0.5 * row[bucket] + 0.25 * (before + after)
+    })
+}
+
+/// The greatest ratio of uses to time from the start of each bucket to the end of any later one, given how many uses come
+/// per time while there are none.
+fn worths(rates: &Row, ages: Ages) -> Row {
+    // Of content that is kept until it is used, from age 0 to the start of each bucket: how likely the use has come, and
+    // the mean time until then. The ratios are slopes between these points.
+    let mut points = [(0f64, 0f64); BUCKETS + 1];
+    let mut unused = 1f64;
+    for bucket in 0..BUCKETS {
+        let (rate, width) = (f64::from(rates[bucket]), f64::from(ages.width(bucket)));
+        let used = unused * -(-rate * width).exp_m1();
+        let time = if used > 0.0 { used / rate } else { unused * width };
+        let (uses, times) = points[bucket];
+        points[bucket + 1] = (uses + used, times + time);
+        unused -= used;
+    }
+    // The steepest slope to the right of a point leads to a corner of the upper hull of the points there.
+    let mut worths = [0.0; BUCKETS];
+    let mut hull = [BUCKETS; BUCKETS + 1];
+    let mut corners = 1;
+    for bucket in (0..BUCKETS).rev() {
+        let slope = |to: usize| {
+            let (uses, time) = (points[to].0 - points[bucket].0, points[to].1 - points[bucket].1);
+            if time > 0.0 { uses / time } else { 0.0 }
+        };
+        while corners > 1 && slope(hull[corners - 2]) >= slope(hull[corners - 1]) {
+            corners -= 1;
+        }
+        worths[bucket] = slope(hull[corners - 1]) as f32;
+        hull[corners] = bucket;
+        corners += 1;
+    }
+    worths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCKS: usize = 1000;
+
+    /// Worths at `ages` after many contents of a class have been used at the age that `uses` draws.
+    fn worths_at<const AGES: usize>(uses: impl Fn(u32) -> u32, ages: [u32; AGES]) -> [f32; AGES] {
+        let mut rates = Rates::new(BLOCKS);
+        for number in 0..20_000 {
+            let age = uses(number);
+            rates.count_time(3, 0, age);
+            rates.count_use(3, age);
+        }
+        rates.estimate(1.0);
+        ages.map(|age| rates.worth(3, age))
+    }
+
+    #[test]
+    fn worth_grows_while_a_sure_use_comes_nearer_and_is_lost_once_it_is_overdue() {
+        let [early, later, soon, overdue] = worths_at(|_| 4000, [100, 2000, 3500, 9000]);
+        assert!(early < later && later < soon && overdue < early, "{early} {later} {soon} {overdue}");
+        assert!((0.8..1.4).contains(&(early * 3900.0)), "one use in 3900: {early}");
+    }
+
+    #[test]
+    fn worth_is_the_rate_where_that_is_always_the_same() {
+        let exponential = |number: u32| (-((f64::from(number) + 0.5) / 20_000.0).ln() * 500.0) as u32;
+        for worth in worths_at(exponential, [0, 200, 700, 1500]) {
+            assert!((0.8..1.25).contains(&(worth * 500.0)), "{worth}");
+        }
+    }
+
+    #[test]
+    fn to_begin_with_worth_falls_with_age() {
+        let rates = Rates::new(BLOCKS);
+        let worths: Vec<_> = [0, 20, 100, 1000, 10_000].into_iter().map(|age| rates.worth(0, age)).collect();
+        assert!(worths.is_sorted_by(|younger, older| younger > older) && worths[4] > 0.0, "{worths:?}");
+    }
+
+    #[test]
+    fn all_time_is_counted_once() {
+        let mut rates = Rates::new(BLOCKS);
+        for cuts in [[0, 5, 15, 16], [0, 100, 777, 3000], [10, 20, 30, 40_000]] {
+            cuts.windows(2).for_each(|cut| rates.count_time(1, cut[0], cut[1]));
+        }
+        let counted: f32 = rates.times[1].iter().sum();
+        assert!((counted - (16.0 + 3000.0 + 39_990.0)).abs() < 1.0, "{counted}");
+    }
+}
