@@ -191,6 +191,7 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
             prefix_caching: shape.prefix_caching,
             watermark: 0.01,
             seed: 7,
+            ..KvConfig::default()
         },
         limits: Limits {
             vocab_size: VOCAB,
