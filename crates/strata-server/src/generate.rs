@@ -89,8 +89,14 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             let mut params = common.params.clone();
             params.seed = params.seed.wrapping_add(index as u64);
             let prompt_tokens = prompt.len();
-            let request =
-                Request { prompt: prompt.clone(), params, cache_salt: cache_salt.clone(), priority: common.priority };
+            let request = Request {
+                prompt: prompt.clone(),
+                params,
+                cache_salt: cache_salt.clone(),
+                priority: common.priority,
+                tenant: tenant.id(),
+                ..Request::default()
+            };
             // An error here drops, and so cancels, the sequences before it.
             let events = app.engine.submit(request)?;
             let text = TextStream::new(events, app.tokenizer.clone(), common.text.clone());
@@ -211,6 +217,7 @@ impl Sequences {
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
+            "preemptions": self.streams.iter().map(|stream| stream.text.preemptions()).sum::<u32>(),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, Request, SamplingParams, SchedulerConfig,
+    Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, PreemptionMode, Request, SamplingParams, SchedulerConfig,
     WeightMemory,
 };
 use strata_kernels::KvDType;
@@ -25,12 +25,17 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
             Model::scratch_bytes(&config, budget, budget, threads),
         )
         .unwrap(),
+        swap: None,
         weights: WeightMemory::Resident(Bytes(weights.bytes())),
         kv: KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap(),
         model: Model::new(config.clone(), Box::new(weights)),
     };
     let engine = EngineConfig {
-        scheduler: SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget },
+        scheduler: SchedulerConfig {
+            max_num_seqs,
+            max_num_batched_tokens: budget,
+            preemption: PreemptionMode::Auto,
+        },
         kv: KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() },
         limits: Limits {
             vocab_size: config.vocab_size,
@@ -60,8 +65,7 @@ fn requests() -> Vec<Request> {
                 logprobs: Some(3),
                 ..SamplingParams::default()
             },
-            cache_salt: None,
-            priority: 0,
+            ..Request::default()
         })
         .collect()
 }
