@@ -13,6 +13,8 @@ use strata_kv::KvConfig;
 use strata_model::{Model, config::ModelConfig, groups};
 use strata_weights::{Catalog, ResidentWeights};
 
+use crate::sim::teach_short_answers;
+
 fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads: usize) -> Engine {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strata-model/tests/fixtures").join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
@@ -107,6 +109,7 @@ fn alone_together_chunked_cached_and_preempted() {
             assert_eq!(answers(&engine, &requests, true), alone, "{model}: in chunks of up to {chunk}");
         }
         let tight = start(model, 40, 24, 64, 3);
+        teach_short_answers(&tight);
         assert_eq!(answers(&tight, &requests, true), alone, "{model}: under pressure");
         assert!(tight.handle().status().preemptions > 0, "the test needs preemptions to mean anything");
     }

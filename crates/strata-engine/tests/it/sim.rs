@@ -245,6 +245,12 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
     }
 }
 
+/// Teaches the engine that answers have one token, so that it admits more than can grow, and has to preempt.
+pub fn teach_short_answers(engine: &Engine) {
+    let streams: Vec<_> = (0..80).map(|_| engine.handle().submit(greedy(vec![1], 1)).unwrap()).collect();
+    streams.into_iter().for_each(|stream| drop(collect(stream)));
+}
+
 /// How a request ended.
 #[derive(Debug, PartialEq)]
 pub struct Ended {
