@@ -21,6 +21,7 @@ use crate::handle::Submission;
 use crate::runner::Runner;
 use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, Arrival, Scheduler, SchedulerConfig, StepPlan};
+use crate::sequence::Sequence;
 use crate::shared::EngineShared;
 use crate::{EngineHandle, Event, FinishReason, FinishedCounts, Histogram, Limits, RequestError, TokenId};
 
@@ -131,13 +132,6 @@ struct Totals {
     finished: FinishedCounts,
     leaks_found: u64,
     allocation_seconds: Histogram,
-}
-
-/// How often a sequence had to make room.
-struct Preempted {
-    times: u32,
-    /// Those in which its KV was swapped out.
-    swaps: u32,
 }
 
 struct Worker {
@@ -257,13 +251,12 @@ impl Worker {
     }
 
     /// Takes a request out of every structure, and gives its blocks back.
-    fn end(&mut self, id: SequenceId) -> Option<(Active, Preempted)> {
+    fn end(&mut self, id: SequenceId) -> Option<(Active, Option<Sequence>)> {
         let active = self.active.remove(&id)?;
         if !active.started {
             self.shared.queued.fetch_sub(1, Ordering::Relaxed);
         }
-        let sequence = self.scheduler.remove(id)?;
-        Some((active, Preempted { times: sequence.preemptions, swaps: sequence.swaps }))
+        Some((active, self.scheduler.remove(id)))
     }
 
     fn finish(&mut self, id: SequenceId, reason: FinishReason) {
@@ -271,9 +264,10 @@ impl Worker {
             FinishReason::Length => self.totals.finished.length += 1,
             FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.totals.finished.stop += 1,
         }
-        if let Some((active, preempted)) = self.end(id) {
+        if let Some((active, sequence)) = self.end(id) {
             self.scheduler.ended(active.generated);
-            active.send(Event::Finished { reason, preemptions: preempted.times, swaps: preempted.swaps });
+            let (preemptions, swaps) = sequence.map_or((0, 0), |sequence| (sequence.preemptions, sequence.swaps));
+            active.send(Event::Finished { reason, preemptions, swaps });
         }
     }
 

@@ -73,8 +73,7 @@ mod tests {
     use super::*;
 
     fn wanted(sequences: &[(usize, usize, usize)], block_size: usize) -> usize {
-        let growth =
-            |&(tokens_left, slots_empty, blocks_held)| Growth { tokens_left, slots_empty, blocks_held };
+        let growth = |&(tokens_left, slots_empty, blocks_held)| Growth { tokens_left, slots_empty, blocks_held };
         blocks_wanted(&mut sequences.iter().map(growth).collect::<Vec<_>>(), block_size)
     }
 

@@ -256,7 +256,11 @@ fn try_out(file: &dyn DirectWrite, buffers: &mut [AlignedBuffer]) -> Result<Swap
         file.read_aligned_at(&mut buffer[..len], offset, len)?;
         offset += len as u64;
     }
-    Ok(SwapTrial { bytes, write_seconds: (written - began).as_secs_f64(), read_seconds: written.elapsed().as_secs_f64() })
+    Ok(SwapTrial {
+        bytes,
+        write_seconds: (written - began).as_secs_f64(),
+        read_seconds: written.elapsed().as_secs_f64(),
+    })
 }
 
 #[cfg(test)]

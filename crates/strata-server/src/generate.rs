@@ -212,13 +212,18 @@ impl Sequences {
     pub(crate) fn usage(&self) -> Value {
         let completion: usize = self.streams.iter().map(|stream| stream.text.tokens()).sum();
         let cached: usize = self.streams.iter().step_by(self.n.max(1)).map(|stream| stream.cached_tokens).sum();
-        json!({
+        let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
-            "preemptions": self.streams.iter().map(|stream| stream.text.preemptions()).sum::<u32>(),
-        })
+        });
+        // Only where there is something to tell: the OpenAI API has no such field.
+        let preemptions: u32 = self.streams.iter().map(|stream| stream.text.preemptions()).sum();
+        if preemptions > 0 {
+            usage["preemptions"] = preemptions.into();
+        }
+        usage
     }
 }
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use strata_device::{Bytes, CpuDevice, HostMemory, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, SwapSpace, WeightMemory,
+    Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, SwapSpace,
+    WeightMemory,
 };
 use strata_kernels::{DType, KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;

@@ -6,9 +6,9 @@ use strata_kv::{AllocStatus, SequenceId};
 
 use super::shares::{Holding, Shares};
 use super::{Admitted, LOOKAHEAD, Scheduler, StepPlan};
+use crate::TenantId;
 use crate::forecast::{Growth, blocks_wanted};
 use crate::sequence::{Place, Sequence, WaitingKey};
-use crate::TenantId;
 
 /// What one tenant has waiting, and holds.
 struct Queue {
@@ -86,18 +86,17 @@ impl Scheduler {
     /// Whether a sequence that takes `need` blocks now finds enough of them to grow beside all others, as far as can be
     /// foreseen. One that was preempted often enough must find them up to its very end.
     pub(super) fn has_room_to_grow(&self, sequence: &Sequence, need: usize) -> bool {
-        let holders = || self.running.values().copied().chain(self.arriving()).map(|id| &self.sequences[&id]);
-        if holders().next().is_none() {
+        if self.holders().next().is_none() {
             return true;
         }
         if sequence.is_spared() {
             let blocks_max = |sequence: &Sequence| self.blocks.num_required_blocks(sequence.tokens_max, 0);
-            let promised: usize = holders().filter(|other| other.is_spared()).map(blocks_max).sum();
+            let promised: usize = self.holders().filter(|other| other.is_spared()).map(blocks_max).sum();
             if promised + blocks_max(sequence) > self.blocks.usable() {
                 return false;
             }
         }
-        let mut growths: Vec<_> = holders().chain([sequence]).map(|sequence| self.growth(sequence)).collect();
+        let mut growths: Vec<_> = self.holders().chain([sequence]).map(|sequence| self.growth(sequence)).collect();
         let stats = self.blocks.stats();
         need + blocks_wanted(&mut growths, self.blocks.block_size()) <= stats.blocks_free + stats.blocks_cached
     }
@@ -113,8 +112,7 @@ impl Scheduler {
         let all = Holding { blocks: self.blocks.usable(), seats: self.config.max_num_seqs };
         let mut shares = Shares::new(self.tenants.keys().copied(), all);
         if self.tenants.len() > 1 {
-            for id in self.running.values().copied().chain(self.arriving()) {
-                let sequence = &self.sequences[&id];
+            for sequence in self.holders() {
                 shares.add(sequence.tenant, self.blocks.num_required_blocks(sequence.tokens.len(), 0));
             }
         }
@@ -206,7 +204,12 @@ impl Scheduler {
         self.blocks.num_required_blocks(sequence.tokens.len(), 0)
     }
 
-    fn growth(&self, sequence: &Sequence) -> Growth {
+    /// Sequences that hold blocks to stay.
+    pub(super) fn holders(&self) -> impl Iterator<Item = &Sequence> {
+        self.running.values().copied().chain(self.arriving()).map(|id| &self.sequences[&id])
+    }
+
+    pub(super) fn growth(&self, sequence: &Sequence) -> Growth {
         let tokens = sequence.tokens.len();
         let blocks_held = self.blocks.num_required_blocks(tokens, 0);
         let slots_empty = blocks_held * self.blocks.block_size() - tokens;

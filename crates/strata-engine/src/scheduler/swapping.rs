@@ -117,9 +117,8 @@ impl Scheduler {
 
     /// Sequences whose KV is being swapped in.
     pub(super) fn arriving(&self) -> impl Iterator<Item = SequenceId> {
-        let known = |flight: &&Flight| {
-            flight.direction == SwapDirection::In && self.sequences.contains_key(&flight.sequence)
-        };
+        let known =
+            |flight: &&Flight| flight.direction == SwapDirection::In && self.sequences.contains_key(&flight.sequence);
         self.flights.values().filter(known).map(|flight| flight.sequence)
     }
 }

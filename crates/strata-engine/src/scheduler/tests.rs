@@ -49,7 +49,10 @@ impl Bench {
             assert!(entry.count > 0 && entry.start == sequence.computed);
             assert_eq!(entry.samples, entry.start + entry.count == sequence.tokens.len());
             let blocks = self.scheduler.blocks().block_table(entry.id).expect("whoever computes holds blocks").len();
-            assert!(blocks * self.scheduler.blocks().block_size() >= entry.start + entry.count, "every token has a slot");
+            assert!(
+                blocks * self.scheduler.blocks().block_size() >= entry.start + entry.count,
+                "every token has a slot"
+            );
         }
         self.check();
         let entries = self.plan.entries.clone();
@@ -71,7 +74,10 @@ impl Bench {
         };
         let queue = |queue: &BTreeMap<RunningKey, SequenceId>| queue.values().copied().collect::<HashSet<_>>();
         assert_eq!(at(|place| place == Place::Waiting), waiting.values().copied().collect());
-        assert_eq!((at(|place| place == Place::Running), at(|place| place == Place::Swapped)), (queue(running), queue(swapped)));
+        assert_eq!(
+            (at(|place| place == Place::Running), at(|place| place == Place::Swapped)),
+            (queue(running), queue(swapped))
+        );
         assert!(running.iter().all(|(key, id)| *key == sequences[id].running_key()));
         assert!(waiting.iter().all(|(key, id)| *key == sequences[id].waiting_key()));
         let held: HashSet<_> = blocks.sequences().collect();

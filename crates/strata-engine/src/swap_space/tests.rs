@@ -22,8 +22,7 @@ impl Bench {
     /// Blocks of so many 1,536 bytes, of which the last page in the file is not full in general.
     fn new(heads: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let layout =
-            KvLayout { num_layers: 3, num_kv_heads: heads, head_dim: 32, block_size: 2, dtype: KvDType::F32 };
+        let layout = KvLayout { num_layers: 3, num_kv_heads: heads, head_dim: 32, block_size: 2, dtype: KvDType::F32 };
         let slot = SwapSpace::slot_bytes(layout.block_bytes());
         let file = SwapFile::create(dir.path(), (SLOTS * slot) as u64).unwrap();
         let file = Arc::new(FaultySpace::new(Arc::new(file)));
@@ -155,7 +154,10 @@ fn one_swap_that_fails_leaves_the_others_alone() {
     let first = bench.start(SwapDirection::Out, &(0..20).map(|block| (block, block)).collect::<Vec<_>>());
     bench.start(SwapDirection::Out, &(20..40).map(|block| (block, block)).collect::<Vec<_>>());
     let ended = [bench.wait(), bench.wait()];
-    assert_eq!(ended.each_ref().map(|ended| (ended.id == first, ended.outcome.is_ok())), [(true, false), (false, true)]);
+    assert_eq!(
+        ended.each_ref().map(|ended| (ended.id == first, ended.outcome.is_ok())),
+        [(true, false), (false, true)]
+    );
     let back: Vec<_> = (20..40).map(|slot| (slot - 20, slot)).collect();
     bench.swap(SwapDirection::In, &back).unwrap();
     assert!((0..20).all(|block| bench.holds(block, u64::from(block) + 20)));

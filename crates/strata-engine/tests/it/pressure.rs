@@ -34,11 +34,7 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let swap = SwapSpace::new(Arc::new(file), layout.block_bytes(), 0).unwrap();
     let scratch = Model::scratch_bytes(&config, BATCHED_TOKENS, BATCHED_TOKENS, threads.get());
     let engine = EngineConfig {
-        scheduler: SchedulerConfig {
-            max_num_seqs: MAX_NUM_SEQS,
-            max_num_batched_tokens: BATCHED_TOKENS,
-            preemption,
-        },
+        scheduler: SchedulerConfig { max_num_seqs: MAX_NUM_SEQS, max_num_batched_tokens: BATCHED_TOKENS, preemption },
         kv: KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, num_swap_blocks: blocks, ..KvConfig::default() },
         limits: Limits {
             vocab_size: config.vocab_size,
@@ -63,7 +59,9 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
 }
 
 fn requests(count: u32, prompt: u32, answer: usize) -> Vec<Request> {
-    (0..count).map(|seed| greedy((0..prompt).map(|i| (seed * 31 + i * i * 7 + i) % 250 + 1).collect(), answer)).collect()
+    (0..count)
+        .map(|seed| greedy((0..prompt).map(|i| (seed * 31 + i * i * 7 + i) % 250 + 1).collect(), answer))
+        .collect()
 }
 
 fn serve(engine: &Engine, requests: &[Request]) -> Vec<Ended> {
@@ -92,7 +90,10 @@ fn sixty_four_requests_in_kv_for_six_answer_as_with_ample_memory() {
         assert_eq!(tokens(serve(&engine, &requests)), expected, "{preemption:?}");
         assert_idle_and_whole(&engine);
         let EngineStatus { preemptions, preemptions_swap, swap, .. } = engine.handle().status();
-        println!("{preemption:?}: {preemptions} preemptions, {preemptions_swap} by swapping {} blocks", swap.blocks_out);
+        println!(
+            "{preemption:?}: {preemptions} preemptions, {preemptions_swap} by swapping {} blocks",
+            swap.blocks_out
+        );
         assert!(preemptions > 0, "the test needs preemptions to mean anything");
         match preemption {
             PreemptionMode::Recompute => assert_eq!(preemptions_swap, 0),
@@ -118,7 +119,8 @@ fn speed_with_kv_for_a_quarter_of_the_load() {
             serve(&engine, &requests[..4]);
             let begin = Instant::now();
             let ended = serve(&engine, &requests);
-            let speed = ended.iter().map(|ended| ended.tokens.len()).sum::<usize>() as f64 / begin.elapsed().as_secs_f64();
+            let speed =
+                ended.iter().map(|ended| ended.tokens.len()).sum::<usize>() as f64 / begin.elapsed().as_secs_f64();
             let status = engine.handle().status();
             println!(
                 "{round}: {blocks} blocks, {preemption:?}: {speed:.0} tokens/s, {} preemptions, {} by swap",

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, PreemptionMode, Request, SamplingParams, SchedulerConfig,
-    WeightMemory,
+    Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, PreemptionMode, Request, SamplingParams,
+    SchedulerConfig, WeightMemory,
 };
 use strata_kernels::KvDType;
 use strata_kv::KvConfig;
@@ -33,11 +33,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
         model: Model::new(config.clone(), Box::new(weights)),
     };
     let engine = EngineConfig {
-        scheduler: SchedulerConfig {
-            max_num_seqs,
-            max_num_batched_tokens: budget,
-            preemption: PreemptionMode::Auto,
-        },
+        scheduler: SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption: PreemptionMode::Auto },
         kv: KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() },
         limits: Limits {
             vocab_size: config.vocab_size,

@@ -263,7 +263,8 @@ pub struct Ended {
 
 /// Reads a stream to its end, which must be a good one.
 pub fn collect(mut stream: EventStream) -> Ended {
-    let mut ended = Ended { tokens: Vec::new(), cached_tokens: 0, reason: FinishReason::Length, preemptions: 0, swaps: 0 };
+    let mut ended =
+        Ended { tokens: Vec::new(), cached_tokens: 0, reason: FinishReason::Length, preemptions: 0, swaps: 0 };
     let mut prompt_done = false;
     while let Some(event) = stream.blocking_next() {
         match event {

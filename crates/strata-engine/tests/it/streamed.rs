@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, KvDemand, KvGrant, KvMemory, Limits, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, RunnerMemory,
-    SchedulerConfig, TradeLimits, WeightMemory,
+    Engine, EngineConfig, KvDemand, KvGrant, KvMemory, Limits, MemoryTrade, ModelRunner, PreemptionMode, Request,
+    Runner, RunnerMemory, SchedulerConfig, TradeLimits, WeightMemory,
 };
 use strata_io::EngineKind;
 use strata_kernels::KvDType;

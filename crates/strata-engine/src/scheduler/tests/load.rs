@@ -146,7 +146,10 @@ fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u
         }
         bench.scheduler.schedule(&mut bench.plan);
         served.steps += 1;
-        assert!(!bench.plan.entries.is_empty() || bench.scheduler.num_swaps() > 0, "work waits, but nothing was planned");
+        assert!(
+            !bench.plan.entries.is_empty() || bench.scheduler.num_swaps() > 0,
+            "work waits, but nothing was planned"
+        );
         for entry in std::mem::take(&mut bench.plan.entries) {
             bench.scheduler.complete(&entry);
             if entry.samples {
@@ -195,11 +198,8 @@ fn nobody_is_preempted_more_than_four_times_by_a_load_of_conversations() {
 fn time_of_a_step_over_256_decodes() {
     for waiting in [0, 100] {
         let kv = KvConfig { num_blocks: 1 << 15, ..KvConfig::default() };
-        let config = SchedulerConfig {
-            max_num_seqs: 256,
-            max_num_batched_tokens: 1 << 20,
-            preemption: PreemptionMode::Auto,
-        };
+        let config =
+            SchedulerConfig { max_num_seqs: 256, max_num_batched_tokens: 1 << 20, preemption: PreemptionMode::Auto };
         let mut bench = Bench::over(kv, config);
         for id in 0..256 + waiting {
             bench.scheduler.add(Arrival { max_tokens: 2000, ..arrival(id, 900 + id as usize) });
