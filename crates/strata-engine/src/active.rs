@@ -1,5 +1,6 @@
 //! A request that the engine has taken on: what it asked for, and how far it has come.
 
+use strata_kv::Miss;
 use strata_model::LogitRow;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -13,6 +14,8 @@ pub(crate) struct Active {
     pub(crate) params: SamplingParams,
     pub(crate) prompt_len: usize,
     pub(crate) cached_tokens: usize,
+    /// Why not more of them, if the client asked.
+    pub(crate) miss: Option<Miss>,
     pub(crate) generated: usize,
     /// Whether it has been admitted before, so that what the cache spares it after a preemption is not counted again.
     pub(crate) started: bool,
@@ -48,6 +51,7 @@ impl Active {
             params,
             prompt_len: prompt.len(),
             cached_tokens: 0,
+            miss: None,
             generated: 0,
             started: false,
             prompt_logprobs: Vec::new(),
@@ -104,7 +108,8 @@ impl Active {
                 // A prompt of one token has no row of its own.
                 logprobs.resize(logprobs.len().max(1), None);
             }
-            self.send(Event::PromptDone { cached_tokens: self.cached_tokens, logprobs });
+            let miss = self.miss.take();
+            self.send(Event::PromptDone { cached_tokens: self.cached_tokens, miss, logprobs });
         }
         let Some((token, logprobs)) = self.sampled.take() else { return Outcome::Finished(FinishReason::Length) };
         self.generated += 1;

@@ -136,8 +136,7 @@ mod tests {
     }
 
     fn check(change: impl FnOnce(&mut Request)) -> Option<&'static str> {
-        let mut request =
-            Request { prompt: vec![1, 2, 3], params: SamplingParams::default(), cache_salt: None, priority: 0 };
+        let mut request = Request { prompt: vec![1, 2, 3], ..Request::default() };
         change(&mut request);
         request.check(&limits()).err().map(|refused| refused.param)
     }

@@ -1,6 +1,8 @@
 //! The engine thread: one loop, one owner of scheduler, blocks and model.
 
 mod balance;
+mod report;
+mod swaps;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, ConfigError, KvConfig, Miss, SequenceId};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 use thiserror::Error;
 
@@ -18,11 +20,10 @@ use crate::active::{Active, Outcome};
 use crate::handle::Submission;
 use crate::runner::Runner;
 use crate::sampler::Sampler;
-use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
+use crate::scheduler::{Admitted, Arrival, Scheduler, SchedulerConfig, StepPlan};
+use crate::sequence::Sequence;
 use crate::shared::EngineShared;
-use crate::{
-    EngineHandle, EngineStatus, Event, FinishReason, FinishedCounts, Histogram, KvStatus, Limits, RequestError, TokenId,
-};
+use crate::{EngineHandle, Event, FinishReason, FinishedCounts, Histogram, Limits, RequestError, TokenId};
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -64,14 +65,21 @@ impl Engine {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start(config: EngineConfig, mut runner: Box<dyn Runner>) -> Result<Self, StartError> {
+    pub fn start(mut config: EngineConfig, mut runner: Box<dyn Runner>) -> Result<Self, StartError> {
+        if runner.kv_swap().is_none() {
+            config.kv.num_swap_blocks = 0;
+        }
         let mut blocks = BlockManager::new(config.kv.clone())?;
         if let Some(memory) = runner.kv_memory() {
             blocks.set_usable(memory.blocks_at_start());
             // Nothing was ever written to those that left.
             blocks.take_resize();
         }
-        let scheduler = Scheduler::new(config.scheduler, blocks);
+        let mut scheduler = Scheduler::new(config.scheduler, blocks);
+        let block_bytes = runner.memory().kv_block.0;
+        if let Some(swap) = runner.kv_swap() {
+            scheduler.set_swap_trial(block_bytes, swap.trial());
+        }
         let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
         let worker = Worker {
             shared: Arc::clone(&shared),
@@ -83,6 +91,7 @@ impl Engine {
             config,
             plan: StepPlan::default(),
             tables: Vec::new(),
+            copies: Vec::new(),
             next_id: 0,
             totals: Totals::default(),
             idle_steps: 0,
@@ -107,6 +116,9 @@ impl Drop for Engine {
         }
     }
 }
+
+/// Time that an engine with nothing to compute waits for a swap before it looks for new requests.
+const SWAP_WAIT: Duration = Duration::from_millis(5);
 
 /// Steps in a row that may schedule nothing while sequences wait, before health says so.
 const IDLE_STEPS_MAX: u32 = 100;
@@ -133,6 +145,7 @@ struct Worker {
     plan: StepPlan,
     /// Block tables of the batch, one after the other.
     tables: Vec<u32>,
+    copies: Vec<BlockCopy>,
     next_id: u64,
     totals: Totals,
     idle_steps: u32,
@@ -167,9 +180,13 @@ impl Worker {
             return false;
         }
         self.drop_cancelled();
+        self.poll_swaps(Duration::ZERO);
         self.balance();
-        if !self.scheduler.is_idle() {
+        if self.scheduler.has_sequences() {
             self.step();
+        } else if self.scheduler.num_swaps() > 0 {
+            // Their sequences are gone, but their blocks are not free yet.
+            self.poll_swaps(SWAP_WAIT);
         }
         if self.scheduler.is_idle() {
             self.check_idle();
@@ -203,9 +220,19 @@ impl Worker {
                         Some(_) => ChainRoot::unshared(),
                         None => ChainRoot::new(request.cache_salt.as_deref(), namespace),
                     };
-                    let active = Active::new(&request.prompt, request.params, self.config.limits.vocab_size, events);
+                    let arrival = Arrival {
+                        id,
+                        max_tokens: request.params.max_tokens,
+                        root,
+                        priority: request.priority,
+                        tenant: request.tenant,
+                        explain: request.explain_miss,
+                        prompt: request.prompt,
+                    };
+                    let vocab_size = self.config.limits.vocab_size;
+                    let active = Active::new(&arrival.prompt, request.params, vocab_size, events);
                     self.active.insert(id, active);
-                    self.scheduler.add(id, request.prompt, root, request.priority);
+                    self.scheduler.add(arrival);
                     self.shared.busy();
                 }
                 Err(TryRecvError::Empty) => return true,
@@ -224,13 +251,12 @@ impl Worker {
     }
 
     /// Takes a request out of every structure, and gives its blocks back.
-    fn end(&mut self, id: SequenceId) -> Option<(Active, u32)> {
+    fn end(&mut self, id: SequenceId) -> Option<(Active, Option<Sequence>)> {
         let active = self.active.remove(&id)?;
         if !active.started {
             self.shared.queued.fetch_sub(1, Ordering::Relaxed);
         }
-        let preemptions = self.scheduler.remove(id).map_or(0, |sequence| sequence.preemptions);
-        Some((active, preemptions))
+        Some((active, self.scheduler.remove(id)))
     }
 
     fn finish(&mut self, id: SequenceId, reason: FinishReason) {
@@ -238,8 +264,10 @@ impl Worker {
             FinishReason::Length => self.totals.finished.length += 1,
             FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.totals.finished.stop += 1,
         }
-        if let Some((active, preemptions)) = self.end(id) {
-            active.send(Event::Finished { reason, preemptions });
+        if let Some((active, sequence)) = self.end(id) {
+            self.scheduler.ended(active.generated);
+            let (preemptions, swaps) = sequence.map_or((0, 0), |sequence| (sequence.preemptions, sequence.swaps));
+            active.send(Event::Finished { reason, preemptions, swaps });
         }
     }
 
@@ -254,14 +282,19 @@ impl Worker {
         // Whatever this step does, demand is another one afterwards.
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
+        self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
         let begin = Instant::now();
         self.scheduler.schedule(&mut plan);
         self.totals.allocation_seconds.record(begin.elapsed());
-        for &(id, cached) in &plan.admitted {
+        for Admitted { id, cached, miss } in plan.admitted.drain(..) {
             let Some(active) = self.active.get_mut(&id) else { continue };
+            if let Some(miss) = &miss {
+                tracing::debug!("{id}: {cached} of {} prompt tokens were cached: {}", active.prompt_len, miss.reason);
+            }
             if !active.started {
                 active.started = true;
                 active.cached_tokens = cached;
+                active.miss = miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
                 self.totals.prompt_tokens += active.prompt_len as u64;
                 self.totals.cached_tokens += cached as u64;
                 self.shared.queued.fetch_sub(1, Ordering::Relaxed);
@@ -270,14 +303,21 @@ impl Worker {
         for &(id, need, limit) in &plan.rejected {
             self.fail(id, RequestError::TooLarge { need, limit });
         }
-        if plan.entries.is_empty() {
+        self.begin_swaps(&plan);
+        if plan.entries.is_empty() && self.scheduler.num_swaps() > 0 {
+            self.poll_swaps(SWAP_WAIT);
+        } else if plan.entries.is_empty() {
             self.idle_steps += 1;
             // Nothing can change while nothing runs; do not spin.
             std::thread::sleep(Duration::from_millis(1));
         } else {
             self.idle_steps = 0;
+            let begin = Instant::now();
             match self.forward(&plan) {
-                Ok(()) => self.retire(&plan),
+                Ok(()) => {
+                    self.note_prefill(&plan, begin.elapsed());
+                    self.retire(&plan);
+                }
                 // Whoever stops the engine does not want to wait for the pass, and expects this.
                 Err(_) if self.shared.stopping() => {}
                 Err(reason) => {
@@ -359,43 +399,5 @@ impl Worker {
             );
         }
         self.shared.idle();
-    }
-
-    fn publish(&self) {
-        let kv = self.scheduler.blocks().stats();
-        let memory = self.runner.memory();
-        let stuck = (self.idle_steps > IDLE_STEPS_MAX).then(|| {
-            format!("{} requests wait, but {} steps scheduled none", self.scheduler.num_waiting(), self.idle_steps)
-        });
-        let status = EngineStatus {
-            steps: self.totals.steps,
-            waiting: self.scheduler.num_waiting(),
-            running: self.scheduler.num_running(),
-            prompt_tokens: self.totals.prompt_tokens,
-            generation_tokens: self.totals.generation_tokens,
-            finished: self.totals.finished,
-            preemptions: self.scheduler.preemptions(),
-            kv: KvStatus {
-                blocks_total: kv.blocks_total,
-                blocks_used: kv.blocks_used,
-                blocks_cached: kv.blocks_cached,
-                blocks_free: kv.blocks_free,
-                blocks_withdrawn: kv.blocks_withdrawn,
-                bytes: memory.kv_block.0.saturating_mul(self.scheduler.blocks().present() as u64),
-                slots_allocated: kv.slots_allocated,
-                slots_empty: kv.slots_empty,
-                prefix_query_tokens: self.totals.prompt_tokens,
-                prefix_hit_tokens: self.totals.cached_tokens,
-                evictions: kv.evictions,
-                allocation_failures: kv.allocation_failures,
-                blocks_merged: kv.blocks_merged,
-                allocation_seconds: self.totals.allocation_seconds,
-            },
-            weights_bytes: memory.weights.0,
-            stream: self.runner.stream_stats(),
-            leaks_found: self.totals.leaks_found,
-            ..EngineStatus::default()
-        };
-        self.shared.publish(status, stuck);
     }
 }

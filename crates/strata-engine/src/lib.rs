@@ -6,9 +6,12 @@
 mod active;
 mod check;
 mod engine;
+mod forecast;
 mod handle;
+mod kv_swap;
 mod memory_plan;
 mod memory_trade;
+mod preemption;
 mod request;
 mod runner;
 mod sampler;
@@ -16,16 +19,20 @@ mod scheduler;
 mod sequence;
 mod shared;
 mod status;
+mod swap_space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
 
 pub use engine::{Engine, EngineConfig, StartError};
 pub use handle::{EngineHandle, EventStream};
+pub use kv_swap::{KvSwap, SwapEnded, SwapTook, SwapTrial};
 pub use memory_plan::{BudgetTooSmall, MemoryNeeds, MemoryPlan};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
+pub use preemption::PreemptionMode;
 pub use request::*;
 pub use runner::{KvMemory, ModelRunner, Runner, RunnerMemory, WeightMemory};
 pub use scheduler::SchedulerConfig;
 pub use status::*;
 pub use strata_weights::StreamStats;
+pub use swap_space::{SwapSpace, SwapSpaceError};

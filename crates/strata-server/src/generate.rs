@@ -89,8 +89,14 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             let mut params = common.params.clone();
             params.seed = params.seed.wrapping_add(index as u64);
             let prompt_tokens = prompt.len();
-            let request =
-                Request { prompt: prompt.clone(), params, cache_salt: cache_salt.clone(), priority: common.priority };
+            let request = Request {
+                prompt: prompt.clone(),
+                params,
+                cache_salt: cache_salt.clone(),
+                priority: common.priority,
+                tenant: tenant.id(),
+                ..Request::default()
+            };
             // An error here drops, and so cancels, the sequences before it.
             let events = app.engine.submit(request)?;
             let text = TextStream::new(events, app.tokenizer.clone(), common.text.clone());
@@ -206,12 +212,18 @@ impl Sequences {
     pub(crate) fn usage(&self) -> Value {
         let completion: usize = self.streams.iter().map(|stream| stream.text.tokens()).sum();
         let cached: usize = self.streams.iter().step_by(self.n.max(1)).map(|stream| stream.cached_tokens).sum();
-        json!({
+        let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
-        })
+        });
+        // Only where there is something to tell: the OpenAI API has no such field.
+        let preemptions: u32 = self.streams.iter().map(|stream| stream.text.preemptions()).sum();
+        if preemptions > 0 {
+            usage["preemptions"] = preemptions.into();
+        }
+        usage
     }
 }
 

@@ -2,22 +2,31 @@
 
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
-use strata_engine::Request;
+use strata_engine::{EngineStatus, PreemptionMode, Request, TenantId};
 
-use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start};
+use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers};
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
 }
 
-fn run_all(shape: Shape, requests: Vec<Request>) -> u64 {
-    let (engine, _) = start(shape);
+fn run_all(shape: Shape, requests: Vec<Request>) {
+    run_all_with(shape, requests, false, 0);
+}
+
+/// Runs all at once, `crowded` where more are admitted than can grow, with one in so many swaps failing.
+fn run_all_with(shape: Shape, requests: Vec<Request>, crowded: bool, fail_every_swap: u64) -> EngineStatus {
+    let (engine, controls) = start(shape);
+    controls.fail_every_swap.store(fail_every_swap, Ordering::Relaxed);
+    if crowded {
+        teach_short_answers(&engine);
+    }
     let streams: Vec<_> = requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
     for (request, stream) in requests.iter().zip(streams) {
         assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
     }
     assert_idle_and_whole(&engine);
-    engine.handle().status().preemptions
+    engine.handle().status()
 }
 
 #[test]
@@ -69,7 +78,26 @@ fn under_pressure_everyone_is_preempted_and_nobody_notices() {
         // KV for about 6 of 64 requests.
         let shape = Shape { blocks: 6 * 10, prefix_caching, max_num_seqs: 64, ..Shape::default() };
         let requests = (0..64).map(|seed| greedy(prompt(seed, 10), 30)).collect();
-        assert!(run_all(shape, requests) > 0, "the test needs preemptions to mean anything");
+        let status = run_all_with(shape, requests, true, 0);
+        assert!(status.preemptions > 0, "the test needs preemptions to mean anything");
+    }
+}
+
+#[test]
+fn swapped_out_and_in_under_pressure_nobody_notices() {
+    let requests: Vec<_> = (0..64).map(|seed| greedy(prompt(seed, 10), 30)).collect();
+    for prefix_caching in [true, false] {
+        for (preemption, swap_blocks) in
+            [(PreemptionMode::Swap, 60), (PreemptionMode::Swap, 9), (PreemptionMode::Auto, 60)]
+        {
+            let shape =
+                Shape { blocks: 6 * 10, prefix_caching, max_num_seqs: 64, swap_blocks, preemption, ..Shape::default() };
+            for fail_every_swap in [0, 3] {
+                let status = run_all_with(shape, requests.clone(), true, fail_every_swap);
+                assert!(status.preemptions_swap > 0 && status.swap.blocks_out > 0, "the test needs swaps: {status:?}");
+                assert_eq!(status.swap.failed > 0, fail_every_swap > 0);
+            }
+        }
     }
 }
 
@@ -86,24 +114,27 @@ proptest! {
     fn random_loads_give_the_expected_tokens(
         blocks in 16usize..80, block in 0u32..4, prefix_caching in any::<bool>(), max_num_seqs in 1usize..12,
         extra_budget in 0usize..40,
-        load in prop::collection::vec((0u32..4, 1usize..60, 1usize..40, -1i32..2, any::<bool>()), 1..24),
+        crowded in any::<bool>(), swap_blocks in 0usize..60, preemption in 0..3, fail_every_swap in 0u64..4,
+        load in prop::collection::vec((0u32..4, 1usize..60, 1usize..40, -1i32..2, any::<bool>(), 0u128..3), 1..24),
     ) {
         let block_size = 1 << block;
         let shape = Shape {
             blocks, block_size, prefix_caching, max_num_seqs,
-            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100,
+            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, swap_blocks,
+            preemption: [PreemptionMode::Auto, PreemptionMode::Recompute, PreemptionMode::Swap][preemption as usize],
         };
         let limit = 100.min(blocks * block_size);
         let requests = load
             .into_iter()
-            .map(|(family, length, max_tokens, priority, stops)| {
+            .map(|(family, length, max_tokens, priority, stops, tenant)| {
                 let length = length.min(limit - 1);
                 let mut request = greedy(prompt(family, length), max_tokens.min(limit - length));
                 request.priority = priority;
+                request.tenant = (tenant > 0).then_some(TenantId(tenant));
                 request.params.ignore_eos = !stops;
                 request
             })
             .collect();
-        run_all(shape, requests);
+        run_all_with(shape, requests, crowded, fail_every_swap);
     }
 }

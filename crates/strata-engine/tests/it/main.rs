@@ -2,6 +2,7 @@
 
 mod company;
 mod endings;
+mod pressure;
 mod real;
 mod sim;
 mod streamed;

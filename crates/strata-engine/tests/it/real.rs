@@ -5,13 +5,15 @@ use std::path::Path;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, Request, SamplingParams, SchedulerConfig,
-    WeightMemory,
+    Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, PreemptionMode, Request, SamplingParams,
+    SchedulerConfig, WeightMemory,
 };
 use strata_kernels::KvDType;
 use strata_kv::KvConfig;
 use strata_model::{Model, config::ModelConfig, groups};
 use strata_weights::{Catalog, ResidentWeights};
+
+use crate::sim::teach_short_answers;
 
 fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads: usize) -> Engine {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strata-model/tests/fixtures").join(name);
@@ -25,12 +27,13 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
             Model::scratch_bytes(&config, budget, budget, threads),
         )
         .unwrap(),
+        swap: None,
         weights: WeightMemory::Resident(Bytes(weights.bytes())),
         kv: KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap(),
         model: Model::new(config.clone(), Box::new(weights)),
     };
     let engine = EngineConfig {
-        scheduler: SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget },
+        scheduler: SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption: PreemptionMode::Auto },
         kv: KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() },
         limits: Limits {
             vocab_size: config.vocab_size,
@@ -60,8 +63,7 @@ fn requests() -> Vec<Request> {
                 logprobs: Some(3),
                 ..SamplingParams::default()
             },
-            cache_salt: None,
-            priority: 0,
+            ..Request::default()
         })
         .collect()
 }
@@ -103,6 +105,7 @@ fn alone_together_chunked_cached_and_preempted() {
             assert_eq!(answers(&engine, &requests, true), alone, "{model}: in chunks of up to {chunk}");
         }
         let tight = start(model, 40, 24, 64, 3);
+        teach_short_answers(&tight);
         assert_eq!(answers(&tight, &requests, true), alone, "{model}: under pressure");
         assert!(tight.handle().status().preemptions > 0, "the test needs preemptions to mean anything");
     }

@@ -1,0 +1,123 @@
+//! Who has to make room when blocks run out, and which way (S2).
+
+use strata_kv::{AllocStatus, SequenceId};
+
+use super::shares::Shares;
+use super::{Scheduler, StepPlan};
+use crate::preemption::{Effort, Way};
+use crate::sequence::{Place, Sequence};
+
+impl Scheduler {
+    /// Sees to it that every token of `id` has a slot, preempting others where blocks are short (S2), unless enough of them
+    /// are on their way out already: `leaving` is what others do not wait for yet. Returns whether `id` takes part in
+    /// this pass.
+    pub(super) fn grow(&mut self, id: SequenceId, leaving: &mut usize, plan: &mut StepPlan) -> bool {
+        loop {
+            let sequence = &self.sequences[&id];
+            let missing = self.blocks.unseen_token_ids(id, &sequence.tokens);
+            if missing.is_empty() || self.blocks.append(id, missing).is_ok() {
+                return true;
+            }
+            let need = self.blocks.num_blocks_touched_by_append(id, missing.len(), 0);
+            if *leaving >= need {
+                *leaving -= need;
+                return false;
+            }
+            let Some(victim) = self.victim() else { return false };
+            if victim == id && self.swaps_in_under_way() {
+                // Those that arrive hold blocks, but cannot make room yet.
+                return false;
+            }
+            *leaving += self.preempt(victim, plan);
+            if victim == id {
+                return false;
+            }
+        }
+    }
+
+    /// Who runs and makes room next: the last in order of those whose tenants have more than their share, or of all. Those
+    /// that did so often enough are spared: they were admitted only as far as all of them find room, if others make it.
+    fn victim(&self) -> Option<SequenceId> {
+        let above = if self.tenants.len() > 1 { self.victim_above(&self.shares()) } else { None };
+        above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
+    }
+
+    /// The same of tenants that have more than their share alone.
+    pub(super) fn victim_above(&self, shares: &Shares) -> Option<SequenceId> {
+        self.last_running(|sequence| shares.is_above(sequence.tenant) && !sequence.is_spared())
+    }
+
+    fn last_running(&self, chosen: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
+        self.running.values().rev().copied().find(|id| chosen(&self.sequences[id]))
+    }
+
+    /// Takes the blocks of `id`, which runs. Returns how many of them will come free only when a swap has ended; all
+    /// others are free now.
+    pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
+        plan.take_entry(id);
+        let way = match self.blocks.can_swap_out(&[id]) {
+            AllocStatus::Ok => self.planner.choose(self.effort(id)),
+            AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
+        };
+        let swap = match way {
+            Way::Recompute => None,
+            // The destination is reserved before anything moves; if that fails all the same, the KV is computed again.
+            Way::Swap => self.blocks.swap_out(&[id]).ok(),
+        };
+        let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
+        self.running.remove(&sequence.running_key());
+        sequence.preemptions += 1;
+        self.refused = false;
+        plan.preempted.push(id);
+        match swap {
+            Some(swap) => {
+                sequence.swaps += 1;
+                sequence.place = Place::Leaving;
+                self.preemptions.swap += 1;
+                let blocks = swap.copies.len();
+                self.depart(id, swap, plan);
+                blocks
+            }
+            None => {
+                self.preemptions.recompute += 1;
+                self.recompute(id);
+                0
+            }
+        }
+    }
+
+    /// Puts `id`, which is in no queue, to the front of the waiting one, without any KV.
+    pub(super) fn recompute(&mut self, id: SequenceId) {
+        self.blocks.free(id);
+        let sequence = self.sequences.get_mut(&id).expect("a sequence that is preempted is known");
+        sequence.place = Place::Waiting;
+        sequence.computed = 0;
+        self.waiting.insert(sequence.waiting_key(), id);
+    }
+
+    /// What it takes to bring the KV of `id` back, either way.
+    fn effort(&self, id: SequenceId) -> Effort {
+        let sequence = &self.sequences[&id];
+        // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else left
+        // to evict: until one of them ends.
+        let others = self.running.values().filter(|&&other| other != id);
+        let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[other])).min().unwrap_or(0);
+        let taken = soonest.saturating_mul(others.count());
+        let unpublished = self.blocks.recompute_cost(&[id]).min(sequence.computed);
+        let block_bytes = self.block_bytes;
+        Effort {
+            swap_bytes: (self.blocks.swap_cost(&[id]) as u64).saturating_mul(block_bytes),
+            bytes_ahead: (self.blocks_under_way() as u64).saturating_mul(block_bytes),
+            recompute_tokens: sequence.computed.min(unpublished.saturating_add(taken)),
+        }
+    }
+}
+
+impl StepPlan {
+    /// Takes `id` out of the pass, if it is in it.
+    fn take_entry(&mut self, id: SequenceId) {
+        if let Some(index) = self.entries.iter().position(|entry| entry.id == id) {
+            self.budget += self.entries.remove(index).count;
+        }
+    }
+}
