@@ -1,6 +1,8 @@
 //! The engine thread: one loop, one owner of scheduler, blocks and model.
 
 mod balance;
+mod beams;
+mod continuations;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,10 +13,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strata_kv::{BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
-use strata_model::{BatchSequence, LogitRow, LogitRows};
+use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
-use crate::active::{Active, Outcome};
+use crate::active::Active;
+use crate::beam_run::BeamRuns;
 use crate::handle::Submission;
 use crate::runner::Runner;
 use crate::sampler::Sampler;
@@ -80,6 +83,7 @@ impl Engine {
             runner,
             sampler: Sampler::default(),
             active: HashMap::new(),
+            beams: BeamRuns::default(),
             config,
             plan: StepPlan::default(),
             tables: Vec::new(),
@@ -129,6 +133,7 @@ struct Worker {
     runner: Box<dyn Runner>,
     sampler: Sampler,
     active: HashMap<SequenceId, Active>,
+    beams: BeamRuns,
     config: EngineConfig,
     plan: StepPlan,
     /// Block tables of the batch, one after the other.
@@ -156,9 +161,9 @@ impl Worker {
             }
         };
         self.shared.died(reason);
-        for active in self.active.values() {
-            active.send(Event::Failed(RequestError::Stopped));
-        }
+        let continuations = self.active.values().flat_map(|active| active.siblings.iter().chain([active]));
+        continuations.for_each(|active| active.send(Event::Failed(RequestError::Stopped)));
+        self.beams.iter().for_each(|run| run.fail(&RequestError::Stopped));
     }
 
     /// One turn of the loop: take in requests, drop those whose client has gone, compute a step. `false` ends it.
@@ -167,6 +172,7 @@ impl Worker {
             return false;
         }
         self.drop_cancelled();
+        self.drop_cancelled_beams();
         self.balance();
         if !self.scheduler.is_idle() {
             self.step();
@@ -194,18 +200,21 @@ impl Worker {
             };
             match submission {
                 Ok(None) => {}
-                Ok(Some(Submission { request, events })) => {
-                    let id = SequenceId(self.next_id);
-                    self.next_id += 1;
+                Ok(Some(Submission { request, clients })) => {
                     let namespace = self.runner.cache_namespace(request.prompt.len());
                     let root = match request.params.prompt_logprobs {
                         // Every row of the prompt is wanted, so nothing of it may come from the cache.
                         Some(_) => ChainRoot::unshared(),
                         None => ChainRoot::new(request.cache_salt.as_deref(), namespace),
                     };
-                    let active = Active::new(&request.prompt, request.params, self.config.limits.vocab_size, events);
-                    self.active.insert(id, active);
-                    self.scheduler.add(id, request.prompt, root, request.priority);
+                    if let Some(params) = request.beam {
+                        self.add_beams(params, request, root, clients);
+                    } else {
+                        let id = self.new_id();
+                        let vocab_size = self.config.limits.vocab_size;
+                        self.active.insert(id, Active::new(&request.prompt, request.params, vocab_size, clients));
+                        self.scheduler.add(id, request.prompt, root, request.priority);
+                    }
                     self.shared.busy();
                 }
                 Err(TryRecvError::Empty) => return true,
@@ -214,40 +223,10 @@ impl Worker {
         }
     }
 
-    fn drop_cancelled(&mut self) {
-        let gone: Vec<_> =
-            self.active.iter().filter(|(_, active)| active.events.is_closed()).map(|(&id, _)| id).collect();
-        for id in gone {
-            self.totals.finished.cancelled += 1;
-            self.end(id);
-        }
-    }
-
-    /// Takes a request out of every structure, and gives its blocks back.
-    fn end(&mut self, id: SequenceId) -> Option<(Active, u32)> {
-        let active = self.active.remove(&id)?;
-        if !active.started {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-        }
-        let preemptions = self.scheduler.remove(id).map_or(0, |sequence| sequence.preemptions);
-        Some((active, preemptions))
-    }
-
-    fn finish(&mut self, id: SequenceId, reason: FinishReason) {
-        match reason {
-            FinishReason::Length => self.totals.finished.length += 1,
-            FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.totals.finished.stop += 1,
-        }
-        if let Some((active, preemptions)) = self.end(id) {
-            active.send(Event::Finished { reason, preemptions });
-        }
-    }
-
-    fn fail(&mut self, id: SequenceId, error: RequestError) {
-        self.totals.finished.failed += 1;
-        if let Some((active, _)) = self.end(id) {
-            active.send(Event::Failed(error));
-        }
+    fn new_id(&mut self) -> SequenceId {
+        let id = SequenceId(self.next_id);
+        self.next_id += 1;
+        id
     }
 
     fn step(&mut self) {
@@ -257,15 +236,9 @@ impl Worker {
         let begin = Instant::now();
         self.scheduler.schedule(&mut plan);
         self.totals.allocation_seconds.record(begin.elapsed());
+        self.gather_preempted(&mut plan);
         for &(id, cached) in &plan.admitted {
-            let Some(active) = self.active.get_mut(&id) else { continue };
-            if !active.started {
-                active.started = true;
-                active.cached_tokens = cached;
-                self.totals.prompt_tokens += active.prompt_len as u64;
-                self.totals.cached_tokens += cached as u64;
-                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-            }
+            self.started(id, cached);
         }
         for &(id, need, limit) in &plan.rejected {
             self.fail(id, RequestError::TooLarge { need, limit });
@@ -293,7 +266,7 @@ impl Worker {
     }
 
     fn forward(&mut self, plan: &StepPlan) -> Result<(), String> {
-        let Self { scheduler, active, tables, runner, sampler, config, .. } = self;
+        let Self { scheduler, active, beams, tables, runner, sampler, config, .. } = self;
         tables.clear();
         let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");
         for entry in &plan.entries {
@@ -306,16 +279,14 @@ impl Worker {
             .map(|entry| {
                 let (block_table, after) = rest.split_at(table(entry.id).len());
                 rest = after;
-                let request = &active[&entry.id];
-                let logits = match (request.wants_prompt_rows(), entry.samples) {
-                    (true, _) => LogitRows::All,
-                    (false, true) => LogitRows::Last,
-                    (false, false) => LogitRows::None,
+                let (prompt_len, logits) = match beams.get(entry.id) {
+                    Some(run) => (run.prompt_len, run.wanted_rows(entry)),
+                    None => (active[&entry.id].prompt_len, active[&entry.id].wanted_rows(entry)),
                 };
                 BatchSequence {
                     tokens: &scheduler.sequence(entry.id).tokens[entry.start..entry.start + entry.count],
                     first_position: entry.start,
-                    prompt_len: request.prompt_len,
+                    prompt_len,
                     block_table,
                     logits,
                 }
@@ -324,6 +295,9 @@ impl Worker {
         let eos = &config.eos_token_ids;
         runner.forward(&batch, &mut |row: LogitRow, logits: &mut [f32]| {
             let entry = &plan.entries[row.sequence];
+            if let Some(run) = beams.get_mut(entry.id) {
+                return run.take_row(sampler, entry.id, logits);
+            }
             let request = active.get_mut(&entry.id).expect("a planned request is active");
             request.take_row(sampler, entry, row, &scheduler.sequence(entry.id).tokens, logits, eos);
         })
@@ -331,20 +305,12 @@ impl Worker {
 
     /// The pass has retired: publish its blocks, append its tokens, end what is done.
     fn retire(&mut self, plan: &StepPlan) {
+        // Before any of them is forked.
+        plan.entries.iter().for_each(|entry| self.scheduler.complete(entry));
         for entry in &plan.entries {
-            self.scheduler.complete(entry);
-            let length = self.scheduler.sequence(entry.id).tokens.len();
-            let room = self.config.limits.max_model_len.saturating_sub(length);
-            let Some(active) = self.active.get_mut(&entry.id) else { continue };
-            let before = active.generated;
-            let outcome = active.advance(entry, room, &self.config.eos_token_ids);
-            self.totals.generation_tokens += (active.generated - before) as u64;
-            match outcome {
-                Outcome::Prompt => {}
-                Outcome::Token(token) => self.scheduler.push_token(entry.id, token),
-                Outcome::Finished(reason) => self.finish(entry.id, reason),
-                Outcome::NotFinite => self.fail(entry.id, RequestError::NotFinite),
-            }
+            self.retire_beams(entry.id);
+            self.fork_siblings(entry);
+            self.advance(entry.id, entry, |scheduler, token| scheduler.push_token(entry.id, token));
         }
     }
 

@@ -4,6 +4,8 @@
 //! [`text`] turns them into text for whoever shows them to people.
 
 mod active;
+mod beam;
+mod beam_run;
 mod check;
 mod engine;
 mod handle;
@@ -20,6 +22,7 @@ mod status;
 pub mod testing;
 pub mod text;
 
+pub use beam::BeamParams;
 pub use engine::{Engine, EngineConfig, StartError};
 pub use handle::{EngineHandle, EventStream};
 pub use memory_plan::{BudgetTooSmall, MemoryNeeds, MemoryPlan};

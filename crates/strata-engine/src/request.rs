@@ -2,11 +2,13 @@
 
 use thiserror::Error;
 
+use crate::BeamParams;
+
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
 
-/// One sequence to generate. `n` completions of a prompt are `n` requests that share a prefix.
-#[derive(Debug, Clone)]
+/// What to generate: one continuation of a prompt, or several ([`crate::EngineHandle::submit_many`]).
+#[derive(Debug, Clone, Default)]
 pub struct Request {
     /// Prompt tokens; at least one.
     pub prompt: Vec<TokenId>,
@@ -16,6 +18,8 @@ pub struct Request {
     pub cache_salt: Option<String>,
     /// Lower runs first; ties by arrival. 0 by default.
     pub priority: i32,
+    /// The best continuations by beam search instead of sampled ones (K11).
+    pub beam: Option<BeamParams>,
 }
 
 /// How tokens are chosen (L4). The defaults are those of the OpenAI API and vLLM.
@@ -89,6 +93,8 @@ pub struct Limits {
     pub kv_capacity_tokens: usize,
     /// Most `logprobs` a request may ask for.
     pub max_logprobs: usize,
+    /// Widest beam search; no more than sequences can run at a time.
+    pub max_beam_width: usize,
     /// Requests that may wait at a time; one more is refused as overload.
     pub max_waiting: usize,
 }

@@ -1,5 +1,7 @@
 //! Which sequences take part in the next pass, and with how many tokens (S1 to S5). A planner: no I/O, no clock.
 
+mod groups;
+
 use std::collections::{BTreeMap, HashMap};
 
 use strata_kv::{AllocStatus, BlockManager, ChainRoot, Resize, SequenceId};
@@ -52,6 +54,8 @@ pub(crate) struct Scheduler {
     sequences: HashMap<SequenceId, Sequence>,
     waiting: BTreeMap<WaitingKey, SequenceId>,
     running: BTreeMap<RunningKey, SequenceId>,
+    /// Of those that run; at most `max_num_seqs`.
+    seats: usize,
     arrivals: u64,
     admissions: u64,
     preemptions: u64,
@@ -68,6 +72,7 @@ impl Scheduler {
             sequences: HashMap::new(),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
+            seats: 0,
             arrivals: 0,
             admissions: 0,
             preemptions: 0,
@@ -87,6 +92,7 @@ impl Scheduler {
             preemptions: 0,
             overtaken: 0,
             admission: None,
+            seats: 1,
             place: Place::Waiting,
         };
         self.waiting.insert(sequence.waiting_key(), id);
@@ -102,6 +108,7 @@ impl Scheduler {
             Place::Waiting => drop(self.waiting.remove(&sequence.waiting_key())),
             Place::Running => {
                 self.running.remove(&sequence.running_key());
+                self.seats -= sequence.seats;
                 self.blocks.free(id);
             }
         }
@@ -121,7 +128,8 @@ impl Scheduler {
         for decodes in [true, false] {
             let mut order = std::mem::take(&mut self.order);
             order.clear();
-            order.extend(self.running.values().filter(|id| (self.sequences[id].pending() == 1) == decodes));
+            let pending = |id| self.sequences[id].pending();
+            order.extend(self.running.values().filter(|id| pending(id) > 0 && (pending(id) == 1) == decodes));
             for &id in &order {
                 // One that ran earlier in this loop may have preempted this one.
                 if budget > 0 && !plan.preempted.contains(&id) && self.grow(id, plan) {
@@ -168,7 +176,7 @@ impl Scheduler {
             wanted: self.blocks.reserve() + self.running.len(),
         };
         let mut budget = self.config.max_num_batched_tokens;
-        let room = self.config.max_num_seqs - self.running.len();
+        let room = self.config.max_num_seqs - self.seats;
         for id in self.waiting.values().take(room.min(LOOKAHEAD)) {
             let sequence = &self.sequences[id];
             let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.root);
@@ -242,8 +250,10 @@ impl Scheduler {
 
     fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
-        debug_assert!(plan.entries.iter().all(|entry| entry.id != id), "the last in order is planned last");
+        // Beams that catch up are planned after the others, and may need the blocks of one that is planned already.
+        plan.entries.retain(|entry| entry.id != id);
         self.running.remove(&sequence.running_key());
+        self.seats -= sequence.seats;
         self.blocks.free(id);
         sequence.place = Place::Waiting;
         sequence.computed = 0;
@@ -269,7 +279,7 @@ impl Scheduler {
         order.clear();
         order.extend(self.waiting.values().take(LOOKAHEAD));
         for &id in &order {
-            if budget == 0 || self.running.len() == self.config.max_num_seqs {
+            if budget == 0 || self.seats == self.config.max_num_seqs {
                 break;
             }
             let sequence = &self.sequences[&id];
@@ -278,13 +288,14 @@ impl Scheduler {
                     self.remove(id);
                     plan.rejected.push((id, need, limit));
                 }
-                AllocStatus::Later if sequence.is_urgent() => break,
-                AllocStatus::Later => {}
-                AllocStatus::Ok if self.prefix_is_under_way(sequence) => {}
-                AllocStatus::Ok => {
-                    self.start(id, plan);
-                    budget -= self.plan_entry(id, budget, plan);
+                AllocStatus::Ok if self.seats + sequence.seats <= self.config.max_num_seqs => {
+                    if !self.prefix_is_under_way(sequence) {
+                        self.start(id, plan);
+                        budget -= self.plan_entry(id, budget, plan);
+                    }
                 }
+                AllocStatus::Ok | AllocStatus::Later if sequence.is_urgent() => break,
+                AllocStatus::Ok | AllocStatus::Later => {}
             }
         }
         self.order = order;
@@ -316,6 +327,7 @@ impl Scheduler {
         sequence.admission.get_or_insert(self.admissions);
         sequence.place = Place::Running;
         sequence.computed = cached;
+        self.seats += sequence.seats;
         self.running.insert(sequence.running_key(), id);
         plan.admitted.push((id, cached));
     }

@@ -7,7 +7,7 @@ use strata_kv::ChainRoot;
 use crate::TokenId;
 
 /// A sequence from arrival to end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     /// Prompt and generated tokens. The last one generated has no KV yet.
     pub(crate) tokens: Vec<TokenId>,
@@ -25,6 +25,8 @@ pub(crate) struct Sequence {
     pub(crate) overtaken: u32,
     /// Number of its first admission, which it keeps: who has been preempted is not the last-come again.
     pub(crate) admission: Option<u64>,
+    /// Sequences that it counts for while it runs: 1, or for one beam of a search the width and for its others 0.
+    pub(crate) seats: usize,
     pub(crate) place: Place,
 }
 
@@ -36,7 +38,7 @@ pub(crate) const MAX_OVERTAKEN: u32 = 64;
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 
 impl Sequence {
-    /// Tokens whose KV the next passes have to compute; at least one.
+    /// Tokens whose KV the next passes have to compute: at least one, but for a beam that waits for others of its search.
     pub(crate) fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
@@ -52,16 +54,16 @@ impl Sequence {
         (Reverse(self.is_urgent()), self.priority, Reverse(self.preemptions > 0), self.arrival)
     }
 
-    /// Place in the running set: the urgent first, then by priority, then by first admission. The last is the first to be
-    /// preempted. Urgency does not change while it runs.
+    /// Place in the running set: the urgent first, then by priority, then by first admission, which those that forked have
+    /// in common. The last is the first to be preempted. Urgency does not change while it runs.
     pub(crate) fn running_key(&self) -> RunningKey {
-        (Reverse(self.is_urgent()), self.priority, self.admission.unwrap_or(u64::MAX))
+        (Reverse(self.is_urgent()), self.priority, self.admission.unwrap_or(u64::MAX), self.arrival)
     }
 }
 
 pub(crate) type WaitingKey = (Reverse<bool>, i32, Reverse<bool>, u64);
 
-pub(crate) type RunningKey = (Reverse<bool>, i32, u64);
+pub(crate) type RunningKey = (Reverse<bool>, i32, u64, u64);
 
 /// Which queue a sequence is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -63,7 +63,7 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
     answer.stats.budget = loaded.budget;
     let begin = Instant::now();
     let before = loaded.streamed.as_ref().map(|streaming| streaming.weights.stats());
-    let request = Request { prompt, params, cache_salt: None, priority: 0 };
+    let request = Request { prompt, params, ..Request::default() };
     let events = loaded.engine.handle().submit(request).map_err(by_flag)?;
     if let Some(echo) = &echo {
         // Only now: a request that is refused prints nothing but its error.

@@ -38,6 +38,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
             model_context: 80,
             kv_capacity_tokens: blocks * block_size,
             max_logprobs: 20,
+            max_beam_width: max_num_seqs,
             max_waiting: 100,
         },
         eos_token_ids: Vec::new(),
@@ -60,8 +61,7 @@ fn requests() -> Vec<Request> {
                 logprobs: Some(3),
                 ..SamplingParams::default()
             },
-            cache_salt: None,
-            priority: 0,
+            ..Request::default()
         })
         .collect()
 }

@@ -198,6 +198,7 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
             model_context: shape.max_model_len,
             kv_capacity_tokens: shape.blocks * shape.block_size,
             max_logprobs: 20,
+            max_beam_width: shape.max_num_seqs,
             max_waiting: 1000,
         },
         eos_token_ids: vec![EOS],
@@ -211,8 +212,7 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
     Request {
         prompt,
         params: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },
-        cache_salt: None,
-        priority: 0,
+        ..Request::default()
     }
 }
 

@@ -145,6 +145,7 @@ impl Parts {
                 model_context: self.config.context(),
                 kv_capacity_tokens: blocks * BLOCK_SIZE,
                 max_logprobs: 0,
+                max_beam_width: 1,
                 max_waiting: 100,
             },
             eos_token_ids: Vec::new(),
