@@ -75,6 +75,35 @@ impl KvPool {
         if bytes.is_multiple_of(page) { bytes } else { (bytes / page).saturating_sub(1) * page }
     }
 
+    /// Copies whole blocks within the pool, each `(source, destination)` after those before it (K11): copy-on-write, and
+    /// moves that compact the pool.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn copy_blocks(&mut self, copies: impl IntoIterator<Item = (u32, u32)>) {
+        for (source, destination) in copies {
+            let (source, destination) = (self.range(source), self.range(destination));
+            self.buffer.as_mut_slice().copy_within(source, destination.start);
+        }
+    }
+
+    /// The bytes of one block.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn block(&self, block: u32) -> &[u8] {
+        &self.buffer.as_slice()[self.range(block)]
+    }
+
+    /// The bytes of one block, to write.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn block_mut(&mut self, block: u32) -> &mut [u8] {
+        let range = self.range(block);
+        &mut self.buffer.as_mut_slice()[range]
+    }
+
     /// All blocks.
     pub fn blocks(&self) -> &[u8] {
         self.buffer.as_slice()
@@ -83,6 +112,12 @@ impl KvPool {
     /// All blocks, to write.
     pub fn blocks_mut(&mut self) -> &mut [u8] {
         self.buffer.as_mut_slice()
+    }
+
+    fn range(&self, block: u32) -> std::ops::Range<usize> {
+        assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
+        let bytes = self.layout.block_bytes();
+        block as usize * bytes..(block as usize + 1) * bytes
     }
 }
 
@@ -104,6 +139,25 @@ mod tests {
     fn zeros(pool: &KvPool, block: usize) -> usize {
         let bytes = pool.layout().block_bytes();
         pool.blocks()[block * bytes..][..bytes].iter().filter(|&&byte| byte == 0).count()
+    }
+
+    #[test]
+    fn copies_are_made_in_order() {
+        let mut pool = written(4, 6);
+        for block in 0..6 {
+            pool.block_mut(block).fill(block as u8 + 1);
+        }
+        // The second reads what the first has written; the fourth what the third has left of itself.
+        pool.copy_blocks([(0, 1), (1, 2), (5, 5), (5, 3)]);
+        let first: Vec<_> = (0..6).map(|block| pool.block(block)[0]).collect();
+        assert_eq!(first, [1, 1, 1, 6, 5, 6]);
+        assert!((0..6).all(|block| pool.block(block).iter().all(|&byte| byte == pool.block(block)[0])));
+    }
+
+    #[test]
+    #[should_panic(expected = "block 6 of 6")]
+    fn a_block_that_is_not_there_is_not_copied() {
+        written(4, 6).copy_blocks([(0, 6)]);
     }
 
     #[test]

@@ -4,14 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_setfl};
 
-use crate::direct_read::check_request;
+use crate::direct_read::read_blocks;
 use crate::exact_file::what_lies_there;
-use crate::progress::Progress;
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, FileIdentity, IoError};
 
 /// A regular file or block device opened with `O_DIRECT`. Where the file system refuses that (tmpfs, some overlays and
@@ -107,20 +106,12 @@ impl DirectRead for DirectFile {
     }
 
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError> {
-        check_request(&self.path, buf, offset, needed)?;
-        let mut progress = Progress::new(buf.len(), offset, needed, self.identity.len);
-        while let Some(from) = progress.next() {
-            match self.file.read_at(&mut buf[from..], offset + from as u64) {
-                Ok(count) => progress.advance(from, count),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(progress.failed(&self.path, error)),
-            }
-        }
+        read_blocks(&self.file, &self.path, self.identity.len, buf, offset, needed)?;
         if !self.direct {
             // Advice: a file system that cannot follow it keeps its pages, and nothing else changes.
             let _ = fadvise(&self.file, offset, NonZeroU64::new(buf.len() as u64), Advice::DontNeed);
         }
-        progress.finish(&self.path, self.identity.len)
+        Ok(())
     }
 
     fn check_unchanged(&self) -> Result<(), IoError> {

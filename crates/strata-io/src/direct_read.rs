@@ -1,10 +1,14 @@
 //! The seam of weight streaming (W1, W2): reads in whole blocks, past the page cache.
 
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::IoError;
+use crate::progress::Progress;
 
 /// Memory, offsets and lengths of direct reads are multiples of this many bytes. Disks in use ask for 512 or 4,096.
 pub const DIRECT_ALIGN: usize = 4096;
@@ -48,11 +52,43 @@ pub trait DirectRead: Send + Sync {
     }
 }
 
+/// What can be written in aligned pieces as well: room to swap to (K12).
+pub trait DirectWrite: DirectRead {
+    /// Writes all of `buf` at `offset`; both, and the address of `buf`, are multiples of [`DIRECT_ALIGN`]. The file does
+    /// not grow.
+    ///
+    /// # Errors
+    /// [`IoError::Write`] if the system fails or the file ends before, [`IoError::BadRequest`] for what is not aligned.
+    /// What lies in that range is unspecified then.
+    fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError>;
+}
+
 /// The least range of whole blocks that holds `range` (bytes of a file): where to read, and how long the buffer must be.
 /// `None` if its end is beyond what can be counted.
 pub fn aligned_superset(range: Range<u64>) -> Option<Range<u64>> {
     let align = DIRECT_ALIGN as u64;
     Some(range.start / align * align..range.end.checked_next_multiple_of(align)?)
+}
+
+/// Does what [`DirectRead::read_aligned_at`] asks for by blocking reads of `file`, which had `len` bytes when it was opened.
+pub(crate) fn read_blocks(
+    file: &File,
+    path: &Path,
+    len: u64,
+    buf: &mut [u8],
+    offset: u64,
+    needed: usize,
+) -> Result<(), IoError> {
+    check_request(path, buf, offset, needed)?;
+    let mut progress = Progress::new(buf.len(), offset, needed, len);
+    while let Some(from) = progress.next() {
+        match file.read_at(&mut buf[from..], offset + from as u64) {
+            Ok(count) => progress.advance(from, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(progress.failed(path, error)),
+        }
+    }
+    progress.finish(path, len)
 }
 
 /// Checks what [`DirectRead::read_aligned_at`] asks of its caller.

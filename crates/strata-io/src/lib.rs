@@ -4,7 +4,7 @@
 //! A read either fills its buffer or says what was wanted, what came, and from where; plausible garbage from a short
 //! read never gets out of here. There are two seams: [`RandomAccessFile`] for formats, which read headers and single
 //! tensors through the page cache, and [`DirectRead`] with [`ReadEngine`] for weight streaming, which reads whole blocks
-//! past it, many at a time.
+//! past it, many at a time. [`SwapFile`] is room on a disk to write to and read from in whole blocks ([`DirectWrite`]).
 
 mod aligned_buffer;
 mod atomic_writer;
@@ -21,6 +21,7 @@ mod progress;
 mod random_access;
 mod read_engine;
 mod reader_pool;
+mod swap_file;
 pub mod testing;
 mod trials;
 mod uring_reader;
@@ -31,7 +32,7 @@ pub use atomic_writer::AtomicWriter;
 pub use bandwidth::sequential_bandwidth;
 pub use block_device::{block_device_bytes, signature};
 pub use direct_file::DirectFile;
-pub use direct_read::{DIRECT_ALIGN, DirectRead, aligned_superset};
+pub use direct_read::{DIRECT_ALIGN, DirectRead, DirectWrite, aligned_superset};
 pub use disk::disk_bytes_free;
 pub use error::{FileChange, IoError};
 pub use exact_file::ExactFile;
@@ -40,5 +41,6 @@ pub use probe::{ProbeLimits, ReadSettings, probe};
 pub use random_access::RandomAccessFile;
 pub use read_engine::{EngineKind, ReadDone, ReadEngine, ReadRequest};
 pub use reader_pool::ReaderPool;
+pub use swap_file::{SwapFile, SwapFileError};
 pub use uring_reader::UringReader;
 pub use write_target::{TargetError, WriteTarget};

@@ -2,7 +2,9 @@
 //! slower disk would do.
 
 mod faulty_file;
+mod faulty_space;
 mod throttled_file;
 
 pub use faulty_file::{Effect, Fault, FaultyFile, RecordedRead, Which};
+pub use faulty_space::{FaultySpace, WriteEffect};
 pub use throttled_file::{Throttle, ThrottledFile};

@@ -5,6 +5,7 @@ mod engines;
 mod gate;
 mod probing;
 mod scratch;
+mod swap_file;
 
 use std::fs;
 
