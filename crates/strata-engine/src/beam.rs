@@ -233,9 +233,8 @@ impl BeamSearch {
         let Some(last) = self.finished.get(self.wanted - 1) else { return false };
         // No token makes a beam more likely, and of the lengths that it may come to, the shortest or the longest is worth
         // most. Whoever is done first wins a tie.
-        let best = |beam: &Beam| {
-            self.score(beam.logprob, beam.tokens.len()).max(self.score(beam.logprob, self.max_tokens))
-        };
+        let best =
+            |beam: &Beam| self.score(beam.logprob, beam.tokens.len()).max(self.score(beam.logprob, self.max_tokens));
         self.live.iter().all(|beam| best(beam) <= last.score)
     }
 }

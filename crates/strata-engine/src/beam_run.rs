@@ -172,15 +172,16 @@ impl BeamRuns {
     pub(crate) fn set_sequences(&mut self, id: SequenceId, sequences: Vec<SequenceId>) {
         let Some(&first) = self.first.get(&id) else { return };
         let Some(run) = self.runs.get_mut(&first) else { return };
-        run.sequences.iter().for_each(|id| drop(self.first.remove(id)));
+        self.first.retain(|_, of| *of != first);
         self.first.extend(sequences.iter().map(|&id| (id, first)));
         run.set_sequences(sequences);
     }
 
     /// Takes the search that `id` is part of out.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<BeamRun> {
-        let run = self.runs.remove(self.first.get(&id)?)?;
-        run.sequences.iter().for_each(|id| drop(self.first.remove(id)));
+        let first = *self.first.get(&id)?;
+        let run = self.runs.remove(&first)?;
+        self.first.retain(|_, of| *of != first);
         Some(run)
     }
 

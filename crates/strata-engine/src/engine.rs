@@ -7,12 +7,11 @@ mod continuations;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
 use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
@@ -23,9 +22,7 @@ use crate::runner::Runner;
 use crate::sampler::Sampler;
 use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
 use crate::shared::EngineShared;
-use crate::{
-    EngineHandle, EngineStatus, Event, FinishReason, FinishedCounts, Histogram, KvStatus, Limits, RequestError, TokenId,
-};
+use crate::{EngineHandle, EngineStatus, Event, FinishedCounts, Histogram, KvStatus, Limits, RequestError, TokenId};
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -87,6 +84,7 @@ impl Engine {
             config,
             plan: StepPlan::default(),
             tables: Vec::new(),
+            copies: Vec::new(),
             next_id: 0,
             totals: Totals::default(),
             idle_steps: 0,
@@ -138,6 +136,7 @@ struct Worker {
     plan: StepPlan,
     /// Block tables of the batch, one after the other.
     tables: Vec<u32>,
+    copies: Vec<BlockCopy>,
     next_id: u64,
     totals: Totals,
     idle_steps: u32,
@@ -266,6 +265,7 @@ impl Worker {
     }
 
     fn forward(&mut self, plan: &StepPlan) -> Result<(), String> {
+        self.copy_blocks();
         let Self { scheduler, active, beams, tables, runner, sampler, config, .. } = self;
         tables.clear();
         let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");

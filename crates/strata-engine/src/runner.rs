@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
+use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow, Model};
 use strata_weights::{StreamStats, StreamedWeights};
 
@@ -19,6 +20,9 @@ pub trait Runner: Send {
         batch: &[BatchSequence<'_>],
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String>;
+
+    /// Copies the KV of whole blocks, each after those before it (K11). Called between passes.
+    fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
     /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks.
     fn cache_namespace(&self, prompt_len: usize) -> u64;
@@ -93,6 +97,10 @@ impl Runner for ModelRunner {
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String> {
         self.model.forward(&mut self.device, &mut self.kv, batch, sink).map_err(|error| error.to_string())
+    }
+
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+        self.kv.copy_blocks(copies.iter().map(|copy| (copy.source.0, copy.destination.0)));
     }
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {

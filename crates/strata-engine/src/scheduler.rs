@@ -4,7 +4,7 @@ mod groups;
 
 use std::collections::{BTreeMap, HashMap};
 
-use strata_kv::{AllocStatus, BlockManager, ChainRoot, Resize, SequenceId};
+use strata_kv::{AllocStatus, BlockCopy, BlockManager, ChainRoot, Resize, SequenceId};
 
 use crate::TokenId;
 use crate::memory_trade::KvDemand;
@@ -196,6 +196,11 @@ impl Scheduler {
     /// Changes how many blocks may be used.
     pub(crate) fn set_usable_blocks(&mut self, blocks: usize) {
         self.blocks.set_usable(blocks);
+    }
+
+    /// What must be copied before the next pass, and before blocks that have left are given back.
+    pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
+        self.blocks.take_copies(copies);
     }
 
     /// Blocks that came and left since the last call.

@@ -244,7 +244,8 @@ impl Sequences {
     /// `usage` so far. A prompt counts once, whatever `n`; of what was generated all counts, chosen or not.
     pub(crate) fn usage(&self) -> Value {
         let completion: usize = self.streams.iter().map(|stream| stream.text.tokens()).sum();
-        let cached: usize = self.streams.iter().step_by(self.candidates.max(1)).map(|stream| stream.cached_tokens).sum();
+        let cached: usize =
+            self.streams.iter().step_by(self.candidates.max(1)).map(|stream| stream.cached_tokens).sum();
         json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,

@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeInclusive;
 
 use serde_json::Value;
-use strata_engine::{BeamParams, SamplingParams};
 use strata_engine::text::TextOptions;
+use strata_engine::{BeamParams, SamplingParams};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -82,17 +82,16 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
     }
     let best_of = fields.count("best_of")?.unwrap_or(n);
     if best_of < n || best_of > app.config.sequences_max {
-        let message = format!(
-            "best_of is {best_of}, but must be between n, which is {n}, and {}",
-            app.config.sequences_max
-        );
+        let message =
+            format!("best_of is {best_of}, but must be between n, which is {n}, and {}", app.config.sequences_max);
         return Err(ApiError::invalid("best_of", message));
     }
     let stream = fields.bool("stream")?.unwrap_or(false);
     let beam = beam(fields, best_of)?;
     for (chosen_at_the_end, name) in [(beam.is_some(), "use_beam_search"), (best_of > n, "best_of")] {
         if chosen_at_the_end && stream {
-            let message = format!("{name} chooses among whole answers, so they cannot be streamed; set stream to false");
+            let message =
+                format!("{name} chooses among whole answers, so they cannot be streamed; set stream to false");
             return Err(ApiError::invalid("stream", message));
         }
     }
@@ -103,7 +102,10 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
         Some(options) => options.get("include_usage").and_then(Value::as_bool).unwrap_or(false),
         None => false,
     };
-    let params = params(fields, if beam.is_some() { &neutral() } else { &app.config.default_sampling })?;
+    let params = match beam {
+        Some(_) => params(fields, &neutral())?,
+        None => params(fields, &app.config.default_sampling)?,
+    };
     let mut end_tokens = app.config.eos_token_ids.clone();
     end_tokens.extend(&params.stop_token_ids);
     let text = TextOptions {

@@ -78,10 +78,7 @@ impl Task {
             let rows: Vec<Row> = live.iter().map(|tokens| self.toy.row(tokens, search.row_len())).collect();
             let branches = search.advance(&rows);
             steps += 1;
-            live = branches
-                .iter()
-                .map(|branch| [live[branch.parent].as_slice(), &[branch.token]].concat())
-                .collect();
+            live = branches.iter().map(|branch| [live[branch.parent].as_slice(), &[branch.token]].concat()).collect();
             assert!(live.len() <= self.params.width && search.num_live() == live.len());
             assert!(branches.is_sorted_by_key(|branch| branch.parent));
             for (beam, tokens) in live.iter().enumerate() {

@@ -8,6 +8,7 @@ impl Worker {
     /// Divides memory between KV and whatever else wants it, as demand has become (M4). The pages of blocks that have left
     /// are given back before anybody counts on them.
     pub(super) fn balance(&mut self) {
+        self.copy_blocks();
         let Self { scheduler, runner, .. } = self;
         let Some(memory) = runner.kv_memory() else {
             self.settled = true;
@@ -24,5 +25,13 @@ impl Worker {
         scheduler.set_usable_blocks(grant.blocks);
         give_back(scheduler, memory);
         self.settled = grant.settled;
+    }
+
+    /// Makes the copies that sequences which begin to differ need (K11), in one batch.
+    pub(super) fn copy_blocks(&mut self) {
+        self.scheduler.take_copies(&mut self.copies);
+        if !self.copies.is_empty() {
+            self.runner.copy_blocks(&self.copies);
+        }
     }
 }

@@ -9,7 +9,7 @@ use strata_engine::{
     Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, Limits, Request, Runner, SamplingParams,
     SchedulerConfig,
 };
-use strata_kv::KvConfig;
+use strata_kv::{BlockCopy, KvConfig};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 
 pub const VOCAB: usize = 50;
@@ -26,6 +26,7 @@ pub struct Controls {
     pub passes: AtomicU64,
     pub tokens_computed: AtomicU64,
     pub largest_batch: AtomicUsize,
+    pub blocks_copied: AtomicUsize,
     /// Passes that may still run; `None` is any number. A pass that has none left waits.
     gate: Mutex<Option<u64>>,
     opened: Condvar,
@@ -77,13 +78,18 @@ fn extend(before: u64, token: u32) -> u64 {
 }
 
 /// The logits after a sequence with this fingerprint.
-fn logits_of(fingerprint: u64) -> Vec<f32> {
+pub fn logits_of(fingerprint: u64) -> Vec<f32> {
     (0..VOCAB as u32).map(|token| (extend(fingerprint, token) >> 40) as f32 / 1e6).collect()
+}
+
+/// The fingerprint of a whole sequence.
+pub fn fingerprint(tokens: &[u32]) -> u64 {
+    tokens.iter().fold(0, |before, &token| extend(before, token))
 }
 
 /// What greedy generation must give, computed without any engine.
 pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
-    let mut fingerprint = prompt.iter().fold(0, |before, &token| extend(before, token));
+    let mut fingerprint = fingerprint(prompt);
     let mut output = Vec::new();
     while output.len() < params.max_tokens {
         let mut logits = logits_of(fingerprint);
@@ -145,6 +151,18 @@ impl Runner for SimRunner {
         Ok(())
     }
 
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+        self.controls.blocks_copied.fetch_add(copies.len(), Ordering::Relaxed);
+        for BlockCopy { source, destination } in copies {
+            for slot in 0..self.block_size {
+                match self.slots.get(&(source.0, slot)).copied() {
+                    Some(kv) => self.slots.insert((destination.0, slot), kv),
+                    None => self.slots.remove(&(destination.0, slot)),
+                };
+            }
+        }
+    }
+
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
         0
     }
@@ -189,6 +207,7 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
             num_blocks: shape.blocks,
             block_size: shape.block_size,
             prefix_caching: shape.prefix_caching,
+            num_swap_blocks: 0,
             watermark: 0.01,
             seed: 7,
         },

@@ -12,7 +12,7 @@ use strata_engine::{
 };
 use strata_io::EngineKind;
 use strata_kernels::KvDType;
-use strata_kv::KvConfig;
+use strata_kv::{BlockCopy, KvConfig};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRow, Model, groups};
 use strata_weights::{
@@ -63,6 +63,10 @@ impl Runner for Watched {
         self.runner.forward(batch, sink)?;
         self.check();
         Ok(())
+    }
+
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+        self.runner.copy_blocks(copies);
     }
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {

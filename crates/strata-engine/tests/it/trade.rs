@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use strata_engine::{Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, Request, Runner, RunnerMemory, TradeLimits};
+use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
 
 use crate::sim::{Shape, SimRunner, assert_idle_and_whole, collect, expected_greedy, greedy, start_over};
@@ -59,6 +60,10 @@ impl Runner for TradingRunner {
         self.sim.forward(batch, sink)?;
         self.move_weights();
         Ok(())
+    }
+
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+        self.sim.copy_blocks(copies);
     }
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {

@@ -5,9 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 use strata_io::testing::{Effect, Fault, FaultySpace, Which, WriteEffect};
-use strata_io::{
-    AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, SwapFile, SwapFileError,
-};
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, SwapFile, SwapFileError};
 
 use crate::scratch::content;
 
@@ -53,7 +51,10 @@ fn sizes_and_directories_that_cannot_be_are_refused() {
         assert!(matches!(SwapFile::create(dir.path(), len), Err(SwapFileError::BadSize { .. })), "{len}");
     }
     let error = SwapFile::create(dir.path().join("absent"), BLOCK as u64).unwrap_err();
-    assert!(matches!(&error, SwapFileError::Io(IoError::Open { .. })) && error.to_string().contains("absent"), "{error}");
+    assert!(
+        matches!(&error, SwapFileError::Io(IoError::Open { .. })) && error.to_string().contains("absent"),
+        "{error}"
+    );
     // Root may write anywhere.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap();
     if fs::write(dir.path().join("try"), b"x").is_err() {
