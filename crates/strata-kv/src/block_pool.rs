@@ -1,44 +1,87 @@
 //! The physical blocks: who is free, cached or used, what each holds, and which of them can be found.
 
 use crate::{
-    BlockHash, BlockId, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, TokenId, block_list::BlockList,
-    prefix_index::PrefixIndex, resize::Resized,
+    BlockHash, BlockId, ChainHasher, ChainRoot, Content, EvictionPolicy, KvConfig, SequenceId, TokenId,
+    block_list::BlockList,
+    history::{History, Loss},
+    prefix_index::PrefixIndex,
+    root_table::{RootId, RootTable},
 };
 
-/// What a published block continues.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Parent {
-    /// Nothing: it is the first of its chain.
-    Root(ChainRoot),
-    /// The content that `block` had in its `generation`, which is still there: parents outlive their children.
-    Block { block: BlockId, generation: u32 },
+/// What a published block continues, in four bytes: parents outlive their children, so a number is enough to name one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parent(u32);
+
+/// [`Parent`], spelt out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Continues {
+    /// Nothing: the block is the first of its chain.
+    Root(RootId),
+    /// The content of this block.
+    Block(BlockId),
 }
 
-/// Place of a published block in its chain.
-#[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) hash: BlockHash,
-    pub(crate) parent: Parent,
+impl Parent {
+    /// Of a block that is not published.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+    const ROOT: u32 = 1 << 31;
+
+    pub(crate) fn root(root: RootId) -> Self {
+        Self(root.0 | Self::ROOT)
+    }
+
+    pub(crate) fn block(block: BlockId) -> Self {
+        Self(block.0)
+    }
+
+    pub(crate) fn get(self) -> Option<Continues> {
+        match self {
+            Self::NONE => None,
+            Self(number) if number & Self::ROOT != 0 => Some(Continues::Root(RootId(number & !Self::ROOT))),
+            Self(number) => Some(Continues::Block(BlockId(number))),
+        }
+    }
 }
 
-/// State of one block (K1).
+/// State of one block (K1), in 24 bytes.
 ///
-/// | state | `ref_count` | `link` | leaves it by |
+/// | state | `ref_count` | published | leaves it by |
 /// |---|---|---|---|
-/// | free | 0 | none | `take` → used; a smaller pool → withdrawn |
-/// | used | ≥ 1 | none until published | last `release` → cached if published, else free |
-/// | cached | 0 | some | `share` → used; eviction or `reset` → free |
-/// | withdrawn | 0 | none | a larger pool → free |
-#[derive(Debug, Default)]
+/// | free | 0 | no | `take` → used; a smaller pool → withdrawn |
+/// | used | ≥ 1 | from `publish` on | last `release` → cached if published, else free |
+/// | cached | 0 | yes | `share` → used; eviction or `reset` → free |
+/// | withdrawn | 0 | no | a larger pool → free |
+#[derive(Debug, Clone)]
 pub(crate) struct Block {
-    /// Block tables that hold the block.
+    /// Names the content and all before it; means nothing until published.
+    pub(crate) hash: BlockHash,
+    /// Block tables that hold the block, and swaps under way that read or write it.
     pub(crate) ref_count: u32,
-    /// Counts the contents that the block has lost, so that a name of an old one fits none of its successors.
-    pub(crate) generation: u32,
     /// Published blocks whose parent this is.
     pub(crate) children: u32,
-    /// Some while published: full, computed, and in the index.
-    pub(crate) link: Option<Link>,
+    /// Place in a chain while published: full, computed, and in the index.
+    pub(crate) parent: Parent,
+    /// Tokens in it.
+    pub(crate) filled: u16,
+    pub(crate) withdrawn: bool,
+    /// Whether it is in the list of those that came or left.
+    pub(crate) resized: bool,
+}
+
+impl Block {
+    pub(crate) const NEW: Self = Self {
+        hash: BlockHash(0),
+        ref_count: 0,
+        children: 0,
+        parent: Parent::NONE,
+        filled: 0,
+        withdrawn: false,
+        resized: false,
+    };
+
+    pub(crate) fn is_published(&self) -> bool {
+        self.parent != Parent::NONE
+    }
 }
 
 /// All blocks. Callers keep to the transitions of [`Block`]; a breach panics, since it would serve wrong KV.
@@ -51,11 +94,15 @@ pub(crate) struct BlockPool {
     pub(crate) free: BlockList,                 // no content
     pub(crate) cached: Box<dyn EvictionPolicy>, // published, held by nobody
     pub(crate) index: PrefixIndex,              // published
-    pub(crate) withdrawn: BlockList,            // without memory
-    pub(crate) resized: Resized,
+    pub(crate) roots: RootTable,
+    pub(crate) withdrawn: Vec<BlockId>, // without memory; the last comes back first
+    pub(crate) resized: Vec<BlockId>,   // came or left since the last report
     /// Blocks that shall not be withdrawn; more are there only while they are used.
     pub(crate) usable: usize,
+    /// Tokens in used blocks.
+    pub(crate) slots_filled: usize,
     pub(crate) evictions: u64,
+    pub(crate) history: History,
 }
 
 impl BlockPool {
@@ -65,15 +112,18 @@ impl BlockPool {
         Self {
             block_size: config.block_size,
             hasher,
-            blocks: std::iter::repeat_with(Block::default).take(config.num_blocks).collect(),
+            blocks: vec![Block::NEW; config.num_blocks],
             tokens: vec![0; config.num_blocks * config.block_size],
             free,
             cached: policy,
             index: PrefixIndex::new(config.num_blocks),
-            withdrawn: BlockList::new(config.num_blocks),
-            resized: Resized::new(config.num_blocks),
+            roots: RootTable::default(),
+            withdrawn: Vec::new(),
+            resized: Vec::new(),
             usable: config.num_blocks,
+            slots_filled: 0,
             evictions: 0,
+            history: History::new(config.num_blocks),
         }
     }
 
@@ -83,79 +133,116 @@ impl BlockPool {
     }
 
     pub(crate) fn is_cached(&self, block: BlockId) -> bool {
-        let Block { ref_count, link, .. } = &self.blocks[block.index()];
-        *ref_count == 0 && link.is_some()
+        let block = &self.blocks[block.index()];
+        block.ref_count == 0 && block.is_published()
+    }
+
+    /// Whether others hold the block besides whoever asks.
+    pub(crate) fn is_shared(&self, block: BlockId) -> bool {
+        self.blocks[block.index()].ref_count > 1
     }
 
     pub(crate) fn tokens(&self, block: BlockId) -> &[TokenId] {
         &self.tokens[block.index() * self.block_size..][..self.block_size]
     }
 
-    /// Writes `tokens` into the slots of `block` from `slot` on, as many as fit; returns the rest.
+    /// Writes `tokens` into the slots of `block`, which is used, from `slot` on, as many as fit; returns the rest.
     pub(crate) fn write<'t>(&mut self, block: BlockId, slot: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
         let (fit, rest) = tokens.split_at(tokens.len().min(self.block_size - slot));
         self.tokens[block.index() * self.block_size + slot..][..fit.len()].copy_from_slice(fit);
+        let filled = &mut self.blocks[block.index()].filled;
+        self.slots_filled -= usize::from(*filled);
+        *filled = (slot + fit.len()) as u16;
+        self.slots_filled += usize::from(*filled);
         rest
     }
 
-    /// The longest chain of published blocks from `root` that holds a prefix of `tokens`, given to `hit` in order;
-    /// returns its length. The last token is never part of it: it must be computed, to yield logits.
-    pub(crate) fn walk(&self, tokens: &[TokenId], root: &ChainRoot, mut hit: impl FnMut(BlockId)) -> usize {
-        let findable = tokens.len().saturating_sub(1) / self.block_size * self.block_size;
-        let mut parent = Parent::Root(root.clone());
-        let mut hash = self.hasher.root(root);
-        for (length, tokens) in tokens[..findable].chunks_exact(self.block_size).enumerate() {
+    /// Writes the first `slots` tokens of `source` into `destination`, which is used.
+    pub(crate) fn copy_tokens(&mut self, source: BlockId, destination: BlockId, slots: usize) {
+        let start = source.index() * self.block_size;
+        self.tokens.copy_within(start..start + slots, destination.index() * self.block_size);
+        self.blocks[destination.index()].filled = slots as u16;
+        self.slots_filled += slots;
+    }
+
+    /// The longest chain of published blocks from `root` that holds `blocks` of tokens, given to `hit` in order; returns
+    /// its length.
+    pub(crate) fn walk<'t>(
+        &self,
+        blocks: impl Iterator<Item = &'t [TokenId]>,
+        root: &ChainRoot,
+        mut hit: impl FnMut(BlockId),
+    ) -> usize {
+        let Some(root) = self.roots.find(root) else { return 0 };
+        let (mut hash, mut parent) = (self.roots.hash(root), Parent::root(root));
+        let mut length = 0;
+        for tokens in blocks {
             hash = self.hasher.block(hash, tokens);
-            let Some(block) = self.find(hash, &parent, tokens) else { return length };
+            let Some(block) = self.find(hash, parent, tokens) else { break };
             hit(block);
-            parent = self.as_parent(block);
+            parent = Parent::block(block);
+            length += 1;
         }
-        findable / self.block_size
+        length
     }
 
     /// The published block with this very content. The hash only says where to look (K2).
-    pub(crate) fn find(&self, hash: BlockHash, parent: &Parent, tokens: &[TokenId]) -> Option<BlockId> {
-        self.index.candidates(hash).find(|&block| {
-            let link = self.blocks[block.index()].link.as_ref();
-            link.is_some_and(|link| link.hash == hash && link.parent == *parent) && self.tokens(block) == tokens
+    pub(crate) fn find(&self, hash: BlockHash, parent: Parent, tokens: &[TokenId]) -> Option<BlockId> {
+        self.index.candidates(hash).find(|&candidate| {
+            let block = &self.blocks[candidate.index()];
+            block.hash == hash && block.parent == parent && self.tokens(candidate) == tokens
         })
     }
 
-    /// How the children of `block` name it.
-    pub(crate) fn as_parent(&self, block: BlockId) -> Parent {
-        Parent::Block { block, generation: self.blocks[block.index()].generation }
+    /// The hash that the children of `parent`, which is there, continue.
+    pub(crate) fn hash_of(&self, parent: Parent) -> BlockHash {
+        match parent.get().expect("only a block that continues something has such a parent") {
+            Continues::Root(root) => self.roots.hash(root),
+            Continues::Block(block) => self.blocks[block.index()].hash,
+        }
     }
 
-    /// One more table holds `block`, which is used or cached.
+    /// One more table holds `block`, which a look-up has found.
     pub(crate) fn share(&mut self, block: BlockId) {
+        self.cached.hit(block);
         if self.is_cached(block) {
-            self.cached.remove(block);
+            self.slots_filled += self.block_size;
         }
         self.blocks[block.index()].ref_count += 1;
     }
 
-    /// A block for one table to write to: a free one, else the content of a cached one is given up.
+    /// One more holder of `block`, which is used.
+    pub(crate) fn hold(&mut self, block: BlockId) {
+        let ref_count = &mut self.blocks[block.index()].ref_count;
+        assert!(*ref_count > 0, "{block} is held once more, but nobody holds it");
+        *ref_count += 1;
+    }
+
+    /// A block for one table to write to: a free one, else the content of a cached one is given up for `id`.
     ///
     /// # Panics
     /// When nothing is [`available`](Self::available), which callers test first.
-    pub(crate) fn take(&mut self) -> BlockId {
-        let block = self.free.pop_front().unwrap_or_else(|| self.evict());
-        self.blocks[block.index()].ref_count = 1;
+    pub(crate) fn take(&mut self, id: SequenceId) -> BlockId {
+        let block = self.free.pop_front().unwrap_or_else(|| self.evict(Some(id)));
+        let state = &mut self.blocks[block.index()];
+        state.ref_count = 1;
+        state.filled = 0;
         block
     }
 
-    /// One table lets go of `block`. If it was the last, a published block becomes cached; any other holds nothing
-    /// that could be found again and is the first to be reused. Where there are more blocks than there should be, one
-    /// is withdrawn.
+    /// One holder lets go of `block`. If it was the last, a published block becomes cached; any other holds nothing that
+    /// could be found again and is the first to be reused. Where there are more blocks than there should be, one is
+    /// withdrawn.
     pub(crate) fn release(&mut self, block: BlockId) {
         let state = &mut self.blocks[block.index()];
         state.ref_count = state.ref_count.checked_sub(1).expect("a released block is held");
         if state.ref_count > 0 {
             return;
         }
-        match state.link {
-            Some(_) => self.cached.insert(block),
-            None => self.free.push_front(block),
+        self.slots_filled -= usize::from(state.filled);
+        match state.is_published() {
+            true => self.cached.insert(block, state.children == 0),
+            false => self.free.push_front(block),
         }
         self.withdraw_excess();
     }
@@ -167,42 +254,62 @@ impl BlockPool {
         if !self.index.insert(hash, block) {
             return false;
         }
-        if let Parent::Block { block: parent, .. } = parent {
-            self.blocks[parent.index()].children += 1;
-        }
-        self.blocks[block.index()].link = Some(Link { hash, parent });
+        let parent_block = match parent.get().expect("a published block continues something") {
+            Continues::Block(parent) => {
+                self.blocks[parent.index()].children += 1;
+                Some(parent)
+            }
+            Continues::Root(root) => {
+                self.roots.hold_again(root);
+                let rootless = self.hasher.block(BlockHash(0), self.tokens(block));
+                self.history.note_first(rootless, self.roots.hash(root));
+                None
+            }
+        };
+        self.cached.publish(block, Content { hash, parent: parent_block });
+        let state = &mut self.blocks[block.index()];
+        (state.hash, state.parent) = (hash, parent);
         true
     }
 
     /// Drops all published content. Blocks in use keep theirs for their holders, but can no longer be found.
     pub(crate) fn reset(&mut self) {
         self.index = PrefixIndex::new(self.blocks.len());
+        self.roots = RootTable::default();
         for index in 0..self.blocks.len() {
             let block = BlockId(index as u32);
             if self.is_cached(block) {
-                self.cached.remove(block);
                 self.free.push_back(block);
             }
             let state = &mut self.blocks[index];
-            state.children = 0;
-            if state.link.take().is_some() {
-                state.generation = state.generation.wrapping_add(1);
+            if state.is_published() {
+                self.cached.forget(block);
+                self.history.lose(state.hash, Loss::Reset);
             }
+            (state.children, state.parent) = (0, Parent::NONE);
         }
     }
 
-    /// Gives up the content of the cached block that the policy picks; the block is in no list then.
-    pub(crate) fn evict(&mut self) -> BlockId {
-        let blocks = &self.blocks;
-        let victim = self.cached.victim(&|block| blocks[block.index()].children == 0);
-        let victim = victim.expect("a block is taken only when one is available");
+    /// Gives up the content of the cached block that the policy picks, for `id` or for a smaller pool; the block is in no
+    /// list then.
+    pub(crate) fn evict(&mut self, id: Option<SequenceId>) -> BlockId {
+        let victim = self.cached.victim().expect("a block is taken only when one is available");
         let state = &mut self.blocks[victim.index()];
-        let Link { hash, parent } = state.link.take().expect("a cached block is published");
-        state.generation = state.generation.wrapping_add(1);
-        if let Parent::Block { block: parent, .. } = parent {
-            self.blocks[parent.index()].children -= 1;
+        assert!(state.ref_count == 0 && state.children == 0, "{victim} was evicted, but is held or has children");
+        let parent = std::mem::replace(&mut state.parent, Parent::NONE);
+        let hash = state.hash;
+        match parent.get().expect("a cached block is published") {
+            Continues::Block(parent) => {
+                let state = &mut self.blocks[parent.index()];
+                state.children -= 1;
+                if state.children == 0 && state.ref_count == 0 {
+                    self.cached.became_leaf(parent);
+                }
+            }
+            Continues::Root(root) => self.roots.release(root),
         }
         self.index.remove(hash, victim);
+        self.history.lose(hash, id.map_or(Loss::Withdrawn, Loss::Evicted));
         self.evictions += 1;
         victim
     }

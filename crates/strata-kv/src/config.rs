@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::EvictionKind;
+
 /// Most tokens a block may hold (K6).
 pub const BLOCK_SIZE_MAX: usize = 256;
 
@@ -19,13 +21,25 @@ pub struct KvConfig {
     pub prefix_caching: bool,
     /// Share of the blocks that admission leaves available, so that running sequences can grow; in [0, 1) (K12).
     pub watermark: f64,
+    /// Slots of the swap pool, each for one block; 0 for none, at most [`BLOCKS_MAX`] (K12).
+    pub num_swap_blocks: usize,
     /// Seed of the chain's hash; random per process, so that collisions cannot be prepared ahead (K2).
     pub seed: u64,
+    /// Which cached blocks give way to fresh ones (K7).
+    pub eviction: EvictionKind,
 }
 
 impl Default for KvConfig {
     fn default() -> Self {
-        Self { num_blocks: 1024, block_size: 16, prefix_caching: true, watermark: 0.01, seed: 0 }
+        Self {
+            num_blocks: 1024,
+            block_size: 16,
+            prefix_caching: true,
+            watermark: 0.01,
+            num_swap_blocks: 0,
+            seed: 0,
+            eviction: EvictionKind::default(),
+        }
     }
 }
 
@@ -37,6 +51,9 @@ impl KvConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.num_blocks == 0 || self.num_blocks > BLOCKS_MAX {
             return Err(ConfigError::NumBlocks { got: self.num_blocks });
+        }
+        if self.num_swap_blocks > BLOCKS_MAX {
+            return Err(ConfigError::NumSwapBlocks { got: self.num_swap_blocks });
         }
         if !self.block_size.is_power_of_two() || self.block_size > BLOCK_SIZE_MAX {
             return Err(ConfigError::BlockSize { got: self.block_size });
@@ -59,6 +76,12 @@ pub enum ConfigError {
     /// No block, or more than can be numbered.
     #[error("the KV pool would have {got} blocks, but it must have 1 to {BLOCKS_MAX}; change the memory given to KV")]
     NumBlocks {
+        /// The configured number.
+        got: usize,
+    },
+    /// More than can be numbered.
+    #[error("the swap pool would have {got} blocks, but it may have {BLOCKS_MAX} at most; give swap less room")]
+    NumSwapBlocks {
         /// The configured number.
         got: usize,
     },
@@ -95,6 +118,8 @@ mod tests {
         assert!(check(BLOCKS_MAX, 1, 0.99));
         assert!(!check(0, 1, 0.0));
         assert!(!check(BLOCKS_MAX + 1, 1, 0.0));
+        let swap = |num_swap_blocks| KvConfig { num_swap_blocks, ..KvConfig::default() }.check().is_ok();
+        assert!(swap(BLOCKS_MAX) && !swap(BLOCKS_MAX + 1));
         for watermark in [1.0, -0.1, f64::NAN, f64::INFINITY] {
             assert!(!check(1, 1, watermark), "{watermark}");
         }

@@ -9,7 +9,7 @@ use xxhash_rust::xxh64::xxh64;
 use crate::{BLOCK_SIZE_MAX, TokenId};
 
 /// Hash of a full block and of everything before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BlockHash(pub u64);
 
 /// Where a chain of blocks starts. Chains with different roots share nothing, whatever their tokens (K15).

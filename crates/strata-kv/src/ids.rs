@@ -22,6 +22,33 @@ impl fmt::Display for BlockId {
     }
 }
 
+/// Room for one block in the swap pool: an index below [`crate::KvConfig::num_swap_blocks`] (K12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SwapSlot(pub u32);
+
+impl SwapSlot {
+    /// The slot's place in per-slot arrays.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for SwapSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "swap slot {}", self.0)
+    }
+}
+
+/// One swap of one manager, out or in; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SwapId(pub u64);
+
+impl fmt::Display for SwapId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "swap {}", self.0)
+    }
+}
+
 /// A sequence that holds blocks. The caller numbers them and never uses a number twice at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);

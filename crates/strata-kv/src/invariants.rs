@@ -1,118 +1,13 @@
 //! What must hold after every operation (K14), checked from scratch: slow, and independent of how it came about.
 
-use thiserror::Error;
+use std::collections::HashMap;
 
 use crate::{
-    BlockId, BlockManager, SequenceId,
-    block_pool::{Link, Parent},
+    BlockId, BlockManager, InvariantViolation, SequenceId, SequenceState, SwapDirection, SwapSlot,
+    block_pool::{Block, Continues, Parent},
+    root_table::RootId,
+    sequence::Sequence,
 };
-
-/// The first broken invariant that was found. Always a bug of this crate, or of an eviction policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum InvariantViolation {
-    /// A block must be exactly one of free, cached, used and withdrawn.
-    #[error("{block} is free: {free}, cached: {cached}, used: {used}, withdrawn: {withdrawn}; exactly one must hold")]
-    State {
-        /// The block.
-        block: BlockId,
-        /// It is in the free list.
-        free: bool,
-        /// The eviction policy knows it.
-        cached: bool,
-        /// A table holds it.
-        used: bool,
-        /// It is in the list of those without memory.
-        withdrawn: bool,
-    },
-    /// Free and withdrawn blocks are not findable, cached ones are.
-    #[error("{block} is held by nobody, but its being findable ({published}) does not go with that")]
-    Published {
-        /// The block.
-        block: BlockId,
-        /// It has a place in a chain.
-        published: bool,
-    },
-    /// A block's reference count must be the number of tables that hold it.
-    #[error("{block} has reference count {ref_count}, but {holders} tables hold it")]
-    RefCount {
-        /// The block.
-        block: BlockId,
-        /// What the block says.
-        ref_count: u32,
-        /// What the tables say.
-        holders: u32,
-    },
-    /// A block's count of children must be the number of published blocks that name it as parent.
-    #[error("{block} counts {counted} children, but {found} published blocks name it as their parent")]
-    Children {
-        /// The block.
-        block: BlockId,
-        /// What the block says.
-        counted: u32,
-        /// What the others say.
-        found: u32,
-    },
-    /// The parent of a published block must be published, with the content it had then.
-    #[error("{block} continues {parent}, which has lost the content that was continued")]
-    Orphan {
-        /// The published block.
-        block: BlockId,
-        /// Its parent.
-        parent: BlockId,
-    },
-    /// A published block's hash must be that of its parent's hash and its tokens.
-    #[error("{block} is published under a hash that is not that of its tokens")]
-    Hash {
-        /// The block.
-        block: BlockId,
-    },
-    /// A look-up of a published block's content must find this very block.
-    #[error("a look-up of what {block} holds finds another block or none")]
-    Lookup {
-        /// The block.
-        block: BlockId,
-    },
-    /// The index and the free and cached lists must hold exactly the blocks that they should.
-    #[error("the {list} counts {counted} blocks, but there are {found}")]
-    Count {
-        /// Which.
-        list: &'static str,
-        /// Its own count.
-        counted: usize,
-        /// What a walk over the blocks finds.
-        found: usize,
-    },
-    /// As many blocks must be there as may be used, or more if all are used.
-    #[error("{present} blocks are there, {unused} of them unused, but {usable} may be used")]
-    Usable {
-        /// Blocks that are not withdrawn.
-        present: usize,
-        /// Those of them that are free or cached.
-        unused: usize,
-        /// How many there should be.
-        usable: usize,
-    },
-    /// What is reported of a change of size must be where the report says.
-    #[error("{block} is reported to have come: {came}, or left: {left}, but it is withdrawn: {withdrawn}")]
-    Resize {
-        /// The block.
-        block: BlockId,
-        /// It is in the list of those that came.
-        came: bool,
-        /// It is in the list of those that left.
-        left: bool,
-        /// It is withdrawn.
-        withdrawn: bool,
-    },
-    /// A sequence must have just enough blocks, its published ones a chain from its root, the others its own.
-    #[error("{id}: {what}")]
-    Sequence {
-        /// The sequence.
-        id: SequenceId,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-}
 
 impl BlockManager {
     /// Checks every invariant; takes time in proportion to the pool.
@@ -123,122 +18,182 @@ impl BlockManager {
         self.check_states()?;
         self.check_size()?;
         self.check_chains()?;
-        self.check_sequences()
+        self.check_swaps()?;
+        for (&id, sequence) in &self.sequences {
+            let checks = [self.check_places(id, sequence), self.check_table(sequence)];
+            if let Some(what) = checks.into_iter().find_map(Result::err) {
+                return Err(InvariantViolation::Sequence { id, what });
+            }
+        }
+        Ok(())
     }
 
     fn block_ids(&self) -> impl Iterator<Item = BlockId> {
         (0..self.pool.blocks.len() as u32).map(BlockId)
     }
 
-    fn links(&self) -> impl Iterator<Item = (BlockId, &Link)> {
-        self.block_ids().filter_map(|block| Some((block, self.pool.blocks[block.index()].link.as_ref()?)))
+    fn block(&self, block: BlockId) -> &Block {
+        &self.pool.blocks[block.index()]
     }
 
-    /// Each block is one of free, cached, used, withdrawn; reference counts are those of the tables.
+    fn published(&self) -> impl Iterator<Item = (BlockId, &Block, Continues)> {
+        self.block_ids().filter_map(|id| Some((id, self.block(id), self.block(id).parent.get()?)))
+    }
+
+    /// Each block is one of free, cached, used, withdrawn; reference counts are those of tables and swaps.
     fn check_states(&self) -> Result<(), InvariantViolation> {
         let pool = &self.pool;
         let mut holders = vec![0u32; pool.blocks.len()];
-        self.sequences.values().flat_map(|sequence| &sequence.blocks).for_each(|block| holders[block.index()] += 1);
-        let (mut num_free, mut num_cached) = (0, 0);
+        let tables = self.sequences.values().flat_map(|sequence| sequence.table.blocks.iter().copied());
+        let swaps = self.swaps.flights.values().flat_map(|flight| flight.copies.iter().map(|copy| copy.block));
+        tables.chain(swaps).for_each(|block| holders[block.index()] += 1);
+        let (mut num_free, mut num_cached, mut num_withdrawn, mut slots_filled) = (0, 0, 0, 0);
         for block in self.block_ids() {
-            let (state, holders) = (&pool.blocks[block.index()], holders[block.index()]);
+            let (state, holders) = (self.block(block), holders[block.index()]);
             let (free, cached, used) = (pool.free.contains(block), pool.cached.contains(block), holders > 0);
-            let withdrawn = pool.withdrawn.contains(block);
+            let withdrawn = state.withdrawn;
             if [free, cached, used, withdrawn].map(u8::from).iter().sum::<u8>() != 1 {
                 return Err(InvariantViolation::State { block, free, cached, used, withdrawn });
             }
             if state.ref_count != holders {
                 return Err(InvariantViolation::RefCount { block, ref_count: state.ref_count, holders });
             }
-            let published = state.link.is_some();
+            let published = state.is_published();
             if !used && published != cached {
                 return Err(InvariantViolation::Published { block, published });
             }
             num_free += usize::from(free);
             num_cached += usize::from(cached);
+            num_withdrawn += usize::from(withdrawn);
+            slots_filled += if used { usize::from(state.filled) } else { 0 };
         }
         count("free list", pool.free.len(), num_free)?;
         count("free list walked", pool.free.iter().count(), num_free)?;
         count("eviction policy", pool.cached.len(), num_cached)?;
-        count("index", pool.index.len(), self.links().count())
+        count("list of withdrawn blocks", pool.withdrawn.len(), num_withdrawn)?;
+        count("counter of filled slots", pool.slots_filled, slots_filled)?;
+        count("index", pool.index.len(), self.published().count())
     }
 
-    /// The size is what was asked for, as far as used blocks allow, and reports of its changes are true.
+    /// The size is what was asked for, as far as used blocks allow.
     fn check_size(&self) -> Result<(), InvariantViolation> {
         let pool = &self.pool;
-        let withdrawn = self.block_ids().filter(|&block| pool.withdrawn.contains(block)).count();
-        count("list of withdrawn blocks", pool.withdrawn.len(), withdrawn)?;
         let (present, unused, usable) = (pool.present(), pool.available(), pool.usable);
         if present < usable || (present > usable && unused > 0) {
             return Err(InvariantViolation::Usable { present, unused, usable });
         }
-        for block in self.block_ids() {
-            let (came, left) = (pool.resized.came.contains(block), pool.resized.left.contains(block));
-            let withdrawn = pool.withdrawn.contains(block);
-            if (came && withdrawn) || (left && !withdrawn) {
-                return Err(InvariantViolation::Resize { block, came, left, withdrawn });
-            }
-        }
-        Ok(())
+        let resized = self.block_ids().filter(|&block| self.block(block).resized).count();
+        count("list of blocks that came or left", pool.resized.len(), resized)
     }
 
     /// Published blocks form chains from a root, each found by its content; index and content agree.
     fn check_chains(&self) -> Result<(), InvariantViolation> {
         let pool = &self.pool;
         let mut children = vec![0u32; pool.blocks.len()];
-        for (block, link) in self.links() {
-            let previous = match &link.parent {
-                Parent::Root(root) => pool.hasher.root(root),
-                Parent::Block { block: parent, generation } => {
-                    children[parent.index()] += 1;
-                    let state = &pool.blocks[parent.index()];
-                    match &state.link {
-                        Some(link) if state.generation == *generation => link.hash,
-                        _ => return Err(InvariantViolation::Orphan { block, parent: *parent }),
-                    }
-                }
-            };
-            if link.hash != pool.hasher.block(previous, pool.tokens(block)) {
+        let mut roots: HashMap<u32, u32> = HashMap::new();
+        for (block, state, continues) in self.published() {
+            match continues {
+                Continues::Root(RootId(root)) => *roots.entry(root).or_default() += 1,
+                Continues::Block(parent) if self.block(parent).is_published() => children[parent.index()] += 1,
+                Continues::Block(parent) => return Err(InvariantViolation::Orphan { block, parent }),
+            }
+            if state.hash != pool.hasher.block(pool.hash_of(state.parent), pool.tokens(block)) {
                 return Err(InvariantViolation::Hash { block });
             }
-            if pool.find(link.hash, &link.parent, pool.tokens(block)) != Some(block) {
+            if pool.find(state.hash, state.parent, pool.tokens(block)) != Some(block) {
                 return Err(InvariantViolation::Lookup { block });
             }
         }
         for block in self.block_ids() {
-            let (counted, found) = (pool.blocks[block.index()].children, children[block.index()]);
+            let (counted, found) = (self.block(block).children, children[block.index()]);
             if counted != found {
                 return Err(InvariantViolation::Children { block, counted, found });
+            }
+        }
+        count("table of roots", pool.roots.len(), roots.len())?;
+        roots.into_iter().try_for_each(|(root, found)| {
+            count("holders of a root", pool.roots.holders(RootId(root)) as usize, found as usize)
+        })
+    }
+
+    /// Slots are held by those who say so, and what is on its way in is not findable yet.
+    fn check_swaps(&self) -> Result<(), InvariantViolation> {
+        let pool = &self.swaps.pool;
+        let (mut holders, mut free) = (vec![0u32; pool.len()], vec![false; pool.len()]);
+        let sequences = self.sequences.values().flat_map(|sequence| sequence.slots.iter().copied());
+        let swaps = self.swaps.flights.values().flat_map(|flight| flight.copies.iter().map(|copy| copy.slot));
+        sequences.chain(swaps).for_each(|slot| holders[slot.index()] += 1);
+        pool.free.iter().for_each(|slot| free[slot.index()] = true);
+        for (index, (&found, free)) in holders.iter().zip(free).enumerate() {
+            let counted = pool.holders[index];
+            if counted != found || free != (found == 0) {
+                return Err(InvariantViolation::Slot { slot: SwapSlot(index as u32), counted, found, free });
+            }
+        }
+        count("list of free slots", pool.free.len(), holders.iter().filter(|&&holders| holders == 0).count())?;
+        let swapped = self.sequences.values().filter(|sequence| sequence.state == SequenceState::Swapped).count();
+        count("number of sequences swapped out", self.num_swapped, swapped)?;
+        for (&swap, flight) in self.swaps.flights.iter().filter(|(_, flight)| flight.direction == SwapDirection::In) {
+            if let Some(copy) = flight.copies.iter().find(|copy| self.block(copy.block).is_published()) {
+                return Err(InvariantViolation::FoundTooEarly { block: copy.block, swap });
             }
         }
         Ok(())
     }
 
-    fn check_sequences(&self) -> Result<(), InvariantViolation> {
-        let pool = &self.pool;
-        for (&id, sequence) in &self.sequences {
-            let broken = |what| Err(InvariantViolation::Sequence { id, what });
-            if sequence.blocks.len() != sequence.num_tokens.div_ceil(self.config.block_size) {
-                return broken("it has more or fewer blocks than its tokens need");
+    /// A sequence has blocks, slots and a swap under way as its state says.
+    fn check_places(&self, id: SequenceId, sequence: &Sequence) -> Result<(), &'static str> {
+        let num_filled = sequence.table.num_filled(self.config.block_size);
+        let under_way = |swap, direction| {
+            let flight = self.swaps.flights.get(&swap);
+            flight.is_some_and(|flight| flight.direction == direction && flight.group.contains(&id))
+        };
+        let (blocks, slots, swap) = match sequence.state {
+            SequenceState::Resident => (true, false, true),
+            SequenceState::Leaving(swap) => (true, true, under_way(swap, SwapDirection::Out)),
+            SequenceState::Swapped => (false, true, true),
+            SequenceState::Arriving(swap) => (true, true, under_way(swap, SwapDirection::In)),
+        };
+        if !swap {
+            return Err("it waits for a swap that is not under way");
+        }
+        if sequence.slots.len() != if slots { num_filled } else { 0 } {
+            return Err("it has more or fewer slots than its state and tokens need");
+        }
+        match blocks {
+            true if sequence.table.blocks.len() < num_filled => Err("it has fewer blocks than its tokens need"),
+            false if !sequence.table.blocks.is_empty() => Err("it is swapped out, but holds blocks"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The blocks of a table are what the sequence may think they are.
+    fn check_table(&self, sequence: &Sequence) -> Result<(), &'static str> {
+        let (block_size, table) = (self.config.block_size, &sequence.table);
+        if sequence.num_computed > table.num_tokens || sequence.num_published * block_size > sequence.num_computed {
+            return Err("more is published than computed, or computed than there is");
+        }
+        let mut parent = self.pool.roots.find(&sequence.root).map(Parent::root);
+        for (index, &id) in table.blocks.iter().enumerate() {
+            let (block, start) = (self.block(id), index * block_size);
+            if usize::from(block.filled) != table.num_tokens.saturating_sub(start).min(block_size) {
+                return Err("a block of it holds more or fewer tokens than it has there");
             }
-            if sequence.num_published * self.config.block_size > sequence.num_tokens {
-                return broken("a block that is not full is published");
+            // Also where another has published what both hold: whoever holds a block holds its parent.
+            if block.is_published() && Some(block.parent) != parent {
+                return Err("its published blocks are not a chain from its root");
             }
-            let (published, private) = sequence.blocks.split_at(sequence.num_published);
-            let mut parent = Parent::Root(sequence.root.clone());
-            for &block in published {
-                match &pool.blocks[block.index()].link {
-                    Some(link) if link.parent == parent => parent = pool.as_parent(block),
-                    _ => return broken("its published blocks are not a chain from its root"),
-                }
+            if !block.is_published() && index < sequence.num_published {
+                return Err("a block of it is not published that it has published");
             }
-            if private.iter().any(|block| pool.blocks[block.index()].link.is_some()) {
-                return broken("a block is published that it has not committed");
+            if block.is_published() && start + block_size > sequence.num_computed {
+                return Err("a block of it is published before it has computed it");
             }
-            // After a reset, blocks that were shared stay so without being published.
-            let exclusive = sequence.publishing || !self.config.prefix_caching;
-            if exclusive && private.iter().any(|block| pool.blocks[block.index()].ref_count != 1) {
-                return broken("a block that it may still write is shared");
+            parent = Some(Parent::block(id));
+            let writes = start + block_size > sequence.num_computed && table.num_tokens > sequence.num_computed;
+            let written = writes || start >= table.num_tokens;
+            if sequence.state == SequenceState::Resident && written && block.ref_count != 1 {
+                return Err("a block that it may write is shared");
             }
         }
         Ok(())

@@ -7,24 +7,41 @@
 //! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that no sequence holds),
 //! *used* (held by at least one block table) and *withdrawn* (without memory, after [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
 
+mod admission;
 mod block_list;
 mod block_manager;
 mod block_pool;
+mod block_table;
+mod compact;
 mod config;
+mod error;
 mod eviction;
+mod fork;
 mod hash;
+mod history;
 mod ids;
+mod invariant_violation;
 mod invariants;
+mod miss;
 mod prefix_index;
 mod resize;
+mod root_table;
 mod sequence;
 mod stats;
+mod swap;
+mod swap_pool;
 
-pub use block_manager::{AllocError, AllocStatus, Allocation, BlockManager};
+pub use block_manager::{Allocation, BlockManager};
+pub use compact::Fragmentation;
 pub use config::{BLOCK_SIZE_MAX, BLOCKS_MAX, ConfigError, KvConfig};
-pub use eviction::{EvictionPolicy, Lru};
+pub use error::{AllocError, AllocStatus};
+pub use eviction::{Content, EvictionKind, EvictionPolicy, Lfu, Lru, S3Fifo, Slru, TwoQueue, UnknownEviction};
+pub use fork::BlockCopy;
 pub use hash::{BlockHash, ChainHasher, ChainRoot};
-pub use ids::{BlockId, SequenceId, TokenId};
-pub use invariants::InvariantViolation;
+pub use ids::{BlockId, SequenceId, SwapId, SwapSlot, TokenId};
+pub use invariant_violation::InvariantViolation;
+pub use miss::{Miss, MissReason};
 pub use resize::Resize;
+pub use sequence::SequenceState;
 pub use stats::KvStats;
+pub use swap::{Swap, SwapCopy, SwapDirection, SwapOutcome};

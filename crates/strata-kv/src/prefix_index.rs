@@ -18,7 +18,7 @@ pub(crate) struct PrefixIndex {
 impl PrefixIndex {
     /// For block ids below `capacity`.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { heads: vec![NONE; 2 * capacity.next_power_of_two()], next: vec![NONE; capacity], len: 0 }
+        Self { heads: vec![NONE; capacity.next_power_of_two()], next: vec![NONE; capacity], len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -63,6 +63,15 @@ impl PrefixIndex {
         self.len -= 1;
     }
 
+    /// `to`, which must not be in the index, takes the place of `from`, which was inserted under `hash`.
+    pub(crate) fn rename(&mut self, hash: BlockHash, from: BlockId, to: BlockId) {
+        self.remove(hash, from);
+        // The bucket is as full as before.
+        let bucket = self.bucket(hash);
+        self.next[to.index()] = std::mem::replace(&mut self.heads[bucket], to.0);
+        self.len += 1;
+    }
+
     fn bucket(&self, hash: BlockHash) -> usize {
         // The length is a power of two.
         hash.0 as usize & (self.heads.len() - 1)
@@ -83,6 +92,9 @@ mod tests {
         assert_eq!(found(&index), [BlockId(3), BlockId(0), BlockId(2)]);
         index.remove(hash, BlockId(0));
         assert_eq!(found(&index), [BlockId(3), BlockId(2)]);
+        index.rename(hash, BlockId(2), BlockId(1));
+        assert_eq!((found(&index), index.len()), (vec![BlockId(1), BlockId(3)], 2));
+        index.rename(hash, BlockId(1), BlockId(2));
         index.remove(hash, BlockId(3));
         index.remove(hash, BlockId(2));
         assert_eq!(found(&index), []);

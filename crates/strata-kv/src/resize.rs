@@ -1,6 +1,6 @@
 //! How many blocks there are may change while sequences hold some (M4): memory comes from elsewhere, and goes back.
 
-use crate::{BlockId, BlockManager, block_list::BlockList, block_pool::BlockPool};
+use crate::{BlockId, BlockManager, block_pool::BlockPool};
 
 /// Blocks that have changed sides since the last report, each in the list of the side on which it is now, even if it was
 /// there before.
@@ -30,39 +30,13 @@ impl BlockManager {
         self.pool.present()
     }
 
-    /// What has come and left since the last call. A manager begins with all blocks, none of them reported.
+    /// What has come and left since the last call. A manager begins with all blocks, none of them reported. Copies that
+    /// are yet to be taken may concern blocks of both lists: see [`take_copies`](Self::take_copies).
     pub fn take_resize(&mut self) -> Resize {
-        let Resized { came, left } = &mut self.pool.resized;
-        let drain = |list: &mut BlockList| std::iter::from_fn(|| list.pop_front()).collect();
-        Resize { came: drain(came), left: drain(left) }
-    }
-}
-
-/// What is to be reported.
-#[derive(Debug)]
-pub(crate) struct Resized {
-    pub(crate) came: BlockList,
-    pub(crate) left: BlockList,
-}
-
-impl Resized {
-    pub(crate) fn new(num_blocks: usize) -> Self {
-        Self { came: BlockList::new(num_blocks), left: BlockList::new(num_blocks) }
-    }
-
-    fn come(&mut self, block: BlockId) {
-        if self.left.contains(block) {
-            self.left.remove(block);
-        }
-        self.came.push_back(block);
-    }
-
-    fn leave(&mut self, block: BlockId) {
-        if self.came.contains(block) {
-            self.came.remove(block);
-        }
-        // Although its coming was not reported: it may have been written to meanwhile.
-        self.left.push_back(block);
+        let BlockPool { resized, blocks, .. } = &mut self.pool;
+        resized.iter().for_each(|block| blocks[block.index()].resized = false);
+        let (left, came) = resized.drain(..).partition(|block| blocks[block.index()].withdrawn);
+        Resize { came, left }
     }
 }
 
@@ -75,9 +49,9 @@ impl BlockPool {
     pub(crate) fn set_usable(&mut self, usable: usize) {
         self.usable = usable;
         while self.present() < usable {
-            let block = self.withdrawn.pop_front().expect("what is not present is withdrawn");
+            let block = self.withdrawn.pop().expect("what is not present is withdrawn");
+            self.come(block);
             self.free.push_back(block);
-            self.resized.come(block);
         }
         self.withdraw_excess();
     }
@@ -86,9 +60,28 @@ impl BlockPool {
     /// goes first: it is the least likely to be in the processor's caches, or was never written at all.
     pub(crate) fn withdraw_excess(&mut self) {
         while self.present() > self.usable && self.available() > 0 {
-            let block = self.free.pop_back().unwrap_or_else(|| self.evict());
-            self.withdrawn.push_front(block);
-            self.resized.leave(block);
+            let block = self.free.pop_back().unwrap_or_else(|| self.evict(None));
+            self.withdrawn.push(block);
+            self.leave(block);
+        }
+    }
+
+    /// `block` has memory from now on.
+    pub(crate) fn come(&mut self, block: BlockId) {
+        self.report(block, false);
+    }
+
+    /// `block` has no memory from now on. It is reported although its coming may not have been: it may have been
+    /// written to meanwhile.
+    pub(crate) fn leave(&mut self, block: BlockId) {
+        self.report(block, true);
+    }
+
+    fn report(&mut self, block: BlockId, withdrawn: bool) {
+        let state = &mut self.blocks[block.index()];
+        state.withdrawn = withdrawn;
+        if !std::mem::replace(&mut state.resized, true) {
+            self.resized.push(block);
         }
     }
 }

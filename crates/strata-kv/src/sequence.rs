@@ -1,15 +1,44 @@
 //! What a sequence holds.
 
-use crate::{BlockId, ChainRoot};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+};
 
-/// A block table and how much of it others can find.
+use crate::{AllocError, ChainRoot, SequenceId, SwapId, SwapSlot, block_table::BlockTable};
+
+/// Where the KV of a sequence is (K12).
+///
+/// | state | leaves it by |
+/// |---|---|
+/// | resident | `swap_out` → leaving |
+/// | leaving | `finish_swap`: done → swapped, failed → freed |
+/// | swapped | `swap_in` → arriving |
+/// | arriving | `finish_swap`: done → resident, failed → freed |
+///
+/// `allocate` and `fork` begin a sequence, resident; `free` ends it in any state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SequenceState {
+    /// In blocks: it may be computed, appended to and forked.
+    Resident,
+    /// In blocks, from which this swap copies; they are not reused before it has finished.
+    Leaving(SwapId),
+    /// In slots of the swap pool. It holds no block.
+    Swapped,
+    /// In slots, from which this swap copies into blocks that must not be read before it has finished.
+    Arriving(SwapId),
+}
+
+/// Block table, swap slots, and how much of them others can find.
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    /// Logical to physical; the last may be partial, all others are full. [logical block]
-    pub(crate) blocks: Vec<BlockId>,
-    /// Tokens with a slot, whether computed or not.
-    pub(crate) num_tokens: usize,
-    /// Leading blocks of the table that are published.
+    pub(crate) state: SequenceState,
+    pub(crate) table: BlockTable,
+    /// Where the tokens are in the swap pool; empty while resident. [logical block]
+    pub(crate) slots: Vec<SwapSlot>,
+    /// Leading tokens whose KV has been computed, as far as was reported.
+    pub(crate) num_computed: usize,
+    /// Leading blocks of the table that are published, and were found or published as this sequence's.
     pub(crate) num_published: usize,
     /// False without prefix caching, and after a reset: what was computed before it must not be found after it.
     pub(crate) publishing: bool,
@@ -18,8 +47,33 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Slots without a token, all of them in the last block.
-    pub(crate) fn slots_empty(&self, block_size: usize) -> usize {
-        self.blocks.len() * block_size - self.num_tokens
+    pub(crate) fn expect_resident(&self, id: SequenceId) -> Result<(), AllocError> {
+        match self.state {
+            SequenceState::Resident => Ok(()),
+            state => Err(AllocError::WrongState { id, state }),
+        }
+    }
+}
+
+/// Sequences by id. Each is looked up in every step, hence the plain hash; nothing depends on the map's order.
+pub(crate) type SequenceMap = HashMap<SequenceId, Sequence, BuildHasherDefault<IdHasher>>;
+
+/// Spreads numbers that the engine gives out one after the other, and nobody else chooses.
+#[derive(Debug, Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The map takes the lowest bits for the place and the highest for a tag: both must depend on all of the number.
+        let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
     }
 }

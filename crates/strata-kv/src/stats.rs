@@ -13,12 +13,18 @@ pub struct KvStats {
     pub blocks_free: usize,
     /// Blocks without memory.
     pub blocks_withdrawn: usize,
-    /// Token slots of used blocks.
+    /// Token slots of used blocks, whoever shares them.
     pub slots_allocated: usize,
     /// Those of them that hold no token yet.
     pub slots_empty: usize,
-    /// Sequences that hold blocks.
+    /// Sequences that hold blocks or swap slots.
     pub sequences: usize,
+    /// Those of them that are swapped out and hold no block.
+    pub sequences_swapped: usize,
+    /// Slots of the swap pool, each for one block.
+    pub swap_slots_total: usize,
+    /// Those of them that hold KV, or wait for it.
+    pub swap_slots_used: usize,
     /// Since start: tokens of allocated sequences that were looked up in the prefix index.
     pub prefix_query_tokens: u64,
     /// Since start: those of them that were found.
@@ -29,6 +35,20 @@ pub struct KvStats {
     pub allocations: u64,
     /// Since start: allocations and appends refused for want of blocks.
     pub allocation_failures: u64,
+    /// Since start: sequences that were forked from others.
+    pub forks: u64,
+    /// Since start: blocks copied because a sequence wrote to one that others held too.
+    pub copy_on_writes: u64,
+    /// Since start: blocks moved by compaction.
+    pub moves: u64,
+    /// Since start: blocks copied to the swap pool by swaps that succeeded.
+    pub swapped_out_blocks: u64,
+    /// Since start: blocks copied back by swaps that succeeded.
+    pub swapped_in_blocks: u64,
+    /// Since start: blocks that came back without a copy, since the prefix index still held their content.
+    pub swap_spared_blocks: u64,
+    /// Since start: swaps that failed, whose sequences lost their KV.
+    pub swaps_failed: u64,
     /// Since start: blocks computed twice and merged at commit, since another sequence had published the same.
     pub blocks_merged: u64,
 }

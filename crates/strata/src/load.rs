@@ -325,6 +325,7 @@ pub fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
         prefix_caching: !limits.no_prefix_caching,
         watermark: 0.01,
         seed: random_seed(),
+        ..KvConfig::default()
     }
 }
 

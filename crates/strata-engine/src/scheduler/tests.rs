@@ -15,14 +15,7 @@ struct Bench {
 
 impl Bench {
     fn new(blocks: usize, max_num_seqs: usize, max_num_batched_tokens: usize) -> Self {
-        let kv = KvConfig {
-            num_blocks: blocks,
-            block_size: 4,
-            prefix_caching: true,
-            num_swap_blocks: 0,
-            watermark: 0.0,
-            seed: 1,
-        };
+        let kv = KvConfig { num_blocks: blocks, block_size: 4, watermark: 0.0, seed: 1, ..KvConfig::default() };
         let config = SchedulerConfig { max_num_seqs, max_num_batched_tokens };
         let scheduler = Scheduler::new(config, BlockManager::new(kv).unwrap());
         Self { scheduler, plan: StepPlan::default(), config }

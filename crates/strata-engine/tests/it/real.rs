@@ -31,14 +31,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
     };
     let engine = EngineConfig {
         scheduler: SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget },
-        kv: KvConfig {
-            num_blocks: blocks,
-            block_size,
-            prefix_caching: true,
-            num_swap_blocks: 0,
-            watermark: 0.01,
-            seed: 3,
-        },
+        kv: KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() },
         limits: Limits {
             vocab_size: config.vocab_size,
             max_model_len: 80,

@@ -210,6 +210,7 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
             num_swap_blocks: 0,
             watermark: 0.01,
             seed: 7,
+            ..KvConfig::default()
         },
         limits: Limits {
             vocab_size: VOCAB,

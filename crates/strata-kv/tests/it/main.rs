@@ -1,13 +1,16 @@
 //! Integration tests of the block manager, in one binary.
 
 mod admission;
+mod eviction;
+mod fork;
 mod lessons;
 mod model;
 mod naive;
 mod resize;
 mod rng;
+mod swap;
 
-use strata_kv::{BlockId, BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
+use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 
 /// A pool without watermark.
 fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
@@ -15,7 +18,7 @@ fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
 }
 
 fn config(num_blocks: usize, block_size: usize) -> KvConfig {
-    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, ..KvConfig::default() }
+    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, eviction: EvictionKind::Lru, ..KvConfig::default() }
 }
 
 fn id(number: u64) -> SequenceId {
@@ -47,4 +50,11 @@ fn run_prompt(manager: &mut BlockManager, number: u64, prompt: &[TokenId]) -> us
 fn release(manager: &mut BlockManager, number: u64) {
     assert!(manager.free(id(number)));
     manager.check().expect("invariants");
+}
+
+/// What is to be copied before the next pass.
+fn copies(manager: &mut BlockManager) -> Vec<BlockCopy> {
+    let mut copies = Vec::new();
+    manager.take_copies(&mut copies);
+    copies
 }

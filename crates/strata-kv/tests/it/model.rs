@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use strata_kv::{
-    AllocError, AllocStatus, BlockId, BlockManager, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, Lru, SequenceId,
-    TokenId,
+    AllocError, AllocStatus, BlockId, BlockManager, ChainHasher, ChainRoot, Content, EvictionKind, EvictionPolicy,
+    KvConfig, SequenceId, TokenId,
 };
 
 use crate::{
@@ -30,7 +30,7 @@ struct Case {
 }
 
 enum Eviction {
-    Lru,
+    Kind(EvictionKind),
     /// Panics where the block that was let go longest ago is no leaf.
     Oldest,
     RandomLeaf,
@@ -41,7 +41,7 @@ const CASE: Case = Case {
     blocks_max: 24,
     prefix_caching: true,
     hash_bits: 64,
-    eviction: Eviction::Lru,
+    eviction: Eviction::Kind(EvictionKind::Lru),
     exact: true,
     steps: 60_000,
 };
@@ -117,6 +117,13 @@ fn any_eviction_policy_that_takes_leaves() {
     run(&Case { block_size: 2, blocks_max: 32, eviction: Eviction::RandomLeaf, exact: false, ..CASE });
 }
 
+#[test]
+fn every_eviction_policy() {
+    for kind in EvictionKind::ALL {
+        run(&Case { block_size: 2, blocks_max: 32, eviction: Eviction::Kind(kind), exact: false, ..CASE });
+    }
+}
+
 // K4: blocks are let go of from the last to the first, so the oldest is always a leaf and no policy has to search.
 #[test]
 fn the_oldest_cached_block_is_always_a_leaf() {
@@ -184,10 +191,12 @@ impl Episode {
             block_size: case.block_size,
             prefix_caching: case.prefix_caching,
             watermark: [0.0, 0.1][rng.below(2)],
+            num_swap_blocks: 0,
             seed,
+            ..KvConfig::default()
         };
         let policy: Box<dyn EvictionPolicy> = match case.eviction {
-            Eviction::Lru => Box::new(Lru::new(config.num_blocks)),
+            Eviction::Kind(kind) => kind.build(config.num_blocks),
             Eviction::Oldest => Box::new(Cached { blocks: Vec::new(), random: None }),
             Eviction::RandomLeaf => Box::new(Cached { blocks: Vec::new(), random: Some(Rng(seed)) }),
         };
@@ -496,32 +505,52 @@ fn slot(table: &[BlockId], at: usize, block_size: usize) -> usize {
 /// Evicts any leaf, or the oldest block, which must be one.
 #[derive(Debug)]
 struct Cached {
-    blocks: Vec<BlockId>,
+    blocks: Vec<(BlockId, bool)>, // with whether it is a leaf
     random: Option<Rng>,
 }
 
 impl EvictionPolicy for Cached {
-    fn insert(&mut self, block: BlockId) {
-        self.blocks.push(block);
+    fn publish(&mut self, block: BlockId, _: Content) {
+        assert!(!self.contains(block));
     }
 
-    fn remove(&mut self, block: BlockId) {
-        self.blocks.retain(|&other| other != block);
+    fn hit(&mut self, block: BlockId) {
+        self.forget(block);
     }
 
-    fn victim(&mut self, is_leaf: &dyn Fn(BlockId) -> bool) -> Option<BlockId> {
-        let leaves: Vec<_> = self.blocks.iter().copied().filter(|&block| is_leaf(block)).collect();
+    fn insert(&mut self, block: BlockId, leaf: bool) {
+        assert!(!self.contains(block));
+        self.blocks.push((block, leaf));
+    }
+
+    fn became_leaf(&mut self, block: BlockId) {
+        let (_, leaf) =
+            self.blocks.iter_mut().find(|(other, _)| *other == block).expect("only cached ones are told of");
+        assert!(!std::mem::replace(leaf, true));
+    }
+
+    fn victim(&mut self) -> Option<BlockId> {
+        let leaves: Vec<_> = self.blocks.iter().filter_map(|&(block, leaf)| leaf.then_some(block)).collect();
         let victim = match &mut self.random {
             Some(rng) => leaves[rng.below(leaves.len())],
-            None => self.blocks[0],
+            None => self.blocks[0].0,
         };
         assert!(leaves.contains(&victim), "{victim} has children");
-        self.remove(victim);
+        self.forget(victim);
         Some(victim)
     }
 
+    fn forget(&mut self, block: BlockId) {
+        self.blocks.retain(|&(other, _)| other != block);
+    }
+
+    fn moved(&mut self, from: BlockId, to: BlockId) {
+        assert!(!self.contains(to));
+        self.blocks.iter_mut().filter(|(block, _)| *block == from).for_each(|(block, _)| *block = to);
+    }
+
     fn contains(&self, block: BlockId) -> bool {
-        self.blocks.contains(&block)
+        self.blocks.iter().any(|&(other, _)| other == block)
     }
 
     fn len(&self) -> usize {

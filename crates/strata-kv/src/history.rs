@@ -1,0 +1,100 @@
+//! What became of content that is no longer there: enough to tell why a look-up has missed.
+//!
+//! Two tables of fixed size, each entry at a place that its hash names: a later one overwrites an earlier one. Nothing
+//! here is ever believed for content.
+
+use crate::{BlockHash, SequenceId};
+
+/// 16 bytes each; a quarter to a half as many as blocks are 4 to 8 bytes a block.
+const LOST_MIN: usize = 1024;
+const FIRSTS: usize = 1024;
+
+/// Who or what took content away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// A sequence that needed the block.
+    Evicted(SequenceId),
+    /// A pool that became smaller.
+    Withdrawn,
+    /// [`crate::BlockManager::reset_cache`].
+    Reset,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Lost {
+    /// The half of the hash that does not name the place.
+    fingerprint: u32,
+    /// Look-ups before it, in 32 bits; 0 marks an empty entry.
+    when: u32,
+    /// [`Loss`].
+    what: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct First {
+    tokens: u32,
+    root: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct History {
+    lookups: u32,
+    lost: Box<[Lost]>,    // [hash modulo length]
+    firsts: Box<[First]>, // [hash modulo length]
+}
+
+impl History {
+    const WITHDRAWN: u64 = u64::MAX;
+    const RESET: u64 = u64::MAX - 1;
+
+    pub(crate) fn new(num_blocks: usize) -> Self {
+        let num_lost = (num_blocks / 4).next_power_of_two().max(LOST_MIN);
+        Self { lookups: 1, lost: vec![Lost::default(); num_lost].into(), firsts: vec![First::default(); FIRSTS].into() }
+    }
+
+    /// One more look-up: the clock by which ages are told.
+    pub(crate) fn tick(&mut self) {
+        // Zero is taken.
+        self.lookups = self.lookups.wrapping_add(1).max(1);
+    }
+
+    pub(crate) fn lose(&mut self, hash: BlockHash, loss: Loss) {
+        let what = match loss {
+            Loss::Evicted(id) => id.0,
+            Loss::Withdrawn => Self::WITHDRAWN,
+            Loss::Reset => Self::RESET,
+        };
+        let place = hash.0 as usize & (self.lost.len() - 1);
+        self.lost[place] = Lost { fingerprint: (hash.0 >> 32) as u32, when: self.lookups, what };
+    }
+
+    /// What became of the content of `hash`, and how many look-ups ago, as far as it is remembered.
+    pub(crate) fn loss(&self, hash: BlockHash) -> Option<(Loss, u32)> {
+        let lost = self.lost[hash.0 as usize & (self.lost.len() - 1)];
+        if lost.when == 0 || lost.fingerprint != (hash.0 >> 32) as u32 {
+            return None;
+        }
+        let loss = match lost.what {
+            Self::WITHDRAWN => Loss::Withdrawn,
+            Self::RESET => Loss::Reset,
+            id => Loss::Evicted(SequenceId(id)),
+        };
+        Some((loss, self.lookups.wrapping_sub(lost.when)))
+    }
+
+    /// A first block of a chain was published: the hash of its tokens alone, and of its root.
+    pub(crate) fn note_first(&mut self, tokens: BlockHash, root: BlockHash) {
+        self.firsts[tokens.0 as usize & (FIRSTS - 1)] = First { tokens: fold(tokens), root: fold(root) };
+    }
+
+    /// Whether such a block was last published under another root.
+    pub(crate) fn other_root(&self, tokens: BlockHash, root: BlockHash) -> bool {
+        let first = self.firsts[tokens.0 as usize & (FIRSTS - 1)];
+        first.tokens == fold(tokens) && first.root != fold(root)
+    }
+}
+
+/// A fingerprint of 32 bits, never that of an empty entry.
+fn fold(hash: BlockHash) -> u32 {
+    ((hash.0 >> 32) as u32).max(1)
+}
