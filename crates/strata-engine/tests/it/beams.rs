@@ -245,6 +245,7 @@ proptest! {
             let mut request = beam(prompt(family, length), max_tokens, width.max(count));
             let mut group = if width == 0 {
                 request.beam = None;
+                request.params.stop_token_ids.clear();
                 engine.handle().submit_many(request.clone(), count).unwrap()
             } else {
                 request.beam.as_mut().unwrap().length_penalty = length_penalty;

@@ -34,11 +34,11 @@ fn separately(request: &Request, count: usize) -> Vec<(Vec<Event>, Vec<u32>)> {
 /// What a client is told of its continuation, without what depends on who else there was; and its tokens.
 fn told(mut stream: EventStream) -> (Vec<Event>, Vec<u32>) {
     let (mut events, mut tokens) = (Vec::new(), Vec::new());
-    while let Some(event) = stream.blocking_next() {
-        match event {
-            Event::PromptDone { ref mut cached_tokens, .. } => *cached_tokens = 0,
-            Event::Finished { ref mut preemptions, .. } => *preemptions = 0,
-            Event::Token { id, .. } => tokens.push(id),
+    while let Some(mut event) = stream.blocking_next() {
+        match &mut event {
+            Event::PromptDone { cached_tokens, .. } => *cached_tokens = 0,
+            Event::Finished { preemptions, .. } => *preemptions = 0,
+            Event::Token { id, .. } => tokens.push(*id),
             Event::Failed(error) => panic!("{error}"),
         }
         events.push(event);
@@ -61,7 +61,8 @@ fn each_is_what_a_request_of_its_own_would_be() {
             assert_idle_and_whole(&engine);
             let status = engine.handle().status();
             assert_eq!(status.finished.stop + status.finished.length, 5 * 6);
-            assert!(blocks > 20 || status.preemptions > 0, "the test needs preemptions to mean anything");
+            let tight = (blocks, max_num_seqs) == (12, 8);
+            assert!(!tight || status.preemptions > 0, "the test needs preemptions to mean anything");
         }
     }
 }
@@ -75,8 +76,7 @@ fn the_prompt_is_computed_once_and_only_its_last_block_is_copied() {
         let generated: usize = streams.drain(..).map(|stream| told(stream).1.len()).sum();
         // The last token of each is never computed.
         assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), (length + generated - 5) as u64);
-        let ended_at_once = 0;
-        assert_eq!(controls.blocks_copied.load(Ordering::Relaxed), copied - ended_at_once, "{length} tokens");
+        assert_eq!(controls.blocks_copied.load(Ordering::Relaxed), copied, "{length} tokens");
         assert_idle_and_whole(&engine);
         let status = engine.handle().status();
         assert_eq!((status.prompt_tokens, status.generation_tokens), (length as u64, generated as u64));

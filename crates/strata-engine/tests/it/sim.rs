@@ -169,7 +169,7 @@ impl Runner for SimRunner {
 }
 
 /// Shape of an engine under test.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub blocks: usize,
     pub block_size: usize,
