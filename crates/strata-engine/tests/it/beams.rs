@@ -10,7 +10,7 @@ use crate::sim::{
 };
 
 /// A continuation, and why it ended.
-type Hypothesis = (Vec<u32>, FinishReason);
+pub type Hypothesis = (Vec<u32>, FinishReason);
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
@@ -36,8 +36,16 @@ fn ranked(history: &[u32]) -> Vec<(u32, f32)> {
     order.into_iter().map(|token| (token, logprob(token))).collect()
 }
 
-/// Beam search as one would write it down, to the very end.
 fn expected(request: &Request, wanted: usize) -> Vec<Hypothesis> {
+    searched(request, wanted, ranked)
+}
+
+/// Beam search as one would write it down, to the very end. `ranked` tells the most likely tokens after others, best first.
+pub fn searched(
+    request: &Request,
+    wanted: usize,
+    mut ranked: impl FnMut(&[u32]) -> Vec<(u32, f32)>,
+) -> Vec<Hypothesis> {
     let (params, sampling) = (request.beam.unwrap(), &request.params);
     let reason = |token| match token {
         EOS => Some(FinishReason::EndOfSequence),
