@@ -1,5 +1,6 @@
 //! A continuation that the engine has taken on: what was asked for, and how far it has come.
 
+use strata_kv::Miss;
 use strata_model::{LogitRow, LogitRows};
 
 use crate::handle::Client;
@@ -13,6 +14,8 @@ pub(crate) struct Active {
     pub(crate) params: SamplingParams,
     pub(crate) prompt_len: usize,
     pub(crate) cached_tokens: usize,
+    /// Why not more of them, if the client asked.
+    pub(crate) miss: Option<Miss>,
     pub(crate) generated: usize,
     /// Whether it has been admitted before, so that what the cache spares it after a preemption is not counted again.
     pub(crate) started: bool,
@@ -59,6 +62,7 @@ impl Active {
             params,
             prompt_len,
             cached_tokens: 0,
+            miss: None,
             generated: 0,
             started: false,
             siblings: Vec::new(),
@@ -116,7 +120,7 @@ impl Active {
         let mut siblings = std::mem::take(&mut self.siblings);
         for sibling in &mut siblings {
             sibling.prompt_logprobs.clone_from(&self.prompt_logprobs);
-            sibling.cached_tokens = self.cached_tokens;
+            (sibling.cached_tokens, sibling.miss) = (self.cached_tokens, self.miss);
             sibling.not_finite = self.not_finite;
         }
         siblings
@@ -136,7 +140,7 @@ impl Active {
         let mut heir = self.siblings.remove(0);
         heir.siblings = std::mem::take(&mut self.siblings);
         heir.prompt_logprobs = std::mem::take(&mut self.prompt_logprobs);
-        (heir.cached_tokens, heir.started) = (self.cached_tokens, self.started);
+        (heir.cached_tokens, heir.miss, heir.started) = (self.cached_tokens, self.miss, self.started);
         *self = heir;
         (before - 1 - self.siblings.len(), true)
     }
@@ -164,7 +168,8 @@ impl Active {
                 // A prompt of one token has no row of its own.
                 logprobs.resize(logprobs.len().max(1), None);
             }
-            self.send(Event::PromptDone { cached_tokens: self.cached_tokens, logprobs });
+            let miss = self.miss.take();
+            self.send(Event::PromptDone { cached_tokens: self.cached_tokens, miss, logprobs });
         }
         let Some((token, logprobs)) = self.sampled.take() else { return Outcome::Finished(FinishReason::Length) };
         self.generated += 1;

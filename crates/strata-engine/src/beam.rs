@@ -137,6 +137,11 @@ impl BeamSearch {
         self.live[beam].tokens.iter().map(|choice| choice.chosen.token)
     }
 
+    /// Most beams that live at a time.
+    pub(crate) fn width(&self) -> usize {
+        self.params.width
+    }
+
     /// Beams that live.
     pub(crate) fn num_live(&self) -> usize {
         self.live.len()

@@ -3,14 +3,15 @@
 
 use std::collections::HashMap;
 
-use strata_kv::SequenceId;
+use strata_kv::{Miss, SequenceId};
 use strata_model::LogitRows;
 
 use crate::beam::{BeamSearch, Hypothesis, Row};
 use crate::handle::Client;
 use crate::sampler::Sampler;
-use crate::scheduler::Entry;
-use crate::{BeamParams, Event, FinishReason, Request, RequestError, TokenId};
+use crate::scheduler::{Arrival, Entry};
+use crate::sequence::Preempted;
+use crate::{BeamParams, Event, FinishReason, RequestError};
 
 /// The engine's side of one beam search.
 ///
@@ -21,6 +22,8 @@ pub(crate) struct BeamRun {
     pub(crate) sequences: Vec<SequenceId>,
     pub(crate) prompt_len: usize,
     pub(crate) cached_tokens: usize,
+    /// Why not more of them, if the client asked.
+    pub(crate) miss: Option<Miss>,
     /// Whether it has been admitted before.
     pub(crate) started: bool,
     /// Whether the logits of a beam were not numbers.
@@ -35,30 +38,30 @@ impl BeamRun {
     /// A search whose prompt will be computed by `sequence`.
     pub(crate) fn new(
         sequence: SequenceId,
-        params: BeamParams,
-        request: &Request,
-        eos: &[TokenId],
+        search: BeamSearch,
+        prompt_len: usize,
+        logprobs: Option<usize>,
         clients: Vec<Client>,
     ) -> Self {
-        let prompt_len = request.prompt.len();
         Self {
-            search: BeamSearch::new(params, clients.len(), prompt_len, &request.params, eos),
+            search,
             sequences: vec![sequence],
             prompt_len,
             cached_tokens: 0,
+            miss: None,
             started: false,
             not_finite: false,
             clients,
             rows: vec![None],
-            logprobs: request.params.logprobs,
+            logprobs,
         }
     }
 
     /// Most blocks of `block_size` tokens that its beams hold at a time: they always share the prompt's full ones.
-    pub(crate) fn blocks_max(params: BeamParams, request: &Request, block_size: usize) -> usize {
+    pub(crate) fn blocks_max(params: BeamParams, arrival: &Arrival, block_size: usize) -> usize {
         // The last token of a beam has no KV.
-        let tokens = request.prompt.len().saturating_add(request.params.max_tokens) - 1;
-        let shared = request.prompt.len() / block_size;
+        let tokens = arrival.prompt.len().saturating_add(arrival.max_tokens) - 1;
+        let shared = arrival.prompt.len() / block_size;
         (tokens.div_ceil(block_size) - shared).saturating_mul(params.width).saturating_add(shared)
     }
 
@@ -118,12 +121,12 @@ impl BeamRun {
 
     /// The search is over: tells each client its hypothesis, and `finished` why and after how many tokens it ended. Where
     /// there are fewer hypotheses than clients, because the model says that nothing else is possible, some get no token.
-    pub(crate) fn deliver(self, preemptions: u32, mut finished: impl FnMut(FinishReason, usize)) {
-        let Self { search, clients, cached_tokens, .. } = self;
+    pub(crate) fn deliver(self, preempted: Preempted, mut finished: impl FnMut(FinishReason, usize)) {
+        let Self { search, clients, cached_tokens, miss, .. } = self;
         let mut best = search.into_best().into_iter();
         for client in clients {
             let hypothesis = best.next();
-            let _ = client.send(Event::PromptDone { cached_tokens, logprobs: Vec::new() });
+            let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs: Vec::new() });
             let mut tokens = 0;
             for (id, logprobs) in hypothesis.iter().flat_map(|hypothesis| hypothesis.tokens()) {
                 tokens += 1;
@@ -131,7 +134,7 @@ impl BeamRun {
             }
             let reason = hypothesis.as_ref().map_or(FinishReason::Length, |hypothesis: &Hypothesis| hypothesis.reason);
             finished(reason, tokens);
-            let _ = client.send(Event::Finished { reason, preemptions });
+            let _ = client.send(Event::Finished { reason, preemptions: preempted.times, swaps: preempted.swaps });
         }
     }
 

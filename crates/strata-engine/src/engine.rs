@@ -3,6 +3,8 @@
 mod balance;
 mod beams;
 mod continuations;
+mod report;
+mod swaps;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +24,7 @@ use crate::runner::Runner;
 use crate::sampler::Sampler;
 use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
 use crate::shared::EngineShared;
-use crate::{EngineHandle, EngineStatus, Event, FinishedCounts, Histogram, KvStatus, Limits, RequestError, TokenId};
+use crate::{EngineHandle, Event, FinishedCounts, Histogram, Limits, RequestError, TokenId};
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -64,14 +66,21 @@ impl Engine {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start(config: EngineConfig, mut runner: Box<dyn Runner>) -> Result<Self, StartError> {
+    pub fn start(mut config: EngineConfig, mut runner: Box<dyn Runner>) -> Result<Self, StartError> {
+        if runner.kv_swap().is_none() {
+            config.kv.num_swap_blocks = 0;
+        }
         let mut blocks = BlockManager::new(config.kv.clone())?;
         if let Some(memory) = runner.kv_memory() {
             blocks.set_usable(memory.blocks_at_start());
             // Nothing was ever written to those that left.
             blocks.take_resize();
         }
-        let scheduler = Scheduler::new(config.scheduler, blocks);
+        let mut scheduler = Scheduler::new(config.scheduler, blocks);
+        let block_bytes = runner.memory().kv_block.0;
+        if let Some(swap) = runner.kv_swap() {
+            scheduler.set_swap_trial(block_bytes, swap.trial());
+        }
         let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
         let worker = Worker {
             shared: Arc::clone(&shared),
@@ -109,6 +118,9 @@ impl Drop for Engine {
         }
     }
 }
+
+/// Time that an engine with nothing to compute waits for a swap before it looks for new requests.
+const SWAP_WAIT: Duration = Duration::from_millis(5);
 
 /// Steps in a row that may schedule nothing while sequences wait, before health says so.
 const IDLE_STEPS_MAX: u32 = 100;
@@ -172,9 +184,13 @@ impl Worker {
         }
         self.drop_cancelled();
         self.drop_cancelled_beams();
+        self.poll_swaps(Duration::ZERO);
         self.balance();
-        if !self.scheduler.is_idle() {
+        if self.scheduler.has_sequences() {
             self.step();
+        } else if self.scheduler.num_swaps() > 0 {
+            // Their sequences are gone, but their blocks are not free yet.
+            self.poll_swaps(SWAP_WAIT);
         }
         if self.scheduler.is_idle() {
             self.check_idle();
@@ -206,14 +222,7 @@ impl Worker {
                         Some(_) => ChainRoot::unshared(),
                         None => ChainRoot::new(request.cache_salt.as_deref(), namespace),
                     };
-                    if let Some(params) = request.beam {
-                        self.add_beams(params, request, root, clients);
-                    } else {
-                        let id = self.new_id();
-                        let vocab_size = self.config.limits.vocab_size;
-                        self.active.insert(id, Active::new(&request.prompt, request.params, vocab_size, clients));
-                        self.scheduler.add(id, request.prompt, root, request.priority);
-                    }
+                    self.begin(request, root, clients);
                     self.shared.busy();
                 }
                 Err(TryRecvError::Empty) => return true,
@@ -232,24 +241,32 @@ impl Worker {
         // Whatever this step does, demand is another one afterwards.
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
+        self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
         let begin = Instant::now();
         self.scheduler.schedule(&mut plan);
         self.totals.allocation_seconds.record(begin.elapsed());
         self.gather_preempted(&mut plan);
-        for &(id, cached) in &plan.admitted {
-            self.started(id, cached);
+        for admitted in plan.admitted.drain(..) {
+            self.started(admitted);
         }
         for &(id, need, limit) in &plan.rejected {
             self.fail(id, RequestError::TooLarge { need, limit });
         }
-        if plan.entries.is_empty() {
+        self.begin_swaps(&plan);
+        if plan.entries.is_empty() && self.scheduler.num_swaps() > 0 {
+            self.poll_swaps(SWAP_WAIT);
+        } else if plan.entries.is_empty() {
             self.idle_steps += 1;
             // Nothing can change while nothing runs; do not spin.
             std::thread::sleep(Duration::from_millis(1));
         } else {
             self.idle_steps = 0;
+            let begin = Instant::now();
             match self.forward(&plan) {
-                Ok(()) => self.retire(&plan),
+                Ok(()) => {
+                    self.note_prefill(&plan, begin.elapsed());
+                    self.retire(&plan);
+                }
                 // Whoever stops the engine does not want to wait for the pass, and expects this.
                 Err(_) if self.shared.stopping() => {}
                 Err(reason) => {
@@ -265,7 +282,6 @@ impl Worker {
     }
 
     fn forward(&mut self, plan: &StepPlan) -> Result<(), String> {
-        self.copy_blocks();
         let Self { scheduler, active, beams, tables, runner, sampler, config, .. } = self;
         tables.clear();
         let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");
@@ -325,43 +341,5 @@ impl Worker {
             );
         }
         self.shared.idle();
-    }
-
-    fn publish(&self) {
-        let kv = self.scheduler.blocks().stats();
-        let memory = self.runner.memory();
-        let stuck = (self.idle_steps > IDLE_STEPS_MAX).then(|| {
-            format!("{} requests wait, but {} steps scheduled none", self.scheduler.num_waiting(), self.idle_steps)
-        });
-        let status = EngineStatus {
-            steps: self.totals.steps,
-            waiting: self.scheduler.num_waiting(),
-            running: self.scheduler.num_running(),
-            prompt_tokens: self.totals.prompt_tokens,
-            generation_tokens: self.totals.generation_tokens,
-            finished: self.totals.finished,
-            preemptions: self.scheduler.preemptions(),
-            kv: KvStatus {
-                blocks_total: kv.blocks_total,
-                blocks_used: kv.blocks_used,
-                blocks_cached: kv.blocks_cached,
-                blocks_free: kv.blocks_free,
-                blocks_withdrawn: kv.blocks_withdrawn,
-                bytes: memory.kv_block.0.saturating_mul(self.scheduler.blocks().present() as u64),
-                slots_allocated: kv.slots_allocated,
-                slots_empty: kv.slots_empty,
-                prefix_query_tokens: self.totals.prompt_tokens,
-                prefix_hit_tokens: self.totals.cached_tokens,
-                evictions: kv.evictions,
-                allocation_failures: kv.allocation_failures,
-                blocks_merged: kv.blocks_merged,
-                allocation_seconds: self.totals.allocation_seconds,
-            },
-            weights_bytes: memory.weights.0,
-            stream: self.runner.stream_stats(),
-            leaks_found: self.totals.leaks_found,
-            ..EngineStatus::default()
-        };
-        self.shared.publish(status, stuck);
     }
 }

@@ -18,6 +18,8 @@ pub struct MemoryNeeds {
     pub scratch: Bytes,
     /// Requests outside the engine: bodies, texts, token ids. This is the least; a large budget gives them more.
     pub requests: Bytes,
+    /// Buffers to swap KV through, and bookkeeping of what is swapped out; 0 if nothing can be (K12).
+    pub swap: Bytes,
     /// One KV block with its bookkeeping.
     pub block: Bytes,
     /// The part of it that is there only while the block may be used; the rest is there in any case.
@@ -53,7 +55,7 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, Error)]
 #[error(
     "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
-     {requests}, the process {process} and KV for at least {tokens} tokens {kv} make {smallest}; give --memory {advice}M \
+     {requests}, the process {process}, buffers to swap through {swap} and KV for at least {tokens} tokens {kv} make {smallest}; give --memory {advice}M \
      or more, or choose a smaller model"
 )]
 pub struct BudgetTooSmall {
@@ -62,6 +64,7 @@ pub struct BudgetTooSmall {
     scratch: Bytes,
     requests: Bytes,
     process: Bytes,
+    swap: Bytes,
     kv: Bytes,
     tokens: usize,
     /// The least that works.
@@ -102,7 +105,7 @@ impl MemoryPlan {
         let least_blocks = blocks_of(needs.max_model_len.min(LEAST_CONTEXT));
         let process = Bytes(needs.process.0.saturating_add(GROWTH));
         let kv_least = needs.block.0.saturating_mul(least_blocks as u64);
-        let others = [needs.scratch.0, needs.requests.0, kv_least];
+        let others = [needs.scratch.0, needs.requests.0, needs.swap.0, kv_least];
         let least_with = |weights: Bytes| {
             Bytes(others.iter().fold(process.0.saturating_add(weights.0), |sum, &bytes| sum.saturating_add(bytes)))
         };
@@ -115,6 +118,7 @@ impl MemoryPlan {
             scratch: needs.scratch,
             requests: needs.requests,
             process,
+            swap: needs.swap,
             kv: Bytes(kv_least),
             tokens: least_blocks * needs.block_size,
             smallest,
@@ -144,7 +148,7 @@ impl MemoryPlan {
         };
         // Not above what was left: all blocks that there can be fit beside the least of weights.
         let kv = Bytes(needs.block.0 * num_blocks as u64 + kept * (num_blocks_max - num_blocks) as u64);
-        let others = [process, needs.scratch, requests, kv].iter().map(|part| part.0).sum::<u64>();
+        let others = [process, needs.scratch, requests, needs.swap, kv].iter().map(|part| part.0).sum::<u64>();
         let weights = if streamed { Bytes((total.0 - others).min(needs.weights.0)) } else { needs.weights };
         let budget = reserve(total, needs, process, weights, requests, kv).map_err(|_| refuse())?;
         let max_model_len = needs.max_model_len.min(num_blocks_max.saturating_mul(needs.block_size));
@@ -182,6 +186,9 @@ fn reserve(
     budget.reserve("weights", weights)?;
     budget.reserve("scratch", needs.scratch)?;
     budget.reserve("requests", requests)?;
+    if needs.swap.0 > 0 {
+        budget.reserve("swapping", needs.swap)?;
+    }
     budget.reserve("KV blocks", kv)?;
     Ok(budget)
 }
@@ -199,6 +206,7 @@ mod tests {
             weights_streamed: Bytes(100 * MIB),
             scratch: Bytes(26 * MIB),
             requests: Bytes(4 * MIB),
+            swap: Bytes(0),
             block: Bytes(MIB),
             block_returnable: Bytes(0),
             block_size: 16,
@@ -213,6 +221,16 @@ mod tests {
         let plan = MemoryPlan::divide(Bytes((1114 + 80) * MIB), &needs()).unwrap();
         assert_eq!((plan.num_blocks, plan.max_model_len, plan.requests), (16 + 70, 86 * 16, Bytes(14 * MIB)));
         assert_eq!(plan.budget.left(), Bytes(0));
+    }
+
+    #[test]
+    fn what_swapping_takes_is_counted() {
+        let needs = MemoryNeeds { swap: Bytes(8 * MIB), ..needs() };
+        let plan = MemoryPlan::divide(Bytes((1114 + 88) * MIB), &needs).unwrap();
+        assert_eq!((plan.num_blocks, plan.requests, plan.budget.left()), (16 + 70, Bytes(14 * MIB), Bytes(0)));
+        let refused = MemoryPlan::divide(Bytes(100 * MIB), &needs).unwrap_err();
+        assert_eq!(refused.smallest, Bytes((20 + 48 + 100 + 30 + 16 + 8) * MIB));
+        assert_eq!(MemoryPlan::divide(refused.smallest, &needs).unwrap().budget.left(), Bytes(0));
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! What a caller asks of the engine, and what the engine answers.
 
+use strata_kv::Miss;
 use thiserror::Error;
 
 use crate::BeamParams;
 
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
+
+/// Whose requests they are, where several share an engine: each has a share of the KV blocks (S5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u128);
 
 /// What to generate: one continuation of a prompt, or several ([`crate::EngineHandle::submit_many`]).
 #[derive(Debug, Clone, Default)]
@@ -18,6 +23,10 @@ pub struct Request {
     pub cache_salt: Option<String>,
     /// Lower runs first; ties by arrival. 0 by default.
     pub priority: i32,
+    /// Whose it is. Requests without one share as if they were one tenant's.
+    pub tenant: Option<TenantId>,
+    /// Whether [`Event::PromptDone`] is to say why its prefix was not cached.
+    pub explain_miss: bool,
     /// The best continuations by beam search instead of sampled ones (K11).
     pub beam: Option<BeamParams>,
 }
@@ -189,6 +198,9 @@ pub enum Event {
     PromptDone {
         /// Prompt tokens whose KV came from the prefix cache.
         cached_tokens: usize,
+        /// Where the prefix stopped matching and why, when `explain_miss` was set: before the first pass, whatever
+        /// happened later.
+        miss: Option<Miss>,
         /// One entry per prompt token when `prompt_logprobs` was set (the first is `None`), else empty.
         logprobs: Vec<Option<PositionLogprobs>>,
     },
@@ -203,8 +215,10 @@ pub enum Event {
     Finished {
         /// Why.
         reason: FinishReason,
-        /// Times the request was preempted and its KV recomputed.
+        /// Times the request had to make room for others (S2).
         preemptions: u32,
+        /// Those of them in which its KV was swapped out; in all others it was computed again.
+        swaps: u32,
     },
     /// The last event of a sequence that did not.
     Failed(RequestError),

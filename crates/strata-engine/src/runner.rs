@@ -1,13 +1,16 @@
 //! What the engine needs of whatever computes: a model on a device, or a simulation of one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
-use strata_kv::BlockCopy;
+use strata_kv::{BlockCopy, Swap};
 use strata_model::{BatchSequence, LogitRow, Model};
 use strata_weights::{StreamStats, StreamedWeights};
 
+use crate::kv_swap::{KvSwap, SwapEnded, SwapTrial};
 use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
+use crate::swap_space::SwapSpace;
 
 /// Computes forward passes. The engine thread owns it.
 pub trait Runner: Send {
@@ -21,8 +24,14 @@ pub trait Runner: Send {
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String>;
 
-    /// Copies the KV of whole blocks, each after those before it (K11). Called between passes.
+    /// Copies whole KV blocks, in this order (K11). Called between passes, before any of them is read, written or given
+    /// back.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
+
+    /// Room to swap KV blocks to, if there is any (K12): as many slots as the block manager was told.
+    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
+        None
+    }
 
     /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks.
     fn cache_namespace(&self, prompt_len: usize) -> u64;
@@ -73,6 +82,8 @@ pub struct ModelRunner {
     pub device: CpuDevice,
     /// The KV blocks.
     pub kv: KvPool,
+    /// Room to swap KV blocks to.
+    pub swap: Option<SwapSpace>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
 }
@@ -103,6 +114,10 @@ impl Runner for ModelRunner {
         self.kv.copy_blocks(copies.iter().map(|copy| (copy.source.0, copy.destination.0)));
     }
 
+    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
+        self.swap.is_some().then_some(self)
+    }
+
     fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.model.cache_namespace(prompt_len)
     }
@@ -124,6 +139,22 @@ impl Runner for ModelRunner {
             WeightMemory::Streamed { weights, .. } => Bytes(weights.memory().held),
         };
         RunnerMemory { weights, kv_block: Bytes(self.kv.layout().block_bytes() as u64) }
+    }
+}
+
+impl KvSwap for ModelRunner {
+    fn trial(&self) -> Option<SwapTrial> {
+        self.swap.as_ref()?.trial()
+    }
+
+    fn start(&mut self, swap: &Swap) {
+        if let Some(space) = &mut self.swap {
+            space.start(swap);
+        }
+    }
+
+    fn poll(&mut self, wait: Duration) -> Option<SwapEnded> {
+        self.swap.as_mut()?.poll(&mut self.kv, wait)
     }
 }
 

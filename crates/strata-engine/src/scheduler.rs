@@ -1,26 +1,55 @@
 //! Which sequences take part in the next pass, and with how many tokens (S1 to S5). A planner: no I/O, no clock.
 
+mod admission;
 mod groups;
+mod preempting;
+mod shares;
+mod swapping;
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
 
-use strata_kv::{AllocStatus, BlockCopy, BlockManager, ChainRoot, Resize, SequenceId};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap, SwapId};
 
-use crate::TokenId;
+use crate::forecast::Forecast;
 use crate::memory_trade::KvDemand;
+use crate::preemption::PreemptionPlanner;
 use crate::sequence::{Place, RunningKey, Sequence, WaitingKey};
+use crate::{PreemptionMode, TenantId, TokenId};
+use swapping::Flight;
 
-/// Limits of one pass.
+/// Limits of one pass, and what is done when blocks run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulerConfig {
     /// Sequences that run at a time.
     pub max_num_seqs: usize,
     /// Tokens that a pass computes, prefill chunks and decodes together.
     pub max_num_batched_tokens: usize,
+    /// What becomes of the KV of sequences that have to make room (S2).
+    pub preemption: PreemptionMode,
 }
 
 /// Waiting sequences that admission looks at in one step; bounds a step's cost when the queue is long.
 const LOOKAHEAD: usize = 64;
+
+/// Blocks that are moved together between two looks for new requests.
+const COMPACTION_STEPS: usize = 16;
+
+/// A sequence on its way into the waiting queue.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) id: SequenceId,
+    pub(crate) prompt: Vec<TokenId>,
+    /// Tokens that it may generate.
+    pub(crate) max_tokens: usize,
+    pub(crate) root: ChainRoot,
+    pub(crate) priority: i32,
+    pub(crate) tenant: Option<TenantId>,
+    /// Whether [`Admitted::miss`] is wanted.
+    pub(crate) explain: bool,
+    /// The width of the beam search that is to begin with it.
+    pub(crate) beams: Option<usize>,
+}
 
 /// One sequence's part of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,16 +63,38 @@ pub(crate) struct Entry {
     pub(crate) samples: bool,
 }
 
+/// A sequence that has left the waiting queue.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) id: SequenceId,
+    /// Tokens that the prefix cache spared it.
+    pub(crate) cached: usize,
+    /// Where its prefix stopped matching and why, if somebody asked.
+    pub(crate) miss: Option<Miss>,
+}
+
 /// What the next pass computes, and what the way there cost.
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
     pub(crate) entries: Vec<Entry>,
-    /// Newly admitted, with the tokens that the prefix cache spared them.
-    pub(crate) admitted: Vec<(SequenceId, usize)>,
-    /// Lost their blocks, and wait again.
+    pub(crate) admitted: Vec<Admitted>,
+    /// Lost their blocks, or are about to.
     pub(crate) preempted: Vec<SequenceId>,
     /// Can never fit (S3): sequence, blocks needed, blocks in all. They have left the queue.
     pub(crate) rejected: Vec<(SequenceId, usize, usize)>,
+    /// To be begun, once the copies of [`Scheduler::take_copies`] are made.
+    pub(crate) swaps: Vec<Swap>,
+    /// Tokens that the pass still has room for.
+    budget: usize,
+}
+
+/// How often sequences have lost their blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PreemptionCounts {
+    /// KV was dropped.
+    pub(crate) recompute: u64,
+    /// KV was swapped out.
+    pub(crate) swap: u64,
 }
 
 /// Owner of the queues and of the block manager.
@@ -51,16 +102,31 @@ pub(crate) struct StepPlan {
 pub(crate) struct Scheduler {
     config: SchedulerConfig,
     blocks: BlockManager,
-    sequences: HashMap<SequenceId, Sequence>,
+    /// Looked up in every step, hence the plain hash; nothing depends on the map's order.
+    sequences: HashMap<SequenceId, Sequence, BuildHasherDefault<IdHasher>>,
     waiting: BTreeMap<WaitingKey, SequenceId>,
     running: BTreeMap<RunningKey, SequenceId>,
-    /// Of those that run; at most `max_num_seqs`.
-    seats: usize,
+    swapped: BTreeMap<RunningKey, SequenceId>,
+    /// Swaps under way.
+    flights: BTreeMap<SwapId, Flight>,
+    /// Sequences of each tenant that has any.
+    tenants: BTreeMap<Option<TenantId>, usize>,
+    forecast: Forecast,
+    planner: PreemptionPlanner,
+    /// Bytes of one block, if any can be swapped.
+    block_bytes: u64,
+    /// Seats of running beam searches that have fewer beams now.
+    seats_reserved: usize,
     arrivals: u64,
     admissions: u64,
-    preemptions: u64,
+    preemptions: PreemptionCounts,
+    /// Whether nobody could be admitted for want of blocks, and nothing has changed since that could help.
+    refused: bool,
+    /// Whether every admission is to say why its prefix was not cached.
+    pub(crate) explain_all: bool,
     /// Kept between steps, to be filled anew in each.
-    order: Vec<SequenceId>,
+    decodes: Vec<SequenceId>,
+    chunks: Vec<SequenceId>,
 }
 
 impl Scheduler {
@@ -69,77 +135,111 @@ impl Scheduler {
         Self {
             config,
             blocks,
-            sequences: HashMap::new(),
+            sequences: HashMap::default(),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
-            seats: 0,
+            swapped: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            forecast: Forecast::default(),
+            planner: PreemptionPlanner::new(config.preemption),
+            block_bytes: 0,
+            seats_reserved: 0,
             arrivals: 0,
             admissions: 0,
-            preemptions: 0,
-            order: Vec::new(),
+            preemptions: PreemptionCounts::default(),
+            refused: false,
+            explain_all: false,
+            decodes: Vec::new(),
+            chunks: Vec::new(),
         }
     }
 
     /// Puts a new sequence into the waiting queue.
-    pub(crate) fn add(&mut self, id: SequenceId, prompt: Vec<TokenId>, root: ChainRoot, priority: i32) {
+    pub(crate) fn add(&mut self, arrival: Arrival) {
+        let Arrival { id, prompt, max_tokens, root, priority, tenant, explain, beams } = arrival;
         self.arrivals += 1;
         let sequence = Sequence {
+            prompt_len: prompt.len(),
+            tokens_max: prompt.len().saturating_add(max_tokens),
             tokens: prompt,
             computed: 0,
             root,
             priority,
+            tenant,
+            explain,
             arrival: self.arrivals,
             preemptions: 0,
+            swaps: 0,
             overtaken: 0,
             admission: None,
-            seats: 1,
+            seats: beams.unwrap_or(1),
+            is_beam: beams.is_some(),
             place: Place::Waiting,
         };
-        self.waiting.insert(sequence.waiting_key(), id);
-        let before = self.sequences.insert(id, sequence);
-        debug_assert!(before.is_none(), "{id} was added twice");
+        self.queue(id, sequence);
     }
 
-    /// Takes a sequence out, whatever its state, and gives its blocks back. An unknown id changes nothing, so a late
-    /// cancellation is harmless.
+    /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap under way when that has ended.
+    /// An unknown id changes nothing, so a late cancellation is harmless.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
         let sequence = self.sequences.remove(&id)?;
         match sequence.place {
             Place::Waiting => drop(self.waiting.remove(&sequence.waiting_key())),
             Place::Running => {
                 self.running.remove(&sequence.running_key());
-                self.seats -= sequence.seats;
-                self.blocks.free(id);
+                self.seats_reserved -= sequence.seats - 1;
+            }
+            Place::Swapped => drop(self.swapped.remove(&sequence.running_key())),
+            Place::Leaving | Place::Arriving => {}
+        }
+        if sequence.place != Place::Waiting {
+            self.blocks.free(id);
+        }
+        if let Some(count) = self.tenants.get_mut(&sequence.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.tenants.remove(&sequence.tenant);
             }
         }
+        self.refused = false;
         Some(sequence)
     }
 
     /// Plans the next pass into `plan`.
     ///
     /// Decodes come first, for they are one token each and somebody is reading them; then the chunks of prompts under
-    /// way; then, if nobody had to be preempted, new sequences.
+    /// way; then, if nobody had to be preempted, those that were swapped out, and at last new sequences.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.entries.clear();
         plan.admitted.clear();
         plan.preempted.clear();
         plan.rejected.clear();
-        let mut budget = self.config.max_num_batched_tokens;
-        for decodes in [true, false] {
-            let mut order = std::mem::take(&mut self.order);
-            order.clear();
-            let pending = |id| self.sequences[id].pending();
-            order.extend(self.running.values().filter(|id| pending(id) > 0 && (pending(id) == 1) == decodes));
-            for &id in &order {
-                // One that ran earlier in this loop may have preempted this one.
-                if budget > 0 && !plan.preempted.contains(&id) && self.grow(id, plan) {
-                    budget -= self.plan_entry(id, budget, plan);
-                }
+        plan.swaps.clear();
+        plan.budget = self.config.max_num_batched_tokens;
+        let (mut decodes, mut chunks) = (std::mem::take(&mut self.decodes), std::mem::take(&mut self.chunks));
+        decodes.clear();
+        chunks.clear();
+        for &id in self.running.values() {
+            match self.sequences[&id].pending() {
+                // A beam that waits for others of its search.
+                0 => {}
+                1 => decodes.push(id),
+                _ => chunks.push(id),
             }
-            self.order = order;
         }
+        // Blocks that swaps under way will give back, and nobody waits for yet.
+        let mut leaving = self.blocks_leaving();
+        for &id in decodes.iter().chain(&chunks) {
+            // One that ran earlier in this loop may have preempted this one.
+            if plan.budget > 0 && !plan.preempted.contains(&id) && self.grow(id, &mut leaving, plan) {
+                self.plan_entry(id, plan);
+            }
+        }
+        (self.decodes, self.chunks) = (decodes, chunks);
         if plan.preempted.is_empty() {
-            self.admit(budget, plan);
+            self.bring_back(plan);
+            self.admit(plan);
         }
     }
 
@@ -158,6 +258,16 @@ impl Scheduler {
         }
     }
 
+    /// A sequence has ended well: what it generated says something of what others will.
+    pub(crate) fn ended(&mut self, generated: usize) {
+        self.forecast.ended(generated);
+    }
+
+    /// Prompts of so many tokens were computed in so many seconds.
+    pub(crate) fn prefilled(&mut self, tokens: usize, seconds: f64) {
+        self.planner.prefilled(tokens, seconds);
+    }
+
     pub(crate) fn sequence(&self, id: SequenceId) -> &Sequence {
         &self.sequences[&id]
     }
@@ -166,8 +276,8 @@ impl Scheduler {
         &self.blocks
     }
 
-    /// What KV has, and what the next passes could use besides: a block for each sequence that runs, and those of the
-    /// sequences that one pass could admit.
+    /// What KV has, and what the next passes could use besides: a block for each sequence that runs, those of the
+    /// sequences that are swapped out, and those of the sequences that one pass could admit.
     pub(crate) fn kv_demand(&self) -> KvDemand {
         let stats = self.blocks.stats();
         let mut demand = KvDemand {
@@ -175,9 +285,12 @@ impl Scheduler {
             used: stats.blocks_used,
             wanted: self.blocks.reserve() + self.running.len(),
         };
+        let room = self.config.max_num_seqs - self.seats_taken();
+        for &id in self.swapped.values().take(room) {
+            demand.wanted += self.blocks.swap_cost(&[id]);
+        }
         let mut budget = self.config.max_num_batched_tokens;
-        let room = self.config.max_num_seqs - self.seats;
-        for id in self.waiting.values().take(room.min(LOOKAHEAD)) {
+        for id in self.waiting.values().take(room.saturating_sub(self.swapped.len()).min(LOOKAHEAD)) {
             let sequence = &self.sequences[id];
             let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.root);
             // One that can never fit is about to be rejected.
@@ -195,17 +308,24 @@ impl Scheduler {
 
     /// Changes how many blocks may be used.
     pub(crate) fn set_usable_blocks(&mut self, blocks: usize) {
+        self.refused &= blocks <= self.blocks.usable();
         self.blocks.set_usable(blocks);
-    }
-
-    /// What must be copied before the next pass, and before blocks that have left are given back.
-    pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
-        self.blocks.take_copies(copies);
     }
 
     /// Blocks that came and left since the last call.
     pub(crate) fn take_resize(&mut self) -> Resize {
         self.blocks.take_resize()
+    }
+
+    /// Moves a few blocks together; false when nothing is left to be moved, or nowhere to move it to but into memory that
+    /// others have.
+    pub(crate) fn compact(&mut self) -> bool {
+        self.blocks.stats().blocks_free >= COMPACTION_STEPS && self.blocks.compact(COMPACTION_STEPS) > 0
+    }
+
+    /// Copies to be made before anything reads or writes KV, and before the memory of blocks that have left goes.
+    pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
+        self.blocks.take_copies(copies);
     }
 
     pub(crate) fn num_waiting(&self) -> usize {
@@ -216,143 +336,57 @@ impl Scheduler {
         self.running.len()
     }
 
-    pub(crate) fn preemptions(&self) -> u64 {
+    pub(crate) fn preemptions(&self) -> PreemptionCounts {
         self.preemptions
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.sequences.is_empty()
+    /// Whether any sequence is alive.
+    pub(crate) fn has_sequences(&self) -> bool {
+        !self.sequences.is_empty()
     }
 
-    /// With no sequence alive, every block must be free or cached. Returns how many were neither; if any were, all blocks
-    /// are free afterwards, and the prefix cache empty.
+    /// Whether there is nothing to do, and nothing under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sequences.is_empty() && self.flights.is_empty()
+    }
+
+    /// With no sequence alive, every block must be free or cached, and every swap slot free. Returns how many were not; if
+    /// any, all are free afterwards, and the prefix cache empty.
     pub(crate) fn recover_leaks(&mut self) -> usize {
         debug_assert!(self.is_idle());
-        let leaked = self.blocks.stats().blocks_used;
+        let stats = self.blocks.stats();
+        let leaked = stats.blocks_used + stats.swap_slots_used;
         if leaked > 0 {
             self.blocks = self.blocks.emptied();
         }
         leaked
     }
 
-    /// Sees to it that every token of `id` has a slot, preempting the last-come where blocks are short (S2). Returns
-    /// whether `id` still runs.
-    fn grow(&mut self, id: SequenceId, plan: &mut StepPlan) -> bool {
-        loop {
-            let sequence = &self.sequences[&id];
-            let held = self.blocks.num_tokens(id).unwrap_or(0);
-            let missing = &sequence.tokens[held..];
-            if missing.is_empty() || self.blocks.append(id, missing).is_ok() {
-                return true;
-            }
-            let Some((_, &victim)) = self.running.last_key_value() else { return false };
-            self.preempt(victim, plan);
-            if victim == id {
-                return false;
-            }
-        }
+    /// Sequences that hold a place among those that run: those that are about to come back have one.
+    fn seats_taken(&self) -> usize {
+        self.running.len() + self.num_arriving() + self.seats_reserved
     }
 
-    fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) {
-        let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
-        // Beams that catch up are planned after the others, and may need the blocks of one that is planned already.
-        plan.entries.retain(|entry| entry.id != id);
-        self.running.remove(&sequence.running_key());
-        self.seats -= sequence.seats;
-        self.blocks.free(id);
-        sequence.place = Place::Waiting;
-        sequence.computed = 0;
-        sequence.preemptions += 1;
-        self.preemptions += 1;
+    /// Puts a sequence that is not known yet into the waiting queue.
+    fn queue(&mut self, id: SequenceId, sequence: Sequence) {
         self.waiting.insert(sequence.waiting_key(), id);
-        plan.preempted.push(id);
+        self.know(id, sequence);
     }
 
-    /// Adds the next chunk of `id`, of at most `budget` tokens, and returns its length.
-    fn plan_entry(&self, id: SequenceId, budget: usize, plan: &mut StepPlan) -> usize {
+    fn know(&mut self, id: SequenceId, sequence: Sequence) {
+        *self.tenants.entry(sequence.tenant).or_default() += 1;
+        self.refused = false;
+        let before = self.sequences.insert(id, sequence);
+        debug_assert!(before.is_none(), "{id} was added twice");
+    }
+
+    /// Adds the next chunk of `id`, as far as the pass has room.
+    fn plan_entry(&self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = &self.sequences[&id];
-        let count = sequence.pending().min(budget);
+        let count = sequence.pending().min(plan.budget);
         let samples = count == sequence.pending();
         plan.entries.push(Entry { id, start: sequence.computed, count, samples });
-        count
-    }
-
-    /// Admits waiting sequences while the budget, the number of sequences and the blocks allow. One that does not fit
-    /// yet does not stop those behind it (`lessons.md`, vllm#45387), except after many have passed it.
-    fn admit(&mut self, mut budget: usize, plan: &mut StepPlan) {
-        let mut order = std::mem::take(&mut self.order);
-        order.clear();
-        order.extend(self.waiting.values().take(LOOKAHEAD));
-        for &id in &order {
-            if budget == 0 || self.seats == self.config.max_num_seqs {
-                break;
-            }
-            let sequence = &self.sequences[&id];
-            match self.blocks.can_allocate(&sequence.tokens, &sequence.root) {
-                AllocStatus::Never { need, limit } => {
-                    self.remove(id);
-                    plan.rejected.push((id, need, limit));
-                }
-                AllocStatus::Ok if self.seats + sequence.seats <= self.config.max_num_seqs => {
-                    if !self.prefix_is_under_way(sequence) {
-                        self.start(id, plan);
-                        budget -= self.plan_entry(id, budget, plan);
-                    }
-                }
-                AllocStatus::Ok | AllocStatus::Later if sequence.is_urgent() => break,
-                AllocStatus::Ok | AllocStatus::Later => {}
-            }
-        }
-        self.order = order;
-        self.count_overtaken(plan);
-    }
-
-    /// Whoever still waits and came before one that was admitted has been overtaken by it.
-    fn count_overtaken(&mut self, plan: &StepPlan) {
-        for (id, _) in &plan.admitted {
-            let arrival = self.sequences[id].arrival;
-            let passed: Vec<_> =
-                self.waiting.iter().filter(|(key, _)| key.3 < arrival).map(|(&key, &id)| (key, id)).collect();
-            for (key, id) in passed {
-                let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
-                sequence.overtaken += 1;
-                // It may have become urgent, and so have another place.
-                self.waiting.remove(&key);
-                self.waiting.insert(sequence.waiting_key(), id);
-            }
-        }
-    }
-
-    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
-        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
-        let allocation = self.blocks.allocate(id, &sequence.tokens, &sequence.root);
-        let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
-        self.waiting.remove(&sequence.waiting_key());
-        self.admissions += 1;
-        sequence.admission.get_or_insert(self.admissions);
-        sequence.place = Place::Running;
-        sequence.computed = cached;
-        self.seats += sequence.seats;
-        self.running.insert(sequence.running_key(), id);
-        plan.admitted.push((id, cached));
-    }
-
-    /// Whether a running sequence is computing blocks that this one could share once they are done. Then waiting a few
-    /// steps is cheaper than computing them twice: the rule that makes `n` completions of a prompt compute it once.
-    fn prefix_is_under_way(&self, sequence: &Sequence) -> bool {
-        let block = self.blocks.block_size();
-        let computing = |other: &&Sequence| other.pending() > 1 && other.root == sequence.root;
-        let mut others = self.running.values().map(|id| &self.sequences[id]).filter(computing).peekable();
-        if !self.blocks.prefix_caching() || !sequence.root.is_shared() || others.peek().is_none() {
-            return false;
-        }
-        // The last token is always recomputed, so a block that ends with it is of no use.
-        let usable = (sequence.tokens.len() - 1) / block * block;
-        let cached = self.blocks.cached_prefix(&sequence.tokens, &sequence.root);
-        others.any(|other| {
-            let common = sequence.tokens[..usable].iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
-            common / block * block > cached.max(other.computed / block * block)
-        })
+        plan.budget -= count;
     }
 }
 

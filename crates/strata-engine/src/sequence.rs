@@ -4,37 +4,58 @@ use std::cmp::Reverse;
 
 use strata_kv::ChainRoot;
 
-use crate::TokenId;
+use crate::{TenantId, TokenId};
 
 /// A sequence from arrival to end.
 #[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     /// Prompt and generated tokens. The last one generated has no KV yet.
     pub(crate) tokens: Vec<TokenId>,
-    /// Leading tokens whose KV is in the sequence's blocks. 0 while waiting.
+    /// Tokens of the prompt.
+    pub(crate) prompt_len: usize,
+    /// Tokens, prompt and generated together, that it may come to.
+    pub(crate) tokens_max: usize,
+    /// Leading tokens whose KV is in the sequence's blocks, or in swap space. 0 while waiting.
     pub(crate) computed: usize,
     /// Where its chain of blocks starts.
     pub(crate) root: ChainRoot,
     /// Lower runs first.
     pub(crate) priority: i32,
+    /// Whose share of the blocks it takes.
+    pub(crate) tenant: Option<TenantId>,
+    /// Whether its client wants to know why its prefix was not cached.
+    pub(crate) explain: bool,
     /// Order of submission.
     pub(crate) arrival: u64,
     /// Times it lost its blocks to others.
     pub(crate) preemptions: u32,
-    /// Sequences that came later and were admitted while it waited.
+    /// Those of them in which its KV was swapped out rather than dropped.
+    pub(crate) swaps: u32,
+    /// Sequences that were admitted while it waited, although they came later or had to wait for blocks behind it.
     pub(crate) overtaken: u32,
     /// Number of its first admission, which it keeps: who has been preempted is not the last-come again.
     pub(crate) admission: Option<u64>,
-    /// Sequences that it counts for while it runs: 1, or for one beam of a search the width and for its others 0.
+    /// Sequences that it counts for while it runs; at least 1. Beams of a search count for its width together.
     pub(crate) seats: usize,
+    /// Whether it is a beam, or computes what beams begin with.
+    pub(crate) is_beam: bool,
     pub(crate) place: Place,
 }
 
-/// Later sequences that may be admitted past a waiting one. After so many it is served first, whatever its priority and
-/// size, so that neither small nor important requests can starve it (S5).
+/// How often a sequence had to make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Preempted {
+    pub(crate) times: u32,
+    /// Those in which its KV was swapped out.
+    pub(crate) swaps: u32,
+}
+
+/// Sequences that may be admitted past a waiting one. After so many its priority has aged to the highest, whatever it was
+/// and however large it is, so that neither small nor important requests can starve it (S5).
 pub(crate) const MAX_OVERTAKEN: u32 = 64;
 
-/// Preemptions after which a sequence is no longer chosen while any other can be (`lessons.md`, "Scheduling").
+/// Preemptions after which a sequence is admitted only where it will find blocks up to its very end, and is not chosen
+/// again (`lessons.md`, "Scheduling").
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 
 impl Sequence {
@@ -43,33 +64,74 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
+    /// Tokens generated so far.
+    pub(crate) fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    pub(crate) fn preempted(&self) -> Preempted {
+        Preempted { times: self.preemptions, swaps: self.swaps }
+    }
+
     /// Whether it has suffered enough to come before everybody else.
     pub(crate) fn is_urgent(&self) -> bool {
-        self.overtaken >= MAX_OVERTAKEN || self.preemptions >= MAX_PREEMPTIONS
+        self.overtaken >= MAX_OVERTAKEN || self.is_spared()
     }
 
-    /// Place in the waiting queue: the urgent first, then by priority, then those that were preempted (S2: to the
-    /// front), then by arrival.
+    /// Whether it has been preempted as often as may be.
+    pub(crate) fn is_spared(&self) -> bool {
+        self.preemptions >= MAX_PREEMPTIONS
+    }
+
+    /// Place in the waiting queue: by tenant, and among a tenant's the urgent first, then by priority, then those that were
+    /// preempted (S2: to the front), then by arrival.
     pub(crate) fn waiting_key(&self) -> WaitingKey {
-        (Reverse(self.is_urgent()), self.priority, Reverse(self.preemptions > 0), self.arrival)
+        let rank = (Reverse(self.is_urgent()), self.priority, Reverse(self.preemptions > 0), self.arrival);
+        WaitingKey { tenant: self.tenant, rank }
     }
 
-    /// Place in the running set: the urgent first, then by priority, then by first admission, which those that forked have
-    /// in common. The last is the first to be preempted. Urgency does not change while it runs.
+    /// Place in the running set, and in the swapped queue: the urgent first, then by priority, then by first admission. The
+    /// last is the first to be preempted. Urgency does not change while it is there.
     pub(crate) fn running_key(&self) -> RunningKey {
         (Reverse(self.is_urgent()), self.priority, self.admission.unwrap_or(u64::MAX), self.arrival)
     }
 }
 
-pub(crate) type WaitingKey = (Reverse<bool>, i32, Reverse<bool>, u64);
+/// See [`Sequence::waiting_key`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WaitingKey {
+    pub(crate) tenant: Option<TenantId>,
+    rank: (Reverse<bool>, i32, Reverse<bool>, u64),
+}
+
+impl WaitingKey {
+    /// Before all of a tenant's.
+    pub(crate) fn first_of(tenant: Option<TenantId>) -> Self {
+        Self { tenant, rank: (Reverse(true), i32::MIN, Reverse(true), 0) }
+    }
+}
 
 pub(crate) type RunningKey = (Reverse<bool>, i32, u64, u64);
 
-/// Which queue a sequence is in.
+/// Which queue a sequence is in (S1).
+///
+/// | place | leaves it by |
+/// |---|---|
+/// | waiting | admission → running |
+/// | running | preemption → waiting, or leaving |
+/// | leaving | the end of its swap: done → swapped, failed → waiting |
+/// | swapped | room → arriving; blocks that it will not get back → waiting |
+/// | arriving | the end of its swap: done → running, failed → waiting |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Holds no blocks. Becomes `Running` when admitted.
+    /// Holds no blocks.
     Waiting,
-    /// Holds blocks for all its tokens but at most the last. Becomes `Waiting` again when preempted.
+    /// Holds blocks for all its tokens but at most the last.
     Running,
+    /// Its blocks are being swapped out.
+    Leaving,
+    /// Its KV is in swap space.
+    Swapped,
+    /// Its KV is being swapped in.
+    Arriving,
 }

@@ -15,14 +15,20 @@ pub struct EngineStatus {
     pub waiting: usize,
     /// Sequences in the running set.
     pub running: usize,
+    /// Sequences whose KV is swapped out, or on its way out or in.
+    pub swapped: usize,
     /// Prompt tokens received by admitted requests.
     pub prompt_tokens: u64,
     /// Tokens generated.
     pub generation_tokens: u64,
     /// Requests that ended, by reason: `stop`, `length`, `cancelled`, `failed`.
     pub finished: FinishedCounts,
-    /// Preemptions by recompute.
+    /// Times that sequences had to make room for others.
     pub preemptions: u64,
+    /// Those of them in which KV was swapped out; in all others it was computed again.
+    pub preemptions_swap: u64,
+    /// Swap space (K12).
+    pub swap: SwapStatus,
     /// KV blocks, by state, and the prefix cache's figures (K9).
     pub kv: KvStatus,
     /// Bytes of memory that weights take.
@@ -92,6 +98,23 @@ pub struct KvStatus {
     pub blocks_merged: u64,
     /// How long giving out the blocks of a step took, with the planning around it.
     pub allocation_seconds: Histogram,
+}
+
+/// Swap space, in blocks (K12).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SwapStatus {
+    /// Slots, each for one block; 0 without swap space.
+    pub slots_total: usize,
+    /// Slots that hold KV, or wait for it.
+    pub slots_used: usize,
+    /// Bytes of one block.
+    pub block_bytes: u64,
+    /// Blocks copied out by swaps that succeeded.
+    pub blocks_out: u64,
+    /// Blocks copied in by swaps that succeeded.
+    pub blocks_in: u64,
+    /// Swaps that failed, whose KV was computed again.
+    pub failed: u64,
 }
 
 /// Durations by size.

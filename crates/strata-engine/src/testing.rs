@@ -193,7 +193,7 @@ impl State {
                     request.prompt.iter().enumerate().map(known).collect()
                 });
                 let cached_tokens = request.prompt.len() / 2;
-                let _ = client.send(Event::PromptDone { cached_tokens, logprobs });
+                let _ = client.send(Event::PromptDone { cached_tokens, miss: None, logprobs });
                 lock(&self.status).prompt_tokens += request.prompt.len() as u64;
                 running.push(Running { request, client, generated: 0 });
             }
@@ -217,7 +217,7 @@ impl State {
         }
         let mut finish = |reason, count: fn(&mut EngineStatus) -> &mut u64| {
             *count(&mut status) += 1;
-            let _ = sequence.client.send(Event::Finished { reason, preemptions: 0 });
+            let _ = sequence.client.send(Event::Finished { reason, preemptions: 0, swaps: 0 });
             false
         };
         if params.max_tokens == 0 {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use strata_kv::Miss;
 use strata_model::tokenizer::{Detokenizer, Tokenizer};
 
 use crate::{Event, EventStream, FinishReason, PositionLogprobs, RequestError, TokenId};
@@ -67,6 +68,8 @@ pub struct TextDelta {
 pub struct PromptDone {
     /// Prompt tokens whose KV came from the prefix cache.
     pub cached_tokens: usize,
+    /// Why not more of them, if asked for.
+    pub miss: Option<Miss>,
     /// One entry per prompt token if asked for, else empty.
     pub logprobs: Vec<Option<PositionLogprobs>>,
 }
@@ -80,6 +83,7 @@ pub struct TextDecoder {
     /// A token that may turn out to be the end, and then is no part of the text.
     undecided: Option<TokenId>,
     tokens: usize,
+    preemptions: u32,
     ended: bool,
 }
 
@@ -88,12 +92,17 @@ impl TextDecoder {
     pub fn new(tokenizer: Arc<Tokenizer>, options: TextOptions) -> Self {
         let detokenizer = Detokenizer::new(tokenizer, options.skip_special_tokens);
         let stops = StopStrings::new(options.stop.clone());
-        Self { options, detokenizer, stops, undecided: None, tokens: 0, ended: false }
+        Self { options, detokenizer, stops, undecided: None, tokens: 0, preemptions: 0, ended: false }
     }
 
     /// Tokens generated so far, the ending one included (`completion_tokens`).
     pub fn tokens(&self) -> usize {
         self.tokens
+    }
+
+    /// Times that the sequence had to make room for others; known once the engine has ended it.
+    pub fn preemptions(&self) -> u32 {
+        self.preemptions
     }
 
     /// Takes the next event. After the end, events bring nothing.
@@ -103,8 +112,8 @@ impl TextDecoder {
             return delta;
         }
         match event {
-            Event::PromptDone { cached_tokens, logprobs } => {
-                delta.prompt = Some(PromptDone { cached_tokens, logprobs });
+            Event::PromptDone { cached_tokens, miss, logprobs } => {
+                delta.prompt = Some(PromptDone { cached_tokens, miss, logprobs });
             }
             Event::Token { id, logprobs } => {
                 delta.token = Some((id, logprobs));
@@ -117,7 +126,10 @@ impl TextDecoder {
                     self.decode(Some(id), &mut delta);
                 }
             }
-            Event::Finished { reason, .. } => self.finish(reason, &mut delta),
+            Event::Finished { reason, preemptions, .. } => {
+                self.preemptions = preemptions;
+                self.finish(reason, &mut delta);
+            }
             Event::Failed(error) => {
                 self.ended = true;
                 delta.finished = Some(Err(error));
@@ -195,6 +207,11 @@ impl TextStream {
     /// Tokens generated so far (`completion_tokens`).
     pub fn tokens(&self) -> usize {
         self.decoder.tokens()
+    }
+
+    /// Times that the sequence had to make room for others; known once it has ended.
+    pub fn preemptions(&self) -> u32 {
+        self.decoder.preemptions()
     }
 
     fn received(&mut self, event: Option<Event>) -> Option<TextDelta> {

@@ -61,8 +61,10 @@ impl BlockManager {
     /// Whether [`append`](Self::append) of `count` tokens would succeed (K5), copy of a shared block included (K11).
     pub fn can_append(&self, id: SequenceId, count: usize) -> bool {
         let Some(sequence) = self.sequences.get(&id) else { return false };
-        let (need, fresh) = growth(&sequence.table, count, &self.pool);
-        sequence.expect_resident(id).is_ok() && need <= self.config.num_blocks && fresh <= self.pool.available()
+        sequence.expect_resident(id).is_ok() && {
+            let (need, fresh) = growth(&sequence.table, count, &self.pool);
+            need <= self.config.num_blocks && fresh <= self.pool.available()
+        }
     }
 
     /// Reserves slots for tokens that the next step will compute; new blocks are taken only on crossing a boundary, or

@@ -42,6 +42,6 @@ pub use ids::{BlockId, SequenceId, SwapId, SwapSlot, TokenId};
 pub use invariant_violation::InvariantViolation;
 pub use miss::{Miss, MissReason};
 pub use resize::Resize;
-pub use sequence::SequenceState;
+pub use sequence::{IdHasher, SequenceState};
 pub use stats::KvStats;
 pub use swap::{Swap, SwapCopy, SwapDirection, SwapOutcome};

@@ -60,7 +60,7 @@ pub(crate) type SequenceMap = HashMap<SequenceId, Sequence, BuildHasherDefault<I
 
 /// Spreads numbers that the engine gives out one after the other, and nobody else chooses.
 #[derive(Debug, Default)]
-pub(crate) struct IdHasher(u64);
+pub struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {

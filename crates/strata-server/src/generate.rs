@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use strata_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
-use strata_engine::{PositionLogprobs, Request, TokenId};
+use strata_engine::{Miss, MissReason, PositionLogprobs, Request, TokenId};
 
 use crate::app::App;
 use crate::auth::Tenant;
@@ -56,6 +56,8 @@ pub(crate) struct Sequences {
     candidates: usize,
     /// Whether the answer tells log-probabilities.
     logprobs: bool,
+    /// Whether it tells of each prompt why no more of it was cached.
+    cache_report: bool,
     /// Memory of all this; a stream takes it over.
     share: Option<Share>,
     /// Memory of an answer that is not streamed, which takes it over.
@@ -66,6 +68,7 @@ struct Stream {
     text: TextStream,
     prompt_tokens: usize,
     cached_tokens: usize,
+    miss: Option<Miss>,
     last_token: Option<Instant>,
     ended: bool,
 }
@@ -102,12 +105,19 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             // The choices are the best by these.
             params.logprobs = params.logprobs.or(Some(0));
         }
-        let (cache_salt, priority, beam) = (cache_salt.clone(), common.priority, common.beam);
-        let request = Request { prompt, params, cache_salt, priority, beam };
+        let request = Request {
+            prompt,
+            params,
+            cache_salt: cache_salt.clone(),
+            priority: common.priority,
+            tenant: tenant.id(),
+            explain_miss: common.cache_report,
+            beam: common.beam,
+        };
         // An error here drops, and so cancels, the sequences before it.
         for events in app.engine.submit_many(request, common.candidates)? {
             let text = TextStream::new(events, app.tokenizer.clone(), common.text.clone());
-            streams.push(Stream { text, prompt_tokens, cached_tokens: 0, last_token: None, ended: false });
+            streams.push(Stream { text, prompt_tokens, cached_tokens: 0, miss: None, last_token: None, ended: false });
         }
     }
     let (metrics, started) = (app.metrics.clone(), Instant::now());
@@ -120,6 +130,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
         n: common.n,
         candidates: common.candidates,
         logprobs: common.params.logprobs.is_some(),
+        cache_report: common.cache_report,
         share: Some(share),
         answer: Some(answer),
     })
@@ -244,15 +255,37 @@ impl Sequences {
     /// `usage` so far. A prompt counts once, whatever `n`; of what was generated all counts, chosen or not.
     pub(crate) fn usage(&self) -> Value {
         let completion: usize = self.streams.iter().map(|stream| stream.text.tokens()).sum();
-        let cached: usize =
-            self.streams.iter().step_by(self.candidates.max(1)).map(|stream| stream.cached_tokens).sum();
-        json!({
+        let prompts = || self.streams.iter().step_by(self.candidates.max(1));
+        let cached: usize = prompts().map(|stream| stream.cached_tokens).sum();
+        let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
-        })
+            "preemptions": self.streams.iter().map(|stream| stream.text.preemptions()).sum::<u32>(),
+        });
+        if self.cache_report {
+            let misses: Vec<_> = prompts().map(|stream| stream.miss.map_or(Value::Null, cache_miss)).collect();
+            usage["strata"] = json!({"cache_misses": misses});
+        }
+        usage
     }
+}
+
+/// Where a prompt's cached prefix ended and why, as far as its client may know (K15).
+fn cache_miss(miss: Miss) -> Value {
+    let (reason, lookups_ago) = match miss.reason.for_client() {
+        MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
+        MissReason::Evicted { lookups_ago, .. } => ("evicted", Some(lookups_ago)),
+        MissReason::CacheReset { lookups_ago } => ("cache_reset", Some(lookups_ago)),
+        MissReason::PartialBlock => ("partial_block", None),
+        MissReason::NotCacheable => ("not_cacheable", None),
+    };
+    let mut entry = json!({"matched_tokens": miss.matched_tokens, "reason": reason});
+    if let Some(lookups_ago) = lookups_ago {
+        entry["lookups_ago"] = json!(lookups_ago);
+    }
+    entry
 }
 
 impl Output {
@@ -266,7 +299,7 @@ impl Stream {
     fn received(&mut self, delta: &TextDelta, started: Instant, metrics: &Metrics) {
         let now = Instant::now();
         if let Some(prompt) = &delta.prompt {
-            self.cached_tokens = prompt.cached_tokens;
+            (self.cached_tokens, self.miss) = (prompt.cached_tokens, prompt.miss);
         }
         if delta.token.is_some() {
             match self.last_token.replace(now) {

@@ -86,7 +86,19 @@ impl Metrics {
             "Those of them that the prefix cache held when the request was first admitted.",
             kv.prefix_hit_tokens,
         );
-        page.counter("vllm:num_preemptions_total", "Preemptions by recompute.", engine.preemptions);
+        page.gauge("vllm:num_requests_swapped", "Sequences whose KV is swapped out.", engine.swapped as f64);
+        page.counter(
+            "vllm:num_preemptions_total",
+            "Times that sequences had to make room for others.",
+            engine.preemptions,
+        );
+        page.head("strata:preemptions_total", "The same, by what became of their KV.", "counter");
+        for (kind, count) in [
+            ("recompute", engine.preemptions.saturating_sub(engine.preemptions_swap)),
+            ("swap", engine.preemptions_swap),
+        ] {
+            page.sample("strata:preemptions_total", &format!("kind=\"{kind}\""), count as f64);
+        }
         page.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests.", engine.prompt_tokens);
         page.counter("vllm:generation_tokens_total", "Tokens generated.", engine.generation_tokens);
         page.head("vllm:request_success_total", "Sequences that ended, by reason.", "counter");
@@ -139,6 +151,15 @@ impl Metrics {
             kv.allocation_failures,
         );
         page.counter("strata:kv_blocks_merged_total", "Blocks computed twice, and merged.", kv.blocks_merged);
+        let swap = &engine.swap;
+        if swap.slots_total > 0 {
+            let bytes = |blocks: u64| swap.block_bytes.saturating_mul(blocks);
+            let usage = swap.slots_used as f64 / swap.slots_total as f64;
+            page.gauge("vllm:cpu_cache_usage_perc", "Share of swap space in use, 1 for all.", usage);
+            page.counter("strata:swap_out_bytes_total", "KV written to swap space.", bytes(swap.blocks_out));
+            page.counter("strata:swap_in_bytes_total", "KV read from swap space.", bytes(swap.blocks_in));
+            page.counter("strata:swaps_failed_total", "Swaps that failed; their KV was computed again.", swap.failed);
+        }
         let allocation = &kv.allocation_seconds;
         page.buckets(
             "strata:kv_allocation_seconds",
@@ -265,6 +286,8 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use strata_engine::SwapStatus;
+
     use super::*;
 
     #[test]
@@ -278,6 +301,8 @@ mod tests {
         status.kv.slots_empty = 7;
         status.kv.blocks_withdrawn = 5;
         (status.kv.bytes, status.weights_bytes) = (4096, 8192);
+        (status.preemptions, status.preemptions_swap, status.swapped) = (5, 2, 1);
+        status.swap = SwapStatus { slots_total: 8, slots_used: 2, block_bytes: 100, blocks_out: 3, ..status.swap };
         let page = metrics.render("a\"b", &status);
         for line in [
             r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="0.001"} 1"#,
@@ -287,6 +312,12 @@ mod tests {
             r#"vllm:time_to_first_token_seconds_count{model_name="a\"b"} 3"#,
             r#"strata:kv_slots_empty{model_name="a\"b"} 7"#,
             r#"strata:kv_blocks{model_name="a\"b",state="withdrawn"} 5"#,
+            r#"vllm:num_preemptions_total{model_name="a\"b"} 5"#,
+            r#"vllm:num_requests_swapped{model_name="a\"b"} 1"#,
+            r#"strata:preemptions_total{model_name="a\"b",kind="recompute"} 3"#,
+            r#"strata:preemptions_total{model_name="a\"b",kind="swap"} 2"#,
+            r#"vllm:cpu_cache_usage_perc{model_name="a\"b"} 0.25"#,
+            r#"strata:swap_out_bytes_total{model_name="a\"b"} 300"#,
             r#"strata:kv_bytes{model_name="a\"b"} 4096"#,
             r#"strata:weights_resident_bytes{model_name="a\"b"} 8192"#,
             r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="0.000001"} 0"#,

@@ -53,6 +53,8 @@ pub(crate) struct Common {
     pub(crate) beam: Option<BeamParams>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether `usage` is to say where the cached prefix of each prompt ended, and why.
+    pub(crate) cache_report: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
 }
@@ -102,6 +104,7 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
         Some(options) => options.get("include_usage").and_then(Value::as_bool).unwrap_or(false),
         None => false,
     };
+    let cache_report = fields.bool("cache_report")?.unwrap_or(false);
     let params = match beam {
         Some(_) => params(fields, &neutral())?,
         None => params(fields, &app.config.default_sampling)?,
@@ -131,7 +134,7 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
         ApiError::invalid("priority", message)
     })?;
     let candidates = if beam.is_some() { n } else { best_of };
-    Ok(Common { params, text, n, candidates, beam, stream, include_usage, cache_salt, priority })
+    Ok(Common { params, text, n, candidates, beam, stream, include_usage, cache_report, cache_salt, priority })
 }
 
 /// Refuses a `model` that is not served; a request may leave it out.

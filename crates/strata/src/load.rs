@@ -1,6 +1,7 @@
 //! From a directory, a GGUF file or a packed store to a running engine: check, divide memory, load, start.
 
 mod report;
+mod swap;
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
@@ -11,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use strata_device::{Bytes, CpuDevice, HostMemory, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, SchedulerConfig, WeightMemory,
+    Engine, EngineConfig, Limits, MemoryNeeds, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, SwapSpace,
+    WeightMemory,
 };
 use strata_kernels::{DType, KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
@@ -183,7 +185,8 @@ impl ModelDir {
     /// # Errors
     /// Options that contradict the model, or a budget that is too small.
     pub fn divide(&self, total: Bytes, limits: &LimitOptions) -> Result<Division> {
-        let needs = self.needs(limits)?;
+        let mut needs = self.needs(limits)?;
+        needs.swap = swap::memory(limits, total, self.kv_layout(limits).block_bytes());
         let plan = MemoryPlan::divide(total, &needs)?;
         let division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
         if division.plan.streamed
@@ -277,6 +280,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
         (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
     };
     report::context(&plan, &needs);
+    let swap = swap::open(limits, &plan, needs.swap, layout.block_bytes())?;
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -286,6 +290,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     let runner = ModelRunner {
         device: CpuDevice::new(threads(limits), usize::try_from(needs.scratch.0)?)?,
         kv,
+        swap,
         model: Model::new(dir.config.clone(), source),
         weights,
     };
@@ -298,9 +303,14 @@ fn start_engine(
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
     let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits)?;
+    let num_swap_blocks = runner.swap.as_ref().map_or(0, SwapSpace::num_slots);
     let config = EngineConfig {
-        scheduler: SchedulerConfig { max_num_seqs: limits.max_num_seqs.get(), max_num_batched_tokens: batched_tokens },
-        kv: kv_config(limits, plan.num_blocks_max),
+        scheduler: SchedulerConfig {
+            max_num_seqs: limits.max_num_seqs.get(),
+            max_num_batched_tokens: batched_tokens,
+            preemption: limits.swap.as_ref().map_or(PreemptionMode::Auto, |swap| swap.preemption.into()),
+        },
+        kv: KvConfig { num_swap_blocks, ..kv_config(limits, plan.num_blocks_max) },
         limits: Limits {
             vocab_size: dir.config.vocab_size,
             max_model_len: plan.max_model_len,
@@ -323,7 +333,6 @@ pub fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
         num_blocks,
         block_size: limits.block_size,
         prefix_caching: !limits.no_prefix_caching,
-        watermark: 0.01,
         seed: random_seed(),
         ..KvConfig::default()
     }

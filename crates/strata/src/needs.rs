@@ -68,6 +68,7 @@ pub fn memory_needs(
         weights_streamed: weights.streamed,
         scratch: Bytes(Model::scratch_bytes(config, tokens, tokens, threads(limits).get()) as u64),
         requests: Bytes(REQUEST_BYTES as u64),
+        swap: Bytes(0),
         block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
         block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
         block_size: limits.block_size,

@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use strata_device::Bytes;
+use strata_device::{BadSize, Bytes};
+use strata_engine::PreemptionMode;
 use strata_weights::StreamPolicy;
 
 /// Largest `--max-num-seqs`.
@@ -69,6 +70,49 @@ pub struct LimitOptions {
 
     #[command(flatten)]
     pub stream: StreamOptions,
+
+    /// What becomes of requests that have to make room; set by the commands that serve many.
+    #[arg(skip)]
+    pub swap: Option<SwapOptions>,
+}
+
+/// What becomes of requests that have to make room for others when memory for KV runs out.
+#[derive(Debug, Clone, Args)]
+pub struct SwapOptions {
+    /// How requests that had to make room come back. `swap` writes their KV to disk and reads it again, `recompute` drops
+    /// and computes it again, `auto` does whichever takes less time, as measured
+    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Server")]
+    pub preemption: PreemptionOption,
+
+    /// Disk space that KV is swapped to, taken at the start; 0 for none. Without it: as much as KV has memory, but no more
+    /// than 4G and an eighth of what the disk has free
+    #[arg(long, value_name = "SIZE", value_parser = size_or_none, help_heading = "Server")]
+    pub swap_space: Option<Bytes>,
+
+    /// Directory on a disk, whose room is taken for it. Without it: that for temporary files
+    #[arg(long, value_name = "DIR", help_heading = "Server")]
+    pub swap_dir: Option<PathBuf>,
+}
+
+/// See [`PreemptionMode`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PreemptionOption {
+    /// Whichever takes less time.
+    Auto,
+    /// KV is dropped, and computed again.
+    Recompute,
+    /// KV is written to disk, and read again.
+    Swap,
+}
+
+impl From<PreemptionOption> for PreemptionMode {
+    fn from(option: PreemptionOption) -> Self {
+        match option {
+            PreemptionOption::Auto => Self::Auto,
+            PreemptionOption::Recompute => Self::Recompute,
+            PreemptionOption::Swap => Self::Swap,
+        }
+    }
 }
 
 /// How weights that do not fit into memory are streamed.
@@ -124,6 +168,11 @@ pub enum KvDtype {
     Bf16,
     /// Integers of 8 bits with a scale for each 32.
     Q8,
+}
+
+/// A size, or 0.
+fn size_or_none(text: &str) -> Result<Bytes, BadSize> {
+    if text.trim() == "0" { Ok(Bytes(0)) } else { text.parse() }
 }
 
 fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {

@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Advised, INTERRUPTED};
 use crate::load::{self, Loaded, MAX_WAITING, REQUEST_BYTES};
-use crate::options::ModelOptions;
+use crate::options::{ModelOptions, SwapOptions};
 use crate::sampling::model_defaults;
 
 /// Connections that the system keeps until they are accepted.
@@ -61,6 +61,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = NonEmptyStringValueParser::new())]
     pub served_model_name: Vec<String>,
 
+    #[command(flatten)]
+    pub swap: SwapOptions,
+
     /// Requests that may wait; one more is told to try again later
     #[arg(long, value_name = "N", default_value_t = MAX_WAITING, help_heading = "Server",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
@@ -93,7 +96,9 @@ pub fn run(args: ServeArgs) -> Result<()> {
         .context("cannot start the server's threads")?;
     // Taken before the model is loaded, which may take minutes; only then does it listen.
     let socket = bind(&args.host, args.port)?;
-    let loaded = load::load(&args.model, args.max_waiting)?;
+    let mut model = args.model.clone();
+    model.limits.swap = Some(args.swap.clone());
+    let loaded = load::load(&model, args.max_waiting)?;
     let config = config(&args, &loaded)?;
     let name = config.model_names[0].clone();
     let keyed = !config.api_keys.is_empty();

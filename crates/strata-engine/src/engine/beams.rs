@@ -2,18 +2,26 @@
 
 use std::sync::atomic::Ordering;
 
-use strata_kv::{ChainRoot, SequenceId};
+use strata_kv::SequenceId;
 
 use super::Worker;
+use crate::beam::BeamSearch;
 use crate::beam_run::BeamRun;
 use crate::handle::Client;
-use crate::scheduler::StepPlan;
-use crate::{BeamParams, Event, FinishReason, Request, RequestError};
+use crate::scheduler::{Arrival, StepPlan};
+use crate::sequence::Preempted;
+use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams};
 
 impl Worker {
     /// Queues a beam search, or refuses one whose beams could not run even alone (S3).
-    pub(super) fn add_beams(&mut self, params: BeamParams, request: Request, root: ChainRoot, clients: Vec<Client>) {
-        let need = BeamRun::blocks_max(params, &request, self.config.kv.block_size);
+    pub(super) fn begin_beams(
+        &mut self,
+        params: BeamParams,
+        sampling: &SamplingParams,
+        arrival: Arrival,
+        clients: Vec<Client>,
+    ) {
+        let need = BeamRun::blocks_max(params, &arrival, self.config.kv.block_size);
         let limit = self.config.kv.num_blocks;
         if need > limit {
             self.shared.queued.fetch_sub(clients.len(), Ordering::Relaxed);
@@ -23,10 +31,10 @@ impl Worker {
             }
             return;
         }
-        let id = self.new_id();
-        self.beams.insert(BeamRun::new(id, params, &request, &self.config.eos_token_ids, clients));
-        self.scheduler.add(id, request.prompt, root, request.priority);
-        self.scheduler.reserve_seats(id, params.width);
+        let (prompt_len, eos) = (arrival.prompt.len(), &self.config.eos_token_ids);
+        let search = BeamSearch::new(params, clients.len(), prompt_len, sampling, eos);
+        self.beams.insert(BeamRun::new(arrival.id, search, prompt_len, sampling.logprobs, clients));
+        self.scheduler.add(arrival);
     }
 
     /// Ends the searches of which nobody is left to hear.
@@ -70,12 +78,13 @@ impl Worker {
             if branches.is_empty() {
                 return self.finish_beams(id);
             }
+            let width = run.search.width();
             let parents = branches.iter().map(|branch| sequences[branch.parent]);
             let next = self.branch(parents);
-            // They hold what others may need, and their seats.
             for &dead in sequences.iter().filter(|id| !next.contains(id)) {
-                self.scheduler.drop_branch(dead, next[0]);
+                self.scheduler.remove(dead);
             }
+            self.scheduler.share_seats(&next, width);
             for (&id, branch) in next.iter().zip(&branches) {
                 self.scheduler.extend(id, [branch.token]);
             }
@@ -97,6 +106,7 @@ impl Worker {
         let (num_live, known) = (run.search.num_live(), run.num_common() - run.prompt_len);
         let next = self.branch(std::iter::repeat_n(id, num_live));
         let Some(run) = self.beams.get(id) else { return };
+        self.scheduler.share_seats(&next, run.search.width());
         for (beam, &sequence) in next.iter().enumerate() {
             self.scheduler.extend(sequence, run.search.tokens(beam).skip(known));
         }
@@ -120,9 +130,10 @@ impl Worker {
     }
 
     fn finish_beams(&mut self, id: SequenceId) {
-        let Some((run, preemptions)) = self.end_beams(id) else { return };
-        let totals = &mut self.totals;
-        run.deliver(preemptions, |reason, tokens| {
+        let Some((run, preempted)) = self.end_beams(id) else { return };
+        let Self { totals, scheduler, .. } = self;
+        run.deliver(preempted, |reason, tokens| {
+            scheduler.ended(tokens);
             totals.generation_tokens += tokens as u64;
             match reason {
                 FinishReason::Length => totals.finished.length += 1,
@@ -132,13 +143,14 @@ impl Worker {
     }
 
     /// Takes a search out of every structure, and gives its blocks back. Returns it with the times that it was preempted.
-    fn end_beams(&mut self, id: SequenceId) -> Option<(BeamRun, u32)> {
+    fn end_beams(&mut self, id: SequenceId) -> Option<(BeamRun, Preempted)> {
         let run = self.beams.remove(id)?;
         if !run.started {
             self.shared.queued.fetch_sub(run.num_clients(), Ordering::Relaxed);
         }
         let removed = run.sequences.iter().filter_map(|&id| self.scheduler.remove(id));
-        let preemptions = removed.map(|sequence| sequence.preemptions).max().unwrap_or(0);
-        Some((run, preemptions))
+        // All have been through the same.
+        let preempted = removed.map(|sequence| sequence.preempted()).last().unwrap_or_default();
+        Some((run, preempted))
     }
 }

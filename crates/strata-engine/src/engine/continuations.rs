@@ -2,14 +2,39 @@
 
 use std::sync::atomic::Ordering;
 
-use strata_kv::SequenceId;
+use strata_kv::{ChainRoot, Miss, SequenceId};
 
 use super::Worker;
 use crate::active::{Active, Outcome};
-use crate::scheduler::{Entry, Scheduler};
-use crate::{Event, FinishReason, RequestError, TokenId};
+use crate::handle::Client;
+use crate::scheduler::{Admitted, Arrival, Entry, Scheduler};
+use crate::sequence::Preempted;
+use crate::{Event, FinishReason, Request, RequestError, TokenId};
 
 impl Worker {
+    /// Queues what a request asks for.
+    pub(super) fn begin(&mut self, request: Request, root: ChainRoot, clients: Vec<Client>) {
+        let id = self.new_id();
+        let arrival = Arrival {
+            id,
+            max_tokens: request.params.max_tokens,
+            root,
+            priority: request.priority,
+            tenant: request.tenant,
+            explain: request.explain_miss,
+            beams: request.beam.map(|beam| beam.width),
+            prompt: request.prompt,
+        };
+        match request.beam {
+            Some(beam) => self.begin_beams(beam, &request.params, arrival, clients),
+            None => {
+                let active = Active::new(&arrival.prompt, request.params, self.config.limits.vocab_size, clients);
+                self.active.insert(id, active);
+                self.scheduler.add(arrival);
+            }
+        }
+    }
+
     pub(super) fn drop_cancelled(&mut self) {
         let mut gone = Vec::new();
         for (&id, active) in &mut self.active {
@@ -27,13 +52,14 @@ impl Worker {
     }
 
     /// Takes a request out of every structure, and gives its blocks back.
-    fn end(&mut self, id: SequenceId) -> Option<(Active, u32)> {
+    fn end(&mut self, id: SequenceId) -> Option<(Active, Preempted)> {
         let active = self.active.remove(&id)?;
         if !active.started {
             self.shared.queued.fetch_sub(1 + active.siblings.len(), Ordering::Relaxed);
         }
-        let preemptions = self.scheduler.remove(id).map_or(0, |sequence| sequence.preemptions);
-        Some((active, preemptions))
+        // One that ended with its first token may never have had a sequence.
+        let preempted = self.scheduler.remove(id).map(|sequence| sequence.preempted()).unwrap_or_default();
+        Some((active, preempted))
     }
 
     fn finish(&mut self, id: SequenceId, reason: FinishReason) {
@@ -41,8 +67,9 @@ impl Worker {
             FinishReason::Length => self.totals.finished.length += 1,
             FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.totals.finished.stop += 1,
         }
-        if let Some((active, preemptions)) = self.end(id) {
-            active.send(Event::Finished { reason, preemptions });
+        if let Some((active, preempted)) = self.end(id) {
+            self.scheduler.ended(active.generated);
+            active.send(Event::Finished { reason, preemptions: preempted.times, swaps: preempted.swaps });
         }
     }
 
@@ -55,14 +82,20 @@ impl Worker {
         }
     }
 
-    /// Sequence `id` has been admitted, perhaps for the first time, and found so many tokens cached.
-    pub(super) fn started(&mut self, id: SequenceId, cached: usize) {
+    /// A sequence has been admitted, perhaps for the first time.
+    pub(super) fn started(&mut self, admitted: Admitted) {
+        let Admitted { id, cached, miss } = admitted;
+        if let Some(miss) = &miss {
+            let prompt_len = self.scheduler.sequence(id).prompt_len;
+            tracing::debug!("{id}: {cached} of {prompt_len} prompt tokens were cached: {}", miss.reason);
+        }
+        let miss = miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
         let (prompt_len, clients) = if let Some(active) = self.active.get_mut(&id).filter(|active| !active.started) {
             active.siblings.iter_mut().for_each(|sibling| sibling.started = true);
-            (active.started, active.cached_tokens) = (true, cached);
+            (active.started, active.cached_tokens, active.miss) = (true, cached, miss);
             (active.prompt_len, 1 + active.siblings.len())
         } else if let Some(run) = self.beams.get_mut(id).filter(|run| !run.started) {
-            (run.started, run.cached_tokens) = (true, cached);
+            (run.started, run.cached_tokens, run.miss) = (true, cached, miss);
             (run.prompt_len, run.num_clients())
         } else {
             return;

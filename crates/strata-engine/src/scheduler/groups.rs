@@ -8,44 +8,41 @@ use crate::TokenId;
 use crate::sequence::{Place, Sequence};
 
 impl Scheduler {
-    /// `child` becomes what `parent` is, all of whose tokens are computed, with `token` after that. Where a seat and the
-    /// block for the token are free it runs, and shares the parent's blocks; else it waits.
+    /// `child` becomes what `parent` is, all of whose tokens are computed, with `token` after that. Where there are a seat
+    /// and blocks it runs, and shares the parent's blocks; else it waits.
     pub(crate) fn fork(&mut self, parent: SequenceId, child: SequenceId, token: TokenId) {
         let mut sequence = self.copied(parent);
         sequence.tokens.push(token);
-        if self.seats < self.config.max_num_seqs && self.blocks.fork(parent, child).is_ok() {
+        if self.seats_taken() < self.config.max_num_seqs
+            && self.has_room_to_grow(&sequence, 1)
+            && self.blocks.fork(parent, child).is_ok()
+        {
             if self.blocks.append(child, &[token]).is_ok() {
-                return self.seat(child, sequence);
+                return self.run(child, sequence);
             }
             self.blocks.free(child);
         }
         sequence.place = Place::Waiting;
         sequence.computed = 0;
-        self.waiting.insert(sequence.waiting_key(), child);
-        self.sequences.insert(child, sequence);
+        self.queue(child, sequence);
     }
 
-    /// The waiting sequence `id` is to be a beam search of this width: it runs once so many sequences may run besides the
-    /// others, and keeps these seats for all its beams.
-    pub(crate) fn reserve_seats(&mut self, id: SequenceId, width: usize) {
-        let sequence = self.sequences.get_mut(&id).expect("a beam search that waits is known");
-        debug_assert!(sequence.place == Place::Waiting && width <= self.config.max_num_seqs);
-        sequence.seats = width;
-    }
-
-    /// `child` becomes another beam like `parent`, all of whose tokens are computed. It takes no block yet, and its seat is
-    /// among those that the search has.
+    /// `child` becomes another beam like `parent`, all of whose tokens are computed. It takes no block yet.
+    /// [`Scheduler::share_seats`] is to follow.
     pub(crate) fn branch(&mut self, parent: SequenceId, child: SequenceId) {
-        let sequence = Sequence { seats: 0, ..self.copied(parent) };
+        let sequence = Sequence { seats: 1, ..self.copied(parent) };
         self.blocks.fork(parent, child).expect("a running parent holds blocks, and a new child none");
-        self.seat(child, sequence);
+        self.run(child, sequence);
     }
 
-    /// A beam is given up; the seats that it holds go to `heir`, another one of its search.
-    pub(crate) fn drop_branch(&mut self, id: SequenceId, heir: SequenceId) {
-        let Some(dropped) = self.remove(id) else { return };
-        self.sequences.get_mut(&heir).expect("the heir lives").seats += dropped.seats;
-        self.seats += dropped.seats;
+    /// Divides the seats of a search of this width among its beams, of which there are no more.
+    pub(crate) fn share_seats(&mut self, beams: &[SequenceId], width: usize) {
+        for (index, id) in beams.iter().enumerate() {
+            let sequence = self.sequences.get_mut(id).expect("a live beam is known");
+            self.seats_reserved -= sequence.seats - 1;
+            sequence.seats = if index == 0 { width - (beams.len() - 1) } else { 1 };
+            self.seats_reserved += sequence.seats - 1;
+        }
     }
 
     /// Appends tokens that are known and have no KV.
@@ -67,8 +64,7 @@ impl Scheduler {
         sequence.tokens.truncate(num_common);
         sequence.computed = 0;
         sequence.place = Place::Waiting;
-        self.waiting.insert(sequence.waiting_key(), beams[0]);
-        self.sequences.insert(beams[0], sequence);
+        self.queue(beams[0], sequence);
     }
 
     /// A running sequence like `id`, with a place of its own in every order.
@@ -79,10 +75,9 @@ impl Scheduler {
         Sequence { arrival: self.arrivals, ..sequence.clone() }
     }
 
-    fn seat(&mut self, id: SequenceId, sequence: Sequence) {
-        self.seats += sequence.seats;
+    fn run(&mut self, id: SequenceId, sequence: Sequence) {
         self.running.insert(sequence.running_key(), id);
-        let before = self.sequences.insert(id, sequence);
-        debug_assert!(before.is_none(), "{id} was there already");
+        self.seats_reserved += sequence.seats - 1;
+        self.know(id, sequence);
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
-use strata_engine::Request;
+use strata_engine::{EngineStatus, PreemptionMode, Request, TenantId};
 
 use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start};
 
@@ -11,13 +11,19 @@ fn prompt(seed: u32, length: usize) -> Vec<u32> {
 }
 
 fn run_all(shape: Shape, requests: Vec<Request>) -> u64 {
-    let (engine, _) = start(shape);
+    run_all_with(shape, requests, 0).preemptions
+}
+
+/// Runs all at once, with one in so many swaps failing.
+fn run_all_with(shape: Shape, requests: Vec<Request>, fail_every_swap: u64) -> EngineStatus {
+    let (engine, controls) = start(shape);
+    controls.fail_every_swap.store(fail_every_swap, Ordering::Relaxed);
     let streams: Vec<_> = requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
     for (request, stream) in requests.iter().zip(streams) {
         assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
     }
     assert_idle_and_whole(&engine);
-    engine.handle().status().preemptions
+    engine.handle().status()
 }
 
 #[test]
@@ -74,6 +80,24 @@ fn under_pressure_everyone_is_preempted_and_nobody_notices() {
 }
 
 #[test]
+fn swapped_out_and_in_under_pressure_nobody_notices() {
+    let requests: Vec<_> = (0..64).map(|seed| greedy(prompt(seed, 10), 30)).collect();
+    for prefix_caching in [true, false] {
+        for (preemption, swap_blocks) in
+            [(PreemptionMode::Swap, 60), (PreemptionMode::Swap, 9), (PreemptionMode::Auto, 60)]
+        {
+            let shape =
+                Shape { blocks: 6 * 10, prefix_caching, max_num_seqs: 64, swap_blocks, preemption, ..Shape::default() };
+            for fail_every_swap in [0, 3] {
+                let status = run_all_with(shape, requests.clone(), fail_every_swap);
+                assert!(status.preemptions_swap > 0 && status.swap.blocks_out > 0, "the test needs swaps: {status:?}");
+                assert_eq!(status.swap.failed > 0, fail_every_swap > 0);
+            }
+        }
+    }
+}
+
+#[test]
 fn one_sequence_may_use_every_block() {
     let shape = Shape { blocks: 10, max_model_len: 40, ..Shape::default() };
     run_all(shape, vec![greedy(prompt(2, 30), 10), greedy(prompt(4, 39), 1), greedy(prompt(6, 1), 39)]);
@@ -86,24 +110,27 @@ proptest! {
     fn random_loads_give_the_expected_tokens(
         blocks in 16usize..80, block in 0u32..4, prefix_caching in any::<bool>(), max_num_seqs in 1usize..12,
         extra_budget in 0usize..40,
-        load in prop::collection::vec((0u32..4, 1usize..60, 1usize..40, -1i32..2, any::<bool>()), 1..24),
+        swap_blocks in 0usize..60, preemption in 0..3, fail_every_swap in 0u64..4,
+        load in prop::collection::vec((0u32..4, 1usize..60, 1usize..40, -1i32..2, any::<bool>(), 0u128..3), 1..24),
     ) {
         let block_size = 1 << block;
         let shape = Shape {
             blocks, block_size, prefix_caching, max_num_seqs,
-            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100,
+            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, swap_blocks,
+            preemption: [PreemptionMode::Auto, PreemptionMode::Recompute, PreemptionMode::Swap][preemption as usize],
         };
         let limit = 100.min(blocks * block_size);
         let requests = load
             .into_iter()
-            .map(|(family, length, max_tokens, priority, stops)| {
+            .map(|(family, length, max_tokens, priority, stops, tenant)| {
                 let length = length.min(limit - 1);
                 let mut request = greedy(prompt(family, length), max_tokens.min(limit - length));
                 request.priority = priority;
+                request.tenant = (tenant > 0).then_some(TenantId(tenant));
                 request.params.ignore_eos = !stops;
                 request
             })
             .collect();
-        run_all(shape, requests);
+        run_all_with(shape, requests, fail_every_swap);
     }
 }

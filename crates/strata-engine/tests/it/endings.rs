@@ -197,7 +197,9 @@ fn prompt_logprobs_cover_the_prompt_and_bypass_the_cache() {
         let mut request = greedy(prompt.clone(), max_tokens);
         request.params.prompt_logprobs = Some(2);
         let mut stream = engine.handle().submit(request).unwrap();
-        let Some(Event::PromptDone { cached_tokens, logprobs }) = stream.blocking_next() else { panic!("no prompt") };
+        let Some(Event::PromptDone { cached_tokens, logprobs, .. }) = stream.blocking_next() else {
+            panic!("no prompt")
+        };
         assert_eq!((cached_tokens, logprobs.len()), (0, prompt.len()));
         assert!(logprobs[0].is_none());
         for (position, logprobs) in logprobs.iter().enumerate().skip(1) {

@@ -37,7 +37,7 @@ fn told(mut stream: EventStream) -> (Vec<Event>, Vec<u32>) {
     while let Some(mut event) = stream.blocking_next() {
         match &mut event {
             Event::PromptDone { cached_tokens, .. } => *cached_tokens = 0,
-            Event::Finished { preemptions, .. } => *preemptions = 0,
+            Event::Finished { preemptions, swaps, .. } => (*preemptions, *swaps) = (0, 0),
             Event::Token { id, .. } => tokens.push(*id),
             Event::Failed(error) => panic!("{error}"),
         }

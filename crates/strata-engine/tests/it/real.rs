@@ -5,8 +5,8 @@ use std::path::Path;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    BeamParams, Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, Request, SamplingParams, SchedulerConfig,
-    WeightMemory,
+    BeamParams, Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, PreemptionMode, Request,
+    SamplingParams, SchedulerConfig, WeightMemory,
 };
 use strata_kernels::KvDType;
 use strata_kv::KvConfig;
@@ -31,12 +31,13 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
             Model::scratch_bytes(&config, budget, budget, threads),
         )
         .unwrap(),
+        swap: None,
         weights: WeightMemory::Resident(Bytes(weights.bytes())),
         kv: KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap(),
         model: Model::new(config.clone(), Box::new(weights)),
     };
     let engine = EngineConfig {
-        scheduler: SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget },
+        scheduler: SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption: PreemptionMode::Auto },
         kv: KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() },
         limits: Limits {
             vocab_size: config.vocab_size,
@@ -145,7 +146,8 @@ fn beam_search_finds_what_it_would_find_without_a_cache() {
             request.beam = Some(BeamParams { width, ..BeamParams::default() });
             let expected = searched(&request, width, |history| next(&alone, history, 2 * width));
             for engine in [&roomy, &tight] {
-                let others: Vec<_> = requests()[..6].iter().map(|one| engine.handle().submit(one.clone()).unwrap()).collect();
+                let others: Vec<_> =
+                    requests()[..6].iter().map(|one| engine.handle().submit(one.clone()).unwrap()).collect();
                 let streams = engine.handle().submit_many(request.clone(), width).unwrap();
                 let found: Vec<_> = streams.into_iter().map(collect).map(|one| (one.tokens, one.reason)).collect();
                 assert_eq!(found, expected, "{model}, {width} beams");

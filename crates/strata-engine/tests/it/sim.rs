@@ -1,16 +1,19 @@
 //! A simulated model. Its "KV" of a token is a fingerprint of all tokens up to it, computed from the fingerprint that
 //! it finds in the block table's slot before. A wrong block anywhere therefore changes every token that follows.
 
+mod swap;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use strata_engine::{
-    Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, Limits, Request, Runner, SamplingParams,
-    SchedulerConfig,
+    Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PreemptionMode, Request, Runner,
+    SamplingParams, SchedulerConfig,
 };
 use strata_kv::{BlockCopy, KvConfig};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
+use swap::SimSwap;
 
 pub const VOCAB: usize = 50;
 /// Ends a sequence, unless `ignore_eos`.
@@ -27,6 +30,10 @@ pub struct Controls {
     pub tokens_computed: AtomicU64,
     pub largest_batch: AtomicUsize,
     pub blocks_copied: AtomicUsize,
+    /// Of every so many swaps one fails; 0 for none.
+    pub fail_every_swap: AtomicU64,
+    /// Swaps end only when this is false.
+    pub hold_swaps: AtomicBool,
     /// Passes that may still run; `None` is any number. A pass that has none left waits.
     gate: Mutex<Option<u64>>,
     opened: Condvar,
@@ -51,13 +58,14 @@ impl Controls {
 pub struct SimRunner {
     block_size: usize,
     slots: HashMap<(u32, usize), u64>,
+    swap: SimSwap,
     controls: Arc<Controls>,
 }
 
 impl SimRunner {
     pub fn new(block_size: usize) -> (Self, Arc<Controls>) {
         let controls = Arc::new(Controls::default());
-        (Self { block_size, slots: HashMap::new(), controls: controls.clone() }, controls)
+        (Self { block_size, slots: HashMap::new(), swap: SimSwap::default(), controls: controls.clone() }, controls)
     }
 
     /// Drops what these blocks hold: reading it is a panic from then on.
@@ -153,14 +161,18 @@ impl Runner for SimRunner {
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.controls.blocks_copied.fetch_add(copies.len(), Ordering::Relaxed);
-        for BlockCopy { source, destination } in copies {
+        for copy in copies {
             for slot in 0..self.block_size {
-                match self.slots.get(&(source.0, slot)).copied() {
-                    Some(kv) => self.slots.insert((destination.0, slot), kv),
-                    None => self.slots.remove(&(destination.0, slot)),
-                };
+                let fingerprint = self.slots.get(&(copy.source.0, slot)).copied();
+                // What had nothing to copy leaves nothing: reading it is a panic.
+                self.slots.remove(&(copy.destination.0, slot));
+                self.slots.extend(fingerprint.map(|fingerprint| ((copy.destination.0, slot), fingerprint)));
             }
         }
+    }
+
+    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
+        Some(self)
     }
 
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
@@ -177,6 +189,8 @@ pub struct Shape {
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,
     pub max_model_len: usize,
+    pub swap_blocks: usize,
+    pub preemption: PreemptionMode,
 }
 
 impl Default for Shape {
@@ -188,6 +202,8 @@ impl Default for Shape {
             max_num_seqs: 32,
             max_num_batched_tokens: 64,
             max_model_len: 128,
+            swap_blocks: 0,
+            preemption: PreemptionMode::Auto,
         }
     }
 }
@@ -202,12 +218,13 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
         scheduler: SchedulerConfig {
             max_num_seqs: shape.max_num_seqs,
             max_num_batched_tokens: shape.max_num_batched_tokens,
+            preemption: shape.preemption,
         },
         kv: KvConfig {
             num_blocks: shape.blocks,
             block_size: shape.block_size,
             prefix_caching: shape.prefix_caching,
-            num_swap_blocks: 0,
+            num_swap_blocks: shape.swap_blocks,
             watermark: 0.01,
             seed: 7,
             ..KvConfig::default()
@@ -243,11 +260,13 @@ pub struct Ended {
     pub cached_tokens: usize,
     pub reason: FinishReason,
     pub preemptions: u32,
+    pub swaps: u32,
 }
 
 /// Reads a stream to its end, which must be a good one.
 pub fn collect(mut stream: EventStream) -> Ended {
-    let mut ended = Ended { tokens: Vec::new(), cached_tokens: 0, reason: FinishReason::Length, preemptions: 0 };
+    let mut ended =
+        Ended { tokens: Vec::new(), cached_tokens: 0, reason: FinishReason::Length, preemptions: 0, swaps: 0 };
     let mut prompt_done = false;
     while let Some(event) = stream.blocking_next() {
         match event {
@@ -259,9 +278,10 @@ pub fn collect(mut stream: EventStream) -> Ended {
             Event::Token { id, .. } => {
                 ended.tokens.push(id);
             }
-            Event::Finished { reason, preemptions } => {
+            Event::Finished { reason, preemptions, swaps } => {
                 ended.reason = reason;
                 ended.preemptions = preemptions;
+                ended.swaps = swaps;
             }
             Event::Failed(error) => panic!("failed: {error}"),
         }
@@ -274,10 +294,10 @@ pub fn assert_idle_and_whole(engine: &Engine) {
     let handle = engine.handle();
     for _ in 0..10_000 {
         let status = handle.status();
-        if status.waiting == 0 && status.running == 0 && status.kv.blocks_used == 0 {
+        if status.waiting == 0 && status.running == 0 && status.swapped == 0 && status.kv.blocks_used == 0 {
             let KvStatus { blocks_free, blocks_cached, blocks_withdrawn, blocks_total, .. } = status.kv;
             assert_eq!(blocks_free + blocks_cached + blocks_withdrawn, blocks_total);
-            assert_eq!(status.leaks_found, 0);
+            assert_eq!((status.leaks_found, status.swapped, status.swap.slots_used), (0, 0, 0));
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));

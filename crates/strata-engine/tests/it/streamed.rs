@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, KvDemand, KvGrant, KvMemory, Limits, MemoryTrade, ModelRunner, Request, Runner, RunnerMemory,
-    SchedulerConfig, TradeLimits, WeightMemory,
+    Engine, EngineConfig, KvDemand, KvGrant, KvMemory, Limits, MemoryTrade, ModelRunner, PreemptionMode, Request,
+    Runner, RunnerMemory, SchedulerConfig, TradeLimits, WeightMemory,
 };
 use strata_io::EngineKind;
 use strata_kernels::KvDType;
@@ -135,13 +135,18 @@ impl Parts {
             device: CpuDevice::new(NonZeroUsize::MIN, scratch).unwrap(),
             kv: KvPool::new_sparse(layout, blocks).unwrap(),
             model: Model::new(self.config.clone(), source),
+            swap: None,
             weights,
         }
     }
 
     fn engine(&self, runner: Box<dyn Runner>, blocks: usize) -> Engine {
         let config = EngineConfig {
-            scheduler: SchedulerConfig { max_num_seqs: 32, max_num_batched_tokens: BATCHED_TOKENS },
+            scheduler: SchedulerConfig {
+                max_num_seqs: 32,
+                max_num_batched_tokens: BATCHED_TOKENS,
+                preemption: PreemptionMode::Auto,
+            },
             kv: KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, ..KvConfig::default() },
             limits: Limits {
                 vocab_size: self.config.vocab_size,

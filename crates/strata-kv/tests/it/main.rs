@@ -1,11 +1,15 @@
 //! Integration tests of the block manager, in one binary.
 
 mod admission;
+mod device;
+mod episode;
+mod episode_swaps;
 mod eviction;
 mod fork;
 mod lessons;
 mod model;
 mod naive;
+mod policies;
 mod resize;
 mod rng;
 mod swap;

@@ -1,37 +1,56 @@
-//! What the block manager should do, written down without block ids, lists or hashes: contents are known by a
-//! fingerprint of the root and all tokens up to their end, and everything is counted afresh.
+//! What the block manager should do, written down without block ids, lists, hashes or reference counts: a block is a
+//! shared value, found by the fingerprint of the root and all tokens up to its end, and everything is counted afresh.
 
-use std::collections::BTreeMap;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::{Rc, Weak},
+};
 
-use strata_kv::KvConfig;
+use strata_kv::{KvConfig, SequenceState, SwapDirection, SwapId, SwapOutcome};
 
 /// Fingerprint of a token's KV: of the chain's root and of all tokens up to this one.
 pub type Print = u64;
 
-#[derive(Default)]
+/// Tokens in one block. Two blocks are the same when they are at the same place.
+type Block = Rc<RefCell<Vec<Print>>>;
+type Slot = Rc<()>;
+
 pub struct Naive {
     /// Blocks that are there, and that should be.
     present: usize,
     usable: usize,
     block_size: usize,
     prefix_caching: bool,
-    /// Findable contents, by the fingerprint of their last token, with their holders.
-    published: BTreeMap<Print, usize>,
-    /// Those without holders; the next to be evicted first.
+    /// All blocks with content, and some that are gone.
+    blocks: Vec<Weak<RefCell<Vec<Print>>>>,
+    /// Findable blocks, by the fingerprint of their last token.
+    published: BTreeMap<Print, Block>,
+    /// Those that nobody else holds; the next to be evicted first.
     idle: Vec<Print>,
-    /// Contents that a reset hid while they were held: (reset, content) with their holders.
-    hidden: BTreeMap<(usize, Print), usize>,
-    sequences: BTreeMap<u64, Held>,
-    resets: usize,
+    pub sequences: BTreeMap<u64, Sequence>,
+    flights: BTreeMap<SwapId, Flight>,
     pub evictions: usize,
     pub merged: usize,
+    pub copy_on_writes: usize,
 }
 
-struct Held {
+pub struct Sequence {
+    pub state: SequenceState,
     prints: Vec<Print>,
-    /// Leading blocks that are published, or were until reset number `hidden_by`.
-    shared: usize,
-    hidden_by: Option<usize>,
+    blocks: Vec<Block>,
+    slots: Vec<Slot>,
+    computed: usize,
+    /// Leading blocks that are published, and were found or published as this sequence's.
+    published: usize,
+    publishing: bool,
+}
+
+struct Flight {
+    direction: SwapDirection,
+    group: Vec<u64>,
+    blocks: Vec<Block>,
+    _slots: Vec<Slot>,
 }
 
 impl Naive {
@@ -41,7 +60,14 @@ impl Naive {
             usable: config.num_blocks,
             block_size: config.block_size,
             prefix_caching: config.prefix_caching,
-            ..Self::default()
+            blocks: Vec::new(),
+            published: BTreeMap::new(),
+            idle: Vec::new(),
+            sequences: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            evictions: 0,
+            merged: 0,
+            copy_on_writes: 0,
         }
     }
 
@@ -53,95 +79,258 @@ impl Naive {
         prints[(block + 1) * self.block_size - 1]
     }
 
-    fn private(&self) -> usize {
-        self.sequences.values().map(|held| self.blocks_for(held.prints.len()) - held.shared).sum()
+    fn new_block(&mut self, prints: &[Print]) -> Block {
+        self.blocks.retain(|block| block.strong_count() > 0);
+        let block = Rc::new(RefCell::new(prints.to_vec()));
+        self.blocks.push(Rc::downgrade(&block));
+        block
     }
 
     pub fn free(&self) -> usize {
-        self.present - self.published.len() - self.hidden.len() - self.private()
+        self.present - self.blocks.iter().filter(|block| block.strong_count() > 0).count()
     }
 
     pub fn cached(&self) -> usize {
         self.idle.len()
     }
 
+    pub fn available(&self) -> usize {
+        self.free() + self.cached()
+    }
+
     pub fn slots_empty(&self) -> usize {
-        self.sequences
-            .values()
-            .map(|held| self.blocks_for(held.prints.len()) * self.block_size - held.prints.len())
-            .sum()
+        let blocks = self.blocks.iter().filter_map(Weak::upgrade);
+        // Idle blocks are full.
+        blocks.map(|block| self.block_size - block.borrow().len()).sum()
+    }
+
+    pub fn swap_slots_used(&self) -> usize {
+        let sequences = self.sequences.values().flat_map(|sequence| &sequence.slots);
+        let flights = self.flights.values().flat_map(|flight| &flight._slots);
+        sequences.chain(flights).map(Rc::as_ptr).collect::<BTreeSet<_>>().len()
     }
 
     /// Leading blocks that are findable; never the one with the last token.
     pub fn hits(&self, prints: &[Print]) -> usize {
-        let most = prints.len().saturating_sub(1) / self.block_size;
+        self.hits_of_most(prints, prints.len().saturating_sub(1) / self.block_size)
+    }
+
+    fn hits_of_most(&self, prints: &[Print], most: usize) -> usize {
         (0..most).take_while(|&block| self.published.contains_key(&self.content(prints, block))).count()
     }
 
     /// Fresh blocks that a prompt needs, and those that it could get.
     pub fn need_and_available(&self, prints: &[Print]) -> (usize, usize) {
         let hits = self.hits(prints);
-        let revived = (0..hits).filter(|&block| self.published[&self.content(prints, block)] == 0).count();
-        (self.blocks_for(prints.len()) - hits, self.free() + self.cached() - revived)
+        let revived = (0..hits).filter(|&block| self.idle.contains(&self.content(prints, block))).count();
+        (self.blocks_for(prints.len()) - hits, self.available() - revived)
     }
 
     pub fn allocate(&mut self, id: u64, prints: &[Print]) {
-        let hits = self.hits(prints);
-        let (need, _) = self.need_and_available(prints);
-        (0..hits).for_each(|block| self.hold(self.content(prints, block)));
-        self.evict_for(need);
-        self.sequences.insert(id, Held { prints: prints.to_vec(), shared: hits, hidden_by: None });
+        let published = self.hits(prints);
+        let mut blocks: Vec<_> = (0..published).map(|block| self.find(self.content(prints, block))).collect();
+        self.evict_for(self.blocks_for(prints.len()) - published);
+        for prints in prints[published * self.block_size..].chunks(self.block_size) {
+            blocks.push(self.new_block(prints));
+        }
+        let sequence = Sequence {
+            state: SequenceState::Resident,
+            prints: prints.to_vec(),
+            blocks,
+            slots: Vec::new(),
+            computed: published * self.block_size,
+            published,
+            publishing: self.prefix_caching,
+        };
+        self.sequences.insert(id, sequence);
     }
 
     pub fn append_need(&self, id: u64, count: usize) -> usize {
-        let length = self.sequences[&id].prints.len();
-        self.blocks_for(length + count) - self.blocks_for(length)
+        let sequence = &self.sequences[&id];
+        let length = sequence.prints.len();
+        let partial = count > 0 && !length.is_multiple_of(self.block_size);
+        // One holder is this sequence.
+        let copies = partial && Rc::strong_count(&sequence.blocks[length / self.block_size]) > 1;
+        self.blocks_for(length + count).saturating_sub(sequence.blocks.len()) + usize::from(copies)
     }
 
     pub fn append(&mut self, id: u64, prints: &[Print]) {
-        self.evict_for(self.append_need(id, prints.len()));
-        self.sequences.get_mut(&id).unwrap().prints.extend(prints);
+        self.ensure(id, prints.len());
+        let sequence = self.sequences.get_mut(&id).unwrap();
+        for &print in prints {
+            sequence.blocks[sequence.prints.len() / self.block_size].borrow_mut().push(print);
+            sequence.prints.push(print);
+        }
+    }
+
+    pub fn ensure(&mut self, id: u64, count: usize) {
+        self.evict_for(self.append_need(id, count));
+        let mut sequence = self.sequences.remove(&id).unwrap();
+        let length = sequence.prints.len();
+        if count > 0 && !length.is_multiple_of(self.block_size) {
+            let partial = &mut sequence.blocks[length / self.block_size];
+            if Rc::strong_count(partial) > 1 {
+                let prints = partial.borrow().clone();
+                *partial = self.new_block(&prints);
+                self.copy_on_writes += 1;
+            }
+        }
+        while sequence.blocks.len() < self.blocks_for(length + count) {
+            sequence.blocks.push(self.new_block(&[]));
+        }
+        self.sequences.insert(id, sequence);
+    }
+
+    pub fn fork(&mut self, parent: u64, child: u64) {
+        let parent = &self.sequences[&parent];
+        let filled = self.blocks_for(parent.prints.len());
+        let forked = Sequence {
+            prints: parent.prints.clone(),
+            blocks: parent.blocks[..filled].to_vec(),
+            slots: Vec::new(),
+            ..*parent
+        };
+        self.sequences.insert(child, forked);
     }
 
     pub fn commit(&mut self, id: u64, computed: usize) {
-        let held = &self.sequences[&id];
-        if !self.prefix_caching || held.hidden_by.is_some() {
+        let sequence = self.sequences.get_mut(&id).unwrap();
+        if sequence.state != SequenceState::Resident {
             return;
         }
-        let full = computed.min(held.prints.len()) / self.block_size;
-        for block in held.shared..full {
-            let content = self.content(&self.sequences[&id].prints, block);
-            let known = self.published.contains_key(&content);
-            self.merged += usize::from(known);
-            self.published.entry(content).or_insert(0);
-            self.hold(content);
-            self.sequences.get_mut(&id).unwrap().shared += 1;
-            self.withdraw_excess();
+        sequence.computed = sequence.computed.max(computed.min(sequence.prints.len()));
+        let (full, publishing) = (sequence.computed / self.block_size, sequence.publishing);
+        while publishing && self.sequences[&id].published < full {
+            let sequence = &self.sequences[&id];
+            let (index, own) = (sequence.published, sequence.blocks[sequence.published].clone());
+            let content = self.content(&sequence.prints, index);
+            let canonical = match self.published.contains_key(&content) {
+                true => self.find(content),
+                false => self.published.entry(content).or_insert(own.clone()).clone(),
+            };
+            self.merged += usize::from(!Rc::ptr_eq(&canonical, &own));
+            let sequence = self.sequences.get_mut(&id).unwrap();
+            sequence.blocks[index] = canonical;
+            sequence.published += 1;
+            self.release(own);
         }
     }
 
-    pub fn release(&mut self, id: u64) {
-        let held = self.sequences.remove(&id).unwrap();
-        for block in (0..held.shared).rev() {
-            let content = self.content(&held.prints, block);
-            match held.hidden_by {
-                None => {
-                    let holders = self.published.get_mut(&content).unwrap();
-                    *holders -= 1;
-                    if *holders == 0 {
-                        self.idle.push(content);
-                    }
+    pub fn free_sequence(&mut self, id: u64) {
+        let sequence = self.sequences.remove(&id).unwrap();
+        sequence.blocks.into_iter().rev().for_each(|block| self.release(block));
+    }
+
+    /// Blocks or slots that a group holds tokens in.
+    pub fn swap_cost(&self, group: &[u64]) -> usize {
+        let mut places = BTreeSet::new();
+        for sequence in group.iter().map(|id| &self.sequences[id]) {
+            match sequence.slots.is_empty() {
+                true => places.extend(self.filled(sequence).iter().map(|block| Rc::as_ptr(block).cast::<()>())),
+                false => places.extend(sequence.slots.iter().map(Rc::as_ptr)),
+            }
+        }
+        places.len()
+    }
+
+    fn filled<'s>(&self, sequence: &'s Sequence) -> &'s [Block] {
+        &sequence.blocks[..self.blocks_for(sequence.prints.len())]
+    }
+
+    pub fn swap_out(&mut self, swap: SwapId, group: &[u64]) {
+        let mut places: Vec<(Block, Slot)> = Vec::new();
+        for id in group {
+            let blocks = self.filled(&self.sequences[id]).to_vec();
+            let sequence = self.sequences.get_mut(id).unwrap();
+            for block in blocks {
+                let known = places.iter().find(|(other, _)| Rc::ptr_eq(other, &block)).map(|(_, slot)| slot.clone());
+                let slot = known.unwrap_or_else(|| {
+                    places.push((block.clone(), Rc::new(())));
+                    places.last().unwrap().1.clone()
+                });
+                sequence.slots.push(slot);
+            }
+            sequence.state = SequenceState::Leaving(swap);
+        }
+        let (blocks, slots) = places.into_iter().unzip();
+        self.flights
+            .insert(swap, Flight { direction: SwapDirection::Out, group: group.to_vec(), blocks, _slots: slots });
+    }
+
+    /// Fresh blocks that a group needs to come back, and those that it could get.
+    pub fn arrival(&self, group: &[u64]) -> (usize, usize) {
+        let (mut fresh, mut revived) = (BTreeSet::new(), BTreeSet::new());
+        for sequence in group.iter().map(|id| &self.sequences[id]) {
+            let hits = self.arrival_hits(sequence);
+            fresh.extend(sequence.slots[hits..].iter().map(Rc::as_ptr));
+            let contents = (0..hits).map(|block| self.content(&sequence.prints, block));
+            revived.extend(contents.filter(|content| self.idle.contains(content)));
+        }
+        (fresh.len(), self.available() - revived.len())
+    }
+
+    fn arrival_hits(&self, sequence: &Sequence) -> usize {
+        let most = if sequence.publishing { sequence.computed / self.block_size } else { 0 };
+        self.hits_of_most(&sequence.prints, most)
+    }
+
+    pub fn swap_in(&mut self, swap: SwapId, group: &[u64]) {
+        let (need, _) = self.arrival(group);
+        for id in group {
+            let hits = self.arrival_hits(&self.sequences[id]);
+            let contents: Vec<_> = (0..hits).map(|block| self.content(&self.sequences[id].prints, block)).collect();
+            let blocks = contents.into_iter().map(|content| self.find(content)).collect();
+            let sequence = self.sequences.get_mut(id).unwrap();
+            (sequence.blocks, sequence.published, sequence.state) = (blocks, hits, SequenceState::Arriving(swap));
+        }
+        self.evict_for(need);
+        let mut places: Vec<(Block, Slot)> = Vec::new();
+        for id in group {
+            let mut sequence = self.sequences.remove(id).unwrap();
+            for index in sequence.published..sequence.slots.len() {
+                let slot = sequence.slots[index].clone();
+                let known = places.iter().find(|(_, other)| Rc::ptr_eq(other, &slot)).map(|(block, _)| block.clone());
+                let block = known.unwrap_or_else(|| {
+                    let prints = sequence.prints.chunks(self.block_size).nth(index).unwrap();
+                    places.push((self.new_block(prints), slot));
+                    places.last().unwrap().0.clone()
+                });
+                sequence.blocks.push(block);
+            }
+            self.sequences.insert(*id, sequence);
+        }
+        let (blocks, slots) = places.into_iter().unzip();
+        self.flights
+            .insert(swap, Flight { direction: SwapDirection::In, group: group.to_vec(), blocks, _slots: slots });
+    }
+
+    /// Those of the group that were still waiting.
+    pub fn finish_swap(&mut self, swap: SwapId, outcome: SwapOutcome) -> Vec<u64> {
+        let Flight { direction, mut group, blocks, .. } = self.flights.remove(&swap).unwrap();
+        blocks.into_iter().rev().for_each(|block| self.release(block));
+        let waiting = match direction {
+            SwapDirection::Out => SequenceState::Leaving(swap),
+            SwapDirection::In => SequenceState::Arriving(swap),
+        };
+        group.retain(|id| self.sequences.get(id).is_some_and(|sequence| sequence.state == waiting));
+        for &id in &group {
+            let sequence = self.sequences.get_mut(&id).unwrap();
+            match (outcome, direction) {
+                (SwapOutcome::Failed, _) => self.free_sequence(id),
+                (SwapOutcome::Done, SwapDirection::Out) => {
+                    (sequence.state, sequence.published) = (SequenceState::Swapped, 0);
+                    let blocks = std::mem::take(&mut sequence.blocks);
+                    blocks.into_iter().rev().for_each(|block| self.release(block));
                 }
-                Some(reset) => {
-                    let holders = self.hidden.get_mut(&(reset, content)).unwrap();
-                    *holders -= 1;
-                    if *holders == 0 {
-                        self.hidden.remove(&(reset, content));
-                    }
+                (SwapOutcome::Done, SwapDirection::In) => {
+                    sequence.state = SequenceState::Resident;
+                    sequence.slots.clear();
+                    let computed = sequence.computed;
+                    self.commit(id, computed);
                 }
             }
         }
-        self.withdraw_excess();
+        group
     }
 
     pub fn set_usable(&mut self, usable: usize) {
@@ -154,29 +343,37 @@ impl Naive {
         self.present
     }
 
+    pub fn reset(&mut self) {
+        self.published.clear();
+        self.idle.clear();
+        for sequence in self.sequences.values_mut() {
+            (sequence.published, sequence.publishing) = (0, false);
+        }
+    }
+
+    fn find(&mut self, content: Print) -> Block {
+        self.idle.retain(|&idle| idle != content);
+        self.published[&content].clone()
+    }
+
+    fn release(&mut self, block: Block) {
+        let content = block.borrow().last().copied();
+        drop(block);
+        // The index holds it too, and here it is the only one.
+        if let Some(content) = content
+            && self.published.get(&content).is_some_and(|block| Rc::strong_count(block) == 1)
+            && !self.idle.contains(&content)
+        {
+            self.idle.push(content);
+        }
+        self.withdraw_excess();
+    }
+
     fn withdraw_excess(&mut self) {
-        while self.present > self.usable && self.free() + self.cached() > 0 {
+        while self.present > self.usable && self.available() > 0 {
             self.evict_for(1);
             self.present -= 1;
         }
-    }
-
-    pub fn reset(&mut self) {
-        self.resets += 1;
-        self.idle.clear();
-        for (content, holders) in std::mem::take(&mut self.published) {
-            if holders > 0 {
-                self.hidden.insert((self.resets, content), holders);
-            }
-        }
-        for held in self.sequences.values_mut().filter(|held| held.hidden_by.is_none()) {
-            held.hidden_by = Some(self.resets);
-        }
-    }
-
-    fn hold(&mut self, content: Print) {
-        *self.published.get_mut(&content).unwrap() += 1;
-        self.idle.retain(|&idle| idle != content);
     }
 
     fn evict_for(&mut self, need: usize) {

@@ -101,6 +101,7 @@ mod tests {
             weights_streamed: Bytes(100 * mib),
             scratch: Bytes(30 * mib),
             requests: Bytes(4 * mib),
+            swap: Bytes(0),
             block: Bytes(mib),
             block_returnable: Bytes(mib),
             block_size: 16,

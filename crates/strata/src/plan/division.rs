@@ -215,6 +215,7 @@ mod tests {
             weights_streamed: Bytes(shape.least_budget()),
             scratch: Bytes(200 << 20),
             requests: Bytes(128 << 20),
+            swap: Bytes(0),
             block: Bytes(2 << 20),
             block_returnable: Bytes(0),
             block_size: 16,

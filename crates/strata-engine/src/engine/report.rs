@@ -1,0 +1,56 @@
+//! What the engine tells of itself after each turn.
+
+use super::{IDLE_STEPS_MAX, Worker};
+use crate::{EngineStatus, KvStatus, SwapStatus};
+
+impl Worker {
+    /// Copies the figures out for whoever asks.
+    pub(super) fn publish(&self) {
+        let kv = self.scheduler.blocks().stats();
+        let memory = self.runner.memory();
+        let preemptions = self.scheduler.preemptions();
+        let stuck = (self.idle_steps > IDLE_STEPS_MAX).then(|| {
+            format!("{} requests wait, but {} steps scheduled none", self.scheduler.num_waiting(), self.idle_steps)
+        });
+        let status = EngineStatus {
+            steps: self.totals.steps,
+            waiting: self.scheduler.num_waiting(),
+            running: self.scheduler.num_running(),
+            swapped: self.scheduler.num_swapped() + self.scheduler.num_swaps(),
+            prompt_tokens: self.totals.prompt_tokens,
+            generation_tokens: self.totals.generation_tokens,
+            finished: self.totals.finished,
+            preemptions: preemptions.recompute + preemptions.swap,
+            preemptions_swap: preemptions.swap,
+            swap: SwapStatus {
+                slots_total: kv.swap_slots_total,
+                slots_used: kv.swap_slots_used,
+                block_bytes: memory.kv_block.0,
+                blocks_out: kv.swapped_out_blocks,
+                blocks_in: kv.swapped_in_blocks,
+                failed: kv.swaps_failed,
+            },
+            kv: KvStatus {
+                blocks_total: kv.blocks_total,
+                blocks_used: kv.blocks_used,
+                blocks_cached: kv.blocks_cached,
+                blocks_free: kv.blocks_free,
+                blocks_withdrawn: kv.blocks_withdrawn,
+                bytes: memory.kv_block.0.saturating_mul(self.scheduler.blocks().present() as u64),
+                slots_allocated: kv.slots_allocated,
+                slots_empty: kv.slots_empty,
+                prefix_query_tokens: self.totals.prompt_tokens,
+                prefix_hit_tokens: self.totals.cached_tokens,
+                evictions: kv.evictions,
+                allocation_failures: kv.allocation_failures,
+                blocks_merged: kv.blocks_merged,
+                allocation_seconds: self.totals.allocation_seconds,
+            },
+            weights_bytes: memory.weights.0,
+            stream: self.runner.stream_stats(),
+            leaks_found: self.totals.leaks_found,
+            ..EngineStatus::default()
+        };
+        self.shared.publish(status, stuck);
+    }
+}

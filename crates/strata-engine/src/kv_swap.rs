@@ -1,0 +1,50 @@
+//! The seam between the scheduler, which decides that blocks are swapped, and whatever moves their bytes (K12).
+
+use std::time::Duration;
+
+use strata_kv::{Swap, SwapId};
+
+/// Room one tier below KV blocks, and how they get there and back. The engine thread calls it between passes, with the
+/// blocks' memory at hand; what takes long goes on beside the passes.
+pub trait KvSwap {
+    /// What moving blocks took when it was tried at the start, if it was.
+    fn trial(&self) -> Option<SwapTrial>;
+
+    /// Takes over a swap. Its blocks are neither written to nor given to others until it has ended, and its slots belong to
+    /// it: blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps end in the order in which they began,
+    /// except that some may fail earlier.
+    fn start(&mut self, swap: &Swap);
+
+    /// Goes on with what is under way, and returns one swap that has ended, or none. Waits up to `wait` for one while any is
+    /// under way.
+    fn poll(&mut self, wait: Duration) -> Option<SwapEnded>;
+}
+
+/// A swap that has come to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SwapEnded {
+    /// Which.
+    pub id: SwapId,
+    /// What it took, or why it failed. After a failure, what its destination holds is unspecified.
+    pub outcome: Result<SwapTook, String>,
+}
+
+/// What a swap took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SwapTook {
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Seconds from its start, or from the end of the swap before it.
+    pub seconds: f64,
+}
+
+/// Bytes moved each way on trial, and the seconds that it took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SwapTrial {
+    /// Bytes, the same each way.
+    pub bytes: u64,
+    /// Seconds of writing them.
+    pub write_seconds: f64,
+    /// Seconds of reading them.
+    pub read_seconds: f64,
+}

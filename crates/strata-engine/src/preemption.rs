@@ -1,0 +1,191 @@
+//! How a sequence that has to make room is to get its KV back: computed again, or read back from swap space (S2). A planner:
+//! figures come in, a choice comes out.
+
+/// What is done with the KV of sequences that have to make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PreemptionMode {
+    /// Whichever is expected to take less time.
+    #[default]
+    Auto,
+    /// It is dropped, and computed again.
+    Recompute,
+    /// It is swapped out, as long as there is room to swap to.
+    Swap,
+}
+
+/// One of the two ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Recompute,
+    Swap,
+}
+
+/// What either way takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Effort {
+    /// Bytes to be written now, and read when it comes back.
+    pub(crate) swap_bytes: u64,
+    /// Bytes of other swaps that are under way, and come first.
+    pub(crate) bytes_ahead: u64,
+    /// Tokens to be computed again, less what the prefix cache will still hold.
+    pub(crate) recompute_tokens: usize,
+}
+
+/// Swaps that may fail in a row before no more is begun: the disk is then taken to be broken.
+const FAILURES_MAX: u32 = 3;
+
+/// Chooses by what swaps and prefills have taken lately.
+#[derive(Debug)]
+pub(crate) struct PreemptionPlanner {
+    mode: PreemptionMode,
+    write: Rate,
+    read: Rate,
+    prefill: Rate,
+    failures: u32,
+}
+
+impl PreemptionPlanner {
+    pub(crate) fn new(mode: PreemptionMode) -> Self {
+        Self { mode, write: Rate::default(), read: Rate::default(), prefill: Rate::default(), failures: 0 }
+    }
+
+    /// The better way. What has not been measured yet is unknown, and swapping into the unknown is not begun.
+    pub(crate) fn choose(&self, effort: Effort) -> Way {
+        if self.failures >= FAILURES_MAX {
+            return Way::Recompute;
+        }
+        match self.mode {
+            PreemptionMode::Recompute => Way::Recompute,
+            PreemptionMode::Swap => Way::Swap,
+            PreemptionMode::Auto => match (self.swap_seconds(effort), self.recompute_seconds(effort)) {
+                (Some(swap), Some(recompute)) if swap < recompute => Way::Swap,
+                _ => Way::Recompute,
+            },
+        }
+    }
+
+    /// Blocks of so many bytes were written to swap space in so many seconds.
+    pub(crate) fn swapped_out(&mut self, bytes: u64, seconds: f64) {
+        self.write.observe(bytes as f64, seconds);
+        self.failures = 0;
+    }
+
+    /// The same for reading them back.
+    pub(crate) fn swapped_in(&mut self, bytes: u64, seconds: f64) {
+        self.read.observe(bytes as f64, seconds);
+        self.failures = 0;
+    }
+
+    /// A swap has failed. Returns whether that was one too many, so that no more will be begun.
+    pub(crate) fn swap_failed(&mut self) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        self.failures == FAILURES_MAX
+    }
+
+    /// Prompts of so many tokens were computed in so many seconds.
+    pub(crate) fn prefilled(&mut self, tokens: usize, seconds: f64) {
+        self.prefill.observe(tokens as f64, seconds);
+    }
+
+    fn swap_seconds(&self, effort: Effort) -> Option<f64> {
+        let out = effort.swap_bytes.saturating_add(effort.bytes_ahead);
+        Some(self.write.seconds(out as f64)? + self.read.seconds(effort.swap_bytes as f64)?)
+    }
+
+    fn recompute_seconds(&self, effort: Effort) -> Option<f64> {
+        self.prefill.seconds(effort.recompute_tokens as f64)
+    }
+}
+
+/// A running estimate of amount by time. Each observation weighs by its amount; older ones fade.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rate {
+    amount: f64,
+    seconds: f64,
+}
+
+/// What is left of the weight of all before when something new is observed.
+const FADING: f64 = 0.8;
+
+impl Rate {
+    fn observe(&mut self, amount: f64, seconds: f64) {
+        // A clock that stands still, or nothing moved, says nothing.
+        if amount > 0.0 && seconds > 0.0 && seconds.is_finite() {
+            self.amount = self.amount * FADING + amount;
+            self.seconds = self.seconds * FADING + seconds;
+        }
+    }
+
+    /// Time for so much; unknown before the first observation.
+    fn seconds(&self, amount: f64) -> Option<f64> {
+        (self.amount > 0.0).then(|| amount * self.seconds / self.amount)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn planner(mode: PreemptionMode) -> PreemptionPlanner {
+        let mut planner = PreemptionPlanner::new(mode);
+        planner.swapped_out(100 * MIB, 1.0);
+        planner.swapped_in(200 * MIB, 1.0);
+        planner.prefilled(1000, 1.0);
+        planner
+    }
+
+    fn choose(planner: &PreemptionPlanner, swap_mib: u64, mib_ahead: u64, recompute_tokens: usize) -> Way {
+        let (swap_bytes, bytes_ahead) = (swap_mib * MIB, mib_ahead * MIB);
+        planner.choose(Effort { swap_bytes, bytes_ahead, recompute_tokens })
+    }
+
+    #[test]
+    fn the_cheaper_way_is_taken() {
+        let planner = planner(PreemptionMode::Auto);
+        // 100 MiB take 1 s out and half a second back; 1,500 tokens take as long.
+        assert_eq!(choose(&planner, 100, 0, 1501), Way::Swap);
+        assert_eq!(choose(&planner, 100, 0, 1499), Way::Recompute);
+        // Another swap has to be waited for.
+        assert_eq!(choose(&planner, 100, 10, 1501), Way::Recompute);
+        // What the prefix cache still holds costs nothing.
+        assert_eq!(choose(&planner, 1, 0, 0), Way::Recompute);
+    }
+
+    #[test]
+    fn estimates_follow_what_is_measured() {
+        let mut planner = planner(PreemptionMode::Auto);
+        assert_eq!(choose(&planner, 100, 0, 1600), Way::Swap);
+        for _ in 0..20 {
+            planner.swapped_out(100 * MIB, 10.0);
+        }
+        assert_eq!(choose(&planner, 100, 0, 1600), Way::Recompute);
+        for _ in 0..20 {
+            planner.prefilled(10, 1.0);
+        }
+        assert_eq!(choose(&planner, 100, 0, 1600), Way::Swap);
+    }
+
+    #[test]
+    fn nothing_measured_means_nothing_swapped_unless_somebody_says_so() {
+        let mut planner = PreemptionPlanner::new(PreemptionMode::Auto);
+        planner.prefilled(1, 1000.0);
+        planner.swapped_out(0, 1.0);
+        planner.swapped_in(1, 0.0);
+        assert_eq!(choose(&planner, 1, 0, 1 << 30), Way::Recompute);
+        assert_eq!(choose(&PreemptionPlanner::new(PreemptionMode::Swap), 1 << 30, 0, 1), Way::Swap);
+        assert_eq!(choose(&self::planner(PreemptionMode::Recompute), 1, 0, 1 << 30), Way::Recompute);
+    }
+
+    #[test]
+    fn a_disk_that_fails_and_fails_is_left_alone() {
+        let mut planner = planner(PreemptionMode::Swap);
+        assert!(!planner.swap_failed() && !planner.swap_failed());
+        planner.swapped_in(1, 1.0);
+        assert!(!planner.swap_failed() && !planner.swap_failed());
+        assert_eq!(choose(&planner, 1, 0, 1), Way::Swap);
+        assert!(planner.swap_failed() && !planner.swap_failed());
+        assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
+    }
+}

@@ -1,0 +1,240 @@
+//! Who leaves the waiting queue (S1, S3, S5).
+
+use std::collections::VecDeque;
+
+use strata_kv::{AllocStatus, SequenceId};
+
+use super::shares::{Holding, Shares};
+use super::{Admitted, LOOKAHEAD, Scheduler, StepPlan};
+use crate::TenantId;
+use crate::forecast::{Growth, blocks_wanted};
+use crate::sequence::{Place, Sequence, WaitingKey};
+
+/// What one tenant has waiting, and holds.
+struct Queue {
+    tenant: Option<TenantId>,
+    blocks: usize,
+    waiting: VecDeque<SequenceId>,
+}
+
+/// Whether a sequence may be admitted.
+enum Verdict {
+    Now,
+    /// There is no place for it, nor for those behind it.
+    Behind,
+    /// Blocks are short, or would be soon.
+    Short,
+    /// Others are computing what it could share.
+    Soon,
+    Never {
+        need: usize,
+        limit: usize,
+    },
+}
+
+impl Scheduler {
+    /// Admits waiting sequences while the budget, the number of sequences and the blocks allow, those of the tenant that
+    /// holds the least first. One that does not fit yet does not stop those behind it (`lessons.md`, vllm#45387), except
+    /// after many have passed it. Those that were swapped out come first, unless they rank lower.
+    pub(super) fn admit(&mut self, plan: &mut StepPlan) {
+        if self.waiting.is_empty() || plan.budget == 0 || (self.refused && !self.running.is_empty()) {
+            return;
+        }
+        let mut shares = self.shares();
+        let mut queues = self.queues(&shares);
+        let mut short = Vec::new();
+        let mut all_short = true;
+        while plan.budget > 0
+            && let Some(queue) = queues.iter_mut().filter(|queue| !queue.waiting.is_empty()).min_by_key(|q| q.blocks)
+            && let Some(id) = queue.waiting.pop_front()
+        {
+            let blocked = self.seats_taken() == self.config.max_num_seqs || self.is_behind_swapped(id, &shares);
+            let verdict = if blocked { Verdict::Behind } else { self.verdict(id) };
+            match verdict {
+                Verdict::Never { need, limit } => {
+                    self.remove(id);
+                    plan.rejected.push((id, need, limit));
+                }
+                Verdict::Soon => all_short = false,
+                Verdict::Behind | Verdict::Short if self.claim(id, &mut shares, plan) => queue.waiting.push_front(id),
+                Verdict::Behind => {
+                    all_short = false;
+                    queue.waiting.clear();
+                }
+                Verdict::Short => {
+                    let sequence = &self.sequences[&id];
+                    short.push(id);
+                    if sequence.is_urgent() {
+                        // Whoever is admitted past it would keep it waiting. Other tenants have nothing to do with one that
+                        // has its share.
+                        let keeps_all = !shares.is_above(sequence.tenant);
+                        queues.retain(|queue| !keeps_all && queue.tenant != sequence.tenant);
+                    }
+                }
+                Verdict::Now => {
+                    let blocks = self.start(id, plan);
+                    queue.blocks += blocks;
+                    shares.add(queue.tenant, blocks);
+                    self.plan_entry(id, plan);
+                }
+            }
+        }
+        self.refused = all_short && plan.budget > 0 && plan.admitted.is_empty() && plan.preempted.is_empty();
+        self.count_overtaken(plan, &short);
+    }
+
+    /// Whether a sequence that takes `need` blocks now finds enough of them to grow beside all others, as far as can be
+    /// foreseen. One that was preempted often enough must find them up to its very end.
+    pub(super) fn has_room_to_grow(&self, sequence: &Sequence, need: usize) -> bool {
+        let holders = || self.running.values().copied().chain(self.arriving()).map(|id| &self.sequences[&id]);
+        if holders().next().is_none() {
+            return true;
+        }
+        if sequence.is_spared() {
+            let blocks_max = |sequence: &Sequence| {
+                self.blocks.num_required_blocks(sequence.tokens_max, 0).saturating_mul(sequence.seats)
+            };
+            let promised: usize = holders().filter(|other| other.is_spared()).map(blocks_max).sum();
+            if promised + blocks_max(sequence) > self.blocks.usable() {
+                return false;
+            }
+        }
+        let mut growths: Vec<_> = holders().chain([sequence]).flat_map(|sequence| self.growths(sequence)).collect();
+        let stats = self.blocks.stats();
+        need + blocks_wanted(&mut growths, self.blocks.block_size()) <= stats.blocks_free + stats.blocks_cached
+    }
+
+    /// Tokens that `sequence` is likely to generate yet.
+    pub(super) fn tokens_left(&self, sequence: &Sequence) -> usize {
+        let left_max = sequence.tokens_max.saturating_sub(sequence.tokens.len());
+        self.forecast.tokens_left(sequence.generated(), left_max)
+    }
+
+    /// What each tenant has, and should have.
+    pub(super) fn shares(&self) -> Shares {
+        let all = Holding { blocks: self.blocks.usable(), seats: self.config.max_num_seqs };
+        let mut shares = Shares::new(self.tenants.keys().copied(), all);
+        if self.tenants.len() > 1 {
+            for id in self.running.values().copied().chain(self.arriving()) {
+                let sequence = &self.sequences[&id];
+                shares.add(sequence.tenant, self.blocks.num_required_blocks(sequence.tokens.len(), 0));
+            }
+        }
+        shares
+    }
+
+    fn queues(&self, shares: &Shares) -> Vec<Queue> {
+        let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
+        let queue = |&tenant: &Option<TenantId>| {
+            let of_tenant = self.waiting.range(WaitingKey::first_of(tenant)..);
+            let waiting = of_tenant.take_while(|(key, _)| key.tenant == tenant).take(each).map(|(_, &id)| id).collect();
+            Queue { tenant, blocks: shares.of(tenant).blocks, waiting }
+        };
+        self.tenants.keys().map(queue).collect()
+    }
+
+    fn verdict(&self, id: SequenceId) -> Verdict {
+        let sequence = &self.sequences[&id];
+        match self.blocks.can_allocate(&sequence.tokens, &sequence.root) {
+            AllocStatus::Never { need, limit } => Verdict::Never { need, limit },
+            AllocStatus::Later => Verdict::Short,
+            AllocStatus::Ok if self.seats_taken() + sequence.seats > self.config.max_num_seqs => Verdict::Short,
+            AllocStatus::Ok if self.prefix_is_under_way(sequence) => Verdict::Soon,
+            AllocStatus::Ok => {
+                let (need, _) = self.blocks.demand(&sequence.tokens, &sequence.root);
+                if self.has_room_to_grow(sequence, need) { Verdict::Now } else { Verdict::Short }
+            }
+        }
+    }
+
+    /// Whether swapped sequences come before the waiting `id`: they do, unless they are less urgent or important, or
+    /// belong to others who have as much as `id`'s tenant at least.
+    fn is_behind_swapped(&self, id: SequenceId, shares: &Shares) -> bool {
+        let Some((&(urgent, priority, ..), first)) = self.swapped.first_key_value() else { return false };
+        let (sequence, first) = (&self.sequences[&id], &self.sequences[first]);
+        if sequence.tenant != first.tenant {
+            return shares.is_above(sequence.tenant);
+        }
+        let key = sequence.running_key();
+        (key.0, key.1) >= (urgent, priority)
+    }
+
+    /// Takes blocks for `id`, whose tenant has none, from tenants that have more than their share. Returns whether any came
+    /// free, or a seat.
+    fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
+        let sequence = &self.sequences[&id];
+        let need = self.blocks.num_required_blocks(sequence.tokens.len(), 0);
+        if self.tenants.len() < 2 || !shares.may_claim(sequence.tenant, need) || self.blocks_leaving() >= need {
+            return false;
+        }
+        let Some(victim) = self.victim(Some(shares)) else { return false };
+        let leaving = self.preempt(victim, plan);
+        *shares = self.shares();
+        leaving == 0
+    }
+
+    /// Whoever came before one that was admitted, or had to let one of another tenant pass, has been overtaken by it.
+    fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
+        for Admitted { id, .. } in &plan.admitted {
+            let (arrival, tenant) = (self.sequences[id].arrival, self.sequences[id].tenant);
+            let earlier = |id: &SequenceId| self.sequences[id].arrival < arrival;
+            let of_tenant = self.waiting.range(WaitingKey::first_of(tenant)..);
+            let of_tenant = of_tenant.take_while(|(key, _)| key.tenant == tenant).map(|(_, id)| id);
+            let others = short.iter().filter(|id| self.sequences[id].tenant != tenant);
+            let passed: Vec<_> = of_tenant.filter(|id| earlier(id)).chain(others).copied().collect();
+            for id in passed {
+                let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
+                // It may become urgent, and so have another place.
+                self.waiting.remove(&sequence.waiting_key());
+                sequence.overtaken += 1;
+                self.waiting.insert(sequence.waiting_key(), id);
+            }
+        }
+    }
+
+    /// Gives `id` its blocks, and returns how many it has.
+    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
+        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
+        let wanted = sequence.explain || self.explain_all;
+        let miss = wanted.then(|| self.blocks.explain(&sequence.tokens, &sequence.root));
+        let allocation = self.blocks.allocate(id, &sequence.tokens, &sequence.root);
+        let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
+        self.waiting.remove(&sequence.waiting_key());
+        self.admissions += 1;
+        sequence.admission.get_or_insert(self.admissions);
+        sequence.place = Place::Running;
+        sequence.computed = cached;
+        self.seats_reserved += sequence.seats - 1;
+        self.running.insert(sequence.running_key(), id);
+        plan.admitted.push(Admitted { id, cached, miss });
+        self.blocks.num_required_blocks(sequence.tokens.len(), 0)
+    }
+
+    /// How a sequence will grow; one that beams will branch off, so many times.
+    fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> {
+        let tokens = sequence.tokens.len();
+        let blocks_held = self.blocks.num_required_blocks(tokens, 0);
+        let slots_empty = blocks_held * self.blocks.block_size() - tokens;
+        let growth = Growth { tokens_left: self.tokens_left(sequence), slots_empty, blocks_held };
+        let branch = Growth { slots_empty: 0, blocks_held: 0, ..growth };
+        std::iter::once(growth).chain(std::iter::repeat_n(branch, sequence.seats - 1))
+    }
+
+    /// Whether a running sequence is computing blocks that this one could share once they are done. Then waiting a few
+    /// steps is cheaper than computing them twice: the rule that makes `n` completions of a prompt compute it once.
+    fn prefix_is_under_way(&self, sequence: &Sequence) -> bool {
+        let block = self.blocks.block_size();
+        let computing = |other: &&Sequence| other.pending() > 1 && other.root == sequence.root;
+        let mut others = self.running.values().map(|id| &self.sequences[id]).filter(computing).peekable();
+        if !self.blocks.prefix_caching() || !sequence.root.is_shared() || others.peek().is_none() {
+            return false;
+        }
+        // The last token is always recomputed, so a block that ends with it is of no use.
+        let usable = (sequence.tokens.len() - 1) / block * block;
+        let cached = self.blocks.cached_prefix(&sequence.tokens, &sequence.root);
+        others.any(|other| {
+            let common = sequence.tokens[..usable].iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
+            common / block * block > cached.max(other.computed / block * block)
+        })
+    }
+}

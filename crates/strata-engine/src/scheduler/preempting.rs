@@ -1,0 +1,129 @@
+//! Who has to make room when blocks run out, and which way (S2).
+
+use strata_kv::{AllocStatus, SequenceId};
+
+use super::shares::Shares;
+use super::{Scheduler, StepPlan};
+use crate::preemption::{Effort, Way};
+use crate::sequence::Place;
+
+impl Scheduler {
+    /// Sees to it that every token of `id` has a slot, preempting others where blocks are short (S2), unless enough of them
+    /// are on their way out already: `leaving` is what others do not wait for yet. Returns whether `id` takes part in
+    /// this pass.
+    pub(super) fn grow(&mut self, id: SequenceId, leaving: &mut usize, plan: &mut StepPlan) -> bool {
+        loop {
+            let sequence = &self.sequences[&id];
+            let missing = self.blocks.unseen_token_ids(id, &sequence.tokens);
+            if missing.is_empty() || self.blocks.append(id, missing).is_ok() {
+                return true;
+            }
+            let need = self.blocks.num_blocks_touched_by_append(id, missing.len(), 0);
+            if *leaving >= need {
+                *leaving -= need;
+                return false;
+            }
+            let Some(victim) = self.victim(None) else { return false };
+            *leaving += self.preempt(victim, plan);
+            if victim == id {
+                return false;
+            }
+        }
+    }
+
+    /// Who runs and is preempted next: of those whose tenants have more than their share, the last in order; of all, if
+    /// there are none. Those that were preempted often enough are spared: they were admitted only as far as all of them
+    /// find room, if others make it. Of `tenant` alone, if one is given.
+    pub(super) fn victim(&self, tenant: Option<&Shares>) -> Option<SequenceId> {
+        let own;
+        let shares = match tenant {
+            Some(shares) => Some(shares),
+            None if self.tenants.len() > 1 => {
+                own = self.shares();
+                Some(&own)
+            }
+            None => None,
+        };
+        let last = |chosen: &dyn Fn(SequenceId) -> bool| self.running.values().rev().copied().find(|&id| chosen(id));
+        let above = |id| shares.is_some_and(|shares| shares.is_above(self.sequences[&id].tenant));
+        let spared = |id| self.sequences[&id].is_spared();
+        let over_share = last(&|id| above(id) && !spared(id));
+        match tenant {
+            Some(_) => over_share,
+            None => over_share.or_else(|| last(&|id| !spared(id))).or_else(|| last(&|_| true)),
+        }
+    }
+
+    /// Takes the blocks of `id`, which runs. Returns how many of them will come free only when a swap has ended; all
+    /// others are free now.
+    pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
+        plan.take_entry(id);
+        let way = match self.blocks.can_swap_out(&[id]) {
+            // Its search makes room as a whole, and computes again what its beams have in common only once.
+            _ if self.sequences[&id].is_beam => Way::Recompute,
+            AllocStatus::Ok => self.planner.choose(self.effort(id)),
+            AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
+        };
+        let swap = match way {
+            Way::Recompute => None,
+            // The destination is reserved before anything moves; if that fails all the same, the KV is computed again.
+            Way::Swap => self.blocks.swap_out(&[id]).ok(),
+        };
+        let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
+        self.running.remove(&sequence.running_key());
+        self.seats_reserved -= sequence.seats - 1;
+        sequence.preemptions += 1;
+        self.refused = false;
+        plan.preempted.push(id);
+        match swap {
+            Some(swap) => {
+                sequence.swaps += 1;
+                sequence.place = Place::Leaving;
+                self.preemptions.swap += 1;
+                let blocks = swap.copies.len();
+                self.depart(id, swap, plan);
+                blocks
+            }
+            None => {
+                self.preemptions.recompute += 1;
+                self.recompute(id);
+                0
+            }
+        }
+    }
+
+    /// Puts `id`, which is in no queue, to the front of the waiting one, without any KV.
+    pub(super) fn recompute(&mut self, id: SequenceId) {
+        self.blocks.free(id);
+        let sequence = self.sequences.get_mut(&id).expect("a sequence that is preempted is known");
+        sequence.place = Place::Waiting;
+        sequence.computed = 0;
+        self.waiting.insert(sequence.waiting_key(), id);
+    }
+
+    /// What it takes to bring the KV of `id` back, either way.
+    fn effort(&self, id: SequenceId) -> Effort {
+        let sequence = &self.sequences[&id];
+        // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else left
+        // to evict: until one of them ends.
+        let others = self.running.values().filter(|&&other| other != id);
+        let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[other])).min().unwrap_or(0);
+        let taken = soonest.saturating_mul(others.count());
+        let unpublished = self.blocks.recompute_cost(&[id]).min(sequence.computed);
+        let block_bytes = self.block_bytes;
+        Effort {
+            swap_bytes: (self.blocks.swap_cost(&[id]) as u64).saturating_mul(block_bytes),
+            bytes_ahead: (self.blocks_under_way() as u64).saturating_mul(block_bytes),
+            recompute_tokens: sequence.computed.min(unpublished.saturating_add(taken)),
+        }
+    }
+}
+
+impl StepPlan {
+    /// Takes `id` out of the pass, if it is in it.
+    fn take_entry(&mut self, id: SequenceId) {
+        if let Some(index) = self.entries.iter().position(|entry| entry.id == id) {
+            self.budget += self.entries.remove(index).count;
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Shares of blocks and places among the tenants that have any sequence (S5). What a tenant leaves of its share is others'.
+
+use std::collections::BTreeMap;
+
+use crate::TenantId;
+
+/// What one tenant has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Holding {
+    pub(super) blocks: usize,
+    /// Sequences that run.
+    pub(super) seats: usize,
+}
+
+/// What each tenant has, and what each should have.
+#[derive(Debug)]
+pub(super) struct Shares {
+    holdings: BTreeMap<Option<TenantId>, Holding>,
+    share: Holding,
+}
+
+impl Shares {
+    /// Divides `all` evenly among `tenants`.
+    pub(super) fn new(tenants: impl Iterator<Item = Option<TenantId>>, all: Holding) -> Self {
+        let holdings: BTreeMap<_, _> = tenants.map(|tenant| (tenant, Holding::default())).collect();
+        let count = holdings.len().max(1);
+        Self { holdings, share: Holding { blocks: all.blocks / count, seats: all.seats / count } }
+    }
+
+    /// Adds blocks and a seat to what `tenant` has.
+    pub(super) fn add(&mut self, tenant: Option<TenantId>, blocks: usize) {
+        let holding = self.holdings.entry(tenant).or_default();
+        holding.blocks += blocks;
+        holding.seats += 1;
+    }
+
+    /// Whether `tenant` has more than its share of blocks, or of seats.
+    pub(super) fn is_above(&self, tenant: Option<TenantId>) -> bool {
+        let Holding { blocks, seats } = self.of(tenant);
+        blocks > self.share.blocks || seats > self.share.seats.max(1)
+    }
+
+    /// Whether `tenant`, which has nothing, may have so many blocks and a seat at the cost of those above their share.
+    pub(super) fn may_claim(&self, tenant: Option<TenantId>, blocks: usize) -> bool {
+        self.of(tenant) == Holding::default() && blocks <= self.share.blocks
+    }
+
+    pub(super) fn of(&self, tenant: Option<TenantId>) -> Holding {
+        self.holdings.get(&tenant).copied().unwrap_or_default()
+    }
+}

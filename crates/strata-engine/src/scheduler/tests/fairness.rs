@@ -1,0 +1,110 @@
+//! Shares of tenants, and who comes first (S5).
+
+use super::*;
+
+impl Bench {
+    fn add_of(&mut self, tenant: u128, id: u64, length: usize) {
+        self.scheduler.add(Arrival { tenant: Some(TenantId(tenant)), ..arrival(id, length) });
+    }
+}
+
+#[test]
+fn an_idle_tenants_share_is_others_to_use() {
+    let mut bench = Bench::new(8, 8, 64);
+    for id in 1..=4 {
+        bench.add_of(1, id, 8);
+    }
+    assert_eq!(bench.step().len(), 4);
+}
+
+#[test]
+fn the_tenant_that_holds_the_least_is_admitted_first() {
+    let mut bench = Bench::new(8, 8, 64);
+    for id in 1..=20 {
+        bench.add_of(1, id, 8);
+    }
+    bench.add_of(2, 21, 8);
+    bench.add_of(3, 22, 8);
+    bench.add_of(2, 23, 8);
+    assert_eq!(bench.step(), [(1, 8), (21, 8), (22, 8), (2, 8)]);
+}
+
+#[test]
+fn a_tenant_that_holds_nothing_takes_from_one_above_its_share() {
+    let mut bench = Bench::new(8, 8, 64);
+    for id in 1..=4 {
+        bench.add_of(1, id, 6);
+    }
+    bench.step();
+    bench.add_of(2, 5, 8);
+    bench.add_of(2, 6, 8);
+    assert_eq!(bench.step(), [(1, 1), (2, 1), (3, 1), (5, 8)]);
+    assert_eq!(bench.plan.preempted, [SequenceId(4)]);
+    // It holds something now: it waits for more like everybody.
+    assert_eq!(bench.step().len(), 4);
+    assert!(bench.plan.preempted.is_empty());
+}
+
+#[test]
+fn seats_are_shared_as_well() {
+    let mut bench = Bench::new(80, 4, 64);
+    for id in 1..=5 {
+        bench.add_of(1, id, 6);
+    }
+    bench.step();
+    bench.add_of(2, 6, 8);
+    assert_eq!(bench.step(), [(1, 1), (2, 1), (3, 1), (6, 8)]);
+}
+
+#[test]
+fn a_tenant_above_its_share_makes_room_first() {
+    let mut bench = Bench::new(8, 8, 64);
+    bench.add_of(1, 1, 7);
+    bench.add_of(1, 2, 7);
+    bench.step();
+    bench.add_of(1, 3, 7);
+    bench.add_of(2, 4, 8);
+    // The one of the other tenant came last, and needs a block more: its tenant has less than its share, so it stays.
+    assert_eq!(bench.step().len(), 4);
+    assert_eq!(bench.step(), [(1, 1), (2, 1), (4, 1)]);
+    assert_eq!(bench.plan.preempted, [SequenceId(3)]);
+}
+
+#[test]
+fn a_priority_counts_among_a_tenants_own_alone() {
+    let mut bench = Bench::new(4, 8, 64);
+    bench.add_of(2, 1, 8);
+    for id in 2..=5 {
+        let tenant = Some(TenantId(1));
+        bench.scheduler.add(Arrival { tenant, priority: i32::MIN, ..arrival(id, 8) });
+    }
+    let mut first: Vec<_> = bench.step().iter().map(|(id, _)| *id).collect();
+    first.sort_unstable();
+    assert_eq!(first, [1, 2]);
+}
+
+#[test]
+fn no_tenants_large_request_is_starved_by_the_small_ones_of_another() {
+    let mut bench = Bench::new(30, 4, 200);
+    bench.add_of(1, 1, 20);
+    bench.step();
+    // More than a share: it takes nothing from others, but waits until they have gone.
+    bench.add_of(2, 2, 110);
+    let mut next = 3;
+    for step in 0.. {
+        assert!(step < 4 * MAX_OVERTAKEN, "it waits for ever");
+        while bench.scheduler.num_waiting() < 3 {
+            bench.add_of(1, next, 4);
+            next += 1;
+        }
+        let planned = bench.step();
+        if planned.iter().any(|(id, _)| *id == 2) {
+            break;
+        }
+        for (id, count) in planned {
+            if count == 4 || id == 1 {
+                bench.scheduler.remove(SequenceId(id));
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Swapping without any swap space: when it is begun, and what follows from how it ends (K12, S2).
+
+use super::*;
+use crate::kv_swap::SwapTook;
+
+const TOOK: SwapTook = SwapTook { bytes: 64, seconds: 1e-9 };
+
+impl Bench {
+    fn with_swap(blocks: usize, swap_blocks: usize) -> Self {
+        let kv = KvConfig {
+            num_blocks: blocks,
+            block_size: 4,
+            watermark: 0.0,
+            num_swap_blocks: swap_blocks,
+            ..KvConfig::default()
+        };
+        let preemption = PreemptionMode::Swap;
+        Self::over(kv, SchedulerConfig { max_num_seqs: 4, max_num_batched_tokens: 64, preemption })
+    }
+
+    /// The swap that the last step began is over.
+    fn finish(&mut self, outcome: Result<SwapTook, ()>) {
+        let swaps: Vec<_> = self.plan.swaps.iter().map(|swap| swap.id).collect();
+        assert_eq!(swaps.len(), 1, "one swap at a time here");
+        self.scheduler.finish_swap(swaps[0], outcome);
+        self.check();
+    }
+
+    fn place(&self, id: u64) -> Place {
+        self.scheduler.sequence(SequenceId(id)).place
+    }
+}
+
+/// Two sequences of two blocks in a pool of four, the first of which has just made the second leave.
+fn one_leaves_another(swap_blocks: usize) -> Bench {
+    let mut bench = Bench::with_swap(4, swap_blocks);
+    bench.add(1, 8);
+    bench.add(2, 7);
+    bench.add(3, 8);
+    assert_eq!(bench.step(), [(1, 8), (2, 7)]);
+    // The first crosses into its third block, and waits for one of those that are on their way out.
+    assert_eq!(bench.step(), []);
+    assert_eq!(bench.plan.preempted, [SequenceId(2)]);
+    bench
+}
+
+#[test]
+fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
+    let mut bench = one_leaves_another(8);
+    assert_eq!((bench.place(2), bench.plan.swaps[0].copies.len()), (Place::Leaving, 2));
+    let swap = bench.plan.swaps[0].id;
+    for _ in 0..3 {
+        assert_eq!(bench.step(), []);
+        assert!(bench.plan.preempted.is_empty() && bench.plan.swaps.is_empty());
+    }
+    bench.scheduler.finish_swap(swap, Ok(TOOK));
+    assert_eq!((bench.place(2), bench.scheduler.num_swapped()), (Place::Swapped, 1));
+    // It comes back before the third is admitted, and computes nothing again.
+    assert_eq!(bench.step(), [(1, 1)]);
+    assert!(bench.plan.admitted.is_empty() && bench.plan.swaps.is_empty(), "there is no room yet");
+    bench.scheduler.remove(SequenceId(1));
+    assert_eq!(bench.step(), [(3, 8)], "there is room for it too");
+    assert_eq!(bench.place(2), Place::Arriving);
+    bench.finish(Ok(TOOK));
+    assert_eq!(bench.scheduler.sequence(SequenceId(2)).computed, 7);
+    assert_eq!(bench.step(), [(2, 1), (3, 1)]);
+    let sequence = bench.scheduler.sequence(SequenceId(2));
+    assert_eq!((sequence.preemptions, sequence.swaps), (1, 1));
+    assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 0, swap: 1 });
+}
+
+#[test]
+fn without_room_to_swap_to_kv_is_dropped_at_once() {
+    // vllm#45387: the destination is reserved first, or nothing is moved.
+    let mut bench = Bench::with_swap(4, 1);
+    bench.add(1, 8);
+    bench.add(2, 7);
+    bench.step();
+    assert_eq!(bench.step(), [(1, 1)]);
+    assert_eq!((bench.place(2), bench.scheduler.num_swaps()), (Place::Waiting, 0));
+    assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 0 });
+}
+
+#[test]
+fn a_failed_swap_is_a_miss() {
+    let mut bench = one_leaves_another(8);
+    bench.finish(Err(()));
+    assert_eq!((bench.place(2), bench.scheduler.sequence(SequenceId(2)).computed), (Place::Waiting, 0));
+    assert_eq!(bench.step(), [(1, 1)]);
+    bench.scheduler.remove(SequenceId(1));
+    // All of it is computed again, less the block that the prefix cache holds.
+    assert_eq!(bench.step()[0], (2, 4));
+    // The same on the way in.
+    let mut bench = one_leaves_another(8);
+    bench.finish(Ok(TOOK));
+    bench.scheduler.remove(SequenceId(1));
+    bench.step();
+    bench.finish(Err(()));
+    assert_eq!((bench.place(2), bench.scheduler.sequence(SequenceId(2)).computed), (Place::Waiting, 0));
+    assert_eq!(bench.scheduler.blocks().stats().swap_slots_used, 0);
+}
+
+#[test]
+fn an_abort_in_any_state_leaks_nothing_and_late_completions_are_harmless() {
+    // vllm#46283, LMCache#4185.
+    for abort_at in [Place::Leaving, Place::Swapped, Place::Arriving] {
+        let mut bench = one_leaves_another(8);
+        if abort_at != Place::Leaving {
+            bench.finish(Ok(TOOK));
+        }
+        bench.scheduler.remove(SequenceId(1));
+        if abort_at == Place::Arriving {
+            bench.step();
+        }
+        assert_eq!(bench.place(2), abort_at);
+        bench.scheduler.remove(SequenceId(2));
+        bench.scheduler.remove(SequenceId(3));
+        bench.check();
+        if abort_at != Place::Swapped {
+            assert!(!bench.scheduler.is_idle(), "its blocks are still being copied");
+            bench.finish(Ok(TOOK));
+            bench.scheduler.finish_swap(bench.plan.swaps[0].id, Err(()));
+        }
+        assert!(bench.scheduler.is_idle());
+        assert_eq!(bench.scheduler.recover_leaks(), 0);
+    }
+}
+
+#[test]
+fn what_nobody_makes_room_for_any_more_is_computed_again() {
+    let mut bench = one_leaves_another(8);
+    bench.finish(Ok(TOOK));
+    bench.scheduler.remove(SequenceId(1));
+    bench.scheduler.remove(SequenceId(3));
+    // Memory went elsewhere meanwhile.
+    bench.scheduler.set_usable_blocks(1);
+    bench.step();
+    assert_eq!(bench.place(2), Place::Waiting);
+    bench.scheduler.set_usable_blocks(4);
+    assert_eq!(bench.step().len(), 1);
+}
+
+#[test]
+fn a_more_important_request_does_not_wait_for_one_that_was_swapped_out() {
+    let mut bench = one_leaves_another(8);
+    bench.finish(Ok(TOOK));
+    bench.add_with_priority(4, 1, -1);
+    bench.add_with_priority(5, 1, 1);
+    // The first takes a block more, which leaves one: too little for the second, enough for the fourth and the fifth.
+    assert_eq!(bench.step(), [(1, 1), (4, 1)]);
+    assert_eq!((bench.place(2), bench.place(5)), (Place::Swapped, Place::Waiting));
+}

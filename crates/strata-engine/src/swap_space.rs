@@ -1,0 +1,268 @@
+//! Moves KV blocks between the pool and a file, in pieces, while passes compute (K12).
+//!
+//! The engine thread copies blocks into buffers of their own, or out of them, between passes; a worker writes and reads the
+//! buffers meanwhile. So no thread but one ever touches the pool, and a pass that is being computed shares no memory with a
+//! swap. The copies cost some percent of what the disk takes.
+
+mod worker;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strata_device::KvPool;
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, DirectWrite, IoError};
+use strata_kv::{Swap, SwapCopy, SwapDirection, SwapId};
+use thiserror::Error;
+
+use crate::kv_swap::{SwapEnded, SwapTook, SwapTrial};
+use worker::{Part, PartDone, SwapWorker};
+
+/// Bytes that one part of a swap moves at most, unless a single block is larger.
+const PART_BYTES: usize = 1 << 20;
+
+/// Fewest buffers: one is filled while another is written.
+const BUFFERS_MIN: usize = 2;
+
+/// Swap space could not be set up.
+#[derive(Debug, Error)]
+pub enum SwapSpaceError {
+    /// The system refused a thread.
+    #[error("the thread that swaps could not be started: {0}")]
+    Thread(std::io::Error),
+    /// The system refused memory.
+    #[error("there is no memory for {count} buffers of {bytes} bytes to swap through; lower --memory or --swap-space")]
+    Memory {
+        /// Buffers.
+        count: usize,
+        /// Bytes of each.
+        bytes: usize,
+    },
+    /// Not one block fits.
+    #[error("swap space of {got} bytes holds no KV block, which takes {slot}; give --swap-space {slot} or more, or 0")]
+    TooSmall {
+        /// Bytes of the file.
+        got: u64,
+        /// Bytes of a slot.
+        slot: usize,
+    },
+    /// The trial failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+}
+
+/// Slots in a file, each of which holds one block.
+pub struct SwapSpace {
+    block_bytes: usize,
+    /// A block, rounded up to what direct I/O can move.
+    slot_bytes: usize,
+    /// Checksums of what the slots hold. [slot]
+    sums: Vec<u64>,
+    /// Swaps under way, in the order in which they began.
+    swaps: VecDeque<UnderWay>,
+    /// Parts that wait for a buffer, in order.
+    parts: VecDeque<Part>,
+    buffers: Vec<AlignedBuffer>,
+    ended: VecDeque<SwapEnded>,
+    last_end: Instant,
+    worker: SwapWorker,
+    trial: Option<SwapTrial>,
+}
+
+struct UnderWay {
+    id: SwapId,
+    started: Instant,
+    bytes: u64,
+    /// Parts that have not come to their end.
+    parts_left: usize,
+    failed: Option<String>,
+}
+
+impl SwapSpace {
+    /// Bytes that a slot takes in the file for blocks of so many bytes.
+    pub fn slot_bytes(block_bytes: usize) -> usize {
+        block_bytes.max(1).next_multiple_of(DIRECT_ALIGN)
+    }
+
+    /// Memory that buffers take where about `wanted` bytes of it may be used: at least two of a block each.
+    pub fn buffer_bytes(block_bytes: usize, wanted: usize) -> usize {
+        let (size, count) = buffers(block_bytes, wanted);
+        size * count
+    }
+
+    /// Takes `file` as slots for blocks of `block_bytes`, moved through about `buffer_bytes` of memory, and tries out how
+    /// fast it is.
+    ///
+    /// # Errors
+    /// See [`SwapSpaceError`].
+    pub fn new(file: Arc<dyn DirectWrite>, block_bytes: usize, buffer_bytes: usize) -> Result<Self, SwapSpaceError> {
+        let slot_bytes = Self::slot_bytes(block_bytes);
+        let num_slots = usize::try_from(file.len() / slot_bytes as u64).unwrap_or(usize::MAX);
+        if num_slots == 0 {
+            return Err(SwapSpaceError::TooSmall { got: file.len(), slot: slot_bytes });
+        }
+        let (size, count) = buffers(block_bytes, buffer_bytes);
+        let buffers: Option<Vec<_>> = (0..count).map(|_| AlignedBuffer::new_zeroed(size)).collect();
+        let mut buffers = buffers.ok_or(SwapSpaceError::Memory { count, bytes: size })?;
+        let trial = try_out(file.as_ref(), &mut buffers)?;
+        let worker = SwapWorker::start(file, block_bytes, slot_bytes).map_err(SwapSpaceError::Thread)?;
+        Ok(Self {
+            block_bytes,
+            slot_bytes,
+            sums: vec![0; num_slots],
+            swaps: VecDeque::new(),
+            parts: VecDeque::new(),
+            buffers,
+            ended: VecDeque::new(),
+            last_end: Instant::now(),
+            worker,
+            trial,
+        })
+    }
+
+    /// Blocks that it has room for.
+    pub fn num_slots(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// See [`KvSwap::trial`](crate::KvSwap::trial).
+    pub fn trial(&self) -> Option<SwapTrial> {
+        self.trial
+    }
+
+    /// See [`KvSwap::start`](crate::KvSwap::start).
+    pub fn start(&mut self, swap: &Swap) {
+        let mut copies = swap.copies.clone();
+        // Neighbours in the file are written, and read, at once.
+        copies.sort_unstable_by_key(|copy| copy.slot);
+        let blocks_a_part = self.blocks_a_part();
+        let bytes = (copies.len() as u64).saturating_mul(self.block_bytes as u64);
+        let parts = copies.chunks(blocks_a_part).map(|copies| Part {
+            swap: swap.id,
+            direction: swap.direction,
+            sums: copies.iter().map(|copy| self.sums[copy.slot.index()]).collect(),
+            copies: copies.to_vec(),
+        });
+        let before = self.parts.len();
+        self.parts.extend(parts);
+        let parts_left = self.parts.len() - before;
+        self.swaps.push_back(UnderWay { id: swap.id, started: Instant::now(), bytes, parts_left, failed: None });
+        // One of shared blocks alone has nothing to move.
+        self.settle();
+    }
+
+    /// See [`KvSwap::poll`](crate::KvSwap::poll).
+    pub fn poll(&mut self, pool: &mut KvPool, wait: Duration) -> Option<SwapEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.worker.done(Duration::ZERO) {
+                self.take(done, pool);
+            }
+            self.feed(pool);
+            if let Some(ended) = self.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.swaps.is_empty() {
+                return None;
+            }
+            let done = self.worker.done(left)?;
+            self.take(done, pool);
+        }
+    }
+
+    fn blocks_a_part(&self) -> usize {
+        (PART_BYTES / self.slot_bytes).max(1)
+    }
+
+    /// Hands parts to the worker while there are buffers.
+    fn feed(&mut self, pool: &KvPool) {
+        while !self.parts.is_empty()
+            && let Some(mut buffer) = self.buffers.pop()
+        {
+            let Some(part) = self.parts.pop_front() else { return };
+            if part.direction == SwapDirection::Out {
+                for (slot, copy) in buffer.as_mut().chunks_exact_mut(self.slot_bytes).zip(&part.copies) {
+                    slot[..self.block_bytes].copy_from_slice(pool.block(copy.block.0));
+                }
+            }
+            self.worker.submit(part, buffer);
+        }
+    }
+
+    fn take(&mut self, done: PartDone, pool: &mut KvPool) {
+        let PartDone { part, buffer, outcome } = done;
+        let Some(swap) = self.swaps.iter_mut().find(|swap| swap.id == part.swap) else { return };
+        swap.parts_left -= 1;
+        match outcome {
+            Ok(()) if part.direction == SwapDirection::Out => {
+                for (SwapCopy { slot, .. }, sum) in part.copies.iter().zip(&part.sums) {
+                    self.sums[slot.index()] = *sum;
+                }
+            }
+            // A swap that has failed elsewhere moves no more bytes.
+            Ok(()) if swap.failed.is_none() => {
+                for (slot, copy) in buffer.as_ref().chunks_exact(self.slot_bytes).zip(&part.copies) {
+                    pool.block_mut(copy.block.0).copy_from_slice(&slot[..self.block_bytes]);
+                }
+            }
+            Ok(()) => {}
+            Err(reason) => {
+                swap.failed.get_or_insert(reason);
+                let before = self.parts.len();
+                self.parts.retain(|waiting| waiting.swap != part.swap);
+                swap.parts_left -= before - self.parts.len();
+            }
+        }
+        self.buffers.push(buffer);
+        self.settle();
+    }
+
+    /// Reports the swaps that have no part left.
+    fn settle(&mut self) {
+        let now = Instant::now();
+        while let Some(index) = self.swaps.iter().position(|swap| swap.parts_left == 0) {
+            let Some(swap) = self.swaps.remove(index) else { return };
+            let seconds = now.saturating_duration_since(swap.started.max(self.last_end)).as_secs_f64();
+            self.last_end = now;
+            let outcome = swap.failed.map_or(Ok(SwapTook { bytes: swap.bytes, seconds }), Err);
+            self.ended.push_back(SwapEnded { id: swap.id, outcome });
+        }
+    }
+}
+
+/// Bytes of each buffer, and how many there are.
+fn buffers(block_bytes: usize, wanted: usize) -> (usize, usize) {
+    let slot = SwapSpace::slot_bytes(block_bytes);
+    let size = (PART_BYTES / slot).max(1) * slot;
+    (size, (wanted / size).max(BUFFERS_MIN))
+}
+
+/// Writes and reads as much as the buffers hold, as far as the file has room for it, before anything lies there.
+fn try_out(file: &dyn DirectWrite, buffers: &mut [AlignedBuffer]) -> Result<Option<SwapTrial>, SwapSpaceError> {
+    let mut bytes = 0;
+    let began = Instant::now();
+    for buffer in buffers.iter().map(AlignedBuffer::as_slice) {
+        if file.len() - bytes >= buffer.len() as u64 {
+            file.write_aligned_at(buffer, bytes)?;
+            bytes += buffer.len() as u64;
+        }
+    }
+    let written = Instant::now();
+    let mut offset = 0;
+    for buffer in buffers.iter_mut().map(AlignedBuffer::as_mut) {
+        if offset + buffer.len() as u64 <= bytes {
+            file.read_aligned_at(buffer, offset, buffer.len())?;
+            offset += buffer.len() as u64;
+        }
+    }
+    let trial = SwapTrial {
+        bytes,
+        write_seconds: (written - began).as_secs_f64(),
+        read_seconds: written.elapsed().as_secs_f64(),
+    };
+    Ok((bytes > 0).then_some(trial))
+}
+
+#[cfg(test)]
+mod tests;

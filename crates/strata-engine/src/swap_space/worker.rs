@@ -1,0 +1,112 @@
+//! The thread that writes parts of swaps to the file, and reads them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use strata_io::{AlignedBuffer, DirectWrite};
+use strata_kv::{SwapCopy, SwapDirection, SwapId};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// So many blocks of a swap as fit into a buffer.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) swap: SwapId,
+    pub(super) direction: SwapDirection,
+    /// In the order of their slots, which is that of the buffer.
+    pub(super) copies: Vec<SwapCopy>,
+    /// Checksums of the blocks: taken of what is written, expected of what is read.
+    pub(super) sums: Vec<u64>,
+}
+
+/// A part that was moved, or not, with the buffer that it came with.
+pub(super) struct PartDone {
+    pub(super) part: Part,
+    pub(super) buffer: AlignedBuffer,
+    pub(super) outcome: Result<(), String>,
+}
+
+/// Works off parts in the order in which they came. Dropping it waits for the one under way.
+pub(super) struct SwapWorker {
+    parts: Option<Sender<(Part, AlignedBuffer)>>,
+    done: Receiver<PartDone>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SwapWorker {
+    pub(super) fn start(file: Arc<dyn DirectWrite>, block_bytes: usize, slot_bytes: usize) -> std::io::Result<Self> {
+        let (parts, waiting) = channel::<(Part, AlignedBuffer)>();
+        let (sender, done) = channel();
+        let slots = Slots { file, block_bytes, slot_bytes };
+        let thread = std::thread::Builder::new().name("strata-swap".into()).spawn(move || {
+            while let Ok((mut part, mut buffer)) = waiting.recv() {
+                // A bug in a file must not leave a swap pending for ever (`lessons.md`, vllm PR#56032).
+                let outcome = catch_unwind(AssertUnwindSafe(|| slots.move_part(&mut part, &mut buffer)))
+                    .unwrap_or_else(|_| Err(format!("moving {} blocks panicked", part.copies.len())));
+                if sender.send(PartDone { part, buffer, outcome }).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { parts: Some(parts), done, thread: Some(thread) })
+    }
+
+    pub(super) fn submit(&self, part: Part, buffer: AlignedBuffer) {
+        // The worker ends only after this sender is gone.
+        let _ = self.parts.as_ref().map(|parts| parts.send((part, buffer)));
+    }
+
+    /// A part that is done, if there is one within `wait`.
+    pub(super) fn done(&self, wait: Duration) -> Option<PartDone> {
+        if wait.is_zero() { self.done.try_recv().ok() } else { self.done.recv_timeout(wait).ok() }
+    }
+}
+
+impl Drop for SwapWorker {
+    fn drop(&mut self) {
+        self.parts = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Blocks of a size, at multiples of another in a file.
+struct Slots {
+    file: Arc<dyn DirectWrite>,
+    block_bytes: usize,
+    slot_bytes: usize,
+}
+
+impl Slots {
+    fn move_part(&self, part: &mut Part, buffer: &mut AlignedBuffer) -> Result<(), String> {
+        if part.direction == SwapDirection::Out {
+            part.sums = self.sums(part, buffer).collect();
+        }
+        let mut rest = buffer.as_mut();
+        for run in part.copies.chunk_by(|copy, next| copy.slot.index() + 1 == next.slot.index()) {
+            let (bytes, after) = rest.split_at_mut(run.len() * self.slot_bytes);
+            let offset = run[0].slot.index() as u64 * self.slot_bytes as u64;
+            match part.direction {
+                SwapDirection::Out => self.file.write_aligned_at(bytes, offset),
+                SwapDirection::In => self.file.read_aligned_at(bytes, offset, bytes.len()),
+            }
+            .map_err(|error| error.to_string())?;
+            rest = after;
+        }
+        if part.direction == SwapDirection::In
+            && let Some(at) = self.sums(part, buffer).zip(&part.sums).position(|(sum, expected)| sum != *expected)
+        {
+            let (slot, path) = (part.copies[at].slot.index(), self.file.path().display());
+            return Err(format!("slot {slot} of {path} does not hold what was written to it"));
+        }
+        Ok(())
+    }
+
+    fn sums<'b>(&'b self, part: &'b Part, buffer: &'b AlignedBuffer) -> impl Iterator<Item = u64> + 'b {
+        let slots = buffer.as_slice().chunks_exact(self.slot_bytes).take(part.copies.len());
+        slots.map(|slot| xxh3_64(&slot[..self.block_bytes]))
+    }
+}

@@ -1,0 +1,103 @@
+//! A device and a swap pool whose KV is a fingerprint of each token and all before it. They do what the manager's lists
+//! say, when it suits them, and now and then fail.
+
+use strata_kv::{BlockId, BlockManager, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
+
+use crate::{copies, naive::Print, rng::Rng};
+
+/// What is found in memory that holds nothing; no token has this fingerprint.
+const POISON: Print = u64::MAX;
+
+pub struct Device {
+    block_size: usize,
+    blocks: Vec<Print>, // [block, position]
+    slots: Vec<Print>,  // [slot, position]
+    /// Whether there is memory for a block, as far as the device was told.
+    memory: Vec<bool>, // [block]
+    /// Swaps under way, each with the copies that are yet to be done.
+    swaps: Vec<Swap>,
+}
+
+impl Device {
+    pub fn new(num_blocks: usize, num_slots: usize, block_size: usize) -> Self {
+        Self {
+            block_size,
+            blocks: vec![POISON; num_blocks * block_size],
+            slots: vec![POISON; num_slots * block_size],
+            memory: vec![true; num_blocks],
+            swaps: Vec::new(),
+        }
+    }
+
+    /// Carries out the copies that are due, and the change of size: what comes has memory before, what leaves after.
+    pub fn flush(&mut self, manager: &mut BlockManager) {
+        let Resize { came, left } = manager.take_resize();
+        came.iter().for_each(|block| self.memory[block.index()] = true);
+        for copy in copies(manager) {
+            let (source, destination) = (self.range(copy.source), self.range(copy.destination));
+            self.blocks.copy_within(source, destination.start);
+        }
+        for block in left {
+            let range = self.range(block);
+            self.blocks[range].fill(POISON);
+            self.memory[block.index()] = false;
+        }
+        assert_eq!(self.memory.iter().filter(|&&has| has).count(), manager.present());
+    }
+
+    /// The fingerprint at a position of a sequence.
+    pub fn read(&self, table: &[BlockId], at: usize) -> Print {
+        self.blocks[self.range(table[at / self.block_size]).start + at % self.block_size]
+    }
+
+    pub fn write(&mut self, table: &[BlockId], at: usize, print: Print) {
+        let range = self.range(table[at / self.block_size]);
+        self.blocks[range.start + at % self.block_size] = print;
+    }
+
+    /// Takes over a swap. The copies due before it must have been carried out.
+    pub fn start(&mut self, swap: Swap) {
+        self.swaps.push(swap);
+    }
+
+    pub fn num_swaps(&self) -> usize {
+        self.swaps.len()
+    }
+
+    /// Goes on with some swap; returns it when it has ended. One that fails leaves rubbish in its destinations.
+    pub fn go_on(&mut self, rng: &mut Rng) -> Option<(SwapId, SwapOutcome)> {
+        if self.swaps.is_empty() {
+            return None;
+        }
+        let chosen = rng.below(self.swaps.len());
+        let fails = rng.once_in(16);
+        let swap = &mut self.swaps[chosen];
+        let count = if fails { swap.copies.len() } else { rng.below(swap.copies.len() + 1) };
+        let (id, direction) = (swap.id, swap.direction);
+        for _ in 0..count {
+            let last = rng.below(swap.copies.len());
+            let copy = swap.copies.swap_remove(last);
+            let (block, slot) = (copy.block.index() * self.block_size, copy.slot.index() * self.block_size);
+            let (block, slot) =
+                (&mut self.blocks[block..block + self.block_size], &mut self.slots[slot..slot + self.block_size]);
+            match (direction, fails) {
+                (SwapDirection::Out, false) => slot.copy_from_slice(block),
+                (SwapDirection::Out, true) => slot.fill(POISON),
+                (SwapDirection::In, false) => block.copy_from_slice(slot),
+                (SwapDirection::In, true) => block.fill(POISON),
+            }
+        }
+        let ended = fails || (swap.copies.is_empty() && rng.once_in(2));
+        ended.then(|| {
+            self.swaps.swap_remove(chosen);
+            (id, if fails { SwapOutcome::Failed } else { SwapOutcome::Done })
+        })
+    }
+
+    /// Where a block's memory is.
+    fn range(&self, block: BlockId) -> std::ops::Range<usize> {
+        assert!(self.memory[block.index()], "{block} is used, but has no memory");
+        let start = block.index() * self.block_size;
+        start..start + self.block_size
+    }
+}

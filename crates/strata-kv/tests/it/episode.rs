@@ -1,0 +1,368 @@
+//! One run of random operations on a manager, its device and the reference.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use strata_kv::{
+    AllocError, AllocStatus, BlockManager, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, MissReason, SequenceId,
+    SequenceState, TokenId,
+};
+
+use crate::{
+    device::Device,
+    model::{Case, Eviction},
+    naive::{Naive, Print},
+    policies::Cached,
+    rng::{Rng, mix},
+};
+
+/// A sequence as the test knows it.
+#[derive(Clone)]
+pub struct Running {
+    root: usize,
+    pub tokens: Vec<TokenId>,
+    pub prints: Vec<Print>,
+    /// Leading tokens whose KV is in the sequence's blocks, or on its way with it.
+    pub computed: usize,
+    /// Of these, what the manager was told of.
+    committed: usize,
+}
+
+pub struct Episode {
+    pub rng: Rng,
+    pub config: KvConfig,
+    pub manager: BlockManager,
+    pub naive: Option<Naive>,
+    pub device: Device,
+    pub running: BTreeMap<u64, Running>,
+    roots: Vec<ChainRoot>,
+    /// Contents ever committed since a reset: nothing else may be found.
+    committed: BTreeSet<Print>,
+    next_id: u64,
+}
+
+impl Episode {
+    pub fn new(case: &Case, seed: u64) -> Self {
+        let mut rng = Rng(mix(seed));
+        let num_blocks = 1 + rng.below(case.blocks_max);
+        let config = KvConfig {
+            num_blocks,
+            block_size: case.block_size,
+            prefix_caching: case.prefix_caching,
+            watermark: [0.0, 0.1][rng.below(2)],
+            num_swap_blocks: rng.below(2 * num_blocks),
+            seed,
+            ..KvConfig::default()
+        };
+        let policy: Box<dyn EvictionPolicy> = match case.eviction {
+            Eviction::Kind(kind) => kind.build(config.num_blocks),
+            Eviction::Oldest => Box::new(Cached { blocks: Vec::new(), random: None }),
+            Eviction::RandomLeaf => Box::new(Cached { blocks: Vec::new(), random: Some(Rng(seed)) }),
+        };
+        let hasher = ChainHasher::truncated(config.seed, case.hash_bits);
+        Self {
+            rng,
+            device: Device::new(config.num_blocks, config.num_swap_blocks, config.block_size),
+            manager: BlockManager::with_parts(config.clone(), hasher, policy).expect("a good configuration"),
+            naive: case.exact.then(|| Naive::new(&config)),
+            roots: vec![
+                ChainRoot::default(),
+                ChainRoot::new(Some("a"), 0),
+                ChainRoot::new(Some("b"), 0),
+                ChainRoot::new(None, 1),
+            ],
+            running: BTreeMap::new(),
+            committed: BTreeSet::new(),
+            next_id: 0,
+            config,
+        }
+    }
+
+    pub fn step(&mut self) {
+        match self.rng.below(300) {
+            0..60 => self.allocate(),
+            60..110 => self.append(),
+            110..155 => self.compute_one(),
+            155..165 => self.compute_batch(),
+            165..193 => self.free(),
+            193..195 => self.device.flush(&mut self.manager),
+            195..197 => self.call_with_unknown_or_held_ids(),
+            197..199 => self.resize(),
+            199..201 => self.reset(),
+            201..226 => self.fork(),
+            226..231 => self.ensure_num_empty_slots(),
+            231..246 => self.swap_out(),
+            246..261 => self.swap_in(),
+            261..296 => self.go_on_with_swaps(),
+            _ => self.compact(),
+        }
+    }
+
+    fn allocate(&mut self) {
+        let root = self.rng.below(self.roots.len() * 2).saturating_sub(self.roots.len());
+        let tokens = self.prompt();
+        let prints = extend_prints(root as u64, &[], &tokens);
+        let (id, chain_root) = (self.next_id, &self.roots[root]);
+        let need_blocks = tokens.len().div_ceil(self.config.block_size);
+        let status = self.manager.can_allocate(&tokens, chain_root);
+        let cached = self.manager.cached_prefix(&tokens, chain_root);
+        let miss = self.manager.explain(&tokens, chain_root);
+        let before = self.manager.stats();
+        let result = self.manager.allocate(SequenceId(id), &tokens, chain_root);
+
+        assert_eq!(cached % self.config.block_size, 0);
+        assert!(cached == 0 || (self.config.prefix_caching && cached < tokens.len()));
+        assert!(
+            prints[..cached]
+                .chunks_exact(self.config.block_size)
+                .all(|block| { self.committed.contains(block.last().unwrap()) }),
+            "found what nobody has committed"
+        );
+        assert_eq!(miss.matched_tokens, cached);
+        let all_found = tokens.len().saturating_sub(1) / self.config.block_size * self.config.block_size == cached;
+        assert_eq!(miss.reason == MissReason::NotCacheable, !self.config.prefix_caching);
+        assert_eq!(miss.reason == MissReason::PartialBlock, self.config.prefix_caching && all_found);
+        let never = need_blocks > self.config.num_blocks;
+        assert_eq!(matches!(status, AllocStatus::Never { need, .. } if need == need_blocks), never);
+        if let Some(naive) = &mut self.naive {
+            assert_eq!(cached, naive.hits(&prints) * self.config.block_size, "cached tokens");
+            let (need, available) = naive.need_and_available(&prints);
+            if !never {
+                let reserve = self.reserve();
+                assert_eq!(status == AllocStatus::Ok, need + reserve <= available, "{need} {reserve} {available}");
+            }
+            assert_eq!(result.is_ok(), !never && need <= available, "{need} {available} {result:?}");
+        }
+        match result {
+            Ok(allocation) => {
+                assert_eq!(allocation.num_cached_tokens, cached);
+                assert_eq!(allocation.num_fresh_blocks, need_blocks - cached / self.config.block_size);
+                if let Some(naive) = &mut self.naive {
+                    naive.allocate(id, &prints);
+                }
+                self.running.insert(id, Running { root, tokens, prints, computed: cached, committed: cached });
+                self.next_id += 1;
+            }
+            Err(error) => {
+                assert_ne!(status, AllocStatus::Ok);
+                assert_eq!(matches!(error, AllocError::Never { .. }), never);
+                self.assert_unchanged_since(&before);
+            }
+        }
+    }
+
+    /// Blocks that whoever is let in must leave.
+    pub fn reserve(&self) -> usize {
+        let swapped = |id: &&u64| self.manager.state(SequenceId(**id)) == Some(SequenceState::Swapped);
+        match self.running.keys().all(|id| swapped(&id)) {
+            true => 0,
+            false => (self.config.watermark * self.manager.usable() as f64) as usize,
+        }
+    }
+
+    fn append(&mut self) {
+        let Some(id) = self.pick() else { return };
+        let count = match self.rng.below(10) {
+            0 => self.rng.below(3 * self.config.block_size + 1),
+            1 => self.config.block_size * self.config.num_blocks,
+            _ => 1 + self.rng.below(3),
+        };
+        let tokens: Vec<_> = (0..count).map(|_| self.rng.below(3) as TokenId).collect();
+        let can = self.manager.can_append(SequenceId(id), count);
+        let before = self.manager.stats();
+        let result = self.manager.append(SequenceId(id), &tokens);
+        assert_eq!(can, result.is_ok(), "{result:?}");
+        self.assert_growth(id, count, can);
+        if result.is_err() {
+            return self.assert_unchanged_since(&before);
+        }
+        let sequence = self.running.get_mut(&id).unwrap();
+        let prints = extend_prints(sequence.root as u64, &sequence.prints, &tokens);
+        if let Some(naive) = &mut self.naive {
+            naive.append(id, &prints);
+        }
+        sequence.prints.extend(prints);
+        sequence.tokens.extend(tokens);
+    }
+
+    fn ensure_num_empty_slots(&mut self) {
+        let Some(id) = self.pick() else { return };
+        let count = self.rng.below(2 * self.config.block_size + 2);
+        let can = self.manager.can_append(SequenceId(id), count);
+        let before = self.manager.stats();
+        let result = self.manager.ensure_num_empty_slots(SequenceId(id), count);
+        assert_eq!(can, result.is_ok(), "{result:?}");
+        self.assert_growth(id, count, can);
+        match (result, &mut self.naive) {
+            (Err(_), _) => self.assert_unchanged_since(&before),
+            (Ok(()), Some(naive)) => naive.ensure(id, count),
+            (Ok(()), None) => {}
+        }
+    }
+
+    fn assert_growth(&self, id: u64, count: usize, can: bool) {
+        let resident = self.manager.state(SequenceId(id)) == Some(SequenceState::Resident);
+        let fits = self.manager.num_required_blocks(self.running[&id].tokens.len(), count) <= self.config.num_blocks;
+        if !resident || !fits {
+            assert!(!can);
+        } else if let Some(naive) = &self.naive {
+            let need = naive.append_need(id, count);
+            assert_eq!(can, need <= naive.available(), "{need}");
+        }
+    }
+
+    fn fork(&mut self) {
+        let Some(id) = self.pick() else { return };
+        if self.rng.once_in(2) {
+            // What a server does: fork once all is computed.
+            self.write(id, usize::MAX);
+            self.commit(id);
+        }
+        let before = self.manager.stats();
+        let (parent, child) = (&self.running[&id], self.next_id);
+        let resident = self.manager.state(SequenceId(id)) == Some(SequenceState::Resident);
+        let result = self.manager.fork(SequenceId(id), SequenceId(child));
+        assert_eq!(result.is_ok(), resident && parent.committed == parent.tokens.len(), "{result:?}");
+        if result.is_err() {
+            return self.assert_unchanged_since(&before);
+        }
+        self.running.insert(child, parent.clone());
+        self.next_id += 1;
+        if let Some(naive) = &mut self.naive {
+            naive.fork(id, child);
+        }
+    }
+
+    /// A step with a chunk of one sequence.
+    fn compute_one(&mut self) {
+        let Some(id) = self.pick() else { return };
+        let chunk = self.rng.below(2 * self.config.block_size + 2);
+        self.write(id, chunk);
+        // What is computed need not be committed at once, and may be committed again.
+        for _ in 0..self.rng.below(3) {
+            self.commit(id);
+        }
+    }
+
+    /// A step with all sequences: all compute before any commits.
+    fn compute_batch(&mut self) {
+        let ids: Vec<_> = self.running.keys().copied().collect();
+        ids.iter().for_each(|&id| self.write(id, usize::MAX));
+        ids.iter().for_each(|&id| self.commit(id));
+    }
+
+    fn free(&mut self) {
+        let Some(id) = self.pick() else { return };
+        self.running.remove(&id);
+        if let Some(naive) = &mut self.naive {
+            naive.free_sequence(id);
+        }
+        assert!(self.manager.free(SequenceId(id)));
+    }
+
+    fn call_with_unknown_or_held_ids(&mut self) {
+        let before = self.manager.stats();
+        let unknown = SequenceId(self.next_id + 1);
+        assert!(!self.manager.free(unknown));
+        self.manager.commit(unknown, 100);
+        assert!(!self.manager.can_append(unknown, 0));
+        assert_eq!(self.manager.append(unknown, &[1]), Err(AllocError::NotHeld(unknown)));
+        assert_eq!(self.manager.block_table(unknown), None);
+        if let Some(held) = self.pick().map(SequenceId) {
+            assert_eq!(self.manager.allocate(held, &[1], &self.roots[0]), Err(AllocError::AlreadyHeld(held)));
+            assert_eq!(self.manager.fork(held, held), Err(AllocError::AlreadyHeld(held)));
+            assert!(!self.manager.can_append(held, usize::MAX));
+        }
+        self.assert_unchanged_since(&before);
+    }
+
+    fn reset(&mut self) {
+        self.manager.reset_cache();
+        self.committed.clear();
+        if let Some(naive) = &mut self.naive {
+            naive.reset();
+        }
+    }
+
+    /// What comes must have memory before it is used; so the device is told at once.
+    fn resize(&mut self) {
+        let usable = 1 + self.rng.below(self.config.num_blocks);
+        self.manager.set_usable(usable);
+        assert_eq!(self.manager.usable(), usable);
+        if let Some(naive) = &mut self.naive {
+            naive.set_usable(usable);
+        }
+        self.device.flush(&mut self.manager);
+    }
+
+    fn compact(&mut self) {
+        let max_steps = self.rng.below(2 * self.config.num_blocks);
+        let before = self.manager.fragmentation();
+        let steps = self.manager.compact(max_steps);
+        assert!(steps <= max_steps);
+        let after = self.manager.fragmentation();
+        assert!(after.blocks_misplaced <= before.blocks_misplaced && after.blocks_above <= before.blocks_above);
+        if steps < max_steps && self.device.num_swaps() == 0 {
+            assert_eq!((after.blocks_misplaced, after.blocks_above), (0, 0));
+            assert_eq!(after.free_run_max, after.blocks_free);
+        }
+        self.device.flush(&mut self.manager);
+    }
+
+    /// The device computes the next `chunk` tokens of a sequence into the slots that its table names.
+    fn write(&mut self, id: u64, chunk: usize) {
+        self.device.flush(&mut self.manager);
+        let sequence = self.running.get_mut(&id).unwrap();
+        let Some(table) = self.manager.block_table(SequenceId(id)) else { return };
+        let end = sequence.computed.saturating_add(chunk).min(sequence.tokens.len());
+        for at in sequence.computed..end {
+            self.device.write(table, at, sequence.prints[at]);
+        }
+        // Speculation writes ahead, and what it wrote is discarded.
+        let filled = self.manager.num_required_blocks(sequence.tokens.len(), 0) * self.config.block_size;
+        (filled..table.len() * self.config.block_size).for_each(|at| self.device.write(table, at, 0));
+        sequence.computed = end;
+    }
+
+    fn commit(&mut self, id: u64) {
+        let sequence = self.running.get_mut(&id).unwrap();
+        self.manager.commit(SequenceId(id), sequence.computed);
+        if self.manager.state(SequenceId(id)) == Some(SequenceState::Resident) {
+            sequence.committed = sequence.computed;
+            let blocks = sequence.prints[..sequence.computed].chunks_exact(self.config.block_size);
+            self.committed.extend(blocks.map(|block| *block.last().unwrap()));
+        }
+        if let Some(naive) = &mut self.naive {
+            naive.commit(id, sequence.computed);
+        }
+    }
+
+    /// A prefix of one of few families, then a tail of its own; now and then longer than the pool, or empty.
+    fn prompt(&mut self) -> Vec<TokenId> {
+        let capacity = self.config.num_blocks * self.config.block_size;
+        let length = match self.rng.below(30) {
+            0 => self.rng.below(2 * capacity + 2),
+            1 => 0,
+            _ => 1 + self.rng.below(capacity / 2 + 1),
+        };
+        let family = self.rng.below(3);
+        let shared = self.rng.below(length + 1);
+        let token = |at: usize| (mix((family * 4096 + at) as u64) % 4) as TokenId;
+        let mut tokens: Vec<_> = (0..shared).map(token).collect();
+        tokens.extend((shared..length).map(|_| self.rng.below(4) as TokenId));
+        if self.rng.once_in(3) {
+            // Often the same prompt as another in flight.
+            tokens = (0..length).map(token).collect();
+        }
+        tokens
+    }
+}
+
+/// Fingerprints of `tokens`, which follow those of `before`.
+fn extend_prints(root: u64, before: &[Print], tokens: &[TokenId]) -> Vec<Print> {
+    let mut print = before.last().copied().unwrap_or(mix(root + 1));
+    let next = |token: &TokenId| {
+        print = mix(print ^ mix(u64::from(*token) + 77));
+        print
+    };
+    tokens.iter().map(next).collect()
+}

@@ -1,0 +1,163 @@
+//! An episode's swaps, and what is verified after each step.
+
+use std::collections::BTreeSet;
+
+use strata_kv::{AllocStatus, KvStats, SequenceId, SequenceState, SwapDirection, SwapOutcome};
+
+use crate::episode::Episode;
+
+impl Episode {
+    pub fn swap_out(&mut self) {
+        let group = self.group();
+        let ids: Vec<_> = group.iter().copied().map(SequenceId).collect();
+        let resident = group.iter().all(|&id| self.state(id) == SequenceState::Resident);
+        let need = self.manager.swap_cost(&ids);
+        let status = self.manager.can_swap_out(&ids);
+        let before = self.manager.stats();
+        let free = before.swap_slots_total - before.swap_slots_used;
+        let result = self.manager.swap_out(&ids);
+        assert_eq!(status == AllocStatus::Ok, result.is_ok(), "{result:?}");
+        assert_eq!(result.is_ok(), resident && need <= free);
+        assert_eq!(matches!(status, AllocStatus::Never { .. }), !resident || need > before.swap_slots_total);
+        let computed_by_most: usize = group.iter().map(|id| self.running[id].tokens.len()).sum();
+        assert!(self.manager.recompute_cost(&ids) <= computed_by_most);
+        if let Some(naive) = &self.naive {
+            assert_eq!(need, naive.swap_cost(&group));
+        }
+        let Ok(swap) = result else { return self.assert_unchanged_since(&before) };
+        assert_eq!((swap.direction, swap.copies.len(), swap.num_spared), (SwapDirection::Out, need, 0));
+        if let Some(naive) = &mut self.naive {
+            naive.swap_out(swap.id, &group);
+        }
+        self.device.flush(&mut self.manager);
+        self.device.start(swap);
+    }
+
+    pub fn swap_in(&mut self) {
+        let group = self.group();
+        let ids: Vec<_> = group.iter().copied().map(SequenceId).collect();
+        let swapped = group.iter().all(|&id| self.state(id) == SequenceState::Swapped);
+        let (cost, reserve) = (self.manager.swap_cost(&ids), self.reserve());
+        let status = self.manager.can_swap_in(&ids);
+        let before = self.manager.stats();
+        let result = self.manager.swap_in(&ids);
+        let never = !swapped || cost > self.config.num_blocks;
+        assert_eq!(matches!(status, AllocStatus::Never { .. }), never);
+        assert!(status != AllocStatus::Ok || result.is_ok(), "{result:?}");
+        if let Some(naive) = self.naive.as_mut().filter(|_| swapped) {
+            let (need, available) = naive.arrival(&group);
+            assert_eq!(result.is_ok(), need <= available, "{result:?}");
+            assert_eq!(status == AllocStatus::Ok, !never && need + reserve <= available);
+        }
+        let Ok(swap) = result else { return self.assert_unchanged_since(&before) };
+        assert_eq!((swap.direction, swap.copies.len()), (SwapDirection::In, cost - swap.num_spared));
+        if let Some(naive) = &mut self.naive {
+            assert_eq!(swap.copies.len(), naive.arrival(&group).0);
+            naive.swap_in(swap.id, &group);
+        }
+        self.device.flush(&mut self.manager);
+        self.device.start(swap);
+    }
+
+    pub fn go_on_with_swaps(&mut self) {
+        let Some((swap, outcome)) = self.device.go_on(&mut self.rng) else { return };
+        let concerned: Vec<_> = self.manager.finish_swap(swap, outcome).into_iter().map(|id| id.0).collect();
+        if let Some(naive) = &mut self.naive {
+            assert_eq!(concerned, naive.finish_swap(swap, outcome));
+        }
+        for id in concerned {
+            match (outcome, self.manager.state(SequenceId(id))) {
+                (SwapOutcome::Done, Some(SequenceState::Resident | SequenceState::Swapped)) => {}
+                // Its KV is lost, and whoever wants it begins anew.
+                (SwapOutcome::Failed, None) => drop(self.running.remove(&id)),
+                (outcome, state) => panic!("sequence {id} is {state:?} after {outcome:?}"),
+            }
+        }
+        // A report that comes twice.
+        assert!(self.manager.finish_swap(swap, outcome).is_empty());
+    }
+
+    /// Some sequences, each once, in order; mostly of one kind.
+    fn group(&mut self) -> Vec<u64> {
+        let Some(first) = self.pick() else { return Vec::new() };
+        let state = self.state(first);
+        let mut group = BTreeSet::from([first]);
+        for _ in 0..self.rng.below(3) {
+            group.extend(self.pick().filter(|&id| self.state(id) == state || self.rng.once_in(8)));
+        }
+        group.into_iter().collect()
+    }
+
+    fn state(&self, id: u64) -> SequenceState {
+        self.manager.state(SequenceId(id)).expect("a running sequence is known")
+    }
+
+    pub fn verify(&mut self) {
+        self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
+        assert!(self.manager.sequences().map(|id| id.0).eq(self.running.keys().copied()));
+        // Copies may be carried out later, but before anything is read.
+        if self.rng.once_in(2) {
+            self.device.flush(&mut self.manager);
+            self.verify_content();
+        }
+        let stats = self.manager.stats();
+        let present = stats.blocks_used + stats.blocks_cached + stats.blocks_free;
+        assert_eq!(present + stats.blocks_withdrawn, self.config.num_blocks);
+        assert!(present == self.manager.usable().max(stats.blocks_used));
+        assert_eq!(stats.sequences, self.running.len());
+        if let Some(naive) = &self.naive {
+            assert_eq!((stats.blocks_free, stats.blocks_cached), (naive.free(), naive.cached()), "free and cached");
+            assert_eq!(self.manager.present(), naive.present());
+            assert_eq!((stats.slots_empty, stats.swap_slots_used), (naive.slots_empty(), naive.swap_slots_used()));
+            assert_eq!((stats.evictions, stats.blocks_merged), (naive.evictions as u64, naive.merged as u64));
+            assert_eq!(stats.copy_on_writes, naive.copy_on_writes as u64);
+            for (&id, sequence) in &naive.sequences {
+                assert_eq!(self.state(id), sequence.state);
+            }
+        }
+    }
+
+    fn verify_content(&self) {
+        for (&id, sequence) in &self.running {
+            assert_eq!(self.manager.num_tokens(SequenceId(id)), Some(sequence.tokens.len()));
+            let Some(table) = self.manager.block_table(SequenceId(id)) else { continue };
+            assert!(table.len() >= sequence.tokens.len().div_ceil(self.config.block_size));
+            for (at, print) in sequence.prints[..sequence.computed].iter().enumerate() {
+                assert_eq!(self.device.read(table, at), *print, "sequence {id} reads another's KV at token {at}");
+            }
+        }
+    }
+
+    /// Everything comes back when all is freed, swaps under way or not.
+    pub fn finish(mut self) {
+        for id in std::mem::take(&mut self.running).into_keys() {
+            assert!(self.manager.free(SequenceId(id)));
+            if let Some(naive) = &mut self.naive {
+                naive.free_sequence(id);
+            }
+        }
+        while self.device.num_swaps() > 0 {
+            self.go_on_with_swaps();
+        }
+        self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
+        let stats = self.manager.stats();
+        assert_eq!(stats.blocks_free + stats.blocks_cached, self.manager.usable());
+        assert_eq!((stats.swap_slots_used, stats.slots_empty), (0, 0));
+        self.manager.set_usable(self.config.num_blocks);
+        self.device.flush(&mut self.manager);
+        self.manager.reset_cache();
+        self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
+        assert_eq!(self.manager.stats().blocks_free, self.config.num_blocks);
+    }
+
+    pub fn assert_unchanged_since(&self, before: &KvStats) {
+        let allocation_failures = self.manager.stats().allocation_failures;
+        let before = KvStats { allocation_failures, ..*before };
+        assert_eq!(self.manager.stats(), before, "a refusal changed something");
+    }
+
+    pub fn pick(&mut self) -> Option<u64> {
+        let chosen = self.rng.below(self.running.len().max(1));
+        self.running.keys().nth(chosen).copied()
+    }
+}
