@@ -41,6 +41,8 @@ pub struct EngineConfig {
     pub stall: Duration,
     /// Time between two turns of an idle engine that still moves memory from KV to weights (M4).
     pub idle_turn: Duration,
+    /// Check after each step that queues and blocks agree (K14); takes time in proportion to all of them. For tests.
+    pub check_invariants: bool,
 }
 
 /// An engine that could not be started.
@@ -277,6 +279,9 @@ impl Worker {
                 }
             }
             self.totals.steps += 1;
+        }
+        if self.config.check_invariants {
+            self.scheduler.assert_sound();
         }
         self.plan = plan;
     }

@@ -7,8 +7,8 @@ use strata_kv::{Swap, SwapId};
 /// Room one tier below KV blocks, and how they get there and back. The engine thread calls it between passes, with the
 /// blocks' memory at hand; what takes long goes on beside the passes.
 pub trait KvSwap {
-    /// What moving blocks took when it was tried at the start, if it was.
-    fn trial(&self) -> Option<SwapTrial>;
+    /// What moving blocks took when it was tried at the start.
+    fn trial(&self) -> SwapTrial;
 
     /// Takes over a swap. Its blocks are neither written to nor given to others until it has ended, and its slots belong to
     /// it: blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps end in the order in which they began,
@@ -39,7 +39,7 @@ pub struct SwapTook {
 }
 
 /// Bytes moved each way on trial, and the seconds that it took.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SwapTrial {
     /// Bytes, the same each way.
     pub bytes: u64,

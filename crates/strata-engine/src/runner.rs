@@ -143,8 +143,8 @@ impl Runner for ModelRunner {
 }
 
 impl KvSwap for ModelRunner {
-    fn trial(&self) -> Option<SwapTrial> {
-        self.swap.as_ref()?.trial()
+    fn trial(&self) -> SwapTrial {
+        self.swap.as_ref().map(SwapSpace::trial).unwrap_or_default()
     }
 
     fn start(&mut self, swap: &Swap) {

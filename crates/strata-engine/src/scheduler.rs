@@ -2,6 +2,7 @@
 
 mod admission;
 mod groups;
+mod invariants;
 mod preempting;
 mod shares;
 mod swapping;

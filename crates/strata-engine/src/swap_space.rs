@@ -66,7 +66,7 @@ pub struct SwapSpace {
     ended: VecDeque<SwapEnded>,
     last_end: Instant,
     worker: SwapWorker,
-    trial: Option<SwapTrial>,
+    trial: SwapTrial,
 }
 
 struct UnderWay {
@@ -126,7 +126,7 @@ impl SwapSpace {
     }
 
     /// See [`KvSwap::trial`](crate::KvSwap::trial).
-    pub fn trial(&self) -> Option<SwapTrial> {
+    pub fn trial(&self) -> SwapTrial {
         self.trial
     }
 
@@ -239,29 +239,28 @@ fn buffers(block_bytes: usize, wanted: usize) -> (usize, usize) {
 }
 
 /// Writes and reads as much as the buffers hold, as far as the file has room for it, before anything lies there.
-fn try_out(file: &dyn DirectWrite, buffers: &mut [AlignedBuffer]) -> Result<Option<SwapTrial>, SwapSpaceError> {
+fn try_out(file: &dyn DirectWrite, buffers: &mut [AlignedBuffer]) -> Result<SwapTrial, SwapSpaceError> {
+    let blocks = file.len() / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
+    let part = |offset: u64, len: usize| len.min(usize::try_from(blocks - offset).unwrap_or(usize::MAX));
     let mut bytes = 0;
     let began = Instant::now();
     for buffer in buffers.iter().map(AlignedBuffer::as_slice) {
-        if file.len() - bytes >= buffer.len() as u64 {
-            file.write_aligned_at(buffer, bytes)?;
-            bytes += buffer.len() as u64;
-        }
+        let len = part(bytes, buffer.len());
+        file.write_aligned_at(&buffer[..len], bytes)?;
+        bytes += len as u64;
     }
     let written = Instant::now();
     let mut offset = 0;
     for buffer in buffers.iter_mut().map(AlignedBuffer::as_mut) {
-        if offset + buffer.len() as u64 <= bytes {
-            file.read_aligned_at(buffer, offset, buffer.len())?;
-            offset += buffer.len() as u64;
-        }
+        let len = part(offset, buffer.len());
+        file.read_aligned_at(&mut buffer[..len], offset, len)?;
+        offset += len as u64;
     }
-    let trial = SwapTrial {
+    Ok(SwapTrial {
         bytes,
         write_seconds: (written - began).as_secs_f64(),
         read_seconds: written.elapsed().as_secs_f64(),
-    };
-    Ok((bytes > 0).then_some(trial))
+    })
 }
 
 #[cfg(test)]

@@ -323,6 +323,7 @@ fn start_engine(
         eos_token_ids: dir.generation.end_tokens(&dir.config).to_vec(),
         stall: if streamed.is_some() { STALL_STREAMED } else { STALL },
         idle_turn: IDLE_TURN,
+        check_invariants: false,
     };
     Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
 }

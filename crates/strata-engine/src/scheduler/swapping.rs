@@ -17,12 +17,10 @@ pub(super) struct Flight {
 
 impl Scheduler {
     /// What moving blocks took on trial, and how large they are: from now on it is known what a swap would take.
-    pub(crate) fn set_swap_trial(&mut self, block_bytes: u64, trial: Option<SwapTrial>) {
+    pub(crate) fn set_swap_trial(&mut self, block_bytes: u64, trial: SwapTrial) {
         self.block_bytes = block_bytes;
-        if let Some(trial) = trial {
-            self.planner.swapped_out(trial.bytes, trial.write_seconds);
-            self.planner.swapped_in(trial.bytes, trial.read_seconds);
-        }
+        self.planner.swapped_out(trial.bytes, trial.write_seconds);
+        self.planner.swapped_in(trial.bytes, trial.read_seconds);
     }
 
     /// A swap has come to its end, well or not; its sequence may be gone. One whose swap failed has lost its KV, which is

@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use strata_engine::{BeamParams, Event, EventStream, FinishReason, Request, RequestError, SubmitError};
+use strata_engine::{BeamParams, Event, EventStream, FinishReason, PreemptionMode, Request, RequestError, SubmitError};
 
 use crate::sim::{
     EOS, Shape, VOCAB, assert_idle_and_whole, collect, expected_greedy, fingerprint, greedy, logits_of, start,
+    teach_short_answers,
 };
 
 /// A continuation, and why it ended.
@@ -48,7 +49,7 @@ pub fn searched(
 ) -> Vec<Hypothesis> {
     let (params, sampling) = (request.beam.unwrap(), &request.params);
     let reason = |token| match token {
-        EOS => Some(FinishReason::EndOfSequence),
+        EOS if !sampling.ignore_eos => Some(FinishReason::EndOfSequence),
         _ => sampling.stop_token_ids.contains(&token).then_some(FinishReason::StopToken(token)),
     };
     let score = |generated: usize, logprob: f64| {
@@ -102,6 +103,7 @@ fn the_best_hypotheses_in_any_company() {
         for (blocks, max_num_seqs, max_num_batched_tokens) in shapes {
             let shape = Shape { blocks, prefix_caching, max_num_seqs, max_num_batched_tokens, ..Shape::default() };
             let (engine, controls) = start(shape);
+            teach_short_answers(&engine);
             controls.close_gate();
             let plain = greedy(prompt(9, 11), 30);
             let others: Vec<_> = (0..3).map(|_| engine.handle().submit(plain.clone()).unwrap()).collect();
@@ -234,7 +236,7 @@ proptest! {
     #[test]
     fn mixed_with_all_else_under_any_load(
         blocks in 20usize..80, block in 0u32..4, prefix_caching in any::<bool>(), max_num_seqs in 4usize..14,
-        extra_budget in 0usize..40,
+        extra_budget in 0usize..40, swap_blocks in prop_oneof![Just(0usize), 1usize..40], short in any::<bool>(),
         load in prop::collection::vec::<BoxedStrategy<Load>>(
             (0u32..4, 1usize..40, 1usize..16, 1usize..4, 0usize..5, -1.0f32..2.0, 0usize..5).boxed(), 1..12,
         ),
@@ -242,10 +244,14 @@ proptest! {
         let block_size = 1 << block;
         let shape = Shape {
             blocks, block_size, prefix_caching, max_num_seqs,
-            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, ..Shape::default()
+            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, swap_blocks,
+            preemption: PreemptionMode::Swap, ..Shape::default()
         };
         let limit = 100.min(blocks * block_size);
         let (engine, _) = start(shape);
+        if short {
+            teach_short_answers(&engine);
+        }
         let mut answers = Vec::new();
         for (family, length, max_tokens, count, width, length_penalty, leaving) in load {
             let length = length.min(limit - 1);

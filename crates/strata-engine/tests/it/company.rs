@@ -4,20 +4,23 @@ use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use strata_engine::{EngineStatus, PreemptionMode, Request, TenantId};
 
-use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start};
+use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers};
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
 }
 
-fn run_all(shape: Shape, requests: Vec<Request>) -> u64 {
-    run_all_with(shape, requests, 0).preemptions
+fn run_all(shape: Shape, requests: Vec<Request>) {
+    run_all_with(shape, requests, false, 0);
 }
 
-/// Runs all at once, with one in so many swaps failing.
-fn run_all_with(shape: Shape, requests: Vec<Request>, fail_every_swap: u64) -> EngineStatus {
+/// Runs all at once, `crowded` where more are admitted than can grow, with one in so many swaps failing.
+fn run_all_with(shape: Shape, requests: Vec<Request>, crowded: bool, fail_every_swap: u64) -> EngineStatus {
     let (engine, controls) = start(shape);
     controls.fail_every_swap.store(fail_every_swap, Ordering::Relaxed);
+    if crowded {
+        teach_short_answers(&engine);
+    }
     let streams: Vec<_> = requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
     for (request, stream) in requests.iter().zip(streams) {
         assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
@@ -75,7 +78,8 @@ fn under_pressure_everyone_is_preempted_and_nobody_notices() {
         // KV for about 6 of 64 requests.
         let shape = Shape { blocks: 6 * 10, prefix_caching, max_num_seqs: 64, ..Shape::default() };
         let requests = (0..64).map(|seed| greedy(prompt(seed, 10), 30)).collect();
-        assert!(run_all(shape, requests) > 0, "the test needs preemptions to mean anything");
+        let status = run_all_with(shape, requests, true, 0);
+        assert!(status.preemptions > 0, "the test needs preemptions to mean anything");
     }
 }
 
@@ -89,7 +93,7 @@ fn swapped_out_and_in_under_pressure_nobody_notices() {
             let shape =
                 Shape { blocks: 6 * 10, prefix_caching, max_num_seqs: 64, swap_blocks, preemption, ..Shape::default() };
             for fail_every_swap in [0, 3] {
-                let status = run_all_with(shape, requests.clone(), fail_every_swap);
+                let status = run_all_with(shape, requests.clone(), true, fail_every_swap);
                 assert!(status.preemptions_swap > 0 && status.swap.blocks_out > 0, "the test needs swaps: {status:?}");
                 assert_eq!(status.swap.failed > 0, fail_every_swap > 0);
             }
@@ -110,7 +114,7 @@ proptest! {
     fn random_loads_give_the_expected_tokens(
         blocks in 16usize..80, block in 0u32..4, prefix_caching in any::<bool>(), max_num_seqs in 1usize..12,
         extra_budget in 0usize..40,
-        swap_blocks in 0usize..60, preemption in 0..3, fail_every_swap in 0u64..4,
+        crowded in any::<bool>(), swap_blocks in 0usize..60, preemption in 0..3, fail_every_swap in 0u64..4,
         load in prop::collection::vec((0u32..4, 1usize..60, 1usize..40, -1i32..2, any::<bool>(), 0u128..3), 1..24),
     ) {
         let block_size = 1 << block;
@@ -131,6 +135,6 @@ proptest! {
                 request
             })
             .collect();
-        run_all_with(shape, requests, fail_every_swap);
+        run_all_with(shape, requests, crowded, fail_every_swap);
     }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use strata_engine::{Engine, Event, EventStream, FinishReason, Health, RequestError, SubmitError};
 
-use crate::sim::{EOS, Shape, VOCAB, assert_idle_and_whole, collect, expected_greedy, greedy, start};
+use crate::sim::{
+    EOS, Shape, VOCAB, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers,
+};
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..10_000 {
@@ -224,6 +226,7 @@ fn prompt_logprobs_survive_preemption() {
         .collect();
     let answers = |shape: Shape, together: bool| {
         let (engine, _) = start(shape);
+        teach_short_answers(&engine);
         let mut streams: Vec<_> = Vec::new();
         let mut answers = Vec::new();
         for request in &requests {

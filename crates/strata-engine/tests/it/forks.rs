@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use strata_engine::{Event, EventStream, Request, SubmitError};
+use strata_engine::{Event, EventStream, FinishedCounts, PreemptionMode, Request, SubmitError};
 
-use crate::sim::{Ended, Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start};
+use crate::sim::{Ended, Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers};
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
@@ -49,9 +49,21 @@ fn told(mut stream: EventStream) -> (Vec<Event>, Vec<u32>) {
 #[test]
 fn each_is_what_a_request_of_its_own_would_be() {
     for prefix_caching in [true, false] {
-        for (blocks, max_num_seqs, max_num_batched_tokens) in [(256, 32, 128), (256, 3, 16), (12, 8, 16), (13, 2, 9)] {
-            let shape = Shape { blocks, prefix_caching, max_num_seqs, max_num_batched_tokens, ..Shape::default() };
+        for (blocks, max_num_seqs, max_num_batched_tokens, swap_blocks) in
+            [(256, 32, 128, 0), (256, 3, 16, 0), (12, 8, 16, 0), (12, 8, 16, 20), (13, 2, 9, 0)]
+        {
+            let shape = Shape {
+                blocks,
+                prefix_caching,
+                max_num_seqs,
+                max_num_batched_tokens,
+                swap_blocks,
+                preemption: PreemptionMode::Swap,
+                ..Shape::default()
+            };
             let (engine, _) = start(shape);
+            teach_short_answers(&engine);
+            let before = engine.handle().status().finished;
             for (index, length) in [1, 3, 4, 18, 21].into_iter().enumerate() {
                 let request = sampled(prompt(index as u32, length), 16, u64::MAX - 2);
                 let streams = engine.handle().submit_many(request.clone(), 6).unwrap();
@@ -60,9 +72,11 @@ fn each_is_what_a_request_of_its_own_would_be() {
             }
             assert_idle_and_whole(&engine);
             let status = engine.handle().status();
-            assert_eq!(status.finished.stop + status.finished.length, 5 * 6);
+            let finished = |counts: FinishedCounts| counts.stop + counts.length;
+            assert_eq!(finished(status.finished) - finished(before), 5 * 6);
             let tight = (blocks, max_num_seqs) == (12, 8);
             assert!(!tight || status.preemptions > 0, "the test needs preemptions to mean anything");
+            assert!(swap_blocks == 0 || status.preemptions_swap > 0, "the test needs swaps to mean anything");
         }
     }
 }
@@ -161,16 +175,20 @@ proptest! {
     #[test]
     fn under_any_load(
         blocks in 16usize..60, block in 0u32..4, prefix_caching in any::<bool>(), max_num_seqs in 1usize..12,
-        extra_budget in 0usize..40,
+        extra_budget in 0usize..40, swap_blocks in prop_oneof![Just(0usize), 1usize..40], short in any::<bool>(),
         load in prop::collection::vec((0u32..4, 1usize..50, 1usize..30, 1usize..7, any::<bool>()), 1..10),
     ) {
         let block_size = 1 << block;
         let shape = Shape {
             blocks, block_size, prefix_caching, max_num_seqs,
-            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, ..Shape::default()
+            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, swap_blocks,
+            preemption: PreemptionMode::Swap, ..Shape::default()
         };
         let limit = 100.min(blocks * block_size);
         let (engine, _) = start(shape);
+        if short {
+            teach_short_answers(&engine);
+        }
         let mut expected = Vec::new();
         let mut streams = Vec::new();
         for (family, length, max_tokens, count, cancelled) in load {

@@ -4,6 +4,7 @@ mod beams;
 mod company;
 mod endings;
 mod forks;
+mod pressure;
 mod real;
 mod sim;
 mod streamed;

@@ -14,7 +14,7 @@ use strata_model::{Model, config::ModelConfig, groups};
 use strata_weights::{Catalog, ResidentWeights};
 
 use crate::beams::searched;
-use crate::sim::{assert_idle_and_whole, collect, greedy};
+use crate::sim::{assert_idle_and_whole, collect, greedy, teach_short_answers};
 
 /// The bundled model, as seen from the fixtures.
 const STORYTELLER: &str = "../../../../models/storyteller";
@@ -51,6 +51,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
         eos_token_ids: Vec::new(),
         stall: std::time::Duration::from_secs(60),
         idle_turn: std::time::Duration::from_millis(2),
+        check_invariants: true,
     };
     Engine::start(engine, Box::new(runner)).unwrap()
 }
@@ -110,6 +111,7 @@ fn alone_together_chunked_cached_and_preempted() {
             assert_eq!(answers(&engine, &requests, true), alone, "{model}: in chunks of up to {chunk}");
         }
         let tight = start(model, 40, 24, 64, 3);
+        teach_short_answers(&tight);
         assert_eq!(answers(&tight, &requests, true), alone, "{model}: under pressure");
         assert!(tight.handle().status().preemptions > 0, "the test needs preemptions to mean anything");
     }
@@ -138,6 +140,7 @@ fn beam_search_finds_what_it_would_find_without_a_cache() {
     for (model, first) in [("qwen2_bf16", 3), ("mistral_sliding", 5), (STORYTELLER, 300)] {
         let alone = start(model, 100, 1, 100, 1);
         let (roomy, tight) = (start(model, 600, 24, 100, 2), start(model, 40, 24, 30, 2));
+        teach_short_answers(&tight);
         for (width, length) in [(1, 9), (3, 30), (4, 16)] {
             let mut request = greedy((0..length).map(|at| first + (at * at * 7 + at * 3) % 50).collect(), 12);
             // What is likely ends some hypotheses.

@@ -241,6 +241,7 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
         eos_token_ids: vec![EOS],
         stall: std::time::Duration::ZERO,
         idle_turn: std::time::Duration::from_millis(2),
+        check_invariants: true,
     };
     Engine::start(config, runner).unwrap()
 }
@@ -251,6 +252,12 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
         params: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },
         ..Request::default()
     }
+}
+
+/// Teaches the engine that answers have one token, so that it admits more than can grow, and has to preempt.
+pub fn teach_short_answers(engine: &Engine) {
+    let streams: Vec<_> = (0..80).map(|_| engine.handle().submit(greedy(vec![1], 1)).unwrap()).collect();
+    streams.into_iter().for_each(|stream| drop(collect(stream)));
 }
 
 /// How a request ended.

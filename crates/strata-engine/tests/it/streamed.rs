@@ -160,6 +160,7 @@ impl Parts {
             eos_token_ids: Vec::new(),
             stall: std::time::Duration::from_secs(60),
             idle_turn: std::time::Duration::from_millis(2),
+            check_invariants: false,
         };
         Engine::start(config, runner).unwrap()
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::kv_swap::SwapTook;
+use crate::kv_swap::{SwapTook, SwapTrial};
 
 /// SplitMix64.
 struct Random(u64);
@@ -60,7 +60,7 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
         let max_num_batched_tokens = max_num_seqs + random.below(20) as usize;
         let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption });
         bench.scheduler.prefilled(1, 1.0);
-        bench.scheduler.set_swap_trial(64, Some(crate::SwapTrial { bytes: 64, write_seconds: 1.0, read_seconds: 1.0 }));
+        bench.scheduler.set_swap_trial(64, SwapTrial { bytes: 64, write_seconds: 1.0, read_seconds: 1.0 });
         let mut swaps = Swaps::default();
         // How long each sequence becomes in all; at most what the pool holds.
         let mut ends = HashMap::new();
@@ -108,13 +108,13 @@ struct Served {
     preemptions_most: u32,
     preemptions: u64,
     steps: u64,
-    /// Steps that the same load would take if each computed as many sequences as there is KV for, on average.
+    /// Share of the slots of used blocks that held no token.
     fragmentation: f64,
 }
 
 /// Requests whose lengths are distributed as those of conversations are (a mean of about 1,150 tokens in, 210 out), that
-/// come faster than KV for so many tokens can serve them.
-fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u64) -> Served {
+/// come faster than KV for so many tokens can serve them. `surprise`: all answers are longer than any before.
+fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u64, surprise: bool) -> Served {
     let (block_size, max_num_seqs) = (16, 64);
     let kv = KvConfig {
         num_blocks: kv_tokens / block_size,
@@ -124,10 +124,11 @@ fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u
     };
     let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs, max_num_batched_tokens: 512, preemption });
     bench.scheduler.prefilled(1000, 1.0);
-    bench
-        .scheduler
-        .set_swap_trial(1 << 16, Some(crate::SwapTrial { bytes: 1 << 30, write_seconds: 1.0, read_seconds: 1.0 }));
-    let mut random = Random(0xa2);
+    bench.scheduler.set_swap_trial(1 << 16, SwapTrial { bytes: 1 << 30, write_seconds: 1.0, read_seconds: 1.0 });
+    if surprise {
+        (0..100).for_each(|_| bench.scheduler.ended(0));
+    }
+    let (mut random, mut delays) = (Random(0xa2), Random(0xa3));
     let mut swaps = Swaps::default();
     let mut ends = HashMap::new();
     let mut served = Served { preemptions_most: 0, preemptions: 0, steps: 0, fragmentation: 0.0 };
@@ -156,11 +157,11 @@ fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u
             }
             if bench.scheduler.sequence(entry.id).tokens.len() >= ends[&entry.id.0] {
                 let sequence = bench.scheduler.remove(entry.id).unwrap();
-                bench.scheduler.ended(sequence.generated());
+                bench.scheduler.ended(if surprise { 0 } else { sequence.generated() });
                 served.preemptions_most = served.preemptions_most.max(sequence.preemptions);
             }
         }
-        swaps.pass(&mut bench, &mut random, false);
+        swaps.pass(&mut bench, &mut delays, false);
         if served.steps.is_multiple_of(64) {
             bench.check();
             let stats = bench.scheduler.blocks().stats();
@@ -177,11 +178,11 @@ fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u
 #[test]
 fn nobody_is_preempted_more_than_four_times_by_a_load_of_conversations() {
     for preemption in [PreemptionMode::Recompute, PreemptionMode::Swap, PreemptionMode::Auto] {
-        for kv_tokens in [8_000, 30_000] {
-            let served = serve_conversations(preemption, kv_tokens, 600);
+        for (kv_tokens, surprise) in [(8_000, false), (30_000, false), (8_000, true), (30_000, true)] {
+            let served = serve_conversations(preemption, kv_tokens, 600, surprise);
             let Served { preemptions_most, preemptions, steps, fragmentation } = served;
             println!(
-                "{preemption:?}, {kv_tokens} tokens: {preemptions} preemptions, at most {preemptions_most} of one; \
+                "{preemption:?}, {kv_tokens} tokens, surprise {surprise}: {preemptions} preemptions, at most {preemptions_most} of one; \
                  {steps} steps, fragmentation {:.2} %",
                 100.0 * fragmentation
             );

@@ -36,7 +36,7 @@ fn one_leaves_another(swap_blocks: usize) -> Bench {
     let mut bench = Bench::with_swap(4, swap_blocks);
     bench.add(1, 8);
     bench.add(2, 7);
-    bench.add(3, 8);
+    bench.add(3, 7);
     assert_eq!(bench.step(), [(1, 8), (2, 7)]);
     // The first crosses into its third block, and waits for one of those that are on their way out.
     assert_eq!(bench.step(), []);
@@ -59,7 +59,7 @@ fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
     assert_eq!(bench.step(), [(1, 1)]);
     assert!(bench.plan.admitted.is_empty() && bench.plan.swaps.is_empty(), "there is no room yet");
     bench.scheduler.remove(SequenceId(1));
-    assert_eq!(bench.step(), [(3, 8)], "there is room for it too");
+    assert_eq!(bench.step(), [(3, 7)], "there is room for it too");
     assert_eq!(bench.place(2), Place::Arriving);
     bench.finish(Ok(TOOK));
     assert_eq!(bench.scheduler.sequence(SequenceId(2)).computed, 7);
