@@ -10,8 +10,8 @@ use strata_model::tokenizer::Tokenizer;
 
 use crate::handle::{Client, Shared, Submission};
 use crate::{
-    EngineHandle, EngineStatus, Event, FinishReason, Limits, PositionLogprobs, Request, RequestError, SubmitError,
-    TokenId, TokenLogprob,
+    EngineHandle, EngineStatus, Event, FinishReason, Limits, Miss, MissReason, PositionLogprobs, Request, RequestError,
+    SubmitError, TokenId, TokenLogprob,
 };
 
 /// Begin-of-sequence token of [`byte_tokenizer`].
@@ -54,6 +54,8 @@ pub fn byte_tokenizer() -> Tokenizer {
 pub enum Step {
     /// Emits this token, and ends where the request's parameters say so.
     Token(TokenId),
+    /// The same, for a token of this log-probability.
+    Likely(TokenId, f32),
     /// Emits nothing.
     Wait,
     /// Fails.
@@ -189,11 +191,13 @@ impl State {
             for (request, client) in std::mem::take(&mut *lock(&self.queue)) {
                 let wanted = request.params.prompt_logprobs;
                 let logprobs = wanted.map_or_else(Vec::new, |top| {
-                    let known = |(index, &token)| (index > 0).then(|| logprobs(token, top));
+                    let known = |(index, &token)| (index > 0).then(|| logprobs(token, -0.5, top));
                     request.prompt.iter().enumerate().map(known).collect()
                 });
                 let cached_tokens = request.prompt.len() / 2;
-                let _ = client.send(Event::PromptDone { cached_tokens, miss: None, logprobs });
+                let miss = Miss { matched_tokens: cached_tokens, reason: MissReason::OtherSalt };
+                let miss = request.explain_miss.then_some(miss);
+                let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs });
                 lock(&self.status).prompt_tokens += request.prompt.len() as u64;
                 running.push(Running { request, client, generated: 0 });
             }
@@ -223,8 +227,9 @@ impl State {
         if params.max_tokens == 0 {
             return finish(FinishReason::Length, |status| &mut status.finished.length);
         }
-        let id = match (self.script)(&sequence.request, sequence.generated) {
-            Step::Token(id) => id,
+        let (id, logprob) = match (self.script)(&sequence.request, sequence.generated) {
+            Step::Token(id) => (id, -0.5),
+            Step::Likely(id, logprob) => (id, logprob),
             Step::Wait => return true,
             Step::Fail(reason) => {
                 status.finished.failed += 1;
@@ -233,7 +238,8 @@ impl State {
             }
         };
         sequence.generated += 1;
-        let _ = sequence.client.send(Event::Token { id, logprobs: params.logprobs.map(|top| logprobs(id, top)) });
+        let _ =
+            sequence.client.send(Event::Token { id, logprobs: params.logprobs.map(|top| logprobs(id, logprob, top)) });
         let may_stop = sequence.generated > params.min_tokens;
         if may_stop && id == EOS && !params.ignore_eos {
             return finish(FinishReason::EndOfSequence, |status| &mut status.finished.stop);
@@ -250,8 +256,8 @@ impl State {
 }
 
 /// Made-up log-probabilities: the chosen token is the most likely, and tokens 0, 1, … follow.
-fn logprobs(token: TokenId, top: usize) -> PositionLogprobs {
-    let chosen = TokenLogprob { token, logprob: -0.5, rank: 1 };
+fn logprobs(token: TokenId, logprob: f32, top: usize) -> PositionLogprobs {
+    let chosen = TokenLogprob { token, logprob, rank: 1 };
     let others = (0..).filter(|&other| other != token).zip(2..).map(|(token, rank)| TokenLogprob {
         token,
         logprob: -(rank as f32),

@@ -63,6 +63,7 @@ fn each_is_what_a_request_of_its_own_would_be() {
             };
             let (engine, _) = start(shape);
             teach_short_answers(&engine);
+            assert_idle_and_whole(&engine);
             let before = engine.handle().status().finished;
             for (index, length) in [1, 3, 4, 18, 21].into_iter().enumerate() {
                 let request = sampled(prompt(index as u32, length), 16, u64::MAX - 2);

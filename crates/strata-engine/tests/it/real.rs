@@ -139,8 +139,7 @@ fn next(engine: &Engine, history: &[u32], top: usize) -> Vec<(u32, f32)> {
 fn beam_search_finds_what_it_would_find_without_a_cache() {
     for (model, first) in [("qwen2_bf16", 3), ("mistral_sliding", 5), (STORYTELLER, 300)] {
         let alone = start(model, 100, 1, 100, 1);
-        let (roomy, tight) = (start(model, 600, 24, 100, 2), start(model, 40, 24, 30, 2));
-        teach_short_answers(&tight);
+        let (roomy, tight) = (start(model, 600, 24, 100, 2), start(model, 30, 24, 30, 2));
         for (width, length) in [(1, 9), (3, 30), (4, 16)] {
             let mut request = greedy((0..length).map(|at| first + (at * at * 7 + at * 3) % 50).collect(), 12);
             // What is likely ends some hypotheses.
@@ -149,8 +148,9 @@ fn beam_search_finds_what_it_would_find_without_a_cache() {
             request.beam = Some(BeamParams { width, ..BeamParams::default() });
             let expected = searched(&request, width, |history| next(&alone, history, 2 * width));
             for engine in [&roomy, &tight] {
+                teach_short_answers(engine);
                 let others: Vec<_> =
-                    requests()[..6].iter().map(|one| engine.handle().submit(one.clone()).unwrap()).collect();
+                    requests()[..12].iter().map(|one| engine.handle().submit(one.clone()).unwrap()).collect();
                 let streams = engine.handle().submit_many(request.clone(), width).unwrap();
                 let found: Vec<_> = streams.into_iter().map(collect).map(|one| (one.tokens, one.reason)).collect();
                 assert_eq!(found, expected, "{model}, {width} beams");
