@@ -1,6 +1,7 @@
 //! Which sequences take part in the next pass, and with how many tokens (S1 to S5). A planner: no I/O, no clock.
 
 mod admission;
+mod demand;
 mod groups;
 mod invariants;
 mod preempting;
@@ -13,7 +14,6 @@ use std::hash::BuildHasherDefault;
 use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap, SwapId};
 
 use crate::forecast::Forecast;
-use crate::memory_trade::KvDemand;
 use crate::preemption::PreemptionPlanner;
 use crate::sequence::{Place, RunningKey, Sequence, WaitingKey};
 use crate::{PreemptionMode, TenantId, TokenId};
@@ -275,36 +275,6 @@ impl Scheduler {
 
     pub(crate) fn blocks(&self) -> &BlockManager {
         &self.blocks
-    }
-
-    /// What KV has, and what the next passes could use besides: a block for each sequence that runs, those of the
-    /// sequences that are swapped out, and those of the sequences that one pass could admit.
-    pub(crate) fn kv_demand(&self) -> KvDemand {
-        let stats = self.blocks.stats();
-        let mut demand = KvDemand {
-            present: self.blocks.present(),
-            used: stats.blocks_used,
-            wanted: self.blocks.reserve() + self.running.len(),
-        };
-        let room = self.config.max_num_seqs - self.seats_taken();
-        for &id in self.swapped.values().take(room) {
-            demand.wanted += self.blocks.swap_cost(&[id]);
-        }
-        let mut budget = self.config.max_num_batched_tokens;
-        for id in self.waiting.values().take(room.saturating_sub(self.swapped.len()).min(LOOKAHEAD)) {
-            let sequence = &self.sequences[id];
-            let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.root);
-            // One that can never fit is about to be rejected.
-            if blocks > stats.blocks_total {
-                continue;
-            }
-            demand.wanted += blocks;
-            budget = budget.saturating_sub(tokens);
-            if budget == 0 {
-                break;
-            }
-        }
-        demand
     }
 
     /// Changes how many blocks may be used.

@@ -188,7 +188,7 @@ impl DirectWrite for SwapFile {
 fn is_in_memory(directory: &Path) -> Result<bool, IoError> {
     let stat = statfs(directory)
         .map_err(|errno| IoError::Open { path: directory.to_owned(), source: io::Error::from(errno) })?;
-    #[expect(clippy::unnecessary_cast, reason = "the type differs from one architecture to the next")]
+    // Its type differs from one architecture to the next.
     Ok(MEMORY_FILE_SYSTEMS.contains(&(stat.f_type as i64)))
 }
 

@@ -262,8 +262,12 @@ impl Sequences {
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
-            "preemptions": self.streams.iter().map(|stream| stream.text.preemptions()).sum::<u32>(),
         });
+        // Only where there is something to tell: the OpenAI API has no such fields.
+        let preemptions: u32 = self.streams.iter().map(|stream| stream.text.preemptions()).sum();
+        if preemptions > 0 {
+            usage["preemptions"] = preemptions.into();
+        }
         if self.cache_report {
             let misses: Vec<_> = prompts().map(|stream| stream.miss.map_or(Value::Null, cache_miss)).collect();
             usage["strata"] = json!({"cache_misses": misses});

@@ -86,20 +86,19 @@ impl Scheduler {
     /// Whether a sequence that takes `need` blocks now finds enough of them to grow beside all others, as far as can be
     /// foreseen. One that was preempted often enough must find them up to its very end.
     pub(super) fn has_room_to_grow(&self, sequence: &Sequence, need: usize) -> bool {
-        let holders = || self.running.values().copied().chain(self.arriving()).map(|id| &self.sequences[&id]);
-        if holders().next().is_none() {
+        if self.holders().next().is_none() {
             return true;
         }
         if sequence.is_spared() {
             let blocks_max = |sequence: &Sequence| {
                 self.blocks.num_required_blocks(sequence.tokens_max, 0).saturating_mul(sequence.seats)
             };
-            let promised: usize = holders().filter(|other| other.is_spared()).map(blocks_max).sum();
+            let promised: usize = self.holders().filter(|other| other.is_spared()).map(blocks_max).sum();
             if promised + blocks_max(sequence) > self.blocks.usable() {
                 return false;
             }
         }
-        let mut growths: Vec<_> = holders().chain([sequence]).flat_map(|sequence| self.growths(sequence)).collect();
+        let mut growths: Vec<_> = self.holders().chain([sequence]).flat_map(|one| self.growths(one)).collect();
         let stats = self.blocks.stats();
         need + blocks_wanted(&mut growths, self.blocks.block_size()) <= stats.blocks_free + stats.blocks_cached
     }
@@ -115,8 +114,7 @@ impl Scheduler {
         let all = Holding { blocks: self.blocks.usable(), seats: self.config.max_num_seqs };
         let mut shares = Shares::new(self.tenants.keys().copied(), all);
         if self.tenants.len() > 1 {
-            for id in self.running.values().copied().chain(self.arriving()) {
-                let sequence = &self.sequences[&id];
+            for sequence in self.holders() {
                 shares.add(sequence.tenant, self.blocks.num_required_blocks(sequence.tokens.len(), 0));
             }
         }
@@ -210,8 +208,13 @@ impl Scheduler {
         self.blocks.num_required_blocks(sequence.tokens.len(), 0)
     }
 
+    /// Sequences that hold blocks to stay.
+    pub(super) fn holders(&self) -> impl Iterator<Item = &Sequence> {
+        self.running.values().copied().chain(self.arriving()).map(|id| &self.sequences[&id])
+    }
+
     /// How a sequence will grow; one that beams will branch off, so many times.
-    fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> {
+    pub(super) fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> + use<> {
         let tokens = sequence.tokens.len();
         let blocks_held = self.blocks.num_required_blocks(tokens, 0);
         let slots_empty = blocks_held * self.blocks.block_size() - tokens;

@@ -1,12 +1,16 @@
 //! Every request ends: finished, cancelled, or failed with its reason; its blocks come back in every case.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strata_engine::{Engine, Event, EventStream, FinishReason, Health, RequestError, SubmitError};
+use strata_engine::{
+    Engine, Event, EventStream, FinishReason, Health, PreemptionMode, Request, RequestError, SubmitError,
+};
+use strata_kv::{Miss, MissReason};
 
 use crate::sim::{
-    EOS, Shape, VOCAB, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers,
+    Controls, EOS, Shape, VOCAB, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers,
 };
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -291,4 +295,58 @@ fn random_arrivals_and_departures_leave_nothing_behind() {
         }
     });
     assert_idle_and_whole(&engine);
+}
+
+/// An engine whose first request has made others leave for swap space, where they hang.
+fn with_swaps_under_way() -> (Engine, Arc<Controls>, Vec<EventStream>) {
+    let shape = Shape { blocks: 24, swap_blocks: 64, preemption: PreemptionMode::Swap, ..Shape::default() };
+    let (engine, controls) = start(shape);
+    teach_short_answers(&engine);
+    controls.hold_swaps.store(true, Ordering::Relaxed);
+    let requests = (0..6u32).map(|seed| greedy((0..10).map(|i| 1 + (i * 3 + seed) % 49).collect(), 40));
+    let streams = requests.map(|request| engine.handle().submit(request).unwrap()).collect();
+    eventually("a swap begins", || engine.handle().status().swapped > 0);
+    (engine, controls, streams)
+}
+
+#[test]
+fn clients_that_go_while_swaps_are_under_way_leave_nothing_behind() {
+    let (engine, controls, streams) = with_swaps_under_way();
+    drop(streams);
+    eventually("all have gone", || engine.handle().status().running == 0);
+    controls.hold_swaps.store(false, Ordering::Relaxed);
+    assert_idle_and_whole(&engine);
+    assert_eq!(collect(engine.handle().submit(greedy(vec![1, 2], 5)).unwrap()).tokens.len(), 5);
+}
+
+#[test]
+fn an_engine_that_is_stopped_waits_for_no_swap() {
+    let (engine, _controls, streams) = with_swaps_under_way();
+    drop(engine);
+    for stream in streams {
+        assert_eq!(last_event(stream), Event::Failed(RequestError::Stopped));
+    }
+}
+
+#[test]
+fn who_asks_is_told_why_its_prefix_was_not_cached_and_nothing_of_others() {
+    let (engine, _) = start(Shape::default());
+    let miss = |request: Request| {
+        let mut stream = engine.handle().submit(request).unwrap();
+        let Some(Event::PromptDone { miss, .. }) = stream.blocking_next() else { panic!("no prompt") };
+        assert_eq!(collect_rest(stream), 2);
+        miss
+    };
+    let asks = |prompt: Vec<u32>, salt: Option<&str>| {
+        let cache_salt = salt.map(str::to_owned);
+        Request { explain_miss: true, cache_salt, ..greedy(prompt, 2) }
+    };
+    let prompt: Vec<u32> = (1..22).collect();
+    let never = |matched_tokens| Some(Miss { matched_tokens, reason: MissReason::NeverSeen });
+    assert_eq!(miss(asks(prompt.clone(), None)), never(0));
+    assert_eq!(miss(asks(prompt.clone(), None)), Some(Miss { matched_tokens: 20, reason: MissReason::PartialBlock }));
+    assert_eq!(miss(asks((1..13).chain(30..40).collect(), None)), never(12));
+    // The same under another salt: K15.
+    assert_eq!(miss(asks(prompt.clone(), Some("another tenant"))), never(0));
+    assert_eq!(miss(greedy(prompt, 2)), None, "nobody asked");
 }

@@ -4,11 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
-use strata_engine::{Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, Request, Runner, RunnerMemory, TradeLimits};
+use strata_engine::{
+    Engine, KvDemand, KvGrant, KvMemory, KvSwap, MemoryTrade, PreemptionMode, Request, Runner, RunnerMemory,
+    TradeLimits,
+};
 use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
 
-use crate::sim::{Shape, SimRunner, assert_idle_and_whole, collect, expected_greedy, greedy, start_over};
+use crate::sim::{
+    Shape, SimRunner, assert_idle_and_whole, collect, expected_greedy, greedy, start_over, teach_short_answers,
+};
 
 /// A simulated model whose weights hold memory, and give it up or take it a little at a time. It panics, and fails every
 /// request, when both together are above the budget, or when the engine reads a block that it gave back.
@@ -64,6 +69,10 @@ impl Runner for TradingRunner {
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.sim.copy_blocks(copies);
+    }
+
+    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
+        self.sim.kv_swap()
     }
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {
@@ -192,6 +201,8 @@ proptest! {
         blocks_start in 1usize..30,
         pace in 100u64..20_000,
         max_num_seqs in 1usize..24,
+        crowded in any::<bool>(),
+        swap_blocks in 0usize..100,
         extra_budget in 0usize..100,
         bursts in prop::collection::vec(prop::collection::vec((0u32..6, 1usize..90, 1usize..30), 1..20), 1..4),
     ) {
@@ -199,9 +210,13 @@ proptest! {
             total, weights_least: total * weights_share / 12, weights_most: total, block, blocks_start, blocks_max: 300,
         };
         let shape = Shape {
-            max_num_seqs, max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, ..Shape::default()
+            max_num_seqs, max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, swap_blocks,
+            preemption: PreemptionMode::Swap, ..Shape::default()
         };
         let (engine, limits, _) = start(shape, limits, pace);
+        if crowded {
+            teach_short_answers(&engine);
+        }
         let context = 100.min(limits.blocks_max * 4);
         for burst in bursts {
             let request = |(family, length, max_tokens): (u32, usize, usize)| {

@@ -376,12 +376,14 @@ async fn api_keys_are_asked_for_and_separate_caches() {
         assert_eq!((status, &error["code"]), (401, &json!("invalid_api_key")));
     }
     assert!(server.engine.requests().is_empty());
-    let mut salts = Vec::new();
-    for key in ["key-a", "key-b"] {
+    let (mut salts, mut tenants) = (Vec::new(), Vec::new());
+    for key in ["key-a", "key-b", "key-a"] {
         ask(&format!("Authorization: Bearer {key}\r\n")).await.ok();
         salts.push(server.last_request().cache_salt.expect("a salt"));
+        tenants.push(server.last_request().tenant.expect("a tenant"));
     }
-    assert_ne!(salts[0], salts[1]);
+    assert!(salts[0] != salts[1] && salts[0] == salts[2]);
+    assert!(tenants[0] != tenants[1] && tenants[0] == tenants[2], "each has a share of its own");
     assert!(salts.iter().all(|salt| !salt.contains("key-")));
     assert_eq!(server.get("/health").await.status, 200);
     assert_eq!(server.get("/v1/models").await.status, 401);

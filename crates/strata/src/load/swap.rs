@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use strata_device::Bytes;
 use strata_engine::{MemoryPlan, SwapSpace};
-use strata_io::{SwapFile, SwapFileError, disk_bytes_free};
+use strata_io::{IoError, SwapFile, disk_bytes_free};
 use strata_kv::BLOCKS_MAX;
 
 use crate::failure::Advised;
@@ -18,8 +18,8 @@ const SPACE_MAX: u64 = 4 << 30;
 const DISK_SHARE: u64 = 8;
 /// Of the budget, buffers get one part in so many, up to [`BUFFERS_MAX`]: a pass is as long as a model is large, and between
 /// two passes no more moves than buffers hold.
-const BUFFERS_SHARE: u64 = 64;
-const BUFFERS_MAX: u64 = 64 << 20;
+const BUFFERS_SHARE: u64 = 128;
+const BUFFERS_MAX: u64 = 32 << 20;
 /// Bookkeeping of a slot besides its tokens: holders, list of free ones, checksum.
 const SLOT_BOOKKEEPING: u64 = 16;
 /// Where temporary files lie on a disk when those of the first choice lie in memory.
@@ -61,13 +61,18 @@ fn buffer_bytes(total: Bytes, block_bytes: usize) -> u64 {
 }
 
 fn take(swap: &SwapOptions, plan: &MemoryPlan, memory: Bytes, block_bytes: usize) -> Result<SwapSpace> {
-    let directory = swap.swap_dir.clone().map_or_else(temporary, Ok)?;
+    let refused = |error: &dyn std::fmt::Display| {
+        let hint = "give less --swap-space, another --swap-dir on a disk, or --swap-space 0 for none";
+        Advised::input(format!("cannot take swap space: {error}"), hint)
+    };
+    let directory = swap.swap_dir.clone().map_or_else(temporary, Ok).map_err(|error| refused(&error))?;
+    let free = disk_bytes_free(&directory).map_err(|error| refused(&error))?;
     let slot = SwapSpace::slot_bytes(block_bytes) as u64;
     let bytes = match swap.swap_space {
         Some(asked) => asked.0,
         None => {
             let kv = slot.saturating_mul(plan.num_blocks_max as u64);
-            kv.min(SPACE_MAX).min(plan.budget.total().0).min(disk_bytes_free(&directory)? / DISK_SHARE)
+            kv.min(SPACE_MAX).min(plan.budget.total().0).min(free / DISK_SHARE)
         }
     };
     let slots = (bytes / slot).min(BLOCKS_MAX as u64);
@@ -77,19 +82,57 @@ fn take(swap: &SwapOptions, plan: &MemoryPlan, memory: Bytes, block_bytes: usize
             format!("give --swap-space {slot} or more, or 0 for none"),
         ));
     }
-    let refused = |error: SwapFileError| {
-        let hint = "give less --swap-space, another --swap-dir on a disk, or --swap-space 0 for none";
-        Advised::input(format!("cannot take swap space: {error}"), hint)
-    };
-    let file = SwapFile::create(&directory, slots * slot).map_err(refused)?;
+    let file = SwapFile::create(&directory, slots * slot).map_err(|error| refused(&error))?;
     let buffers = usize::try_from(buffer_bytes(plan.budget.total(), block_bytes).min(memory.0))?;
-    let space = SwapSpace::new(Arc::new(file), block_bytes, buffers)?;
+    let space = SwapSpace::new(Arc::new(file), block_bytes, buffers).map_err(|error| refused(&error))?;
     eprintln!("swap    {:>10}  {} blocks in {}", Bytes(slots * slot), space.num_slots(), directory.display());
     Ok(space)
 }
 
 /// The directory for temporary files that lies on a disk.
-fn temporary() -> Result<PathBuf> {
+fn temporary() -> Result<PathBuf, IoError> {
     let first = std::env::temp_dir();
     Ok(if SwapFile::is_in_memory(&first)? { PathBuf::from(TEMPORARY_ON_DISK) } else { first })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::ModelOptions;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        model: ModelOptions,
+        #[command(flatten)]
+        swap: SwapOptions,
+    }
+
+    fn memory_of(total: u64, more: &[&str]) -> u64 {
+        let line = Line::parse_from([&["strata"], more].concat());
+        let limits = LimitOptions { swap: Some(line.swap), ..line.model.limits };
+        memory(&limits, Bytes(total), 100_000).0
+    }
+
+    #[test]
+    fn swapping_takes_a_small_part_of_the_budget() {
+        for total in [300 << 20, 8 << 30, 1 << 40] {
+            let taken = memory_of(total, &[]);
+            assert!((2 << 20..total / 50).contains(&taken), "{taken} of {total}");
+        }
+        // A slot takes 100 KiB on disk, and 80 bytes of bookkeeping.
+        let (less, more) =
+            (memory_of(1 << 30, &["--swap-space", "1000K"]), memory_of(1 << 30, &["--swap-space", "10000K"]));
+        assert_eq!(more - less, 90 * 80);
+    }
+
+    #[test]
+    fn who_swaps_nothing_pays_nothing() {
+        assert_eq!(memory_of(1 << 30, &["--swap-space", "0"]), 0);
+        assert_eq!(memory_of(1 << 30, &["--preemption", "recompute"]), 0);
+        let line = Line::parse_from(["strata"]);
+        assert_eq!(memory(&line.model.limits, Bytes(1 << 30), 100_000), Bytes(0), "commands that serve one at a time");
+    }
 }

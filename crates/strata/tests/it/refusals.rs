@@ -55,6 +55,17 @@ fn numbers_that_are_none() {
 }
 
 #[test]
+fn room_to_swap_to_that_cannot_be() {
+    let serve = |flag: &str, value: &str, parts: &[&str]| {
+        refused(&["serve", tiny(), "--port", "0", "--memory", "512M", flag, value], parts);
+    };
+    serve("--swap-space", "much", &["--swap-space", "6G"]);
+    serve("--swap-space", "1K", &["1.00 KiB", "KV block", "--swap-space"]);
+    serve("--swap-dir", "/no/such/directory", &["/no/such/directory", "hint: ", "--swap-dir"]);
+    serve("--preemption", "never", &["auto", "recompute", "swap"]);
+}
+
+#[test]
 fn servers_that_could_serve_nobody() {
     for (flag, value) in [("--max-waiting", "0"), ("--max-connections", "0"), ("--max-body", "0"), ("--max-body", "1G")]
     {
