@@ -183,7 +183,7 @@ proptest! {
         let shape = Shape {
             blocks, block_size, prefix_caching, max_num_seqs,
             max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, swap_blocks,
-            preemption: PreemptionMode::Swap, ..Shape::default()
+            preemption: PreemptionMode::Swap,
         };
         let limit = 100.min(blocks * block_size);
         let (engine, _) = start(shape);
