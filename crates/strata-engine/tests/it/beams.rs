@@ -126,6 +126,23 @@ fn the_best_hypotheses_in_any_company() {
 }
 
 #[test]
+fn searches_make_room_for_each_other() {
+    for prefix_caching in [true, false] {
+        let (engine, _) = start(Shape { blocks: 26, prefix_caching, ..Shape::default() });
+        teach_short_answers(&engine);
+        // Each may need 21 blocks: five of the prompt, and of each beam four.
+        let requests: Vec<_> = (0..3).map(|seed| beam(prompt(seed, 20), 16, 4)).collect();
+        let streams: Vec<_> =
+            requests.iter().map(|request| engine.handle().submit_many(request.clone(), 4).unwrap()).collect();
+        for (request, streams) in requests.iter().zip(streams) {
+            assert_eq!(hypotheses(streams), expected(request, 4));
+        }
+        assert_idle_and_whole(&engine);
+        assert!(engine.handle().status().preemptions > 0, "the test needs preemptions to mean anything");
+    }
+}
+
+#[test]
 fn of_width_one_it_is_greedy() {
     let (engine, _) = start(Shape::default());
     let mut request = beam(prompt(5, 9), 20, 1);
