@@ -5,7 +5,8 @@
 //! really been computed. Only then can other sequences find it.
 //!
 //! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that no sequence holds),
-//! *used* (held by at least one block table) and *withdrawn* (without memory, after [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
+//! *used* (held by at least one block table, or by a swap under way) and *withdrawn* (without memory, after
+//! [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
 
 mod admission;
 mod block_list;
@@ -35,7 +36,9 @@ pub use block_manager::{Allocation, BlockManager};
 pub use compact::Fragmentation;
 pub use config::{BLOCK_SIZE_MAX, BLOCKS_MAX, ConfigError, KvConfig};
 pub use error::{AllocError, AllocStatus};
-pub use eviction::{Content, EvictionKind, EvictionPolicy, Lfu, Lru, S3Fifo, Slru, TwoQueue, UnknownEviction};
+pub use eviction::{
+    Adaptive, Content, EvictionKind, EvictionPolicy, Lfu, Lru, S3Fifo, Slru, TwoQueue, UnknownEviction,
+};
 pub use fork::BlockCopy;
 pub use hash::{BlockHash, ChainHasher, ChainRoot};
 pub use ids::{BlockId, SequenceId, SwapId, SwapSlot, TokenId};

@@ -103,10 +103,10 @@ impl Scheduler {
         need + blocks_wanted(&mut growths, self.blocks.block_size()) <= stats.blocks_free + stats.blocks_cached
     }
 
-    /// Tokens that `sequence` is likely to generate yet.
+    /// Tokens that `sequence` is likely to generate yet; all that it may, if it is not to make room again.
     pub(super) fn tokens_left(&self, sequence: &Sequence) -> usize {
         let left_max = sequence.tokens_max.saturating_sub(sequence.tokens.len());
-        self.forecast.tokens_left(sequence.generated(), left_max)
+        if sequence.is_spared() { left_max } else { self.forecast.tokens_left(sequence.generated(), left_max) }
     }
 
     /// What each tenant has, and should have.

@@ -24,6 +24,10 @@ impl Scheduler {
                 return false;
             }
             let Some(victim) = self.victim(None) else { return false };
+            if victim == id && self.swaps_in_under_way() {
+                // Those that arrive hold blocks, but cannot make room yet.
+                return false;
+            }
             *leaving += self.preempt(victim, plan);
             if victim == id {
                 return false;

@@ -111,6 +111,10 @@ impl Scheduler {
         self.flights.values().map(|flight| flight.blocks).sum()
     }
 
+    pub(super) fn swaps_in_under_way(&self) -> bool {
+        self.flights.values().any(|flight| flight.direction == SwapDirection::In)
+    }
+
     pub(super) fn num_arriving(&self) -> usize {
         self.arriving().count()
     }

@@ -170,3 +170,42 @@ fn a_space_that_holds_no_block_is_refused() {
     let refused = SwapSpace::new(file, 4097, 0).err();
     assert!(matches!(refused, Some(SwapSpaceError::TooSmall { got: 4096, slot: 8192 })), "{refused:?}");
 }
+
+/// Speed is a figure to be looked at, not to be tested: disks differ.
+#[test]
+#[ignore = "a measurement: run it in release, with --nocapture, when the machine is quiet"]
+fn share_of_the_engine_thread_in_a_swap() {
+    let layout = KvLayout { num_layers: 16, num_kv_heads: 8, head_dim: 64, block_size: 16, dtype: KvDType::F32 };
+    let bytes = layout.block_bytes();
+    let dir = tempfile::tempdir().unwrap();
+    let blocks = 512;
+    let file = SwapFile::create(dir.path(), (blocks * SwapSpace::slot_bytes(bytes)) as u64).unwrap();
+    let mut space = SwapSpace::new(Arc::new(file), bytes, 16 << 20).unwrap();
+    let mut pool = KvPool::new(layout, blocks).unwrap();
+    pool.blocks_mut().fill(7);
+    for (number, direction) in
+        [SwapDirection::Out, SwapDirection::In, SwapDirection::Out, SwapDirection::In].into_iter().enumerate()
+    {
+        let copies =
+            (0..blocks as u32).map(|block| SwapCopy { block: BlockId(block), slot: SwapSlot(block) }).collect();
+        let begin = Instant::now();
+        space.start(&Swap { id: SwapId(number as u64), direction, copies, num_spared: 0 });
+        let mut busy = Duration::ZERO;
+        let ended = loop {
+            let poll = Instant::now();
+            let ended = space.poll(&mut pool, Duration::ZERO);
+            busy += poll.elapsed();
+            match ended {
+                Some(ended) => break ended,
+                None => std::thread::sleep(Duration::from_micros(500)),
+            }
+        };
+        let (wall, mib) = (begin.elapsed().as_secs_f64(), (blocks * bytes) as f64 / f64::from(1 << 20));
+        println!(
+            "{direction:?}: {:.0} MiB/s, the engine thread busy for {:.1} % of the time; {:?}",
+            mib / wall,
+            100.0 * busy.as_secs_f64() / wall,
+            ended.outcome
+        );
+    }
+}

@@ -1,14 +1,15 @@
 //! An episode's swaps, and what is verified after each step.
 
-use std::collections::BTreeSet;
-
 use strata_kv::{AllocStatus, KvStats, SequenceId, SequenceState, SwapDirection, SwapOutcome};
 
-use crate::episode::Episode;
+use super::Episode;
 
 impl Episode {
-    pub fn swap_out(&mut self) {
-        let group = self.group();
+    pub(super) fn swap_out(&mut self) {
+        let group = self.group(SequenceState::Resident);
+        if group.is_empty() {
+            return;
+        }
         let ids: Vec<_> = group.iter().copied().map(SequenceId).collect();
         let resident = group.iter().all(|&id| self.state(id) == SequenceState::Resident);
         let need = self.manager.swap_cost(&ids);
@@ -19,10 +20,9 @@ impl Episode {
         assert_eq!(status == AllocStatus::Ok, result.is_ok(), "{result:?}");
         assert_eq!(result.is_ok(), resident && need <= free);
         assert_eq!(matches!(status, AllocStatus::Never { .. }), !resident || need > before.swap_slots_total);
-        let computed_by_most: usize = group.iter().map(|id| self.running[id].tokens.len()).sum();
-        assert!(self.manager.recompute_cost(&ids) <= computed_by_most);
         if let Some(naive) = &self.naive {
             assert_eq!(need, naive.swap_cost(&group));
+            assert!(!resident || self.manager.recompute_cost(&ids) == naive.recompute_cost(&group));
         }
         let Ok(swap) = result else { return self.assert_unchanged_since(&before) };
         assert_eq!((swap.direction, swap.copies.len(), swap.num_spared), (SwapDirection::Out, need, 0));
@@ -33,8 +33,11 @@ impl Episode {
         self.device.start(swap);
     }
 
-    pub fn swap_in(&mut self) {
-        let group = self.group();
+    pub(super) fn swap_in(&mut self) {
+        let group = self.group(SequenceState::Swapped);
+        if group.is_empty() {
+            return;
+        }
         let ids: Vec<_> = group.iter().copied().map(SequenceId).collect();
         let swapped = group.iter().all(|&id| self.state(id) == SequenceState::Swapped);
         let (cost, reserve) = (self.manager.swap_cost(&ids), self.reserve());
@@ -49,7 +52,12 @@ impl Episode {
             assert_eq!(result.is_ok(), need <= available, "{result:?}");
             assert_eq!(status == AllocStatus::Ok, !never && need + reserve <= available);
         }
-        let Ok(swap) = result else { return self.assert_unchanged_since(&before) };
+        let Ok(swap) = result else {
+            self.assert_unchanged_since(&before);
+            return if swapped {
+                self.free()
+            };
+        };
         assert_eq!((swap.direction, swap.copies.len()), (SwapDirection::In, cost - swap.num_spared));
         if let Some(naive) = &mut self.naive {
             assert_eq!(swap.copies.len(), naive.arrival(&group).0);
@@ -59,7 +67,7 @@ impl Episode {
         self.device.start(swap);
     }
 
-    pub fn go_on_with_swaps(&mut self) {
+    pub(super) fn go_on_with_swaps(&mut self) {
         let Some((swap, outcome)) = self.device.go_on(&mut self.rng) else { return };
         let concerned: Vec<_> = self.manager.finish_swap(swap, outcome).into_iter().map(|id| id.0).collect();
         if let Some(naive) = &mut self.naive {
@@ -77,15 +85,18 @@ impl Episode {
         assert!(self.manager.finish_swap(swap, outcome).is_empty());
     }
 
-    /// Some sequences, each once, in order; mostly of one kind.
-    fn group(&mut self) -> Vec<u64> {
-        let Some(first) = self.pick() else { return Vec::new() };
-        let state = self.state(first);
-        let mut group = BTreeSet::from([first]);
-        for _ in 0..self.rng.below(3) {
-            group.extend(self.pick().filter(|&id| self.state(id) == state || self.rng.once_in(8)));
+    /// Some sequences, each once, in order; now and then one that is not in this state.
+    fn group(&mut self, state: SequenceState) -> Vec<u64> {
+        let mut group: Vec<_> = self.running.keys().copied().filter(|&id| self.state(id) == state).collect();
+        while !group.is_empty() && (group.len() > 3 || self.rng.once_in(2)) {
+            group.remove(self.rng.below(group.len()));
         }
-        group.into_iter().collect()
+        if self.rng.once_in(16) {
+            group.extend(self.pick());
+            group.sort_unstable();
+            group.dedup();
+        }
+        group
     }
 
     fn state(&self, id: u64) -> SequenceState {
@@ -96,7 +107,7 @@ impl Episode {
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert!(self.manager.sequences().map(|id| id.0).eq(self.running.keys().copied()));
         // Copies may be carried out later, but before anything is read.
-        if self.rng.once_in(2) {
+        if self.rng.once_in(3) {
             self.device.flush(&mut self.manager);
             self.verify_content();
         }
@@ -150,13 +161,13 @@ impl Episode {
         assert_eq!(self.manager.stats().blocks_free, self.config.num_blocks);
     }
 
-    pub fn assert_unchanged_since(&self, before: &KvStats) {
+    pub(super) fn assert_unchanged_since(&self, before: &KvStats) {
         let allocation_failures = self.manager.stats().allocation_failures;
         let before = KvStats { allocation_failures, ..*before };
         assert_eq!(self.manager.stats(), before, "a refusal changed something");
     }
 
-    pub fn pick(&mut self) -> Option<u64> {
+    pub(super) fn pick(&mut self) -> Option<u64> {
         let chosen = self.rng.below(self.running.len().max(1));
         self.running.keys().nth(chosen).copied()
     }
