@@ -159,7 +159,9 @@ pub enum RequestError {
     )]
     NotFinite,
     /// It could not fit even in an empty KV pool (S3).
-    #[error("the request needs {need} KV blocks but there are {limit}; shorten it or raise --memory")]
+    #[error(
+        "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens or best_of, or raise --memory"
+    )]
     TooLarge {
         /// Blocks needed.
         need: usize,

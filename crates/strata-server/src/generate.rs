@@ -69,6 +69,8 @@ struct Stream {
     prompt_tokens: usize,
     cached_tokens: usize,
     miss: Option<Miss>,
+    /// Whether all tokens come together, when a search is over: there is no time between them.
+    at_once: bool,
     last_token: Option<Instant>,
     ended: bool,
 }
@@ -117,7 +119,15 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
         // An error here drops, and so cancels, the sequences before it.
         for events in app.engine.submit_many(request, common.candidates)? {
             let text = TextStream::new(events, app.tokenizer.clone(), common.text.clone());
-            streams.push(Stream { text, prompt_tokens, cached_tokens: 0, miss: None, last_token: None, ended: false });
+            streams.push(Stream {
+                text,
+                prompt_tokens,
+                cached_tokens: 0,
+                miss: None,
+                at_once: common.beam.is_some(),
+                last_token: None,
+                ended: false,
+            });
         }
     }
     let (metrics, started) = (app.metrics.clone(), Instant::now());
@@ -308,6 +318,7 @@ impl Stream {
         if delta.token.is_some() {
             match self.last_token.replace(now) {
                 None => metrics.time_to_first_token.observe((now - started).as_secs_f64()),
+                Some(_) if self.at_once => {}
                 Some(before) => metrics.inter_token_latency.observe((now - before).as_secs_f64()),
             }
         }
