@@ -158,12 +158,16 @@ fn the_queue_counts_each_of_them() {
 #[test]
 fn log_probabilities_of_the_prompt_are_told_to_all() {
     let (engine, controls) = start(Shape { max_num_batched_tokens: 8, max_num_seqs: 4, ..Shape::default() });
-    let mut request = sampled(prompt(2, 30), 4, 5);
-    request.params.prompt_logprobs = Some(2);
-    let streams = engine.handle().submit_many(request.clone(), 3).unwrap();
-    let together: Vec<_> = streams.into_iter().map(told).collect();
-    assert_eq!(together, separately(&request, 3));
-    assert!(controls.tokens_computed.load(Ordering::Relaxed) < 30 + 3 * 4);
+    for max_tokens in [0, 4] {
+        let mut request = sampled(prompt(2, 30), max_tokens, 5);
+        request.params.prompt_logprobs = Some(2);
+        let before = controls.tokens_computed.load(Ordering::Relaxed);
+        let streams = engine.handle().submit_many(request.clone(), 3).unwrap();
+        let together: Vec<_> = streams.into_iter().map(told).collect();
+        assert_eq!(together, separately(&request, 3));
+        assert!(controls.tokens_computed.load(Ordering::Relaxed) - before < 30 + 3 * 4);
+    }
+    assert_idle_and_whole(&engine);
 }
 
 fn last(mut stream: EventStream) -> Event {
