@@ -1,7 +1,7 @@
 //! What a request must satisfy before it is queued. A bad parameter is refused at the door: inside a batch it would
 //! harm its neighbours.
 
-use crate::{InvalidRequest, Limits, Request, SamplingParams};
+use crate::{BeamParams, InvalidRequest, Limits, Request, SamplingParams};
 
 /// Most entries of `logit_bias` and of `stop_token_ids` (OpenAI's limit on the former is 300; vLLM has none).
 const MAX_TOKEN_LIST: usize = 1024;
@@ -17,7 +17,23 @@ impl Request {
         }
         check_tokens("prompt", self.prompt.iter().copied(), limits)?;
         self.check_length(limits)?;
-        self.params.check(limits)
+        self.params.check(limits)?;
+        match &self.beam {
+            Some(beam) => beam.check(&self.params, limits),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether so many continuations can be given at a time.
+    pub(crate) fn check_count(&self, count: usize, limits: &Limits) -> Result<(), InvalidRequest> {
+        let (most, why) = match &self.beam {
+            Some(beam) => (beam.width, "is the width of the beam search (best_of)"),
+            None => (limits.max_waiting.max(1), "is how many may wait (--max-waiting)"),
+        };
+        if count == 0 || count > most {
+            return refuse("n", format!("n is {count}, but must be at least 1 and at most {most}, which {why}"));
+        }
+        Ok(())
     }
 
     fn check_length(&self, limits: &Limits) -> Result<(), InvalidRequest> {
@@ -49,6 +65,44 @@ impl Request {
                     limit - prompt
                 ),
             );
+        }
+        Ok(())
+    }
+}
+
+impl BeamParams {
+    /// A beam search goes by the model's own log-probabilities: what would change or narrow them is refused.
+    fn check(&self, params: &SamplingParams, limits: &Limits) -> Result<(), InvalidRequest> {
+        if self.width == 0 || self.width > limits.max_beam_width {
+            return refuse(
+                "best_of",
+                format!(
+                    "the beam search is {} wide, but must be at least 1 and at most {} wide; lower best_of or n",
+                    self.width, limits.max_beam_width
+                ),
+            );
+        }
+        in_range("length_penalty", self.length_penalty, -10.0, 10.0)?;
+        let neutral = [
+            ("temperature", params.temperature, 0.0),
+            ("top_p", params.top_p, 1.0),
+            ("min_p", params.min_p, 0.0),
+            ("repetition_penalty", params.repetition_penalty, 1.0),
+            ("presence_penalty", params.presence_penalty, 0.0),
+            ("frequency_penalty", params.frequency_penalty, 0.0),
+        ];
+        if let Some((param, value, neutral)) = neutral.into_iter().find(|(_, value, neutral)| value != neutral) {
+            let message = format!("{param} is {value}, but a beam search has it at {neutral}; leave it out");
+            return refuse(param, message);
+        }
+        for (param, given) in [
+            ("top_k", params.top_k.is_some()),
+            ("logit_bias", !params.logit_bias.is_empty()),
+            ("prompt_logprobs", params.prompt_logprobs.is_some()),
+        ] {
+            if given {
+                return refuse(param, format!("{param} is not supported with beam search; leave it out"));
+            }
         }
         Ok(())
     }
@@ -131,6 +185,7 @@ mod tests {
             model_context: 64,
             kv_capacity_tokens: 1024,
             max_logprobs: 20,
+            max_beam_width: 4,
             max_waiting: 8,
         }
     }
@@ -167,5 +222,42 @@ mod tests {
         assert_eq!(check(|r| r.params.stop_token_ids = vec![1; 1025]), Some("stop_token_ids"));
         assert_eq!(check(|r| r.params.logit_bias = vec![(4_000_000_000, 1.0)]), Some("logit_bias"));
         assert_eq!(check(|r| r.params.logit_bias = vec![(1, f32::NAN)]), Some("logit_bias"));
+    }
+
+    #[test]
+    fn beam_search_refuses_what_it_cannot_honour() {
+        let beam = |change: fn(&mut Request, &mut BeamParams)| {
+            check(|request| {
+                let mut beam = BeamParams { width: 4, ..BeamParams::default() };
+                request.params.temperature = 0.0;
+                change(request, &mut beam);
+                request.beam = Some(beam);
+            })
+        };
+        assert_eq!(beam(|_, _| ()), None);
+        assert_eq!(beam(|r, _| r.params.min_tokens = 3), None);
+        assert_eq!(beam(|_, beam| beam.width = 0), Some("best_of"));
+        assert_eq!(beam(|_, beam| beam.width = 5), Some("best_of"));
+        assert_eq!(beam(|_, beam| beam.length_penalty = f32::NAN), Some("length_penalty"));
+        assert_eq!(beam(|r, _| r.params.temperature = 0.5), Some("temperature"));
+        assert_eq!(beam(|r, _| r.params.top_p = 0.5), Some("top_p"));
+        assert_eq!(beam(|r, _| r.params.min_p = 0.5), Some("min_p"));
+        assert_eq!(beam(|r, _| r.params.top_k = Some(5)), Some("top_k"));
+        assert_eq!(beam(|r, _| r.params.repetition_penalty = 1.5), Some("repetition_penalty"));
+        assert_eq!(beam(|r, _| r.params.presence_penalty = 0.5), Some("presence_penalty"));
+        assert_eq!(beam(|r, _| r.params.frequency_penalty = 0.5), Some("frequency_penalty"));
+        assert_eq!(beam(|r, _| r.params.logit_bias = vec![(1, 1.0)]), Some("logit_bias"));
+        assert_eq!(beam(|r, _| r.params.prompt_logprobs = Some(1)), Some("prompt_logprobs"));
+    }
+
+    #[test]
+    fn more_continuations_than_can_be_are_refused() {
+        let request = Request { prompt: vec![1], ..Request::default() };
+        let beam = Request { beam: Some(BeamParams { width: 3, ..BeamParams::default() }), ..request.clone() };
+        let allowed = |request: &Request| {
+            (0..20).filter(|&count| request.check_count(count, &limits()).is_ok()).collect::<Vec<_>>()
+        };
+        assert_eq!(allowed(&request), (1..=8).collect::<Vec<_>>());
+        assert_eq!(allowed(&beam), [1, 2, 3]);
     }
 }

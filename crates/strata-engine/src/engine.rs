@@ -1,29 +1,30 @@
 //! The engine thread: one loop, one owner of scheduler, blocks and model.
 
 mod balance;
+mod beams;
+mod continuations;
 mod report;
 mod swaps;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockCopy, BlockManager, ChainRoot, ConfigError, KvConfig, Miss, SequenceId};
-use strata_model::{BatchSequence, LogitRow, LogitRows};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
+use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
-use crate::active::{Active, Outcome};
+use crate::active::Active;
+use crate::beam_run::BeamRuns;
 use crate::handle::Submission;
 use crate::runner::Runner;
 use crate::sampler::Sampler;
-use crate::scheduler::{Admitted, Arrival, Scheduler, SchedulerConfig, StepPlan};
-use crate::sequence::Sequence;
+use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
 use crate::shared::EngineShared;
-use crate::{EngineHandle, Event, FinishReason, FinishedCounts, Histogram, Limits, RequestError, TokenId};
+use crate::{EngineHandle, Event, FinishedCounts, Histogram, Limits, RequestError, TokenId};
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub struct EngineConfig {
     pub stall: Duration,
     /// Time between two turns of an idle engine that still moves memory from KV to weights (M4).
     pub idle_turn: Duration,
+    /// Check after each step that queues and blocks agree (K14); takes time in proportion to all of them. For tests.
+    pub check_invariants: bool,
 }
 
 /// An engine that could not be started.
@@ -88,6 +91,7 @@ impl Engine {
             runner,
             sampler: Sampler::default(),
             active: HashMap::new(),
+            beams: BeamRuns::default(),
             config,
             plan: StepPlan::default(),
             tables: Vec::new(),
@@ -141,6 +145,7 @@ struct Worker {
     runner: Box<dyn Runner>,
     sampler: Sampler,
     active: HashMap<SequenceId, Active>,
+    beams: BeamRuns,
     config: EngineConfig,
     plan: StepPlan,
     /// Block tables of the batch, one after the other.
@@ -169,9 +174,9 @@ impl Worker {
             }
         };
         self.shared.died(reason);
-        for active in self.active.values() {
-            active.send(Event::Failed(RequestError::Stopped));
-        }
+        let continuations = self.active.values().flat_map(|active| active.siblings.iter().chain([active]));
+        continuations.for_each(|active| active.send(Event::Failed(RequestError::Stopped)));
+        self.beams.iter().for_each(|run| run.fail(&RequestError::Stopped));
     }
 
     /// One turn of the loop: take in requests, drop those whose client has gone, compute a step. `false` ends it.
@@ -180,6 +185,7 @@ impl Worker {
             return false;
         }
         self.drop_cancelled();
+        self.drop_cancelled_beams();
         self.poll_swaps(Duration::ZERO);
         self.balance();
         if self.scheduler.has_sequences() {
@@ -211,28 +217,14 @@ impl Worker {
             };
             match submission {
                 Ok(None) => {}
-                Ok(Some(Submission { request, events })) => {
-                    let id = SequenceId(self.next_id);
-                    self.next_id += 1;
+                Ok(Some(Submission { request, clients })) => {
                     let namespace = self.runner.cache_namespace(request.prompt.len());
                     let root = match request.params.prompt_logprobs {
                         // Every row of the prompt is wanted, so nothing of it may come from the cache.
                         Some(_) => ChainRoot::unshared(),
                         None => ChainRoot::new(request.cache_salt.as_deref(), namespace),
                     };
-                    let arrival = Arrival {
-                        id,
-                        max_tokens: request.params.max_tokens,
-                        root,
-                        priority: request.priority,
-                        tenant: request.tenant,
-                        explain: request.explain_miss,
-                        prompt: request.prompt,
-                    };
-                    let vocab_size = self.config.limits.vocab_size;
-                    let active = Active::new(&arrival.prompt, request.params, vocab_size, events);
-                    self.active.insert(id, active);
-                    self.scheduler.add(arrival);
+                    self.begin(request, root, clients);
                     self.shared.busy();
                 }
                 Err(TryRecvError::Empty) => return true,
@@ -241,41 +233,10 @@ impl Worker {
         }
     }
 
-    fn drop_cancelled(&mut self) {
-        let gone: Vec<_> =
-            self.active.iter().filter(|(_, active)| active.events.is_closed()).map(|(&id, _)| id).collect();
-        for id in gone {
-            self.totals.finished.cancelled += 1;
-            self.end(id);
-        }
-    }
-
-    /// Takes a request out of every structure, and gives its blocks back.
-    fn end(&mut self, id: SequenceId) -> Option<(Active, Option<Sequence>)> {
-        let active = self.active.remove(&id)?;
-        if !active.started {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-        }
-        Some((active, self.scheduler.remove(id)))
-    }
-
-    fn finish(&mut self, id: SequenceId, reason: FinishReason) {
-        match reason {
-            FinishReason::Length => self.totals.finished.length += 1,
-            FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.totals.finished.stop += 1,
-        }
-        if let Some((active, sequence)) = self.end(id) {
-            self.scheduler.ended(active.generated);
-            let (preemptions, swaps) = sequence.map_or((0, 0), |sequence| (sequence.preemptions, sequence.swaps));
-            active.send(Event::Finished { reason, preemptions, swaps });
-        }
-    }
-
-    fn fail(&mut self, id: SequenceId, error: RequestError) {
-        self.totals.finished.failed += 1;
-        if let Some((active, _)) = self.end(id) {
-            active.send(Event::Failed(error));
-        }
+    fn new_id(&mut self) -> SequenceId {
+        let id = SequenceId(self.next_id);
+        self.next_id += 1;
+        id
     }
 
     fn step(&mut self) {
@@ -286,19 +247,9 @@ impl Worker {
         let begin = Instant::now();
         self.scheduler.schedule(&mut plan);
         self.totals.allocation_seconds.record(begin.elapsed());
-        for Admitted { id, cached, miss } in plan.admitted.drain(..) {
-            let Some(active) = self.active.get_mut(&id) else { continue };
-            if let Some(miss) = &miss {
-                tracing::debug!("{id}: {cached} of {} prompt tokens were cached: {}", active.prompt_len, miss.reason);
-            }
-            if !active.started {
-                active.started = true;
-                active.cached_tokens = cached;
-                active.miss = miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
-                self.totals.prompt_tokens += active.prompt_len as u64;
-                self.totals.cached_tokens += cached as u64;
-                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-            }
+        self.gather_preempted(&mut plan);
+        for admitted in plan.admitted.drain(..) {
+            self.started(admitted);
         }
         for &(id, need, limit) in &plan.rejected {
             self.fail(id, RequestError::TooLarge { need, limit });
@@ -329,11 +280,14 @@ impl Worker {
             }
             self.totals.steps += 1;
         }
+        if self.config.check_invariants {
+            self.scheduler.assert_sound();
+        }
         self.plan = plan;
     }
 
     fn forward(&mut self, plan: &StepPlan) -> Result<(), String> {
-        let Self { scheduler, active, tables, runner, sampler, config, .. } = self;
+        let Self { scheduler, active, beams, tables, runner, sampler, config, .. } = self;
         tables.clear();
         let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");
         for entry in &plan.entries {
@@ -346,16 +300,14 @@ impl Worker {
             .map(|entry| {
                 let (block_table, after) = rest.split_at(table(entry.id).len());
                 rest = after;
-                let request = &active[&entry.id];
-                let logits = match (request.wants_prompt_rows(), entry.samples) {
-                    (true, _) => LogitRows::All,
-                    (false, true) => LogitRows::Last,
-                    (false, false) => LogitRows::None,
+                let (prompt_len, logits) = match beams.get(entry.id) {
+                    Some(run) => (run.prompt_len, run.wanted_rows(entry)),
+                    None => (active[&entry.id].prompt_len, active[&entry.id].wanted_rows(entry)),
                 };
                 BatchSequence {
                     tokens: &scheduler.sequence(entry.id).tokens[entry.start..entry.start + entry.count],
                     first_position: entry.start,
-                    prompt_len: request.prompt_len,
+                    prompt_len,
                     block_table,
                     logits,
                 }
@@ -364,6 +316,9 @@ impl Worker {
         let eos = &config.eos_token_ids;
         runner.forward(&batch, &mut |row: LogitRow, logits: &mut [f32]| {
             let entry = &plan.entries[row.sequence];
+            if let Some(run) = beams.get_mut(entry.id) {
+                return run.take_row(sampler, entry.id, logits);
+            }
             let request = active.get_mut(&entry.id).expect("a planned request is active");
             request.take_row(sampler, entry, row, &scheduler.sequence(entry.id).tokens, logits, eos);
         })
@@ -371,20 +326,12 @@ impl Worker {
 
     /// The pass has retired: publish its blocks, append its tokens, end what is done.
     fn retire(&mut self, plan: &StepPlan) {
+        // Before any of them is forked.
+        plan.entries.iter().for_each(|entry| self.scheduler.complete(entry));
         for entry in &plan.entries {
-            self.scheduler.complete(entry);
-            let length = self.scheduler.sequence(entry.id).tokens.len();
-            let room = self.config.limits.max_model_len.saturating_sub(length);
-            let Some(active) = self.active.get_mut(&entry.id) else { continue };
-            let before = active.generated;
-            let outcome = active.advance(entry, room, &self.config.eos_token_ids);
-            self.totals.generation_tokens += (active.generated - before) as u64;
-            match outcome {
-                Outcome::Prompt => {}
-                Outcome::Token(token) => self.scheduler.push_token(entry.id, token),
-                Outcome::Finished(reason) => self.finish(entry.id, reason),
-                Outcome::NotFinite => self.fail(entry.id, RequestError::NotFinite),
-            }
+            self.retire_beams(entry.id);
+            self.fork_siblings(entry);
+            self.advance(entry.id, entry, |scheduler, token| scheduler.push_token(entry.id, token));
         }
     }
 

@@ -10,8 +10,12 @@ use crate::{EngineStatus, Event, Limits, Request, RequestError, SubmitError};
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) request: Request,
-    pub(crate) events: mpsc::UnboundedSender<Event>,
+    /// One for each continuation that is wanted; at least one.
+    pub(crate) clients: Vec<Client>,
 }
+
+/// Where the events of one continuation go.
+pub(crate) type Client = mpsc::UnboundedSender<Event>;
 
 /// What the engine thread and the handles share.
 pub(crate) trait Shared: Send + Sync {
@@ -33,10 +37,23 @@ impl EngineHandle {
     /// # Errors
     /// The request cannot be served ([`SubmitError::Invalid`]), the queue is full, or the engine has stopped.
     pub fn submit(&self, request: Request) -> Result<EventStream, SubmitError> {
+        let mut streams = self.submit_many(request, 1)?;
+        streams.pop().ok_or(SubmitError::Stopped)
+    }
+
+    /// The same for `count` continuations of one prompt, which is computed once (K11). Number `i` has the request's seed
+    /// plus `i`, and is what a request of its own with that seed would give; each is cancelled by itself. Of a beam search,
+    /// they are the best hypotheses, best first, whose events come when the search is over; it is cancelled when nobody is
+    /// left to hear of it.
+    ///
+    /// # Errors
+    /// As for [`EngineHandle::submit`].
+    pub fn submit_many(&self, request: Request, count: usize) -> Result<Vec<EventStream>, SubmitError> {
         request.check(self.limits())?;
-        let (events, receiver) = mpsc::unbounded_channel();
-        self.shared.submit(Submission { request, events })?;
-        Ok(EventStream { receiver, ended: false })
+        request.check_count(count, self.limits())?;
+        let (clients, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+        self.shared.submit(Submission { request, clients })?;
+        Ok(receivers.into_iter().map(|receiver| EventStream { receiver, ended: false }).collect())
     }
 
     /// What requests are checked against.
@@ -50,7 +67,7 @@ impl EngineHandle {
     }
 }
 
-/// The events of one request. The number of events is bounded by the request's `max_tokens`, so the channel behind it
+/// The events of one continuation. The number of events is bounded by the request's `max_tokens`, so the channel behind it
 /// needs no bound of its own.
 #[derive(Debug)]
 pub struct EventStream {

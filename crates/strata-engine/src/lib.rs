@@ -4,6 +4,8 @@
 //! [`text`] turns them into text for whoever shows them to people.
 
 mod active;
+mod beam;
+mod beam_run;
 mod check;
 mod engine;
 mod forecast;
@@ -24,6 +26,7 @@ mod swap_space;
 pub mod testing;
 pub mod text;
 
+pub use beam::BeamParams;
 pub use engine::{Engine, EngineConfig, StartError};
 pub use handle::{EngineHandle, EventStream};
 pub use kv_swap::{KvSwap, SwapEnded, SwapTook, SwapTrial};
@@ -34,5 +37,6 @@ pub use request::*;
 pub use runner::{KvMemory, ModelRunner, Runner, RunnerMemory, WeightMemory};
 pub use scheduler::SchedulerConfig;
 pub use status::*;
+pub use strata_kv::{Miss, MissReason};
 pub use strata_weights::StreamStats;
 pub use swap_space::{SwapSpace, SwapSpaceError};

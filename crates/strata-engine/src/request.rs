@@ -3,6 +3,8 @@
 use strata_kv::Miss;
 use thiserror::Error;
 
+use crate::BeamParams;
+
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
 
@@ -10,7 +12,7 @@ pub type TokenId = u32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u128);
 
-/// One sequence to generate. `n` completions of a prompt are `n` requests that share a prefix.
+/// What to generate: one continuation of a prompt, or several ([`crate::EngineHandle::submit_many`]).
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     /// Prompt tokens; at least one.
@@ -25,6 +27,8 @@ pub struct Request {
     pub tenant: Option<TenantId>,
     /// Whether [`Event::PromptDone`] is to say why its prefix was not cached.
     pub explain_miss: bool,
+    /// The best continuations by beam search instead of sampled ones (K11).
+    pub beam: Option<BeamParams>,
 }
 
 /// How tokens are chosen (L4). The defaults are those of the OpenAI API and vLLM.
@@ -98,6 +102,8 @@ pub struct Limits {
     pub kv_capacity_tokens: usize,
     /// Most `logprobs` a request may ask for.
     pub max_logprobs: usize,
+    /// Widest beam search; no more than sequences can run at a time.
+    pub max_beam_width: usize,
     /// Requests that may wait at a time; one more is refused as overload.
     pub max_waiting: usize,
 }
@@ -153,7 +159,9 @@ pub enum RequestError {
     )]
     NotFinite,
     /// It could not fit even in an empty KV pool (S3).
-    #[error("the request needs {need} KV blocks but there are {limit}; shorten it or raise --memory")]
+    #[error(
+        "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens or best_of, or raise --memory"
+    )]
     TooLarge {
         /// Blocks needed.
         need: usize,

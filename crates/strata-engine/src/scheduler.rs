@@ -2,6 +2,8 @@
 
 mod admission;
 mod demand;
+mod groups;
+mod invariants;
 mod preempting;
 mod shares;
 mod swapping;
@@ -46,6 +48,8 @@ pub(crate) struct Arrival {
     pub(crate) tenant: Option<TenantId>,
     /// Whether [`Admitted::miss`] is wanted.
     pub(crate) explain: bool,
+    /// The width of the beam search that is to begin with it.
+    pub(crate) beams: Option<usize>,
 }
 
 /// One sequence's part of a pass.
@@ -112,6 +116,8 @@ pub(crate) struct Scheduler {
     planner: PreemptionPlanner,
     /// Bytes of one block, if any can be swapped.
     block_bytes: u64,
+    /// Seats of running beam searches that have fewer beams now.
+    seats_reserved: usize,
     arrivals: u64,
     admissions: u64,
     preemptions: PreemptionCounts,
@@ -139,6 +145,7 @@ impl Scheduler {
             forecast: Forecast::default(),
             planner: PreemptionPlanner::new(config.preemption),
             block_bytes: 0,
+            seats_reserved: 0,
             arrivals: 0,
             admissions: 0,
             preemptions: PreemptionCounts::default(),
@@ -151,7 +158,7 @@ impl Scheduler {
 
     /// Puts a new sequence into the waiting queue.
     pub(crate) fn add(&mut self, arrival: Arrival) {
-        let Arrival { id, prompt, max_tokens, root, priority, tenant, explain } = arrival;
+        let Arrival { id, prompt, max_tokens, root, priority, tenant, explain, beams } = arrival;
         self.arrivals += 1;
         let sequence = Sequence {
             prompt_len: prompt.len(),
@@ -167,13 +174,11 @@ impl Scheduler {
             swaps: 0,
             overtaken: 0,
             admission: None,
+            seats: beams.unwrap_or(1),
+            is_beam: beams.is_some(),
             place: Place::Waiting,
         };
-        self.waiting.insert(sequence.waiting_key(), id);
-        *self.tenants.entry(tenant).or_default() += 1;
-        self.refused = false;
-        let before = self.sequences.insert(id, sequence);
-        debug_assert!(before.is_none(), "{id} was added twice");
+        self.queue(id, sequence);
     }
 
     /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap under way when that has ended.
@@ -182,7 +187,10 @@ impl Scheduler {
         let sequence = self.sequences.remove(&id)?;
         match sequence.place {
             Place::Waiting => drop(self.waiting.remove(&sequence.waiting_key())),
-            Place::Running => drop(self.running.remove(&sequence.running_key())),
+            Place::Running => {
+                self.running.remove(&sequence.running_key());
+                self.seats_reserved -= sequence.seats - 1;
+            }
             Place::Swapped => drop(self.swapped.remove(&sequence.running_key())),
             Place::Leaving | Place::Arriving => {}
         }
@@ -214,8 +222,12 @@ impl Scheduler {
         decodes.clear();
         chunks.clear();
         for &id in self.running.values() {
-            let list = if self.sequences[&id].pending() == 1 { &mut decodes } else { &mut chunks };
-            list.push(id);
+            match self.sequences[&id].pending() {
+                // A beam that waits for others of its search.
+                0 => {}
+                1 => decodes.push(id),
+                _ => chunks.push(id),
+            }
         }
         // Blocks that swaps under way will give back, and nobody waits for yet.
         let mut leaving = self.blocks_leaving();
@@ -326,7 +338,20 @@ impl Scheduler {
 
     /// Sequences that hold a place among those that run: those that are about to come back have one.
     fn seats_taken(&self) -> usize {
-        self.running.len() + self.num_arriving()
+        self.running.len() + self.num_arriving() + self.seats_reserved
+    }
+
+    /// Puts a sequence that is not known yet into the waiting queue.
+    fn queue(&mut self, id: SequenceId, sequence: Sequence) {
+        self.waiting.insert(sequence.waiting_key(), id);
+        self.know(id, sequence);
+    }
+
+    fn know(&mut self, id: SequenceId, sequence: Sequence) {
+        *self.tenants.entry(sequence.tenant).or_default() += 1;
+        self.refused = false;
+        let before = self.sequences.insert(id, sequence);
+        debug_assert!(before.is_none(), "{id} was added twice");
     }
 
     /// Adds the next chunk of `id`, as far as the pass has room.

@@ -7,7 +7,7 @@ use strata_kv::ChainRoot;
 use crate::{TenantId, TokenId};
 
 /// A sequence from arrival to end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     /// Prompt and generated tokens. The last one generated has no KV yet.
     pub(crate) tokens: Vec<TokenId>,
@@ -35,7 +35,19 @@ pub(crate) struct Sequence {
     pub(crate) overtaken: u32,
     /// Number of its first admission, which it keeps: who has been preempted is not the last-come again.
     pub(crate) admission: Option<u64>,
+    /// Sequences that it counts for while it runs; at least 1. Beams of a search count for its width together.
+    pub(crate) seats: usize,
+    /// Whether it is a beam, or computes what beams begin with.
+    pub(crate) is_beam: bool,
     pub(crate) place: Place,
+}
+
+/// How often a sequence had to make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Preempted {
+    pub(crate) times: u32,
+    /// Those in which its KV was swapped out.
+    pub(crate) swaps: u32,
 }
 
 /// Sequences that may be admitted past a waiting one. After so many its priority has aged to the highest, whatever it was
@@ -47,7 +59,7 @@ pub(crate) const MAX_OVERTAKEN: u32 = 64;
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 
 impl Sequence {
-    /// Tokens whose KV the next passes have to compute; at least one.
+    /// Tokens whose KV the next passes have to compute: at least one, but for a beam that waits for others of its search.
     pub(crate) fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
@@ -55,6 +67,10 @@ impl Sequence {
     /// Tokens generated so far.
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt_len
+    }
+
+    pub(crate) fn preempted(&self) -> Preempted {
+        Preempted { times: self.preemptions, swaps: self.swaps }
     }
 
     /// Whether it has suffered enough to come before everybody else.

@@ -13,7 +13,7 @@ pub(crate) struct EngineShared {
     stall: Duration,
     /// `None` carries nothing; it wakes the thread, so that it sees that it has to stop.
     submissions: Mutex<Sender<Option<Submission>>>,
-    /// Requests submitted and not yet admitted for the first time; bounds the channel as well as the queue behind it.
+    /// Continuations submitted whose request is not yet admitted for the first time; bounds the channel as well as the queue behind it.
     pub(crate) queued: AtomicUsize,
     stop: AtomicBool,
     progress: Mutex<Progress>,
@@ -115,9 +115,10 @@ impl Shared for EngineShared {
         if self.stopping() {
             return Err(SubmitError::Stopped);
         }
-        let waiting = self.queued.fetch_add(1, Ordering::Relaxed);
-        if waiting >= self.limits.max_waiting {
-            self.queued.fetch_sub(1, Ordering::Relaxed);
+        let count = submission.clients.len();
+        let waiting = self.queued.fetch_add(count, Ordering::Relaxed);
+        if waiting + count > self.limits.max_waiting {
+            self.queued.fetch_sub(count, Ordering::Relaxed);
             return Err(SubmitError::Overloaded { waiting });
         }
         lock(&self.submissions).send(Some(submission)).map_err(|_| SubmitError::Stopped)
@@ -142,6 +143,7 @@ mod tests {
             model_context: 1,
             kv_capacity_tokens: 1,
             max_logprobs: 0,
+            max_beam_width: 1,
             max_waiting: 1,
         };
         EngineShared::new(limits, STALL).0

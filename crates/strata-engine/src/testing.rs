@@ -7,12 +7,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use strata_model::tokenizer::Tokenizer;
-use tokio::sync::mpsc::UnboundedSender;
 
-use crate::handle::{Shared, Submission};
+use crate::handle::{Client, Shared, Submission};
 use crate::{
-    EngineHandle, EngineStatus, Event, FinishReason, Limits, PositionLogprobs, Request, RequestError, SubmitError,
-    TokenId, TokenLogprob,
+    EngineHandle, EngineStatus, Event, FinishReason, Limits, Miss, MissReason, PositionLogprobs, Request, RequestError,
+    SubmitError, TokenId, TokenLogprob,
 };
 
 /// Begin-of-sequence token of [`byte_tokenizer`].
@@ -55,6 +54,8 @@ pub fn byte_tokenizer() -> Tokenizer {
 pub enum Step {
     /// Emits this token, and ends where the request's parameters say so.
     Token(TokenId),
+    /// The same, for a token of this log-probability.
+    Likely(TokenId, f32),
     /// Emits nothing.
     Wait,
     /// Fails.
@@ -80,7 +81,7 @@ struct State {
     limits: Limits,
     script: Box<Script>,
     step_time: Duration,
-    queue: Mutex<Vec<Submission>>,
+    queue: Mutex<Vec<(Request, Client)>>,
     requests: Mutex<Vec<Request>>,
     status: Mutex<EngineStatus>,
     steps: AtomicU64,
@@ -89,7 +90,7 @@ struct State {
 
 struct Running {
     request: Request,
-    events: UnboundedSender<Event>,
+    client: Client,
     generated: usize,
 }
 
@@ -121,6 +122,7 @@ impl ScriptedEngine {
             model_context: 4096,
             kv_capacity_tokens: 65_536,
             max_logprobs: 20,
+            max_beam_width: 8,
             max_waiting: 1024,
         }
     }
@@ -130,7 +132,7 @@ impl ScriptedEngine {
         EngineHandle { shared: self.state.clone() }
     }
 
-    /// All requests that came in, in order.
+    /// All requests that came in, in order; several continuations of a prompt as one each, with its own seed.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.state.requests).clone()
     }
@@ -169,11 +171,15 @@ impl Shared for State {
             return Err(SubmitError::Stopped);
         }
         let mut queue = lock(&self.queue);
-        if queue.len() >= self.limits.max_waiting {
+        if queue.len() + submission.clients.len() > self.limits.max_waiting {
             return Err(SubmitError::Overloaded { waiting: queue.len() });
         }
-        lock(&self.requests).push(submission.request.clone());
-        queue.push(submission);
+        for (client, index) in submission.clients.into_iter().zip(0..) {
+            let mut request = submission.request.clone();
+            request.params.seed = request.params.seed.wrapping_add(index);
+            lock(&self.requests).push(request.clone());
+            queue.push((request, client));
+        }
         Ok(())
     }
 }
@@ -182,16 +188,18 @@ impl State {
     fn run(&self) {
         let mut running: Vec<Running> = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
-            for Submission { request, events } in std::mem::take(&mut *lock(&self.queue)) {
+            for (request, client) in std::mem::take(&mut *lock(&self.queue)) {
                 let wanted = request.params.prompt_logprobs;
                 let logprobs = wanted.map_or_else(Vec::new, |top| {
-                    let known = |(index, &token)| (index > 0).then(|| logprobs(token, top));
+                    let known = |(index, &token)| (index > 0).then(|| logprobs(token, -0.5, top));
                     request.prompt.iter().enumerate().map(known).collect()
                 });
                 let cached_tokens = request.prompt.len() / 2;
-                let _ = events.send(Event::PromptDone { cached_tokens, miss: None, logprobs });
+                let miss = Miss { matched_tokens: cached_tokens, reason: MissReason::OtherSalt };
+                let miss = request.explain_miss.then_some(miss);
+                let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs });
                 lock(&self.status).prompt_tokens += request.prompt.len() as u64;
-                running.push(Running { request, events, generated: 0 });
+                running.push(Running { request, client, generated: 0 });
             }
             running.retain_mut(|sequence| self.step(sequence));
             let mut status = lock(&self.status);
@@ -207,29 +215,31 @@ impl State {
     fn step(&self, sequence: &mut Running) -> bool {
         let mut status = lock(&self.status);
         let params = &sequence.request.params;
-        if sequence.events.is_closed() {
+        if sequence.client.is_closed() {
             status.finished.cancelled += 1;
             return false;
         }
         let mut finish = |reason, count: fn(&mut EngineStatus) -> &mut u64| {
             *count(&mut status) += 1;
-            let _ = sequence.events.send(Event::Finished { reason, preemptions: 0, swaps: 0 });
+            let _ = sequence.client.send(Event::Finished { reason, preemptions: 0, swaps: 0 });
             false
         };
         if params.max_tokens == 0 {
             return finish(FinishReason::Length, |status| &mut status.finished.length);
         }
-        let id = match (self.script)(&sequence.request, sequence.generated) {
-            Step::Token(id) => id,
+        let (id, logprob) = match (self.script)(&sequence.request, sequence.generated) {
+            Step::Token(id) => (id, -0.5),
+            Step::Likely(id, logprob) => (id, logprob),
             Step::Wait => return true,
             Step::Fail(reason) => {
                 status.finished.failed += 1;
-                let _ = sequence.events.send(Event::Failed(RequestError::Forward(reason)));
+                let _ = sequence.client.send(Event::Failed(RequestError::Forward(reason)));
                 return false;
             }
         };
         sequence.generated += 1;
-        let _ = sequence.events.send(Event::Token { id, logprobs: params.logprobs.map(|top| logprobs(id, top)) });
+        let _ =
+            sequence.client.send(Event::Token { id, logprobs: params.logprobs.map(|top| logprobs(id, logprob, top)) });
         let may_stop = sequence.generated > params.min_tokens;
         if may_stop && id == EOS && !params.ignore_eos {
             return finish(FinishReason::EndOfSequence, |status| &mut status.finished.stop);
@@ -246,8 +256,8 @@ impl State {
 }
 
 /// Made-up log-probabilities: the chosen token is the most likely, and tokens 0, 1, … follow.
-fn logprobs(token: TokenId, top: usize) -> PositionLogprobs {
-    let chosen = TokenLogprob { token, logprob: -0.5, rank: 1 };
+fn logprobs(token: TokenId, logprob: f32, top: usize) -> PositionLogprobs {
+    let chosen = TokenLogprob { token, logprob, rank: 1 };
     let others = (0..).filter(|&other| other != token).zip(2..).map(|(token, rank)| TokenLogprob {
         token,
         logprob: -(rank as f32),

@@ -78,6 +78,10 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     if echo {
         // A prompt alone is computed only for its log-probabilities, wanted or not.
         common.params.prompt_logprobs = logprobs.or((common.params.max_tokens == 0).then_some(0));
+        if common.beam.is_some() && common.params.prompt_logprobs.is_some() {
+            let message = "a beam search tells no log-probabilities of the prompt; leave echo or logprobs out";
+            return Err(ApiError::invalid("echo", message));
+        }
     }
     Ok(Prepared { common, prompts, echo, logprobs: logprobs.is_some(), share: held.share })
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use strata_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
-use strata_engine::{PositionLogprobs, Request, TokenId};
+use strata_engine::{Miss, MissReason, PositionLogprobs, Request, TokenId};
 
 use crate::app::App;
 use crate::auth::Tenant;
@@ -24,6 +24,10 @@ const TOKEN_BYTES: usize = 12;
 const SEQUENCE_BYTES: usize = 4096;
 /// A token's place in the table of tokens that a repetition penalty has seen.
 const SEEN_BYTES: usize = 36;
+/// A token of a beam, and one of its log-probabilities: a search has its beams twice while they change, and as many
+/// finished ones.
+const BEAM_TOKEN_BYTES: usize = 3 * 32;
+const BEAM_LOGPROB_BYTES: usize = 3 * 12;
 /// A byte of text in an answer: the text, and the JSON in a string that doubles.
 const TEXT_FACTOR: usize = 4;
 
@@ -46,8 +50,14 @@ pub(crate) struct Sequences {
     metrics: Arc<Metrics>,
     started: Instant,
     prompt_tokens: usize,
-    /// Sequences per prompt.
+    /// Choices per prompt.
     n: usize,
+    /// Sequences per prompt.
+    candidates: usize,
+    /// Whether the answer tells log-probabilities.
+    logprobs: bool,
+    /// Whether it tells of each prompt why no more of it was cached.
+    cache_report: bool,
     /// Memory of all this; a stream takes it over.
     share: Option<Share>,
     /// Memory of an answer that is not streamed, which takes it over.
@@ -58,6 +68,9 @@ struct Stream {
     text: TextStream,
     prompt_tokens: usize,
     cached_tokens: usize,
+    miss: Option<Miss>,
+    /// Whether all tokens come together, when a search is over: there is no time between them.
+    at_once: bool,
     last_token: Option<Instant>,
     ended: bool,
 }
@@ -70,37 +83,51 @@ pub(crate) struct Output {
     /// Tokens with their log-probabilities, if asked for.
     pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
     pub(crate) cause: Option<StopCause>,
+    /// The log-probabilities of all tokens together, if they are known, and their number.
+    logprob: f64,
+    num_tokens: usize,
 }
 
-/// Submits `n` sequences for each prompt. Sequence `i` belongs to prompt `i / n`, and its seed is the request's plus
-/// `i % n`.
+/// Submits the sequences for each prompt, as many as there are candidates. Sequence `i` belongs to prompt `i /
+/// candidates`, and its seed is the request's plus `i % candidates`.
 pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
     let needed = memory_needed(&asked, common);
     let Asked { prompts, tenant, share: parsed, .. } = asked;
-    check_amount(app, &prompts, common.n)?;
+    check_amount(app, &prompts, common.candidates)?;
     let share = app.memory.held.take(needed).await?;
     let answer = app.memory.answers.take(0).await?;
     drop(parsed);
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());
-    let mut streams = Vec::with_capacity(prompts.len() * common.n);
+    let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
     for prompt in prompts {
-        for index in 0..common.n {
-            let mut params = common.params.clone();
-            params.seed = params.seed.wrapping_add(index as u64);
-            let prompt_tokens = prompt.len();
-            let request = Request {
-                prompt: prompt.clone(),
-                params,
-                cache_salt: cache_salt.clone(),
-                priority: common.priority,
-                tenant: tenant.id(),
-                ..Request::default()
-            };
-            // An error here drops, and so cancels, the sequences before it.
-            let events = app.engine.submit(request)?;
+        let prompt_tokens = prompt.len();
+        let mut params = common.params.clone();
+        if common.candidates > common.n {
+            // The choices are the best by these.
+            params.logprobs = params.logprobs.or(Some(0));
+        }
+        let request = Request {
+            prompt,
+            params,
+            cache_salt: cache_salt.clone(),
+            priority: common.priority,
+            tenant: tenant.id(),
+            explain_miss: common.cache_report,
+            beam: common.beam,
+        };
+        // An error here drops, and so cancels, the sequences before it.
+        for events in app.engine.submit_many(request, common.candidates)? {
             let text = TextStream::new(events, app.tokenizer.clone(), common.text.clone());
-            streams.push(Stream { text, prompt_tokens, cached_tokens: 0, last_token: None, ended: false });
+            streams.push(Stream {
+                text,
+                prompt_tokens,
+                cached_tokens: 0,
+                miss: None,
+                at_once: common.beam.is_some(),
+                last_token: None,
+                ended: false,
+            });
         }
     }
     let (metrics, started) = (app.metrics.clone(), Instant::now());
@@ -111,17 +138,21 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
         started,
         prompt_tokens,
         n: common.n,
+        candidates: common.candidates,
+        logprobs: common.params.logprobs.is_some(),
+        cache_report: common.cache_report,
         share: Some(share),
         answer: Some(answer),
     })
 }
 
-fn check_amount(app: &App, prompts: &[Vec<TokenId>], n: usize) -> Result<(), ApiError> {
+fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Result<(), ApiError> {
     let limit = app.config.sequences_max.min(app.engine.limits().max_waiting.max(1));
-    let sequences = prompts.len().saturating_mul(n);
+    let sequences = prompts.len().saturating_mul(candidates);
     if sequences > limit {
         let message = format!(
-            "{} prompts times n = {n} are {sequences} sequences, but at most {limit} are allowed",
+            "{} prompts times {candidates} answers (n, or best_of) are {sequences} sequences, but at most {limit} are \
+             allowed",
             prompts.len()
         );
         return Err(ApiError::invalid("prompt", message));
@@ -132,7 +163,7 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], n: usize) -> Result<(), Api
 /// What the sequences hold until they end; see [`crate::memory`].
 fn memory_needed(asked: &Asked, common: &Common) -> usize {
     let params = &common.params;
-    let (n, tokens) = (common.n, asked.prompts.iter().map(Vec::len).sum::<usize>());
+    let (candidates, tokens) = (common.candidates, asked.prompts.iter().map(Vec::len).sum::<usize>());
     let texts = 2 * common.text.stop.iter().map(|stop| stop.len() + 48).sum::<usize>();
     let lists = 8 * (common.text.end_tokens.len() + params.stop_token_ids.len() + params.logit_bias.len());
     let options = texts + lists + 2 * common.cache_salt.as_ref().map_or(0, String::len);
@@ -140,9 +171,15 @@ fn memory_needed(asked: &Asked, common: &Common) -> usize {
     let logprobs = params.prompt_logprobs.map_or(0, |top| top.saturating_add(1).saturating_mul(ECHO_LOGPROB_BYTES));
     let each_token = TOKEN_BYTES.saturating_add(seen).saturating_add(logprobs);
     let sequences = (SEQUENCE_BYTES + options).saturating_mul(asked.prompts.len());
-    let per_n = [sequences, tokens.saturating_mul(each_token), asked.echo_bytes.saturating_mul(TEXT_FACTOR)];
-    let per_n = per_n.into_iter().fold(0usize, usize::saturating_add);
-    [per_n.saturating_mul(n), tokens.saturating_mul(TOKEN_BYTES), asked.echo_bytes]
+    let each = [sequences, tokens.saturating_mul(each_token), asked.echo_bytes.saturating_mul(TEXT_FACTOR)];
+    let each = each.into_iter().fold(0usize, usize::saturating_add);
+    let beams = common.beam.map_or(0, |beam| {
+        let top = params.logprobs.map_or(0, |top| top.saturating_add(2));
+        let token = BEAM_TOKEN_BYTES.saturating_add(top.saturating_mul(BEAM_LOGPROB_BYTES));
+        let tokens = beam.width.saturating_mul(params.max_tokens).saturating_mul(asked.prompts.len());
+        tokens.saturating_mul(token)
+    });
+    [each.saturating_mul(candidates), beams, tokens.saturating_mul(TOKEN_BYTES), asked.echo_bytes]
         .into_iter()
         .fold(0, usize::saturating_add)
 }
@@ -179,13 +216,19 @@ impl Sequences {
         self.answer.take()
     }
 
-    /// Waits until all have ended.
+    /// Waits until all have ended; returns the `n` best of each prompt's, or all in their order if there are no others.
     pub(crate) async fn collect(&mut self) -> Result<Vec<Output>, ApiError> {
         let mut uncharged = 0;
         let mut outputs: Vec<Output> = Vec::new();
         outputs.resize_with(self.streams.len(), Output::default);
-        while let Some((index, delta)) = self.next().await {
+        while let Some((index, mut delta)) = self.next().await {
             let Some(output) = outputs.get_mut(index) else { continue };
+            if let Some((_, position)) = &mut delta.token {
+                output.num_tokens += 1;
+                output.logprob += position.as_ref().map_or(0.0, |position| f64::from(position.chosen.logprob));
+                // Those that nobody asked for were to choose by.
+                position.take_if(|_| !self.logprobs);
+            }
             let position = delta.token.as_ref().and_then(|(_, position)| position.as_ref());
             uncharged += delta.text.len() * TEXT_FACTOR + position.map_or(0, |one| (one.top.len() + 1) * LOGPROB_BYTES);
             if uncharged > CHARGED_AT_ONCE {
@@ -205,25 +248,64 @@ impl Sequences {
                 output.cause = Some(cause);
             }
         }
-        Ok(outputs)
+        if self.candidates == self.n {
+            return Ok(outputs);
+        }
+        let mut choices = Vec::with_capacity(outputs.len() / self.candidates * self.n);
+        let mut outputs = outputs.into_iter();
+        while outputs.len() > 0 {
+            let mut candidates: Vec<_> = outputs.by_ref().take(self.candidates).collect();
+            // Of equals the first.
+            candidates.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+            choices.extend(candidates.into_iter().take(self.n));
+        }
+        Ok(choices)
     }
 
-    /// `usage` so far. A prompt counts once, whatever `n`.
+    /// `usage` so far. A prompt counts once, whatever `n`; of what was generated all counts, chosen or not.
     pub(crate) fn usage(&self) -> Value {
         let completion: usize = self.streams.iter().map(|stream| stream.text.tokens()).sum();
-        let cached: usize = self.streams.iter().step_by(self.n.max(1)).map(|stream| stream.cached_tokens).sum();
+        let prompts = || self.streams.iter().step_by(self.candidates.max(1));
+        let cached: usize = prompts().map(|stream| stream.cached_tokens).sum();
         let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         });
-        // Only where there is something to tell: the OpenAI API has no such field.
+        // Only where there is something to tell: the OpenAI API has no such fields.
         let preemptions: u32 = self.streams.iter().map(|stream| stream.text.preemptions()).sum();
         if preemptions > 0 {
             usage["preemptions"] = preemptions.into();
         }
+        if self.cache_report {
+            let misses: Vec<_> = prompts().map(|stream| stream.miss.map_or(Value::Null, cache_miss)).collect();
+            usage["strata"] = json!({"cache_misses": misses});
+        }
         usage
+    }
+}
+
+/// Where a prompt's cached prefix ended and why, as far as its client may know (K15).
+fn cache_miss(miss: Miss) -> Value {
+    let (reason, lookups_ago) = match miss.reason.for_client() {
+        MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
+        MissReason::Evicted { lookups_ago, .. } => ("evicted", Some(lookups_ago)),
+        MissReason::CacheReset { lookups_ago } => ("cache_reset", Some(lookups_ago)),
+        MissReason::PartialBlock => ("partial_block", None),
+        MissReason::NotCacheable => ("not_cacheable", None),
+    };
+    let mut entry = json!({"matched_tokens": miss.matched_tokens, "reason": reason});
+    if let Some(lookups_ago) = lookups_ago {
+        entry["lookups_ago"] = json!(lookups_ago);
+    }
+    entry
+}
+
+impl Output {
+    /// What `best_of` goes by. Nothing said is the worst to say.
+    fn mean_logprob(&self) -> f64 {
+        if self.num_tokens == 0 { f64::NEG_INFINITY } else { self.logprob / self.num_tokens as f64 }
     }
 }
 
@@ -231,11 +313,12 @@ impl Stream {
     fn received(&mut self, delta: &TextDelta, started: Instant, metrics: &Metrics) {
         let now = Instant::now();
         if let Some(prompt) = &delta.prompt {
-            self.cached_tokens = prompt.cached_tokens;
+            (self.cached_tokens, self.miss) = (prompt.cached_tokens, prompt.miss);
         }
         if delta.token.is_some() {
             match self.last_token.replace(now) {
                 None => metrics.time_to_first_token.observe((now - started).as_secs_f64()),
+                Some(_) if self.at_once => {}
                 Some(before) => metrics.inter_token_latency.observe((now - before).as_secs_f64()),
             }
         }

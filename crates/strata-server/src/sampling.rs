@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeInclusive;
 
 use serde_json::Value;
-use strata_engine::SamplingParams;
 use strata_engine::text::TextOptions;
+use strata_engine::{BeamParams, SamplingParams};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -19,7 +19,7 @@ const SALT_BYTES_MAX: usize = 1024;
 /// Priorities that clients may ask for. The engine's queue ages, so none of them starves the others for ever.
 const PRIORITIES: RangeInclusive<i64> = -100..=100;
 /// Fields that would change the answer and are not supported: better refused than ignored.
-const UNSUPPORTED: [&str; 21] = [
+const UNSUPPORTED: [&str; 20] = [
     "suffix",
     "guided_json",
     "guided_regex",
@@ -31,7 +31,6 @@ const UNSUPPORTED: [&str; 21] = [
     "regex",
     "ebnf",
     "grammar",
-    "use_beam_search",
     "truncate_prompt_tokens",
     "prompt_embeds",
     "bad_words",
@@ -47,10 +46,15 @@ const UNSUPPORTED: [&str; 21] = [
 pub(crate) struct Common {
     pub(crate) params: SamplingParams,
     pub(crate) text: TextOptions,
-    /// Sequences per prompt.
+    /// Choices per prompt.
     pub(crate) n: usize,
+    /// Continuations per prompt of which the choices are the best: at least as many. For a beam search, as many.
+    pub(crate) candidates: usize,
+    pub(crate) beam: Option<BeamParams>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether `usage` is to say where the cached prefix of each prompt ended, and why.
+    pub(crate) cache_report: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
 }
@@ -78,12 +82,21 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
         let message = format!("n is {n}, but must be between 1 and {}", app.config.sequences_max);
         return Err(ApiError::invalid("n", message));
     }
-    if let Some(best_of) = fields.count("best_of")?.filter(|&best_of| best_of != n) {
+    let best_of = fields.count("best_of")?.unwrap_or(n);
+    if best_of < n || best_of > app.config.sequences_max {
         let message =
-            format!("best_of is {best_of}, but only the value of n, which is {n}, is supported; leave it out");
+            format!("best_of is {best_of}, but must be between n, which is {n}, and {}", app.config.sequences_max);
         return Err(ApiError::invalid("best_of", message));
     }
     let stream = fields.bool("stream")?.unwrap_or(false);
+    let beam = beam(fields, best_of)?;
+    for (chosen_at_the_end, name) in [(beam.is_some(), "use_beam_search"), (best_of > n, "best_of")] {
+        if chosen_at_the_end && stream {
+            let message =
+                format!("{name} chooses among whole answers, so they cannot be streamed; set stream to false");
+            return Err(ApiError::invalid("stream", message));
+        }
+    }
     let include_usage = match fields.object("stream_options")? {
         Some(_) if !stream => {
             return Err(ApiError::invalid("stream_options", "stream_options is for streams; set stream to true"));
@@ -91,7 +104,11 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
         Some(options) => options.get("include_usage").and_then(Value::as_bool).unwrap_or(false),
         None => false,
     };
-    let params = params(app, fields)?;
+    let cache_report = fields.bool("cache_report")?.unwrap_or(false);
+    let params = match beam {
+        Some(_) => params(fields, &neutral())?,
+        None => params(fields, &app.config.default_sampling)?,
+    };
     let mut end_tokens = app.config.eos_token_ids.clone();
     end_tokens.extend(&params.stop_token_ids);
     let text = TextOptions {
@@ -101,6 +118,10 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
         min_tokens: params.min_tokens,
         end_tokens,
     };
+    if beam.is_some() && !text.stop.is_empty() {
+        let message = "stop is not supported with beam search, which ends at tokens; send stop_token_ids instead";
+        return Err(ApiError::invalid("stop", message));
+    }
     let cache_salt = fields.string("cache_salt")?;
     if let Some(salt) = cache_salt.as_ref().filter(|salt| salt.len() > SALT_BYTES_MAX) {
         let message = format!("cache_salt has {} bytes, but at most {SALT_BYTES_MAX} are allowed", salt.len());
@@ -112,7 +133,8 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
             format!("priority is {priority}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
         ApiError::invalid("priority", message)
     })?;
-    Ok(Common { params, text, n, stream, include_usage, cache_salt, priority })
+    let candidates = if beam.is_some() { n } else { best_of };
+    Ok(Common { params, text, n, candidates, beam, stream, include_usage, cache_report, cache_salt, priority })
 }
 
 /// Refuses a `model` that is not served; a request may leave it out.
@@ -131,9 +153,42 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
+/// What a beam search is asked for, of this width. What it cannot honour besides, the engine refuses.
+fn beam(fields: &mut Fields, width: usize) -> Result<Option<BeamParams>, ApiError> {
+    let wanted = fields.bool("use_beam_search")?.unwrap_or(false);
+    let length_penalty = fields.number("length_penalty")?;
+    let early_stopping = match fields.take("early_stopping") {
+        None => None,
+        Some(Value::Bool(early)) => Some(early),
+        Some(Value::String(never)) if never == "never" => Some(false),
+        Some(other) => {
+            let message = format!("early_stopping must be true, false or \"never\", but is {}", shown(&other));
+            return Err(ApiError::invalid("early_stopping", message));
+        }
+    };
+    if wanted {
+        let (length_penalty, early_stopping) = (length_penalty.unwrap_or(1.0), early_stopping.unwrap_or(false));
+        return Ok(Some(BeamParams { width, length_penalty, early_stopping }));
+    }
+    // As in vLLM, values that change nothing are let pass.
+    for (name, changes) in [
+        ("length_penalty", length_penalty.is_some_and(|penalty| penalty != 1.0)),
+        ("early_stopping", early_stopping == Some(true)),
+    ] {
+        if changes {
+            return Err(ApiError::invalid(name, format!("{name} is for beam search; set use_beam_search to true")));
+        }
+    }
+    Ok(None)
+}
+
+/// What a beam search goes by where a request does not say: the model alone.
+fn neutral() -> SamplingParams {
+    SamplingParams { temperature: 0.0, ..SamplingParams::default() }
+}
+
 /// Ranges are checked by the engine, whose messages name the field too.
-fn params(app: &App, fields: &mut Fields) -> Result<SamplingParams, ApiError> {
-    let defaults = &app.config.default_sampling;
+fn params(fields: &mut Fields, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
     let top_k = match fields.integer("top_k")? {
         None => defaults.top_k,
         Some(0 | -1) => None,

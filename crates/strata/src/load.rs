@@ -38,6 +38,9 @@ const BUNDLED_MODEL: &str = "models/storyteller";
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
 
+/// Widest beam search that a request may ask for, if so many sequences may run at a time.
+const MAX_BEAM_WIDTH: usize = 64;
+
 /// Time without a completed step after which `/health` says so. A pass of a large model may take long.
 const STALL: Duration = Duration::from_secs(120);
 
@@ -314,11 +317,13 @@ fn start_engine(
             model_context: dir.config.context(),
             kv_capacity_tokens: plan.num_blocks_max * limits.block_size,
             max_logprobs: MAX_LOGPROBS,
+            max_beam_width: MAX_BEAM_WIDTH.min(limits.max_num_seqs.get()),
             max_waiting,
         },
         eos_token_ids: dir.generation.end_tokens(&dir.config).to_vec(),
         stall: if streamed.is_some() { STALL_STREAMED } else { STALL },
         idle_turn: IDLE_TURN,
+        check_invariants: false,
     };
     Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
 }

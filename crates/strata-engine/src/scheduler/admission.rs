@@ -90,13 +90,15 @@ impl Scheduler {
             return true;
         }
         if sequence.is_spared() {
-            let blocks_max = |sequence: &Sequence| self.blocks.num_required_blocks(sequence.tokens_max, 0);
+            let blocks_max = |sequence: &Sequence| {
+                self.blocks.num_required_blocks(sequence.tokens_max, 0).saturating_mul(sequence.seats)
+            };
             let promised: usize = self.holders().filter(|other| other.is_spared()).map(blocks_max).sum();
             if promised + blocks_max(sequence) > self.blocks.usable() {
                 return false;
             }
         }
-        let mut growths: Vec<_> = self.holders().chain([sequence]).map(|sequence| self.growth(sequence)).collect();
+        let mut growths: Vec<_> = self.holders().chain([sequence]).flat_map(|one| self.growths(one)).collect();
         let stats = self.blocks.stats();
         need + blocks_wanted(&mut growths, self.blocks.block_size()) <= stats.blocks_free + stats.blocks_cached
     }
@@ -134,6 +136,7 @@ impl Scheduler {
         match self.blocks.can_allocate(&sequence.tokens, &sequence.root) {
             AllocStatus::Never { need, limit } => Verdict::Never { need, limit },
             AllocStatus::Later => Verdict::Short,
+            AllocStatus::Ok if self.seats_taken() + sequence.seats > self.config.max_num_seqs => Verdict::Short,
             AllocStatus::Ok if self.prefix_is_under_way(sequence) => Verdict::Soon,
             AllocStatus::Ok => {
                 let (need, _) = self.blocks.demand(&sequence.tokens, &sequence.root);
@@ -199,6 +202,7 @@ impl Scheduler {
         sequence.admission.get_or_insert(self.admissions);
         sequence.place = Place::Running;
         sequence.computed = cached;
+        self.seats_reserved += sequence.seats - 1;
         self.running.insert(sequence.running_key(), id);
         plan.admitted.push(Admitted { id, cached, miss });
         self.blocks.num_required_blocks(sequence.tokens.len(), 0)
@@ -209,11 +213,14 @@ impl Scheduler {
         self.running.values().copied().chain(self.arriving()).map(|id| &self.sequences[&id])
     }
 
-    pub(super) fn growth(&self, sequence: &Sequence) -> Growth {
+    /// How a sequence will grow; one that beams will branch off, so many times.
+    pub(super) fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> + use<> {
         let tokens = sequence.tokens.len();
         let blocks_held = self.blocks.num_required_blocks(tokens, 0);
         let slots_empty = blocks_held * self.blocks.block_size() - tokens;
-        Growth { tokens_left: self.tokens_left(sequence), slots_empty, blocks_held }
+        let growth = Growth { tokens_left: self.tokens_left(sequence), slots_empty, blocks_held };
+        let branch = Growth { slots_empty: 0, blocks_held: 0, ..growth };
+        std::iter::once(growth).chain(std::iter::repeat_n(branch, sequence.seats - 1))
     }
 
     /// Whether a running sequence is computing blocks that this one could share once they are done. Then waiting a few

@@ -10,11 +10,11 @@ impl Scheduler {
     pub(crate) fn kv_demand(&self) -> KvDemand {
         let stats = self.blocks.stats();
         let mut wanted = self.blocks.reserve();
-        let mut growths: Vec<_> = self.holders().map(|sequence| self.growth(sequence)).collect();
+        let mut growths: Vec<_> = self.holders().flat_map(|sequence| self.growths(sequence)).collect();
         let mut room = self.config.max_num_seqs - self.seats_taken();
         for &id in self.swapped.values().take(room) {
             wanted += self.blocks.swap_cost(&[id]);
-            growths.push(self.growth(&self.sequences[&id]));
+            growths.extend(self.growths(&self.sequences[&id]));
             room -= 1;
         }
         let mut budget = self.config.max_num_batched_tokens;
@@ -26,7 +26,7 @@ impl Scheduler {
                 continue;
             }
             wanted += blocks;
-            growths.push(self.growth(sequence));
+            growths.extend(self.growths(sequence));
             budget = budget.saturating_sub(tokens);
             if budget == 0 {
                 break;

@@ -56,6 +56,8 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
         plan.take_entry(id);
         let way = match self.blocks.can_swap_out(&[id]) {
+            // Its search makes room as a whole, and computes again what its beams have in common only once.
+            _ if self.sequences[&id].is_beam => Way::Recompute,
             AllocStatus::Ok => self.planner.choose(self.effort(id)),
             AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
@@ -66,6 +68,7 @@ impl Scheduler {
         };
         let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
         self.running.remove(&sequence.running_key());
+        self.seats_reserved -= sequence.seats - 1;
         sequence.preemptions += 1;
         self.refused = false;
         plan.preempted.push(id);

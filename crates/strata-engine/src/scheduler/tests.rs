@@ -1,6 +1,7 @@
 //! The scheduler without an engine: what each step plans, and the bugs that others had (`lessons.md`, "Scheduling").
 
 mod fairness;
+mod groups;
 mod load;
 mod swap;
 
@@ -67,23 +68,7 @@ impl Bench {
     }
 
     fn check(&self) {
-        let Scheduler { blocks, sequences, waiting, running, swapped, .. } = &self.scheduler;
-        blocks.check().unwrap();
-        let at = |place: fn(Place) -> bool| {
-            sequences.iter().filter(|(_, sequence)| place(sequence.place)).map(|(&id, _)| id).collect::<HashSet<_>>()
-        };
-        let queue = |queue: &BTreeMap<RunningKey, SequenceId>| queue.values().copied().collect::<HashSet<_>>();
-        assert_eq!(at(|place| place == Place::Waiting), waiting.values().copied().collect());
-        assert_eq!(
-            (at(|place| place == Place::Running), at(|place| place == Place::Swapped)),
-            (queue(running), queue(swapped))
-        );
-        assert!(running.iter().all(|(key, id)| *key == sequences[id].running_key()));
-        assert!(waiting.iter().all(|(key, id)| *key == sequences[id].waiting_key()));
-        let held: HashSet<_> = blocks.sequences().collect();
-        assert_eq!(held, at(|place| place != Place::Waiting), "all but those that wait hold blocks or slots");
-        assert_eq!(self.scheduler.tenants.values().sum::<usize>(), sequences.len());
-        assert!(self.scheduler.seats_taken() <= self.config.max_num_seqs);
+        self.scheduler.assert_sound();
     }
 }
 
@@ -106,6 +91,7 @@ fn arrival(id: u64, length: usize) -> Arrival {
         priority: 0,
         tenant: None,
         explain: false,
+        beams: None,
     }
 }
 

@@ -1,7 +1,9 @@
 //! The engine over a simulated model, whose tokens show any wrong KV at once.
 
+mod beams;
 mod company;
 mod endings;
+mod forks;
 mod pressure;
 mod real;
 mod sim;

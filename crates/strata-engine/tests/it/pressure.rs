@@ -42,11 +42,13 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
             model_context: 200,
             kv_capacity_tokens: blocks * BLOCK_SIZE,
             max_logprobs: 20,
+            max_beam_width: 1,
             max_waiting: 100,
         },
         eos_token_ids: Vec::new(),
         stall: std::time::Duration::from_secs(60),
         idle_turn: std::time::Duration::from_millis(2),
+        check_invariants: false,
     };
     let runner = ModelRunner {
         device: CpuDevice::new(threads, scratch).unwrap(),

@@ -5,15 +5,19 @@ use std::path::Path;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, PreemptionMode, Request, SamplingParams,
-    SchedulerConfig, WeightMemory,
+    BeamParams, Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, PreemptionMode, Request,
+    SamplingParams, SchedulerConfig, WeightMemory,
 };
 use strata_kernels::KvDType;
 use strata_kv::KvConfig;
 use strata_model::{Model, config::ModelConfig, groups};
 use strata_weights::{Catalog, ResidentWeights};
 
-use crate::sim::teach_short_answers;
+use crate::beams::searched;
+use crate::sim::{assert_idle_and_whole, collect, greedy, teach_short_answers};
+
+/// The bundled model, as seen from the fixtures.
+const STORYTELLER: &str = "../../../../models/storyteller";
 
 fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads: usize) -> Engine {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strata-model/tests/fixtures").join(name);
@@ -41,11 +45,13 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
             model_context: 80,
             kv_capacity_tokens: blocks * block_size,
             max_logprobs: 20,
+            max_beam_width: max_num_seqs,
             max_waiting: 100,
         },
         eos_token_ids: Vec::new(),
         stall: std::time::Duration::from_secs(60),
         idle_turn: std::time::Duration::from_millis(2),
+        check_invariants: true,
     };
     Engine::start(engine, Box::new(runner)).unwrap()
 }
@@ -107,6 +113,51 @@ fn alone_together_chunked_cached_and_preempted() {
         let tight = start(model, 40, 24, 64, 3);
         teach_short_answers(&tight);
         assert_eq!(answers(&tight, &requests, true), alone, "{model}: under pressure");
+        assert!(tight.handle().status().preemptions > 0, "the test needs preemptions to mean anything");
+    }
+}
+
+/// The most likely tokens after `history`, from a pass of its own that finds nothing cached.
+fn next(engine: &Engine, history: &[u32], top: usize) -> Vec<(u32, f32)> {
+    let mut request = greedy(history.to_vec(), 1);
+    // Rows of the prompt are wanted, so all of it is computed.
+    (request.params.logprobs, request.params.prompt_logprobs) = (Some(top), Some(0));
+    let mut stream = engine.handle().submit(request).unwrap();
+    while let Some(event) = stream.blocking_next() {
+        match event {
+            Event::PromptDone { cached_tokens, .. } => assert_eq!(cached_tokens, 0),
+            Event::Token { logprobs, .. } => {
+                return logprobs.unwrap().top.iter().map(|token| (token.token, token.logprob)).collect();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("no token");
+}
+
+#[test]
+fn beam_search_finds_what_it_would_find_without_a_cache() {
+    for (model, first) in [("qwen2_bf16", 3), ("mistral_sliding", 5), (STORYTELLER, 300)] {
+        let alone = start(model, 100, 1, 100, 1);
+        let (roomy, tight) = (start(model, 600, 24, 100, 2), start(model, 30, 24, 30, 2));
+        for (width, length) in [(1, 9), (3, 30), (4, 16)] {
+            let mut request = greedy((0..length).map(|at| first + (at * at * 7 + at * 3) % 50).collect(), 12);
+            // What is likely ends some hypotheses.
+            let likely = next(&alone, &request.prompt, 4);
+            request.params.stop_token_ids = vec![likely[3].0];
+            request.beam = Some(BeamParams { width, ..BeamParams::default() });
+            let expected = searched(&request, width, |history| next(&alone, history, 2 * width));
+            for engine in [&roomy, &tight] {
+                teach_short_answers(engine);
+                let others: Vec<_> =
+                    requests()[..12].iter().map(|one| engine.handle().submit(one.clone()).unwrap()).collect();
+                let streams = engine.handle().submit_many(request.clone(), width).unwrap();
+                let found: Vec<_> = streams.into_iter().map(collect).map(|one| (one.tokens, one.reason)).collect();
+                assert_eq!(found, expected, "{model}, {width} beams");
+                others.into_iter().for_each(|stream| drop(collect(stream)));
+                assert_idle_and_whole(engine);
+            }
+        }
         assert!(tight.handle().status().preemptions > 0, "the test needs preemptions to mean anything");
     }
 }

@@ -29,6 +29,7 @@ pub struct Controls {
     pub passes: AtomicU64,
     pub tokens_computed: AtomicU64,
     pub largest_batch: AtomicUsize,
+    pub blocks_copied: AtomicUsize,
     /// Of every so many swaps one fails; 0 for none.
     pub fail_every_swap: AtomicU64,
     /// Swaps end only when this is false.
@@ -85,13 +86,18 @@ fn extend(before: u64, token: u32) -> u64 {
 }
 
 /// The logits after a sequence with this fingerprint.
-fn logits_of(fingerprint: u64) -> Vec<f32> {
+pub fn logits_of(fingerprint: u64) -> Vec<f32> {
     (0..VOCAB as u32).map(|token| (extend(fingerprint, token) >> 40) as f32 / 1e6).collect()
+}
+
+/// The fingerprint of a whole sequence.
+pub fn fingerprint(tokens: &[u32]) -> u64 {
+    tokens.iter().fold(0, |before, &token| extend(before, token))
 }
 
 /// What greedy generation must give, computed without any engine.
 pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
-    let mut fingerprint = prompt.iter().fold(0, |before, &token| extend(before, token));
+    let mut fingerprint = fingerprint(prompt);
     let mut output = Vec::new();
     while output.len() < params.max_tokens {
         let mut logits = logits_of(fingerprint);
@@ -154,6 +160,7 @@ impl Runner for SimRunner {
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+        self.controls.blocks_copied.fetch_add(copies.len(), Ordering::Relaxed);
         for copy in copies {
             for slot in 0..self.block_size {
                 let fingerprint = self.slots.get(&(copy.source.0, slot)).copied();
@@ -174,7 +181,7 @@ impl Runner for SimRunner {
 }
 
 /// Shape of an engine under test.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub blocks: usize,
     pub block_size: usize,
@@ -228,11 +235,13 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
             model_context: shape.max_model_len,
             kv_capacity_tokens: shape.blocks * shape.block_size,
             max_logprobs: 20,
+            max_beam_width: shape.max_num_seqs,
             max_waiting: 1000,
         },
         eos_token_ids: vec![EOS],
         stall: std::time::Duration::ZERO,
         idle_turn: std::time::Duration::from_millis(2),
+        check_invariants: true,
     };
     Engine::start(config, runner).unwrap()
 }

@@ -154,11 +154,13 @@ impl Parts {
                 model_context: self.config.context(),
                 kv_capacity_tokens: blocks * BLOCK_SIZE,
                 max_logprobs: 0,
+                max_beam_width: 1,
                 max_waiting: 100,
             },
             eos_token_ids: Vec::new(),
             stall: std::time::Duration::from_secs(60),
             idle_turn: std::time::Duration::from_millis(2),
+            check_invariants: false,
         };
         Engine::start(config, runner).unwrap()
     }

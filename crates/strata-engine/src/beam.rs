@@ -1,0 +1,258 @@
+//! Beam search (K11): which continuations of a prompt go on, and which are done. A planner: it sees log-probabilities,
+//! and decides; sequences, blocks and passes are the engine's.
+//!
+//! In each step every live beam offers its `2 x width` most likely tokens. Those that end a sequence finish a hypothesis
+//! each; of the others, from all beams together, the `width` most likely live on. A hypothesis is worth the sum of its
+//! tokens' log-probabilities, divided by its length to the power of the length penalty. As in vLLM, the length is that of
+//! prompt and answer together, without the token that ends it. Ties go to the lower beam, then to the lower token.
+//!
+//! **Invariant:** the search ends early only when nothing that lives could still be among the hypotheses wanted.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use crate::{FinishReason, PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
+
+/// What beam search is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BeamParams {
+    /// Beams that live at a time; at least 1, which is greedy.
+    pub width: usize,
+    /// Exponent of the length that a hypothesis' summed log-probability is divided by; in [-10, 10]. Above 0, longer
+    /// hypotheses gain; 1 is usual.
+    pub length_penalty: f32,
+    /// End as soon as `width` hypotheses are finished, even if one that lives could still beat them.
+    pub early_stopping: bool,
+}
+
+impl Default for BeamParams {
+    fn default() -> Self {
+        Self { width: 1, length_penalty: 1.0, early_stopping: false }
+    }
+}
+
+/// What may follow a beam.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    /// The most likely tokens, best first; of equals the lowest token.
+    pub(crate) next: Vec<TokenLogprob>,
+    /// As many of them as are to be reported, if any are.
+    pub(crate) top: Option<Arc<[TokenLogprob]>>,
+}
+
+/// A finished continuation.
+#[derive(Debug, Clone)]
+pub(crate) struct Hypothesis {
+    tokens: Vec<Choice>,
+    score: f64,
+    pub(crate) reason: FinishReason,
+}
+
+/// A beam of the next step: that of this step which it continues, and the token by which it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Branch {
+    pub(crate) parent: usize,
+    pub(crate) token: TokenId,
+}
+
+/// A search under way. It begins with one beam, which has no token yet.
+#[derive(Debug)]
+pub(crate) struct BeamSearch {
+    params: BeamParams,
+    /// Hypotheses that are asked for; at most the width.
+    wanted: usize,
+    prompt_len: usize,
+    min_tokens: usize,
+    max_tokens: usize,
+    /// Tokens that end a sequence, and what that is called then.
+    ends: Vec<(TokenId, FinishReason)>,
+    live: Vec<Beam>,
+    /// The best of those that are done, best first; of equals, those that were done first. At most the width.
+    finished: Vec<Hypothesis>,
+    finished_in_all: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Beam {
+    tokens: Vec<Choice>,
+    logprob: f64,
+}
+
+/// One token of a beam. A step of the search keeps no more than this of what it saw.
+#[derive(Debug, Clone)]
+struct Choice {
+    chosen: TokenLogprob,
+    top: Option<Arc<[TokenLogprob]>>,
+}
+
+/// A token that may continue a beam.
+struct Candidate {
+    parent: usize,
+    next: TokenLogprob,
+    /// Of the beam with the token.
+    logprob: f64,
+}
+
+impl Candidate {
+    /// Its place among equals.
+    fn place(&self) -> (usize, TokenId) {
+        (self.parent, self.next.token)
+    }
+}
+
+impl BeamSearch {
+    /// A search for the best `wanted` continuations of a prompt of `prompt_len` tokens. Of `sampling`, the limits of length
+    /// and what ends a sequence count.
+    pub(crate) fn new(
+        params: BeamParams,
+        wanted: usize,
+        prompt_len: usize,
+        sampling: &SamplingParams,
+        eos: &[TokenId],
+    ) -> Self {
+        let eos = if sampling.ignore_eos { &[] } else { eos };
+        let eos = eos.iter().map(|&token| (token, FinishReason::EndOfSequence));
+        let stops = sampling.stop_token_ids.iter().map(|&token| (token, FinishReason::StopToken(token)));
+        Self {
+            params,
+            wanted: wanted.clamp(1, params.width),
+            prompt_len,
+            min_tokens: sampling.min_tokens,
+            max_tokens: sampling.max_tokens,
+            ends: eos.chain(stops).collect(),
+            live: vec![Beam::default()],
+            finished: Vec::new(),
+            finished_in_all: 0,
+        }
+    }
+
+    /// Entries that each row of the next step needs, or all tokens if there are fewer.
+    pub(crate) fn row_len(&self) -> usize {
+        let ruled_out = if self.may_end() { 0 } else { self.ends.len() };
+        2 * self.params.width + ruled_out
+    }
+
+    /// Generated tokens of live beam number `beam`.
+    pub(crate) fn tokens(&self, beam: usize) -> impl ExactSizeIterator<Item = TokenId> {
+        self.live[beam].tokens.iter().map(|choice| choice.chosen.token)
+    }
+
+    /// Most beams that live at a time.
+    pub(crate) fn width(&self) -> usize {
+        self.params.width
+    }
+
+    /// Beams that live.
+    pub(crate) fn num_live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Takes what follows each live beam, and says which beams there are now, in order of their parents' numbers. None
+    /// are left when the search is over.
+    pub(crate) fn advance(&mut self, rows: &[Row]) -> Vec<Branch> {
+        assert_eq!(rows.len(), self.live.len(), "every live beam has a row");
+        let mut going_on: Vec<Candidate> = Vec::new();
+        for candidate in self.candidates(rows) {
+            match self.ends.iter().find(|(token, _)| *token == candidate.next.token) {
+                Some(&(_, reason)) => self.finish(&candidate, rows, reason),
+                None => going_on.push(candidate),
+            }
+        }
+        going_on.sort_by(|a, b| b.logprob.total_cmp(&a.logprob).then(a.place().cmp(&b.place())));
+        going_on.truncate(self.params.width);
+        if self.length() + 1 >= self.max_tokens {
+            going_on.iter().for_each(|candidate| self.finish(candidate, rows, FinishReason::Length));
+            going_on.clear();
+        }
+        going_on.sort_by_key(|candidate| candidate.parent);
+        let beams = going_on.iter().map(|candidate| self.extended(candidate, rows)).collect();
+        self.live = beams;
+        if self.is_decided() {
+            self.live.clear();
+            going_on.clear();
+        }
+        going_on.iter().map(|&Candidate { parent, next, .. }| Branch { parent, token: next.token }).collect()
+    }
+
+    /// The best hypotheses, best first: as many as are wanted, if there are.
+    pub(crate) fn into_best(mut self) -> Vec<Hypothesis> {
+        self.finished.truncate(self.wanted);
+        self.finished
+    }
+
+    /// Tokens that have been generated for each beam.
+    fn length(&self) -> usize {
+        self.live.first().map_or(0, |beam| beam.tokens.len())
+    }
+
+    /// Whether the next token may end a sequence.
+    fn may_end(&self) -> bool {
+        self.length() >= self.min_tokens
+    }
+
+    fn candidates(&self, rows: &[Row]) -> Vec<Candidate> {
+        let may_end = self.may_end();
+        let allowed = |token| may_end || self.ends.iter().all(|&(end, _)| end != token);
+        let mut candidates = Vec::with_capacity(rows.len() * 2 * self.params.width);
+        for (parent, (beam, row)) in self.live.iter().zip(rows).enumerate() {
+            let possible = row.next.iter().filter(|next| next.logprob.is_finite() && allowed(next.token));
+            candidates.extend(possible.take(2 * self.params.width).map(|&next| Candidate {
+                parent,
+                next,
+                logprob: beam.logprob + f64::from(next.logprob),
+            }));
+        }
+        candidates
+    }
+
+    fn extended(&self, candidate: &Candidate, rows: &[Row]) -> Beam {
+        let parent = &self.live[candidate.parent];
+        let mut tokens = Vec::with_capacity(parent.tokens.len() + 1);
+        tokens.extend_from_slice(&parent.tokens);
+        tokens.push(Choice { chosen: candidate.next, top: rows[candidate.parent].top.clone() });
+        Beam { tokens, logprob: candidate.logprob }
+    }
+
+    fn finish(&mut self, candidate: &Candidate, rows: &[Row], reason: FinishReason) {
+        let Beam { tokens, logprob } = self.extended(candidate, rows);
+        let counted = if reason == FinishReason::Length { tokens.len() } else { tokens.len() - 1 };
+        let score = self.score(logprob, counted);
+        self.finished_in_all += 1;
+        let place = self.finished.partition_point(|other| score.total_cmp(&other.score) != Ordering::Greater);
+        if place < self.params.width {
+            self.finished.insert(place, Hypothesis { tokens, score, reason });
+            self.finished.truncate(self.params.width);
+        }
+    }
+
+    /// What a hypothesis of so many generated tokens, without an ending one, is worth.
+    fn score(&self, logprob: f64, generated: usize) -> f64 {
+        logprob / ((self.prompt_len + generated) as f64).powf(f64::from(self.params.length_penalty))
+    }
+
+    /// Whether nothing that lives can change the result.
+    fn is_decided(&self) -> bool {
+        if self.params.early_stopping && self.finished_in_all >= self.params.width {
+            return true;
+        }
+        let Some(last) = self.finished.get(self.wanted - 1) else { return false };
+        // No token makes a beam more likely, and of the lengths that it may come to, the shortest or the longest is worth
+        // most. Whoever is done first wins a tie.
+        let best =
+            |beam: &Beam| self.score(beam.logprob, beam.tokens.len()).max(self.score(beam.logprob, self.max_tokens));
+        self.live.iter().all(|beam| best(beam) <= last.score)
+    }
+}
+
+impl Hypothesis {
+    /// The tokens, the ending one included, each with what is to be reported of its place.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = (TokenId, Option<PositionLogprobs>)> {
+        self.tokens.iter().map(|Choice { chosen, top }| {
+            let logprobs = top.as_ref().map(|top| PositionLogprobs { chosen: *chosen, top: top.to_vec() });
+            (chosen.token, logprobs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

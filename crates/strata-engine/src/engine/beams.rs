@@ -1,0 +1,156 @@
+//! Beam searches within the engine's loop (K11).
+
+use std::sync::atomic::Ordering;
+
+use strata_kv::SequenceId;
+
+use super::Worker;
+use crate::beam::BeamSearch;
+use crate::beam_run::BeamRun;
+use crate::handle::Client;
+use crate::scheduler::{Arrival, StepPlan};
+use crate::sequence::Preempted;
+use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams};
+
+impl Worker {
+    /// Queues a beam search, or refuses one whose beams could not run even alone (S3).
+    pub(super) fn begin_beams(
+        &mut self,
+        params: BeamParams,
+        sampling: &SamplingParams,
+        arrival: Arrival,
+        clients: Vec<Client>,
+    ) {
+        let need = BeamRun::blocks_max(params, &arrival, self.config.kv.block_size);
+        let limit = self.config.kv.num_blocks;
+        if need > limit {
+            self.shared.queued.fetch_sub(clients.len(), Ordering::Relaxed);
+            self.totals.finished.failed += clients.len() as u64;
+            for client in clients {
+                let _ = client.send(Event::Failed(RequestError::TooLarge { need, limit }));
+            }
+            return;
+        }
+        let (prompt_len, eos) = (arrival.prompt.len(), &self.config.eos_token_ids);
+        let search = BeamSearch::new(params, clients.len(), prompt_len, sampling, eos);
+        self.beams.insert(BeamRun::new(arrival.id, search, prompt_len, sampling.logprobs, clients));
+        self.scheduler.add(arrival);
+    }
+
+    /// Ends the searches of which nobody is left to hear.
+    pub(super) fn drop_cancelled_beams(&mut self) {
+        let cancelled = self.beams.iter().filter(|run| run.is_cancelled());
+        let gone: Vec<_> = cancelled.map(|run| (run.sequences[0], run.num_clients())).collect();
+        for (id, clients) in gone {
+            self.totals.finished.cancelled += clients as u64;
+            self.end_beams(id);
+        }
+    }
+
+    /// Sees to it that searches make room together: one of whose beams was preempted waits as a whole.
+    pub(super) fn gather_preempted(&mut self, plan: &mut StepPlan) {
+        for &id in &plan.preempted {
+            // One that has a single sequence waits already.
+            let Some(run) = self.beams.get_mut(id).filter(|run| run.sequences.len() > 1) else { continue };
+            let (sequences, num_common) = (std::mem::take(&mut run.sequences), run.num_common());
+            plan.entries.retain(|entry| !sequences.contains(&entry.id));
+            self.scheduler.gather(&sequences, num_common);
+            run.sequences = sequences;
+            let trunk = run.sequences[0];
+            self.beams.set_sequences(id, vec![trunk]);
+        }
+    }
+
+    /// A pass in which a sequence of a search took part has retired.
+    pub(super) fn retire_beams(&mut self, id: SequenceId) {
+        // Another sequence of the same pass may have ended the search.
+        let Some(run) = self.beams.get_mut(id) else { return };
+        if run.not_finite {
+            return self.fail_beams(id, &RequestError::NotFinite);
+        }
+        if run.is_trunk() {
+            if self.scheduler.sequence(id).pending() == 0 {
+                self.branch_off(id);
+            }
+        } else if let Some(rows) = run.take_rows() {
+            let sequences = run.sequences.clone();
+            let branches = run.search.advance(&rows);
+            if branches.is_empty() {
+                return self.finish_beams(id);
+            }
+            let width = run.search.width();
+            let parents = branches.iter().map(|branch| sequences[branch.parent]);
+            let next = self.branch(parents);
+            for &dead in sequences.iter().filter(|id| !next.contains(id)) {
+                self.scheduler.remove(dead);
+            }
+            self.scheduler.share_seats(&next, width);
+            for (&id, branch) in next.iter().zip(&branches) {
+                self.scheduler.extend(id, [branch.token]);
+            }
+            self.beams.set_sequences(id, next);
+        }
+    }
+
+    /// Fails a search and gives its blocks back.
+    pub(super) fn fail_beams(&mut self, id: SequenceId, error: &RequestError) {
+        if let Some((run, _)) = self.end_beams(id) {
+            self.totals.finished.failed += run.num_clients() as u64;
+            run.fail(error);
+        }
+    }
+
+    /// All beams branch off the trunk `id`, with the tokens that they do not have in common.
+    fn branch_off(&mut self, id: SequenceId) {
+        let Some(run) = self.beams.get(id) else { return };
+        let (num_live, known) = (run.search.num_live(), run.num_common() - run.prompt_len);
+        let next = self.branch(std::iter::repeat_n(id, num_live));
+        let Some(run) = self.beams.get(id) else { return };
+        self.scheduler.share_seats(&next, run.search.width());
+        for (beam, &sequence) in next.iter().enumerate() {
+            self.scheduler.extend(sequence, run.search.tokens(beam).skip(known));
+        }
+        self.beams.set_sequences(id, next);
+    }
+
+    /// A sequence for each new beam, given those of their parents: the parent's own for its first child, new ones for
+    /// others.
+    fn branch(&mut self, parents: impl Iterator<Item = SequenceId>) -> Vec<SequenceId> {
+        let mut next = Vec::new();
+        for parent in parents {
+            if next.contains(&parent) {
+                let child = self.new_id();
+                self.scheduler.branch(parent, child);
+                next.push(child);
+            } else {
+                next.push(parent);
+            }
+        }
+        next
+    }
+
+    fn finish_beams(&mut self, id: SequenceId) {
+        let Some((run, preempted)) = self.end_beams(id) else { return };
+        let Self { totals, scheduler, .. } = self;
+        run.deliver(preempted, |reason, tokens| {
+            scheduler.ended(tokens);
+            totals.generation_tokens += tokens as u64;
+            match reason {
+                FinishReason::Length => totals.finished.length += 1,
+                FinishReason::EndOfSequence | FinishReason::StopToken(_) => totals.finished.stop += 1,
+            }
+        });
+    }
+
+    /// Takes a search out of every structure, and gives its blocks back. Returns it with the times that it was preempted.
+    fn end_beams(&mut self, id: SequenceId) -> Option<(BeamRun, Preempted)> {
+        let run = self.beams.remove(id)?;
+        if !run.started {
+            self.shared.queued.fetch_sub(run.num_clients(), Ordering::Relaxed);
+        }
+        let removed = run.sequences.iter().filter_map(|&id| self.scheduler.remove(id));
+        // All have been through the same.
+        let preempted = removed.map(|sequence| sequence.preempted()).last().unwrap_or_default();
+        Some((run, preempted))
+    }
+}

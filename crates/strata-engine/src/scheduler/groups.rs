@@ -1,0 +1,83 @@
+//! Sequences of one prompt (K11): continuations that fork off and go their own ways, and the beams of a search, which go
+//! in lockstep, hold their seats together, and make room together.
+
+use strata_kv::SequenceId;
+
+use super::Scheduler;
+use crate::TokenId;
+use crate::sequence::{Place, Sequence};
+
+impl Scheduler {
+    /// `child` becomes what `parent` is, all of whose tokens are computed, with `token` after that. Where there are a seat
+    /// and blocks it runs, and shares the parent's blocks; else it waits.
+    pub(crate) fn fork(&mut self, parent: SequenceId, child: SequenceId, token: TokenId) {
+        let mut sequence = self.copied(parent);
+        sequence.tokens.push(token);
+        if self.seats_taken() < self.config.max_num_seqs
+            && self.has_room_to_grow(&sequence, 1)
+            && self.blocks.fork(parent, child).is_ok()
+        {
+            if self.blocks.append(child, &[token]).is_ok() {
+                return self.run(child, sequence);
+            }
+            self.blocks.free(child);
+        }
+        sequence.place = Place::Waiting;
+        sequence.computed = 0;
+        self.queue(child, sequence);
+    }
+
+    /// `child` becomes another beam like `parent`, all of whose tokens are computed. It takes no block yet.
+    /// [`Scheduler::share_seats`] is to follow.
+    pub(crate) fn branch(&mut self, parent: SequenceId, child: SequenceId) {
+        let sequence = Sequence { seats: 1, ..self.copied(parent) };
+        self.blocks.fork(parent, child).expect("a running parent holds blocks, and a new child none");
+        self.run(child, sequence);
+    }
+
+    /// Divides the seats of a search of this width among its beams, of which there are no more.
+    pub(crate) fn share_seats(&mut self, beams: &[SequenceId], width: usize) {
+        for (index, id) in beams.iter().enumerate() {
+            let sequence = self.sequences.get_mut(id).expect("a live beam is known");
+            self.seats_reserved -= sequence.seats - 1;
+            sequence.seats = if index == 0 { width - (beams.len() - 1) } else { 1 };
+            self.seats_reserved += sequence.seats - 1;
+        }
+    }
+
+    /// Appends tokens that are known and have no KV.
+    pub(crate) fn extend(&mut self, id: SequenceId, tokens: impl IntoIterator<Item = TokenId>) {
+        self.sequences.get_mut(&id).expect("a live beam is known").tokens.extend(tokens);
+    }
+
+    /// All beams of a search lose their blocks, one of them having been preempted. The first one's sequence waits in their
+    /// place, with the leading tokens that all have in common.
+    pub(crate) fn gather(&mut self, beams: &[SequenceId], num_common: usize) {
+        let gathered = beams.iter().filter_map(|&id| self.remove(id)).reduce(|mut all, beam| {
+            all.seats += beam.seats;
+            all.arrival = all.arrival.min(beam.arrival);
+            all.preemptions = all.preemptions.max(beam.preemptions);
+            all.overtaken = all.overtaken.max(beam.overtaken);
+            all
+        });
+        let Some(mut sequence) = gathered else { return };
+        sequence.tokens.truncate(num_common);
+        sequence.computed = 0;
+        sequence.place = Place::Waiting;
+        self.queue(beams[0], sequence);
+    }
+
+    /// A running sequence like `id`, with a place of its own in every order.
+    fn copied(&mut self, id: SequenceId) -> Sequence {
+        self.arrivals += 1;
+        let sequence = &self.sequences[&id];
+        debug_assert!(sequence.place == Place::Running && sequence.pending() == 0, "{id} is to be computed first");
+        Sequence { arrival: self.arrivals, ..sequence.clone() }
+    }
+
+    fn run(&mut self, id: SequenceId, sequence: Sequence) {
+        self.running.insert(sequence.running_key(), id);
+        self.seats_reserved += sequence.seats - 1;
+        self.know(id, sequence);
+    }
+}

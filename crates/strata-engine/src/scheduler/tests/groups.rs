@@ -1,0 +1,122 @@
+//! Sequences of one prompt: forks, and beams that keep their seats and make room together.
+
+use super::*;
+
+const TRUNK: SequenceId = SequenceId(1);
+
+impl Bench {
+    fn add_beams(&mut self, id: u64, length: usize, width: usize) {
+        self.scheduler.add(Arrival { max_tokens: 40, beams: Some(width), ..arrival(id, length) });
+    }
+
+    /// The beams of sequence 1, which has come to its prompt's end, branch off.
+    fn branch(&mut self, width: usize) -> Vec<SequenceId> {
+        let children = (100..99 + width as u64).map(SequenceId);
+        let beams: Vec<_> = std::iter::once(TRUNK).chain(children).collect();
+        beams[1..].iter().for_each(|&child| self.scheduler.branch(TRUNK, child));
+        self.scheduler.share_seats(&beams, width);
+        for (&beam, token) in beams.iter().zip(50..) {
+            self.scheduler.extend(beam, [token]);
+        }
+        self.check();
+        beams
+    }
+
+    /// Computes what is pending, without a new token.
+    fn compute(&mut self) -> Vec<u64> {
+        self.scheduler.schedule(&mut self.plan);
+        self.plan.entries.iter().for_each(|entry| self.scheduler.complete(entry));
+        self.check();
+        self.plan.entries.iter().map(|entry| entry.id.0).collect()
+    }
+}
+
+#[test]
+fn a_search_runs_when_all_its_beams_may_and_keeps_their_seats() {
+    let mut bench = Bench::new(100, 4, 64);
+    (2..4).for_each(|id| bench.add(id, 4));
+    assert_eq!(bench.step().len(), 2);
+    bench.add_beams(1, 6, 3);
+    bench.add(4, 4);
+    // Two seats are free, which is one too few; who came later may have one.
+    assert_eq!(bench.step(), [(2, 1), (3, 1), (4, 4)]);
+    (2..4).for_each(|id| drop(bench.scheduler.remove(SequenceId(id))));
+    assert_eq!(bench.compute(), [4, 1]);
+    bench.add(5, 4);
+    // The search has one sequence, but no seat to spare.
+    bench.scheduler.remove(SequenceId(4));
+    bench.add(6, 4);
+    assert_eq!(bench.compute(), [5]);
+    let beams = bench.branch(3);
+    assert_eq!(bench.compute(), [1, 100, 101]);
+    // One beam goes, and another takes its place: there is still no seat to spare.
+    bench.scheduler.branch(beams[2], SequenceId(200));
+    bench.scheduler.remove(TRUNK);
+    let beams = [beams[1], beams[2], SequenceId(200)];
+    bench.scheduler.share_seats(&beams, 3);
+    assert!(bench.compute().is_empty());
+    beams.iter().for_each(|&id| drop(bench.scheduler.remove(id)));
+    assert_eq!(bench.compute(), [6]);
+}
+
+#[test]
+fn a_beam_that_waits_for_others_is_left_alone() {
+    let mut bench = Bench::new(100, 4, 64);
+    bench.add_beams(1, 6, 2);
+    bench.compute();
+    let beams = bench.branch(2);
+    bench.scheduler.extend(beams[1], [7, 8]);
+    assert_eq!(bench.compute(), [1, 100]);
+    // The first has nothing to compute until the search goes on.
+    assert_eq!((bench.compute(), bench.compute()), (vec![], vec![]));
+    bench.scheduler.extend(beams[1], [9]);
+    assert_eq!(bench.compute(), [100]);
+}
+
+#[test]
+fn beams_make_room_together_and_share_again_what_they_have_in_common() {
+    let mut bench = Bench::new(8, 4, 64);
+    // Short answers are expected, so that more is admitted than can grow.
+    (0..100).for_each(|_| bench.scheduler.ended(0));
+    bench.add(2, 8);
+    bench.compute();
+    bench.add_beams(1, 10, 3);
+    assert_eq!(bench.compute(), [1]);
+    let beams = bench.branch(3);
+    // Two blocks of the prompt, and one for each beam's own end; the other sequence has two, and wants a third.
+    assert_eq!(bench.compute(), [1, 100, 101]);
+    assert_eq!(bench.scheduler.blocks().stats().blocks_used, 2 + 2 + 3);
+    bench.scheduler.extend(SequenceId(2), [1, 2, 3, 4, 5]);
+    assert_eq!(bench.compute(), [2]);
+    let preempted = bench.plan.preempted.clone();
+    assert!(!preempted.is_empty() && preempted.iter().all(|id| beams.contains(id)));
+    bench.scheduler.gather(&beams, 10);
+    bench.check();
+    let trunk = bench.scheduler.sequence(TRUNK);
+    assert_eq!((trunk.tokens.len(), trunk.seats, trunk.preemptions, trunk.place), (10, 3, 1, Place::Waiting));
+    assert_eq!(bench.scheduler.num_waiting(), 1);
+    bench.scheduler.remove(SequenceId(2));
+    assert_eq!(bench.compute(), [1]);
+    bench.branch(3);
+    assert_eq!(bench.compute(), [1, 100, 101]);
+    assert_eq!(bench.scheduler.blocks().stats().blocks_used, 2 + 3);
+}
+
+#[test]
+fn forks_run_where_there_is_room_and_else_wait() {
+    let mut bench = Bench::new(8, 3, 64);
+    bench.add(1, 10);
+    bench.compute();
+    for id in [100, 101, 102] {
+        bench.scheduler.fork(TRUNK, SequenceId(id), id as u32);
+    }
+    bench.check();
+    // There are three seats.
+    assert_eq!((bench.scheduler.num_running(), bench.scheduler.num_waiting()), (3, 1));
+    bench.scheduler.push_token(TRUNK, 1);
+    assert_eq!(bench.compute(), [1, 100, 101]);
+    assert_eq!(bench.scheduler.blocks().stats().blocks_used, 2 + 3);
+    bench.scheduler.remove(TRUNK);
+    // The prefix cache has all but the end of what it waits with.
+    assert_eq!(bench.step(), [(102, 3)]);
+}
