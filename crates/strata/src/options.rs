@@ -126,7 +126,7 @@ pub enum KvDtype {
     Q8,
 }
 
-fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
+pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let number = text.trim().parse::<NonZeroUsize>().ok().filter(|number| number.get() <= MAX);
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
 }
