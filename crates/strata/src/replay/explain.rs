@@ -74,6 +74,8 @@ pub struct Case {
     pub found_blocks: usize,
     pub blocks: usize,
     pub lost_blocks: usize,
+    pub cause: Cause,
+    /// What the manager said.
     pub reason: MissReason,
 }
 
@@ -107,6 +109,7 @@ impl Misses {
                 found_blocks: miss.matched_tokens,
                 blocks: blocks.len(),
                 lost_blocks,
+                cause,
                 reason: miss.reason,
             };
             let place = self.worst.partition_point(|other| other.lost_blocks >= lost_blocks);

@@ -93,7 +93,7 @@ impl<'l> Plot<'l> {
                 Role::Bound => STYLES.len() - 1,
             };
             self.write_line(out, line, style)?;
-            ends.extend(line.rates.last().map(|&rate| (self.y(rate), line, STYLES[style].0)));
+            ends.extend(line.rates.last().map(|&rate| (self.y(rate), line, style)));
         }
         self.write_labels(out, ends)?;
         writeln!(out, "</svg>")
@@ -155,7 +155,7 @@ impl<'l> Plot<'l> {
     }
 
     /// Each line's name beside its end, moved apart where ends lie close together.
-    fn write_labels(&self, out: &mut String, mut ends: Vec<(f64, &Line, &str)>) -> fmt::Result {
+    fn write_labels(&self, out: &mut String, mut ends: Vec<(f64, &Line, usize)>) -> fmt::Result {
         ends.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut places: Vec<f64> = Vec::with_capacity(ends.len());
         for (y, ..) in &ends {
@@ -168,10 +168,16 @@ impl<'l> Plot<'l> {
             *place = place.min(most);
             most = *place - LABEL_HEIGHT;
         }
-        for ((y, line, colour), place) in ends.iter().zip(places) {
+        for ((y, line, style), place) in ends.iter().zip(places) {
             let weight = if line.role == Role::Default { "700" } else { "400" };
-            let (from, to, text) = (RIGHT + 8.0, RIGHT + 22.0, RIGHT + 27.0);
-            writeln!(out, "<path d=\"M{from} {y:.1}L{to} {place:.1}\" stroke=\"{colour}\" fill=\"none\"/>")?;
+            let colour = STYLES[*style].0;
+            let (from, to, text) = (RIGHT + 8.0, RIGHT + 24.0, RIGHT + 37.0);
+            write!(out, "<g stroke=\"{colour}\"><path d=\"M{from} {y:.1}L{to} {place:.1}\" fill=\"none\"/>")?;
+            if line.role != Role::Bound {
+                let mark = MARKS[style % MARKS.len()];
+                write!(out, "<path d=\"M{:.1} {place:.1}{mark}\" fill=\"#fff\"/>", to + 4.0)?;
+            }
+            writeln!(out, "</g>")?;
             let rate = line.rates.last().copied().unwrap_or(0.0) * 100.0;
             writeln!(
                 out,

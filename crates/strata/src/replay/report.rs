@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use strata_device::Bytes;
 
 use super::Found;
+use super::explain::Cause;
 use super::hit_rates::label;
 use super::load::Load;
 use crate::info::grouped;
@@ -154,8 +155,15 @@ impl Found {
                 for case in misses.worst() {
                     writeln!(
                         out,
-                        "  request {} found {} of {} blocks and lost {}: {}",
-                        case.request, case.found_blocks, case.blocks, case.lost_blocks, case.reason
+                        "  request {} found {} of {} blocks, and {} others had been there: {}",
+                        case.request,
+                        case.found_blocks,
+                        case.blocks,
+                        case.lost_blocks,
+                        match case.cause {
+                            Cause::Forgotten => "evicted longer ago than is remembered".into(),
+                            _ => case.reason.to_string(),
+                        }
                     )?;
                 }
             }
@@ -167,8 +175,8 @@ impl Found {
         let (outcome, pace) = (&self.load, self.load.pace);
         writeln!(
             out,
-            "\nLoad in blocks of {} tokens and in pre-allocated memory, {} tokens a sequence; assumed: each prompt is computed \
-             at {} tokens/s, each answer at {} tokens/s",
+            "\nLoad in blocks of {} tokens, or with {} tokens pre-allocated for each sequence\n  assumed: each prompt is \
+             computed at {} tokens/s, each answer at {}, whatever else is computed; first come, first served",
             outcome.block_size,
             grouped(outcome.longest as u64),
             pace.prefill_rate,

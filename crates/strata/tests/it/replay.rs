@@ -242,6 +242,25 @@ fn people_get_tables() {
     }
 }
 
+#[test]
+fn misses_are_explained() {
+    let folder = folder();
+    let trace = mooncake(&folder, &three_prompts());
+    let args = ["--blocks", "2", "--policy", "lru", "--explain"];
+    let figures = Figures::of(&trace, &args);
+    let of = |name: &str, reason: &str| figures.get(name, &[("reason", reason.into())]);
+    check(of("replay.missed_requests", "never seen"), 2.0, "the first two");
+    check(of("replay.missed_blocks", "never seen"), 3.0, "0 and 1, then 2");
+    check(of("replay.missed_requests", "evicted"), 1.0, "the third");
+    check(of("replay.lost_blocks", "evicted"), 1.0, "1");
+    let table = succeeded(&with(&trace, &args));
+    let worst = "request 2 found 1 of 2 blocks, and 1 others had been there: evicted 1 look-ups ago for sequence 1";
+    for part in ["Why prompts missed: lru", "evicted 1 look-ups before (median)", worst] {
+        assert!(table.contains(part), "{part} in {table}");
+    }
+    assert!(!succeeded(&with(&trace, &["--blocks", "2"])).contains("Why"));
+}
+
 /// The lines of one page: names, attributes and nesting; enough to know that any reader takes it.
 fn check_well_formed(picture: &str) {
     let mut open: Vec<&str> = Vec::new();
