@@ -155,7 +155,7 @@ impl Found {
                 for case in misses.worst() {
                     writeln!(
                         out,
-                        "  request {} found {} of {} blocks, and {} others had been there: {}",
+                        "  request {} found {} of {} blocks, and {} more had been there: {}",
                         case.request,
                         case.found_blocks,
                         case.blocks,

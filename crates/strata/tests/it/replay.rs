@@ -254,8 +254,8 @@ fn misses_are_explained() {
     check(of("replay.missed_requests", "evicted"), 1.0, "the third");
     check(of("replay.lost_blocks", "evicted"), 1.0, "1");
     let table = succeeded(&with(&trace, &args));
-    let worst = "request 2 found 1 of 2 blocks, and 1 others had been there: evicted 1 look-ups ago for sequence 1";
-    for part in ["Why prompts missed: lru", "evicted 1 look-ups before (median)", worst] {
+    let worst = "request 2 found 1 of 2 blocks, and 1 more had been there: evicted 0 look-ups ago for sequence 1";
+    for part in ["Why prompts missed: lru", "evicted 0 look-ups before (median)", worst] {
         assert!(table.contains(part), "{part} in {table}");
     }
     assert!(!succeeded(&with(&trace, &["--blocks", "2"])).contains("Why"));
@@ -295,9 +295,14 @@ fn the_plot_is_a_picture_of_the_figures() {
     let svg = fs::read_to_string(&picture).unwrap();
     check_well_formed(&svg);
     assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.contains("a&lt;b&gt;&amp;c.jsonl"));
-    let policies = table.lines().filter(|line| line.contains("Mblocks")).count();
-    assert_eq!(policies, 1, "{table}");
-    for label in ["lru", "offline", "infinite", "640"] {
+    // Every line's label says its last figure, as the table does.
+    let rates = table.lines().skip_while(|line| !line.starts_with("  policy")).skip(1);
+    for row in rates.take_while(|line| !line.contains("offline, leaves")) {
+        let [policy, .., rate, _by_token] = row.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let rate = format!("{:.1}", rate.parse::<f64>().expect("a number"));
+        assert!(svg.contains(&format!(">{policy} {rate} %</text>")), "{row}");
+    }
+    for label in [">infinite ", ">640<", ">10<"] {
         assert!(svg.contains(label), "{label}");
     }
     let one = text(&folder.path().join("one.svg"));
@@ -326,7 +331,7 @@ fn a_load_is_the_one_worked_out_by_hand() {
     check(figures.get("replay.load.preallocated_tokens", &[]), 34.0, "one at a time");
     check(figures.get("replay.load.preallocated_sequences", &[]), 1.0, "one place");
     let table = succeeded(&with(&trace, &[&SLOW[..], &["--block-bytes", "1M"]].concat()));
-    for part in ["no hit rates", "3.0 MiB", "assumed"] {
+    for part in ["no hit rates", "3.00 MiB", "assumed"] {
         assert!(table.contains(part), "{part} in {table}");
     }
 }
