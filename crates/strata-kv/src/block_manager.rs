@@ -4,7 +4,7 @@ use crate::{
     AllocError, BlockCopy, ChainHasher, ChainRoot, ConfigError, EvictionPolicy, KvConfig, KvStats, SequenceId,
     SequenceState, TokenId,
     block_pool::{BlockPool, Parent},
-    block_table::BlockTable,
+    block_table::{BlockTable, place},
     sequence::{Sequence, SequenceMap},
     swap::Swaps,
 };
@@ -167,7 +167,7 @@ impl BlockManager {
             return;
         };
         sequence.num_computed = sequence.num_computed.max(num_computed.min(sequence.table.num_tokens));
-        let full = sequence.num_computed / pool.block_size;
+        let (full, _) = place(sequence.num_computed, pool.block_size);
         if sequence.publishing && sequence.num_published < full {
             let root = pool.roots.hold(&sequence.root, &pool.hasher);
             publish(sequence, full, Parent::root(root), pool, counters);

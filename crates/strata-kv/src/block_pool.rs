@@ -68,6 +68,8 @@ pub(crate) struct Block {
     pub(crate) resized: bool,
 }
 
+const _: () = assert!(size_of::<Block>() == 24);
+
 impl Block {
     pub(crate) const NEW: Self = Self {
         hash: BlockHash(0),

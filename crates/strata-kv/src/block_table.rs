@@ -17,12 +17,13 @@ pub(crate) struct BlockTable {
 impl BlockTable {
     /// Blocks that hold tokens.
     pub(crate) fn num_filled(&self, block_size: usize) -> usize {
-        self.num_tokens.div_ceil(block_size)
+        blocks_for(self.num_tokens, block_size)
     }
 
     /// The partial block, if there is one: where the next token goes.
     pub(crate) fn partial(&self, block_size: usize) -> Option<BlockId> {
-        (!self.num_tokens.is_multiple_of(block_size)).then(|| self.blocks[self.num_tokens / block_size])
+        let (block, slot) = place(self.num_tokens, block_size);
+        (slot > 0).then(|| self.blocks[block])
     }
 }
 
@@ -42,7 +43,7 @@ impl BlockManager {
 
     /// Blocks that so many tokens and so many slots behind them take, whoever shares them.
     pub fn num_required_blocks(&self, num_tokens: usize, num_lookahead_slots: usize) -> usize {
-        num_tokens.saturating_add(num_lookahead_slots).div_ceil(self.config.block_size)
+        blocks_for(num_tokens.saturating_add(num_lookahead_slots), self.config.block_size)
     }
 
     /// Those of `token_ids`, all tokens of `id`, that have no slot yet; all of them when `id` holds nothing.
@@ -80,7 +81,7 @@ impl BlockManager {
         grow(table, token_ids.len(), id, pool, copies, counters)?;
         let mut rest = token_ids;
         while !rest.is_empty() {
-            let (block, slot) = (table.num_tokens / pool.block_size, table.num_tokens % pool.block_size);
+            let (block, slot) = place(table.num_tokens, pool.block_size);
             let after = pool.write(table.blocks[block], slot, rest);
             table.num_tokens += rest.len() - after.len();
             rest = after;
@@ -99,6 +100,18 @@ impl BlockManager {
         sequence.expect_resident(id)?;
         grow(&mut sequence.table, count, id, pool, copies, counters)
     }
+}
+
+/// Block and slot of a position. Block sizes are powers of two, and in a step's many short appends divisions would cost as
+/// much as all the rest.
+pub(crate) fn place(position: usize, block_size: usize) -> (usize, usize) {
+    (position >> block_size.trailing_zeros(), position & (block_size - 1))
+}
+
+/// Blocks that so many tokens fill, the last perhaps in part.
+fn blocks_for(num_tokens: usize, block_size: usize) -> usize {
+    let (full, slots) = place(num_tokens, block_size);
+    full + usize::from(slots > 0)
 }
 
 /// Sees to it that `count` slots behind the last token of `table` are there, and no other table's.
@@ -136,7 +149,7 @@ fn grow(
 /// Blocks that `table` takes in all with `count` slots more, and those that are yet to be taken for them.
 fn growth(table: &BlockTable, count: usize, pool: &BlockPool) -> (usize, usize) {
     // An overflow asks for more than any pool has.
-    let need = table.num_tokens.saturating_add(count).div_ceil(pool.block_size);
+    let need = blocks_for(table.num_tokens.saturating_add(count), pool.block_size);
     let partial = if count > 0 { table.partial(pool.block_size) } else { None };
     let copies = usize::from(partial.is_some_and(|block| pool.is_shared(block)));
     (need, need.saturating_sub(table.blocks.len()) + copies)

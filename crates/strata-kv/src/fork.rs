@@ -3,7 +3,7 @@
 use crate::{
     AllocError, BlockId, BlockManager, SequenceId,
     block_pool::BlockPool,
-    block_table::BlockTable,
+    block_table::{BlockTable, place},
     sequence::{Sequence, SequenceState},
 };
 
@@ -52,8 +52,8 @@ impl BlockManager {
     ///
     /// They must be carried out in this order, one after the other as far as it can be told: a block may be a source
     /// first and a destination later, or a destination and then a source. It must be done before the next pass reads or
-    /// writes KV, before the copies of any [`crate::Swap`] begin, and with the memory of all blocks that
-    /// [`take_resize`](Self::take_resize) reports at the same time: what came is there before, what left goes after.
+    /// writes KV, before the copies of any [`crate::Swap`] begin, and before memory is given back of blocks that
+    /// [`take_resize`](Self::take_resize) reports to have left; those that came need theirs before.
     pub fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         copies.clear();
         std::mem::swap(copies, &mut self.copies);
@@ -62,7 +62,7 @@ impl BlockManager {
 
 /// Gives `table` a block of its own for its partial one.
 pub(crate) fn unshare_last(table: &mut BlockTable, pool: &mut BlockPool, id: SequenceId) -> BlockCopy {
-    let (index, slots) = (table.num_tokens / pool.block_size, table.num_tokens % pool.block_size);
+    let (index, slots) = place(table.num_tokens, pool.block_size);
     let source = table.blocks[index];
     let destination = pool.take(id);
     pool.copy_tokens(source, destination, slots);

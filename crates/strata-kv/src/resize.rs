@@ -30,8 +30,10 @@ impl BlockManager {
         self.pool.present()
     }
 
-    /// What has come and left since the last call. A manager begins with all blocks, none of them reported. Copies that
-    /// are yet to be taken may concern blocks of both lists: see [`take_copies`](Self::take_copies).
+    /// What has come and left since the last call, which should be asked right after [`set_usable`](Self::set_usable) and
+    /// [`compact`](Self::compact), and otherwise now and then: blocks come only by these two, and must have memory before
+    /// anything uses them. A manager begins with all blocks, none of them reported. Copies that are yet to be taken may
+    /// concern blocks of both lists: see [`take_copies`](Self::take_copies).
     pub fn take_resize(&mut self) -> Resize {
         let BlockPool { resized, blocks, .. } = &mut self.pool;
         resized.iter().for_each(|block| blocks[block.index()].resized = false);

@@ -70,11 +70,11 @@ impl Device {
             return None;
         }
         let chosen = rng.below(self.swaps.len());
-        let fails = rng.once_in(16);
+        let fails = rng.once_in(64);
         let swap = &mut self.swaps[chosen];
-        let count = if fails { swap.copies.len() } else { rng.below(swap.copies.len() + 1) };
+        let count = if fails { swap.copies.len() } else { 1 + rng.below(swap.copies.len() + 1) };
         let (id, direction) = (swap.id, swap.direction);
-        for _ in 0..count {
+        for _ in 0..count.min(swap.copies.len()) {
             let last = rng.below(swap.copies.len());
             let copy = swap.copies.swap_remove(last);
             let (block, slot) = (copy.block.index() * self.block_size, copy.slot.index() * self.block_size);
@@ -87,7 +87,7 @@ impl Device {
                 (SwapDirection::In, true) => block.fill(POISON),
             }
         }
-        let ended = fails || (swap.copies.is_empty() && rng.once_in(2));
+        let ended = fails || (swap.copies.is_empty() && !rng.once_in(4));
         ended.then(|| {
             self.swaps.swap_remove(chosen);
             (id, if fails { SwapOutcome::Failed } else { SwapOutcome::Done })

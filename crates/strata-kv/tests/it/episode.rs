@@ -15,6 +15,9 @@ use crate::{
     rng::{Rng, mix},
 };
 
+/// Most sequences at a time: forks cost nothing at first, and would become too many for what they write later.
+const SEQUENCES: usize = 6;
+
 /// A sequence as the test knows it.
 #[derive(Clone)]
 pub struct Running {
@@ -37,13 +40,13 @@ pub struct Episode {
     roots: Vec<ChainRoot>,
     /// Contents ever committed since a reset: nothing else may be found.
     committed: BTreeSet<Print>,
-    next_id: u64,
 }
 
 impl Episode {
     pub fn new(case: &Case, seed: u64) -> Self {
         let mut rng = Rng(mix(seed));
-        let num_blocks = 1 + rng.below(case.blocks_max);
+        // Rather many than few, where more can happen.
+        let num_blocks = 1 + rng.below(case.blocks_max).max(rng.below(case.blocks_max));
         let config = KvConfig {
             num_blocks,
             block_size: case.block_size,
@@ -72,28 +75,27 @@ impl Episode {
             ],
             running: BTreeMap::new(),
             committed: BTreeSet::new(),
-            next_id: 0,
             config,
         }
     }
 
     pub fn step(&mut self) {
-        match self.rng.below(300) {
+        match self.rng.below(400) {
             0..60 => self.allocate(),
-            60..110 => self.append(),
-            110..155 => self.compute_one(),
-            155..165 => self.compute_batch(),
-            165..193 => self.free(),
-            193..195 => self.device.flush(&mut self.manager),
-            195..197 => self.call_with_unknown_or_held_ids(),
-            197..199 => self.resize(),
-            199..201 => self.reset(),
-            201..226 => self.fork(),
-            226..231 => self.ensure_num_empty_slots(),
-            231..246 => self.swap_out(),
-            246..261 => self.swap_in(),
-            261..296 => self.go_on_with_swaps(),
-            _ => self.compact(),
+            60..120 => self.append(),
+            120..170 => self.compute_one(),
+            170..190 => self.compute_batch(),
+            190..210 => self.free(),
+            210..250 => self.fork(),
+            250..260 => self.ensure_num_empty_slots(),
+            260..290 => self.swap_out(),
+            290..325 => self.swap_in(),
+            325..380 => self.go_on_with_swaps(),
+            380..384 => self.compact(),
+            384..388 => self.resize(),
+            388..394 => self.device.flush(&mut self.manager),
+            394..399 => self.call_with_unknown_or_held_ids(),
+            _ => self.reset(),
         }
     }
 
@@ -101,7 +103,7 @@ impl Episode {
         let root = self.rng.below(self.roots.len() * 2).saturating_sub(self.roots.len());
         let tokens = self.prompt();
         let prints = extend_prints(root as u64, &[], &tokens);
-        let (id, chain_root) = (self.next_id, &self.roots[root]);
+        let (id, chain_root) = (self.unused_id(), &self.roots[root]);
         let need_blocks = tokens.len().div_ceil(self.config.block_size);
         let status = self.manager.can_allocate(&tokens, chain_root);
         let cached = self.manager.cached_prefix(&tokens, chain_root);
@@ -140,12 +142,13 @@ impl Episode {
                     naive.allocate(id, &prints);
                 }
                 self.running.insert(id, Running { root, tokens, prints, computed: cached, committed: cached });
-                self.next_id += 1;
             }
             Err(error) => {
                 assert_ne!(status, AllocStatus::Ok);
                 assert_eq!(matches!(error, AllocError::Never { .. }), never);
                 self.assert_unchanged_since(&before);
+                // Else most of what follows would be refused as well.
+                self.free();
             }
         }
     }
@@ -164,7 +167,8 @@ impl Episode {
         let count = match self.rng.below(10) {
             0 => self.rng.below(3 * self.config.block_size + 1),
             1 => self.config.block_size * self.config.num_blocks,
-            _ => 1 + self.rng.below(3),
+            2..4 => 1 + self.rng.below(3),
+            _ => 1,
         };
         let tokens: Vec<_> = (0..count).map(|_| self.rng.below(3) as TokenId).collect();
         let can = self.manager.can_append(SequenceId(id), count);
@@ -173,7 +177,10 @@ impl Episode {
         assert_eq!(can, result.is_ok(), "{result:?}");
         self.assert_growth(id, count, can);
         if result.is_err() {
-            return self.assert_unchanged_since(&before);
+            self.assert_unchanged_since(&before);
+            return if self.rng.once_in(3) {
+                self.free()
+            };
         }
         let sequence = self.running.get_mut(&id).unwrap();
         let prints = extend_prints(sequence.root as u64, &sequence.prints, &tokens);
@@ -218,7 +225,7 @@ impl Episode {
             self.commit(id);
         }
         let before = self.manager.stats();
-        let (parent, child) = (&self.running[&id], self.next_id);
+        let (parent, child) = (&self.running[&id], self.unused_id());
         let resident = self.manager.state(SequenceId(id)) == Some(SequenceState::Resident);
         let result = self.manager.fork(SequenceId(id), SequenceId(child));
         assert_eq!(result.is_ok(), resident && parent.committed == parent.tokens.len(), "{result:?}");
@@ -226,9 +233,11 @@ impl Episode {
             return self.assert_unchanged_since(&before);
         }
         self.running.insert(child, parent.clone());
-        self.next_id += 1;
         if let Some(naive) = &mut self.naive {
             naive.fork(id, child);
+        }
+        if self.running.len() > SEQUENCES {
+            self.free();
         }
     }
 
@@ -250,7 +259,7 @@ impl Episode {
         ids.iter().for_each(|&id| self.commit(id));
     }
 
-    fn free(&mut self) {
+    pub fn free(&mut self) {
         let Some(id) = self.pick() else { return };
         self.running.remove(&id);
         if let Some(naive) = &mut self.naive {
@@ -261,7 +270,7 @@ impl Episode {
 
     fn call_with_unknown_or_held_ids(&mut self) {
         let before = self.manager.stats();
-        let unknown = SequenceId(self.next_id + 1);
+        let unknown = SequenceId(self.unused_id());
         assert!(!self.manager.free(unknown));
         self.manager.commit(unknown, 100);
         assert!(!self.manager.can_append(unknown, 0));
@@ -285,7 +294,8 @@ impl Episode {
 
     /// What comes must have memory before it is used; so the device is told at once.
     fn resize(&mut self) {
-        let usable = 1 + self.rng.below(self.config.num_blocks);
+        let most = if self.rng.once_in(2) { self.config.num_blocks } else { 1 };
+        let usable = most.max(1 + self.rng.below(self.config.num_blocks));
         self.manager.set_usable(usable);
         assert_eq!(self.manager.usable(), usable);
         if let Some(naive) = &mut self.naive {
@@ -336,12 +346,18 @@ impl Episode {
         }
     }
 
+    /// The lowest: what was freed a moment ago is soon used again.
+    fn unused_id(&self) -> u64 {
+        (0..).find(|id| !self.running.contains_key(id)).expect("ids are many")
+    }
+
     /// A prefix of one of few families, then a tail of its own; now and then longer than the pool, or empty.
     fn prompt(&mut self) -> Vec<TokenId> {
         let capacity = self.config.num_blocks * self.config.block_size;
         let length = match self.rng.below(30) {
             0 => self.rng.below(2 * capacity + 2),
             1 => 0,
+            2..16 => 1 + self.rng.below(capacity / 4 + 1),
             _ => 1 + self.rng.below(capacity / 2 + 1),
         };
         let family = self.rng.below(3);

@@ -1,14 +1,15 @@
 //! An episode's swaps, and what is verified after each step.
 
-use std::collections::BTreeSet;
-
 use strata_kv::{AllocStatus, KvStats, SequenceId, SequenceState, SwapDirection, SwapOutcome};
 
 use crate::episode::Episode;
 
 impl Episode {
     pub fn swap_out(&mut self) {
-        let group = self.group();
+        let group = self.group(SequenceState::Resident);
+        if group.is_empty() {
+            return;
+        }
         let ids: Vec<_> = group.iter().copied().map(SequenceId).collect();
         let resident = group.iter().all(|&id| self.state(id) == SequenceState::Resident);
         let need = self.manager.swap_cost(&ids);
@@ -34,7 +35,10 @@ impl Episode {
     }
 
     pub fn swap_in(&mut self) {
-        let group = self.group();
+        let group = self.group(SequenceState::Swapped);
+        if group.is_empty() {
+            return;
+        }
         let ids: Vec<_> = group.iter().copied().map(SequenceId).collect();
         let swapped = group.iter().all(|&id| self.state(id) == SequenceState::Swapped);
         let (cost, reserve) = (self.manager.swap_cost(&ids), self.reserve());
@@ -49,7 +53,12 @@ impl Episode {
             assert_eq!(result.is_ok(), need <= available, "{result:?}");
             assert_eq!(status == AllocStatus::Ok, !never && need + reserve <= available);
         }
-        let Ok(swap) = result else { return self.assert_unchanged_since(&before) };
+        let Ok(swap) = result else {
+            self.assert_unchanged_since(&before);
+            return if swapped {
+                self.free()
+            };
+        };
         assert_eq!((swap.direction, swap.copies.len()), (SwapDirection::In, cost - swap.num_spared));
         if let Some(naive) = &mut self.naive {
             assert_eq!(swap.copies.len(), naive.arrival(&group).0);
@@ -77,15 +86,18 @@ impl Episode {
         assert!(self.manager.finish_swap(swap, outcome).is_empty());
     }
 
-    /// Some sequences, each once, in order; mostly of one kind.
-    fn group(&mut self) -> Vec<u64> {
-        let Some(first) = self.pick() else { return Vec::new() };
-        let state = self.state(first);
-        let mut group = BTreeSet::from([first]);
-        for _ in 0..self.rng.below(3) {
-            group.extend(self.pick().filter(|&id| self.state(id) == state || self.rng.once_in(8)));
+    /// Some sequences, each once, in order; now and then one that is not in this state.
+    fn group(&mut self, state: SequenceState) -> Vec<u64> {
+        let mut group: Vec<_> = self.running.keys().copied().filter(|&id| self.state(id) == state).collect();
+        while !group.is_empty() && (group.len() > 3 || self.rng.once_in(2)) {
+            group.remove(self.rng.below(group.len()));
         }
-        group.into_iter().collect()
+        if self.rng.once_in(16) {
+            group.extend(self.pick());
+            group.sort_unstable();
+            group.dedup();
+        }
+        group
     }
 
     fn state(&self, id: u64) -> SequenceState {
@@ -96,7 +108,7 @@ impl Episode {
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert!(self.manager.sequences().map(|id| id.0).eq(self.running.keys().copied()));
         // Copies may be carried out later, but before anything is read.
-        if self.rng.once_in(2) {
+        if self.rng.once_in(3) {
             self.device.flush(&mut self.manager);
             self.verify_content();
         }

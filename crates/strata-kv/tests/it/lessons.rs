@@ -1,5 +1,7 @@
 //! Bugs that other block managers had, each as a test ("Block managers" in the project's lessons).
 
+mod moves;
+
 use strata_kv::{AllocError, BlockManager, ChainHasher, ChainRoot, Lru};
 
 use crate::{config, id, pool, release, root, run_prompt, table, tokens};

@@ -1,12 +1,14 @@
 //! Integration tests of the block manager, in one binary.
 
 mod admission;
+mod compact;
 mod device;
 mod episode;
 mod episode_swaps;
 mod eviction;
 mod fork;
 mod lessons;
+mod miss;
 mod model;
 mod naive;
 mod policies;

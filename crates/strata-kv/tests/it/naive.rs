@@ -204,6 +204,11 @@ impl Naive {
             let sequence = &self.sequences[&id];
             let (index, own) = (sequence.published, sequence.blocks[sequence.published].clone());
             let content = self.content(&sequence.prints, index);
+            let other = self.published.get(&content).is_some_and(|other| !Rc::ptr_eq(other, &own));
+            // This sequence holds it once, and `own` does.
+            if other && Rc::strong_count(&own) > 2 {
+                return;
+            }
             let canonical = match self.published.contains_key(&content) {
                 true => self.find(content),
                 false => self.published.entry(content).or_insert(own.clone()).clone(),
