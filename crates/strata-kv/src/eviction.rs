@@ -4,6 +4,7 @@
 //! evicted it knows by hash alone, which steers what it keeps and is never believed for what is there. Everything is
 //! sized for `num_blocks` at the start; no event allocates.
 
+mod adaptive;
 mod ghosts;
 mod heap;
 mod lfu;
@@ -19,6 +20,7 @@ use thiserror::Error;
 
 use crate::{BlockHash, BlockId};
 
+pub use adaptive::Adaptive;
 pub use lfu::Lfu;
 pub use lru::Lru;
 pub use s3_fifo::S3Fifo;
@@ -87,8 +89,10 @@ pub trait EvictionPolicy: fmt::Debug + Send {
 /// The policies, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EvictionKind {
-    /// [`Lru`].
+    /// [`Adaptive`].
     #[default]
+    Adaptive,
+    /// [`Lru`].
     Lru,
     /// [`Slru`].
     Slru,
@@ -102,11 +106,12 @@ pub enum EvictionKind {
 
 impl EvictionKind {
     /// All of them, the default first.
-    pub const ALL: [Self; 5] = [Self::Lru, Self::Slru, Self::Lfu, Self::S3Fifo, Self::TwoQueue];
+    pub const ALL: [Self; 6] = [Self::Adaptive, Self::Lru, Self::Slru, Self::Lfu, Self::S3Fifo, Self::TwoQueue];
 
     /// The policy, for block ids below `num_blocks`.
     pub fn build(self, num_blocks: usize) -> Box<dyn EvictionPolicy> {
         match self {
+            Self::Adaptive => Box::new(Adaptive::new(num_blocks)),
             Self::Lru => Box::new(Lru::new(num_blocks)),
             Self::Slru => Box::new(Slru::new(num_blocks)),
             Self::Lfu => Box::new(Lfu::new(num_blocks)),
@@ -117,6 +122,7 @@ impl EvictionKind {
 
     fn name(self) -> &'static str {
         match self {
+            Self::Adaptive => "adaptive",
             Self::Lru => "lru",
             Self::Slru => "slru",
             Self::Lfu => "lfu",

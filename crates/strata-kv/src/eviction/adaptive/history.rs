@@ -1,0 +1,97 @@
+//! When contents were used, whether they are still there or not.
+
+use super::{
+    past::Past,
+    rates::Rates,
+    table::{Entry, Table},
+};
+
+/// Follows a sample of all contents, by hash, over a time of many pools, and remembers what was evicted of the others
+/// lately. What it sees of the sample goes to [`Rates`]: content that gives way has been seen without a use until then, and
+/// says nothing of later times.
+#[derive(Debug)]
+pub(super) struct History {
+    sample: Table,
+    evicted: Table,
+    /// Hashes with none of these bits are in the sample.
+    skipped: u32,
+    /// When `count_times` was last called: the times until then are counted.
+    counted: u32,
+    num_blocks: u32,
+}
+
+impl History {
+    pub(super) fn new(num_blocks: usize) -> Self {
+        let (entries, reach) = ((2 * num_blocks).max(2048), 8 * num_blocks);
+        Self {
+            sample: Table::new(entries),
+            evicted: Table::new(num_blocks),
+            skipped: (reach / entries).max(1).next_power_of_two() as u32 - 1,
+            counted: 0,
+            num_blocks: num_blocks as u32,
+        }
+    }
+
+    /// `hash` is used at `now`, and was known to be there.
+    pub(super) fn found(&mut self, hash: u32, now: u32, rates: &mut Rates) {
+        if self.samples(hash) {
+            self.count_use(hash, now, rates);
+        }
+    }
+
+    /// `hash` is used at `now`, and was not there: what is known of it from before, and for how long it was not used.
+    pub(super) fn returned(&mut self, hash: u32, now: u32, rates: &mut Rates) -> Option<(Past, u32)> {
+        let before = match self.samples(hash) {
+            true => self.count_use(hash, now, rates),
+            false => self.evicted.take(hash),
+        };
+        before.map(|entry| (entry.past, now.wrapping_sub(entry.used)))
+    }
+
+    /// What `hash` is known for when sequences let go of it.
+    pub(super) fn let_go(&mut self, hash: u32, past: Past) {
+        if self.samples(hash)
+            && let Some(entry) = self.sample.get(hash)
+        {
+            entry.past = past;
+        }
+    }
+
+    /// `hash`, last used at `used`, is evicted.
+    pub(super) fn evicted(&mut self, hash: u32, used: u32, past: Past) {
+        if !self.samples(hash) {
+            self.evicted.insert(hash, used, past);
+        }
+    }
+
+    /// Counts the times until `now` of all contents of the sample.
+    pub(super) fn count_times(&mut self, now: u32, rates: &mut Rates) {
+        self.sample.iter().for_each(|entry| self.count_time(entry, now, rates));
+        self.counted = now;
+    }
+
+    fn samples(&self, hash: u32) -> bool {
+        hash & self.skipped == 0
+    }
+
+    fn count_use(&mut self, hash: u32, now: u32, rates: &mut Rates) -> Option<Entry> {
+        if let Some(entry) = self.sample.get(hash) {
+            let before = *entry;
+            entry.used = now;
+            self.count_time(&before, now, rates);
+            rates.count_use(before.past.class(self.num_blocks), now.wrapping_sub(before.used));
+            return Some(before);
+        }
+        if let Some(oldest) = self.sample.insert(hash, now, Past::fresh(None)) {
+            self.count_time(&oldest, now, rates);
+        }
+        None
+    }
+
+    /// Counts the time of `entry` from when it was last counted, or used, until `now`.
+    fn count_time(&self, entry: &Entry, now: u32, rates: &mut Rates) {
+        let age = now.wrapping_sub(entry.used);
+        let since = now.wrapping_sub(self.counted).min(age);
+        rates.count_time(entry.past.class(self.num_blocks), age - since, age);
+    }
+}

@@ -1,0 +1,61 @@
+//! Contents known by hash, in bounded room.
+
+use std::num::NonZeroU16;
+
+use super::past::Past;
+
+const WAYS: usize = 8;
+
+/// What is known of content; 8 bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    /// When it was last used.
+    pub(super) used: u32,
+    /// Not zero, so that an entry that is not there takes no more room.
+    tag: NonZeroU16,
+    pub(super) past: Past,
+}
+
+/// A hash table in sets of 8: where a set is full, what was used longest ago gives way. One content in thousands is taken
+/// for another, which harms nobody.
+#[derive(Debug)]
+pub(super) struct Table {
+    sets: Vec<[Option<Entry>; WAYS]>,
+}
+
+impl Table {
+    pub(super) fn new(entries: usize) -> Self {
+        Self { sets: vec![[None; WAYS]; entries.div_ceil(WAYS)] }
+    }
+
+    pub(super) fn get(&mut self, hash: u32) -> Option<&mut Entry> {
+        self.set(hash).iter_mut().flatten().find(|entry| entry.tag == tag(hash))
+    }
+
+    pub(super) fn take(&mut self, hash: u32) -> Option<Entry> {
+        let known = |entry: &&mut Option<Entry>| entry.is_some_and(|entry| entry.tag == tag(hash));
+        self.set(hash).iter_mut().find(known)?.take()
+    }
+
+    /// Adds a content that is not there; returns what gives way to it.
+    pub(super) fn insert(&mut self, hash: u32, used: u32, past: Past) -> Option<Entry> {
+        let idle = |entry: &&mut Option<Entry>| entry.map_or(u32::MAX, |entry| used.wrapping_sub(entry.used));
+        let oldest = self.set(hash).iter_mut().max_by_key(idle).expect("a set has ways");
+        oldest.replace(Entry { used, tag: tag(hash), past })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.sets.iter().flatten().flatten()
+    }
+
+    fn set(&mut self, hash: u32) -> &mut [Option<Entry>; WAYS] {
+        // Scales the hash to the number of sets; its upper bits choose.
+        let set = (u64::from(hash) * self.sets.len() as u64) >> 32;
+        &mut self.sets[set as usize]
+    }
+}
+
+/// Bits of the hash that choose neither whether it is sampled nor, but in huge tables, the set.
+fn tag(hash: u32) -> NonZeroU16 {
+    NonZeroU16::MIN | (hash >> 2) as u16
+}
