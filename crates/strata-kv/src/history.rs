@@ -5,8 +5,8 @@
 
 use crate::{BlockHash, SequenceId};
 
-/// 16 bytes each; a quarter to a half as many as blocks are 4 to 8 bytes a block.
-const LOST_MIN: usize = 1024;
+/// Of 16 bytes each; a quarter to a half as many as blocks are 4 to 8 bytes a block.
+const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
 /// Who or what took content away.
@@ -97,4 +97,47 @@ impl History {
 /// A fingerprint of 32 bits, never that of an empty entry.
 fn fold(hash: BlockHash) -> u32 {
     ((hash.0 >> 32) as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_loss_of_a_place_is_remembered_with_its_age() {
+        let mut history = History::new(1);
+        let place = LOST_MIN as u64;
+        let [first, second] = [BlockHash(5 << 32 | 7), BlockHash(6 << 32 | (7 + place))];
+        assert_eq!(history.loss(first), None);
+        history.lose(first, Loss::Evicted(SequenceId(3)));
+        history.tick();
+        history.tick();
+        assert_eq!(history.loss(first), Some((Loss::Evicted(SequenceId(3)), 2)));
+        assert_eq!(history.loss(second), None);
+        history.lose(second, Loss::Reset);
+        assert_eq!((history.loss(first), history.loss(second)), (None, Some((Loss::Reset, 0))));
+        history.lose(first, Loss::Withdrawn);
+        assert_eq!(history.loss(first), Some((Loss::Withdrawn, 0)));
+    }
+
+    #[test]
+    fn an_age_is_right_when_the_clock_wraps() {
+        let mut history = History::new(1);
+        history.lookups = u32::MAX;
+        history.lose(BlockHash(1), Loss::Reset);
+        history.tick();
+        // Zero is skipped, which counts as one look-up too many.
+        assert_eq!((history.lookups, history.loss(BlockHash(1))), (1, Some((Loss::Reset, 2))));
+    }
+
+    #[test]
+    fn a_first_block_is_known_under_its_latest_root() {
+        let mut history = History::new(1);
+        let [tokens, alice, bob] = [7, 1 << 40, 2 << 40].map(BlockHash);
+        assert!(!history.other_root(tokens, alice));
+        history.note_first(tokens, alice);
+        assert!(!history.other_root(tokens, alice) && history.other_root(tokens, bob));
+        history.note_first(tokens, bob);
+        assert!(history.other_root(tokens, alice) && !history.other_root(tokens, bob));
+    }
 }

@@ -5,7 +5,8 @@
 //! really been computed. Only then can other sequences find it.
 //!
 //! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that no sequence holds),
-//! *used* (held by at least one block table) and *withdrawn* (without memory, after [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
+//! *used* (held by at least one block table, or by a swap under way) and *withdrawn* (without memory, after
+//! [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
 
 mod admission;
 mod block_list;

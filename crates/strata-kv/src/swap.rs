@@ -112,7 +112,11 @@ impl BlockManager {
 
     /// Blocks that a swap of `group` would copy, whatever the prefix index may spare; shared ones once.
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
-        self.places(group).map(|(_, _, place)| place).collect::<HashSet<_>>().len()
+        match group {
+            // A table holds each block once.
+            [_] => self.places(group).count(),
+            _ => self.places(group).map(|(_, _, place)| place).collect::<HashSet<_>>().len(),
+        }
     }
 
     /// Tokens that would have to be computed again if the resident `group` lost its blocks now and came back at once:
@@ -120,10 +124,12 @@ impl BlockManager {
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
         let lost = self.places(group).filter(|(sequence, index, _)| *index >= sequence.num_published);
-        // The last of those that share a block has as many tokens in it as the others.
-        let lost: HashMap<_, _> =
-            lost.map(|(s, index, place)| (place, block_size.min(s.table.num_tokens - index * block_size))).collect();
-        lost.values().sum()
+        let tokens = lost.map(|(s, index, place)| (place, block_size.min(s.table.num_tokens - index * block_size)));
+        match group {
+            [_] => tokens.map(|(_, tokens)| tokens).sum(),
+            // All that share a block have as many tokens in it.
+            _ => tokens.collect::<HashMap<_, _>>().values().sum(),
+        }
     }
 
     /// Begins to move `group` to the swap pool: all at once, for sequences that share blocks are of no use to each other

@@ -1,5 +1,7 @@
 //! One run of random operations on a manager, its device and the reference.
 
+mod swaps;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use strata_kv::{
@@ -20,23 +22,23 @@ const SEQUENCES: usize = 6;
 
 /// A sequence as the test knows it.
 #[derive(Clone)]
-pub struct Running {
+struct Running {
     root: usize,
-    pub tokens: Vec<TokenId>,
-    pub prints: Vec<Print>,
+    tokens: Vec<TokenId>,
+    prints: Vec<Print>,
     /// Leading tokens whose KV is in the sequence's blocks, or on its way with it.
-    pub computed: usize,
+    computed: usize,
     /// Of these, what the manager was told of.
     committed: usize,
 }
 
 pub struct Episode {
-    pub rng: Rng,
-    pub config: KvConfig,
-    pub manager: BlockManager,
-    pub naive: Option<Naive>,
-    pub device: Device,
-    pub running: BTreeMap<u64, Running>,
+    rng: Rng,
+    config: KvConfig,
+    manager: BlockManager,
+    naive: Option<Naive>,
+    device: Device,
+    running: BTreeMap<u64, Running>,
     roots: Vec<ChainRoot>,
     /// Contents ever committed since a reset: nothing else may be found.
     committed: BTreeSet<Print>,
@@ -154,7 +156,7 @@ impl Episode {
     }
 
     /// Blocks that whoever is let in must leave.
-    pub fn reserve(&self) -> usize {
+    fn reserve(&self) -> usize {
         let swapped = |id: &&u64| self.manager.state(SequenceId(**id)) == Some(SequenceState::Swapped);
         match self.running.keys().all(|id| swapped(&id)) {
             true => 0,
@@ -259,7 +261,7 @@ impl Episode {
         ids.iter().for_each(|&id| self.commit(id));
     }
 
-    pub fn free(&mut self) {
+    fn free(&mut self) {
         let Some(id) = self.pick() else { return };
         self.running.remove(&id);
         if let Some(naive) = &mut self.naive {

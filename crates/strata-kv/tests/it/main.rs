@@ -4,7 +4,6 @@ mod admission;
 mod compact;
 mod device;
 mod episode;
-mod episode_swaps;
 mod eviction;
 mod fork;
 mod lessons;

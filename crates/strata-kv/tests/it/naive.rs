@@ -1,13 +1,15 @@
 //! What the block manager should do, written down without block ids, lists, hashes or reference counts: a block is a
 //! shared value, found by the fingerprint of the root and all tokens up to its end, and everything is counted afresh.
 
+mod swaps;
+
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     rc::{Rc, Weak},
 };
 
-use strata_kv::{KvConfig, SequenceState, SwapDirection, SwapId, SwapOutcome};
+use strata_kv::{KvConfig, SequenceState, SwapDirection, SwapId};
 
 /// Fingerprint of a token's KV: of the chain's root and of all tokens up to this one.
 pub type Print = u64;
@@ -224,118 +226,6 @@ impl Naive {
     pub fn free_sequence(&mut self, id: u64) {
         let sequence = self.sequences.remove(&id).unwrap();
         sequence.blocks.into_iter().rev().for_each(|block| self.release(block));
-    }
-
-    /// Blocks or slots that a group holds tokens in.
-    pub fn swap_cost(&self, group: &[u64]) -> usize {
-        let mut places = BTreeSet::new();
-        for sequence in group.iter().map(|id| &self.sequences[id]) {
-            match sequence.slots.is_empty() {
-                true => places.extend(self.filled(sequence).iter().map(|block| Rc::as_ptr(block).cast::<()>())),
-                false => places.extend(sequence.slots.iter().map(Rc::as_ptr)),
-            }
-        }
-        places.len()
-    }
-
-    fn filled<'s>(&self, sequence: &'s Sequence) -> &'s [Block] {
-        &sequence.blocks[..self.blocks_for(sequence.prints.len())]
-    }
-
-    pub fn swap_out(&mut self, swap: SwapId, group: &[u64]) {
-        let mut places: Vec<(Block, Slot)> = Vec::new();
-        for id in group {
-            let blocks = self.filled(&self.sequences[id]).to_vec();
-            let sequence = self.sequences.get_mut(id).unwrap();
-            for block in blocks {
-                let known = places.iter().find(|(other, _)| Rc::ptr_eq(other, &block)).map(|(_, slot)| slot.clone());
-                let slot = known.unwrap_or_else(|| {
-                    places.push((block.clone(), Rc::new(())));
-                    places.last().unwrap().1.clone()
-                });
-                sequence.slots.push(slot);
-            }
-            sequence.state = SequenceState::Leaving(swap);
-        }
-        let (blocks, slots) = places.into_iter().unzip();
-        self.flights
-            .insert(swap, Flight { direction: SwapDirection::Out, group: group.to_vec(), blocks, _slots: slots });
-    }
-
-    /// Fresh blocks that a group needs to come back, and those that it could get.
-    pub fn arrival(&self, group: &[u64]) -> (usize, usize) {
-        let (mut fresh, mut revived) = (BTreeSet::new(), BTreeSet::new());
-        for sequence in group.iter().map(|id| &self.sequences[id]) {
-            let hits = self.arrival_hits(sequence);
-            fresh.extend(sequence.slots[hits..].iter().map(Rc::as_ptr));
-            let contents = (0..hits).map(|block| self.content(&sequence.prints, block));
-            revived.extend(contents.filter(|content| self.idle.contains(content)));
-        }
-        (fresh.len(), self.available() - revived.len())
-    }
-
-    fn arrival_hits(&self, sequence: &Sequence) -> usize {
-        let most = if sequence.publishing { sequence.computed / self.block_size } else { 0 };
-        self.hits_of_most(&sequence.prints, most)
-    }
-
-    pub fn swap_in(&mut self, swap: SwapId, group: &[u64]) {
-        let (need, _) = self.arrival(group);
-        for id in group {
-            let hits = self.arrival_hits(&self.sequences[id]);
-            let contents: Vec<_> = (0..hits).map(|block| self.content(&self.sequences[id].prints, block)).collect();
-            let blocks = contents.into_iter().map(|content| self.find(content)).collect();
-            let sequence = self.sequences.get_mut(id).unwrap();
-            (sequence.blocks, sequence.published, sequence.state) = (blocks, hits, SequenceState::Arriving(swap));
-        }
-        self.evict_for(need);
-        let mut places: Vec<(Block, Slot)> = Vec::new();
-        for id in group {
-            let mut sequence = self.sequences.remove(id).unwrap();
-            for index in sequence.published..sequence.slots.len() {
-                let slot = sequence.slots[index].clone();
-                let known = places.iter().find(|(_, other)| Rc::ptr_eq(other, &slot)).map(|(block, _)| block.clone());
-                let block = known.unwrap_or_else(|| {
-                    let prints = sequence.prints.chunks(self.block_size).nth(index).unwrap();
-                    places.push((self.new_block(prints), slot));
-                    places.last().unwrap().0.clone()
-                });
-                sequence.blocks.push(block);
-            }
-            self.sequences.insert(*id, sequence);
-        }
-        let (blocks, slots) = places.into_iter().unzip();
-        self.flights
-            .insert(swap, Flight { direction: SwapDirection::In, group: group.to_vec(), blocks, _slots: slots });
-    }
-
-    /// Those of the group that were still waiting.
-    pub fn finish_swap(&mut self, swap: SwapId, outcome: SwapOutcome) -> Vec<u64> {
-        let Flight { direction, mut group, blocks, .. } = self.flights.remove(&swap).unwrap();
-        blocks.into_iter().rev().for_each(|block| self.release(block));
-        let waiting = match direction {
-            SwapDirection::Out => SequenceState::Leaving(swap),
-            SwapDirection::In => SequenceState::Arriving(swap),
-        };
-        group.retain(|id| self.sequences.get(id).is_some_and(|sequence| sequence.state == waiting));
-        for &id in &group {
-            let sequence = self.sequences.get_mut(&id).unwrap();
-            match (outcome, direction) {
-                (SwapOutcome::Failed, _) => self.free_sequence(id),
-                (SwapOutcome::Done, SwapDirection::Out) => {
-                    (sequence.state, sequence.published) = (SequenceState::Swapped, 0);
-                    let blocks = std::mem::take(&mut sequence.blocks);
-                    blocks.into_iter().rev().for_each(|block| self.release(block));
-                }
-                (SwapOutcome::Done, SwapDirection::In) => {
-                    sequence.state = SequenceState::Resident;
-                    sequence.slots.clear();
-                    let computed = sequence.computed;
-                    self.commit(id, computed);
-                }
-            }
-        }
-        group
     }
 
     pub fn set_usable(&mut self, usable: usize) {
