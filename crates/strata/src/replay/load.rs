@@ -171,9 +171,17 @@ impl<P: FnMut()> Simulation<'_, P> {
                 (None, None) => return Ok(()),
             }
             self.grow(room);
-            self.count(room.slots());
-            self.step += 1;
+            let steps = self.steps_to_next();
+            self.count(room.slots(), steps as f64);
+            self.step += steps;
         }
+    }
+
+    /// Steps until something changes: one, unless all prompts under way are still being computed.
+    fn steps_to_next(&self) -> u64 {
+        let ready = self.running.iter().map(|running| running.ready.max(self.step + 1));
+        let arrival = self.arrivals.front().map(|(step, _)| *step);
+        ready.chain(arrival).min().map_or(1, |next| next - self.step)
     }
 
     /// Those who have said everything leave.
@@ -244,12 +252,12 @@ impl<P: FnMut()> Simulation<'_, P> {
         }
     }
 
-    fn count(&mut self, slots: Slots) {
+    fn count(&mut self, slots: Slots, steps: f64) {
         self.load.running_peak = self.load.running_peak.max(self.running.len());
         self.load.taken_peak = self.load.taken_peak.max(slots.taken);
-        self.sums.running += self.running.len() as f64;
-        self.sums.taken += slots.taken as f64;
-        self.sums.empty += slots.empty as f64;
+        self.sums.running += self.running.len() as f64 * steps;
+        self.sums.taken += slots.taken as f64 * steps;
+        self.sums.empty += slots.empty as f64 * steps;
     }
 
     fn preempt_last(&mut self, room: &mut impl Room) {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::reader::{Entry, LineProblem, tokens};
+use super::reader::{Entry, LineProblem, TIMESTAMP_MAX, tokens};
 
 #[derive(Deserialize)]
 struct Line {
@@ -21,7 +21,7 @@ struct Line {
 pub fn parse(line: &str) -> Result<Entry, LineProblem> {
     let Line { timestamp, input_length, output_length, hash_ids } =
         serde_json::from_str(line).map_err(LineProblem::Json)?;
-    if timestamp < 0.0 {
+    if !(0.0..=TIMESTAMP_MAX).contains(&timestamp) {
         return Err(LineProblem::Timestamp { got: timestamp });
     }
     Ok(Entry {
@@ -52,7 +52,8 @@ mod tests {
             let message = parse(&line).expect_err(part).to_string();
             assert!(message.contains(part), "{part:?} in {message:?}");
         };
-        check("-1", "1", "1", "[1]", "timestamp of 0 ms or more, got -1");
+        check("-1", "1", "1", "[1]", "timestamp from 0 to 1000000000000000 ms, got -1");
+        check("1e16", "1", "1", "[1]", "got 10000000000000000");
         check("1e999", "1", "1", "[1]", "out of range");
         check("0", "16777217", "1", "[1]", "input_length is 16777217 tokens; expected at most 16777216");
         check("0", "1", "18446744073709551615", "[1]", "output_length is 18446744073709551615");

@@ -14,8 +14,11 @@ const BOTTOM: f64 = 436.0;
 /// Least distance of two labels.
 const LABEL_HEIGHT: f64 = 17.0;
 
+/// Styles of policies; those of bounds come after them.
+const POLICY_STYLES: usize = 6;
+
 /// Colours that people with any colour vision tell apart, and dashes for those who print.
-const STYLES: [(&str, &str); 7] = [
+const STYLES: [(&str, &str); 8] = [
     ("#0072b2", ""),
     ("#d55e00", "7 3"),
     ("#009e73", "2 3"),
@@ -23,6 +26,7 @@ const STYLES: [(&str, &str); 7] = [
     ("#8a6d00", "5 5"),
     ("#56b4e9", "12 4"),
     ("#000000", "4 2"),
+    ("#666666", "1 3"),
 ];
 
 /// One line of the picture.
@@ -84,13 +88,13 @@ impl<'l> Plot<'l> {
         )?;
         writeln!(out, "<text x=\"{LEFT}\" y=\"44\" fill=\"#666\">{title}</text>")?;
         self.write_grid(out)?;
-        let mut colours = 1..;
+        let (mut others, mut bounds) = ((1..POLICY_STYLES).cycle(), (POLICY_STYLES..STYLES.len()).cycle());
         let mut ends = Vec::new();
         for line in self.lines {
             let style = match line.role {
                 Role::Default => 0,
-                Role::Other => colours.next().unwrap_or(1) % (STYLES.len() - 1),
-                Role::Bound => STYLES.len() - 1,
+                Role::Other => others.next().unwrap_or(1),
+                Role::Bound => bounds.next().unwrap_or(POLICY_STYLES),
             };
             self.write_line(out, line, style)?;
             ends.extend(line.rates.last().map(|&rate| (self.y(rate), line, style)));

@@ -16,6 +16,9 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Tokens of a prompt or an answer, at most.
 pub const TOKENS_MAX: usize = 1 << 24;
 
+/// Milliseconds of a timestamp, at most: steps of a load are counted in 64 bits.
+pub const TIMESTAMP_MAX: f64 = 1e15;
+
 /// Blocks that all prompts together name, at most.
 const REFERENCES_MAX: usize = (1 << 26) - 1;
 
@@ -78,8 +81,8 @@ pub enum LineProblem {
         /// What stands here.
         got: String,
     },
-    /// Not from 0 on, or no number.
-    #[error("expected a timestamp of 0 ms or more, got {got}")]
+    /// Negative, or of another age.
+    #[error("expected a timestamp from 0 to {TIMESTAMP_MAX} ms, got {got}")]
     Timestamp {
         /// What stands there.
         got: f64,
