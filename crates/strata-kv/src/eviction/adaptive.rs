@@ -6,7 +6,7 @@ mod past;
 mod rates;
 mod table;
 
-use super::{Content, EvictionPolicy};
+use super::{Content, EvictionPolicy, steps::step};
 use crate::BlockId;
 
 use history::History;
@@ -14,10 +14,11 @@ use past::Past;
 use rates::Rates;
 
 const NONE: u32 = u32::MAX;
-/// Leaves that are compared at a time: all of a small pool, a random choice of a large one's.
-const SAMPLED: usize = 64;
-/// One in so many of the compared leaves is evicted before others are compared, with its parents that are worth no more.
-const SAMPLED_PER_VICTIM: usize = 16;
+/// Leaves that are compared at a time: all of a small pool, a random choice of a large one's. The two that are worth least
+/// are evicted before others are compared, with such parents of theirs as are worth no more.
+const COMPARED: usize = 64;
+/// Most blocks that wait to be evicted; those beyond are compared with others again.
+const DUE_MAX: usize = 8;
 /// Most blocks of one chain that are seen to have returned together.
 const RUN_MAX: usize = 64;
 
@@ -30,7 +31,8 @@ const RUN_MAX: usize = 64;
 /// not. So one policy keeps what comes back late but surely, lets scans pass, keeps part of a loop that exceeds the pool,
 /// and forgets old habits: what was counted fades.
 ///
-/// Costs per block: 28 bytes and 24 for the sample; 25 KB in all for the classes.
+/// It takes 44 bytes a block: 20 for the block, 16 for what was evicted lately, 8 for the sample, which has at least 32 KiB;
+/// and 26 KiB for the counts of classes.
 #[derive(Debug)]
 pub struct Adaptive {
     records: Vec<Record>, // [block]
@@ -58,13 +60,15 @@ struct Record {
     /// In `leaves`.
     position: u32,
     past: Past,
+    /// That of `past`, while cached.
+    class: u8,
     cached: bool,
 }
 
 impl Adaptive {
     /// For block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
-        let record = Record { hash: 0, used: 0, position: NONE, past: Past::fresh(None), cached: false };
+        let record = Record { hash: 0, used: 0, position: NONE, past: Past::fresh(None), class: 0, cached: false };
         Self {
             records: vec![record; num_blocks],
             leaves: Vec::with_capacity(num_blocks),
@@ -74,7 +78,7 @@ impl Adaptive {
             clock: 0,
             estimated: 0,
             estimate_after: 256,
-            due: Vec::with_capacity(2 * SAMPLED),
+            due: Vec::with_capacity(DUE_MAX),
             bound: 0.0,
             run: Vec::with_capacity(RUN_MAX),
             random: 1,
@@ -99,29 +103,27 @@ impl Adaptive {
     }
 
     fn worth(&self, block: u32) -> f32 {
-        let Record { used, past, .. } = self.records[block as usize];
-        self.rates.worth(past.class(self.records.len() as u32), self.clock.wrapping_sub(used))
+        let Record { used, class, .. } = self.records[block as usize];
+        self.rates.worth(class.into(), self.clock.wrapping_sub(used))
     }
 
-    /// Compares leaves; the least worthy are due.
+    /// Compares leaves; the least worthy and the next are due.
     fn compare(&mut self) {
-        let mut compared = [(0.0, NONE); SAMPLED];
-        let count = self.leaves.len().min(SAMPLED);
-        let compared = &mut compared[..count];
-        for (at, entry) in compared.iter_mut().enumerate() {
-            let at = if self.leaves.len() <= SAMPLED { at } else { self.random_below(self.leaves.len()) };
+        let (mut least, mut next) = ((f32::INFINITY, NONE), (f32::INFINITY, NONE));
+        for at in 0..self.leaves.len().min(COMPARED) {
+            step();
+            let at = if self.leaves.len() <= COMPARED { at } else { self.random_below(self.leaves.len()) };
             let block = self.leaves[at];
-            *entry = (self.worth(block), block);
+            let worth = self.worth(block);
+            if worth < least.0 {
+                (least, next) = ((worth, block), least);
+            } else if worth < next.0 && block != least.1 {
+                next = (worth, block);
+            }
         }
-        let victims = count.div_ceil(SAMPLED_PER_VICTIM);
-        if victims < count {
-            compared.select_nth_unstable_by(victims, |a, b| a.0.total_cmp(&b.0));
-        }
-        let due = &mut compared[..victims];
-        due.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-        self.bound = due.first().map_or(0.0, |&(worth, _)| worth);
+        self.bound = next.0;
         self.due.clear();
-        self.due.extend(due.iter().map(|&(_, block)| block));
+        self.due.extend([next.1, least.1].into_iter().filter(|&block| block != NONE));
     }
 
     fn random_below(&mut self, end: usize) -> usize {
@@ -160,7 +162,7 @@ impl EvictionPolicy for Adaptive {
         let before = self.history.returned(hash, self.clock, &mut self.rates);
         let returned = before.map(|(past, age)| past.used_after(age));
         let past = returned.unwrap_or(Past::fresh(parent));
-        self.records[block.index()] = Record { hash, used: self.clock, position: NONE, past, cached: false };
+        self.records[block.index()] = Record { hash, used: self.clock, position: NONE, past, class: 0, cached: false };
         // What lies above content that was there before was there before.
         if content.parent.map(|parent| parent.0) != self.run.last().copied() || self.run.len() == RUN_MAX {
             self.run.clear();
@@ -181,12 +183,14 @@ impl EvictionPolicy for Adaptive {
     }
 
     fn insert(&mut self, block: BlockId, leaf: bool) {
+        let num_blocks = self.records.len() as u32;
         let record = &mut self.records[block.index()];
         assert!(!record.cached, "{block} is cached already");
         record.cached = true;
         if leaf {
             record.past = record.past.at_the_end();
         }
+        record.class = record.past.class(num_blocks) as u8;
         self.history.let_go(record.hash, record.past);
         self.cached += 1;
         if leaf {
@@ -196,7 +200,7 @@ impl EvictionPolicy for Adaptive {
 
     fn became_leaf(&mut self, block: BlockId) {
         self.set_leaf(block);
-        if self.due.len() < self.due.capacity() {
+        if self.due.len() < DUE_MAX {
             self.due.push(block.0);
         }
     }
@@ -204,9 +208,10 @@ impl EvictionPolicy for Adaptive {
     fn victim(&mut self) -> Option<BlockId> {
         loop {
             while let Some(block) = self.due.pop() {
+                step();
                 if self.is_leaf(block) && self.worth(block) <= self.bound {
                     let Record { hash, used, past, .. } = self.records[block as usize];
-                    self.history.evicted(hash, used, past);
+                    self.history.evicted(hash, used, past, self.clock);
                     self.set_held(BlockId(block));
                     return Some(BlockId(block));
                 }
@@ -239,5 +244,22 @@ impl EvictionPolicy for Adaptive {
 
     fn len(&self) -> usize {
         self.cached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bookkeeping_takes_44_bytes_a_block() {
+        let bytes = |num_blocks: usize| {
+            let policy = Adaptive::new(num_blocks);
+            let of_blocks =
+                policy.records.capacity() * size_of::<Record>() + policy.leaves.capacity() * size_of::<u32>();
+            of_blocks + policy.history.bytes()
+        };
+        assert_eq!(bytes(100_000), 44 * 100_000);
+        println!("per block: {} in a pool of 1000", bytes(1000) / 1000);
     }
 }

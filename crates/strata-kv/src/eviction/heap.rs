@@ -1,5 +1,6 @@
 //! A priority queue of blocks from which any block can be taken.
 
+use super::steps::step;
 use crate::BlockId;
 
 const ABSENT: u32 = u32::MAX;
@@ -64,6 +65,7 @@ impl Heap {
     /// Puts `block` at `at` or above, where it belongs; returns where.
     fn sift_up(&mut self, mut at: usize, block: u32) -> usize {
         while at > 0 {
+            step();
             let parent = (at - 1) / ARITY;
             let above = self.order[parent];
             if self.keys[above as usize] <= self.keys[block as usize] {
@@ -79,6 +81,7 @@ impl Heap {
     /// Puts `block` at `at` or below, where it belongs.
     fn sift_down(&mut self, mut at: usize, block: u32) {
         loop {
+            step();
             let children = (ARITY * at + 1).min(self.order.len())..(ARITY * at + ARITY + 1).min(self.order.len());
             let least = children.min_by_key(|&child| self.keys[self.order[child] as usize]);
             let Some(child) = least.filter(|&child| self.keys[self.order[child] as usize] < self.keys[block as usize])

@@ -1,5 +1,6 @@
 //! Queues of blocks over one array of links, and which of the blocks may be evicted.
 
+use super::steps::step;
 use crate::BlockId;
 
 const NONE: u32 = u32::MAX;
@@ -123,6 +124,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     /// The first block of `queue` that may be evicted, taken out and forgotten; those before it are set aside.
     pub(super) fn pop_evictable(&mut self, queue: usize) -> Option<BlockId> {
         while let Some(block) = self.front(queue) {
+            step();
             if self.is_evictable(block) {
                 self.forget(block);
                 return Some(block);

@@ -1,6 +1,6 @@
 //! S3-FIFO: three queues, two of blocks and one of ghosts.
 
-use super::{Content, EvictionPolicy, ghosts::Ghosts, queues::Queues};
+use super::{Content, EvictionPolicy, ghosts::Ghosts, queues::Queues, steps::step};
 use crate::{BlockHash, BlockId};
 
 const SMALL: usize = 0;
@@ -67,6 +67,7 @@ impl EvictionPolicy for S3Fifo {
 
     fn victim(&mut self) -> Option<BlockId> {
         loop {
+            step();
             let (small, main) = (self.queues.front(SMALL), self.queues.front(MAIN));
             let queue = if self.queues.len(SMALL) > self.small_max || main.is_none() { SMALL } else { MAIN };
             let block = if queue == SMALL { small? } else { main? };

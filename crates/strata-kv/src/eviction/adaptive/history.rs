@@ -1,6 +1,7 @@
 //! When contents were used, whether they are still there or not.
 
 use super::{
+    super::steps::step,
     past::Past,
     rates::Rates,
     table::{Entry, Table},
@@ -22,10 +23,11 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(num_blocks: usize) -> Self {
-        let (entries, reach) = ((2 * num_blocks).max(2048), 8 * num_blocks);
+        // A small pool learns from fewer uses; it needs a larger share of them, and a longer look back.
+        let (entries, reach) = (num_blocks.max(4096), (8 * num_blocks).max(8192));
         Self {
             sample: Table::new(entries),
-            evicted: Table::new(num_blocks),
+            evicted: Table::new(2 * num_blocks),
             skipped: (reach / entries).max(1).next_power_of_two() as u32 - 1,
             counted: 0,
             num_blocks: num_blocks as u32,
@@ -57,10 +59,10 @@ impl History {
         }
     }
 
-    /// `hash`, last used at `used`, is evicted.
-    pub(super) fn evicted(&mut self, hash: u32, used: u32, past: Past) {
+    /// `hash`, last used at `used`, is evicted at `now`.
+    pub(super) fn evicted(&mut self, hash: u32, used: u32, past: Past, now: u32) {
         if !self.samples(hash) {
-            self.evicted.insert(hash, used, past);
+            self.evicted.insert(hash, used, past, now);
         }
     }
 
@@ -68,6 +70,11 @@ impl History {
     pub(super) fn count_times(&mut self, now: u32, rates: &mut Rates) {
         self.sample.iter().for_each(|entry| self.count_time(entry, now, rates));
         self.counted = now;
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.sample.bytes() + self.evicted.bytes()
     }
 
     fn samples(&self, hash: u32) -> bool {
@@ -82,7 +89,7 @@ impl History {
             rates.count_use(before.past.class(self.num_blocks), now.wrapping_sub(before.used));
             return Some(before);
         }
-        if let Some(oldest) = self.sample.insert(hash, now, Past::fresh(None)) {
+        if let Some(oldest) = self.sample.insert(hash, now, Past::fresh(None), now) {
             self.count_time(&oldest, now, rates);
         }
         None
@@ -90,6 +97,7 @@ impl History {
 
     /// Counts the time of `entry` from when it was last counted, or used, until `now`.
     fn count_time(&self, entry: &Entry, now: u32, rates: &mut Rates) {
+        step();
         let age = now.wrapping_sub(entry.used);
         let since = now.wrapping_sub(self.counted).min(age);
         rates.count_time(entry.past.class(self.num_blocks), age - since, age);

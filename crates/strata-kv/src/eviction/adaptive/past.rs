@@ -49,7 +49,12 @@ impl Past {
         let gap = log2_in_eighths(age);
         match self.is_fresh() {
             true => Self { kind: FOUND + 1, gap },
-            false => Self { kind: self.kind.saturating_add(1), gap: self.gap.midpoint(gap) },
+            // The mean of all up to the fourth, then of ever more with fading weight.
+            false => {
+                let weight = u16::from(self.kind - FOUND + 1).min(4);
+                let mean = (u16::from(self.gap) * (weight - 1) + u16::from(gap) + weight / 2) / weight;
+                Self { kind: self.kind.saturating_add(1), gap: mean as u8 }
+            }
         }
     }
 
@@ -85,4 +90,36 @@ fn level(count: u8) -> u8 {
 
 fn log2_in_eighths(age: u32) -> u8 {
     (((age.max(1) as f32).to_bits() - 1f32.to_bits()) >> 20).min(u8::MAX.into()) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_past_has_a_class_and_a_group() {
+        let mut seen = [false; CLASSES];
+        for age in (0..32).map(|bit| 1u32 << bit) {
+            let mut past = Past::fresh(None);
+            for _ in 0..300 {
+                let fresh = Past::fresh(Some(past));
+                for past in [past, past.at_the_end(), fresh, fresh.at_the_end()] {
+                    let class = past.class(1000);
+                    seen[class] = true;
+                    assert!(group(class) < GROUPS);
+                }
+                past = past.used_after(age);
+            }
+        }
+        assert!(seen.iter().all(|&seen| seen));
+    }
+
+    #[test]
+    fn steady_gaps_are_kept_and_changed_ones_followed() {
+        let steady = |age: u32, times: usize, from: Past| (0..times).fold(from, |past, _| past.used_after(age));
+        let slow = steady(5000, 9, Past::fresh(None));
+        assert_eq!(slow.gap, log2_in_eighths(5000));
+        let fast = steady(50, 20, slow);
+        assert!(fast.gap.abs_diff(log2_in_eighths(50)) <= 2, "{}", fast.gap);
+    }
 }

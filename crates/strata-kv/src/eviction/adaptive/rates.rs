@@ -1,6 +1,7 @@
 //! How soon content of each class is used again, and what keeping it is therefore worth.
 
 use super::{
+    super::steps::step,
     ages::{Ages, BUCKETS},
     past::{CLASSES, GROUPS, group},
 };
@@ -72,6 +73,7 @@ impl Rates {
         let all = all.rates(&prior, self.ages);
         let groups = groups.map(|group| group.rates(&all, self.ages));
         for class in 0..CLASSES {
+            step();
             let counts = Counts { uses: self.uses[class], times: self.times[class] };
             self.worths[class] = worths(&counts.rates(&groups[group(class)], self.ages), self.ages);
         }
@@ -102,11 +104,21 @@ impl Counts {
 
     /// Uses per time, where little was counted as in `similar`.
     fn rates(&self, similar: &Row, ages: Ages) -> Row {
+        let (uses, times) = (blurred(&self.uses), blurred(&self.times));
         std::array::from_fn(|bucket| {
             let believed = CONTENTS_BELIEVED * ages.width(bucket);
-            (self.uses[bucket] + similar[bucket] * believed) / (self.times[bucket] + believed)
+            (uses[bucket] + similar[bucket] * believed) / (times[bucket] + believed)
         })
     }
+}
+
+/// Each bucket shares half of what it has with its neighbours: contents come in chains, which are used together, so that
+/// counts are more uneven than chances are.
+fn blurred(row: &Row) -> Row {
+    std::array::from_fn(|bucket| {
+        let (before, after) = (row[bucket.saturating_sub(1)], row[(bucket + 1).min(BUCKETS - 1)]);
+        0.5 * row[bucket] + 0.25 * (before + after)
+    })
 }
 
 /// The greatest ratio of uses to time from the start of each bucket to the end of any later one, given how many uses come
@@ -141,4 +153,55 @@ fn worths(rates: &Row, ages: Ages) -> Row {
         corners += 1;
     }
     worths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCKS: usize = 1000;
+
+    /// Worths at `ages` after many contents of a class have been used at the age that `uses` draws.
+    fn worths_at<const AGES: usize>(uses: impl Fn(u32) -> u32, ages: [u32; AGES]) -> [f32; AGES] {
+        let mut rates = Rates::new(BLOCKS);
+        for number in 0..20_000 {
+            let age = uses(number);
+            rates.count_time(3, 0, age);
+            rates.count_use(3, age);
+        }
+        rates.estimate(1.0);
+        ages.map(|age| rates.worth(3, age))
+    }
+
+    #[test]
+    fn worth_grows_while_a_sure_use_comes_nearer_and_is_lost_once_it_is_overdue() {
+        let [early, later, soon, overdue] = worths_at(|_| 4000, [100, 2000, 3500, 9000]);
+        assert!(early < later && later < soon && overdue < early, "{early} {later} {soon} {overdue}");
+        assert!((0.8..1.4).contains(&(early * 3900.0)), "one use in 3900: {early}");
+    }
+
+    #[test]
+    fn worth_is_the_rate_where_that_is_always_the_same() {
+        let exponential = |number: u32| (-((f64::from(number) + 0.5) / 20_000.0).ln() * 500.0) as u32;
+        for worth in worths_at(exponential, [0, 200, 700, 1500]) {
+            assert!((0.8..1.25).contains(&(worth * 500.0)), "{worth}");
+        }
+    }
+
+    #[test]
+    fn to_begin_with_worth_falls_with_age() {
+        let rates = Rates::new(BLOCKS);
+        let worths: Vec<_> = [0, 20, 100, 1000, 10_000].into_iter().map(|age| rates.worth(0, age)).collect();
+        assert!(worths.is_sorted_by(|younger, older| younger > older) && worths[4] > 0.0, "{worths:?}");
+    }
+
+    #[test]
+    fn all_time_is_counted_once() {
+        let mut rates = Rates::new(BLOCKS);
+        for cuts in [[0, 5, 15, 16], [0, 100, 777, 3000], [10, 20, 30, 40_000]] {
+            cuts.windows(2).for_each(|cut| rates.count_time(1, cut[0], cut[1]));
+        }
+        let counted: f32 = rates.times[1].iter().sum();
+        assert!((counted - (16.0 + 3000.0 + 39_990.0)).abs() < 1.0, "{counted}");
+    }
 }

@@ -37,15 +37,20 @@ impl Table {
         self.set(hash).iter_mut().find(known)?.take()
     }
 
-    /// Adds a content that is not there; returns what gives way to it.
-    pub(super) fn insert(&mut self, hash: u32, used: u32, past: Past) -> Option<Entry> {
-        let idle = |entry: &&mut Option<Entry>| entry.map_or(u32::MAX, |entry| used.wrapping_sub(entry.used));
+    /// Adds, at `now`, a content that is not there; returns what gives way to it.
+    pub(super) fn insert(&mut self, hash: u32, used: u32, past: Past, now: u32) -> Option<Entry> {
+        let idle = |entry: &&mut Option<Entry>| entry.map_or(u32::MAX, |entry| now.wrapping_sub(entry.used));
         let oldest = self.set(hash).iter_mut().max_by_key(idle).expect("a set has ways");
         oldest.replace(Entry { used, tag: tag(hash), past })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.sets.iter().flatten().flatten()
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.sets.as_slice())
     }
 
     fn set(&mut self, hash: u32) -> &mut [Option<Entry>; WAYS] {
@@ -58,4 +63,26 @@ impl Table {
 /// Bits of the hash that choose neither whether it is sampled nor, but in huge tables, the set.
 fn tag(hash: u32) -> NonZeroU16 {
     NonZeroU16::MIN | (hash >> 2) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_unused_of_a_full_set_gives_way() {
+        let mut table = Table::new(WAYS);
+        let hash = |number: u32| number << 8;
+        assert!((0..8).all(|number| table.insert(hash(number), 100 - number, Past::default(), 100).is_none()));
+        assert_eq!(table.insert(hash(8), 101, Past::default(), 101).map(|entry| entry.used), Some(93));
+        assert!(table.get(hash(7)).is_none());
+        assert_eq!(table.take(hash(3)).map(|entry| entry.used), Some(97));
+        assert!(table.take(hash(3)).is_none());
+        assert_eq!(table.iter().count(), 7);
+    }
+
+    #[test]
+    fn an_entry_takes_eight_bytes() {
+        assert_eq!(size_of::<Option<Entry>>(), 8);
+    }
 }
