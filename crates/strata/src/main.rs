@@ -14,6 +14,7 @@ mod pack;
 mod plan;
 mod progress;
 mod prompt;
+mod replay;
 mod run;
 mod sampling;
 mod serve;
@@ -64,6 +65,7 @@ enum Command {
     Pack(pack::PackArgs),
     Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
+    Replay(replay::ReplayArgs),
     Logits(logits::LogitsArgs),
 }
 
@@ -97,6 +99,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Pack(args) => pack::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Logits(args) => logits::run(args),
     }
 }

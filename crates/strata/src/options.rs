@@ -175,7 +175,7 @@ fn size_or_none(text: &str) -> Result<Bytes, BadSize> {
     if text.trim() == "0" { Ok(Bytes(0)) } else { text.parse() }
 }
 
-fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
+pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let number = text.trim().parse::<NonZeroUsize>().ok().filter(|number| number.get() <= MAX);
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
 }

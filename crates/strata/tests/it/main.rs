@@ -8,6 +8,7 @@ mod info;
 mod pack;
 mod plan;
 mod refusals;
+mod replay;
 mod run;
 mod serve;
 mod stream;

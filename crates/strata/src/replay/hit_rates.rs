@@ -1,0 +1,97 @@
+//! Hit rates of policies and cache sizes, beside those of a cache that keeps everything and of one that knows the future.
+
+use anyhow::Result;
+use strata_kv::EvictionKind;
+
+use super::hits::{self, Hits, share};
+use super::offline::{self, Order};
+use super::plot::{Line, Role};
+use super::trace::Trace;
+
+/// Each run is repeated so often, and the quickest time is told: others may use the machine meanwhile.
+const ROUNDS: usize = 3;
+
+/// All of them.
+pub struct HitRates {
+    /// Ascending, each once.
+    pub sizes: Vec<usize>,
+    pub policies: Vec<PolicyHits>,
+    /// By block and by token, the tail of a prompt used first. [size]
+    pub offline: Vec<(f64, f64)>,
+    /// The same, the head used first. [size]
+    pub offline_leaves: Vec<(f64, f64)>,
+    /// By block and by token.
+    pub infinite: (f64, f64),
+}
+
+/// One policy's.
+pub struct PolicyHits {
+    pub kind: EvictionKind,
+    pub runs: Vec<Hits>, // [size]
+}
+
+impl HitRates {
+    /// Replays `trace` for each policy and size. `progress` hears of each run that has ended: one for each policy and
+    /// two more for each size, and one for all.
+    ///
+    /// # Errors
+    /// A manager that breaks its word.
+    pub fn find(
+        trace: &Trace,
+        kinds: &[EvictionKind],
+        sizes: &[usize],
+        explain: bool,
+        mut progress: impl FnMut(),
+    ) -> Result<Self> {
+        let mut run = |kind: EvictionKind, blocks: usize| {
+            let mut hits = hits::replay(trace, kind, blocks, explain)?;
+            for _ in 1..ROUNDS {
+                hits.time = hits.time.min(hits::replay(trace, kind, blocks, false)?.time);
+            }
+            progress();
+            Ok(hits)
+        };
+        let policies = kinds.iter().map(|&kind| {
+            let runs = sizes.iter().map(|&blocks| run(kind, blocks)).collect::<Result<_>>()?;
+            Ok(PolicyHits { kind, runs })
+        });
+        let policies = policies.collect::<Result<_>>()?;
+        let mut look_ahead = |blocks: usize, order: Order| {
+            let (by_block, by_token) = offline::hits(trace, blocks, order);
+            progress();
+            (share(by_block, trace.references().len() as u64), share(by_token, trace.input_tokens()))
+        };
+        let offline = sizes.iter().map(|&blocks| look_ahead(blocks, Order::TailFirst)).collect();
+        let offline_leaves = sizes.iter().map(|&blocks| look_ahead(blocks, Order::HeadFirst)).collect();
+        let infinite = look_ahead(usize::MAX, Order::HeadFirst);
+        Ok(Self { sizes: sizes.to_vec(), policies, offline, offline_leaves, infinite })
+    }
+
+    /// As lines over the sizes.
+    pub fn lines(&self, trace: &Trace) -> Vec<Line> {
+        let bound = |label: &str, rates| Line { label: label.into(), rates, role: Role::Bound };
+        let policies = self.policies.iter().map(|policy| Line {
+            label: policy.kind.to_string(),
+            rates: policy.runs.iter().map(|run| run.rate(trace)).collect(),
+            role: if policy.kind == EvictionKind::default() { Role::Default } else { Role::Other },
+        });
+        policies
+            .chain([
+                bound("offline", self.offline.iter().map(|(by_block, _)| *by_block).collect()),
+                bound("infinite", self.sizes.iter().map(|_| self.infinite.0).collect()),
+            ])
+            .collect()
+    }
+}
+
+impl PolicyHits {
+    /// The policy's name, marked if it is the default.
+    pub fn label(&self) -> String {
+        label(self.kind)
+    }
+}
+
+/// The name of `kind`, marked if it is the default.
+pub fn label(kind: EvictionKind) -> String {
+    if kind == EvictionKind::default() { format!("{kind} (default)") } else { kind.to_string() }
+}

@@ -1,0 +1,125 @@
+//! What a cache of some size would have found: the trace's prompts, one after the other, through the block manager.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use strata_kv::{AllocError, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
+
+use super::explain::Misses;
+use super::trace::Trace;
+
+/// The token that ends each prompt. Its block is never published, as it stands for what is not in the prompt.
+const ANSWER: TokenId = TokenId::MAX;
+
+/// What one policy found with one cache size.
+#[derive(Debug, Clone)]
+pub struct Hits {
+    /// Blocks of the cache.
+    pub blocks: usize,
+    /// Blocks of prompts that were found, of [`Trace::references`].
+    pub hit_blocks: u64,
+    /// Tokens of prompts that were found, of [`Trace::input_tokens`].
+    pub hit_tokens: u64,
+    /// Cached blocks that gave way.
+    pub evictions: u64,
+    /// Requests that needed more blocks than the cache has; they count as misses.
+    pub refused: usize,
+    /// Blocks with content while a request holds its own, on average.
+    pub used_mean: f64,
+    /// The same, at the most.
+    pub used_peak: usize,
+    /// Slots of held blocks, as long as the trace's, that no token fills: a share.
+    pub fragmentation: f64,
+    /// Time inside the manager.
+    pub time: Duration,
+    /// Why requests missed, if that was asked for.
+    pub misses: Option<Misses>,
+}
+
+/// Sends the prompts through a manager whose cache has `blocks` blocks: one block for each block of the trace, whose
+/// token is the block's number, and one more for the answer. Each request is given its blocks, publishes those of its
+/// prompt, and lets go of them, the last first, before the next one comes.
+///
+/// # Errors
+/// A manager that refuses what it should not, or whose invariants do not hold afterwards.
+pub fn replay(trace: &Trace, eviction: EvictionKind, blocks: usize, explain: bool) -> Result<Hits> {
+    // What a cache holds beyond all that there is can neither be used nor evicted.
+    let num_blocks = blocks.min(trace.references().len()) + 1;
+    let config = KvConfig { num_blocks, block_size: 1, watermark: 0.0, eviction, ..KvConfig::default() };
+    let mut manager = BlockManager::new(config)?;
+    let root = ChainRoot::default();
+    let mut hits = Hits {
+        blocks,
+        hit_blocks: 0,
+        hit_tokens: 0,
+        evictions: 0,
+        refused: 0,
+        used_mean: 0.0,
+        used_peak: 0,
+        fragmentation: 0.0,
+        time: Duration::ZERO,
+        misses: explain.then(|| Misses::new(trace)),
+    };
+    let (mut held_slots, mut held_tokens, mut used) = (0, 0, 0);
+    let mut tokens = Vec::new();
+    for (number, request) in trace.requests().iter().enumerate() {
+        let id = SequenceId(number as u64);
+        tokens.clear();
+        tokens.extend_from_slice(trace.blocks(request));
+        tokens.push(ANSWER);
+        if let Some(misses) = &mut hits.misses {
+            misses.add(trace, number, request, manager.explain(&tokens, &root));
+        }
+        let started = Instant::now();
+        let allocation = manager.allocate(id, &tokens, &root);
+        manager.commit(id, tokens.len() - 1);
+        hits.time += started.elapsed();
+        let found = match allocation {
+            Ok(allocation) => allocation.num_cached_tokens,
+            Err(AllocError::Never { .. }) => {
+                hits.refused += 1;
+                continue;
+            }
+            Err(error) => return Err(error).with_context(|| format!("request {number} of the trace")),
+        };
+        hits.hit_blocks += found as u64;
+        hits.hit_tokens += (found * trace.block_tokens()).min(request.input_tokens) as u64;
+        let stats = manager.stats();
+        let with_content = stats.blocks_used + stats.blocks_cached - 1;
+        used += with_content as u64;
+        hits.used_peak = hits.used_peak.max(with_content);
+        let slots = ((tokens.len() - 1) * trace.block_tokens()) as u64;
+        held_slots += slots;
+        held_tokens += (request.input_tokens as u64).min(slots);
+        let started = Instant::now();
+        manager.free(id);
+        hits.time += started.elapsed();
+    }
+    manager.check().context("the block manager's invariants after the replay")?;
+    hits.evictions = manager.stats().evictions;
+    hits.used_mean = used as f64 / (trace.requests().len() - hits.refused).max(1) as f64;
+    hits.fragmentation = if held_slots == 0 { 0.0 } else { 1.0 - held_tokens as f64 / held_slots as f64 };
+    Ok(hits)
+}
+
+impl Hits {
+    /// Share of the prompts' blocks that were found.
+    pub fn rate(&self, trace: &Trace) -> f64 {
+        share(self.hit_blocks, trace.references().len() as u64)
+    }
+
+    /// Share of the prompts' tokens that were found.
+    pub fn token_rate(&self, trace: &Trace) -> f64 {
+        share(self.hit_tokens, trace.input_tokens())
+    }
+
+    /// Blocks that went through the manager in a second of its own time: looked up, given, published, let go.
+    pub fn blocks_per_second(&self, trace: &Trace) -> f64 {
+        trace.references().len() as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// `part` of `whole`, 0 of nothing.
+pub fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
