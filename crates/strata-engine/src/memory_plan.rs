@@ -86,8 +86,8 @@ const REQUESTS_SHARE: u64 = 8;
 /// rest of each block that there can be, memory is set aside.
 const KEPT_SHARE: u64 = 8;
 
-/// Of what streamed weights leave beyond the least that works, KV gets one part in so many. Weights gain more by it: each
-/// byte of them that stays is a byte less to read in every pass.
+/// Of what streamed weights leave beyond the least that works, KV begins with one part in so many at the most. Weights gain
+/// more by it: each byte of them that stays is a byte less to read in every pass.
 const STREAMED_KV_SHARE: u64 = 16;
 
 /// KV beyond this many times what all running sequences can fill is of no use even to the prefix cache.
@@ -128,8 +128,12 @@ impl MemoryPlan {
             return Err(refuse());
         }
         let rest = total.0 - smallest.0;
+        let kept = needs.block.0.saturating_sub(needs.block_returnable.0);
+        let traded = streamed && kept <= needs.block.0 / KEPT_SHARE;
+        // KV that can take memory from weights later begins with what lets every sequence start.
+        let begin = if traded { needs.block.0.saturating_mul(needs.max_num_seqs as u64) } else { u64::MAX };
         let (extra, kv) = match streamed {
-            true => (0, kv_least + rest / STREAMED_KV_SHARE),
+            true => (0, kv_least + begin.min(rest / STREAMED_KV_SHARE)),
             false => {
                 let extra = (rest / REQUESTS_SHARE).min(needs.requests.0.saturating_mul(REQUESTS_SHARE - 1));
                 (extra, kv_least + rest - extra)
@@ -139,8 +143,7 @@ impl MemoryPlan {
         let fitting = usize::try_from(kv / needs.block.0).unwrap_or(usize::MAX);
         let usable = blocks_of(needs.max_model_len).saturating_mul(needs.max_num_seqs).saturating_mul(CACHE_FACTOR);
         let num_blocks = fitting.min(usable).min(strata_kv::BLOCKS_MAX);
-        let kept = needs.block.0.saturating_sub(needs.block_returnable.0);
-        let num_blocks_max = if streamed && kept <= needs.block.0 / KEPT_SHARE {
+        let num_blocks_max = if traded {
             let fitting = usize::try_from((kv_least + rest) / needs.block.0).unwrap_or(usize::MAX);
             fitting.min(usable).min(strata_kv::BLOCKS_MAX).max(num_blocks)
         } else {
@@ -254,14 +257,15 @@ mod tests {
         let needs = MemoryNeeds { block_returnable: Bytes(MIB - 1024), ..needs() };
         let mut plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs).unwrap();
         // Beside 100 MiB of weights there is room for 802 blocks; of those that are not there, 1 KiB each is kept.
-        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (65, 802, 4096));
-        assert_eq!((plan.weights, plan.budget.left()), (Bytes((886 - 49) * MIB - 737 * 1024), Bytes(0)));
-        let most = plan.weights.0 + 65 * needs.block_returnable.0;
+        // To begin with, KV has what it needs at the least and a block for each of 4 sequences.
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (20, 802, 4096));
+        assert_eq!((plan.weights, plan.budget.left()), (Bytes((886 - 4) * MIB - 782 * 1024), Bytes(0)));
+        let most = plan.weights.0 + 20 * needs.block_returnable.0;
         assert!(100 * MIB + 802 * needs.block_returnable.0 <= most);
         // They turn out to need more.
         let mut trade = plan.trade(&needs, Bytes(700 * MIB), Bytes(1200 * MIB));
-        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (65, 201, 201 * 16));
-        assert_eq!((trade.blocks_start(), trade.blocks_max()), (65, 201));
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (20, 201, 201 * 16));
+        assert_eq!((trade.blocks_start(), trade.blocks_max()), (20, 201));
         assert_eq!(trade.plan(crate::KvDemand::default()), plan.weights.0);
         // Blocks that keep their memory are not traded.
         let needs = MemoryNeeds { block_returnable: Bytes(MIB / 2), ..needs };

@@ -250,6 +250,8 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(&entry.id) else { return };
         sequence.computed = entry.start + entry.count;
         self.blocks.commit(entry.id, sequence.computed);
+        // A prompt that is published may spare one that waits the blocks that it was refused.
+        self.refused &= entry.count == 1;
     }
 
     /// Appends a sampled token, whose KV the next pass computes.

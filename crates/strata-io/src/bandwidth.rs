@@ -9,6 +9,8 @@ use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEn
 /// Reads a range of a file once from start to end, with nothing done to the bytes, and returns bytes per second. The range
 /// is widened to whole blocks and cut at the file's end; the memory taken is `depth` × `chunk_bytes`.
 ///
+/// A range that was read before may come faster than another: there can be caches below the file that nobody here sees.
+///
 /// # Errors
 /// [`IoError::Engine`] if the engine is not to be had, [`IoError::BadRequest`] if there is nothing to read or
 /// `chunk_bytes` is no number of blocks, and whatever reads fail with.

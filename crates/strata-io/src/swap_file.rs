@@ -202,13 +202,17 @@ fn nameless(directory: &Path) -> io::Result<File> {
         Err(error) if refuses_nameless(&error) => {}
         outcome => return outcome,
     }
+    named_for_a_moment(directory, options.custom_flags(flags(OFlags::NOFOLLOW)).create_new(true))
+}
+
+/// A file that has a name until it is open, by `options` that never open one that somebody has laid there.
+fn named_for_a_moment(directory: &Path, options: &OpenOptions) -> io::Result<File> {
     let mut outcome = Err(io::ErrorKind::AlreadyExists.into());
     for number in 0..NAMES_MAX {
         let mut name = OsString::from(".strata-swap-");
         name.push(format!("{}-{number}", std::process::id()));
         let path = directory.join(name);
-        // Never a file or a link that somebody has laid there.
-        outcome = options.clone().create_new(true).custom_flags(flags(OFlags::NOFOLLOW)).open(&path);
+        outcome = options.open(&path);
         match &outcome {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(_) => break,
@@ -224,4 +228,22 @@ fn nameless(directory: &Path) -> io::Result<File> {
 fn refuses_nameless(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     [Errno::OPNOTSUPP, Errno::ISDIR, Errno::INVAL].iter().any(|refusal| errno == Some(refusal.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_there_for_a_moment_only_and_nobodys_file_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        // What an earlier process of this number may have left.
+        let taken = dir.path().join(format!(".strata-swap-{}-0", std::process::id()));
+        std::fs::write(&taken, b"mine").unwrap();
+        let mut options = OpenOptions::new();
+        let file = named_for_a_moment(dir.path(), options.read(true).write(true).create_new(true)).unwrap();
+        file.write_all_at(b"theirs", 0).unwrap();
+        assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 }

@@ -65,11 +65,6 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
     let before = loaded.streamed.as_ref().map(|streaming| streaming.weights.stats());
     let request = Request { prompt, params, ..Request::default() };
     let events = loaded.engine.handle().submit(request).map_err(by_flag)?;
-    if let Some(echo) = &echo {
-        // Only now: a request that is refused prints nothing but its error.
-        write_shown(out, echo)?;
-        out.flush()?;
-    }
     let mut stream = TextStream::new(events, loaded.tokenizer.clone(), text);
     let first_space = |id: TokenId, text: &str| {
         // Decoders strip the first space of a text, but this text began earlier.
@@ -77,6 +72,11 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
     };
     let mut first = None;
     let work = async {
+        if let Some(echo) = &echo {
+            // Only now: a request that is refused prints nothing but its error, and Ctrl-C ends the line of what was printed.
+            write_shown(out, echo)?;
+            out.flush()?;
+        }
         while let Some(delta) = stream.next().await {
             if let Some(prompt) = &delta.prompt {
                 answer.stats.cached_tokens = prompt.cached_tokens;

@@ -166,7 +166,7 @@ impl Scheduler {
         if self.tenants.len() < 2 || !shares.may_claim(sequence.tenant, need) || self.blocks_leaving() >= need {
             return false;
         }
-        let Some(victim) = self.victim(Some(shares)) else { return false };
+        let Some(victim) = self.victim_above(shares) else { return false };
         let leaving = self.preempt(victim, plan);
         *shares = self.shares();
         leaving == 0

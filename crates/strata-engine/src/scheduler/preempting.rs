@@ -7,7 +7,7 @@ use strata_kv::{AllocStatus, SequenceId};
 use super::shares::Shares;
 use super::{Scheduler, StepPlan};
 use crate::preemption::{Effort, Way};
-use crate::sequence::{Place, RunningKey};
+use crate::sequence::{Place, RunningKey, Sequence};
 
 impl Scheduler {
     /// Sees to it that every token of `id` has a slot, preempting others where blocks are short (S2), unless enough of them
@@ -25,7 +25,7 @@ impl Scheduler {
                 *leaving -= need;
                 return false;
             }
-            let Some(victim) = self.victim(None) else { return false };
+            let Some(victim) = self.victim() else { return false };
             let itself = self.group(victim, &self.running).contains(&id);
             if itself && self.swaps_in_under_way() {
                 // Those that arrive hold blocks, but cannot make room yet.
@@ -38,27 +38,20 @@ impl Scheduler {
         }
     }
 
-    /// Who runs and is preempted next: of those whose tenants have more than their share, the last in order; of all, if
-    /// there are none. Those that were preempted often enough are spared: they were admitted only as far as all of them
-    /// find room, if others make it. Of `tenant` alone, if one is given.
-    pub(super) fn victim(&self, tenant: Option<&Shares>) -> Option<SequenceId> {
-        let own;
-        let shares = match tenant {
-            Some(shares) => Some(shares),
-            None if self.tenants.len() > 1 => {
-                own = self.shares();
-                Some(&own)
-            }
-            None => None,
-        };
-        let last = |chosen: &dyn Fn(SequenceId) -> bool| self.running.values().rev().copied().find(|&id| chosen(id));
-        let above = |id| shares.is_some_and(|shares| shares.is_above(self.sequences[&id].tenant));
-        let spared = |id| self.sequences[&id].is_spared();
-        let over_share = last(&|id| above(id) && !spared(id));
-        match tenant {
-            Some(_) => over_share,
-            None => over_share.or_else(|| last(&|id| !spared(id))).or_else(|| last(&|_| true)),
-        }
+    /// Who runs and makes room next: the last in order of those whose tenants have more than their share, or of all. Those
+    /// that did so often enough are spared: they were admitted only as far as all of them find room, if others make it.
+    fn victim(&self) -> Option<SequenceId> {
+        let above = if self.tenants.len() > 1 { self.victim_above(&self.shares()) } else { None };
+        above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
+    }
+
+    /// The same of tenants that have more than their share alone.
+    pub(super) fn victim_above(&self, shares: &Shares) -> Option<SequenceId> {
+        self.last_running(|sequence| shares.is_above(sequence.tenant) && !sequence.is_spared())
+    }
+
+    fn last_running(&self, chosen: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
+        self.running.values().rev().copied().find(|id| chosen(&self.sequences[id]))
     }
 
     /// Takes the blocks of `id`, which runs, and those of all other beams if it is one. Returns how many of them will come

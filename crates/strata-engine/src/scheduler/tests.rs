@@ -139,6 +139,19 @@ fn one_that_does_not_fit_yet_does_not_stop_those_behind_it() {
 }
 
 #[test]
+fn who_was_refused_is_looked_at_again_when_what_it_shares_has_been_published() {
+    let mut bench = Bench::new(10, 4, 12);
+    bench.add(1, 20);
+    bench.step();
+    let mut longer = bench.scheduler.sequence(SequenceId(1)).tokens.clone();
+    longer.extend(500..512);
+    bench.scheduler.add(Arrival { prompt: longer, ..arrival(2, 0) });
+    // Of its 8 blocks, 5 are there only when the first has computed them.
+    assert_eq!(bench.step(), [(1, 8)]);
+    assert_eq!(bench.step(), [(1, 1), (2, 11)]);
+}
+
+#[test]
 fn a_large_request_is_not_starved_by_small_ones() {
     let mut bench = Bench::new(30, 4, 200);
     bench.add(1, 20);

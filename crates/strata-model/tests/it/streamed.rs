@@ -42,12 +42,20 @@ fn stream(
     band_bytes: usize,
     budget: u64,
     policy: StreamPolicy,
+    engine: EngineKind,
 ) -> Arc<StreamedWeights> {
-    let settings =
-        StreamConfig { budget, engine: EngineKind::Pread, depth: 2, disk_bytes_per_s: 0.0, policy, timeline: false };
+    let settings = StreamConfig { budget, engine, depth: 2, disk_bytes_per_s: 0.0, policy, timeline: false };
     let files = open_direct(catalog).unwrap();
     let plan = plan(catalog, config, band_bytes);
     Arc::new(StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap())
+}
+
+/// Policies and ways of reading; io_uring only where this machine allows it.
+fn ways() -> impl Iterator<Item = (StreamPolicy, EngineKind)> {
+    let uring = EngineKind::Uring.start::<Vec<u8>>(1).is_ok();
+    let ways = [StreamPolicy::Resident, StreamPolicy::Ring].map(|policy| (policy, EngineKind::Pread));
+    let more = [StreamPolicy::Resident, StreamPolicy::Ring].map(|policy| (policy, EngineKind::Uring));
+    ways.into_iter().chain(more.into_iter().filter(move |_| uring))
 }
 
 /// Logits of a prompt in chunks, as bits.
@@ -72,12 +80,15 @@ fn logits_are_those_of_weights_in_memory() {
             let least = plan(&catalog, &config, band_bytes).least_budget();
             let all = least + plan(&catalog, &config, band_bytes).band_memory();
             for budget in [least, least + (all - least) / 3, all] {
-                for policy in [StreamPolicy::Resident, StreamPolicy::Ring] {
-                    let weights = stream(&catalog, &config, band_bytes, budget, policy);
+                for (policy, engine) in ways() {
+                    let weights = stream(&catalog, &config, band_bytes, budget, policy, engine);
                     let mut harness = Harness::over(config.clone(), Box::new(weights), dtype, 2, BLOCKS_PER_SEQUENCE);
                     for chunk in [usize::MAX, 33] {
                         let got = logits(&mut harness, &prompt(70), chunk);
-                        assert_eq!(got, want, "{name}: bands of {band_bytes}, {budget} bytes, {policy:?}, {chunk}");
+                        assert_eq!(
+                            got, want,
+                            "{name}: bands of {band_bytes}, {budget} bytes, {policy:?}, {engine}, {chunk}"
+                        );
                     }
                 }
             }
@@ -112,7 +123,7 @@ fn quantised_weights_stream_as_well() {
         let mut resident = Harness::of(config.clone(), &catalog, KvDType::F16, 2, 1);
         let want = logits(&mut resident, &prompt(40), usize::MAX);
         let budget = plan(&catalog, &config, 40_000).least_budget() + 600_000;
-        let weights = stream(&catalog, &config, 40_000, budget, StreamPolicy::Resident);
+        let weights = stream(&catalog, &config, 40_000, budget, StreamPolicy::Resident, EngineKind::Pread);
         assert!(weights.resident_bytes() > 0 && weights.resident_bytes() < weights.swept_bytes());
         let mut harness = Harness::over(config, Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
         assert_eq!(logits(&mut harness, &prompt(40), 13), want, "{dtype}");
@@ -126,7 +137,7 @@ fn a_pass_reads_what_does_not_stay() {
     let (catalog, config) = synthetic(DType::BF16, &dir.path().join("model"));
     let least = plan(&catalog, &config, 256 << 10).least_budget();
     for extra in [0, 2 << 20, 5 << 20] {
-        let weights = stream(&catalog, &config, 256 << 10, least + extra, StreamPolicy::Resident);
+        let weights = stream(&catalog, &config, 256 << 10, least + extra, StreamPolicy::Resident, EngineKind::Pread);
         let kept = Arc::clone(&weights);
         let mut harness = Harness::over(config.clone(), Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
         let mut sequence = harness.sequence(0, &prompt(5));
@@ -155,7 +166,7 @@ fn the_budget_may_change_between_passes() {
     let mut resident = Harness::of(config.clone(), &catalog, KvDType::F16, 2, 1);
     let want = logits(&mut resident, &prompt(24), usize::MAX);
     let least = plan(&catalog, &config, 64 << 10).least_budget();
-    let weights = stream(&catalog, &config, 64 << 10, least + (4 << 20), StreamPolicy::Resident);
+    let weights = stream(&catalog, &config, 64 << 10, least + (4 << 20), StreamPolicy::Resident, EngineKind::Pread);
     let kept = Arc::clone(&weights);
     let mut harness = Harness::over(config, Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
     let mut sizes = Vec::new();

@@ -39,7 +39,14 @@ pub fn memory(limits: &LimitOptions, total: Bytes, block_bytes: usize) -> Bytes 
 /// # Errors
 /// Room that was asked for is not to be had.
 pub fn open(limits: &LimitOptions, plan: &MemoryPlan, memory: Bytes, block_bytes: usize) -> Result<Option<SwapSpace>> {
-    let Some(swap) = limits.swap.as_ref().filter(|swap| is_wanted(swap)) else { return Ok(None) };
+    let Some(swap) = &limits.swap else { return Ok(None) };
+    if swap.preemption == PreemptionOption::Swap && swap.swap_space == Some(Bytes(0)) {
+        let hint = "give --swap-space a size, or choose another --preemption";
+        return Err(Advised::input("--preemption swap has nowhere to swap to with --swap-space 0", hint));
+    }
+    if !is_wanted(swap) {
+        return Ok(None);
+    }
     let asked = swap.swap_space.is_some() || swap.swap_dir.is_some() || swap.preemption == PreemptionOption::Swap;
     match take(swap, plan, memory, block_bytes) {
         Ok(space) => Ok(Some(space)),

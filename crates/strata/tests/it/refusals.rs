@@ -63,6 +63,8 @@ fn room_to_swap_to_that_cannot_be() {
     serve("--swap-space", "1K", &["1.00 KiB", "KV block", "--swap-space"]);
     serve("--swap-dir", "/no/such/directory", &["/no/such/directory", "hint: ", "--swap-dir"]);
     serve("--preemption", "never", &["auto", "recompute", "swap"]);
+    let nowhere = ["serve", tiny(), "--port", "0", "--memory", "512M", "--preemption", "swap", "--swap-space", "0"];
+    refused(&nowhere, &["--preemption swap", "--swap-space 0", "hint: "]);
 }
 
 #[test]

@@ -87,6 +87,8 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
             swaps.pass(&mut bench, &mut random, round % 4 == 3);
             idle = if moved || !bench.scheduler.has_sequences() { 0 } else { idle + 1 };
             assert!(idle < 2, "round {round}: work waits, but nothing was planned");
+            let most = bench.scheduler.sequences.values().map(|sequence| sequence.preemptions).max();
+            assert!(most <= Some(MAX_PREEMPTIONS), "round {round}: one was preempted {most:?} times");
             for (id, _) in planned {
                 if bench.scheduler.sequence(SequenceId(id)).tokens.len() >= ends[&id] {
                     let sequence = bench.scheduler.remove(SequenceId(id)).unwrap();

@@ -1,7 +1,7 @@
 //! Swapping without any swap space: when it is begun, and what follows from how it ends (K12, S2).
 
 use super::*;
-use crate::kv_swap::SwapTook;
+use crate::kv_swap::{SwapTook, SwapTrial};
 
 const TOOK: SwapTook = SwapTook { bytes: 64, seconds: 1e-9 };
 
@@ -79,6 +79,33 @@ fn without_room_to_swap_to_kv_is_dropped_at_once() {
     assert_eq!(bench.step(), [(1, 1)]);
     assert_eq!((bench.place(2), bench.scheduler.num_swaps()), (Place::Waiting, 0));
     assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 0 });
+}
+
+/// What becomes of a sequence of 23 tokens, 20 of which others can find, when another one that may generate so many tokens
+/// needs a block. To swap its 6 blocks takes 12 ms, to compute a token 1 ms.
+fn way_chosen(max_tokens_of_other: usize) -> PreemptionCounts {
+    let kv = KvConfig { num_blocks: 10, block_size: 4, watermark: 0.0, num_swap_blocks: 10, ..KvConfig::default() };
+    let preemption = PreemptionMode::Auto;
+    let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs: 4, max_num_batched_tokens: 64, preemption });
+    bench.scheduler.set_swap_trial(1000, SwapTrial { bytes: 1_000_000, write_seconds: 1.0, read_seconds: 1.0 });
+    bench.scheduler.prefilled(1000, 1.0);
+    (0..100).for_each(|_| bench.scheduler.ended(0));
+    bench.scheduler.add(Arrival { max_tokens: max_tokens_of_other, ..arrival(1, 15) });
+    bench.add(2, 22);
+    assert_eq!(bench.step().len(), 2);
+    assert_eq!(bench.step().len(), 2);
+    (0..100).for_each(|_| bench.scheduler.ended(1000));
+    bench.step();
+    assert_eq!(bench.plan.preempted, [SequenceId(2)]);
+    bench.scheduler.preemptions()
+}
+
+#[test]
+fn what_the_prefix_cache_will_still_hold_is_not_counted_as_lost() {
+    // The other one ends before it wants any of the blocks, so that three tokens would have to be computed.
+    assert_eq!(way_chosen(2), PreemptionCounts { recompute: 1, swap: 0 });
+    // It is going to take all of them.
+    assert_eq!(way_chosen(1000), PreemptionCounts { recompute: 0, swap: 1 });
 }
 
 #[test]
