@@ -244,10 +244,11 @@ impl Worker {
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
         self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
+        self.gather_beams(&mut plan);
         let begin = Instant::now();
         self.scheduler.schedule(&mut plan);
         self.totals.allocation_seconds.record(begin.elapsed());
-        self.gather_preempted(&mut plan);
+        self.gather_beams(&mut plan);
         for admitted in plan.admitted.drain(..) {
             self.started(admitted);
         }

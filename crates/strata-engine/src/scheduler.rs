@@ -116,7 +116,7 @@ pub(crate) struct Scheduler {
     planner: PreemptionPlanner,
     /// Bytes of one block, if any can be swapped.
     block_bytes: u64,
-    /// Seats of running beam searches that have fewer beams now.
+    /// Seats of beam searches that run, or are about to come back, and have fewer beams now.
     seats_reserved: usize,
     arrivals: u64,
     admissions: u64,
@@ -175,7 +175,7 @@ impl Scheduler {
             overtaken: 0,
             admission: None,
             seats: beams.unwrap_or(1),
-            is_beam: beams.is_some(),
+            search: beams.map(|_| id),
             place: Place::Waiting,
         };
         self.queue(id, sequence);
@@ -191,8 +191,9 @@ impl Scheduler {
                 self.running.remove(&sequence.running_key());
                 self.seats_reserved -= sequence.seats - 1;
             }
+            Place::Arriving => self.seats_reserved -= sequence.seats - 1,
             Place::Swapped => drop(self.swapped.remove(&sequence.running_key())),
-            Place::Leaving | Place::Arriving => {}
+            Place::Leaving => {}
         }
         if sequence.place != Place::Waiting {
             self.blocks.free(id);

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use strata_kv::ChainRoot;
+use strata_kv::{ChainRoot, SequenceId};
 
 use crate::{TenantId, TokenId};
 
@@ -37,8 +37,9 @@ pub(crate) struct Sequence {
     pub(crate) admission: Option<u64>,
     /// Sequences that it counts for while it runs; at least 1. Beams of a search count for its width together.
     pub(crate) seats: usize,
-    /// Whether it is a beam, or computes what beams begin with.
-    pub(crate) is_beam: bool,
+    /// The search whose beam it is, or what its beams begin with, named by its first sequence. They make room and come back
+    /// together.
+    pub(crate) search: Option<SequenceId>,
     pub(crate) place: Place,
 }
 

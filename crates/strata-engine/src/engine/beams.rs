@@ -47,17 +47,15 @@ impl Worker {
         }
     }
 
-    /// Sees to it that searches make room together: one of whose beams was preempted waits as a whole.
-    pub(super) fn gather_preempted(&mut self, plan: &mut StepPlan) {
-        for &id in &plan.preempted {
-            // One that has a single sequence waits already.
-            let Some(run) = self.beams.get_mut(id).filter(|run| run.sequences.len() > 1) else { continue };
-            let (sequences, num_common) = (std::mem::take(&mut run.sequences), run.num_common());
+    /// Searches whose beams have lost their blocks, to others or to a failed swap, wait as one sequence each.
+    pub(super) fn gather_beams(&mut self, plan: &mut StepPlan) {
+        let lost = |run: &&BeamRun| run.sequences.len() > 1 && self.scheduler.any_waits(&run.sequences);
+        let gathered: Vec<_> =
+            self.beams.iter().filter(lost).map(|run| (run.sequences.clone(), run.num_common())).collect();
+        for (sequences, num_common) in gathered {
             plan.entries.retain(|entry| !sequences.contains(&entry.id));
             self.scheduler.gather(&sequences, num_common);
-            run.sequences = sequences;
-            let trunk = run.sequences[0];
-            self.beams.set_sequences(id, vec![trunk]);
+            self.beams.set_sequences(sequences[0], vec![sequences[0]]);
         }
     }
 

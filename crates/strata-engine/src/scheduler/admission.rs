@@ -83,22 +83,23 @@ impl Scheduler {
         self.count_overtaken(plan, &short);
     }
 
-    /// Whether a sequence that takes `need` blocks now finds enough of them to grow beside all others, as far as can be
-    /// foreseen. One that was preempted often enough must find them up to its very end.
-    pub(super) fn has_room_to_grow(&self, sequence: &Sequence, need: usize) -> bool {
+    /// Whether sequences that take `need` blocks now find enough of them to grow beside all others, as far as can be
+    /// foreseen. Those that were preempted often enough must find them up to their very end.
+    pub(super) fn has_room_to_grow(&self, sequences: &[&Sequence], need: usize) -> bool {
         if self.holders().next().is_none() {
             return true;
         }
-        if sequence.is_spared() {
+        if sequences.iter().any(|sequence| sequence.is_spared()) {
             let blocks_max = |sequence: &Sequence| {
                 self.blocks.num_required_blocks(sequence.tokens_max, 0).saturating_mul(sequence.seats)
             };
             let promised: usize = self.holders().filter(|other| other.is_spared()).map(blocks_max).sum();
-            if promised + blocks_max(sequence) > self.blocks.usable() {
+            if promised + sequences.iter().copied().map(blocks_max).sum::<usize>() > self.blocks.usable() {
                 return false;
             }
         }
-        let mut growths: Vec<_> = self.holders().chain([sequence]).flat_map(|one| self.growths(one)).collect();
+        let mut growths: Vec<_> =
+            self.holders().chain(sequences.iter().copied()).flat_map(|one| self.growths(one)).collect();
         let stats = self.blocks.stats();
         need + blocks_wanted(&mut growths, self.blocks.block_size()) <= stats.blocks_free + stats.blocks_cached
     }
@@ -140,7 +141,7 @@ impl Scheduler {
             AllocStatus::Ok if self.prefix_is_under_way(sequence) => Verdict::Soon,
             AllocStatus::Ok => {
                 let (need, _) = self.blocks.demand(&sequence.tokens, &sequence.root);
-                if self.has_room_to_grow(sequence, need) { Verdict::Now } else { Verdict::Short }
+                if self.has_room_to_grow(&[sequence], need) { Verdict::Now } else { Verdict::Short }
             }
         }
     }

@@ -14,7 +14,7 @@ impl Scheduler {
         let mut sequence = self.copied(parent);
         sequence.tokens.push(token);
         if self.seats_taken() < self.config.max_num_seqs
-            && self.has_room_to_grow(&sequence, 1)
+            && self.has_room_to_grow(&[&sequence], 1)
             && self.blocks.fork(parent, child).is_ok()
         {
             if self.blocks.append(child, &[token]).is_ok() {
@@ -45,18 +45,24 @@ impl Scheduler {
         }
     }
 
+    /// Whether any of these has lost its blocks.
+    pub(crate) fn any_waits(&self, beams: &[SequenceId]) -> bool {
+        beams.iter().any(|id| self.sequences[id].place == Place::Waiting)
+    }
+
     /// Appends tokens that are known and have no KV.
     pub(crate) fn extend(&mut self, id: SequenceId, tokens: impl IntoIterator<Item = TokenId>) {
         self.sequences.get_mut(&id).expect("a live beam is known").tokens.extend(tokens);
     }
 
-    /// All beams of a search lose their blocks, one of them having been preempted. The first one's sequence waits in their
-    /// place, with the leading tokens that all have in common.
+    /// All beams of a search that have lost their blocks: the first one's sequence waits in their place, with the leading
+    /// tokens that all have in common.
     pub(crate) fn gather(&mut self, beams: &[SequenceId], num_common: usize) {
         let gathered = beams.iter().filter_map(|&id| self.remove(id)).reduce(|mut all, beam| {
             all.seats += beam.seats;
             all.arrival = all.arrival.min(beam.arrival);
             all.preemptions = all.preemptions.max(beam.preemptions);
+            all.swaps = all.swaps.max(beam.swaps);
             all.overtaken = all.overtaken.max(beam.overtaken);
             all
         });

@@ -1,11 +1,13 @@
 //! Who has to make room when blocks run out, and which way (S2).
 
+use std::collections::BTreeMap;
+
 use strata_kv::{AllocStatus, SequenceId};
 
 use super::shares::Shares;
 use super::{Scheduler, StepPlan};
 use crate::preemption::{Effort, Way};
-use crate::sequence::{Place, Sequence};
+use crate::sequence::{Place, RunningKey, Sequence};
 
 impl Scheduler {
     /// Sees to it that every token of `id` has a slot, preempting others where blocks are short (S2), unless enough of them
@@ -24,12 +26,13 @@ impl Scheduler {
                 return false;
             }
             let Some(victim) = self.victim() else { return false };
-            if victim == id && self.swaps_in_under_way() {
+            let itself = self.group(victim, &self.running).contains(&id);
+            if itself && self.swaps_in_under_way() {
                 // Those that arrive hold blocks, but cannot make room yet.
                 return false;
             }
             *leaving += self.preempt(victim, plan);
-            if victim == id {
+            if itself {
                 return false;
             }
         }
@@ -51,41 +54,53 @@ impl Scheduler {
         self.running.values().rev().copied().find(|id| chosen(&self.sequences[id]))
     }
 
-    /// Takes the blocks of `id`, which runs. Returns how many of them will come free only when a swap has ended; all
-    /// others are free now.
+    /// Takes the blocks of `id`, which runs, and those of all other beams if it is one. Returns how many of them will come
+    /// free only when a swap has ended; all others are free now.
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
-        plan.take_entry(id);
-        let way = match self.blocks.can_swap_out(&[id]) {
-            // Its search makes room as a whole, and computes again what its beams have in common only once.
-            _ if self.sequences[&id].is_beam => Way::Recompute,
-            AllocStatus::Ok => self.planner.choose(self.effort(id)),
+        let group = self.group(id, &self.running);
+        let way = match self.blocks.can_swap_out(&group) {
+            AllocStatus::Ok => self.planner.choose(self.effort(&group)),
             AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
         let swap = match way {
             Way::Recompute => None,
             // The destination is reserved before anything moves; if that fails all the same, the KV is computed again.
-            Way::Swap => self.blocks.swap_out(&[id]).ok(),
+            Way::Swap => self.blocks.swap_out(&group).ok(),
         };
-        let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
-        self.running.remove(&sequence.running_key());
-        self.seats_reserved -= sequence.seats - 1;
-        sequence.preemptions += 1;
         self.refused = false;
-        plan.preempted.push(id);
-        match swap {
-            Some(swap) => {
+        for &id in &group {
+            plan.take_entry(id);
+            plan.preempted.push(id);
+            let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
+            self.running.remove(&sequence.running_key());
+            self.seats_reserved -= sequence.seats - 1;
+            sequence.preemptions += 1;
+            if swap.is_some() {
                 sequence.swaps += 1;
                 sequence.place = Place::Leaving;
+            } else {
+                self.recompute(id);
+            }
+        }
+        match swap {
+            Some(swap) => {
                 self.preemptions.swap += 1;
                 let blocks = swap.copies.len();
-                self.depart(id, swap, plan);
+                self.depart(group, swap, plan);
                 blocks
             }
             None => {
                 self.preemptions.recompute += 1;
-                self.recompute(id);
                 0
             }
+        }
+    }
+
+    /// Those in `queue` that go where `id` goes: itself, or all beams of its search.
+    pub(super) fn group(&self, id: SequenceId, queue: &BTreeMap<RunningKey, SequenceId>) -> Vec<SequenceId> {
+        match self.sequences[&id].search {
+            None => vec![id],
+            search => queue.values().filter(|id| self.sequences[id].search == search).copied().collect(),
         }
     }
 
@@ -98,20 +113,23 @@ impl Scheduler {
         self.waiting.insert(sequence.waiting_key(), id);
     }
 
-    /// What it takes to bring the KV of `id` back, either way.
-    fn effort(&self, id: SequenceId) -> Effort {
-        let sequence = &self.sequences[&id];
+    /// What it takes to bring the KV of `group` back, either way.
+    fn effort(&self, group: &[SequenceId]) -> Effort {
+        let swap_blocks = self.blocks.swap_cost(group);
+        let computed: usize = group.iter().map(|id| self.sequences[id].computed).sum();
+        // Beams share most of theirs.
+        let computed = computed.min(swap_blocks * self.blocks.block_size());
         // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else left
         // to evict: until one of them ends.
-        let others = self.running.values().filter(|&&other| other != id);
+        let others = self.running.values().filter(|other| !group.contains(other));
         let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[other])).min().unwrap_or(0);
         let taken = soonest.saturating_mul(others.count());
-        let unpublished = self.blocks.recompute_cost(&[id]).min(sequence.computed);
+        let unpublished = self.blocks.recompute_cost(group).min(computed);
         let block_bytes = self.block_bytes;
         Effort {
-            swap_bytes: (self.blocks.swap_cost(&[id]) as u64).saturating_mul(block_bytes),
+            swap_bytes: (swap_blocks as u64).saturating_mul(block_bytes),
             bytes_ahead: (self.blocks_under_way() as u64).saturating_mul(block_bytes),
-            recompute_tokens: sequence.computed.min(unpublished.saturating_add(taken)),
+            recompute_tokens: computed.min(unpublished.saturating_add(taken)),
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::sequence::Place;
 /// A swap under way.
 #[derive(Debug)]
 pub(super) struct Flight {
-    sequence: SequenceId,
+    /// One, or the beams of a search.
+    sequences: Vec<SequenceId>,
     direction: SwapDirection,
     /// Blocks that are being copied.
     blocks: usize,
@@ -23,8 +24,8 @@ impl Scheduler {
         self.planner.swapped_in(trial.bytes, trial.read_seconds);
     }
 
-    /// A swap has come to its end, well or not; its sequence may be gone. One whose swap failed has lost its KV, which is
-    /// computed again. Returns whether this was one failure too many, so that no more swaps will be begun.
+    /// A swap has come to its end, well or not; its sequences may be gone. Those whose swap failed have lost their KV, which
+    /// is computed again. Returns whether this was one failure too many, so that no more swaps will be begun.
     pub(crate) fn finish_swap(&mut self, id: SwapId, outcome: Result<SwapTook, ()>) -> bool {
         let Some(flight) = self.flights.remove(&id) else { return false };
         let gave_up = match (outcome, flight.direction) {
@@ -41,16 +42,23 @@ impl Scheduler {
         let kept = if outcome.is_ok() { SwapOutcome::Done } else { SwapOutcome::Failed };
         self.blocks.finish_swap(id, kept);
         self.refused = false;
-        let Some(sequence) = self.sequences.get_mut(&flight.sequence) else { return gave_up };
-        match (kept, flight.direction) {
-            (SwapOutcome::Failed, _) => self.recompute(flight.sequence),
-            (SwapOutcome::Done, SwapDirection::Out) => {
-                sequence.place = Place::Swapped;
-                self.swapped.insert(sequence.running_key(), flight.sequence);
-            }
-            (SwapOutcome::Done, SwapDirection::In) => {
-                sequence.place = Place::Running;
-                self.running.insert(sequence.running_key(), flight.sequence);
+        for id in flight.sequences {
+            let Some(sequence) = self.sequences.get_mut(&id) else { continue };
+            match (kept, flight.direction) {
+                (SwapOutcome::Failed, direction) => {
+                    if direction == SwapDirection::In {
+                        self.seats_reserved -= sequence.seats - 1;
+                    }
+                    self.recompute(id);
+                }
+                (SwapOutcome::Done, SwapDirection::Out) => {
+                    sequence.place = Place::Swapped;
+                    self.swapped.insert(sequence.running_key(), id);
+                }
+                (SwapOutcome::Done, SwapDirection::In) => {
+                    sequence.place = Place::Running;
+                    self.running.insert(sequence.running_key(), id);
+                }
             }
         }
         gave_up
@@ -66,9 +74,9 @@ impl Scheduler {
         self.flights.len()
     }
 
-    /// Notes that the swap of `id` begins with this step.
-    pub(super) fn depart(&mut self, id: SequenceId, swap: Swap, plan: &mut StepPlan) {
-        let flight = Flight { sequence: id, direction: swap.direction, blocks: swap.copies.len() };
+    /// Notes that the swap of `sequences` begins with this step.
+    pub(super) fn depart(&mut self, sequences: Vec<SequenceId>, swap: Swap, plan: &mut StepPlan) {
+        let flight = Flight { sequences, direction: swap.direction, blocks: swap.copies.len() };
         self.flights.insert(swap.id, flight);
         plan.swaps.push(swap);
     }
@@ -76,26 +84,31 @@ impl Scheduler {
     /// Swaps in, in order, whoever finds room; the first that does not keeps all behind it, and new sequences, waiting.
     pub(super) fn bring_back(&mut self, plan: &mut StepPlan) {
         while self.seats_taken() < self.config.max_num_seqs
-            && let Some((&key, &id)) = self.swapped.first_key_value()
+            && let Some((_, &id)) = self.swapped.first_key_value()
         {
-            let fits = self.blocks.can_swap_in(&[id]) == AllocStatus::Ok && {
-                let sequence = &self.sequences[&id];
-                self.has_room_to_grow(sequence, self.blocks.swap_cost(&[id]))
-            };
-            let swap = if fits { self.blocks.swap_in(&[id]).ok() } else { None };
-            let sequence = self.sequences.get_mut(&id).expect("a swapped sequence is known");
-            match swap {
-                Some(swap) => {
-                    self.swapped.remove(&key);
-                    sequence.place = Place::Arriving;
-                    self.depart(id, swap, plan);
-                }
-                // Blocks will not become more by waiting: it takes its chance with all others.
-                None if self.running.is_empty() && self.flights.is_empty() => {
-                    self.swapped.remove(&key);
+            let group = self.group(id, &self.swapped);
+            let sequences: Vec<_> = group.iter().map(|id| &self.sequences[id]).collect();
+            let seats: usize = sequences.iter().map(|sequence| sequence.seats).sum();
+            let fits = self.seats_taken() + seats <= self.config.max_num_seqs
+                && self.blocks.can_swap_in(&group) == AllocStatus::Ok
+                && self.has_room_to_grow(&sequences, self.blocks.swap_cost(&group));
+            let swap = if fits { self.blocks.swap_in(&group).ok() } else { None };
+            // Blocks will not become more by waiting where nothing runs: it takes its chance with all others.
+            if swap.is_none() && !(self.running.is_empty() && self.flights.is_empty()) {
+                return;
+            }
+            for &id in &group {
+                let sequence = self.sequences.get_mut(&id).expect("a swapped sequence is known");
+                self.swapped.remove(&sequence.running_key());
+                sequence.place = Place::Arriving;
+                if swap.is_some() {
+                    self.seats_reserved += sequence.seats - 1;
+                } else {
                     self.recompute(id);
                 }
-                None => return,
+            }
+            if let Some(swap) = swap {
+                self.depart(group, swap, plan);
             }
         }
     }
@@ -121,8 +134,7 @@ impl Scheduler {
 
     /// Sequences whose KV is being swapped in.
     pub(super) fn arriving(&self) -> impl Iterator<Item = SequenceId> {
-        let known =
-            |flight: &&Flight| flight.direction == SwapDirection::In && self.sequences.contains_key(&flight.sequence);
-        self.flights.values().filter(known).map(|flight| flight.sequence)
+        let flights = self.flights.values().filter(|flight| flight.direction == SwapDirection::In);
+        flights.flat_map(|flight| &flight.sequences).copied().filter(|id| self.sequences.contains_key(id))
     }
 }

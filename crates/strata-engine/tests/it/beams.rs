@@ -127,8 +127,13 @@ fn the_best_hypotheses_in_any_company() {
 
 #[test]
 fn searches_make_room_for_each_other() {
-    for prefix_caching in [true, false] {
-        let (engine, _) = start(Shape { blocks: 26, prefix_caching, ..Shape::default() });
+    for (prefix_caching, swap_blocks, fail_every) in
+        [(true, 0, 0), (false, 0, 0), (true, 30, 0), (false, 30, 0), (false, 30, 2)]
+    {
+        let preemption = PreemptionMode::Swap;
+        let (engine, controls) =
+            start(Shape { blocks: 26, prefix_caching, swap_blocks, preemption, ..Shape::default() });
+        controls.fail_every_swap.store(fail_every, Ordering::Relaxed);
         teach_short_answers(&engine);
         // Each may need 21 blocks: five of the prompt, and of each beam four.
         let requests: Vec<_> = (0..3).map(|seed| beam(prompt(seed, 20), 16, 4)).collect();
@@ -138,7 +143,10 @@ fn searches_make_room_for_each_other() {
             assert_eq!(hypotheses(streams), expected(request, 4));
         }
         assert_idle_and_whole(&engine);
-        assert!(engine.handle().status().preemptions > 0, "the test needs preemptions to mean anything");
+        let status = engine.handle().status();
+        assert!(status.preemptions > 0, "the test needs preemptions to mean anything");
+        assert!(swap_blocks == 0 || status.preemptions_swap > 0, "the test needs swaps to mean anything");
+        assert!(fail_every == 0 || status.swap.failed > 0, "the test needs failures to mean anything");
     }
 }
 
@@ -253,7 +261,7 @@ proptest! {
     #[test]
     fn mixed_with_all_else_under_any_load(
         blocks in 20usize..80, block in 0u32..4, prefix_caching in any::<bool>(), max_num_seqs in 4usize..14,
-        extra_budget in 0usize..40, swap_blocks in prop_oneof![Just(0usize), 1usize..40], short in any::<bool>(),
+        extra_budget in 0usize..40, fail_every in 0u64..4, swap_blocks in prop_oneof![Just(0usize), 1usize..40], short in any::<bool>(),
         load in prop::collection::vec::<BoxedStrategy<Load>>(
             (0u32..4, 1usize..40, 1usize..16, 1usize..4, 0usize..5, -1.0f32..2.0, 0usize..5).boxed(), 1..12,
         ),
@@ -265,7 +273,8 @@ proptest! {
             preemption: PreemptionMode::Swap,
         };
         let limit = 100.min(blocks * block_size);
-        let (engine, _) = start(shape);
+        let (engine, controls) = start(shape);
+        controls.fail_every_swap.store(fail_every, Ordering::Relaxed);
         if short {
             teach_short_answers(&engine);
         }
