@@ -39,7 +39,7 @@ fn folder() -> TempDir {
 }
 
 fn with<'a>(trace: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    ["replay", trace].iter().chain(more).copied().collect()
+    ["replay", trace, "--repeat", "1"].iter().chain(more).copied().collect()
 }
 
 struct Figures(Vec<Value>);
