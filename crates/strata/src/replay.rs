@@ -36,6 +36,9 @@ use operations::Operation;
 use reader::TOKENS_MAX;
 use trace::Trace;
 
+/// Largest `--repeat`.
+const REPEAT_MAX: usize = 1000;
+
 /// Most cache sizes of one run.
 const SIZES_MAX: usize = 256;
 
@@ -91,6 +94,10 @@ pub struct ReplayArgs {
     /// Tokens of a sequence that pre-allocation has to be ready for; without it, those of the longest request
     #[arg(long, value_name = "TOKENS", value_parser = count::<TOKENS_MAX>)]
     pub max_model_len: Option<NonZeroUsize>,
+
+    /// Times that everything is measured; the quickest is told, as others may use the machine meanwhile
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count::<REPEAT_MAX>)]
+    pub repeat: NonZeroUsize,
 
     /// Write a plot of hit rate over cache size
     #[arg(long, value_name = "FILE")]
@@ -148,7 +155,7 @@ impl Found {
         let hits = if trace.has_hashes() {
             let runs = 1 + (kinds.len() + 2) * sizes.len();
             let bar = progress::steps("replaying", runs as u64);
-            let hits = HitRates::find(&trace, &kinds, &sizes, args.explain, || bar.inc(1));
+            let hits = HitRates::find(&trace, &kinds, &sizes, args.explain, args.repeat.get(), || bar.inc(1));
             bar.finish_and_clear();
             Some(hits?)
         } else {
@@ -165,7 +172,7 @@ impl Found {
         bar.finish_and_clear();
         let bar = progress::steps("measuring", kinds.len() as u64);
         let operations = kinds.iter().map(|&kind| {
-            let operations = operations::measure(&trace, kind, args.block_size)?;
+            let operations = operations::measure(&trace, kind, args.block_size, args.repeat.get())?;
             bar.inc(1);
             Ok((kind, operations))
         });

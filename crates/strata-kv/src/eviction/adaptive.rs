@@ -2,6 +2,7 @@
 
 mod ages;
 mod history;
+mod least;
 mod past;
 mod rates;
 mod table;
@@ -10,13 +11,15 @@ use super::{Content, EvictionPolicy, steps::step};
 use crate::BlockId;
 
 use history::History;
+use least::Least;
 use past::Past;
 use rates::Rates;
 
 const NONE: u32 = u32::MAX;
-/// Leaves that are compared at a time: all of a small pool, a random choice of a large one's. The two that are worth least
-/// are evicted before others are compared, with such parents of theirs as are worth no more.
+/// Leaves that are compared at a time: all of a small pool, a random choice of a large one's.
 const COMPARED: usize = 64;
+/// So many of the compared leaves are evicted before others are compared, with such parents of theirs as are worth no more.
+const VICTIMS: usize = 2;
 /// Most blocks that wait to be evicted; those beyond are compared with others again.
 const DUE_MAX: usize = 8;
 /// Most blocks of one chain that are seen to have returned together.
@@ -47,6 +50,8 @@ pub struct Adaptive {
     /// Compared lately and found to be worth at most `bound`; to go next, if they still are.
     due: Vec<u32>,
     bound: f32,
+    /// Worth least when leaves were last compared.
+    least: Least,
     /// Blocks published one below the other at last, up to the last one, that nobody knew to be back.
     run: Vec<u32>,
     random: u64,
@@ -80,6 +85,7 @@ impl Adaptive {
             estimate_after: 256,
             due: Vec::with_capacity(DUE_MAX),
             bound: 0.0,
+            least: Least::new(),
             run: Vec::with_capacity(RUN_MAX),
             random: 1,
         }
@@ -109,21 +115,26 @@ impl Adaptive {
 
     /// Compares leaves; the least worthy and the next are due.
     fn compare(&mut self) {
-        let (mut least, mut next) = ((f32::INFINITY, NONE), (f32::INFINITY, NONE));
+        let mut least = Least::new();
+        // Those that were nearly evicted the last time are compared again: what is least among ever more is nearly so
+        // among all.
+        for block in self.least.blocks().filter(|&block| self.is_leaf(block)) {
+            least.offer(self.worth(block), block);
+        }
         for at in 0..self.leaves.len().min(COMPARED) {
             step();
             let at = if self.leaves.len() <= COMPARED { at } else { self.random_below(self.leaves.len()) };
             let block = self.leaves[at];
-            let worth = self.worth(block);
-            if worth < least.0 {
-                (least, next) = ((worth, block), least);
-            } else if worth < next.0 && block != least.1 {
-                next = (worth, block);
+            least.offer(self.worth(block), block);
+        }
+        self.due.clear();
+        for rank in (0..VICTIMS).rev() {
+            if let Some((worth, block)) = least.get(rank) {
+                self.bound = if self.due.is_empty() { worth } else { self.bound };
+                self.due.push(block);
             }
         }
-        self.bound = next.0;
-        self.due.clear();
-        self.due.extend([next.1, least.1].into_iter().filter(|&block| block != NONE));
+        self.least = least;
     }
 
     fn random_below(&mut self, end: usize) -> usize {

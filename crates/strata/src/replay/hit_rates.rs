@@ -8,9 +8,6 @@ use super::offline::{self, Order};
 use super::plot::{Line, Role};
 use super::trace::Trace;
 
-/// Each run is repeated so often, and the quickest time is told: others may use the machine meanwhile.
-const ROUNDS: usize = 3;
-
 /// All of them.
 pub struct HitRates {
     /// Ascending, each once.
@@ -31,8 +28,8 @@ pub struct PolicyHits {
 }
 
 impl HitRates {
-    /// Replays `trace` for each policy and size. `progress` hears of each run that has ended: one for each policy and
-    /// two more for each size, and one for all.
+    /// Replays `trace` for each policy and size, `repeat` times, of which the quickest time counts. `progress` hears of
+    /// each that has ended: one for each policy and two more for each size, and one for all.
     ///
     /// # Errors
     /// A manager that breaks its word.
@@ -41,11 +38,12 @@ impl HitRates {
         kinds: &[EvictionKind],
         sizes: &[usize],
         explain: bool,
+        repeat: usize,
         mut progress: impl FnMut(),
     ) -> Result<Self> {
         let mut run = |kind: EvictionKind, blocks: usize| {
             let mut hits = hits::replay(trace, kind, blocks, explain)?;
-            for _ in 1..ROUNDS {
+            for _ in 1..repeat {
                 hits.time = hits.time.min(hits::replay(trace, kind, blocks, false)?.time);
             }
             progress();

@@ -16,9 +16,6 @@ const PROMPT_SHARE: f64 = 0.75;
 /// Blocks of a prompt, at least: the last one is never found, and all of those must find a free block.
 const PROMPT_BLOCKS_MIN: usize = 8;
 
-/// Each operation is measured so often, and the quickest time is told: others may use the machine meanwhile.
-const ROUNDS: usize = 15;
-
 /// Nanoseconds of an operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Operation {
@@ -30,15 +27,16 @@ pub struct Operation {
     pub nanoseconds: f64,
 }
 
-/// Measures all operations on a pool of [`POOL_BLOCKS`] blocks of `block_size` tokens.
+/// Measures all operations on a pool of [`POOL_BLOCKS`] blocks of `block_size` tokens, `repeat` times, and tells the
+/// quickest: others may use the machine meanwhile.
 ///
 /// # Errors
 /// A block size that cannot be, a manager that refuses what it should not.
-pub fn measure(trace: &Trace, eviction: EvictionKind, block_size: usize) -> Result<Vec<Operation>> {
+pub fn measure(trace: &Trace, eviction: EvictionKind, block_size: usize, repeat: usize) -> Result<Vec<Operation>> {
     // One pool for all rounds: the first one, which meets memory that was never touched, is the slowest.
     let mut bench = Bench::new(trace, eviction, block_size)?;
     let mut best = bench.round()?;
-    for _ in 1..ROUNDS {
+    for _ in 1..repeat {
         for (best, operation) in best.iter_mut().zip(bench.round()?) {
             best.nanoseconds = best.nanoseconds.min(operation.nanoseconds);
         }
