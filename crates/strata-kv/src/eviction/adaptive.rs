@@ -35,7 +35,7 @@ const RUN_MAX: usize = 64;
 /// and forgets old habits: what was counted fades.
 ///
 /// It takes 44 bytes a block: 20 for the block, 16 for what was evicted lately, 8 for the sample, which has at least 32 KiB;
-/// and 26 KiB for the counts of classes.
+/// and 34 KiB for the counts of classes.
 #[derive(Debug)]
 pub struct Adaptive {
     records: Vec<Record>, // [block]

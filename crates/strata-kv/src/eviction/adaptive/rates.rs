@@ -19,15 +19,18 @@ type Row = [f32; BUCKETS];
 #[derive(Debug)]
 pub(super) struct Rates {
     ages: Ages,
-    uses: Vec<Row>,   // [class][bucket]
-    times: Vec<Row>,  // [class][bucket], spent there by all contents
+    uses: Vec<Row>,  // [class][bucket]
+    times: Vec<Row>, // [class][bucket], spent there by all contents
+    /// Contents that begin to pass through whole buckets less those that cease to, not yet in `times`.
+    passing: Vec<Row>, // [class][bucket]
     worths: Vec<Row>, // [class][bucket], at its start
 }
 
 impl Rates {
     pub(super) fn new(num_blocks: usize) -> Self {
         let rows = || vec![[0.0; BUCKETS]; CLASSES];
-        let mut rates = Self { ages: Ages::new(num_blocks), uses: rows(), times: rows(), worths: rows() };
+        let mut rates =
+            Self { ages: Ages::new(num_blocks), uses: rows(), times: rows(), passing: rows(), worths: rows() };
         rates.estimate(1.0);
         rates
     }
@@ -40,17 +43,12 @@ impl Rates {
 
     /// Content of `class` was not used from age `from` to age `to`.
     pub(super) fn count_time(&mut self, class: usize, from: u32, to: u32) {
-        let (first, _) = self.ages.locate(from);
-        let to = to as f32;
-        let mut at = from as f32;
-        for bucket in first..BUCKETS {
-            let end = self.ages.start(bucket + 1).min(to);
-            self.times[class][bucket] += (end - at).max(0.0);
-            at = end;
-            if end == to {
-                break;
-            }
-        }
+        let ((first, into_first), (last, into_last)) = (self.ages.locate(from), self.ages.locate(to));
+        self.times[class][first] -= into_first * self.ages.width(first);
+        self.times[class][last] += into_last * self.ages.width(last);
+        // From the start of the first to the start of the last: `estimate` adds up what lies between.
+        self.passing[class][first] += 1.0;
+        self.passing[class][last] -= 1.0;
     }
 
     /// What content of `class` is worth at `age`.
@@ -63,6 +61,13 @@ impl Rates {
 
     /// Derives worths from what was counted, of which `kept` will count from now on.
     pub(super) fn estimate(&mut self, kept: f32) {
+        for (passing, times) in self.passing.iter_mut().zip(&mut self.times) {
+            let mut passed = 0.0;
+            for (bucket, (passing, time)) in passing.iter_mut().zip(times).enumerate() {
+                passed += std::mem::take(passing);
+                *time += passed * self.ages.width(bucket);
+            }
+        }
         let (mut all, mut groups) = (Counts::default(), [Counts::default(); GROUPS]);
         for class in 0..CLASSES {
             all.add(&self.uses[class], &self.times[class]);
@@ -201,6 +206,7 @@ mod tests {
         for cuts in [[0, 5, 15, 16], [0, 100, 777, 3000], [10, 20, 30, 40_000]] {
             cuts.windows(2).for_each(|cut| rates.count_time(1, cut[0], cut[1]));
         }
+        rates.estimate(1.0);
         let counted: f32 = rates.times[1].iter().sum();
         assert!((counted - (16.0 + 3000.0 + 39_990.0)).abs() < 1.0, "{counted}");
     }
