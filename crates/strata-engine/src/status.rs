@@ -96,6 +96,10 @@ pub struct KvStatus {
     pub allocation_failures: u64,
     /// Blocks computed twice, and merged.
     pub blocks_merged: u64,
+    /// Sequences that forked off another.
+    pub forks: u64,
+    /// Shared blocks that were copied, because one of those that shared them wrote to it.
+    pub copy_on_writes: u64,
     /// How long giving out the blocks of a step took, with the planning around it.
     pub allocation_seconds: Histogram,
 }

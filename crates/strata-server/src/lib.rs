@@ -53,7 +53,7 @@ pub struct ServerConfig {
     pub request_bytes_max: usize,
     /// Connections served at a time; more wait in the system's queue.
     pub connections_max: usize,
-    /// Sequences (prompts times `n`) of one request.
+    /// Sequences (prompts times `n`, or `best_of`) of one request.
     pub sequences_max: usize,
     /// Time in which a request's head must arrive, and for which an idle connection is kept.
     pub header_timeout: Duration,

@@ -151,6 +151,8 @@ impl Metrics {
             kv.allocation_failures,
         );
         page.counter("strata:kv_blocks_merged_total", "Blocks computed twice, and merged.", kv.blocks_merged);
+        page.counter("strata:kv_forks_total", "Sequences that forked off another.", kv.forks);
+        page.counter("strata:kv_copy_on_writes_total", "Shared blocks copied to be written to.", kv.copy_on_writes);
         let swap = &engine.swap;
         if swap.slots_total > 0 {
             let bytes = |blocks: u64| swap.block_bytes.saturating_mul(blocks);

@@ -44,6 +44,8 @@ impl Worker {
                 evictions: kv.evictions,
                 allocation_failures: kv.allocation_failures,
                 blocks_merged: kv.blocks_merged,
+                forks: kv.forks,
+                copy_on_writes: kv.copy_on_writes,
                 allocation_seconds: self.totals.allocation_seconds,
             },
             weights_bytes: memory.weights.0,

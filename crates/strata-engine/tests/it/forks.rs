@@ -95,6 +95,7 @@ fn the_prompt_is_computed_once_and_only_its_last_block_is_copied() {
         assert_idle_and_whole(&engine);
         let status = engine.handle().status();
         assert_eq!((status.prompt_tokens, status.generation_tokens), (length as u64, generated as u64));
+        assert_eq!((status.kv.forks, status.kv.copy_on_writes), (4, copied as u64));
     }
 }
 
