@@ -53,8 +53,8 @@ const SIZES_MAX: usize = 256;
     strata replay conversation_trace.jsonl --blocks 500,2000,8000 --svg hits.svg\n  \
     strata replay conversation_trace.jsonl --policy lru --json            # one figure a line\n  \
     strata replay AzureLLMInferenceTrace_conv.csv --block-bytes 2M        # Azure's format: the load\n\n\
-    The first trace lies in FAST25-release/traces of github.com/kvcache-ai/Mooncake, the second in data of\n\
-    github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how.")]
+    The first trace lies in FAST25-release/traces of github.com/kvcache-ai/Mooncake, the other in\n\
+    data of github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how.")]
 pub struct ReplayArgs {
     /// Mooncake's JSON lines (timestamp, input_length, output_length, hash_ids), or Azure's CSV (TIMESTAMP, ContextTokens,
     /// GeneratedTokens), which has no hashes and so gives no hit rates
@@ -65,7 +65,7 @@ pub struct ReplayArgs {
           value_parser = count::<{ u32::MAX as usize }>)]
     pub blocks: Vec<NonZeroUsize>,
 
-    /// Eviction policies; without it all of them
+    /// Eviction policies; without it all of them. `strata serve` uses adaptive
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub policy: Vec<EvictionKind>,
 
