@@ -16,10 +16,10 @@ mod report;
 mod room;
 mod trace;
 
-use std::fs;
-use std::io::{Write, stdout};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write, stdout};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
@@ -30,6 +30,7 @@ use crate::failure::Advised;
 use crate::options::count;
 use crate::progress;
 use comparison::{Comparison, LOAD_BLOCKS_MAX, Question};
+use explain::{Case, Listener};
 use hit_rates::HitRates;
 use load::Pace;
 use operations::Operation;
@@ -52,7 +53,8 @@ const SIZES_MAX: usize = 256;
     strata replay conversation_trace.jsonl --blocks 500,2000,8000 --svg hits.svg\n  \
     strata replay conversation_trace.jsonl --policy lru --json            # one figure a line\n  \
     strata replay AzureLLMInferenceTrace_conv.csv --block-bytes 2M        # Azure's format: the load\n\n\
-    docs/replay.md says what is counted how.")]
+    The first trace lies in FAST25-release/traces of github.com/kvcache-ai/Mooncake, the other in\n\
+    data of github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how.")]
 pub struct ReplayArgs {
     /// Mooncake's JSON lines (timestamp, input_length, output_length, hash_ids), or Azure's CSV (TIMESTAMP, ContextTokens,
     /// GeneratedTokens), which has no hashes and so gives no hit rates
@@ -63,11 +65,11 @@ pub struct ReplayArgs {
           value_parser = count::<{ u32::MAX as usize }>)]
     pub blocks: Vec<NonZeroUsize>,
 
-    /// Eviction policies; without it all of them
+    /// Eviction policies; without it all of them. `strata serve` uses adaptive
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub policy: Vec<EvictionKind>,
 
-    /// Say why requests missed: all together for each policy and size, and the worst of them
+    /// Say why requests missed: all together for each policy and size, and the worst of them; with --json, each request
     #[arg(long)]
     pub explain: bool,
 
@@ -75,7 +77,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "TOKENS", default_value = "16")]
     pub block_size: usize,
 
-    /// Bytes of such a block, to tell the load in bytes; `strata info` says them
+    /// Bytes of such a block, to tell the load in bytes: as `strata info` says those of a token, that times --block-size
     #[arg(long, value_name = "SIZE")]
     pub block_bytes: Option<Bytes>,
 
@@ -126,46 +128,51 @@ pub struct Found {
 /// # Errors
 /// A trace that cannot be read or believed, options that contradict it, a picture that cannot be written.
 pub fn run(args: ReplayArgs) -> Result<()> {
-    let found = Found::find(&args)?;
-    if let Some(path) = &args.svg {
-        let hits = found.hits.as_ref().ok_or_else(no_hashes)?;
-        let picture = plot::svg(&found.name, &hits.sizes, &hits.lines(&found.trace));
-        fs::write(path, picture).map_err(|error| {
-            Advised::system(format!("cannot write {}", path.display()), "name a file that can be written", error)
-        })?;
-    }
-    let mut out = stdout().lock();
+    KvConfig { block_size: args.block_size, ..KvConfig::default() }.check()?;
+    let sizes = sizes(&args.blocks)?;
+    let trace = read(&args.trace)?;
+    // Opened before anything is computed, so that no result is lost for it.
+    let picture = args.svg.as_deref().map(|path| Picture::open(path, &trace)).transpose()?;
+    let mut out = BufWriter::new(stdout().lock());
+    let tell = |kind: EvictionKind, blocks: usize, case: &Case| match args.json {
+        true => Ok(out.write_all(json::case_line(kind, blocks, case).as_bytes())?),
+        false => Ok(()),
+    };
+    let found = Found::find(&args, trace, &sizes, tell)?;
     out.write_all(if args.json { found.json_lines() } else { found.report() }.as_bytes())?;
     out.flush()?;
+    if let (Some(picture), Some(hits)) = (picture, &found.hits) {
+        picture.write(&plot::svg(&found.name, &hits.sizes, &hits.lines(&found.trace)))?;
+    }
     Ok(())
 }
 
 impl Found {
-    fn find(args: &ReplayArgs) -> Result<Self> {
-        KvConfig { block_size: args.block_size, ..KvConfig::default() }.check()?;
-        let sizes = sizes(&args.blocks)?;
-        let kinds = if args.policy.is_empty() { EvictionKind::ALL.to_vec() } else { args.policy.clone() };
-        let bar = progress::bytes("reading", fs::metadata(&args.trace).map_or(0, |metadata| metadata.len()));
-        let trace = reader::read(&args.trace, |bytes| bar.inc(bytes));
-        bar.finish_and_clear();
-        let trace = trace.map_err(|error| Advised::input(error.to_string(), error.hint()))?;
-        if args.svg.is_some() && !trace.has_hashes() {
-            return Err(no_hashes());
-        }
-        let hits = if trace.has_hashes() {
-            let runs = 1 + (kinds.len() + 2) * sizes.len();
-            let bar = progress::steps("replaying", runs as u64);
-            let hits = HitRates::find(&trace, &kinds, &sizes, args.explain, args.repeat.get(), || bar.inc(1));
-            bar.finish_and_clear();
-            Some(hits?)
-        } else {
-            None
-        };
+    fn find(
+        args: &ReplayArgs,
+        trace: Trace,
+        sizes: &[usize],
+        mut tell: impl FnMut(EvictionKind, usize, &Case) -> Result<()>,
+    ) -> Result<Self> {
+        let asked = |kind: &EvictionKind| args.policy.is_empty() || args.policy.contains(kind);
+        let kinds: Vec<EvictionKind> = EvictionKind::ALL.into_iter().filter(asked).collect();
         let question = Question {
             pace: Pace { prefill_rate: args.prefill_rate, decode_rate: args.decode_rate },
             block_size: args.block_size,
             blocks: args.load_blocks.map(NonZeroUsize::get),
             longest: args.max_model_len.map(NonZeroUsize::get),
+        };
+        // Refused now rather than after the hit rates.
+        question.ample_blocks(&trace)?;
+        let hits = if trace.has_hashes() {
+            let runs = 1 + (kinds.len() + 2) * sizes.len();
+            let bar = progress::steps("replaying", runs as u64);
+            let explain = args.explain.then_some(&mut tell as &mut Listener<'_>);
+            let hits = HitRates::find(&trace, &kinds, sizes, explain, args.repeat.get(), || bar.inc(1));
+            bar.finish_and_clear();
+            Some(hits?)
+        } else {
+            None
         };
         let bar = progress::steps("loading", (question.replays() * trace.requests().len()) as u64);
         let load = question.answer(&trace, || bar.inc(1));
@@ -183,8 +190,36 @@ impl Found {
     }
 }
 
-fn no_hashes() -> anyhow::Error {
-    Advised::input("--svg shows hit rates, and the trace has no hash_ids", "give a trace with hash_ids")
+fn read(path: &Path) -> Result<Trace> {
+    let bar = progress::bytes("reading", fs::metadata(path).map_or(0, |metadata| metadata.len()));
+    let trace = reader::read(path, |bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    trace.map_err(|error| Advised::input(error.to_string(), error.hint()))
+}
+
+/// The file of `--svg`.
+struct Picture<'p> {
+    path: &'p Path,
+    file: File,
+}
+
+impl<'p> Picture<'p> {
+    fn open(path: &'p Path, trace: &Trace) -> Result<Self> {
+        if !trace.has_hashes() {
+            let problem = "--svg shows hit rates, and the trace has no hash_ids";
+            return Err(Advised::input(problem, "give a trace with hash_ids"));
+        }
+        let file = File::create(path).map_err(|error| Self::refused(path, error))?;
+        Ok(Self { path, file })
+    }
+
+    fn write(mut self, svg: &str) -> Result<()> {
+        self.file.write_all(svg.as_bytes()).map_err(|error| Self::refused(self.path, error))
+    }
+
+    fn refused(path: &Path, error: io::Error) -> anyhow::Error {
+        Advised::system(format!("cannot write {}", path.display()), "name a file that can be written", error)
+    }
 }
 
 fn sizes(asked: &[NonZeroUsize]) -> Result<Vec<usize>> {

@@ -6,6 +6,8 @@ use strata_kv::KvConfig;
 use super::load::{self, Load, Pace};
 use super::room::{Paged, Preallocated};
 use super::trace::Trace;
+use crate::failure::Advised;
+use crate::info::grouped;
 
 /// Most blocks of a pool that a load is replayed with: what is kept of them must fit into memory.
 pub const LOAD_BLOCKS_MAX: usize = 1 << 22;
@@ -45,10 +47,31 @@ impl Question {
         2 + usize::from(self.blocks.is_some())
     }
 
+    /// Blocks with which nobody waits.
+    ///
     /// # Errors
-    /// A block size that cannot be, a manager that breaks its word.
+    /// More than [`LOAD_BLOCKS_MAX`].
+    pub fn ample_blocks(&self, trace: &Trace) -> Result<usize> {
+        let blocks = load::ample_blocks(trace, self.pace, self.block_size);
+        if blocks > LOAD_BLOCKS_MAX {
+            return Err(Advised::input(
+                format!(
+                    "the load may take {} blocks of {} tokens at a time; expected at most {}",
+                    grouped(blocks as u64),
+                    self.block_size,
+                    grouped(LOAD_BLOCKS_MAX as u64)
+                ),
+                "give a larger --block-size, a higher --prefill-rate or --decode-rate, or cut the trace",
+            ));
+        }
+        Ok(blocks)
+    }
+
+    /// # Errors
+    /// A block size that cannot be, a load that takes too many blocks, a manager that breaks its word.
     pub fn answer(self, trace: &Trace, mut progress: impl FnMut()) -> Result<Comparison> {
         let Self { pace, block_size, .. } = self;
+        let ample_blocks = self.ample_blocks(trace)?;
         let usual = KvConfig { block_size, prefix_caching: trace.has_hashes(), ..KvConfig::default() };
         let mut paged = |num_blocks: usize, watermark: f64| {
             let mut room = Paged::new(KvConfig { num_blocks, watermark, ..usual.clone() })?;
@@ -57,7 +80,7 @@ impl Question {
             anyhow::Ok(load)
         };
         usual.check()?;
-        let ample = paged(load::ample_blocks(trace, pace, block_size).min(LOAD_BLOCKS_MAX), 0.0)?;
+        let ample = paged(ample_blocks, 0.0)?;
         let limited = self.blocks.map(|blocks| paged(blocks, usual.watermark)).transpose()?;
         let capacity_tokens = self.blocks.map_or(ample.taken_peak, |blocks| blocks * block_size);
         let longest = self.longest.unwrap_or_else(|| trace.longest()).max(1);

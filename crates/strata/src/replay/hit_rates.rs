@@ -3,6 +3,7 @@
 use anyhow::Result;
 use strata_kv::EvictionKind;
 
+use super::explain::Listener;
 use super::hits::{self, Hits, share};
 use super::offline::{self, Order};
 use super::plot::{Line, Role};
@@ -28,23 +29,24 @@ pub struct PolicyHits {
 }
 
 impl HitRates {
-    /// Replays `trace` for each policy and size, `repeat` times, of which the quickest time counts. `progress` hears of
-    /// each that has ended: one for each policy and two more for each size, and one for all.
+    /// Replays `trace` for each policy and size, `repeat` times, of which the quickest time counts. `explain` hears once of
+    /// each request why it missed, `progress` of each run that has ended: one for each policy and two more for each size, and
+    /// one for all.
     ///
     /// # Errors
-    /// A manager that breaks its word.
+    /// A manager that breaks its word; what `explain` says.
     pub fn find(
         trace: &Trace,
         kinds: &[EvictionKind],
         sizes: &[usize],
-        explain: bool,
+        mut explain: Option<&mut Listener<'_>>,
         repeat: usize,
         mut progress: impl FnMut(),
     ) -> Result<Self> {
         let mut run = |kind: EvictionKind, blocks: usize| {
-            let mut hits = hits::replay(trace, kind, blocks, explain)?;
+            let mut hits = hits::replay(trace, kind, blocks, explain.as_deref_mut())?;
             for _ in 1..repeat {
-                hits.time = hits.time.min(hits::replay(trace, kind, blocks, false)?.time);
+                hits.time = hits.time.min(hits::replay(trace, kind, blocks, None)?.time);
             }
             progress();
             Ok(hits)

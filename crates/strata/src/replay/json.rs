@@ -4,9 +4,21 @@ use serde_json::{Value, json};
 use strata_kv::EvictionKind;
 
 use super::Found;
-use super::explain::Misses;
+use super::explain::{Case, Misses};
 use super::hits::Hits;
 use super::load::Load;
+
+/// What became of one request, with a policy and so many blocks of the cache, as such a line.
+pub fn case_line(kind: EvictionKind, blocks: usize, case: &Case) -> String {
+    let params = json!({
+        "policy": kind.to_string(), "blocks": blocks, "default": is_default(kind), "request": case.request,
+        "prompt_blocks": case.blocks, "lost_blocks": case.lost_blocks, "reason": case.cause.name(),
+        "by": case.by.map(|by| by.0), "lookups_ago": case.lookups_ago,
+    });
+    let mut lines = Lines::default();
+    lines.add("replay.matched_blocks", case.found_blocks as f64, "blocks", &params);
+    lines.0
+}
 
 impl Found {
     /// `{"name": …, "value": …, "unit": …, "params": {…}}`, one a line. Rates and shares are fractions of 1.
@@ -28,7 +40,9 @@ impl Found {
 
     fn add_hits(&self, lines: &mut Lines) {
         let Some(hits) = &self.hits else { return };
-        let mut add_run = |run: &Hits, params: &Value| {
+        let agree = json!({"lengths_agree": self.trace.lengths_agree()});
+        lines.add("replay.block_tokens", self.trace.block_tokens() as f64, "tokens", &agree);
+        let mut add_run = |run: &Hits, mut params: Value| {
             let figures = [
                 ("replay.hit_rate", run.rate(&self.trace), "fraction"),
                 ("replay.hit_rate_tokens", run.token_rate(&self.trace), "fraction"),
@@ -37,15 +51,17 @@ impl Found {
                 ("replay.used_peak", run.used_peak as f64, "blocks"),
                 ("replay.fragmentation", run.fragmentation, "fraction"),
                 ("replay.refused", run.refused as f64, "requests"),
-                ("replay.blocks_per_s", run.blocks_per_second(&self.trace), "blocks/s"),
             ];
-            figures.into_iter().for_each(|(name, value, unit)| lines.add(name, value, unit, params));
+            figures.into_iter().for_each(|(name, value, unit)| lines.add(name, value, unit, &params));
+            // As no other figure of a run, it depends on how many tokens the manager's blocks have.
+            params["block_size"] = 1.into();
+            lines.add("replay.blocks_per_s", run.blocks_per_second(), "blocks/s", &params);
         };
         for policy in &hits.policies {
             for run in &policy.runs {
                 let (name, default) = (policy.kind.to_string(), is_default(policy.kind));
                 let params = json!({"policy": name, "blocks": run.blocks, "default": default});
-                add_run(run, &params);
+                add_run(run, params);
             }
         }
         for policy in &hits.policies {
@@ -65,10 +81,12 @@ impl Found {
             lines.add("replay.hit_rate", by_block, "fraction", &params);
             lines.add("replay.hit_rate_tokens", by_token, "fraction", &params);
         };
-        for (name, rates) in [("offline", &hits.offline), ("offline_leaves", &hits.offline_leaves)] {
+        let infinite = vec![hits.infinite; hits.sizes.len()];
+        for (name, rates) in
+            [("offline", &hits.offline), ("offline_leaves", &hits.offline_leaves), ("infinite", &infinite)]
+        {
             hits.sizes.iter().zip(rates).for_each(|(&blocks, &rates)| add_bound(name, blocks, rates));
         }
-        add_bound("infinite", self.trace.distinct(), hits.infinite);
     }
 
     fn add_load(&self, lines: &mut Lines) {

@@ -237,7 +237,7 @@ impl<P: FnMut()> Simulation<'_, P> {
         while let Some(Running { waiting, ready }) = self.running.get_mut(at) {
             let (id, request) = (SequenceId(waiting.number as u64), &self.trace.requests()[waiting.number]);
             if self.step == *ready {
-                let known = self.trace.blocks(request).len().saturating_mul(self.trace.block_tokens());
+                let known = self.trace.tokens_of(self.trace.blocks(request).len());
                 room.publish(id, request.input_tokens.min(known));
             }
             if self.step >= *ready && waiting.answered < request.output_tokens {

@@ -25,7 +25,7 @@ pub fn hits(trace: &Trace, blocks: usize, order: Order) -> (u64, u64) {
         let run = trace.blocks(request);
         let found = run.iter().take_while(|&&block| cache.next[block as usize].is_some()).count();
         hit_blocks += found as u64;
-        hit_tokens += (found * trace.block_tokens()).min(request.input_tokens) as u64;
+        hit_tokens += trace.tokens_of(found).min(request.input_tokens) as u64;
         for place in at..at + run.len() {
             cache.touch(uses[place], next[place], blocks);
         }

@@ -151,7 +151,7 @@ pub fn read_lines(mut input: impl BufRead, path: &Path, mut progress: impl FnMut
     if trace.requests().is_empty() {
         return Err(TraceError::Empty { path: path.to_owned() });
     }
-    trace.start_at_zero();
+    trace.finish();
     Ok(trace)
 }
 

@@ -5,7 +5,6 @@ use std::fmt::{self, Write};
 use strata_device::Bytes;
 
 use super::Found;
-use super::explain::Cause;
 use super::hit_rates::label;
 use super::load::Load;
 use crate::info::grouped;
@@ -58,7 +57,7 @@ impl Found {
         if !trace.lengths_agree() {
             writeln!(
                 out,
-                "  no size of a block explains how many blocks each prompt has; hits by token assume this one"
+                "  that size explains how many blocks most prompts have, but not of all; hits by token assume it"
             )?;
         }
         match trace.out_of_order() {
@@ -121,7 +120,7 @@ impl Found {
                     grouped(run.used_mean.round() as u64),
                     grouped(run.used_peak as u64),
                     run.fragmentation * 100.0,
-                    run.blocks_per_second(&self.trace) / 1e6,
+                    run.blocks_per_second() / 1e6,
                     match run.refused {
                         0 => String::new(),
                         refused => format!("  ({refused} requests need more blocks)"),
@@ -129,7 +128,7 @@ impl Found {
                 )?;
             }
         }
-        Ok(())
+        writeln!(out, "  Mblocks/s: prompts through the manager, in blocks of one token; for larger ones see below")
     }
 
     /// Why prompts were not found.
@@ -160,10 +159,7 @@ impl Found {
                         case.found_blocks,
                         case.blocks,
                         case.lost_blocks,
-                        match case.cause {
-                            Cause::Forgotten => "evicted longer ago than is remembered".into(),
-                            _ => case.reason.to_string(),
-                        }
+                        case.why()
                     )?;
                 }
             }

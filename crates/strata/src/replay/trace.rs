@@ -1,9 +1,11 @@
 //! What a trace says: requests in the order of the file, and which blocks of their prompts are equal.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+
+use super::reader::TOKENS_MAX;
 
 /// Tokens of a block of the trace, where its lengths allow them: Mooncake's traces are cut so.
-pub const USUAL_BLOCK_TOKENS: usize = 512;
+const USUAL_BLOCK_TOKENS: usize = 512;
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,7 +26,8 @@ pub struct Trace {
     requests: Vec<Request>,
     references: Vec<u32>, // [request, block of its prompt]
     names: HashMap<u64, u32>,
-    block_tokens: BlockTokens,
+    block_tokens: usize,
+    lengths_agree: bool,
 }
 
 impl Trace {
@@ -45,14 +48,15 @@ impl Trace {
             let next = u32::try_from(self.names.len()).ok().filter(|&next| next < u32::MAX).ok_or(TooManyBlocks)?;
             self.references.push(*self.names.entry(id).or_insert(next));
         }
-        self.block_tokens.narrow(input_tokens, hash_ids.len());
         let num_references = hash_ids.len();
         self.requests.push(Request { arrival, input_tokens, output_tokens, first_reference, num_references });
         Ok(())
     }
 
-    /// Counts arrivals from the first one on. Called once, after the last request.
-    pub fn start_at_zero(&mut self) {
+    /// Counts arrivals from the first one on, and finds out how many tokens a block has. Called once, after the last request.
+    pub fn finish(&mut self) {
+        let prompts = self.requests.iter().map(|request| (request.input_tokens, request.num_references));
+        (self.block_tokens, self.lengths_agree) = block_tokens(prompts);
         let first = self.requests.iter().map(|request| request.arrival).fold(f64::INFINITY, f64::min);
         self.requests.iter_mut().for_each(|request| request.arrival -= first);
     }
@@ -82,14 +86,20 @@ impl Trace {
         !self.references.is_empty()
     }
 
-    /// Tokens of one block of the trace.
+    /// Tokens of one block of the trace, from 1 to [`TOKENS_MAX`]: of the sizes that explain the number of blocks of the
+    /// most prompts, 512 or else the least power of two or else the least.
     pub fn block_tokens(&self) -> usize {
-        self.block_tokens.get().unwrap_or(USUAL_BLOCK_TOKENS)
+        self.block_tokens
     }
 
-    /// Whether some size of a block explains the number of blocks of every prompt.
+    /// Whether that size explains the number of blocks of every prompt.
     pub fn lengths_agree(&self) -> bool {
-        self.block_tokens.get().is_some()
+        self.lengths_agree
+    }
+
+    /// Tokens of so many blocks, if all are full.
+    pub fn tokens_of(&self, blocks: usize) -> usize {
+        blocks.saturating_mul(self.block_tokens)
     }
 
     /// Tokens of all prompts.
@@ -122,54 +132,61 @@ impl Trace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyBlocks;
 
-/// The sizes of a block for which every prompt has as many blocks as the trace says: traces do not name theirs.
-#[derive(Debug, Clone, Copy)]
-struct BlockTokens {
-    least: usize,
-    most: usize,
-}
-
-impl Default for BlockTokens {
-    fn default() -> Self {
-        Self { least: 1, most: usize::MAX }
-    }
-}
-
-impl BlockTokens {
-    fn narrow(&mut self, tokens: usize, blocks: usize) {
-        if blocks > 0 {
-            self.least = self.least.max(tokens.div_ceil(blocks));
-        }
-        if blocks > 1 {
-            self.most = self.most.min((tokens.saturating_sub(1)) / (blocks - 1));
+/// How many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks: traces do not say.
+fn block_tokens(prompts: impl Iterator<Item = (usize, usize)>) -> (usize, bool) {
+    // By size: at first how many more prompts agree with it than with the one below, then how many do.
+    let mut agreeing: BTreeMap<usize, isize> = BTreeMap::new();
+    let mut num_prompts = 0;
+    for (tokens, blocks) in prompts.filter(|&(_, blocks)| blocks > 0) {
+        num_prompts += 1;
+        let least = tokens.div_ceil(blocks).max(1);
+        let most = if blocks == 1 { TOKENS_MAX } else { tokens.saturating_sub(1) / (blocks - 1) };
+        if least <= most {
+            *agreeing.entry(least).or_default() += 1;
+            *agreeing.entry(most + 1).or_default() -= 1;
         }
     }
-
-    fn get(self) -> Option<usize> {
-        let fits = |size: &usize| (self.least..=self.most).contains(size);
-        let powers = (0..usize::BITS - 1).rev().map(|bits| 1 << bits);
-        [USUAL_BLOCK_TOKENS].into_iter().chain(powers).chain([self.least]).find(fits)
+    let mut sum = 0;
+    for prompts in agreeing.values_mut() {
+        sum += *prompts;
+        *prompts = sum;
     }
+    let agree_with = |size: usize| agreeing.range(..=size).next_back().map_or(0, |(_, &prompts)| prompts);
+    let most = agreeing.values().copied().max().unwrap_or(0);
+    let powers = (0..=TOKENS_MAX.ilog2()).map(|bits| 1 << bits);
+    let candidates = [USUAL_BLOCK_TOKENS].into_iter().chain(powers).chain(agreeing.keys().copied());
+    let size = candidates.into_iter().find(|&size| agree_with(size) == most).unwrap_or(USUAL_BLOCK_TOKENS);
+    (size, most == num_prompts)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn size(prompts: &[(usize, usize)]) -> Option<usize> {
-        let mut sizes = BlockTokens::default();
-        prompts.iter().for_each(|&(tokens, blocks)| sizes.narrow(tokens, blocks));
-        sizes.get()
+    #[test]
+    fn the_size_of_a_block_follows_from_the_lengths() {
+        let check = |prompts: &[(usize, usize)], size: usize, agree: bool| {
+            assert_eq!(block_tokens(prompts.iter().copied()), (size, agree), "{prompts:?}");
+        };
+        check(&[], 512, true);
+        check(&[(6758, 14), (2290, 5)], 512, true);
+        check(&[(100, 1)], 512, true);
+        check(&[(33, 3), (32, 2)], 16, true);
+        check(&[(30, 3), (21, 3), (20, 2)], 10, true);
+        // With one block a prompt, sizes have no upper bound but that of a prompt.
+        check(&[(600, 1), (1, 1)], 1024, true);
+        check(&[(TOKENS_MAX, 1)], TOKENS_MAX, true);
     }
 
     #[test]
-    fn the_size_of_a_block_follows_from_the_lengths() {
-        assert_eq!(size(&[(6758, 14), (2290, 5)]), Some(512));
-        assert_eq!(size(&[(100, 1)]), Some(512));
-        assert_eq!(size(&[(33, 3), (32, 2)]), Some(16));
-        assert_eq!(size(&[(30, 3), (21, 3), (20, 2)]), Some(10));
-        assert_eq!(size(&[(512, 1), (513, 1), (1026, 3)]), None);
-        assert_eq!(size(&[(0, 2)]), None);
+    fn if_prompts_disagree_the_size_of_most_counts() {
+        let check = |prompts: &[(usize, usize)], size: usize| {
+            assert_eq!(block_tokens(prompts.iter().copied()), (size, false), "{prompts:?}");
+        };
+        check(&[(512, 1), (513, 1), (1026, 3)], 512);
+        check(&[(0, 2)], 512);
+        check(&[(33, 3), (48, 3), (20, 2), (4096, 2)], 16);
+        check(&[(usize::MAX, 2), (30, 3), (21, 3), (20, 2)], 10);
     }
 
     #[test]
@@ -177,7 +194,7 @@ mod tests {
         let mut trace = Trace::default();
         trace.push(2.0, 1000, 5, &[u64::MAX, 7]).unwrap();
         trace.push(1.5, 1025, 0, &[u64::MAX, 7, 0]).unwrap();
-        trace.start_at_zero();
+        trace.finish();
         let [first, second] = trace.requests() else { panic!("two requests") };
         assert_eq!((trace.blocks(first), trace.blocks(second)), (&[0, 1][..], &[0, 1, 2][..]));
         assert_eq!((trace.distinct(), trace.out_of_order(), trace.seconds()), (3, 1, 0.5));

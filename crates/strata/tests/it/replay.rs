@@ -1,8 +1,9 @@
 //! `strata replay`: its figures against some that are known by hand, and against simulators that are as simple as can be.
 
+mod explain;
 mod load;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{refused, succeeded, text};
+use crate::support::{ended, refused, succeeded, text};
 
 /// A request of a trace: milliseconds, tokens in, tokens out, blocks of the prompt.
 type Line = (u64, usize, usize, Vec<u64>);
@@ -93,8 +94,11 @@ fn hit_rates_are_those_worked_out_by_hand() {
     check(figures.of_policy("replay.used_mean", "lru", 3), (2.0 + 3.0 + 3.0) / 3.0, "blocks with content");
     check(figures.of_policy("replay.used_peak", "lru", 2), 2.0, "a full cache");
     check(figures.of_policy("replay.fragmentation", "lru", 2), 1.0 - 2648.0 / (6.0 * 512.0), "the second's last block");
-    check(figures.of_policy("replay.hit_rate", "infinite", 3), 3.0 / 6.0, "as with three");
-    assert!(figures.of_policy("replay.blocks_per_s", "lru", 2) > 0.0);
+    for blocks in [2, 3] {
+        check(figures.of_policy("replay.hit_rate", "infinite", blocks), 3.0 / 6.0, "as with three");
+    }
+    let speed = [("policy", "lru".into()), ("blocks", 2.into()), ("block_size", 1.into())];
+    assert!(figures.get("replay.blocks_per_s", &speed) > 0.0);
 }
 
 #[test]
@@ -198,7 +202,7 @@ fn random_conversations_hit_as_in_simulators() {
         }
         let mut seen = HashSet::new();
         let again = lines.iter().flat_map(|(.., prompt)| prompt).filter(|id| !seen.insert(**id)).count();
-        check(figures.get("replay.hit_rate", &[("policy", "infinite".into())]), again as f64 / references, "infinite");
+        check(figures.of_policy("replay.hit_rate", "infinite", 60), again as f64 / references, "infinite");
     }
 }
 
@@ -208,8 +212,8 @@ fn every_policy_is_replayed_and_one_is_the_default() {
     let lines = conversations(9, 200);
     let trace = mooncake(&folder, &lines);
     let figures = Figures::of(&trace, &["--blocks", "30,100"]);
-    let infinite = figures.get("replay.hit_rate", &[("policy", "infinite".into())]);
-    let mut policies: HashMap<String, bool> = HashMap::new();
+    let infinite = figures.of_policy("replay.hit_rate", "infinite", 100);
+    let mut policies: BTreeMap<String, bool> = BTreeMap::new();
     for line in figures.0.iter().filter(|line| line["name"] == "replay.blocks_per_s") {
         let (policy, default) = (&line["params"]["policy"], &line["params"]["default"]);
         policies.insert(policy.as_str().unwrap().into(), default.as_bool().unwrap());
@@ -217,14 +221,41 @@ fn every_policy_is_replayed_and_one_is_the_default() {
         let rate = figures.of_policy("replay.hit_rate", policy.as_str().unwrap(), blocks);
         assert!((0.0..=infinite).contains(&rate), "{line}");
     }
-    assert!(policies.contains_key("lru"), "{policies:?}");
-    assert_eq!(policies.values().filter(|default| **default).count(), 1, "{policies:?}");
+    let expected =
+        [("2q", false), ("adaptive", true), ("lfu", false), ("lru", false), ("s3-fifo", false), ("slru", false)];
+    assert_eq!(policies, expected.map(|(policy, default)| (policy.to_owned(), default)).into());
     for operation in ["allocate", "publish", "append", "append_token", "free", "hit", "evict"] {
         for policy in policies.keys() {
             let params = [("operation", operation.into()), ("policy", policy.as_str().into())];
             assert!(figures.get("replay.ns", &params) > 0.0);
         }
     }
+}
+
+#[test]
+fn a_policy_that_is_named_twice_is_replayed_once() {
+    let folder = folder();
+    let figures = Figures::of(&mooncake(&folder, &three_prompts()), &["--blocks", "3", "--policy", "lru,2q,lru"]);
+    // Each figure is looked for, and there must be one of it.
+    check(figures.of_policy("replay.hit_rate", "lru", 3), 3.0 / 6.0, "once");
+    check(figures.of_policy("replay.hit_rate", "2q", 3), 3.0 / 6.0, "once");
+}
+
+#[test]
+fn the_size_of_a_block_is_told_and_whether_all_prompts_agree() {
+    let folder = folder();
+    let block_tokens = |lines: &[Line], agree: bool| {
+        let figures = Figures::of(&mooncake(&folder, lines), &["--blocks", "4", "--policy", "lru"]);
+        let size = figures.get("replay.block_tokens", &[("lengths_agree", agree.into())]);
+        (size, figures.of_policy("replay.fragmentation", "lru", 4))
+    };
+    let (size, fragmentation) = block_tokens(&[(0, 600, 1, vec![0]), (0, 900, 1, vec![1])], true);
+    check(size, 1024.0, "the least power of two");
+    check(fragmentation, 1.0 - 1500.0 / 2048.0, "two blocks");
+    let lines = [(0, 33, 1, vec![0, 1, 2]), (0, 20, 1, vec![0, 3]), (0, 512, 1, vec![4])];
+    check(block_tokens(&lines, false).0, 16.0, "two of three");
+    let table = succeeded(&with(&mooncake(&folder, &lines), &["--blocks", "4", "--policy", "lru"]));
+    assert!(table.contains("that size explains how many blocks most prompts have, but not of all"), "{table}");
 }
 
 #[test]
@@ -242,25 +273,6 @@ fn people_get_tables() {
     ] {
         assert!(table.contains(part), "{part}\nin\n{table}");
     }
-}
-
-#[test]
-fn misses_are_explained() {
-    let folder = folder();
-    let trace = mooncake(&folder, &three_prompts());
-    let args = ["--blocks", "2", "--policy", "lru", "--explain"];
-    let figures = Figures::of(&trace, &args);
-    let of = |name: &str, reason: &str| figures.get(name, &[("reason", reason.into())]);
-    check(of("replay.missed_requests", "never seen"), 2.0, "the first two");
-    check(of("replay.missed_blocks", "never seen"), 3.0, "0 and 1, then 2");
-    check(of("replay.missed_requests", "evicted"), 1.0, "the third");
-    check(of("replay.lost_blocks", "evicted"), 1.0, "1");
-    let table = succeeded(&with(&trace, &args));
-    let worst = "request 2 found 1 of 2 blocks, and 1 more had been there: evicted 0 look-ups ago for sequence 1";
-    for part in ["Why prompts missed: lru", "evicted 0 look-ups before (median)", worst] {
-        assert!(table.contains(part), "{part} in {table}");
-    }
-    assert!(!succeeded(&with(&trace, &["--blocks", "2", "--policy", "lru"])).contains("Why"));
 }
 
 /// The lines of one page: names, attributes and nesting; enough to know that any reader takes it.
@@ -310,9 +322,16 @@ fn the_plot_is_a_picture_of_the_figures() {
     let one = text(&folder.path().join("one.svg"));
     succeeded(&with(&trace, &["--blocks", "10", "--policy", "lru", "--svg", &one]));
     check_well_formed(&fs::read_to_string(&one).unwrap());
-    let stderr = crate::support::ended(&with(&trace, &["--svg", "/no/such/folder/x.svg", "--policy", "lru"]));
-    assert_eq!(stderr.code, Some(1));
-    assert!(stderr.stderr.contains("/no/such/folder/x.svg"), "{}", stderr.stderr);
+}
+
+#[test]
+fn a_picture_that_cannot_be_written_is_refused_before_the_replay() {
+    let folder = folder();
+    let trace = mooncake(&folder, &three_prompts());
+    // What is explained would be told while it is replayed.
+    let ended = ended(&with(&trace, &["--svg", "/no/such/folder/x.svg", "--policy", "lru", "--explain", "--json"]));
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
+    assert!(ended.stderr.contains("/no/such/folder/x.svg"), "{}", ended.stderr);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a trace holds in memory at a time, worked out by hand.
 
 use super::{Figures, Line, azure, check, folder, mooncake, with};
-use crate::support::succeeded;
+use crate::support::{refused, succeeded};
 
 const SLOW: [&str; 6] = ["--prefill-rate", "16", "--decode-rate", "1", "--policy", "lru"];
 
@@ -63,4 +63,14 @@ fn the_load_is_in_order_of_time() {
     check(Figures::of(&trace, &SLOW).of_room("taken_peak", "ample"), 48.0, "as in order");
     check(Figures::of(&trace, &SLOW).of_room("sequences_peak", "ample"), 1.0, "as in order");
     assert!(succeeded(&with(&trace, &SLOW)).contains("1 came before the one above"));
+}
+
+#[test]
+fn a_load_that_takes_too_many_blocks_is_refused() {
+    let folder = folder();
+    let trace = azure(&folder, &["2023-11-16 18:15:46,4194304,1"]);
+    refused(
+        &with(&trace, &["--block-size", "1"]),
+        &["4,194,305 blocks of 1 token", "4,194,304", "hint: ", "--block-size"],
+    );
 }
