@@ -22,10 +22,11 @@ const COMPARED: usize = 64;
 const VICTIMS: usize = 2;
 /// Most blocks that wait to be evicted; those beyond are compared with others again.
 const DUE_MAX: usize = 8;
+/// Sets of the history's sample that are counted in one use, so that none has to wait for all of them; few enough, and so
+/// many that what is counted is not old by the time of the estimate.
+const COUNTED: usize = 8;
 /// Most blocks of one chain that are seen to have returned together.
 const RUN_MAX: usize = 64;
-/// Uses until the first estimate; each of the next ones takes twice as many.
-const ESTIMATE_AFTER: u32 = 256;
 
 /// Evicts the leaf that is worth least: whose best chance of being found, per time that one would have to wait for it, is
 /// the smallest.
@@ -50,6 +51,7 @@ pub struct Adaptive {
     /// Counts uses of blocks, and wraps around: what was idle for 2^32 uses seems young again, which is harmless.
     clock: u32,
     estimated: u32,
+    /// Uses from one estimate to the next.
     estimate_after: u32,
     /// Compared lately and found to be worth at most `bound`; to go next, if they still are.
     due: Vec<u32>,
@@ -87,7 +89,7 @@ impl Adaptive {
             rates: Rates::new(num_blocks),
             clock: 0,
             estimated: 0,
-            estimate_after: ESTIMATE_AFTER,
+            estimate_after: estimate_after(num_blocks),
             due: Vec::with_capacity(DUE_MAX),
             bound: 0.0,
             least: Least::new(),
@@ -100,10 +102,19 @@ impl Adaptive {
     fn tick(&mut self) {
         self.clock = self.clock.wrapping_add(1);
         let passed = self.clock.wrapping_sub(self.estimated);
-        if passed < self.estimate_after {
+        let counting_after = self.estimate_after - self.history.num_sets().div_ceil(COUNTED) as u32;
+        if passed < counting_after {
             return;
         }
-        self.history.count_times(self.clock, &mut self.rates);
+        if passed == counting_after {
+            self.history.begin_counting(self.clock);
+        } else if (0..COUNTED).any(|_| self.history.count_times(self.clock, &mut self.rates)) {
+            self.estimate();
+        }
+    }
+
+    fn estimate(&mut self) {
+        let passed = self.clock.wrapping_sub(self.estimated);
         // Half of what was counted fades within 16 pools' uses.
         let half_life = (16 * self.scale).max(1 << 15);
         self.rates.estimate((-(passed as f32) / half_life as f32).exp2());
@@ -270,7 +281,7 @@ impl EvictionPolicy for Adaptive {
             self.scale = usable;
             self.history.restart(usable, self.clock);
             self.rates = Rates::new(usable);
-            (self.estimated, self.estimate_after) = (self.clock, ESTIMATE_AFTER);
+            (self.estimated, self.estimate_after) = (self.clock, estimate_after(usable));
             for record in self.records.iter_mut().filter(|record| record.cached) {
                 record.class = record.past.class(usable as u32) as u8;
             }
@@ -287,9 +298,14 @@ impl EvictionPolicy for Adaptive {
     }
 }
 
+/// Uses until the first estimate; each of the next ones takes twice as many. There must be time to go through the sample.
+fn estimate_after(num_blocks: usize) -> u32 {
+    (num_blocks as u32 / 16).max(256)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::steps::counted, *};
 
     #[test]
     fn a_leaf_is_found_whatever_worths_are() {
@@ -300,6 +316,24 @@ mod tests {
             policy.insert(block, true);
         }
         assert_eq!(std::iter::from_fn(|| policy.victim()).count(), 100);
+    }
+
+    #[test]
+    fn no_call_goes_through_the_pool() {
+        let num_blocks = 1 << 15;
+        let mut policy = Adaptive::new(num_blocks);
+        let (mut most, mut vacant) = (0, Vec::from_iter((0..num_blocks as u32).map(BlockId)));
+        for number in 0..5 * num_blocks as u64 {
+            let hash = crate::BlockHash((number % 50_000).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let steps = counted(|| {
+                let block = vacant.pop().or_else(|| policy.victim()).expect("all are cached");
+                policy.publish(block, Content { hash, parent: None });
+                policy.insert(block, true);
+            });
+            most = most.max(steps);
+        }
+        println!("{most} steps at the most");
+        assert!(most < 200, "{most}");
     }
 
     #[test]
