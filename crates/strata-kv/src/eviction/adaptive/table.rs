@@ -16,8 +16,8 @@ pub(super) struct Entry {
     pub(super) past: Past,
 }
 
-/// A hash table in sets of 8: where a set is full, what was used longest ago gives way. One content in thousands is taken
-/// for another, which harms nobody.
+/// A hash table in sets of 8: where a set is full, what was used longest ago gives way. A few contents are taken for others,
+/// which harms nobody: one in four thousand, and twice as many for every doubling of more than 2^14 sets.
 #[derive(Debug)]
 pub(super) struct Table {
     sets: Vec<[Option<Entry>; WAYS]>,
@@ -28,24 +28,39 @@ impl Table {
         Self { sets: vec![[None; WAYS]; entries.div_ceil(WAYS)] }
     }
 
+    /// Forgets all, and holds so many `entries` from now on, no more than at the start.
+    pub(super) fn restart(&mut self, entries: usize) {
+        self.sets.clear();
+        self.sets.resize(entries.div_ceil(WAYS), [None; WAYS]);
+    }
+
     pub(super) fn get(&mut self, hash: u32) -> Option<&mut Entry> {
-        self.set(hash).iter_mut().flatten().find(|entry| entry.tag == tag(hash))
+        self.set_of(hash).iter_mut().flatten().find(|entry| entry.tag == tag(hash))
     }
 
     pub(super) fn take(&mut self, hash: u32) -> Option<Entry> {
         let known = |entry: &&mut Option<Entry>| entry.is_some_and(|entry| entry.tag == tag(hash));
-        self.set(hash).iter_mut().find(known)?.take()
+        self.set_of(hash).iter_mut().find(known)?.take()
     }
 
     /// Adds, at `now`, a content that is not there; returns what gives way to it.
     pub(super) fn insert(&mut self, hash: u32, used: u32, past: Past, now: u32) -> Option<Entry> {
         let idle = |entry: &&mut Option<Entry>| entry.map_or(u32::MAX, |entry| now.wrapping_sub(entry.used));
-        let oldest = self.set(hash).iter_mut().max_by_key(idle).expect("a set has ways");
+        let oldest = self.set_of(hash).iter_mut().max_by_key(idle).expect("a set has ways");
         oldest.replace(Entry { used, tag: tag(hash), past })
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.sets.iter().flatten().flatten()
+    pub(super) fn num_sets(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// The set that `hash` belongs to: its upper bits, scaled to the number of sets.
+    pub(super) fn place(&self, hash: u32) -> usize {
+        ((u64::from(hash) * self.sets.len() as u64) >> 32) as usize
+    }
+
+    pub(super) fn set(&self, place: usize) -> impl Iterator<Item = &Entry> {
+        self.sets[place].iter().flatten()
     }
 
     #[cfg(test)]
@@ -53,16 +68,16 @@ impl Table {
         size_of_val(self.sets.as_slice())
     }
 
-    fn set(&mut self, hash: u32) -> &mut [Option<Entry>; WAYS] {
-        // Scales the hash to the number of sets; its upper bits choose.
-        let set = (u64::from(hash) * self.sets.len() as u64) >> 32;
-        &mut self.sets[set as usize]
+    fn set_of(&mut self, hash: u32) -> &mut [Option<Entry>; WAYS] {
+        let place = self.place(hash);
+        &mut self.sets[place]
     }
 }
 
-/// Bits of the hash that choose neither whether it is sampled nor, but in huge tables, the set.
+/// Bits 3 to 17 of the hash. Those below choose whether it is sampled, and the uppermost the set: in tables of more than
+/// 2^14 sets some of these are in the tag too, where they tell nothing.
 fn tag(hash: u32) -> NonZeroU16 {
-    NonZeroU16::MIN | (hash >> 2) as u16
+    NonZeroU16::MIN | (hash >> 3 << 1) as u16
 }
 
 #[cfg(test)]
@@ -78,7 +93,7 @@ mod tests {
         assert!(table.get(hash(7)).is_none());
         assert_eq!(table.take(hash(3)).map(|entry| entry.used), Some(97));
         assert!(table.take(hash(3)).is_none());
-        assert_eq!(table.iter().count(), 7);
+        assert_eq!(table.set(0).count(), 7);
     }
 
     #[test]
