@@ -27,7 +27,7 @@ impl Scheduler {
             }
             let Some(victim) = self.victim() else { return false };
             let itself = self.group(victim, &self.running).contains(&id);
-            if itself && self.swaps_in_under_way() {
+            if (itself || self.sequences[&victim].is_spared()) && self.swaps_in_under_way() {
                 // Those that arrive hold blocks, but cannot make room yet.
                 return false;
             }
@@ -45,9 +45,9 @@ impl Scheduler {
         above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
     }
 
-    /// The same of tenants that have more than their share alone.
+    /// The same of tenants that have more than their share alone. Who had to let many pass has not waited for this.
     pub(super) fn victim_above(&self, shares: &Shares) -> Option<SequenceId> {
-        self.last_running(|sequence| shares.is_above(sequence.tenant) && !sequence.is_spared())
+        self.last_running(|sequence| shares.is_above(sequence.tenant) && !sequence.is_urgent())
     }
 
     fn last_running(&self, chosen: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
@@ -59,15 +59,15 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
         let group = self.group(id, &self.running);
         let way = match self.blocks.can_swap_out(&group) {
-            AllocStatus::Ok => self.planner.choose(self.effort(&group)),
-            AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
+            AllocStatus::Ok if !self.swaps_hang() => self.planner.choose(self.effort(&group)),
+            AllocStatus::Ok | AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
         let swap = match way {
             Way::Recompute => None,
             // The destination is reserved before anything moves; if that fails all the same, the KV is computed again.
             Way::Swap => self.blocks.swap_out(&group).ok(),
         };
-        self.refused = false;
+        self.reconsider();
         for &id in &group {
             plan.take_entry(id);
             plan.preempted.push(id);
