@@ -80,6 +80,11 @@ impl BlockList {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.links.capacity() * size_of::<Link>()
+    }
+
     fn link(&mut self, block: BlockId, previous: u32, next: u32) {
         assert!(!self.contains(block), "{block} is in the list already");
         self.links[block.index()] = Link { previous, next };

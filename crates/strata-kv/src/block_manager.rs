@@ -125,7 +125,7 @@ impl BlockManager {
         let num_fresh_blocks = need - hits;
         self.expect_available(num_fresh_blocks, self.pool.available() - revived)?;
 
-        self.pool.history.tick();
+        self.pool.losses.tick();
         // Hits first: what is held cannot be evicted for the fresh ones.
         blocks.iter().for_each(|&block| self.pool.share(block));
         let num_cached_tokens = hits * self.config.block_size;
@@ -145,6 +145,7 @@ impl BlockManager {
             state: SequenceState::Resident,
             table: BlockTable { blocks, num_tokens: token_ids.len() },
             slots: Vec::new(),
+            uncomputed: Vec::new(),
             num_computed: num_cached_tokens,
             num_published: hits,
             publishing,
@@ -203,7 +204,7 @@ impl BlockManager {
             blocks_used,
             blocks_cached: self.pool.cached.len(),
             blocks_free: self.pool.free.len(),
-            blocks_withdrawn: self.pool.withdrawn.len(),
+            blocks_withdrawn: self.pool.num_withdrawn,
             slots_allocated,
             slots_empty: slots_allocated - self.pool.slots_filled,
             sequences: self.sequences.len(),

@@ -3,7 +3,7 @@
 use crate::{
     BlockHash, BlockId, ChainHasher, ChainRoot, Content, EvictionPolicy, KvConfig, SequenceId, TokenId,
     block_list::BlockList,
-    history::{History, Loss},
+    losses::{Loss, Losses},
     prefix_index::PrefixIndex,
     root_table::{RootId, RootTable},
 };
@@ -47,10 +47,13 @@ impl Parent {
 ///
 /// | state | `ref_count` | published | leaves it by |
 /// |---|---|---|---|
-/// | free | 0 | no | `take` → used; a smaller pool → withdrawn |
-/// | used | ≥ 1 | from `publish` on | last `release` → cached if published, else free |
-/// | cached | 0 | yes | `share` → used; eviction or `reset` → free |
-/// | withdrawn | 0 | no | a larger pool → free |
+/// | free | 0 | no | `take` → used; a smaller pool, or an exchange → withdrawn |
+/// | used | ≥ 1 | from `publish` until `reset` | last `release` → cached if published, else free |
+/// | cached | 0 | yes | `share` → used; eviction → used by `take`, withdrawn by a smaller pool, free to compact; `reset` → free |
+/// | withdrawn | 0 | no | a larger pool, or an exchange → free |
+///
+/// A move makes a free block what the used or cached one was, which is free then. Where there are more blocks than may be
+/// used, what becomes free or cached is withdrawn at once, or another in its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
     /// Names the content and all before it; means nothing until published.
@@ -64,7 +67,7 @@ pub(crate) struct Block {
     /// Tokens in it.
     pub(crate) filled: u16,
     pub(crate) withdrawn: bool,
-    /// Whether it is in the list of those that came or left.
+    /// Whether it came or left since the last report.
     pub(crate) resized: bool,
 }
 
@@ -97,14 +100,20 @@ pub(crate) struct BlockPool {
     pub(crate) cached: Box<dyn EvictionPolicy>, // published, held by nobody
     pub(crate) index: PrefixIndex,              // published
     pub(crate) roots: RootTable,
-    pub(crate) withdrawn: Vec<BlockId>, // without memory; the last comes back first
-    pub(crate) resized: Vec<BlockId>,   // came or left since the last report
     /// Blocks that shall not be withdrawn; more are there only while they are used.
     pub(crate) usable: usize,
+    /// Blocks without memory.
+    pub(crate) num_withdrawn: usize,
+    /// Those of them whose numbers are below `usable`.
+    pub(crate) num_holes: usize,
+    /// No block below this number is withdrawn.
+    pub(crate) first_withdrawn: usize,
+    /// Blocks that came or left since the last report.
+    pub(crate) num_resized: usize,
     /// Tokens in used blocks.
     pub(crate) slots_filled: usize,
     pub(crate) evictions: u64,
-    pub(crate) history: History,
+    pub(crate) losses: Losses,
 }
 
 impl BlockPool {
@@ -120,12 +129,14 @@ impl BlockPool {
             cached: policy,
             index: PrefixIndex::new(config.num_blocks),
             roots: RootTable::default(),
-            withdrawn: Vec::new(),
-            resized: Vec::new(),
             usable: config.num_blocks,
+            num_withdrawn: 0,
+            num_holes: 0,
+            first_withdrawn: config.num_blocks,
+            num_resized: 0,
             slots_filled: 0,
             evictions: 0,
-            history: History::new(config.num_blocks),
+            losses: Losses::new(config.num_blocks),
         }
     }
 
@@ -264,7 +275,7 @@ impl BlockPool {
             Continues::Root(root) => {
                 self.roots.hold_again(root);
                 let rootless = self.hasher.block(BlockHash(0), self.tokens(block));
-                self.history.note_first(rootless, self.roots.hash(root));
+                self.losses.note_first(rootless, self.roots.hash(root));
                 None
             }
         };
@@ -286,7 +297,7 @@ impl BlockPool {
             let state = &mut self.blocks[index];
             if state.is_published() {
                 self.cached.forget(block);
-                self.history.lose(state.hash, Loss::Reset);
+                self.losses.lose(state.hash, Loss::Reset);
             }
             (state.children, state.parent) = (0, Parent::NONE);
         }
@@ -311,8 +322,32 @@ impl BlockPool {
             Continues::Root(root) => self.roots.release(root),
         }
         self.index.remove(hash, victim);
-        self.history.lose(hash, id.map_or(Loss::Withdrawn, Loss::Evicted));
+        self.losses.lose(hash, id.map_or(Loss::Withdrawn, Loss::Evicted));
         self.evictions += 1;
         victim
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Adaptive;
+
+    #[test]
+    fn bookkeeping_takes_less_than_100_bytes_a_block() {
+        // Just above a power of two, where tables that are rounded up are largest.
+        for num_blocks in [100_000, (1 << 17) + 4] {
+            let config = KvConfig { num_blocks, ..KvConfig::default() };
+            let policy = Adaptive::new(num_blocks);
+            let of_policy = policy.bytes();
+            let pool = BlockPool::new(&config, ChainHasher::new(0), Box::new(policy));
+            let of_states = pool.blocks.capacity() * size_of::<Block>();
+            let of_lists = pool.free.bytes() + pool.index.bytes() + pool.losses.bytes();
+            // Each block in one table.
+            let of_tables = num_blocks * size_of::<BlockId>();
+            let bytes = (of_states + of_lists + of_policy + of_tables) as f64 / num_blocks as f64;
+            println!("{bytes:.1} bytes a block of {num_blocks}");
+            assert!((80.0..100.0).contains(&bytes), "{bytes}");
+        }
     }
 }

@@ -2,8 +2,9 @@
 //! end (K8).
 //!
 //! Compact means: content first, then free blocks, then withdrawn ones. It is reached by two kinds of steps: *moves* of
-//! content into a block that has none, and *exchanges* of memory between a free block and a withdrawn one. Each call is
-//! one pass over the pool and the tables, however few its steps, so that no block has to know who names it.
+//! content into a free block, and *exchanges* of memory between a free block and a withdrawn one. A call that moves anything
+//! goes through the whole pool, more than once, and through all tables, however few its steps, so that no block has to
+//! know who names it; [`BlockManager::blocks_above`] says in constant time whether one is due.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,17 +27,22 @@ pub struct Fragmentation {
 }
 
 impl BlockManager {
-    /// Takes up to `max_steps` steps towards a compact pool, and returns how many; 0 when nothing is left to be done.
-    /// Blocks of swaps under way stay where they are. Nothing that is cached is lost.
+    /// Takes up to `max_steps` steps towards a compact pool, and returns how many; 0 when nothing is left to be done, or
+    /// nothing can be for now: blocks of swaps under way stay where they are, and where sequences hold all blocks, nothing
+    /// moves.
     ///
     /// Each move is a copy to be [taken](Self::take_copies) and carried out before the next pass, as of any other block;
-    /// tables, index and eviction policy know the new places at once. Where no block is free, content moves into
-    /// withdrawn blocks: they are reported to have come, and those that it leaves to have left, and until the copies are
-    /// done both need memory. So `max_steps` blocks of memory must be spare, or be few.
+    /// tables, index and eviction policy know the new places at once. Moves go to blocks that have had memory before the
+    /// call, so none is needed beyond what there is, if what has [left](Self::take_resize) is given back before what came
+    /// is used. Where a smaller pool has no free block to begin with, cached leaves give way, the next to be evicted
+    /// anyway: one for every two steps, and none while there are free blocks. Nothing else that is cached is lost.
     pub fn compact(&mut self, max_steps: usize) -> usize {
-        let exchanges = self.pool.exchange(max_steps);
-        let moves = self.relocate(max_steps - exchanges);
-        exchanges + moves + self.pool.exchange(max_steps - exchanges - moves)
+        self.pool.make_room_to_move(max_steps.div_ceil(2));
+        if self.pool.free.len() == 0 {
+            return 0;
+        }
+        let moves = self.relocate(max_steps);
+        moves + self.pool.exchange(max_steps - moves)
     }
 
     /// How far from compact the pool is. Takes time in proportion to it.
@@ -53,15 +59,16 @@ impl BlockManager {
         result
     }
 
-    /// Moves the highest content to the lowest places, free ones first.
+    /// Moves the highest content to the lowest free blocks, as far as it then lies where it may stay.
     fn relocate(&mut self, max_moves: usize) -> usize {
         let swaps = self.swaps.flights.values().flat_map(|flight| &flight.copies);
         let pinned: HashSet<_> = swaps.map(|copy| copy.block).collect();
-        let blocks = &self.pool.blocks;
-        let holes = (0..blocks.len() as u32).map(BlockId).filter(|hole| !has_content(&blocks[hole.index()]));
-        let movable = |block: &BlockId| has_content(&blocks[block.index()]) && !pinned.contains(block);
-        let content = (0..blocks.len() as u32).rev().map(BlockId).filter(movable);
-        let moves: Vec<_> = content.zip(holes).take(max_moves).take_while(|(source, hole)| hole < source).collect();
+        let pool = &self.pool;
+        let (num_content, end) = ((pool.present() - pool.free.len()) as u32, pool.blocks.len() as u32);
+        let free = (0..num_content).map(BlockId).filter(|&block| pool.free.contains(block));
+        let movable = |block: &BlockId| has_content(&pool.blocks[block.index()]) && !pinned.contains(block);
+        let content = (num_content..end).rev().map(BlockId).filter(movable);
+        let moves: Vec<_> = content.zip(free).take(max_moves).collect();
 
         for &(source, destination) in &moves {
             self.pool.relocate(source, destination);
@@ -88,32 +95,34 @@ impl BlockManager {
                 block.parent = Parent::block(parent);
             }
         }
-        self.pool.sort_withdrawn();
     }
 }
 
 impl BlockPool {
-    /// Moves what `source` is to `destination`, which has no content. Those who name it are the caller's to tell.
+    /// If blocks lie above the usable ones and none is free, makes up to so many of the cached ones free.
+    fn make_room_to_move(&mut self, num_blocks: usize) {
+        if self.free.len() > 0 {
+            return;
+        }
+        for _ in 0..num_blocks.min(self.num_holes).min(self.cached.len()) {
+            let block = self.evict(None);
+            self.free.push_back(block);
+        }
+    }
+
+    /// Moves what `source` is to `destination`, which is free. Those who name it are the caller's to tell.
     fn relocate(&mut self, source: BlockId, destination: BlockId) {
         let (from, to) = (self.blocks[source.index()].clone(), self.blocks[destination.index()].clone());
-        self.blocks[destination.index()] = Block { withdrawn: to.withdrawn, resized: to.resized, ..from };
-        self.blocks[source.index()] = Block { withdrawn: from.withdrawn, resized: from.resized, ..Block::NEW };
+        self.blocks[destination.index()] = Block { resized: to.resized, ..from };
+        self.blocks[source.index()] = Block { resized: from.resized, ..Block::NEW };
         let start = source.index() * self.block_size;
         self.tokens.copy_within(start..start + self.block_size, destination.index() * self.block_size);
         if from.is_published() {
             self.index.rename(from.hash, source, destination);
             self.cached.moved(source, destination);
         }
-        match to.withdrawn {
-            true => {
-                self.come(destination);
-                self.leave(source);
-            }
-            false => {
-                self.free.remove(destination);
-                self.free.push_back(source);
-            }
-        }
+        self.free.remove(destination);
+        self.free.push_back(source);
     }
 
     /// Gives the memory of the highest free blocks to the lowest withdrawn ones.
@@ -128,15 +137,7 @@ impl BlockPool {
             self.come(withdrawn);
             self.free.push_back(withdrawn);
         }
-        self.sort_withdrawn();
         pairs.len()
-    }
-
-    /// Lists anew what is withdrawn: the lowest comes back first.
-    fn sort_withdrawn(&mut self) {
-        let ids = (0..self.blocks.len() as u32).rev().map(BlockId);
-        self.withdrawn.clear();
-        self.withdrawn.extend(ids.filter(|block| self.blocks[block.index()].withdrawn));
     }
 }
 

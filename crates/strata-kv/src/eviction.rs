@@ -1,8 +1,8 @@
 //! Which cached block gives way when a fresh one is needed (K7).
 //!
 //! A policy is told what happens to published blocks, and asked for victims. It never sees tokens: content that it has
-//! evicted it knows by hash alone, which steers what it keeps and is never believed for what is there. Everything is
-//! sized for `num_blocks` at the start; no event allocates.
+//! evicted it knows by hash alone, which steers what it keeps and is never believed for what is there. Everything has
+//! room for `num_blocks` from the start; no event but `resize` allocates.
 
 mod adaptive;
 mod ghosts;
@@ -51,6 +51,7 @@ pub struct Content {
 /// | `became_leaf` | cached, no leaf | cached, a leaf |
 /// | `victim` | cached, a leaf | unknown |
 /// | `forget` | held or cached | unknown |
+/// | `moved` | `from` as it is, `to` unknown | `to` as `from` was, `from` unknown |
 pub trait EvictionPolicy: fmt::Debug + Send {
     /// `block`, which a sequence holds, can be found from now on.
     fn publish(&mut self, block: BlockId, content: Content);
@@ -74,6 +75,9 @@ pub trait EvictionPolicy: fmt::Debug + Send {
 
     /// What `from` had is in `to` from now on, of which nothing was known; all else stays as it is.
     fn moved(&mut self, from: BlockId, to: BlockId);
+
+    /// So many blocks may be used from now on, at least 1 and at most `num_blocks`: shares of the pool are shares of these.
+    fn resize(&mut self, usable: usize);
 
     /// Whether `block` is cached.
     fn contains(&self, block: BlockId) -> bool;

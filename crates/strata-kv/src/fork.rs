@@ -39,6 +39,7 @@ impl BlockManager {
             state: SequenceState::Resident,
             table: BlockTable { blocks, num_tokens: tokens },
             slots: Vec::new(),
+            uncomputed: Vec::new(),
             root: sequence.root.clone(),
             ..*sequence
         };

@@ -70,7 +70,7 @@ impl BlockManager {
         count("free list", pool.free.len(), num_free)?;
         count("free list walked", pool.free.iter().count(), num_free)?;
         count("eviction policy", pool.cached.len(), num_cached)?;
-        count("list of withdrawn blocks", pool.withdrawn.len(), num_withdrawn)?;
+        count("counter of withdrawn blocks", pool.num_withdrawn, num_withdrawn)?;
         count("counter of filled slots", pool.slots_filled, slots_filled)?;
         count("index", pool.index.len(), self.published().count())
     }
@@ -82,8 +82,13 @@ impl BlockManager {
         if present < usable || (present > usable && unused > 0) {
             return Err(InvariantViolation::Usable { present, unused, usable });
         }
-        let resized = self.block_ids().filter(|&block| self.block(block).resized).count();
-        count("list of blocks that came or left", pool.resized.len(), resized)
+        let resized = pool.blocks.iter().filter(|block| block.resized).count();
+        count("counter of blocks that came or left", pool.num_resized, resized)?;
+        let withdrawn = |block: &Block| block.withdrawn;
+        let holes = pool.blocks[..usable].iter().filter(|block| withdrawn(block)).count();
+        count("counter of withdrawn blocks below the usable ones", pool.num_holes, holes)?;
+        let below = pool.blocks[..pool.first_withdrawn].iter().filter(|block| withdrawn(block)).count();
+        count("withdrawn blocks below the first", 0, below)
     }
 
     /// Published blocks form chains from a root, each found by its content; index and content agree.
@@ -143,7 +148,8 @@ impl BlockManager {
 
     /// A sequence has blocks, slots and a swap under way as its state says.
     fn check_places(&self, id: SequenceId, sequence: &Sequence) -> Result<(), &'static str> {
-        let num_filled = sequence.table.num_filled(self.config.block_size);
+        let block_size = self.config.block_size;
+        let num_filled = sequence.table.num_filled(block_size);
         let under_way = |swap, direction| {
             let flight = self.swaps.flights.get(&swap);
             flight.is_some_and(|flight| flight.direction == direction && flight.group.contains(&id))
@@ -157,8 +163,13 @@ impl BlockManager {
         if !swap {
             return Err("it waits for a swap that is not under way");
         }
-        if sequence.slots.len() != if slots { num_filled } else { 0 } {
-            return Err("it has more or fewer slots than its state and tokens need");
+        if sequence.slots.len() != if slots { sequence.num_computed_blocks(block_size) } else { 0 } {
+            return Err("it has more or fewer slots than its state and computed tokens need");
+        }
+        let keeps = matches!(sequence.state, SequenceState::Leaving(_) | SequenceState::Swapped);
+        let behind = sequence.table.num_tokens.saturating_sub(sequence.slots.len() * block_size);
+        if sequence.uncomputed.len() != if keeps { behind } else { 0 } {
+            return Err("it keeps more or fewer tokens beside its slots than are not in them");
         }
         match blocks {
             true if sequence.table.blocks.len() < num_filled => Err("it has fewer blocks than its tokens need"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{BlockHash, BlockManager, ChainRoot, SequenceId, TokenId, block_pool::Parent, history::Loss};
+use crate::{BlockHash, BlockManager, ChainRoot, SequenceId, TokenId, block_pool::Parent, losses::Loss};
 
 /// Where a look-up stopped, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl BlockManager {
                 let previous = last.map_or_else(|| hasher.root(root), |block| self.pool.hash_of(Parent::block(block)));
                 self.reason(hasher.block(previous, missed)).unwrap_or_else(|| {
                     let tokens = hasher.block(BlockHash(0), missed);
-                    match num_matched == 0 && self.pool.history.other_root(tokens, previous) {
+                    match num_matched == 0 && self.pool.losses.other_root(tokens, previous) {
                         true => MissReason::OtherSalt,
                         false => MissReason::NeverSeen,
                     }
@@ -92,7 +92,7 @@ impl BlockManager {
     }
 
     fn reason(&self, hash: BlockHash) -> Option<MissReason> {
-        let (loss, lookups_ago) = self.pool.history.loss(hash)?;
+        let (loss, lookups_ago) = self.pool.losses.loss(hash)?;
         Some(match loss {
             Loss::Evicted(id) => MissReason::Evicted { by: Some(id), lookups_ago },
             Loss::Withdrawn => MissReason::Evicted { by: None, lookups_ago },

@@ -72,6 +72,11 @@ impl PrefixIndex {
         self.len += 1;
     }
 
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        (self.heads.capacity() + self.next.capacity()) * size_of::<u32>()
+    }
+
     fn bucket(&self, hash: BlockHash) -> usize {
         // The length is a power of two.
         hash.0 as usize & (self.heads.len() - 1)

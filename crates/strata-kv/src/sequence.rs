@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
 };
 
-use crate::{AllocError, ChainRoot, SequenceId, SwapId, SwapSlot, block_table::BlockTable};
+use crate::{AllocError, ChainRoot, SequenceId, SwapId, SwapSlot, TokenId, block_table::BlockTable};
 
 /// Where the KV of a sequence is (K12).
 ///
@@ -34,8 +34,10 @@ pub enum SequenceState {
 pub(crate) struct Sequence {
     pub(crate) state: SequenceState,
     pub(crate) table: BlockTable,
-    /// Where the tokens are in the swap pool; empty while resident. [logical block]
+    /// Where the blocks with computed tokens are in the swap pool; empty while resident. [logical block]
     pub(crate) slots: Vec<SwapSlot>,
+    /// Tokens behind those of `slots`, none of them computed; empty unless leaving or swapped.
+    pub(crate) uncomputed: Vec<TokenId>,
     /// Leading tokens whose KV has been computed, as far as was reported.
     pub(crate) num_computed: usize,
     /// Leading blocks of the table that are published, and were found or published as this sequence's.
@@ -47,6 +49,11 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
+    /// Leading blocks of the table with tokens that have been computed, the last perhaps in part.
+    pub(crate) fn num_computed_blocks(&self, block_size: usize) -> usize {
+        self.num_computed.div_ceil(block_size)
+    }
+
     pub(crate) fn expect_resident(&self, id: SequenceId) -> Result<(), AllocError> {
         match self.state {
             SequenceState::Resident => Ok(()),

@@ -41,6 +41,9 @@ pub struct Swap {
     pub copies: Vec<SwapCopy>,
     /// Blocks that need no copy in, since the prefix index still holds their content.
     pub num_spared: usize,
+    /// Blocks that others can have when it ends, as far as can be told when it begins: those that nobody outside the
+    /// group holds. None come free on the way in.
+    pub num_freed: usize,
 }
 
 /// How a swap ended.
@@ -78,17 +81,10 @@ impl Swaps {
         SwapId(self.started)
     }
 
-    fn start(
-        &mut self,
-        direction: SwapDirection,
-        group: Vec<SequenceId>,
-        copies: Vec<SwapCopy>,
-        num_spared: usize,
-    ) -> Swap {
-        let id = self.next_id();
+    fn start(&mut self, group: Vec<SequenceId>, swap: Swap) -> Swap {
         self.started += 1;
-        self.flights.insert(id, Flight { direction, group, copies: copies.clone() });
-        Swap { id, direction, copies, num_spared }
+        self.flights.insert(swap.id, Flight { direction: swap.direction, group, copies: swap.copies.clone() });
+        swap
     }
 }
 
@@ -110,7 +106,8 @@ impl BlockManager {
         }
     }
 
-    /// Blocks that a swap of `group` would copy, whatever the prefix index may spare; shared ones once.
+    /// Blocks that a swap of `group` would copy, whatever the prefix index may spare: those with computed tokens, shared
+    /// ones once.
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
         match group {
             // A table holds each block once.
@@ -119,12 +116,36 @@ impl BlockManager {
         }
     }
 
+    /// Blocks that the tokens of `group` take, whether computed or not, and whatever the prefix index may spare; shared
+    /// ones once. So many it has when it has come back.
+    pub fn blocks_required(&self, group: &[SequenceId]) -> usize {
+        // What is not computed is not shared.
+        let uncomputed = |sequence: &Sequence| {
+            let block_size = self.config.block_size;
+            sequence.table.num_filled(block_size) - sequence.num_computed_blocks(block_size)
+        };
+        self.swap_cost(group) + self.members(group).map(uncomputed).sum::<usize>()
+    }
+
+    /// Blocks that nobody outside `group` holds, neither a sequence nor a swap under way: what would come free, or be
+    /// cached, if it let go of all that it has. Those reserved ahead count.
+    pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
+        let blocks = self.members(group).flat_map(|sequence| sequence.table.blocks.iter().copied());
+        let ref_count = |block: BlockId| self.pool.blocks[block.index()].ref_count;
+        if let [_] = group {
+            return blocks.filter(|&block| ref_count(block) == 1).count();
+        }
+        let mut holders: HashMap<BlockId, u32> = HashMap::new();
+        blocks.for_each(|block| *holders.entry(block).or_default() += 1);
+        holders.into_iter().filter(|&(block, holders)| ref_count(block) == holders).count()
+    }
+
     /// Tokens that would have to be computed again if the resident `group` lost its blocks now and came back at once:
-    /// those that the prefix index would not find. What several of them share is computed once.
+    /// those of the computed ones that the prefix index would not find. What several of them share is computed once.
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
         let lost = self.places(group).filter(|(sequence, index, _)| *index >= sequence.num_published);
-        let tokens = lost.map(|(s, index, place)| (place, block_size.min(s.table.num_tokens - index * block_size)));
+        let tokens = lost.map(|(s, index, place)| (place, block_size.min(s.num_computed - index * block_size)));
         match group {
             [_] => tokens.map(|(_, tokens)| tokens).sum(),
             // All that share a block have as many tokens in it.
@@ -133,7 +154,8 @@ impl BlockManager {
     }
 
     /// Begins to move `group` to the swap pool: all at once, for sequences that share blocks are of no use to each other
-    /// in two places. They are `Leaving` until [`finish_swap`](Self::finish_swap), and their blocks come free then.
+    /// in two places. Only blocks with computed tokens are copied, as far as those were committed. The sequences are
+    /// `Leaving` until [`finish_swap`](Self::finish_swap), and their blocks come free then.
     ///
     /// # Errors
     /// When slots are short, or one of the group is not resident. Nothing has changed then.
@@ -143,13 +165,18 @@ impl BlockManager {
         if need > available {
             return Err(AllocError::OutOfSwap { need, available, limit });
         }
+        // Before the swap holds them too.
+        let num_freed = self.blocks_exclusive(&group);
         let Self { pool, sequences, swaps, .. } = self;
-        let swap = swaps.next_id();
+        let id = swaps.next_id();
         let mut copies = Vec::with_capacity(need);
         let mut taken: HashMap<BlockId, SwapSlot> = HashMap::with_capacity(need);
-        for id in &group {
-            let sequence = sequences.get_mut(id).expect("the group is held");
-            for &block in &sequence.table.blocks[..sequence.table.num_filled(pool.block_size)] {
+        for member in &group {
+            let sequence = sequences.get_mut(member).expect("the group is held");
+            let (num_computed, num_filled) =
+                (sequence.num_computed_blocks(pool.block_size), sequence.table.num_filled(pool.block_size));
+            let (computed, uncomputed) = sequence.table.blocks[..num_filled].split_at(num_computed);
+            for &block in computed {
                 let slot = *taken.entry(block).or_insert_with(|| {
                     pool.hold(block);
                     let slot = swaps.pool.take(pool.tokens(block));
@@ -159,16 +186,21 @@ impl BlockManager {
                 swaps.pool.hold(slot);
                 sequence.slots.push(slot);
             }
-            sequence.state = SequenceState::Leaving(swap);
+            for &block in uncomputed {
+                let filled = usize::from(pool.blocks[block.index()].filled);
+                sequence.uncomputed.extend(&pool.tokens(block)[..filled]);
+            }
+            sequence.state = SequenceState::Leaving(id);
         }
-        Ok(self.swaps.start(SwapDirection::Out, group, copies, 0))
+        let swap = Swap { id, direction: SwapDirection::Out, copies, num_spared: 0, num_freed };
+        Ok(self.swaps.start(group, swap))
     }
 
     /// Whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave
     /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, as admission does. `Never` too when one of
     /// them is not swapped out.
     pub fn can_swap_in(&self, group: &[SequenceId]) -> AllocStatus {
-        let (need, limit) = (self.swap_cost(group), self.config.num_blocks);
+        let (need, limit) = (self.blocks_required(group), self.config.num_blocks);
         let swapped = group.iter().all(|&id| self.state(id) == Some(SequenceState::Swapped));
         if need > limit || !swapped {
             return AllocStatus::Never { need, limit };
@@ -181,7 +213,7 @@ impl BlockManager {
     }
 
     /// Begins to bring `group` back: blocks that the prefix index still holds are shared, the others copied from their
-    /// slots. The sequences are `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply here.
+    /// slots; blocks of which nothing was computed are fresh ones. The sequences are `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply here.
     ///
     /// # Errors
     /// When blocks are short, or one of the group is not swapped out. Nothing has changed then.
@@ -194,16 +226,16 @@ impl BlockManager {
         arrival.hits.iter().flatten().for_each(|&block| self.pool.share(block));
 
         let Self { pool, sequences, swaps, num_swapped, .. } = self;
-        let swap = swaps.next_id();
+        let id = swaps.next_id();
         let mut copies = Vec::with_capacity(arrival.num_fresh);
         let mut taken: HashMap<SwapSlot, BlockId> = HashMap::with_capacity(arrival.num_fresh);
-        for (&id, hits) in group.iter().zip(arrival.hits) {
-            let sequence = sequences.get_mut(&id).expect("the group is held");
+        for (&member, hits) in group.iter().zip(arrival.hits) {
+            let sequence = sequences.get_mut(&member).expect("the group is held");
             sequence.num_published = hits.len();
             sequence.table.blocks = hits;
             for (index, &slot) in sequence.slots.iter().enumerate().skip(sequence.num_published) {
                 let block = *taken.entry(slot).or_insert_with(|| {
-                    let block = pool.take(id);
+                    let block = pool.take(member);
                     let filled = pool.block_size.min(sequence.table.num_tokens - index * pool.block_size);
                     pool.write(block, 0, &swaps.pool.tokens(slot)[..filled]);
                     swaps.pool.hold(slot);
@@ -213,12 +245,17 @@ impl BlockManager {
                 pool.hold(block);
                 sequence.table.blocks.push(block);
             }
-            sequence.state = SequenceState::Arriving(swap);
+            for tokens in std::mem::take(&mut sequence.uncomputed).chunks(pool.block_size) {
+                let block = pool.take(member);
+                pool.write(block, 0, tokens);
+                sequence.table.blocks.push(block);
+            }
+            sequence.state = SequenceState::Arriving(id);
             *num_swapped -= 1;
         }
         let num_spared = num_slots - copies.len();
         self.counters.swap_spared_blocks += num_spared as u64;
-        Ok(self.swaps.start(SwapDirection::In, group, copies, num_spared))
+        Ok(self.swaps.start(group, Swap { id, direction: SwapDirection::In, copies, num_spared, num_freed: 0 }))
     }
 
     /// The driver reports how a swap ended, once for each. Returns those of its group that still wait for it, in the
@@ -287,11 +324,17 @@ impl BlockManager {
         Ok(group)
     }
 
-    /// Where the tokens of the group are: sequence, logical block, place.
+    /// Those of `group` that are known, each once.
+    fn members(&self, group: &[SequenceId]) -> impl Iterator<Item = &Sequence> {
+        let first = |&(index, id): &(usize, &SequenceId)| !group[..index].contains(id);
+        group.iter().enumerate().filter(first).filter_map(|(_, id)| self.sequences.get(id))
+    }
+
+    /// Where the computed tokens of the group are: sequence, logical block, place.
     fn places(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Sequence, usize, Place)> {
-        group.iter().filter_map(|id| self.sequences.get(id)).flat_map(|sequence| {
-            let num_filled = sequence.table.num_filled(self.config.block_size);
-            (0..num_filled).map(move |index| match sequence.slots.get(index) {
+        self.members(group).flat_map(|sequence| {
+            let num_computed = sequence.num_computed_blocks(self.config.block_size);
+            (0..num_computed).map(move |index| match sequence.slots.get(index) {
                 Some(&slot) => (sequence, index, Place::Slot(slot)),
                 None => (sequence, index, Place::Block(sequence.table.blocks[index])),
             })
@@ -299,7 +342,8 @@ impl BlockManager {
     }
 
     fn arrival(&self, group: &[SequenceId]) -> Arrival {
-        let (mut revived, mut fresh): (HashSet<BlockId>, HashSet<SwapSlot>) = Default::default();
+        let (mut revived, mut copied): (HashSet<BlockId>, HashSet<SwapSlot>) = Default::default();
+        let mut num_uncomputed = 0;
         let mut find = |sequence: &Sequence| {
             let mut hits = Vec::with_capacity(sequence.slots.len());
             if sequence.publishing {
@@ -309,11 +353,12 @@ impl BlockManager {
                 self.pool.walk(blocks, &sequence.root, |block| hits.push(block));
             }
             revived.extend(hits.iter().copied().filter(|&block| self.pool.is_cached(block)));
-            fresh.extend(sequence.slots[hits.len()..].iter().copied());
+            copied.extend(sequence.slots[hits.len()..].iter().copied());
+            num_uncomputed += sequence.uncomputed.len().div_ceil(self.config.block_size);
             hits
         };
-        let hits = group.iter().filter_map(|id| self.sequences.get(id)).map(&mut find).collect();
-        Arrival { hits, num_fresh: fresh.len(), num_revived: revived.len() }
+        let hits = self.members(group).map(&mut find).collect();
+        Arrival { hits, num_fresh: copied.len() + num_uncomputed, num_revived: revived.len() }
     }
 }
 

@@ -50,7 +50,7 @@ impl Bench {
         self.next += 1;
         let copies =
             copies.iter().map(|&(block, slot)| SwapCopy { block: BlockId(block), slot: SwapSlot(slot) }).collect();
-        self.space.start(&Swap { id, direction, copies, num_spared: 0 });
+        self.space.start(&Swap { id, direction, copies, num_spared: 0, num_freed: 0 });
         id
     }
 
@@ -189,7 +189,7 @@ fn share_of_the_engine_thread_in_a_swap() {
         let copies =
             (0..blocks as u32).map(|block| SwapCopy { block: BlockId(block), slot: SwapSlot(block) }).collect();
         let begin = Instant::now();
-        space.start(&Swap { id: SwapId(number as u64), direction, copies, num_spared: 0 });
+        space.start(&Swap { id: SwapId(number as u64), direction, copies, num_spared: 0, num_freed: 0 });
         let mut busy = Duration::ZERO;
         let ended = loop {
             let poll = Instant::now();

@@ -24,6 +24,8 @@ const VICTIMS: usize = 2;
 const DUE_MAX: usize = 8;
 /// Most blocks of one chain that are seen to have returned together.
 const RUN_MAX: usize = 64;
+/// Uses until the first estimate; each of the next ones takes twice as many.
+const ESTIMATE_AFTER: u32 = 256;
 
 /// Evicts the leaf that is worth least: whose best chance of being found, per time that one would have to wait for it, is
 /// the smallest.
@@ -38,6 +40,8 @@ const RUN_MAX: usize = 64;
 /// and 34 KiB for the counts of classes.
 #[derive(Debug)]
 pub struct Adaptive {
+    /// Blocks that may be used, or could be when what follows from their number was last set.
+    scale: usize,
     records: Vec<Record>, // [block]
     leaves: Vec<u32>,     // cached ones, in no order
     cached: usize,
@@ -75,6 +79,7 @@ impl Adaptive {
     pub fn new(num_blocks: usize) -> Self {
         let record = Record { hash: 0, used: 0, position: NONE, past: Past::fresh(None), class: 0, cached: false };
         Self {
+            scale: num_blocks,
             records: vec![record; num_blocks],
             leaves: Vec::with_capacity(num_blocks),
             cached: 0,
@@ -82,7 +87,7 @@ impl Adaptive {
             rates: Rates::new(num_blocks),
             clock: 0,
             estimated: 0,
-            estimate_after: 256,
+            estimate_after: ESTIMATE_AFTER,
             due: Vec::with_capacity(DUE_MAX),
             bound: 0.0,
             least: Least::new(),
@@ -98,19 +103,29 @@ impl Adaptive {
         if passed < self.estimate_after {
             return;
         }
-        let num_blocks = self.records.len();
         self.history.count_times(self.clock, &mut self.rates);
         // Half of what was counted fades within 16 pools' uses.
-        let half_life = (16 * num_blocks).max(1 << 15);
+        let half_life = (16 * self.scale).max(1 << 15);
         self.rates.estimate((-(passed as f32) / half_life as f32).exp2());
         self.estimated = self.clock;
         // Soon at first; then so rarely that it costs little per use.
-        self.estimate_after = (2 * self.estimate_after).min((num_blocks as u32).max(1 << 12));
+        self.estimate_after = (2 * self.estimate_after).min((self.scale as u32).max(1 << 12));
     }
 
     fn worth(&self, block: u32) -> f32 {
         let Record { used, class, .. } = self.records[block as usize];
         self.rates.worth(class.into(), self.clock.wrapping_sub(used))
+    }
+
+    /// One that is due, and still is as little worth.
+    fn next_due(&mut self) -> Option<u32> {
+        while let Some(block) = self.due.pop() {
+            step();
+            if self.is_leaf(block) && self.worth(block) <= self.bound {
+                return Some(block);
+            }
+        }
+        None
     }
 
     /// Compares leaves; the least worthy and the next are due.
@@ -135,6 +150,12 @@ impl Adaptive {
             }
         }
         self.least = least;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        let of_blocks = self.records.capacity() * size_of::<Record>() + self.leaves.capacity() * size_of::<u32>();
+        of_blocks + self.history.bytes() + self.rates.bytes()
     }
 
     fn random_below(&mut self, end: usize) -> usize {
@@ -194,7 +215,7 @@ impl EvictionPolicy for Adaptive {
     }
 
     fn insert(&mut self, block: BlockId, leaf: bool) {
-        let num_blocks = self.records.len() as u32;
+        let num_blocks = self.scale as u32;
         let record = &mut self.records[block.index()];
         assert!(!record.cached, "{block} is cached already");
         record.cached = true;
@@ -217,21 +238,15 @@ impl EvictionPolicy for Adaptive {
     }
 
     fn victim(&mut self) -> Option<BlockId> {
-        loop {
-            while let Some(block) = self.due.pop() {
-                step();
-                if self.is_leaf(block) && self.worth(block) <= self.bound {
-                    let Record { hash, used, past, .. } = self.records[block as usize];
-                    self.history.evicted(hash, used, past, self.clock);
-                    self.set_held(BlockId(block));
-                    return Some(BlockId(block));
-                }
-            }
-            if self.leaves.is_empty() {
-                return None;
-            }
+        let block = self.next_due().or_else(|| {
             self.compare();
-        }
+            // The least of those just compared goes in any case.
+            self.due.pop()
+        })?;
+        let Record { hash, used, past, .. } = self.records[block as usize];
+        self.history.evicted(hash, used, past, self.clock);
+        self.set_held(BlockId(block));
+        Some(BlockId(block))
     }
 
     fn forget(&mut self, block: BlockId) {
@@ -249,6 +264,20 @@ impl EvictionPolicy for Adaptive {
         self.run.clear();
     }
 
+    fn resize(&mut self, usable: usize) {
+        // What was counted is in shares of the pool as it was; so it is counted anew once that is far off.
+        if usable > 2 * self.scale || 2 * usable < self.scale {
+            self.scale = usable;
+            self.history.restart(usable, self.clock);
+            self.rates = Rates::new(usable);
+            (self.estimated, self.estimate_after) = (self.clock, ESTIMATE_AFTER);
+            for record in self.records.iter_mut().filter(|record| record.cached) {
+                record.class = record.past.class(usable as u32) as u8;
+            }
+            self.due.clear();
+        }
+    }
+
     fn contains(&self, block: BlockId) -> bool {
         self.records[block.index()].cached
     }
@@ -263,14 +292,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_leaf_is_found_whatever_worths_are() {
+        let mut policy = Adaptive::new(100);
+        policy.rates.set_worths(f32::NAN);
+        for block in (0..100).map(BlockId) {
+            policy.publish(block, Content { hash: crate::BlockHash(block.0.into()), parent: None });
+            policy.insert(block, true);
+        }
+        assert_eq!(std::iter::from_fn(|| policy.victim()).count(), 100);
+    }
+
+    #[test]
     fn bookkeeping_takes_44_bytes_a_block() {
-        let bytes = |num_blocks: usize| {
-            let policy = Adaptive::new(num_blocks);
-            let of_blocks =
-                policy.records.capacity() * size_of::<Record>() + policy.leaves.capacity() * size_of::<u32>();
-            of_blocks + policy.history.bytes()
-        };
-        assert_eq!(bytes(100_000), 44 * 100_000);
-        println!("per block: {} in a pool of 1000", bytes(1000) / 1000);
+        assert_eq!(Adaptive::new(100_000).bytes() - Rates::new(1).bytes(), 44 * 100_000);
     }
 }

@@ -74,6 +74,8 @@ impl EvictionPolicy for Lfu {
         self.uses[to.index()] = std::mem::take(&mut self.uses[from.index()]);
     }
 
+    fn resize(&mut self, _: usize) {}
+
     fn contains(&self, block: BlockId) -> bool {
         self.uses[block.index()].cached
     }

@@ -44,6 +44,8 @@ impl EvictionPolicy for Lru {
         self.0.moved(from, to);
     }
 
+    fn resize(&mut self, _: usize) {}
+
     fn contains(&self, block: BlockId) -> bool {
         self.0.is_cached(block)
     }

@@ -99,6 +99,11 @@ impl EvictionPolicy for S3Fifo {
         self.records[to.index()] = self.records[from.index()];
     }
 
+    fn resize(&mut self, usable: usize) {
+        self.small_max = usable / 10;
+        self.ghosts.resize(usable);
+    }
+
     fn contains(&self, block: BlockId) -> bool {
         self.queues.is_cached(block)
     }

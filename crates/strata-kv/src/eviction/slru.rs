@@ -21,6 +21,15 @@ impl Slru {
     pub fn new(num_blocks: usize) -> Self {
         Self { queues: Queues::new(num_blocks), found: vec![false; num_blocks], protected_max: num_blocks / 2 }
     }
+
+    fn limit_protected(&mut self) {
+        while self.queues.len(PROTECTED) > self.protected_max
+            && let Some(oldest) = self.queues.front(PROTECTED)
+        {
+            self.found[oldest.index()] = false;
+            self.queues.push_back(PROBATION, oldest);
+        }
+    }
 }
 
 impl EvictionPolicy for Slru {
@@ -39,12 +48,7 @@ impl EvictionPolicy for Slru {
             return self.queues.push_back(PROBATION, block);
         }
         self.queues.push_back(PROTECTED, block);
-        if self.queues.len(PROTECTED) > self.protected_max
-            && let Some(oldest) = self.queues.front(PROTECTED)
-        {
-            self.found[oldest.index()] = false;
-            self.queues.push_back(PROBATION, oldest);
-        }
+        self.limit_protected();
     }
 
     fn became_leaf(&mut self, block: BlockId) {
@@ -62,6 +66,11 @@ impl EvictionPolicy for Slru {
     fn moved(&mut self, from: BlockId, to: BlockId) {
         self.queues.moved(from, to);
         self.found[to.index()] = self.found[from.index()];
+    }
+
+    fn resize(&mut self, usable: usize) {
+        self.protected_max = usable / 2;
+        self.limit_protected();
     }
 
     fn contains(&self, block: BlockId) -> bool {

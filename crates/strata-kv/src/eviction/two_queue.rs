@@ -78,6 +78,11 @@ impl EvictionPolicy for TwoQueue {
         self.records[to.index()] = self.records[from.index()];
     }
 
+    fn resize(&mut self, usable: usize) {
+        self.in_max = usable / 4;
+        self.ghosts.resize(usable / 2);
+    }
+
     fn contains(&self, block: BlockId) -> bool {
         self.queues.is_cached(block)
     }

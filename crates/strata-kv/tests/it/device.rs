@@ -29,10 +29,10 @@ impl Device {
         }
     }
 
-    /// Carries out the copies that are due, and the change of size: what comes has memory before, what leaves after.
+    /// Carries out the copies that are due, and the change of size: memory comes only after what has left was given back,
+    /// so that there is never more of it than blocks.
     pub fn flush(&mut self, manager: &mut BlockManager) {
         let Resize { came, left } = manager.take_resize();
-        came.iter().for_each(|block| self.memory[block.index()] = true);
         for copy in copies(manager) {
             let (source, destination) = (self.range(copy.source), self.range(copy.destination));
             self.blocks.copy_within(source, destination.start);
@@ -42,6 +42,7 @@ impl Device {
             self.blocks[range].fill(POISON);
             self.memory[block.index()] = false;
         }
+        came.iter().for_each(|block| self.memory[block.index()] = true);
         assert_eq!(self.memory.iter().filter(|&&has| has).count(), manager.present());
     }
 
@@ -71,27 +72,27 @@ impl Device {
         }
         let chosen = rng.below(self.swaps.len());
         let fails = rng.once_in(64);
-        let swap = &mut self.swaps[chosen];
+        let mut swap = self.swaps.swap_remove(chosen);
         let count = if fails { swap.copies.len() } else { 1 + rng.below(swap.copies.len() + 1) };
-        let (id, direction) = (swap.id, swap.direction);
         for _ in 0..count.min(swap.copies.len()) {
-            let last = rng.below(swap.copies.len());
-            let copy = swap.copies.swap_remove(last);
-            let (block, slot) = (copy.block.index() * self.block_size, copy.slot.index() * self.block_size);
-            let (block, slot) =
-                (&mut self.blocks[block..block + self.block_size], &mut self.slots[slot..slot + self.block_size]);
-            match (direction, fails) {
+            let copy = swap.copies.swap_remove(rng.below(swap.copies.len()));
+            let (block, slot) = (self.range(copy.block), copy.slot.index() * self.block_size);
+            let (block, slot) = (&mut self.blocks[block], &mut self.slots[slot..slot + self.block_size]);
+            match (swap.direction, fails) {
                 (SwapDirection::Out, false) => slot.copy_from_slice(block),
                 (SwapDirection::Out, true) => slot.fill(POISON),
                 (SwapDirection::In, false) => block.copy_from_slice(slot),
                 (SwapDirection::In, true) => block.fill(POISON),
             }
         }
-        let ended = fails || (swap.copies.is_empty() && !rng.once_in(4));
-        ended.then(|| {
-            self.swaps.swap_remove(chosen);
-            (id, if fails { SwapOutcome::Failed } else { SwapOutcome::Done })
-        })
+        match swap {
+            swap if fails => Some((swap.id, SwapOutcome::Failed)),
+            swap if swap.copies.is_empty() && !rng.once_in(4) => Some((swap.id, SwapOutcome::Done)),
+            swap => {
+                self.swaps.push(swap);
+                None
+            }
+        }
     }
 
     /// Where a block's memory is.

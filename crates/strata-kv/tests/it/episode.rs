@@ -308,16 +308,28 @@ impl Episode {
 
     fn compact(&mut self) {
         let max_steps = self.rng.below(2 * self.config.num_blocks);
-        let before = self.manager.fragmentation();
+        let (before, evictions) = (self.manager.fragmentation(), self.manager.stats().evictions);
         let steps = self.manager.compact(max_steps);
         assert!(steps <= max_steps);
         let after = self.manager.fragmentation();
-        assert!(after.blocks_misplaced <= before.blocks_misplaced && after.blocks_above <= before.blocks_above);
-        if steps < max_steps && self.device.num_swaps() == 0 {
+        let evicted = (self.manager.stats().evictions - evictions) as usize;
+        if let Some(naive) = &mut self.naive {
+            naive.evict(evicted);
+        }
+        assert!(evicted == 0 || (before.blocks_free == 0 && 2 * evicted <= max_steps + 1));
+        // Where less content is, less room is for it.
+        assert!(after.blocks_misplaced <= before.blocks_misplaced + evicted);
+        assert!(after.blocks_above <= before.blocks_above);
+        let stuck = self.manager.stats().blocks_free + self.manager.stats().blocks_cached == 0;
+        if steps == 0 && max_steps > 0 && self.device.num_swaps() == 0 && !stuck {
             assert_eq!((after.blocks_misplaced, after.blocks_above), (0, 0));
             assert_eq!(after.free_run_max, after.blocks_free);
         }
         self.device.flush(&mut self.manager);
+        // Often to the end.
+        if steps > 0 && self.rng.once_in(2) {
+            self.compact();
+        }
     }
 
     /// The device computes the next `chunk` tokens of a sequence into the slots that its table names.

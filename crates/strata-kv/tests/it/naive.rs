@@ -234,6 +234,11 @@ impl Naive {
         self.withdraw_excess();
     }
 
+    /// Makes so many idle blocks free.
+    pub fn evict(&mut self, count: usize) {
+        self.evict_for(self.free() + count);
+    }
+
     pub fn present(&self) -> usize {
         self.present
     }

@@ -51,6 +51,8 @@ impl EvictionPolicy for Cached {
         self.blocks.iter_mut().filter(|(block, _)| *block == from).for_each(|(block, _)| *block = to);
     }
 
+    fn resize(&mut self, _: usize) {}
+
     fn contains(&self, block: BlockId) -> bool {
         self.blocks.iter().any(|&(other, _)| other == block)
     }

@@ -206,12 +206,68 @@ fn what_was_not_committed_when_it_left_is_neither_found_nor_shared() {
     // Somebody else computes all of it. The one that comes back would write to these blocks.
     run_prompt(&mut manager, 2, &tokens(0, 12));
     let back = swap_in(&mut manager, &[id(1)]);
-    assert_eq!((back.copies.len(), back.num_spared), (2, 1));
+    // Of three blocks one is found, one was computed in part, and one not at all.
+    assert_eq!((back.copies.len(), back.num_spared), (1, 1));
     finish(&mut manager, &back, SwapOutcome::Done);
     assert_eq!(table(&manager, 1)[0], table(&manager, 2)[0]);
     assert!(table(&manager, 1)[1..].iter().all(|block| !table(&manager, 2).contains(block)));
     manager.commit(id(1), 12);
     assert_eq!(table(&manager, 1), table(&manager, 2));
+}
+
+#[test]
+fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
+    let mut manager = pool(8, 4, 2);
+    manager.allocate(id(1), &tokens(0, 18), &root()).unwrap();
+    manager.commit(id(1), 6);
+    // Five blocks, of which two hold computed tokens, and one of these is findable: slots for two are enough.
+    assert_eq!((manager.swap_cost(&[id(1)]), manager.blocks_required(&[id(1)])), (2, 5));
+    assert_eq!(manager.recompute_cost(&[id(1)]), 2);
+    let out = swap_out(&mut manager, &[id(1)]);
+    assert_eq!((out.copies.len(), out.num_freed), (2, 5));
+    finish(&mut manager, &out, SwapOutcome::Done);
+    assert_eq!((used_and_swapped(&manager), manager.num_tokens(id(1))), ((0, 2), Some(18)));
+
+    // Nothing less than all five will do.
+    run_prompt(&mut manager, 2, &tokens(1000, 16));
+    assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Later);
+    assert_eq!(manager.swap_in(&[id(1)]), Err(AllocError::OutOfBlocks { need: 4, available: 3 }));
+    release(&mut manager, 2);
+    manager.reset_cache();
+    let back = swap_in(&mut manager, &[id(1)]);
+    assert_eq!((back.copies.len(), back.num_spared, back.num_freed), (2, 0, 0));
+    finish(&mut manager, &back, SwapOutcome::Done);
+    assert_eq!(used_and_swapped(&manager), (5, 0));
+    // It goes on where it was, with the tokens that it had.
+    let mut manager = pool(8, 4, 2);
+    manager.allocate(id(1), &tokens(0, 18), &root()).unwrap();
+    let out = swap_out(&mut manager, &[id(1)]);
+    assert_eq!(out.copies, []);
+    finish(&mut manager, &out, SwapOutcome::Done);
+    let back = swap_in(&mut manager, &[id(1)]);
+    assert_eq!(back.copies, []);
+    finish(&mut manager, &back, SwapOutcome::Done);
+    manager.commit(id(1), 18);
+    assert_eq!(manager.cached_prefix(&tokens(0, 18), &root()), 16);
+}
+
+#[test]
+fn what_others_hold_does_not_come_free() {
+    let mut manager = pool(8, 4, 8);
+    let group = [id(1), id(2)];
+    run_prompt(&mut manager, 1, &tokens(0, 14));
+    manager.fork(id(1), id(2)).unwrap();
+    manager.append(id(2), &[100]).unwrap();
+    assert_eq!(run_prompt(&mut manager, 3, &tokens(0, 6)), 4);
+    let exclusive = [&group[..1], &group[1..], &group, &[id(1), id(2), id(1)], &[id(3)], &[id(9)]];
+    assert_eq!(exclusive.map(|group| manager.blocks_exclusive(group)), [1, 1, 4, 4, 1, 0]);
+    let before = manager.stats();
+    let out = swap_out(&mut manager, &group);
+    assert_eq!((out.copies.len(), out.num_freed), (5, 4));
+    // The swap under way holds them too.
+    assert_eq!(manager.blocks_exclusive(&group), 0);
+    finish(&mut manager, &out, SwapOutcome::Done);
+    assert_eq!(before.blocks_used - manager.stats().blocks_used, out.num_freed);
 }
 
 #[test]

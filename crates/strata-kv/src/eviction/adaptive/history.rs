@@ -23,15 +23,20 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(num_blocks: usize) -> Self {
-        // A small pool learns from fewer uses; it needs a larger share of them, and a longer look back.
-        let (entries, reach) = (num_blocks.max(4096), (8 * num_blocks).max(8192));
-        Self {
-            sample: Table::new(entries),
-            evicted: Table::new(2 * num_blocks),
-            skipped: (reach / entries).max(1).next_power_of_two() as u32 - 1,
-            counted: 0,
-            num_blocks: num_blocks as u32,
-        }
+        let (sample, evicted) = (Table::new(entries(num_blocks)), Table::new(2 * num_blocks));
+        let mut history = Self { sample, evicted, skipped: 0, counted: 0, num_blocks: 0 };
+        history.restart(num_blocks, 0);
+        history
+    }
+
+    /// Forgets everything at `now`, and follows a pool of `num_blocks`, no more than at the start, from then on.
+    pub(super) fn restart(&mut self, num_blocks: usize, now: u32) {
+        let (entries, reach) = (entries(num_blocks), (8 * num_blocks).max(8192));
+        self.sample.restart(entries);
+        self.evicted.restart(2 * num_blocks);
+        self.skipped = (reach / entries).max(1).next_power_of_two() as u32 - 1;
+        self.counted = now;
+        self.num_blocks = num_blocks as u32;
     }
 
     /// `hash` is used at `now`, and was known to be there.
@@ -102,4 +107,10 @@ impl History {
         let since = now.wrapping_sub(self.counted).min(age);
         rates.count_time(entry.past.class(self.num_blocks), age - since, age);
     }
+}
+
+/// Contents that are followed for so many blocks: a small pool learns from fewer uses; it needs a larger share of them, and
+/// a longer look back.
+fn entries(num_blocks: usize) -> usize {
+    num_blocks.max(4096)
 }

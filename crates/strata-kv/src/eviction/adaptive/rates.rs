@@ -59,6 +59,16 @@ impl Rates {
         row[bucket] + fraction * (next - row[bucket])
     }
 
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        [&self.uses, &self.times, &self.passing, &self.worths].iter().map(|rows| size_of_val(rows.as_slice())).sum()
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_worths(&mut self, worth: f32) {
+        self.worths.fill([worth; BUCKETS]);
+    }
+
     /// Derives worths from what was counted, of which `kept` will count from now on.
     pub(super) fn estimate(&mut self, kept: f32) {
         for (passing, times) in self.passing.iter_mut().zip(&mut self.times) {
@@ -112,7 +122,8 @@ impl Counts {
         let (uses, times) = (blurred(&self.uses), blurred(&self.times));
         std::array::from_fn(|bucket| {
             let believed = CONTENTS_BELIEVED * ages.width(bucket);
-            (uses[bucket] + similar[bucket] * believed) / (times[bucket] + believed)
+            // Sums of what is rounded may be less than nothing.
+            (uses[bucket] + similar[bucket] * believed) / (times[bucket].max(0.0) + believed)
         })
     }
 }
@@ -198,6 +209,18 @@ mod tests {
         let rates = Rates::new(BLOCKS);
         let worths: Vec<_> = [0, 20, 100, 1000, 10_000].into_iter().map(|age| rates.worth(0, age)).collect();
         assert!(worths.is_sorted_by(|younger, older| younger > older) && worths[4] > 0.0, "{worths:?}");
+    }
+
+    #[test]
+    fn worths_are_numbers_even_where_times_are_less_than_nothing() {
+        let mut rates = Rates::new(BLOCKS);
+        for age in (0..32).map(|bit| 1 << bit) {
+            (0..100).for_each(|_| rates.count_time(1, age, 0));
+            rates.count_use(1, age);
+        }
+        rates.estimate(1.0);
+        assert!(rates.times[1].iter().any(|&time| time < 0.0));
+        assert!(rates.worths.iter().flatten().all(|worth| worth.is_finite() && *worth >= 0.0));
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub(super) struct Entry {
     pub(super) past: Past,
 }
 
-/// A hash table in sets of 8: where a set is full, what was used longest ago gives way. One content in thousands is taken
-/// for another, which harms nobody.
+/// A hash table in sets of 8: where a set is full, what was used longest ago gives way. A few contents are taken for others,
+/// which harms nobody: one in four thousand, and twice as many for every doubling of more than 2^14 sets.
 #[derive(Debug)]
 pub(super) struct Table {
     sets: Vec<[Option<Entry>; WAYS]>,
@@ -26,6 +26,12 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(entries: usize) -> Self {
         Self { sets: vec![[None; WAYS]; entries.div_ceil(WAYS)] }
+    }
+
+    /// Forgets all, and holds so many `entries` from now on, no more than at the start.
+    pub(super) fn restart(&mut self, entries: usize) {
+        self.sets.clear();
+        self.sets.resize(entries.div_ceil(WAYS), [None; WAYS]);
     }
 
     pub(super) fn get(&mut self, hash: u32) -> Option<&mut Entry> {
@@ -60,9 +66,10 @@ impl Table {
     }
 }
 
-/// Bits of the hash that choose neither whether it is sampled nor, but in huge tables, the set.
+/// Bits 3 to 17 of the hash. Those below choose whether it is sampled, and the uppermost the set: in tables of more than
+/// 2^14 sets some of these are in the tag too, where they tell nothing.
 fn tag(hash: u32) -> NonZeroU16 {
-    NonZeroU16::MIN | (hash >> 2) as u16
+    NonZeroU16::MIN | (hash >> 3 << 1) as u16
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ impl Episode {
         }
         let ids: Vec<_> = group.iter().copied().map(SequenceId).collect();
         let resident = group.iter().all(|&id| self.state(id) == SequenceState::Resident);
-        let need = self.manager.swap_cost(&ids);
+        let (need, required) = (self.manager.swap_cost(&ids), self.manager.blocks_required(&ids));
+        let (recompute, exclusive) = (self.manager.recompute_cost(&ids), self.manager.blocks_exclusive(&ids));
         let status = self.manager.can_swap_out(&ids);
         let before = self.manager.stats();
         let free = before.swap_slots_total - before.swap_slots_used;
@@ -22,9 +23,16 @@ impl Episode {
         assert_eq!(matches!(status, AllocStatus::Never { .. }), !resident || need > before.swap_slots_total);
         if let Some(naive) = &self.naive {
             assert_eq!(need, naive.swap_cost(&group));
-            assert!(!resident || self.manager.recompute_cost(&ids) == naive.recompute_cost(&group));
+            assert!(!resident || recompute == naive.recompute_cost(&group));
+            assert_eq!((required, exclusive), (need + naive.uncomputed(&group), naive.blocks_exclusive(&group)));
         }
         let Ok(swap) = result else { return self.assert_unchanged_since(&before) };
+        assert_eq!(swap.num_freed, exclusive);
+        // What was not committed is lost.
+        for id in &group {
+            let sequence = self.running.get_mut(id).expect("it is running");
+            sequence.computed = sequence.committed;
+        }
         assert_eq!((swap.direction, swap.copies.len(), swap.num_spared), (SwapDirection::Out, need, 0));
         if let Some(naive) = &mut self.naive {
             naive.swap_out(swap.id, &group);
@@ -40,11 +48,12 @@ impl Episode {
         }
         let ids: Vec<_> = group.iter().copied().map(SequenceId).collect();
         let swapped = group.iter().all(|&id| self.state(id) == SequenceState::Swapped);
-        let (cost, reserve) = (self.manager.swap_cost(&ids), self.reserve());
+        let (cost, required) = (self.manager.swap_cost(&ids), self.manager.blocks_required(&ids));
+        let reserve = self.reserve();
         let status = self.manager.can_swap_in(&ids);
         let before = self.manager.stats();
         let result = self.manager.swap_in(&ids);
-        let never = !swapped || cost > self.config.num_blocks;
+        let never = !swapped || required > self.config.num_blocks;
         assert_eq!(matches!(status, AllocStatus::Never { .. }), never);
         assert!(status != AllocStatus::Ok || result.is_ok(), "{result:?}");
         if let Some(naive) = self.naive.as_mut().filter(|_| swapped) {
@@ -60,7 +69,7 @@ impl Episode {
         };
         assert_eq!((swap.direction, swap.copies.len()), (SwapDirection::In, cost - swap.num_spared));
         if let Some(naive) = &mut self.naive {
-            assert_eq!(swap.copies.len(), naive.arrival(&group).0);
+            assert_eq!(swap.copies.len() + naive.uncomputed(&group), naive.arrival(&group).0);
             naive.swap_in(swap.id, &group);
         }
         self.device.flush(&mut self.manager);

@@ -10,12 +10,12 @@ use strata_kv::{SequenceState, SwapDirection, SwapId, SwapOutcome};
 use super::{Block, Flight, Naive, Sequence, Slot};
 
 impl Naive {
-    /// Blocks or slots that a group holds tokens in.
+    /// Blocks or slots that a group holds computed tokens in.
     pub fn swap_cost(&self, group: &[u64]) -> usize {
         let mut places = BTreeSet::new();
         for sequence in group.iter().map(|id| &self.sequences[id]) {
             match sequence.slots.is_empty() {
-                true => places.extend(self.filled(sequence).iter().map(|block| Rc::as_ptr(block).cast::<()>())),
+                true => places.extend(self.computed(sequence).iter().map(|block| Rc::as_ptr(block).cast::<()>())),
                 false => places.extend(sequence.slots.iter().map(Rc::as_ptr)),
             }
         }
@@ -25,18 +25,39 @@ impl Naive {
     /// Tokens of resident sequences that the index would not find.
     pub fn recompute_cost(&self, group: &[u64]) -> usize {
         let sequences = group.iter().map(|id| &self.sequences[id]);
-        let lost = sequences.flat_map(|sequence| &self.filled(sequence)[sequence.published..]);
-        lost.map(|block| (Rc::as_ptr(block), block.borrow().len())).collect::<BTreeMap<_, _>>().values().sum()
+        let computed = sequences.flat_map(|sequence| {
+            let ends = (self.block_size..).step_by(self.block_size).map(|end| end.min(sequence.computed));
+            let blocks = self.computed(sequence).iter().zip(ends).enumerate().skip(sequence.published);
+            blocks.map(|(index, (block, end))| (Rc::as_ptr(block), end - index * self.block_size))
+        });
+        computed.collect::<BTreeMap<_, _>>().values().sum()
     }
 
-    fn filled<'s>(&self, sequence: &'s Sequence) -> &'s [Block] {
-        &sequence.blocks[..self.blocks_for(sequence.prints.len())]
+    /// Blocks with tokens of a group none of which are computed.
+    pub fn uncomputed(&self, group: &[u64]) -> usize {
+        let sequences = group.iter().map(|id| &self.sequences[id]);
+        sequences.map(|sequence| self.blocks_for(sequence.prints.len()) - self.blocks_for(sequence.computed)).sum()
+    }
+
+    /// Blocks that only the group holds.
+    pub fn blocks_exclusive(&self, group: &[u64]) -> usize {
+        let blocks: Vec<_> = group.iter().flat_map(|id| &self.sequences[id].blocks).collect();
+        let exclusive = blocks.iter().filter(|block| {
+            let published = self.published.values().any(|other| Rc::ptr_eq(other, block));
+            let holders = blocks.iter().filter(|other| Rc::ptr_eq(other, block)).count();
+            Rc::strong_count(block) == holders + usize::from(published)
+        });
+        exclusive.map(|block| Rc::as_ptr(block)).collect::<BTreeSet<_>>().len()
+    }
+
+    fn computed<'s>(&self, sequence: &'s Sequence) -> &'s [Block] {
+        &sequence.blocks[..self.blocks_for(sequence.computed)]
     }
 
     pub fn swap_out(&mut self, swap: SwapId, group: &[u64]) {
         let mut places: Vec<(Block, Slot)> = Vec::new();
         for id in group {
-            let blocks = self.filled(&self.sequences[id]).to_vec();
+            let blocks = self.computed(&self.sequences[id]).to_vec();
             let sequence = self.sequences.get_mut(id).unwrap();
             for block in blocks {
                 let known = places.iter().find(|(other, _)| Rc::ptr_eq(other, &block)).map(|(_, slot)| slot.clone());
@@ -62,7 +83,7 @@ impl Naive {
             let contents = (0..hits).map(|block| self.content(&sequence.prints, block));
             revived.extend(contents.filter(|content| self.idle.contains(content)));
         }
-        (fresh.len(), self.available() - revived.len())
+        (fresh.len() + self.uncomputed(group), self.available() - revived.len())
     }
 
     fn arrival_hits(&self, sequence: &Sequence) -> usize {
@@ -92,6 +113,9 @@ impl Naive {
                     places.last().unwrap().0.clone()
                 });
                 sequence.blocks.push(block);
+            }
+            for prints in sequence.prints.chunks(self.block_size).skip(sequence.slots.len()) {
+                sequence.blocks.push(self.new_block(prints));
             }
             self.sequences.insert(*id, sequence);
         }

@@ -5,7 +5,7 @@
 
 use crate::{BlockHash, SequenceId};
 
-/// Of 16 bytes each; a quarter to a half as many as blocks are 4 to 8 bytes a block.
+/// Of 16 bytes each; a quarter as many as blocks are 4 bytes a block.
 const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
@@ -37,18 +37,18 @@ struct First {
 }
 
 #[derive(Debug)]
-pub(crate) struct History {
+pub(crate) struct Losses {
     lookups: u32,
-    lost: Box<[Lost]>,    // [hash modulo length]
+    lost: Box<[Lost]>,    // [lower half of the hash, scaled to the length]
     firsts: Box<[First]>, // [hash modulo length]
 }
 
-impl History {
+impl Losses {
     const WITHDRAWN: u64 = u64::MAX;
     const RESET: u64 = u64::MAX - 1;
 
     pub(crate) fn new(num_blocks: usize) -> Self {
-        let num_lost = (num_blocks / 4).next_power_of_two().max(LOST_MIN);
+        let num_lost = (num_blocks / 4).max(LOST_MIN);
         Self { lookups: 1, lost: vec![Lost::default(); num_lost].into(), firsts: vec![First::default(); FIRSTS].into() }
     }
 
@@ -64,13 +64,13 @@ impl History {
             Loss::Withdrawn => Self::WITHDRAWN,
             Loss::Reset => Self::RESET,
         };
-        let place = hash.0 as usize & (self.lost.len() - 1);
+        let place = self.place(hash);
         self.lost[place] = Lost { fingerprint: (hash.0 >> 32) as u32, when: self.lookups, what };
     }
 
     /// What became of the content of `hash`, and how many look-ups ago, as far as it is remembered.
     pub(crate) fn loss(&self, hash: BlockHash) -> Option<(Loss, u32)> {
-        let lost = self.lost[hash.0 as usize & (self.lost.len() - 1)];
+        let lost = self.lost[self.place(hash)];
         if lost.when == 0 || lost.fingerprint != (hash.0 >> 32) as u32 {
             return None;
         }
@@ -82,9 +82,18 @@ impl History {
         Some((loss, self.lookups.wrapping_sub(lost.when)))
     }
 
+    fn place(&self, hash: BlockHash) -> usize {
+        ((u64::from(hash.0 as u32) * self.lost.len() as u64) >> 32) as usize
+    }
+
     /// A first block of a chain was published: the hash of its tokens alone, and of its root.
     pub(crate) fn note_first(&mut self, tokens: BlockHash, root: BlockHash) {
         self.firsts[tokens.0 as usize & (FIRSTS - 1)] = First { tokens: fold(tokens), root: fold(root) };
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.lost) + size_of_val(&*self.firsts)
     }
 
     /// Whether such a block was last published under another root.
@@ -105,39 +114,39 @@ mod tests {
 
     #[test]
     fn the_latest_loss_of_a_place_is_remembered_with_its_age() {
-        let mut history = History::new(1);
-        let place = LOST_MIN as u64;
-        let [first, second] = [BlockHash(5 << 32 | 7), BlockHash(6 << 32 | (7 + place))];
-        assert_eq!(history.loss(first), None);
-        history.lose(first, Loss::Evicted(SequenceId(3)));
-        history.tick();
-        history.tick();
-        assert_eq!(history.loss(first), Some((Loss::Evicted(SequenceId(3)), 2)));
-        assert_eq!(history.loss(second), None);
-        history.lose(second, Loss::Reset);
-        assert_eq!((history.loss(first), history.loss(second)), (None, Some((Loss::Reset, 0))));
-        history.lose(first, Loss::Withdrawn);
-        assert_eq!(history.loss(first), Some((Loss::Withdrawn, 0)));
+        let mut losses = Losses::new(1);
+        // The lower half names the place, and may differ by less than the size of one.
+        let [first, second] = [BlockHash(5 << 32 | 7), BlockHash(6 << 32 | 8)];
+        assert_eq!(losses.loss(first), None);
+        losses.lose(first, Loss::Evicted(SequenceId(3)));
+        losses.tick();
+        losses.tick();
+        assert_eq!(losses.loss(first), Some((Loss::Evicted(SequenceId(3)), 2)));
+        assert_eq!(losses.loss(second), None);
+        losses.lose(second, Loss::Reset);
+        assert_eq!((losses.loss(first), losses.loss(second)), (None, Some((Loss::Reset, 0))));
+        losses.lose(first, Loss::Withdrawn);
+        assert_eq!(losses.loss(first), Some((Loss::Withdrawn, 0)));
     }
 
     #[test]
     fn an_age_is_right_when_the_clock_wraps() {
-        let mut history = History::new(1);
-        history.lookups = u32::MAX;
-        history.lose(BlockHash(1), Loss::Reset);
-        history.tick();
+        let mut losses = Losses::new(1);
+        losses.lookups = u32::MAX;
+        losses.lose(BlockHash(1), Loss::Reset);
+        losses.tick();
         // Zero is skipped, which counts as one look-up too many.
-        assert_eq!((history.lookups, history.loss(BlockHash(1))), (1, Some((Loss::Reset, 2))));
+        assert_eq!((losses.lookups, losses.loss(BlockHash(1))), (1, Some((Loss::Reset, 2))));
     }
 
     #[test]
     fn a_first_block_is_known_under_its_latest_root() {
-        let mut history = History::new(1);
+        let mut losses = Losses::new(1);
         let [tokens, alice, bob] = [7, 1 << 40, 2 << 40].map(BlockHash);
-        assert!(!history.other_root(tokens, alice));
-        history.note_first(tokens, alice);
-        assert!(!history.other_root(tokens, alice) && history.other_root(tokens, bob));
-        history.note_first(tokens, bob);
-        assert!(history.other_root(tokens, alice) && !history.other_root(tokens, bob));
+        assert!(!losses.other_root(tokens, alice));
+        losses.note_first(tokens, alice);
+        assert!(!losses.other_root(tokens, alice) && losses.other_root(tokens, bob));
+        losses.note_first(tokens, bob);
+        assert!(losses.other_root(tokens, alice) && !losses.other_root(tokens, bob));
     }
 }
