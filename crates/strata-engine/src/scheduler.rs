@@ -302,11 +302,9 @@ impl Scheduler {
         self.blocks.take_resize()
     }
 
-    /// Moves a few blocks together; false when nothing is left to be moved, or nowhere to move it to but into memory that
-    /// others have.
+    /// Moves a few blocks together; false when nothing is left to be moved, or can be.
     pub(crate) fn compact(&mut self) -> bool {
-        let steps = self.blocks.stats().blocks_free.min(COMPACTION_STEPS);
-        self.blocks.compact(steps) > 0
+        self.blocks.compact(COMPACTION_STEPS) > 0
     }
 
     /// Copies to be made before anything reads or writes KV, and before the memory of blocks that have left goes.

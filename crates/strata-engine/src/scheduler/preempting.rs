@@ -85,9 +85,9 @@ impl Scheduler {
         match swap {
             Some(swap) => {
                 self.preemptions.swap += 1;
-                let blocks = swap.copies.len();
+                let num_freed = swap.num_freed;
                 self.depart(group, swap, plan);
-                blocks
+                num_freed
             }
             None => {
                 self.preemptions.recompute += 1;
@@ -120,10 +120,11 @@ impl Scheduler {
         // Beams share most of theirs.
         let computed = computed.min(swap_blocks * self.blocks.block_size());
         // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else left
-        // to evict: until one of them ends.
+        // to evict: until one of them ends. What others hold as well stays.
         let others = self.running.values().filter(|other| !group.contains(other));
         let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[other])).min().unwrap_or(0);
-        let taken = soonest.saturating_mul(others.count());
+        let exclusive = self.blocks.blocks_exclusive(group) * self.blocks.block_size();
+        let taken = soonest.saturating_mul(others.count()).min(exclusive);
         let unpublished = self.blocks.recompute_cost(group).min(computed);
         let block_bytes = self.block_bytes;
         Effort {

@@ -16,6 +16,8 @@ pub(super) struct Flight {
     direction: SwapDirection,
     /// Blocks that are being copied.
     blocks: usize,
+    /// Blocks that come free when it has ended.
+    num_freed: usize,
     /// Number of the step that began it.
     begun: u64,
 }
@@ -84,8 +86,8 @@ impl Scheduler {
 
     /// Notes that the swap of `sequences` begins with this step.
     pub(super) fn depart(&mut self, sequences: Vec<SequenceId>, swap: Swap, plan: &mut StepPlan) {
-        let (direction, blocks) = (swap.direction, swap.copies.len());
-        let flight = Flight { sequences, direction, blocks, begun: self.steps };
+        let Swap { direction, num_freed, .. } = swap;
+        let flight = Flight { sequences, direction, blocks: swap.copies.len(), num_freed, begun: self.steps };
         self.flights.insert(swap.id, flight);
         plan.swaps.push(swap);
     }
@@ -165,8 +167,7 @@ impl Scheduler {
 
     /// Blocks that come free when the swaps under way have ended, but for those that hang.
     pub(super) fn blocks_leaving(&self) -> usize {
-        let out = self.flights.values().filter(|flight| flight.direction == SwapDirection::Out && !self.hangs(flight));
-        out.map(|flight| flight.blocks).sum()
+        self.flights.values().filter(|flight| !self.hangs(flight)).map(|flight| flight.num_freed).sum()
     }
 
     /// Blocks that are being copied, either way.

@@ -112,6 +112,47 @@ fn what_the_prefix_cache_will_still_hold_is_not_counted_as_lost() {
 }
 
 #[test]
+fn what_others_hold_as_well_is_not_counted_as_lost() {
+    let kv = KvConfig { num_blocks: 12, block_size: 4, watermark: 0.0, num_swap_blocks: 12, ..KvConfig::default() };
+    let preemption = PreemptionMode::Auto;
+    let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs: 4, max_num_batched_tokens: 64, preemption });
+    bench.scheduler.set_swap_trial(1000, SwapTrial { bytes: 1_000_000, write_seconds: 1.0, read_seconds: 1.0 });
+    bench.scheduler.prefilled(1000, 1.0);
+    (0..100).for_each(|_| bench.scheduler.ended(0));
+    for (id, length) in [(1, 15), (2, 20)] {
+        bench.scheduler.add(Arrival { max_tokens: 1000, ..arrival(id, length) });
+    }
+    assert_eq!(bench.step().len(), 2);
+    let mut prompt = bench.scheduler.sequence(SequenceId(2)).tokens[..20].to_vec();
+    prompt.extend([500, 501]);
+    bench.scheduler.add(Arrival { prompt, max_tokens: 1000, ..arrival(3, 0) });
+    assert_eq!(bench.step().len(), 3);
+    (0..100).for_each(|_| bench.scheduler.ended(1000));
+    while bench.plan.preempted.is_empty() {
+        bench.step();
+    }
+    assert_eq!(bench.plan.preempted, [SequenceId(3)]);
+    // All but its last block stays with the second: to swap its blocks takes 12 ms, to compute that one 4 ms.
+    assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 0 });
+}
+
+#[test]
+fn blocks_that_others_hold_as_well_are_not_waited_for() {
+    let mut bench = Bench::with_swap(8, 8);
+    bench.add(3, 8);
+    bench.step();
+    let mut prompt = bench.scheduler.sequence(SequenceId(3)).tokens[..8].to_vec();
+    prompt.extend([500, 501, 502]);
+    bench.add(1, 8);
+    bench.add(2, 8);
+    bench.scheduler.add(Arrival { prompt, ..arrival(4, 0) });
+    assert_eq!(bench.step(), [(3, 1), (1, 8), (2, 8), (4, 3)]);
+    // The first and the second want a block each. The fourth has three, but two of them are the third's as well.
+    bench.step();
+    assert_eq!(bench.plan.preempted, [SequenceId(4), SequenceId(2)]);
+}
+
+#[test]
 fn a_failed_swap_is_a_miss() {
     let mut bench = one_leaves_another(8);
     bench.finish(Err(()));
