@@ -134,7 +134,8 @@ impl Scheduler {
     /// Whether blocks may become more by waiting. They will not where nothing runs, or swaps hang: who is swapped out then
     /// takes its chance with all others.
     fn may_wait(&self) -> bool {
-        !self.swaps_hang() && !(self.running.is_empty() && self.flights.is_empty())
+        let nothing_goes_on = self.running.is_empty() && self.flights.is_empty();
+        !nothing_goes_on && !self.swaps_hang()
     }
 
     /// Whether the swapped `group` finds seats, blocks, also for its tokens that have no KV yet, and room to grow.
