@@ -1,6 +1,8 @@
 //! How a sequence that has to make room is to get its KV back: computed again, or read back from swap space (S2). A planner:
 //! figures come in, a choice comes out.
 
+use strata_kv::SwapDirection;
+
 /// What is done with the KV of sequences that have to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionMode {
@@ -31,7 +33,7 @@ pub(crate) struct Effort {
     pub(crate) recompute_tokens: usize,
 }
 
-/// Swaps that may fail in a row before no more is begun: the disk is then taken to be broken.
+/// Swaps of one direction that may fail in a row before no more is begun: the disk is then taken to be broken for good.
 const FAILURES_MAX: u32 = 3;
 
 /// Chooses by what swaps and prefills have taken lately.
@@ -41,17 +43,20 @@ pub(crate) struct PreemptionPlanner {
     write: Rate,
     read: Rate,
     prefill: Rate,
-    failures: u32,
+    /// Failures in a row, out and in.
+    failures: [u32; 2],
+    broken: bool,
 }
 
 impl PreemptionPlanner {
     pub(crate) fn new(mode: PreemptionMode) -> Self {
-        Self { mode, write: Rate::default(), read: Rate::default(), prefill: Rate::default(), failures: 0 }
+        let (write, read, prefill) = (Rate::default(), Rate::default(), Rate::default());
+        Self { mode, write, read, prefill, failures: [0; 2], broken: false }
     }
 
     /// The better way. What has not been measured yet is unknown, and swapping into the unknown is not begun.
     pub(crate) fn choose(&self, effort: Effort) -> Way {
-        if self.failures >= FAILURES_MAX {
+        if self.broken {
             return Way::Recompute;
         }
         match self.mode {
@@ -67,19 +72,23 @@ impl PreemptionPlanner {
     /// Blocks of so many bytes were written to swap space in so many seconds.
     pub(crate) fn swapped_out(&mut self, bytes: u64, seconds: f64) {
         self.write.observe(bytes as f64, seconds);
-        self.failures = 0;
+        self.failures[SwapDirection::Out as usize] = 0;
     }
 
     /// The same for reading them back.
     pub(crate) fn swapped_in(&mut self, bytes: u64, seconds: f64) {
         self.read.observe(bytes as f64, seconds);
-        self.failures = 0;
+        self.failures[SwapDirection::In as usize] = 0;
     }
 
-    /// A swap has failed. Returns whether that was one too many, so that no more will be begun.
-    pub(crate) fn swap_failed(&mut self) -> bool {
-        self.failures = self.failures.saturating_add(1);
-        self.failures == FAILURES_MAX
+    /// A swap has failed. Returns whether that was one too many, so that no more will be begun, even if others that are
+    /// under way succeed.
+    pub(crate) fn swap_failed(&mut self, direction: SwapDirection) -> bool {
+        let failures = &mut self.failures[direction as usize];
+        *failures = failures.saturating_add(1);
+        let breaks = *failures >= FAILURES_MAX && !self.broken;
+        self.broken |= breaks;
+        breaks
     }
 
     /// Prompts of so many tokens were computed in so many seconds.
@@ -181,11 +190,18 @@ mod tests {
     #[test]
     fn a_disk_that_fails_and_fails_is_left_alone() {
         let mut planner = planner(PreemptionMode::Swap);
-        assert!(!planner.swap_failed() && !planner.swap_failed());
+        let fails = |planner: &mut PreemptionPlanner| planner.swap_failed(SwapDirection::In);
+        assert!(!fails(&mut planner) && !fails(&mut planner));
         planner.swapped_in(1, 1.0);
-        assert!(!planner.swap_failed() && !planner.swap_failed());
+        assert!(!fails(&mut planner) && !fails(&mut planner));
+        // What can be written may still not be read.
+        planner.swapped_out(1, 1.0);
+        assert!(!planner.swap_failed(SwapDirection::Out));
         assert_eq!(choose(&planner, 1, 0, 1), Way::Swap);
-        assert!(planner.swap_failed() && !planner.swap_failed());
+        assert!(fails(&mut planner) && !fails(&mut planner));
+        assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
+        // It was under way, and changes nothing any more.
+        planner.swapped_in(1, 1.0);
         assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
     }
 }

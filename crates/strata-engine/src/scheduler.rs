@@ -123,6 +123,10 @@ pub(crate) struct Scheduler {
     preemptions: PreemptionCounts,
     /// Whether nobody could be admitted for want of blocks, and nothing has changed since that could help.
     refused: bool,
+    /// The same of the first that is swapped out.
+    kept_out: bool,
+    /// Steps so far.
+    steps: u64,
     /// Whether every admission is to say why its prefix was not cached.
     pub(crate) explain_all: bool,
     /// Kept between steps, to be filled anew in each.
@@ -150,6 +154,8 @@ impl Scheduler {
             admissions: 0,
             preemptions: PreemptionCounts::default(),
             refused: false,
+            kept_out: false,
+            steps: 0,
             explain_all: false,
             decodes: Vec::new(),
             chunks: Vec::new(),
@@ -204,7 +210,7 @@ impl Scheduler {
                 self.tenants.remove(&sequence.tenant);
             }
         }
-        self.refused = false;
+        self.reconsider();
         Some(sequence)
     }
 
@@ -219,6 +225,7 @@ impl Scheduler {
         plan.rejected.clear();
         plan.swaps.clear();
         plan.budget = self.config.max_num_batched_tokens;
+        self.steps += 1;
         let (mut decodes, mut chunks) = (std::mem::take(&mut self.decodes), std::mem::take(&mut self.chunks));
         decodes.clear();
         chunks.clear();
@@ -239,8 +246,8 @@ impl Scheduler {
             }
         }
         (self.decodes, self.chunks) = (decodes, chunks);
-        if plan.preempted.is_empty() {
-            self.bring_back(plan);
+        // Beams that have lost their KV are to be gathered before one of them could be admitted alone.
+        if plan.preempted.is_empty() && !self.bring_back(plan) {
             self.admit(plan);
         }
     }
@@ -251,7 +258,9 @@ impl Scheduler {
         sequence.computed = entry.start + entry.count;
         self.blocks.commit(entry.id, sequence.computed);
         // A prompt that is published may spare one that waits the blocks that it was refused.
-        self.refused &= entry.count == 1;
+        if entry.count > 1 {
+            self.reconsider();
+        }
     }
 
     /// Appends a sampled token, whose KV the next pass computes.
@@ -282,7 +291,9 @@ impl Scheduler {
 
     /// Changes how many blocks may be used.
     pub(crate) fn set_usable_blocks(&mut self, blocks: usize) {
-        self.refused &= blocks <= self.blocks.usable();
+        if blocks > self.blocks.usable() {
+            self.reconsider();
+        }
         self.blocks.set_usable(blocks);
     }
 
@@ -291,11 +302,9 @@ impl Scheduler {
         self.blocks.take_resize()
     }
 
-    /// Moves a few blocks together; false when nothing is left to be moved, or nowhere to move it to but into memory that
-    /// others have.
+    /// Moves a few blocks together; false when nothing is left to be moved, or can be.
     pub(crate) fn compact(&mut self) -> bool {
-        let steps = self.blocks.stats().blocks_free.min(COMPACTION_STEPS);
-        self.blocks.compact(steps) > 0
+        self.blocks.compact(COMPACTION_STEPS) > 0
     }
 
     /// Copies to be made before anything reads or writes KV, and before the memory of blocks that have left goes.
@@ -350,9 +359,14 @@ impl Scheduler {
 
     fn know(&mut self, id: SequenceId, sequence: Sequence) {
         *self.tenants.entry(sequence.tenant).or_default() += 1;
-        self.refused = false;
+        self.reconsider();
         let before = self.sequences.insert(id, sequence);
         debug_assert!(before.is_none(), "{id} was added twice");
+    }
+
+    /// Something has changed that may help those who were refused blocks.
+    fn reconsider(&mut self) {
+        (self.refused, self.kept_out) = (false, false);
     }
 
     /// Adds the next chunk of `id`, as far as the pass has room.

@@ -31,7 +31,8 @@ pub(crate) struct Sequence {
     pub(crate) preemptions: u32,
     /// Those of them in which its KV was swapped out rather than dropped.
     pub(crate) swaps: u32,
-    /// Sequences that were admitted while it waited, although they came later or had to wait for blocks behind it.
+    /// Sequences that were admitted while it waited, although they came later or had to wait for blocks behind it; or while
+    /// it was the first to be swapped in.
     pub(crate) overtaken: u32,
     /// Number of its first admission, which it keeps: who has been preempted is not the last-come again.
     pub(crate) admission: Option<u64>,
@@ -51,7 +52,7 @@ pub(crate) struct Preempted {
     pub(crate) swaps: u32,
 }
 
-/// Sequences that may be admitted past a waiting one. After so many its priority has aged to the highest, whatever it was
+/// Sequences that may be admitted past one that waits, or is swapped out. After so many its priority has aged to the highest, whatever it was
 /// and however large it is, so that neither small nor important requests can starve it (S5).
 pub(crate) const MAX_OVERTAKEN: u32 = 64;
 
@@ -92,7 +93,7 @@ impl Sequence {
     }
 
     /// Place in the running set, and in the swapped queue: the urgent first, then by priority, then by first admission. The
-    /// last is the first to be preempted. Urgency does not change while it is there.
+    /// last is the first to be preempted. Urgency does not change while it runs.
     pub(crate) fn running_key(&self) -> RunningKey {
         (Reverse(self.is_urgent()), self.priority, self.admission.unwrap_or(u64::MAX), self.arrival)
     }

@@ -266,6 +266,8 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     report::division(dir, &plan, &needs, limits);
 
     let layout = dir.kv_layout(limits);
+    // Loading takes long: what cannot work is refused before it.
+    let swap = swap::open(limits, &plan, needs.swap, layout.block_bytes())?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         let streaming = streaming::start(dir, plan.weights, &limits.stream)?;
         let weights = Arc::clone(&streaming.weights);
@@ -280,7 +282,6 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
         (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
     };
     report::context(&plan, &needs);
-    let swap = swap::open(limits, &plan, needs.swap, layout.block_bytes())?;
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",

@@ -6,8 +6,9 @@ use crate::scheduler::Scheduler;
 
 impl Worker {
     /// Divides memory between KV and whatever else wants it, as demand has become (M4). The pages of blocks that have left
-    /// are given back before anybody counts on them. An idle engine then moves what is cached together, a few blocks at a
-    /// time (K8): a run of withdrawn blocks gives more pages back than as many that lie apart.
+    /// are given back before anybody counts on them. What lies above the blocks
+    /// that may be used then moves down, a few blocks at a time; on an idle engine all that is cached moves together (K8): a
+    /// run of withdrawn blocks gives more pages back than as many that lie apart.
     pub(super) fn balance(&mut self) {
         // What is to be copied may lie in blocks that are about to leave.
         self.copy_blocks();
@@ -20,7 +21,8 @@ impl Worker {
         let grant = memory.balance(scheduler.kv_demand());
         scheduler.set_usable_blocks(grant.blocks);
         give_back(scheduler, memory);
-        let moving = grant.settled && scheduler.is_idle() && scheduler.compact();
+        let is_due = if scheduler.is_idle() { grant.settled } else { scheduler.blocks().blocks_above() > 0 };
+        let moving = is_due && scheduler.compact();
         self.settled = grant.settled && !moving;
         if moving {
             self.copy_blocks();

@@ -16,7 +16,7 @@ impl Worker {
             steps: self.totals.steps,
             waiting: self.scheduler.num_waiting(),
             running: self.scheduler.num_running(),
-            swapped: self.scheduler.num_swapped() + self.scheduler.num_swaps(),
+            swapped: self.scheduler.num_swapped(),
             prompt_tokens: self.totals.prompt_tokens,
             generation_tokens: self.totals.generation_tokens,
             finished: self.totals.finished,

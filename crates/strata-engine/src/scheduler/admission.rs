@@ -35,12 +35,15 @@ enum Verdict {
 impl Scheduler {
     /// Admits waiting sequences while the budget, the number of sequences and the blocks allow, those of the tenant that
     /// holds the least first. One that does not fit yet does not stop those behind it (`lessons.md`, vllm#45387), except
-    /// after many have passed it. Those that were swapped out come first, unless they rank lower.
+    /// after many have passed it. Those that were swapped out come first, unless they rank lower; they age as well.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
         if self.waiting.is_empty() || plan.budget == 0 || (self.refused && !self.running.is_empty()) {
             return;
         }
         let mut shares = self.shares();
+        if self.swapped_keep_all(&shares) {
+            return;
+        }
         let mut queues = self.queues(&shares);
         let mut short = Vec::new();
         let mut all_short = true;
@@ -84,24 +87,28 @@ impl Scheduler {
     }
 
     /// Whether sequences that take `need` blocks now find enough of them to grow beside all others, as far as can be
-    /// foreseen. Those that were preempted often enough must find them up to their very end.
+    /// foreseen. Those that were preempted often enough must find them up to their very end; of all others, one that is
+    /// alone takes its chance.
     pub(super) fn has_room_to_grow(&self, sequences: &[&Sequence], need: usize) -> bool {
-        if self.holders().next().is_none() {
-            return true;
-        }
+        let stats = self.blocks.stats();
         if sequences.iter().any(|sequence| sequence.is_spared()) {
+            // Whoever would outgrow the whole pool is rejected when it has.
             let blocks_max = |sequence: &Sequence| {
-                self.blocks.num_required_blocks(sequence.tokens_max, 0).saturating_mul(sequence.seats)
+                let blocks = self.blocks.num_required_blocks(sequence.tokens_max, 0).saturating_mul(sequence.seats);
+                blocks.min(stats.blocks_total)
             };
-            let promised: usize = self.holders().filter(|other| other.is_spared()).map(blocks_max).sum();
-            if promised + sequences.iter().copied().map(blocks_max).sum::<usize>() > self.blocks.usable() {
+            let spared = self.holders().filter(|other| other.is_spared()).chain(sequences.iter().copied());
+            if spared.map(blocks_max).sum::<usize>() + self.blocks_hanging() > self.blocks.usable() {
                 return false;
             }
         }
+        let available = stats.blocks_free + stats.blocks_cached;
+        if self.holders().next().is_none() {
+            return need <= available;
+        }
         let mut growths: Vec<_> =
             self.holders().chain(sequences.iter().copied()).flat_map(|one| self.growths(one)).collect();
-        let stats = self.blocks.stats();
-        need + blocks_wanted(&mut growths, self.blocks.block_size()) <= stats.blocks_free + stats.blocks_cached
+        need + blocks_wanted(&mut growths, self.blocks.block_size()) <= available
     }
 
     /// Tokens that `sequence` is likely to generate yet; all that it may, if it is not to make room again.
@@ -120,6 +127,15 @@ impl Scheduler {
             }
         }
         shares
+    }
+
+    /// Tenants that have nothing, and wait for what they may [`claim`](Self::claim).
+    pub(super) fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
+        if self.tenants.len() < 2 {
+            return Vec::new();
+        }
+        let claims = |queue: &Queue| queue.waiting.iter().any(|&id| shares.may_claim(queue.tenant, self.blocks_of(id)));
+        self.queues(shares).into_iter().filter(claims).map(|queue| queue.tenant).collect()
     }
 
     fn queues(&self, shares: &Shares) -> Vec<Queue> {
@@ -158,12 +174,19 @@ impl Scheduler {
         (key.0, key.1) >= (urgent, priority)
     }
 
+    /// Whether somebody who is swapped out has let so many pass that nobody else is admitted before it. Other tenants have
+    /// nothing to do with one that has its share.
+    fn swapped_keep_all(&self, shares: &Shares) -> bool {
+        let mut urgent =
+            self.swapped.values().map(|id| &self.sequences[id]).take_while(|sequence| sequence.is_urgent());
+        urgent.any(|sequence| !shares.is_above(sequence.tenant))
+    }
+
     /// Takes blocks for `id`, whose tenant has none, from tenants that have more than their share. Returns whether any came
     /// free, or a seat.
     fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
-        let sequence = &self.sequences[&id];
-        let need = self.blocks.num_required_blocks(sequence.tokens.len(), 0);
-        if self.tenants.len() < 2 || !shares.may_claim(sequence.tenant, need) || self.blocks_leaving() >= need {
+        let (tenant, need) = (self.sequences[&id].tenant, self.blocks_of(id));
+        if self.tenants.len() < 2 || !shares.may_claim(tenant, need) || self.blocks_leaving() >= need {
             return false;
         }
         let Some(victim) = self.victim_above(shares) else { return false };
@@ -172,8 +195,19 @@ impl Scheduler {
         leaving == 0
     }
 
-    /// Whoever came before one that was admitted, or had to let one of another tenant pass, has been overtaken by it.
+    /// Whoever came before one that was admitted, or had to let one of another tenant pass, has been overtaken by it; and so
+    /// has the first that is swapped out.
     fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
+        if !plan.admitted.is_empty()
+            && let Some((_, &first)) = self.swapped.first_key_value()
+        {
+            for id in self.group(first, &self.swapped) {
+                let sequence = self.sequences.get_mut(&id).expect("a swapped sequence is known");
+                self.swapped.remove(&sequence.running_key());
+                sequence.overtaken += plan.admitted.len() as u32;
+                self.swapped.insert(sequence.running_key(), id);
+            }
+        }
         for Admitted { id, .. } in &plan.admitted {
             let (arrival, tenant) = (self.sequences[id].arrival, self.sequences[id].tenant);
             let earlier = |id: &SequenceId| self.sequences[id].arrival < arrival;
@@ -206,7 +240,12 @@ impl Scheduler {
         self.seats_reserved += sequence.seats - 1;
         self.running.insert(sequence.running_key(), id);
         plan.admitted.push(Admitted { id, cached, miss });
-        self.blocks.num_required_blocks(sequence.tokens.len(), 0)
+        self.blocks_of(id)
+    }
+
+    /// Blocks that the tokens of `id` take.
+    pub(super) fn blocks_of(&self, id: SequenceId) -> usize {
+        self.blocks.num_required_blocks(self.sequences[&id].tokens.len(), 0)
     }
 
     /// Sequences that hold blocks to stay.

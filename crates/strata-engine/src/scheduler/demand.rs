@@ -13,7 +13,7 @@ impl Scheduler {
         let mut growths: Vec<_> = self.holders().flat_map(|sequence| self.growths(sequence)).collect();
         let mut room = self.config.max_num_seqs - self.seats_taken();
         for &id in self.swapped.values().take(room) {
-            wanted += self.blocks.swap_cost(&[id]);
+            wanted += self.blocks_of(id);
             growths.extend(self.growths(&self.sequences[&id]));
             room -= 1;
         }

@@ -26,6 +26,7 @@ impl Scheduler {
         assert_eq!(at(|place| place == Place::Running), queue(running));
         assert_eq!(at(|place| place == Place::Swapped), queue(swapped));
         assert!(running.iter().all(|(key, id)| *key == sequences[id].running_key()));
+        assert!(swapped.iter().all(|(key, id)| *key == sequences[id].running_key()));
         assert!(waiting.iter().all(|(key, id)| *key == sequences[id].waiting_key()));
         let held: HashSet<_> = blocks.sequences().collect();
         assert_eq!(held, at(|place| place != Place::Waiting), "all but those that wait hold blocks or slots");

@@ -27,7 +27,7 @@ impl Scheduler {
             }
             let Some(victim) = self.victim() else { return false };
             let itself = self.group(victim, &self.running).contains(&id);
-            if itself && self.swaps_in_under_way() {
+            if (itself || self.sequences[&victim].is_spared()) && self.swaps_in_under_way() {
                 // Those that arrive hold blocks, but cannot make room yet.
                 return false;
             }
@@ -45,9 +45,9 @@ impl Scheduler {
         above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
     }
 
-    /// The same of tenants that have more than their share alone.
+    /// The same of tenants that have more than their share alone. Who had to let many pass has not waited for this.
     pub(super) fn victim_above(&self, shares: &Shares) -> Option<SequenceId> {
-        self.last_running(|sequence| shares.is_above(sequence.tenant) && !sequence.is_spared())
+        self.last_running(|sequence| shares.is_above(sequence.tenant) && !sequence.is_urgent())
     }
 
     fn last_running(&self, chosen: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
@@ -59,15 +59,15 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
         let group = self.group(id, &self.running);
         let way = match self.blocks.can_swap_out(&group) {
-            AllocStatus::Ok => self.planner.choose(self.effort(&group)),
-            AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
+            AllocStatus::Ok if !self.swaps_hang() => self.planner.choose(self.effort(&group)),
+            AllocStatus::Ok | AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
         let swap = match way {
             Way::Recompute => None,
             // The destination is reserved before anything moves; if that fails all the same, the KV is computed again.
             Way::Swap => self.blocks.swap_out(&group).ok(),
         };
-        self.refused = false;
+        self.reconsider();
         for &id in &group {
             plan.take_entry(id);
             plan.preempted.push(id);
@@ -85,9 +85,9 @@ impl Scheduler {
         match swap {
             Some(swap) => {
                 self.preemptions.swap += 1;
-                let blocks = swap.copies.len();
+                let num_freed = swap.num_freed;
                 self.depart(group, swap, plan);
-                blocks
+                num_freed
             }
             None => {
                 self.preemptions.recompute += 1;
@@ -120,10 +120,11 @@ impl Scheduler {
         // Beams share most of theirs.
         let computed = computed.min(swap_blocks * self.blocks.block_size());
         // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else left
-        // to evict: until one of them ends.
+        // to evict: until one of them ends. What others hold as well stays.
         let others = self.running.values().filter(|other| !group.contains(other));
         let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[other])).min().unwrap_or(0);
-        let taken = soonest.saturating_mul(others.count());
+        let exclusive = self.blocks.blocks_exclusive(group) * self.blocks.block_size();
+        let taken = soonest.saturating_mul(others.count()).min(exclusive);
         let unpublished = self.blocks.recompute_cost(group).min(computed);
         let block_bytes = self.block_bytes;
         Effort {

@@ -36,8 +36,13 @@ impl Shares {
 
     /// Whether `tenant` has more than its share of blocks, or of seats.
     pub(super) fn is_above(&self, tenant: Option<TenantId>) -> bool {
+        self.would_be_above(tenant, Holding::default())
+    }
+
+    /// The same if it had so much more.
+    pub(super) fn would_be_above(&self, tenant: Option<TenantId>, more: Holding) -> bool {
         let Holding { blocks, seats } = self.of(tenant);
-        blocks > self.share.blocks || seats > self.share.seats.max(1)
+        blocks + more.blocks > self.share.blocks || seats + more.seats > self.share.seats.max(1)
     }
 
     /// Whether `tenant`, which has nothing, may have so many blocks and a seat at the cost of those above their share.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use strata_engine::{
     Engine, Event, EventStream, FinishReason, Health, PreemptionMode, Request, RequestError, SubmitError,
@@ -10,18 +9,9 @@ use strata_engine::{
 use strata_kv::{Miss, MissReason};
 
 use crate::sim::{
-    Controls, EOS, Shape, VOCAB, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers,
+    Controls, EOS, Shape, VOCAB, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, start,
+    teach_short_answers,
 };
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..10_000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("never: {what}");
-}
 
 fn last_event(mut stream: EventStream) -> Event {
     let mut last = None;

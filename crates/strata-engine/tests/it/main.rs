@@ -1,6 +1,7 @@
 //! The engine over a simulated model, whose tokens show any wrong KV at once.
 
 mod beams;
+mod compaction;
 mod company;
 mod endings;
 mod forks;

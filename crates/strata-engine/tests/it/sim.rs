@@ -73,6 +73,11 @@ impl SimRunner {
         self.slots.retain(|(block, _), _| !blocks.contains(block));
     }
 
+    /// Blocks below which lies all that was written and not forgotten.
+    pub fn blocks_reached(&self) -> usize {
+        self.slots.keys().map(|(block, _)| *block as usize + 1).max().unwrap_or(0)
+    }
+
     /// Blocks that were written to and not forgotten.
     pub fn blocks_written(&self) -> usize {
         self.slots.keys().map(|(block, _)| block).collect::<HashSet<_>>().len()
@@ -294,6 +299,17 @@ pub fn collect(mut stream: EventStream) -> Ended {
         }
     }
     ended
+}
+
+/// Waits for what comes soon.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..10_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("never: {what}");
 }
 
 /// Waits until the engine has nothing to do, and checks conservation.

@@ -104,9 +104,13 @@ fn temporary() -> Result<PathBuf, IoError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use clap::Parser;
 
     use super::*;
+    use crate::load::{ModelDir, load_weights};
     use crate::options::ModelOptions;
 
     #[derive(Parser)]
@@ -117,10 +121,13 @@ mod tests {
         swap: SwapOptions,
     }
 
-    fn memory_of(total: u64, more: &[&str]) -> u64 {
+    fn limits(more: &[&str]) -> LimitOptions {
         let line = Line::parse_from([&["strata"], more].concat());
-        let limits = LimitOptions { swap: Some(line.swap), ..line.model.limits };
-        memory(&limits, Bytes(total), 100_000).0
+        LimitOptions { swap: Some(line.swap), ..line.model.limits }
+    }
+
+    fn memory_of(total: u64, more: &[&str]) -> u64 {
+        memory(&limits(more), Bytes(total), 100_000).0
     }
 
     #[test]
@@ -133,6 +140,26 @@ mod tests {
         let (less, more) =
             (memory_of(1 << 30, &["--swap-space", "1000K"]), memory_of(1 << 30, &["--swap-space", "10000K"]));
         assert_eq!(more - less, 90 * 80);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_before_weights_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/storyteller");
+        for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+            fs::copy(bundled.join(file), folder.path().join(file)).unwrap();
+        }
+        let dir = ModelDir::open(Some(folder.path())).unwrap();
+        // Whoever reads them fails.
+        let weights = fs::OpenOptions::new().write(true).open(folder.path().join("model.safetensors")).unwrap();
+        weights.set_len(1 << 16).unwrap();
+        let error = |more: &[&str]| {
+            let limits = limits(&[&["--memory", "512M"], more].concat());
+            format!("{:#}", load_weights(&dir, &limits).err().unwrap())
+        };
+        assert!(error(&[]).contains("model.safetensors"), "{}", error(&[]));
+        assert!(error(&["--preemption", "swap", "--swap-space", "0"]).contains("nowhere to swap to"));
+        assert!(error(&["--swap-dir", "/no/such/directory"]).contains("/no/such/directory"));
     }
 
     #[test]

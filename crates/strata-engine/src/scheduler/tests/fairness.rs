@@ -1,8 +1,16 @@
 //! Shares of tenants, and who comes first (S5).
 
+use std::collections::VecDeque;
+
+use super::swap::TOOK;
 use super::*;
 
 impl Bench {
+    fn set_seats(&mut self, seats: usize) {
+        self.config.max_num_seqs = seats;
+        self.scheduler.config = self.config;
+    }
+
     fn add_of(&mut self, tenant: u128, id: u64, length: usize) {
         self.scheduler.add(Arrival { tenant: Some(TenantId(tenant)), ..arrival(id, length) });
     }
@@ -107,5 +115,73 @@ fn no_tenants_large_request_is_starved_by_the_small_ones_of_another() {
                 bench.scheduler.remove(SequenceId(id));
             }
         }
+    }
+}
+
+#[test]
+fn what_is_claimed_is_not_taken_back_by_who_was_swapped_out_for_it() {
+    // First blocks are short, then seats are.
+    for blocks in [8, 80] {
+        let mut bench = Bench::with_swap(blocks, 80);
+        bench.set_seats(if blocks == 8 { 8 } else { 4 });
+        for id in 1..=4 {
+            bench.add_of(1, id, 6);
+        }
+        bench.step();
+        bench.add_of(2, 5, 7);
+        assert_eq!(bench.step(), [(1, 1), (2, 1), (3, 1)]);
+        assert_eq!(bench.plan.preempted, [SequenceId(4)]);
+        bench.finish(Ok(TOOK));
+        assert_eq!(bench.step(), [(1, 1), (2, 1), (3, 1), (5, 7)]);
+        assert!(bench.plan.preempted.is_empty() && bench.plan.swaps.is_empty());
+        assert_eq!(bench.place(4), Place::Swapped);
+        for id in [1, 2, 3, 5] {
+            bench.scheduler.remove(SequenceId(id));
+        }
+        bench.step();
+        bench.finish(Ok(TOOK));
+        assert_eq!(bench.step(), [(4, 1)]);
+    }
+}
+
+#[test]
+fn who_is_swapped_out_is_not_starved_by_another_tenants_requests() {
+    // Those that claim all they take, those of which there is always one, and small ones.
+    for (length, at_once, lives) in [(36, 1, 1), (36, 1, 2), (4, 10, 1)] {
+        let mut bench = Bench::with_swap(20, 20);
+        bench.set_seats(16);
+        bench.add_of(1, 1, 46);
+        bench.step();
+        bench.add_of(2, 2, 36);
+        bench.step();
+        assert_eq!(bench.plan.preempted, [SequenceId(1)], "it has 60 % of the blocks");
+        bench.finish(Ok(TOOK));
+        let (mut next, mut alive) = (3, VecDeque::new());
+        for step in 0.. {
+            assert!(step < 4 * MAX_OVERTAKEN, "it waits for ever");
+            while bench.scheduler.num_waiting() < at_once {
+                bench.add_of(2, next, length);
+                next += 1;
+            }
+            let planned = bench.step();
+            if bench.place(1) == Place::Arriving {
+                break;
+            }
+            alive.push_back(planned.into_iter().filter(|(_, count)| *count > 1));
+            if alive.len() == lives {
+                let old = alive.pop_front().into_iter().flatten();
+                old.for_each(|(id, _)| drop(bench.scheduler.remove(SequenceId(id))));
+            }
+        }
+        // It stays, although it has more than its share.
+        bench.finish(Ok(TOOK));
+        for _ in 0..3 {
+            bench.step();
+            for swap in std::mem::take(&mut bench.plan.swaps) {
+                bench.scheduler.finish_swap(swap.id, Ok(TOOK));
+            }
+            assert_eq!(bench.place(1), Place::Running);
+        }
+        assert_eq!(bench.scheduler.sequence(SequenceId(1)).preemptions, 1);
     }
 }

@@ -1,5 +1,6 @@
 //! Sequences of one prompt: forks, and beams that keep their seats and make room together.
 
+use super::swap::TOOK;
 use super::*;
 
 const TRUNK: SequenceId = SequenceId(1);
@@ -100,6 +101,27 @@ fn beams_make_room_together_and_share_again_what_they_have_in_common() {
     bench.branch(3);
     assert_eq!(bench.compute(), [1, 100, 101]);
     assert_eq!(bench.scheduler.blocks().stats().blocks_used, 2 + 3);
+}
+
+#[test]
+fn beams_that_cannot_come_back_are_not_admitted_one_by_one() {
+    let mut bench = Bench::with_swap(8, 8);
+    (0..100).for_each(|_| bench.scheduler.ended(0));
+    bench.add(2, 8);
+    bench.compute();
+    bench.add_beams(1, 10, 3);
+    bench.compute();
+    let beams = bench.branch(3);
+    bench.compute();
+    bench.scheduler.extend(SequenceId(2), [1, 2, 3, 4, 5]);
+    bench.compute();
+    bench.finish(Ok(TOOK));
+    assert!(beams.iter().all(|id| bench.place(id.0) == Place::Swapped));
+    bench.scheduler.remove(SequenceId(2));
+    // Enough for one of them.
+    bench.scheduler.set_usable_blocks(4);
+    assert!(bench.compute().is_empty());
+    assert!(beams.iter().all(|id| bench.place(id.0) == Place::Waiting));
 }
 
 #[test]

@@ -82,10 +82,16 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
                 bench.scheduler.remove(id);
                 ends.remove(&id.0);
             }
+            // Memory comes and goes, but for what those were promised that are not to make room again.
+            if random.below(10) == 0 && !bench.scheduler.holders().any(Sequence::is_spared) {
+                let usable = if step < 500 { 1 + random.below(blocks as u64) as usize } else { blocks };
+                bench.scheduler.set_usable_blocks(usable);
+            }
             let planned = bench.step();
             let moved = !planned.is_empty() || !bench.plan.preempted.is_empty() || bench.scheduler.num_swaps() > 0;
             swaps.pass(&mut bench, &mut random, round % 4 == 3);
-            idle = if moved || !bench.scheduler.has_sequences() { 0 } else { idle + 1 };
+            let is_served = !bench.scheduler.has_sequences() || bench.scheduler.blocks().usable() < blocks;
+            idle = if moved || is_served { 0 } else { idle + 1 };
             assert!(idle < 2, "round {round}: work waits, but nothing was planned");
             let most = bench.scheduler.sequences.values().map(|sequence| sequence.preemptions).max();
             assert!(most <= Some(MAX_PREEMPTIONS), "round {round}: one was preempted {most:?} times");

@@ -1,12 +1,15 @@
 //! Swapping without any swap space: when it is begun, and what follows from how it ends (K12, S2).
 
+use strata_kv::SwapDirection;
+
+use super::swapping::SWAP_STEPS_MAX;
 use super::*;
 use crate::kv_swap::{SwapTook, SwapTrial};
 
-const TOOK: SwapTook = SwapTook { bytes: 64, seconds: 1e-9 };
+pub(super) const TOOK: SwapTook = SwapTook { bytes: 64, seconds: 1e-9 };
 
 impl Bench {
-    fn with_swap(blocks: usize, swap_blocks: usize) -> Self {
+    pub(super) fn with_swap(blocks: usize, swap_blocks: usize) -> Self {
         let kv = KvConfig {
             num_blocks: blocks,
             block_size: 4,
@@ -19,14 +22,14 @@ impl Bench {
     }
 
     /// The swap that the last step began is over.
-    fn finish(&mut self, outcome: Result<SwapTook, ()>) {
+    pub(super) fn finish(&mut self, outcome: Result<SwapTook, ()>) {
         let swaps: Vec<_> = self.plan.swaps.iter().map(|swap| swap.id).collect();
         assert_eq!(swaps.len(), 1, "one swap at a time here");
         self.scheduler.finish_swap(swaps[0], outcome);
         self.check();
     }
 
-    fn place(&self, id: u64) -> Place {
+    pub(super) fn place(&self, id: u64) -> Place {
         self.scheduler.sequence(SequenceId(id)).place
     }
 }
@@ -109,6 +112,47 @@ fn what_the_prefix_cache_will_still_hold_is_not_counted_as_lost() {
 }
 
 #[test]
+fn what_others_hold_as_well_is_not_counted_as_lost() {
+    let kv = KvConfig { num_blocks: 12, block_size: 4, watermark: 0.0, num_swap_blocks: 12, ..KvConfig::default() };
+    let preemption = PreemptionMode::Auto;
+    let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs: 4, max_num_batched_tokens: 64, preemption });
+    bench.scheduler.set_swap_trial(1000, SwapTrial { bytes: 1_000_000, write_seconds: 1.0, read_seconds: 1.0 });
+    bench.scheduler.prefilled(1000, 1.0);
+    (0..100).for_each(|_| bench.scheduler.ended(0));
+    for (id, length) in [(1, 15), (2, 20)] {
+        bench.scheduler.add(Arrival { max_tokens: 1000, ..arrival(id, length) });
+    }
+    assert_eq!(bench.step().len(), 2);
+    let mut prompt = bench.scheduler.sequence(SequenceId(2)).tokens[..20].to_vec();
+    prompt.extend([500, 501]);
+    bench.scheduler.add(Arrival { prompt, max_tokens: 1000, ..arrival(3, 0) });
+    assert_eq!(bench.step().len(), 3);
+    (0..100).for_each(|_| bench.scheduler.ended(1000));
+    while bench.plan.preempted.is_empty() {
+        bench.step();
+    }
+    assert_eq!(bench.plan.preempted, [SequenceId(3)]);
+    // All but its last block stays with the second: to swap its blocks takes 12 ms, to compute that one 4 ms.
+    assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 0 });
+}
+
+#[test]
+fn blocks_that_others_hold_as_well_are_not_waited_for() {
+    let mut bench = Bench::with_swap(8, 8);
+    bench.add(3, 8);
+    bench.step();
+    let mut prompt = bench.scheduler.sequence(SequenceId(3)).tokens[..8].to_vec();
+    prompt.extend([500, 501, 502]);
+    bench.add(1, 8);
+    bench.add(2, 8);
+    bench.scheduler.add(Arrival { prompt, ..arrival(4, 0) });
+    assert_eq!(bench.step(), [(3, 1), (1, 8), (2, 8), (4, 3)]);
+    // The first and the second want a block each. The fourth has three, but two of them are the third's as well.
+    bench.step();
+    assert_eq!(bench.plan.preempted, [SequenceId(4), SequenceId(2)]);
+}
+
+#[test]
 fn a_failed_swap_is_a_miss() {
     let mut bench = one_leaves_another(8);
     bench.finish(Err(()));
@@ -139,8 +183,9 @@ fn an_abort_in_any_state_leaks_nothing_and_late_completions_are_harmless() {
         if abort_at == Place::Arriving {
             bench.step();
         }
-        assert_eq!(bench.place(2), abort_at);
+        assert_eq!((bench.place(2), bench.scheduler.num_swapped()), (abort_at, 1));
         bench.scheduler.remove(SequenceId(2));
+        assert_eq!(bench.scheduler.num_swapped(), 0);
         bench.scheduler.remove(SequenceId(3));
         bench.check();
         if abort_at != Place::Swapped {
@@ -165,6 +210,70 @@ fn what_nobody_makes_room_for_any_more_is_computed_again() {
     assert_eq!(bench.place(2), Place::Waiting);
     bench.scheduler.set_usable_blocks(4);
     assert_eq!(bench.step().len(), 1);
+}
+
+#[test]
+fn one_that_is_alone_comes_back_only_where_its_next_token_has_room() {
+    let mut bench = Bench::with_swap(4, 4);
+    bench.add(1, 8);
+    bench.step();
+    bench.scheduler.set_usable_blocks(2);
+    assert_eq!(bench.step(), []);
+    bench.finish(Ok(TOOK));
+    // Its two blocks would be there, but no third.
+    for _ in 0..10 {
+        assert_eq!(bench.step(), []);
+        assert_eq!((bench.scheduler.num_swaps(), bench.scheduler.sequence(SequenceId(1)).preemptions), (0, 1));
+    }
+    bench.scheduler.set_usable_blocks(4);
+    assert_eq!(bench.step().len(), 1);
+}
+
+/// The first swap of this direction never ends, all others do at once.
+fn everybody_else_ends_beside_one_that_hangs(direction: SwapDirection) {
+    let mut bench = Bench::with_swap(8, 20);
+    (0..100).for_each(|_| bench.scheduler.ended(0));
+    for id in 1..=6 {
+        bench.scheduler.add(Arrival { max_tokens: 8, ..arrival(id, 6) });
+    }
+    let mut hangs = None;
+    for _ in 0..2 * SWAP_STEPS_MAX {
+        for (id, _) in bench.step() {
+            if bench.scheduler.sequence(SequenceId(id)).tokens.len() >= 14 {
+                bench.scheduler.remove(SequenceId(id));
+            }
+        }
+        for swap in std::mem::take(&mut bench.plan.swaps) {
+            if swap.direction == direction && *hangs.get_or_insert(swap.id) == swap.id {
+                continue;
+            }
+            bench.scheduler.finish_swap(swap.id, Ok(TOOK));
+        }
+        bench.check();
+    }
+    assert!(hangs.is_some(), "the test needs a swap that hangs");
+    let places: Vec<_> = bench.scheduler.sequences.values().map(|sequence| sequence.place).collect();
+    let stuck = if direction == SwapDirection::Out { Place::Leaving } else { Place::Arriving };
+    assert_eq!(places, [stuck]);
+    assert!(bench.scheduler.sequences.values().all(|sequence| sequence.preemptions <= MAX_PREEMPTIONS));
+}
+
+#[test]
+fn a_swap_that_never_ends_hangs_its_own_sequence_alone() {
+    everybody_else_ends_beside_one_that_hangs(SwapDirection::Out);
+    everybody_else_ends_beside_one_that_hangs(SwapDirection::In);
+}
+
+#[test]
+fn while_a_swap_hangs_kv_is_computed_again() {
+    let mut bench = one_leaves_another(8);
+    for _ in 0..SWAP_STEPS_MAX {
+        assert_eq!(bench.step(), []);
+    }
+    // Nobody else can make room: it does so itself.
+    bench.step();
+    assert_eq!(bench.plan.preempted, [SequenceId(1)]);
+    assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 1 });
 }
 
 #[test]
