@@ -17,7 +17,8 @@ pub(crate) struct Active {
     /// Why not more of them, if the client asked.
     pub(crate) miss: Option<Miss>,
     pub(crate) generated: usize,
-    /// Whether it has been admitted before, so that what the cache spares it after a preemption is not counted again.
+    /// Whether it has been admitted before, so that it has left the queue, and what the cache spares it after a preemption is
+    /// not counted again.
     pub(crate) started: bool,
     /// Other continuations of the prompt, which wait until this one's sequence has computed it (K11).
     pub(crate) siblings: Vec<Active>,

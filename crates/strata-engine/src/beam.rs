@@ -98,6 +98,10 @@ impl Candidate {
     fn place(&self) -> (usize, TokenId) {
         (self.parent, self.next.token)
     }
+
+    fn choice(&self, rows: &[Row]) -> Choice {
+        Choice { chosen: self.next, top: rows[self.parent].top.clone() }
+    }
 }
 
 impl BeamSearch {
@@ -165,8 +169,7 @@ impl BeamSearch {
             going_on.clear();
         }
         going_on.sort_by_key(|candidate| candidate.parent);
-        let beams = going_on.iter().map(|candidate| self.extended(candidate, rows)).collect();
-        self.live = beams;
+        self.live = self.extended(&going_on, rows);
         if self.is_decided() {
             self.live.clear();
             going_on.clear();
@@ -205,21 +208,34 @@ impl BeamSearch {
         candidates
     }
 
-    fn extended(&self, candidate: &Candidate, rows: &[Row]) -> Beam {
-        let parent = &self.live[candidate.parent];
-        let mut tokens = Vec::with_capacity(parent.tokens.len() + 1);
-        tokens.extend_from_slice(&parent.tokens);
-        tokens.push(Choice { chosen: candidate.next, top: rows[candidate.parent].top.clone() });
-        Beam { tokens, logprob: candidate.logprob }
+    /// The beams that `going_on`, in order of parents, make of those that live. The last child of a parent has its tokens;
+    /// only others get copies.
+    fn extended(&mut self, going_on: &[Candidate], rows: &[Row]) -> Vec<Beam> {
+        let (length, longest) = (self.length(), self.max_tokens);
+        let extend = |(index, candidate): (usize, &Candidate)| {
+            let parent = &mut self.live[candidate.parent].tokens;
+            let is_last = going_on.get(index + 1).is_none_or(|next| next.parent != candidate.parent);
+            let mut tokens = if is_last { std::mem::take(parent) } else { parent.clone() };
+            if tokens.capacity() == length {
+                // Twice as many, as long as that many may come.
+                tokens.reserve_exact((length + 1).min(longest - length));
+            }
+            tokens.push(candidate.choice(rows));
+            Beam { tokens, logprob: candidate.logprob }
+        };
+        going_on.iter().enumerate().map(extend).collect()
     }
 
     fn finish(&mut self, candidate: &Candidate, rows: &[Row], reason: FinishReason) {
-        let Beam { tokens, logprob } = self.extended(candidate, rows);
-        let counted = if reason == FinishReason::Length { tokens.len() } else { tokens.len() - 1 };
-        let score = self.score(logprob, counted);
+        let before = &self.live[candidate.parent].tokens;
+        let counted = if reason == FinishReason::Length { before.len() + 1 } else { before.len() };
+        let score = self.score(candidate.logprob, counted);
         self.finished_in_all += 1;
         let place = self.finished.partition_point(|other| score.total_cmp(&other.score) != Ordering::Greater);
         if place < self.params.width {
+            let mut tokens = Vec::with_capacity(before.len() + 1);
+            tokens.extend_from_slice(before);
+            tokens.push(candidate.choice(rows));
             self.finished.insert(place, Hypothesis { tokens, score, reason });
             self.finished.truncate(self.params.width);
         }

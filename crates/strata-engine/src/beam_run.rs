@@ -9,9 +9,9 @@ use strata_model::LogitRows;
 use crate::beam::{BeamSearch, Hypothesis, Row};
 use crate::handle::Client;
 use crate::sampler::Sampler;
-use crate::scheduler::{Arrival, Entry};
+use crate::scheduler::Entry;
 use crate::sequence::Preempted;
-use crate::{BeamParams, Event, FinishReason, RequestError};
+use crate::{Event, FinishReason, RequestError};
 
 /// The engine's side of one beam search.
 ///
@@ -55,14 +55,6 @@ impl BeamRun {
             rows: vec![None],
             logprobs,
         }
-    }
-
-    /// Most blocks of `block_size` tokens that its beams hold at a time: they always share the prompt's full ones.
-    pub(crate) fn blocks_max(params: BeamParams, arrival: &Arrival, block_size: usize) -> usize {
-        // The last token of a beam has no KV.
-        let tokens = arrival.prompt.len().saturating_add(arrival.max_tokens) - 1;
-        let shared = arrival.prompt.len() / block_size;
-        (tokens.div_ceil(block_size) - shared).saturating_mul(params.width).saturating_add(shared)
     }
 
     /// Whether its only sequence is what several beams begin with.

@@ -19,7 +19,7 @@ impl Request {
         self.check_length(limits)?;
         self.params.check(limits)?;
         match &self.beam {
-            Some(beam) => beam.check(&self.params, limits),
+            Some(beam) => beam.check(self.prompt.len(), &self.params, limits),
             None => Ok(()),
         }
     }
@@ -71,14 +71,36 @@ impl Request {
 }
 
 impl BeamParams {
+    /// Most tokens that each beam may generate after a prompt of so many, for which the KV blocks suffice when the search
+    /// is alone: the beams share the prompt's full blocks, and may share nothing else. 0 where there is room for none.
+    pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
+        let block = limits.kv_block_tokens.max(1);
+        let shared = prompt_len / block;
+        let own = (limits.kv_capacity_tokens / block).saturating_sub(shared) / self.width.max(1);
+        // The last token of a beam has no KV.
+        let room = ((shared + own) * block + 1).saturating_sub(prompt_len);
+        room.min(limits.max_model_len.saturating_sub(prompt_len))
+    }
+
     /// A beam search goes by the model's own log-probabilities: what would change or narrow them is refused.
-    fn check(&self, params: &SamplingParams, limits: &Limits) -> Result<(), InvalidRequest> {
+    fn check(&self, prompt_len: usize, params: &SamplingParams, limits: &Limits) -> Result<(), InvalidRequest> {
         if self.width == 0 || self.width > limits.max_beam_width {
             return refuse(
                 "best_of",
                 format!(
                     "the beam search is {} wide, but must be at least 1 and at most {} wide; lower best_of or n",
                     self.width, limits.max_beam_width
+                ),
+            );
+        }
+        let most = self.max_tokens(prompt_len, limits);
+        if params.max_tokens > most {
+            return refuse(
+                "max_tokens",
+                format!(
+                    "max_tokens is {}, but after the prompt's {prompt_len} tokens KV memory has room for {most} of each of \
+                     {} beams; lower max_tokens or best_of, or raise --memory",
+                    params.max_tokens, self.width
                 ),
             );
         }
@@ -184,6 +206,7 @@ mod tests {
             max_model_len: 64,
             model_context: 64,
             kv_capacity_tokens: 1024,
+            kv_block_tokens: 16,
             max_logprobs: 20,
             max_beam_width: 4,
             max_waiting: 8,
@@ -248,6 +271,34 @@ mod tests {
         assert_eq!(beam(|r, _| r.params.frequency_penalty = 0.5), Some("frequency_penalty"));
         assert_eq!(beam(|r, _| r.params.logit_bias = vec![(1, 1.0)]), Some("logit_bias"));
         assert_eq!(beam(|r, _| r.params.prompt_logprobs = Some(1)), Some("prompt_logprobs"));
+    }
+
+    #[test]
+    fn beams_may_grow_as_far_as_all_of_them_have_blocks() {
+        for (blocks, block, width, prompt_len) in [
+            (16, 4, 7, 8),
+            (16, 4, 1, 9),
+            (16, 4, 4, 0),
+            (16, 4, 8, 63),
+            (5, 4, 8, 16),
+            (100, 16, 4, 1000),
+            (64, 1, 3, 7),
+        ] {
+            let limits = Limits {
+                max_model_len: blocks * block,
+                kv_capacity_tokens: blocks * block,
+                kv_block_tokens: block,
+                ..limits()
+            };
+            let fits = |max_tokens: usize| {
+                let tokens: usize = prompt_len + max_tokens - 1;
+                let shared = prompt_len / block;
+                tokens < limits.max_model_len && shared + width * (tokens.div_ceil(block) - shared) <= blocks
+            };
+            let most = (1..=limits.max_model_len).take_while(|&max_tokens| fits(max_tokens)).last().unwrap_or(0);
+            let beam = BeamParams { width, ..BeamParams::default() };
+            assert_eq!(beam.max_tokens(prompt_len, &limits), most, "{width} beams after {prompt_len} in {blocks}");
+        }
     }
 
     #[test]

@@ -100,6 +100,8 @@ pub struct Limits {
     pub model_context: usize,
     /// Tokens that the KV blocks can hold in all.
     pub kv_capacity_tokens: usize,
+    /// Tokens of a KV block.
+    pub kv_block_tokens: usize,
     /// Most `logprobs` a request may ask for.
     pub max_logprobs: usize,
     /// Widest beam search; no more than sequences can run at a time.
@@ -160,7 +162,7 @@ pub enum RequestError {
     NotFinite,
     /// It could not fit even in an empty KV pool (S3).
     #[error(
-        "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens or best_of, or raise --memory"
+        "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens, or raise --memory"
     )]
     TooLarge {
         /// Blocks needed.
@@ -217,7 +219,7 @@ pub enum Event {
     Finished {
         /// Why.
         reason: FinishReason,
-        /// Times the request had to make room for others (S2).
+        /// Times the sequence had to make room for others since it was on its own (S2); of a beam search, the search.
         preemptions: u32,
         /// Those of them in which its KV was swapped out; in all others it was computed again.
         swaps: u32,

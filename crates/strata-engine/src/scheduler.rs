@@ -119,6 +119,7 @@ pub(crate) struct Scheduler {
     /// Seats of beam searches that run, or are about to come back, and have fewer beams now.
     seats_reserved: usize,
     arrivals: u64,
+    branches: u64,
     admissions: u64,
     preemptions: PreemptionCounts,
     /// Whether nobody could be admitted for want of blocks, and nothing has changed since that could help.
@@ -151,6 +152,7 @@ impl Scheduler {
             block_bytes: 0,
             seats_reserved: 0,
             arrivals: 0,
+            branches: 0,
             admissions: 0,
             preemptions: PreemptionCounts::default(),
             refused: false,
@@ -176,6 +178,7 @@ impl Scheduler {
             tenant,
             explain,
             arrival: self.arrivals,
+            branch: 0,
             preemptions: 0,
             swaps: 0,
             overtaken: 0,
@@ -283,6 +286,11 @@ impl Scheduler {
 
     pub(crate) fn sequence(&self, id: SequenceId) -> &Sequence {
         &self.sequences[&id]
+    }
+
+    /// Whether it holds blocks, and may take part in passes.
+    pub(crate) fn is_running(&self, id: SequenceId) -> bool {
+        self.sequences.get(&id).is_some_and(|sequence| sequence.place == Place::Running)
     }
 
     pub(crate) fn blocks(&self) -> &BlockManager {

@@ -27,6 +27,8 @@ pub(crate) struct Sequence {
     pub(crate) explain: bool,
     /// Order of submission.
     pub(crate) arrival: u64,
+    /// Order among all that have branched off others, which have the arrival of those; 0 for who has not.
+    pub(crate) branch: u64,
     /// Times it lost its blocks to others.
     pub(crate) preemptions: u32,
     /// Those of them in which its KV was swapped out rather than dropped.
@@ -88,14 +90,15 @@ impl Sequence {
     /// Place in the waiting queue: by tenant, and among a tenant's the urgent first, then by priority, then those that were
     /// preempted (S2: to the front), then by arrival.
     pub(crate) fn waiting_key(&self) -> WaitingKey {
-        let rank = (Reverse(self.is_urgent()), self.priority, Reverse(self.preemptions > 0), self.arrival);
+        let order = (self.arrival, self.branch);
+        let rank = (Reverse(self.is_urgent()), self.priority, Reverse(self.preemptions > 0), order);
         WaitingKey { tenant: self.tenant, rank }
     }
 
     /// Place in the running set, and in the swapped queue: the urgent first, then by priority, then by first admission. The
     /// last is the first to be preempted. Urgency does not change while it runs.
     pub(crate) fn running_key(&self) -> RunningKey {
-        (Reverse(self.is_urgent()), self.priority, self.admission.unwrap_or(u64::MAX), self.arrival)
+        (Reverse(self.is_urgent()), self.priority, self.admission.unwrap_or(u64::MAX), (self.arrival, self.branch))
     }
 }
 
@@ -103,17 +106,17 @@ impl Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaitingKey {
     pub(crate) tenant: Option<TenantId>,
-    rank: (Reverse<bool>, i32, Reverse<bool>, u64),
+    rank: (Reverse<bool>, i32, Reverse<bool>, (u64, u64)),
 }
 
 impl WaitingKey {
     /// Before all of a tenant's.
     pub(crate) fn first_of(tenant: Option<TenantId>) -> Self {
-        Self { tenant, rank: (Reverse(true), i32::MIN, Reverse(true), 0) }
+        Self { tenant, rank: (Reverse(true), i32::MIN, Reverse(true), (0, 0)) }
     }
 }
 
-pub(crate) type RunningKey = (Reverse<bool>, i32, u64, u64);
+pub(crate) type RunningKey = (Reverse<bool>, i32, u64, (u64, u64));
 
 /// Which queue a sequence is in (S1).
 ///

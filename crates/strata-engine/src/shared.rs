@@ -142,6 +142,7 @@ mod tests {
             max_model_len: 1,
             model_context: 1,
             kv_capacity_tokens: 1,
+            kv_block_tokens: 1,
             max_logprobs: 0,
             max_beam_width: 1,
             max_waiting: 1,

@@ -56,6 +56,8 @@ pub enum Step {
     Token(TokenId),
     /// The same, for a token of this log-probability.
     Likely(TokenId, f32),
+    /// The same, after it had to make room for others once more.
+    Preempted(TokenId),
     /// Emits nothing.
     Wait,
     /// Fails.
@@ -84,6 +86,7 @@ struct State {
     queue: Mutex<Vec<(Request, Client)>>,
     requests: Mutex<Vec<Request>>,
     status: Mutex<EngineStatus>,
+    miss: Mutex<MissReason>,
     steps: AtomicU64,
     stop: AtomicBool,
 }
@@ -92,6 +95,7 @@ struct Running {
     request: Request,
     client: Client,
     generated: usize,
+    preemptions: u32,
 }
 
 impl ScriptedEngine {
@@ -104,6 +108,7 @@ impl ScriptedEngine {
             queue: Mutex::default(),
             requests: Mutex::default(),
             status: Mutex::default(),
+            miss: Mutex::new(MissReason::OtherSalt),
             steps: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
@@ -121,6 +126,7 @@ impl ScriptedEngine {
             max_model_len: 4096,
             model_context: 4096,
             kv_capacity_tokens: 65_536,
+            kv_block_tokens: 16,
             max_logprobs: 20,
             max_beam_width: 8,
             max_waiting: 1024,
@@ -140,6 +146,11 @@ impl ScriptedEngine {
     /// Steps so far. They pass whether or not there is work.
     pub fn steps(&self) -> u64 {
         self.state.steps.load(Ordering::SeqCst)
+    }
+
+    /// Why no more than half of a prompt is cached; at first because others have cached it.
+    pub fn set_miss(&self, reason: MissReason) {
+        *lock(&self.state.miss) = reason;
     }
 
     /// Changes what [`EngineHandle::status`] reports.
@@ -195,11 +206,11 @@ impl State {
                     request.prompt.iter().enumerate().map(known).collect()
                 });
                 let cached_tokens = request.prompt.len() / 2;
-                let miss = Miss { matched_tokens: cached_tokens, reason: MissReason::OtherSalt };
+                let miss = Miss { matched_tokens: cached_tokens, reason: *lock(&self.miss) };
                 let miss = request.explain_miss.then_some(miss);
                 let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs });
                 lock(&self.status).prompt_tokens += request.prompt.len() as u64;
-                running.push(Running { request, client, generated: 0 });
+                running.push(Running { request, client, generated: 0, preemptions: 0 });
             }
             running.retain_mut(|sequence| self.step(sequence));
             let mut status = lock(&self.status);
@@ -219,16 +230,23 @@ impl State {
             status.finished.cancelled += 1;
             return false;
         }
+        // Who asks for no token gets none.
+        let step = match params.max_tokens {
+            0 => Step::Wait,
+            _ => (self.script)(&sequence.request, sequence.generated),
+        };
+        sequence.preemptions += u32::from(matches!(step, Step::Preempted(_)));
         let mut finish = |reason, count: fn(&mut EngineStatus) -> &mut u64| {
             *count(&mut status) += 1;
-            let _ = sequence.client.send(Event::Finished { reason, preemptions: 0, swaps: 0 });
+            let preemptions = sequence.preemptions;
+            let _ = sequence.client.send(Event::Finished { reason, preemptions, swaps: 0 });
             false
         };
         if params.max_tokens == 0 {
             return finish(FinishReason::Length, |status| &mut status.finished.length);
         }
-        let (id, logprob) = match (self.script)(&sequence.request, sequence.generated) {
-            Step::Token(id) => (id, -0.5),
+        let (id, logprob) = match step {
+            Step::Token(id) | Step::Preempted(id) => (id, -0.5),
             Step::Likely(id, logprob) => (id, logprob),
             Step::Wait => return true,
             Step::Fail(reason) => {

@@ -10,6 +10,7 @@ use strata_engine::text::{StopCause, TextDelta};
 
 use crate::app::{App, unix_seconds};
 use crate::body::{Held, Purpose, Received, receive};
+use crate::charge::beam_tokens_unasked;
 use crate::completions::{max_tokens, stop_reason, unique_id};
 use crate::error::ApiError;
 use crate::fields::{Fields, shown};
@@ -56,7 +57,14 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
     };
     let prompt = prompt(app, &mut fields, &held)?;
     // A prompt without room is refused by the engine, which knows why there is none.
-    let room = app.engine.limits().max_model_len.saturating_sub(prompt.len());
+    let limits = app.engine.limits();
+    let room = match common.beam {
+        None => limits.max_model_len.saturating_sub(prompt.len()),
+        Some(beam) => {
+            let memory = beam_tokens_unasked(prompt.len(), &common, app.memory.held.bytes());
+            beam.max_tokens(prompt.len(), limits).min(memory)
+        }
+    };
     common.params.max_tokens = max_tokens.unwrap_or(room.max(1));
     Ok((common, prompt, held.share))
 }

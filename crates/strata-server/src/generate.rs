@@ -13,23 +13,11 @@ use strata_engine::{Miss, MissReason, PositionLogprobs, Request, TokenId};
 
 use crate::app::App;
 use crate::auth::Tenant;
+use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held};
 use crate::error::ApiError;
-use crate::memory::{ECHO_LOGPROB_BYTES, LOGPROB_BYTES, Share};
+use crate::memory::{LOGPROB_BYTES, Share};
 use crate::metrics::Metrics;
 use crate::sampling::Common;
-
-/// A token of a prompt, in a list that doubles.
-const TOKEN_BYTES: usize = 12;
-/// A sequence besides its tokens: channels, decoder, the engine's records.
-const SEQUENCE_BYTES: usize = 4096;
-/// A token's place in the table of tokens that a repetition penalty has seen.
-const SEEN_BYTES: usize = 36;
-/// A token of a beam, and one of its log-probabilities: a search has its beams twice while they change, and as many
-/// finished ones.
-const BEAM_TOKEN_BYTES: usize = 3 * 32;
-const BEAM_LOGPROB_BYTES: usize = 3 * 12;
-/// A byte of text in an answer: the text, and the JSON in a string that doubles.
-const TEXT_FACTOR: usize = 4;
 
 /// An answer that grows is charged in steps of so many bytes; the first is within [`SEQUENCE_BYTES`].
 const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
@@ -58,6 +46,8 @@ pub(crate) struct Sequences {
     logprobs: bool,
     /// Whether it tells of each prompt why no more of it was cached.
     cache_report: bool,
+    /// Whether the report may tell how long ago something was: among several tenants that would count the requests of others.
+    lookups_told: bool,
     /// Memory of all this; a stream takes it over.
     share: Option<Share>,
     /// Memory of an answer that is not streamed, which takes it over.
@@ -91,13 +81,13 @@ pub(crate) struct Output {
 /// Submits the sequences for each prompt, as many as there are candidates. Sequence `i` belongs to prompt `i /
 /// candidates`, and its seed is the request's plus `i % candidates`.
 pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
-    let needed = memory_needed(&asked, common);
-    let Asked { prompts, tenant, share: parsed, .. } = asked;
+    let Asked { prompts, echo_bytes, tenant, share: parsed } = asked;
     check_amount(app, &prompts, common.candidates)?;
+    let prompt_tokens = prompts.iter().map(Vec::len).sum();
+    let needed = bytes_held(prompts.len(), prompt_tokens, echo_bytes, common);
     let share = app.memory.held.take(needed).await?;
     let answer = app.memory.answers.take(0).await?;
     drop(parsed);
-    let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());
     let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
     for prompt in prompts {
@@ -141,6 +131,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
         candidates: common.candidates,
         logprobs: common.params.logprobs.is_some(),
         cache_report: common.cache_report,
+        lookups_told: app.config.api_keys.len() < 2,
         share: Some(share),
         answer: Some(answer),
     })
@@ -158,30 +149,6 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Resul
         return Err(ApiError::invalid("prompt", message));
     }
     Ok(())
-}
-
-/// What the sequences hold until they end; see [`crate::memory`].
-fn memory_needed(asked: &Asked, common: &Common) -> usize {
-    let params = &common.params;
-    let (candidates, tokens) = (common.candidates, asked.prompts.iter().map(Vec::len).sum::<usize>());
-    let texts = 2 * common.text.stop.iter().map(|stop| stop.len() + 48).sum::<usize>();
-    let lists = 8 * (common.text.end_tokens.len() + params.stop_token_ids.len() + params.logit_bias.len());
-    let options = texts + lists + 2 * common.cache_salt.as_ref().map_or(0, String::len);
-    let seen = if params.repetition_penalty == 1.0 { 0 } else { SEEN_BYTES };
-    let logprobs = params.prompt_logprobs.map_or(0, |top| top.saturating_add(1).saturating_mul(ECHO_LOGPROB_BYTES));
-    let each_token = TOKEN_BYTES.saturating_add(seen).saturating_add(logprobs);
-    let sequences = (SEQUENCE_BYTES + options).saturating_mul(asked.prompts.len());
-    let each = [sequences, tokens.saturating_mul(each_token), asked.echo_bytes.saturating_mul(TEXT_FACTOR)];
-    let each = each.into_iter().fold(0usize, usize::saturating_add);
-    let beams = common.beam.map_or(0, |beam| {
-        let top = params.logprobs.map_or(0, |top| top.saturating_add(2));
-        let token = BEAM_TOKEN_BYTES.saturating_add(top.saturating_mul(BEAM_LOGPROB_BYTES));
-        let tokens = beam.width.saturating_mul(params.max_tokens).saturating_mul(asked.prompts.len());
-        tokens.saturating_mul(token)
-    });
-    [each.saturating_mul(candidates), beams, tokens.saturating_mul(TOKEN_BYTES), asked.echo_bytes]
-        .into_iter()
-        .fold(0, usize::saturating_add)
 }
 
 impl Sequences {
@@ -273,21 +240,26 @@ impl Sequences {
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         });
-        // Only where there is something to tell: the OpenAI API has no such fields.
-        let preemptions: u32 = self.streams.iter().map(|stream| stream.text.preemptions()).sum();
+        // Only where there is something to tell: the OpenAI API has no such fields. All answers of a search tell of the
+        // one search.
+        let told =
+            self.streams.iter().enumerate().filter(|(index, stream)| !stream.at_once || index % self.candidates == 0);
+        let preemptions: u32 = told.map(|(_, stream)| stream.text.preemptions()).sum();
         if preemptions > 0 {
-            usage["preemptions"] = preemptions.into();
+            usage["strata"]["preemptions"] = preemptions.into();
         }
         if self.cache_report {
-            let misses: Vec<_> = prompts().map(|stream| stream.miss.map_or(Value::Null, cache_miss)).collect();
-            usage["strata"] = json!({"cache_misses": misses});
+            let entry = |miss| cache_miss(miss, self.lookups_told);
+            let misses: Vec<_> = prompts().map(|stream| stream.miss.map_or(Value::Null, entry)).collect();
+            usage["strata"]["cache_misses"] = misses.into();
         }
         usage
     }
 }
 
-/// Where a prompt's cached prefix ended and why, as far as its client may know (K15).
-fn cache_miss(miss: Miss) -> Value {
+/// Where a prompt's cached prefix ended and why, as far as its client may know (K15): how many look-ups ago something was lost
+/// only where `lookups_told`.
+fn cache_miss(miss: Miss, lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {
         MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
         MissReason::Evicted { lookups_ago, .. } => ("evicted", Some(lookups_ago)),
@@ -296,7 +268,7 @@ fn cache_miss(miss: Miss) -> Value {
         MissReason::NotCacheable => ("not_cacheable", None),
     };
     let mut entry = json!({"matched_tokens": miss.matched_tokens, "reason": reason});
-    if let Some(lookups_ago) = lookups_ago {
+    if let Some(lookups_ago) = lookups_ago.filter(|_| lookups_told) {
         entry["lookups_ago"] = json!(lookups_ago);
     }
     entry
@@ -335,5 +307,27 @@ impl Drop for Sequences {
         for stream in self.streams.iter().filter(|stream| !stream.ended) {
             self.metrics.finished("abort", stream.prompt_tokens, stream.text.tokens(), self.started.elapsed());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_learns_nothing_of_others() {
+        let check = |reason: MissReason, alone: Value, among_others: Value| {
+            let miss = Miss { matched_tokens: 32, reason };
+            assert_eq!((cache_miss(miss, true), cache_miss(miss, false)), (alone, among_others));
+        };
+        let told = |reason: &str| json!({"matched_tokens": 32, "reason": reason});
+        let when = |reason: &str, ago: u32| json!({"matched_tokens": 32, "reason": reason, "lookups_ago": ago});
+        let evicted = MissReason::Evicted { by: None, lookups_ago: 4 };
+        check(evicted, when("evicted", 4), told("evicted"));
+        check(MissReason::CacheReset { lookups_ago: 0 }, when("cache_reset", 0), told("cache_reset"));
+        check(MissReason::OtherSalt, told("never_seen"), told("never_seen"));
+        check(MissReason::NeverSeen, told("never_seen"), told("never_seen"));
+        check(MissReason::PartialBlock, told("partial_block"), told("partial_block"));
+        check(MissReason::NotCacheable, told("not_cacheable"), told("not_cacheable"));
     }
 }

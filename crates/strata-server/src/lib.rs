@@ -6,6 +6,7 @@
 mod app;
 mod auth;
 mod body;
+mod charge;
 mod chat;
 mod completions;
 mod error;

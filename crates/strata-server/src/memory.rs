@@ -21,11 +21,12 @@
 //! at the size of the body and [`RENDERED_SLACK`]. The values of a parsed body are counted by kind, between 216 and 600
 //! bytes each, lists that double included; where a template may get two copies of them, thrice.
 //!
-//! Of *held*, it is charged twelve bytes for each token of a prompt, once for the answer and once for each of the `n`
-//! sequences (which hold it as a list that doubles); the options that each sequence has a copy of; and for `echo`, the
-//! text in each sequence's answer, and with `logprobs` [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt
-//! tokens` entries of each sequence. `n` stands for all continuations, those that `best_of` does not choose included. A
-//! beam search holds `width x max_tokens` tokens besides, three times, with their log-probabilities if they are wanted.
+//! Of *held* ([`crate::charge`]), it is charged twelve bytes for each token of a prompt, once for the answer and once for
+//! each of the sequences (which hold it as a list that doubles): the `n` answers, those that `best_of` does not choose
+//! included, or the beams of a search; the options that each answer has a copy of; and for `echo`, the text in each answer,
+//! and with `logprobs` [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt tokens` entries of each answer. A beam
+//! search holds `width x max_tokens` tokens besides, in its sequences and thrice in its hypotheses, with their
+//! log-probabilities if they are wanted.
 //!
 //! The tokens behind a stream that nobody reads pile up for `write_timeout` at most, at the engine's speed: a hundred
 //! tokens a second are 5 MiB, over all streams.

@@ -317,6 +317,7 @@ fn start_engine(
             max_model_len: plan.max_model_len,
             model_context: dir.config.context(),
             kv_capacity_tokens: plan.num_blocks_max * limits.block_size,
+            kv_block_tokens: limits.block_size,
             max_logprobs: MAX_LOGPROBS,
             max_beam_width: MAX_BEAM_WIDTH.min(limits.max_num_seqs.get()),
             max_waiting,

@@ -88,6 +88,8 @@ impl Task {
                 assert!(!live[..beam].contains(tokens), "no beam is there twice");
             }
             assert!(search.finished.is_sorted_by(|a, b| a.score >= b.score));
+            let within = |beam: &Beam| beam.tokens.capacity() <= self.max_tokens;
+            assert!(search.live.iter().all(within), "no more memory than it is charged");
         }
         assert!(steps <= self.max_tokens);
         let best = search.into_best();

@@ -10,10 +10,10 @@ use crate::beam_run::BeamRun;
 use crate::handle::Client;
 use crate::scheduler::{Arrival, StepPlan};
 use crate::sequence::Preempted;
-use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams};
+use crate::{BeamParams, FinishReason, RequestError, SamplingParams};
 
 impl Worker {
-    /// Queues a beam search, or refuses one whose beams could not run even alone (S3).
+    /// Queues a beam search.
     pub(super) fn begin_beams(
         &mut self,
         params: BeamParams,
@@ -21,16 +21,6 @@ impl Worker {
         arrival: Arrival,
         clients: Vec<Client>,
     ) {
-        let need = BeamRun::blocks_max(params, &arrival, self.config.kv.block_size);
-        let limit = self.config.kv.num_blocks;
-        if need > limit {
-            self.shared.queued.fetch_sub(clients.len(), Ordering::Relaxed);
-            self.totals.finished.failed += clients.len() as u64;
-            for client in clients {
-                let _ = client.send(Event::Failed(RequestError::TooLarge { need, limit }));
-            }
-            return;
-        }
         let (prompt_len, eos) = (arrival.prompt.len(), &self.config.eos_token_ids);
         let search = BeamSearch::new(params, clients.len(), prompt_len, sampling, eos);
         self.beams.insert(BeamRun::new(arrival.id, search, prompt_len, sampling.logprobs, clients));
@@ -77,11 +67,12 @@ impl Worker {
                 return self.finish_beams(id);
             }
             let width = run.search.width();
-            let parents = branches.iter().map(|branch| sequences[branch.parent]);
-            let next = self.branch(parents);
-            for &dead in sequences.iter().filter(|id| !next.contains(id)) {
+            let parents: Vec<_> = branches.iter().map(|branch| sequences[branch.parent]).collect();
+            // First, so that there are never more sequences than beams.
+            for &dead in sequences.iter().filter(|id| !parents.contains(id)) {
                 self.scheduler.remove(dead);
             }
+            let next = self.branch(parents.into_iter());
             self.scheduler.share_seats(&next, width);
             for (&id, branch) in next.iter().zip(&branches) {
                 self.scheduler.extend(id, [branch.token]);

@@ -40,10 +40,8 @@ impl Worker {
         for (&id, active) in &mut self.active {
             let (cancelled, goes_on) = active.drop_cancelled();
             self.totals.finished.cancelled += cancelled as u64;
-            if !active.started {
-                // `end` counts the last.
-                self.shared.queued.fetch_sub(cancelled - usize::from(!goes_on), Ordering::Relaxed);
-            }
+            // Whoever takes the place of the first leaves the queue with it; `end` counts the last.
+            self.shared.queued.fetch_sub(cancelled - usize::from(!goes_on), Ordering::Relaxed);
             if !goes_on {
                 gone.push(id);
             }
@@ -54,9 +52,8 @@ impl Worker {
     /// Takes a request out of every structure, and gives its blocks back.
     fn end(&mut self, id: SequenceId) -> Option<(Active, Preempted)> {
         let active = self.active.remove(&id)?;
-        if !active.started {
-            self.shared.queued.fetch_sub(1 + active.siblings.len(), Ordering::Relaxed);
-        }
+        let queued = usize::from(!active.started) + active.siblings.len();
+        self.shared.queued.fetch_sub(queued, Ordering::Relaxed);
         // One that ended with its first token may never have had a sequence.
         let preempted = self.scheduler.remove(id).map(|sequence| sequence.preempted()).unwrap_or_default();
         Some((active, preempted))
@@ -86,14 +83,18 @@ impl Worker {
     pub(super) fn started(&mut self, admitted: Admitted) {
         let Admitted { id, cached, miss } = admitted;
         if let Some(miss) = &miss {
-            let prompt_len = self.scheduler.sequence(id).prompt_len;
-            tracing::debug!("{id}: {cached} of {prompt_len} prompt tokens were cached: {}", miss.reason);
+            tracing::debug!("{id}: {cached} tokens of its prompt were cached: {}", miss.reason);
         }
         let miss = miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
         let (prompt_len, clients) = if let Some(active) = self.active.get_mut(&id).filter(|active| !active.started) {
-            active.siblings.iter_mut().for_each(|sibling| sibling.started = true);
-            (active.started, active.cached_tokens, active.miss) = (true, cached, miss);
-            (active.prompt_len, 1 + active.siblings.len())
+            active.started = true;
+            if active.generated > 0 {
+                // It forked off when there was no room, and its prompt has been counted.
+                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            (active.cached_tokens, active.miss) = (cached, miss);
+            (active.prompt_len, 1)
         } else if let Some(run) = self.beams.get_mut(id).filter(|run| !run.started) {
             (run.started, run.cached_tokens, run.miss) = (true, cached, miss);
             (run.prompt_len, run.num_clients())
@@ -112,6 +113,11 @@ impl Worker {
             let id = self.new_id();
             self.active.insert(id, sibling);
             self.advance(id, entry, |scheduler, token| scheduler.fork(entry.id, id, token));
+            // It has ended, or runs, or is still in the queue.
+            if let Some(sibling) = self.active.get_mut(&id).filter(|_| self.scheduler.is_running(id)) {
+                sibling.started = true;
+                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 

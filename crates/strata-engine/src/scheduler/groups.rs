@@ -11,7 +11,8 @@ impl Scheduler {
     /// `child` becomes what `parent` is, all of whose tokens are computed, with `token` after that. Where there are a seat
     /// and blocks it runs, and shares the parent's blocks; else it waits.
     pub(crate) fn fork(&mut self, parent: SequenceId, child: SequenceId, token: TokenId) {
-        let mut sequence = self.copied(parent);
+        // What its parent went through before was not its own.
+        let mut sequence = Sequence { preemptions: 0, swaps: 0, ..self.copied(parent) };
         sequence.tokens.push(token);
         if self.seats_taken() < self.config.max_num_seqs
             && self.has_room_to_grow(&[&sequence], 1)
@@ -60,7 +61,6 @@ impl Scheduler {
     pub(crate) fn gather(&mut self, beams: &[SequenceId], num_common: usize) {
         let gathered = beams.iter().filter_map(|&id| self.remove(id)).reduce(|mut all, beam| {
             all.seats += beam.seats;
-            all.arrival = all.arrival.min(beam.arrival);
             all.preemptions = all.preemptions.max(beam.preemptions);
             all.swaps = all.swaps.max(beam.swaps);
             all.overtaken = all.overtaken.max(beam.overtaken);
@@ -73,12 +73,16 @@ impl Scheduler {
         self.queue(beams[0], sequence);
     }
 
-    /// A running sequence like `id`, with a place of its own in every order.
+    /// A running sequence like `id`, which comes after it, and before all that came later, in every order. Its list of
+    /// tokens may become twice as long, but not longer than it can come to, before it needs more memory.
     fn copied(&mut self, id: SequenceId) -> Sequence {
-        self.arrivals += 1;
+        self.branches += 1;
         let sequence = &self.sequences[&id];
         debug_assert!(sequence.place == Place::Running && sequence.pending() == 0, "{id} is to be computed first");
-        Sequence { arrival: self.arrivals, ..sequence.clone() }
+        let mut copy = Sequence { branch: self.branches, ..sequence.clone() };
+        let length = copy.tokens.len();
+        copy.tokens.reserve_exact(copy.tokens_max.saturating_sub(length).min(length));
+        copy
     }
 
     fn run(&mut self, id: SequenceId, sequence: Sequence) {

@@ -23,6 +23,7 @@ fn beam(prompt: Vec<u32>, max_tokens: usize, width: usize) -> Request {
     // Some hypotheses are to end early.
     request.params.stop_token_ids = (1..8).collect();
     request.beam = Some(BeamParams { width, ..BeamParams::default() });
+    request.explain_miss = true;
     request
 }
 
@@ -201,13 +202,11 @@ fn a_search_that_could_never_run_is_refused() {
     assert!(matches!(refused, SubmitError::Invalid(invalid) if invalid.param == "best_of"));
     let refused = engine.handle().submit_many(beam(prompt(1, 4), 5, 3), 4).unwrap_err();
     assert!(matches!(refused, SubmitError::Invalid(invalid) if invalid.param == "n"));
-    // Two blocks of the prompt, and of each of eight beams two: one more token needs three.
+    // Two blocks of the prompt, and of each of seven beams two: one more token needs three.
     let streams = engine.handle().submit_many(beam(prompt(1, 8), 9, 7), 1).unwrap();
     assert_eq!(hypotheses(streams).len(), 1);
-    for mut stream in engine.handle().submit_many(beam(prompt(1, 8), 10, 7), 2).unwrap() {
-        let expected = Event::Failed(RequestError::TooLarge { need: 2 + 7 * 3, limit: 16 });
-        assert_eq!(stream.blocking_next(), Some(expected));
-    }
+    let refused = engine.handle().submit_many(beam(prompt(1, 8), 10, 7), 2).unwrap_err();
+    assert!(matches!(refused, SubmitError::Invalid(invalid) if invalid.param == "max_tokens"));
     assert_idle_and_whole(&engine);
 }
 
@@ -288,8 +287,15 @@ proptest! {
                 request.params.stop_token_ids.clear();
                 engine.handle().submit_many(request.clone(), count).unwrap()
             } else {
-                request.beam.as_mut().unwrap().length_penalty = length_penalty;
-                engine.handle().submit_many(request.clone(), count).unwrap()
+                let params = request.beam.as_mut().unwrap();
+                params.length_penalty = length_penalty;
+                let shared = length / block_size;
+                let own = (length + max_tokens - 1).div_ceil(block_size) - shared;
+                let submitted = engine.handle().submit_many(request.clone(), count);
+                let fits = shared + own * request.beam.unwrap().width <= blocks;
+                prop_assert_eq!(submitted.is_ok(), fits, "{:?}", submitted);
+                let Ok(group) = submitted else { continue };
+                group
             };
             // Some leave at once, some when the others are under way.
             if leaving % 2 == 0 {
@@ -301,12 +307,12 @@ proptest! {
         }
         for (request, count, group) in answers {
             drop(leavers.pop());
-            let Some(params) = request.beam else {
+            if request.beam.is_none() {
                 for stream in group {
                     prop_assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
                 }
                 continue;
-            };
+            }
             let expected = expected(&request, count);
             for (index, mut stream) in group.into_iter().enumerate() {
                 let mut tokens = Vec::new();
@@ -314,7 +320,6 @@ proptest! {
                     match event {
                         Event::Token { id, .. } => tokens.push(id),
                         Event::Finished { reason, .. } => prop_assert_eq!((&tokens, reason), (&expected[index].0, expected[index].1)),
-                        Event::Failed(RequestError::TooLarge { need, .. }) => prop_assert!(params.width > 1 && need > blocks),
                         Event::Failed(error) => panic!("{error}"),
                         Event::PromptDone { .. } => {}
                     }

@@ -41,6 +41,7 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
             max_model_len: 200,
             model_context: 200,
             kv_capacity_tokens: blocks * BLOCK_SIZE,
+            kv_block_tokens: BLOCK_SIZE,
             max_logprobs: 20,
             max_beam_width: 1,
             max_waiting: 100,

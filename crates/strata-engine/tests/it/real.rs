@@ -44,6 +44,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
             max_model_len: 80,
             model_context: 80,
             kv_capacity_tokens: blocks * block_size,
+            kv_block_tokens: block_size,
             max_logprobs: 20,
             max_beam_width: max_num_seqs,
             max_waiting: 100,

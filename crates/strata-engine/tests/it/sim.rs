@@ -239,6 +239,7 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
             max_model_len: shape.max_model_len.min(shape.blocks * shape.block_size),
             model_context: shape.max_model_len,
             kv_capacity_tokens: shape.blocks * shape.block_size,
+            kv_block_tokens: shape.block_size,
             max_logprobs: 20,
             max_beam_width: shape.max_num_seqs,
             max_waiting: 1000,

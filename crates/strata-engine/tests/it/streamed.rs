@@ -153,6 +153,7 @@ impl Parts {
                 max_model_len: self.config.context().min(blocks * BLOCK_SIZE),
                 model_context: self.config.context(),
                 kv_capacity_tokens: blocks * BLOCK_SIZE,
+                kv_block_tokens: BLOCK_SIZE,
                 max_logprobs: 0,
                 max_beam_width: 1,
                 max_waiting: 100,

@@ -1,6 +1,7 @@
 //! The server over a real loopback socket, in front of a scripted engine.
 
 mod api;
+mod choices;
 mod fixture;
 mod hostile;
 mod lifecycle;

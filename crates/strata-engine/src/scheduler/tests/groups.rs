@@ -125,6 +125,26 @@ fn beams_that_cannot_come_back_are_not_admitted_one_by_one() {
 }
 
 #[test]
+fn a_fork_waits_in_its_parents_place_and_has_been_through_nothing() {
+    let mut bench = Bench::new(16, 1, 64);
+    bench.scheduler.add(Arrival { max_tokens: 3, ..arrival(1, 10) });
+    bench.suffer(1, |sequence| (sequence.preemptions, sequence.swaps) = (MAX_PREEMPTIONS, 1));
+    bench.compute();
+    bench.add(2, 4);
+    bench.scheduler.fork(TRUNK, SequenceId(100), 7);
+    bench.scheduler.fork(TRUNK, SequenceId(101), 8);
+    bench.check();
+    let fork = bench.scheduler.sequence(SequenceId(100));
+    assert_eq!((fork.place, fork.preemptions, fork.swaps), (Place::Waiting, 0, 0));
+    // No more memory than it may come to need.
+    assert_eq!(fork.tokens.capacity(), 13);
+    for expected in [100, 101, 2] {
+        bench.scheduler.remove(bench.scheduler.running.values().next().copied().expect("one runs"));
+        assert_eq!(bench.compute(), [expected]);
+    }
+}
+
+#[test]
 fn forks_run_where_there_is_room_and_else_wait() {
     let mut bench = Bench::new(8, 3, 64);
     bench.add(1, 10);
