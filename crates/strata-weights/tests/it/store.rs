@@ -75,7 +75,14 @@ pub fn pack_until(
     out: &Path,
     stop: impl Fn(PackPhase, u64) -> bool,
 ) -> Result<PackReport, WeightError> {
-    write_store(catalog, &plan(catalog), WriteTarget::open(out)?, &mut |phase, done, total| {
+    let target = loop {
+        match WriteTarget::open(out) {
+            // A program that another test is just starting shares the lock until it has become that program.
+            Err(TargetError::Busy { .. }) => std::thread::yield_now(),
+            opened => break opened?,
+        }
+    };
+    write_store(catalog, &plan(catalog), target, &mut |phase, done, total| {
         assert!(done <= total);
         if stop(phase, done) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
