@@ -5,6 +5,7 @@ mod compaction;
 mod company;
 mod endings;
 mod forks;
+mod model;
 mod pressure;
 mod real;
 mod sim;

@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, EngineStatus, Limits, ModelRunner, PreemptionMode, Request, SchedulerConfig, SwapSpace,
-    WeightMemory,
+    Engine, EngineStatus, ModelRunner, PreemptionMode, Request, SchedulerConfig, SwapSpace, WeightMemory,
 };
 use strata_io::SwapFile;
 use strata_kernels::KvDType;
@@ -16,6 +15,7 @@ use strata_kv::KvConfig;
 use strata_model::{Model, config::ModelConfig, groups};
 use strata_weights::{Catalog, ResidentWeights};
 
+use crate::model::engine_config;
 use crate::sim::{Ended, assert_idle_and_whole, collect, greedy, teach_short_answers};
 
 const BLOCK_SIZE: usize = 4;
@@ -33,24 +33,9 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let file = SwapFile::create(swap.path(), (blocks * SwapSpace::slot_bytes(layout.block_bytes())) as u64).unwrap();
     let swap = SwapSpace::new(Arc::new(file), layout.block_bytes(), 0).unwrap();
     let scratch = Model::scratch_bytes(&config, BATCHED_TOKENS, BATCHED_TOKENS, threads.get());
-    let engine = EngineConfig {
-        scheduler: SchedulerConfig { max_num_seqs: MAX_NUM_SEQS, max_num_batched_tokens: BATCHED_TOKENS, preemption },
-        kv: KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, num_swap_blocks: blocks, ..KvConfig::default() },
-        limits: Limits {
-            vocab_size: config.vocab_size,
-            max_model_len: 200,
-            model_context: 200,
-            kv_capacity_tokens: blocks * BLOCK_SIZE,
-            kv_block_tokens: BLOCK_SIZE,
-            max_logprobs: 20,
-            max_beam_width: 1,
-            max_waiting: 100,
-        },
-        eos_token_ids: Vec::new(),
-        stall: std::time::Duration::from_secs(60),
-        idle_turn: std::time::Duration::from_millis(2),
-        check_invariants: false,
-    };
+    let scheduler = SchedulerConfig { max_num_seqs: MAX_NUM_SEQS, max_num_batched_tokens: BATCHED_TOKENS, preemption };
+    let kv = KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, num_swap_blocks: blocks, ..KvConfig::default() };
+    let engine = engine_config(&config, scheduler, kv);
     let runner = ModelRunner {
         device: CpuDevice::new(threads, scratch).unwrap(),
         weights: WeightMemory::Resident(Bytes(weights.bytes())),

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    BeamParams, Engine, EngineConfig, Event, Limits, ModelRunner, PositionLogprobs, PreemptionMode, Request,
-    SamplingParams, SchedulerConfig, WeightMemory,
+    BeamParams, Engine, EngineConfig, Event, ModelRunner, PositionLogprobs, PreemptionMode, Request, SamplingParams,
+    SchedulerConfig, WeightMemory,
 };
 use strata_kernels::KvDType;
 use strata_kv::KvConfig;
@@ -14,6 +14,7 @@ use strata_model::{Model, config::ModelConfig, groups};
 use strata_weights::{Catalog, ResidentWeights};
 
 use crate::beams::searched;
+use crate::model::engine_config;
 use crate::sim::{assert_idle_and_whole, collect, greedy, teach_short_answers};
 
 /// The bundled model, as seen from the fixtures.
@@ -36,24 +37,9 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
         kv: KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap(),
         model: Model::new(config.clone(), Box::new(weights)),
     };
-    let engine = EngineConfig {
-        scheduler: SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption: PreemptionMode::Auto },
-        kv: KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() },
-        limits: Limits {
-            vocab_size: config.vocab_size,
-            max_model_len: 80,
-            model_context: 80,
-            kv_capacity_tokens: blocks * block_size,
-            kv_block_tokens: block_size,
-            max_logprobs: 20,
-            max_beam_width: max_num_seqs,
-            max_waiting: 100,
-        },
-        eos_token_ids: Vec::new(),
-        stall: std::time::Duration::from_secs(60),
-        idle_turn: std::time::Duration::from_millis(2),
-        check_invariants: true,
-    };
+    let scheduler = SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption: PreemptionMode::Auto };
+    let kv = KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() };
+    let engine = EngineConfig { check_invariants: true, ..engine_config(&config, scheduler, kv) };
     Engine::start(engine, Box::new(runner)).unwrap()
 }
 

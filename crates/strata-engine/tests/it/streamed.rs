@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_device::{Bytes, CpuDevice, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, KvDemand, KvGrant, KvMemory, Limits, MemoryTrade, ModelRunner, PreemptionMode, Request,
-    Runner, RunnerMemory, SchedulerConfig, TradeLimits, WeightMemory,
+    Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, RunnerMemory,
+    SchedulerConfig, TradeLimits, WeightMemory,
 };
 use strata_io::EngineKind;
 use strata_kernels::KvDType;
@@ -19,6 +19,7 @@ use strata_weights::{
     Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource, open_direct,
 };
 
+use crate::model::engine_config;
 use crate::sim::{assert_idle_and_whole, collect, greedy};
 
 const BLOCK_SIZE: usize = 16;
@@ -141,28 +142,13 @@ impl Parts {
     }
 
     fn engine(&self, runner: Box<dyn Runner>, blocks: usize) -> Engine {
-        let config = EngineConfig {
-            scheduler: SchedulerConfig {
-                max_num_seqs: 32,
-                max_num_batched_tokens: BATCHED_TOKENS,
-                preemption: PreemptionMode::Auto,
-            },
-            kv: KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, ..KvConfig::default() },
-            limits: Limits {
-                vocab_size: self.config.vocab_size,
-                max_model_len: self.config.context().min(blocks * BLOCK_SIZE),
-                model_context: self.config.context(),
-                kv_capacity_tokens: blocks * BLOCK_SIZE,
-                kv_block_tokens: BLOCK_SIZE,
-                max_logprobs: 0,
-                max_beam_width: 1,
-                max_waiting: 100,
-            },
-            eos_token_ids: Vec::new(),
-            stall: std::time::Duration::from_secs(60),
-            idle_turn: std::time::Duration::from_millis(2),
-            check_invariants: false,
+        let scheduler = SchedulerConfig {
+            max_num_seqs: 32,
+            max_num_batched_tokens: BATCHED_TOKENS,
+            preemption: PreemptionMode::Auto,
         };
+        let kv = KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, ..KvConfig::default() };
+        let config = engine_config(&self.config, scheduler, kv);
         Engine::start(config, runner).unwrap()
     }
 
