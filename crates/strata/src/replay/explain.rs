@@ -157,7 +157,7 @@ mod tests {
     /// What a run tells of prompts of these blocks, of which the manager has said this.
     fn cases(prompts: &[(&[u64], Option<Miss>)]) -> (Vec<Case>, Misses) {
         let mut trace = Trace::default();
-        prompts.iter().for_each(|(ids, _)| trace.push(0.0, ids.len(), 0, ids).expect("few blocks"));
+        prompts.iter().for_each(|(ids, _)| trace.push(0.0, ids.len(), 0, ids));
         trace.finish();
         let mut misses = Misses::new(&trace);
         let requests = trace.requests().iter().zip(prompts).enumerate();
