@@ -72,9 +72,9 @@ pub struct FinishedCounts {
 pub struct KvStatus {
     /// All blocks, at the most.
     pub blocks_total: usize,
-    /// Blocks held by sequences.
+    /// Blocks held by sequences or by swaps under way.
     pub blocks_used: usize,
-    /// Blocks that no sequence holds but whose content can still be found.
+    /// Blocks that nobody holds but whose content can still be found.
     pub blocks_cached: usize,
     /// Blocks with nothing of use in them.
     pub blocks_free: usize,

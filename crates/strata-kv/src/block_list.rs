@@ -34,6 +34,10 @@ impl BlockList {
         self.links[block.index()].previous != ABSENT
     }
 
+    pub(crate) fn front(&self) -> Option<BlockId> {
+        (self.head != NONE).then_some(BlockId(self.head))
+    }
+
     pub(crate) fn push_front(&mut self, block: BlockId) {
         self.link(block, NONE, self.head);
     }
@@ -43,7 +47,7 @@ impl BlockList {
     }
 
     pub(crate) fn pop_front(&mut self) -> Option<BlockId> {
-        let front = self.iter().next()?;
+        let front = self.front()?;
         self.remove(front);
         Some(front)
     }
@@ -68,6 +72,13 @@ impl BlockList {
         }
         self.links[block.index()] = Link { previous: ABSENT, next: NONE };
         self.len -= 1;
+    }
+
+    /// Puts `to`, which is not in the list, in the place of `from`.
+    pub(crate) fn replace(&mut self, from: BlockId, to: BlockId) {
+        let Link { previous, next } = self.links[from.index()];
+        self.remove(from);
+        self.link(to, previous, next);
     }
 
     /// From front to back.
@@ -111,13 +122,18 @@ mod tests {
         let mut list = BlockList::new(8);
         let mut expect = VecDeque::new();
         let mut state = 1u64;
-        for _ in 0..4000 {
+        for _ in 0..6000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let block = BlockId((state >> 60) as u32 % 8);
             if list.contains(block) {
+                let other = BlockId((state >> 50) as u32 % 8);
                 match state >> 40 & 3 {
                     0 => assert_eq!(list.pop_front(), expect.pop_front()),
                     1 => assert_eq!(list.pop_back(), expect.pop_back()),
+                    2 if !list.contains(other) => {
+                        list.replace(block, other);
+                        *expect.iter_mut().find(|place| **place == block).unwrap() = other;
+                    }
                     _ => {
                         list.remove(block);
                         expect.retain(|&other| other != block);
@@ -130,7 +146,7 @@ mod tests {
                 list.push_back(block);
                 expect.push_back(block);
             }
-            assert_eq!(list.len(), expect.len());
+            assert_eq!((list.len(), list.front()), (expect.len(), expect.front().copied()));
             assert_eq!(list.iter().collect::<VecDeque<_>>(), expect);
             assert!((0..8).map(BlockId).all(|block| list.contains(block) == expect.contains(&block)));
         }

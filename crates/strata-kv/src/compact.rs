@@ -90,6 +90,7 @@ impl BlockManager {
         }
         for block in &mut self.pool.blocks {
             if let Some(Continues::Block(parent)) = block.parent.get()
+                && parent >= lowest
                 && let Some(&parent) = renamed.get(&parent)
             {
                 block.parent = Parent::block(parent);

@@ -37,7 +37,7 @@ pub struct Content {
     pub parent: Option<BlockId>,
 }
 
-/// Orders the cached blocks: those with findable content that no sequence holds.
+/// Orders the cached blocks: those with findable content that nobody holds.
 ///
 /// A published block is *held* or *cached*. Content whose parent is gone could never be found again, so only leaves are
 /// evicted: cached blocks without published children. Who holds a block holds its parent, so children of a cached block

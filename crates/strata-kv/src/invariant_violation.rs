@@ -16,9 +16,9 @@ pub enum InvariantViolation {
         free: bool,
         /// The eviction policy knows it.
         cached: bool,
-        /// A table holds it.
+        /// A table or a swap under way holds it.
         used: bool,
-        /// It is in the list of those without memory.
+        /// It has no memory.
         withdrawn: bool,
     },
     /// Free and withdrawn blocks are not findable, cached ones are.

@@ -4,7 +4,7 @@
 //! computes into the slots that [`BlockManager::block_table`] names and reports, with [`BlockManager::commit`], what has
 //! really been computed. Only then can other sequences find it.
 //!
-//! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that no sequence holds),
+//! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that nobody holds),
 //! *used* (held by at least one block table, or by a swap under way) and *withdrawn* (without memory, after
 //! [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
 

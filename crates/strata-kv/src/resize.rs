@@ -25,8 +25,9 @@ impl BlockManager {
         self.pool.usable
     }
 
-    /// Blocks below the number of [`usable`](Self::usable) ones that are withdrawn, so that as many others lie above it:
-    /// what [`compact`](Self::compact) has to bring down after a pool has become smaller. In constant time.
+    /// Blocks below the number of [`usable`](Self::usable) ones that are withdrawn. At least as many others lie above it,
+    /// more only while sequences hold more blocks than may be used: [`compact`](Self::compact) has so many to bring down. In
+    /// constant time.
     pub fn blocks_above(&self) -> usize {
         self.pool.num_holes
     }

@@ -5,9 +5,9 @@
 pub struct KvStats {
     /// Physical blocks, at the most.
     pub blocks_total: usize,
-    /// Blocks that at least one sequence holds; a shared block counts once.
+    /// Blocks that at least one sequence or swap under way holds; a shared block counts once.
     pub blocks_used: usize,
-    /// Blocks with findable content that no sequence holds.
+    /// Blocks with findable content that nobody holds.
     pub blocks_cached: usize,
     /// Blocks without content.
     pub blocks_free: usize,

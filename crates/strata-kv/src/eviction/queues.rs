@@ -1,26 +1,17 @@
-//! Queues of blocks over one array of links, and which of the blocks may be evicted.
+//! Queues of blocks, and which of the blocks may be evicted.
 
 use super::steps::step;
-use crate::BlockId;
+use crate::{BlockId, block_list::BlockList};
 
-const NONE: u32 = u32::MAX;
-
-/// `QUEUES` queues (at most 4), each block in at most one of them; every operation is O(1).
+/// `QUEUES` queues (at most 256), each block in at most one of them; every operation is O(1).
 ///
 /// A block at the front of its queue that is held, or has children, would be in the way. [`set_aside`](Self::set_aside)
 /// takes it out; once it may be evicted it stands at the front of that queue again, so no queue is ever searched.
 #[derive(Debug)]
 pub(super) struct Queues<const QUEUES: usize> {
-    links: Vec<Link>,   // [block]
+    lists: [BlockList; QUEUES],
     states: Vec<State>, // [block]
-    ends: [Ends; QUEUES],
     cached: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    previous: u32,
-    next: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,20 +30,12 @@ enum Place {
     Aside(u8),
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Ends {
-    front: u32,
-    back: u32,
-    len: usize,
-}
-
 impl<const QUEUES: usize> Queues<QUEUES> {
     /// For block ids below `num_blocks`.
     pub(super) fn new(num_blocks: usize) -> Self {
         Self {
-            links: vec![Link { previous: NONE, next: NONE }; num_blocks],
+            lists: std::array::from_fn(|_| BlockList::new(num_blocks)),
             states: vec![State::default(); num_blocks],
-            ends: [Ends { front: NONE, back: NONE, len: 0 }; QUEUES],
             cached: 0,
         }
     }
@@ -68,12 +51,11 @@ impl<const QUEUES: usize> Queues<QUEUES> {
 
     /// Blocks in `queue`; those set aside do not count.
     pub(super) fn len(&self, queue: usize) -> usize {
-        self.ends[queue].len
+        self.lists[queue].len()
     }
 
     pub(super) fn front(&self, queue: usize) -> Option<BlockId> {
-        let front = self.ends[queue].front;
-        (front != NONE).then_some(BlockId(front))
+        self.lists[queue].front()
     }
 
     /// The queue that `block` is in, or was set aside from.
@@ -87,23 +69,14 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     /// Puts `block` at the back of `queue`, out of any other.
     pub(super) fn push_back(&mut self, queue: usize, block: BlockId) {
         self.remove(block);
-        self.link(queue, block, self.ends[queue].back, NONE);
+        self.lists[queue].push_back(block);
+        self.states[block.index()].place = Place::Queued(queue as u8);
     }
 
     /// Takes `block` out of the queue in which it is, if any.
     pub(super) fn remove(&mut self, block: BlockId) {
-        let place = std::mem::take(&mut self.states[block.index()].place);
-        let Place::Queued(queue) = place else { return };
-        let Link { previous, next } = self.links[block.index()];
-        let ends = &mut self.ends[usize::from(queue)];
-        ends.len -= 1;
-        match previous {
-            NONE => ends.front = next,
-            previous => self.links[previous as usize].next = next,
-        }
-        match next {
-            NONE => ends.back = previous,
-            next => self.links[next as usize].previous = previous,
+        if let Place::Queued(queue) = std::mem::take(&mut self.states[block.index()].place) {
+            self.lists[usize::from(queue)].remove(block);
         }
     }
 
@@ -166,9 +139,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         let state = self.states[from.index()];
         debug_assert!(self.queue(to).is_none() && !self.is_cached(to), "{to} has a place already");
         if let Place::Queued(queue) = state.place {
-            let Link { previous, next } = self.links[from.index()];
-            self.remove(from);
-            self.link(queue.into(), to, previous, next);
+            self.lists[usize::from(queue)].replace(from, to);
         }
         self.states[from.index()] = State::default();
         self.states[to.index()] = state;
@@ -178,23 +149,25 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         if let Place::Aside(queue) = self.states[block.index()].place
             && self.is_evictable(block)
         {
-            let queue = usize::from(queue);
-            self.link(queue, block, NONE, self.ends[queue].front);
+            self.lists[usize::from(queue)].push_front(block);
+            self.states[block.index()].place = Place::Queued(queue);
         }
     }
+}
 
-    fn link(&mut self, queue: usize, block: BlockId, previous: u32, next: u32) {
-        self.links[block.index()] = Link { previous, next };
-        self.states[block.index()].place = Place::Queued(queue as u8);
-        let ends = &mut self.ends[queue];
-        ends.len += 1;
-        match previous {
-            NONE => ends.front = block.0,
-            previous => self.links[previous as usize].next = block.0,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_in_the_way_comes_first_once_it_may_be_evicted() {
+        let mut queues = Queues::<1>::new(3);
+        for block in (0..3).map(BlockId) {
+            queues.set_cached(block, block != BlockId(0));
+            queues.push_back(0, block);
         }
-        match next {
-            NONE => ends.back = block.0,
-            next => self.links[next as usize].previous = block.0,
-        }
+        assert_eq!(queues.pop_evictable(0), Some(BlockId(1)));
+        queues.set_leaf(BlockId(0));
+        assert_eq!([(); 3].map(|()| queues.pop_evictable(0)), [Some(BlockId(0)), Some(BlockId(2)), None]);
     }
 }

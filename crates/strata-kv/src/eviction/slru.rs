@@ -11,7 +11,7 @@ const PROTECTED: usize = 1;
 #[derive(Debug)]
 pub struct Slru {
     queues: Queues<2>,
-    /// Found since it was published, or since it went back to probation.
+    /// Found since it was published; asked when it is let go.
     found: Vec<bool>, // [block]
     protected_max: usize,
 }
@@ -26,7 +26,6 @@ impl Slru {
         while self.queues.len(PROTECTED) > self.protected_max
             && let Some(oldest) = self.queues.front(PROTECTED)
         {
-            self.found[oldest.index()] = false;
             self.queues.push_back(PROBATION, oldest);
         }
     }

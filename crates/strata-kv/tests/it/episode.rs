@@ -110,6 +110,7 @@ impl Episode {
         let status = self.manager.can_allocate(&tokens, chain_root);
         let cached = self.manager.cached_prefix(&tokens, chain_root);
         let miss = self.manager.explain(&tokens, chain_root);
+        let demand = self.manager.demand(&tokens, chain_root);
         let before = self.manager.stats();
         let result = self.manager.allocate(SequenceId(id), &tokens, chain_root);
 
@@ -130,6 +131,7 @@ impl Episode {
         if let Some(naive) = &mut self.naive {
             assert_eq!(cached, naive.hits(&prints) * self.config.block_size, "cached tokens");
             let (need, available) = naive.need_and_available(&prints);
+            assert_eq!(demand, (need + naive.available() - available, tokens.len() - cached));
             if !never {
                 let reserve = self.reserve();
                 assert_eq!(status == AllocStatus::Ok, need + reserve <= available, "{need} {reserve} {available}");

@@ -157,7 +157,7 @@ mod tests {
     /// What a run tells of prompts of these blocks, of which the manager has said this.
     fn cases(prompts: &[(&[u64], Option<Miss>)]) -> (Vec<Case>, Misses) {
         let mut trace = Trace::default();
-        prompts.iter().for_each(|(ids, _)| trace.push(0.0, ids.len(), 0, ids).expect("few blocks"));
+        prompts.iter().for_each(|(ids, _)| trace.push(0.0, ids.len(), 0, ids));
         trace.finish();
         let mut misses = Misses::new(&trace);
         let requests = trace.requests().iter().zip(prompts).enumerate();
@@ -198,5 +198,19 @@ mod tests {
         assert_eq!((cases[0].cause, cases[0].lookups_ago, cases[0].why()), (Cause::Other, None, "other".into()));
         assert_eq!(cases[1].cause, Cause::Found);
         assert!(misses.tallies().all(|(_, tally)| tally.median_age().is_none()));
+    }
+    #[test]
+    fn the_worst_are_told_in_turn_and_the_median_is_that_of_all_ages() {
+        let ids = [1, 2, 3, 4, 5, 6, 7];
+        let mut prompts = vec![(&ids[..], miss(0, MissReason::NeverSeen))];
+        prompts.extend([4, 1, 7, 3, 6, 2, 5].map(|length: u32| {
+            let evicted = MissReason::Evicted { by: None, lookups_ago: 10 * length };
+            (&ids[..length as usize], miss(0, evicted))
+        }));
+        let (_, misses) = cases(&prompts);
+        let worst: Vec<_> = misses.worst().iter().map(|case| case.lost_blocks).collect();
+        assert_eq!(worst, [7, 6, 5, 4, 3]);
+        let medians: Vec<_> = misses.tallies().map(|(cause, tally)| (cause, tally.median_age())).collect();
+        assert_eq!(medians, [(Cause::NeverSeen, None), (Cause::Evicted, Some(40))]);
     }
 }

@@ -67,9 +67,9 @@ impl HitRates {
         Ok(Self { sizes: sizes.to_vec(), policies, offline, offline_leaves, infinite })
     }
 
-    /// As lines over the sizes.
+    /// As lines over the sizes; of those that know the future, the one that keeps heads, as nobody finds a tail without one.
     pub fn lines(&self, trace: &Trace) -> Vec<Line> {
-        let bound = |label: &str, rates| Line { label: label.into(), rates, role: Role::Bound };
+        let reference = |label: &str, rates| Line { label: label.into(), rates, role: Role::Reference };
         let policies = self.policies.iter().map(|policy| Line {
             label: policy.kind.to_string(),
             rates: policy.runs.iter().map(|run| run.rate(trace)).collect(),
@@ -77,8 +77,8 @@ impl HitRates {
         });
         policies
             .chain([
-                bound("offline", self.offline.iter().map(|(by_block, _)| *by_block).collect()),
-                bound("infinite", self.sizes.iter().map(|_| self.infinite.0).collect()),
+                reference("offline, leaves", self.offline_leaves.iter().map(|(by_block, _)| *by_block).collect()),
+                reference("infinite", self.sizes.iter().map(|_| self.infinite.0).collect()),
             ])
             .collect()
     }

@@ -145,7 +145,7 @@ mod tests {
     fn prompts_that_are_refused_do_not_count_as_work_done() {
         let mut trace = Trace::default();
         for ids in [&[1, 2][..], &[1, 2, 3], &[1, 4]] {
-            trace.push(0.0, 512 * ids.len(), 0, ids).expect("few blocks");
+            trace.push(0.0, 512 * ids.len(), 0, ids);
         }
         trace.finish();
         let hits = replay(&trace, EvictionKind::Lru, 2, None).expect("a good manager");

@@ -42,7 +42,7 @@ pub struct Load {
     pub preemptions_peak: usize,
     /// Requests that were too long for the room.
     pub refused: usize,
-    /// Prompt tokens of admitted sequences that were there already.
+    /// Tokens that were there already when their sequence was admitted, counted each time.
     pub cached_tokens: u64,
 }
 

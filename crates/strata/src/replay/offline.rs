@@ -1,4 +1,5 @@
-//! What an eviction that knows the future finds: the block whose next use is farthest away goes first.
+//! What an eviction that knows the future finds: the block whose next use is farthest away goes first. No bound: that
+//! would have to count whole prefixes, as hits do, and not blocks.
 
 use std::collections::BTreeSet;
 

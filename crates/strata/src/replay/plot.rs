@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use crate::info::grouped;
 
-const WIDTH: f64 = 860.0;
+const WIDTH: f64 = 880.0;
 const HEIGHT: f64 = 500.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 690.0;
@@ -14,7 +14,7 @@ const BOTTOM: f64 = 436.0;
 /// Least distance of two labels.
 const LABEL_HEIGHT: f64 = 17.0;
 
-/// Styles of policies; those of bounds come after them.
+/// Styles of policies; those of references come after them.
 const POLICY_STYLES: usize = 6;
 
 /// Colours that people with any colour vision tell apart, and dashes for those who print.
@@ -44,8 +44,8 @@ pub enum Role {
     Default,
     /// Another policy.
     Other,
-    /// What no policy can pass.
-    Bound,
+    /// What no server can do: a mark to compare with.
+    Reference,
 }
 
 /// The picture of `lines` over `sizes`, which ascend.
@@ -88,13 +88,13 @@ impl<'l> Plot<'l> {
         )?;
         writeln!(out, "<text x=\"{LEFT}\" y=\"44\" fill=\"#666\">{title}</text>")?;
         self.write_grid(out)?;
-        let (mut others, mut bounds) = ((1..POLICY_STYLES).cycle(), (POLICY_STYLES..STYLES.len()).cycle());
+        let (mut others, mut references) = ((1..POLICY_STYLES).cycle(), (POLICY_STYLES..STYLES.len()).cycle());
         let mut ends = Vec::new();
         for line in self.lines {
             let style = match line.role {
                 Role::Default => 0,
                 Role::Other => others.next().unwrap_or(1),
-                Role::Bound => bounds.next().unwrap_or(POLICY_STYLES),
+                Role::Reference => references.next().unwrap_or(POLICY_STYLES),
             };
             self.write_line(out, line, style)?;
             ends.extend(line.rates.last().map(|&rate| (self.y(rate), line, style)));
@@ -150,7 +150,7 @@ impl<'l> Plot<'l> {
             write!(out, "{x:.1},{y:.1} ")?;
         }
         writeln!(out, "\"/>")?;
-        if line.role != Role::Bound {
+        if line.role != Role::Reference {
             for (x, y) in points {
                 writeln!(out, "<path d=\"M{x:.1} {y:.1}{}\" fill=\"#fff\"/>", MARKS[style % MARKS.len()])?;
             }
@@ -177,7 +177,7 @@ impl<'l> Plot<'l> {
             let colour = STYLES[*style].0;
             let (from, to, text) = (RIGHT + 8.0, RIGHT + 24.0, RIGHT + 37.0);
             write!(out, "<g stroke=\"{colour}\"><path d=\"M{from} {y:.1}L{to} {place:.1}\" fill=\"none\"/>")?;
-            if line.role != Role::Bound {
+            if line.role != Role::Reference {
                 let mark = MARKS[style % MARKS.len()];
                 write!(out, "<path d=\"M{:.1} {place:.1}{mark}\" fill=\"#fff\"/>", to + 4.0)?;
             }

@@ -19,8 +19,8 @@ pub const TOKENS_MAX: usize = 1 << 24;
 /// Milliseconds of a timestamp, at most: steps of a load are counted in 64 bits.
 pub const TIMESTAMP_MAX: f64 = 1e15;
 
-/// Blocks that all prompts together name, at most.
-const REFERENCES_MAX: usize = (1 << 26) - 1;
+/// Blocks that all prompts together name, at most: each has a number that fits a token.
+pub const REFERENCES_MAX: usize = (1 << 26) - 1;
 
 /// Requests, at most.
 const REQUESTS_MAX: usize = 1 << 24;
@@ -188,9 +188,8 @@ fn take_line(line: &[u8], format: &mut Option<Format>, trace: &mut Trace) -> Res
     if full {
         return Err(LineProblem::TooMany);
     }
-    trace
-        .push(entry.arrival, entry.input_tokens, entry.output_tokens, &entry.hash_ids)
-        .map_err(|_| LineProblem::TooMany)
+    trace.push(entry.arrival, entry.input_tokens, entry.output_tokens, &entry.hash_ids);
+    Ok(())
 }
 
 /// One request, as a line has it.

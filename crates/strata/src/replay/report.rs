@@ -96,7 +96,7 @@ impl Found {
         writeln!(
             out,
             "  offline knows the future: the block whose next use is farthest away goes first, whatever follows it; of those\n  \
-             that are used again together, the head goes first, or the leaves"
+             that are used again together, the head goes first, or the leaves; to compare with, not a bound"
         )
     }
 

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::reader::TOKENS_MAX;
+use super::reader::{REFERENCES_MAX, TOKENS_MAX};
 
 /// Tokens of a block of the trace, where its lengths allow them: Mooncake's traces are cut so.
 const USUAL_BLOCK_TOKENS: usize = 512;
+
+// There are no more different blocks than references. The largest token is no block's number.
+const _: () = assert!(REFERENCES_MAX < u32::MAX as usize);
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,25 +35,15 @@ pub struct Trace {
 
 impl Trace {
     /// Adds a request. Equal `hash_ids` are equal blocks; they are numbered from 0 in the order of their coming, so that any
-    /// id of 64 bits fits a token.
-    ///
-    /// # Errors
-    /// More different blocks than tokens can name.
-    pub fn push(
-        &mut self,
-        arrival: f64,
-        input_tokens: usize,
-        output_tokens: usize,
-        hash_ids: &[u64],
-    ) -> Result<(), TooManyBlocks> {
+    /// id of 64 bits fits a token. All prompts together name at most [`REFERENCES_MAX`] blocks, which the reader sees to.
+    pub fn push(&mut self, arrival: f64, input_tokens: usize, output_tokens: usize, hash_ids: &[u64]) {
         let first_reference = self.references.len();
         for &id in hash_ids {
-            let next = u32::try_from(self.names.len()).ok().filter(|&next| next < u32::MAX).ok_or(TooManyBlocks)?;
+            let next = self.names.len() as u32;
             self.references.push(*self.names.entry(id).or_insert(next));
         }
         let num_references = hash_ids.len();
         self.requests.push(Request { arrival, input_tokens, output_tokens, first_reference, num_references });
-        Ok(())
     }
 
     /// Counts arrivals from the first one on, and finds out how many tokens a block has. Called once, after the last request.
@@ -128,10 +121,6 @@ impl Trace {
     }
 }
 
-/// More than 2³² − 1 different blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooManyBlocks;
-
 /// How many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks: traces do not say.
 fn block_tokens(prompts: impl Iterator<Item = (usize, usize)>) -> (usize, bool) {
     // By size: at first how many more prompts agree with it than with the one below, then how many do.
@@ -192,8 +181,8 @@ mod tests {
     #[test]
     fn ids_are_numbered_as_they_come() {
         let mut trace = Trace::default();
-        trace.push(2.0, 1000, 5, &[u64::MAX, 7]).unwrap();
-        trace.push(1.5, 1025, 0, &[u64::MAX, 7, 0]).unwrap();
+        trace.push(2.0, 1000, 5, &[u64::MAX, 7]);
+        trace.push(1.5, 1025, 0, &[u64::MAX, 7, 0]);
         trace.finish();
         let [first, second] = trace.requests() else { panic!("two requests") };
         assert_eq!((trace.blocks(first), trace.blocks(second)), (&[0, 1][..], &[0, 1, 2][..]));

@@ -6,23 +6,30 @@ use strata_kv::{BlockHash, BlockId, Content, EvictionKind, EvictionPolicy};
 
 use crate::rng::{Rng, mix};
 
-/// A cache of chains of one block, as the block manager drives its policy.
+/// A cache of chains of one block, as the block manager drives its policy. One more block than may be used is there, so
+/// that what is cached can move.
 struct Flat {
     policy: Box<dyn EvictionPolicy>,
     keys: Vec<Option<u64>>, // [block]
+    usable: usize,
 }
 
 impl Flat {
-    fn new(kind: EvictionKind, blocks: usize) -> Self {
-        Self { policy: kind.build(blocks), keys: vec![None; blocks] }
+    fn new(kind: EvictionKind, usable: usize) -> Self {
+        let mut policy = kind.build(usable + 1);
+        policy.resize(usable);
+        Self { policy, keys: vec![None; usable + 1], usable }
     }
 
-    /// Whether `key` was there; it is now.
-    fn access(&mut self, key: u64) -> bool {
+    /// Whether `key` was there; it is now. Its block may move while it is held, and any other at any time.
+    fn access(&mut self, key: u64, rng: &mut Rng) -> bool {
+        if rng.once_in(4) {
+            self.move_one(rng.below(self.keys.len()));
+        }
         let found = self.keys.iter().position(|&other| other == Some(key));
-        let index = found.unwrap_or_else(|| {
-            let vacant = self.keys.iter().position(Option::is_none);
-            vacant.unwrap_or_else(|| self.policy.victim().expect("all are cached").index())
+        let mut index = found.unwrap_or_else(|| match self.policy.len() < self.usable {
+            true => self.vacant(),
+            false => self.policy.victim().expect("all are cached").index(),
         });
         let block = BlockId(index as u32);
         match found {
@@ -30,8 +37,25 @@ impl Flat {
             None => self.policy.publish(block, Content { hash: BlockHash(mix(key)), parent: None }),
         }
         self.keys[index] = Some(key);
-        self.policy.insert(block, true);
+        if rng.once_in(4) {
+            index = self.move_one(index);
+        }
+        self.policy.insert(BlockId(index as u32), true);
         found.is_some()
+    }
+
+    /// Moves the content of a block, if it has any, to one that has none; returns where.
+    fn move_one(&mut self, from: usize) -> usize {
+        let to = self.vacant();
+        if self.keys[from].is_some() {
+            self.policy.moved(BlockId(from as u32), BlockId(to as u32));
+            self.keys.swap(from, to);
+        }
+        to
+    }
+
+    fn vacant(&self) -> usize {
+        self.keys.iter().position(Option::is_none).expect("a block is spare")
     }
 }
 
@@ -162,14 +186,14 @@ fn known_policies_do_what_textbooks_say() {
         (EvictionKind::TwoQueue, Textbook::two_queue),
     ];
     for (kind, access) in textbooks {
-        for (seed, capacity) in [1, 2, 9, 40, 100].into_iter().enumerate() {
+        for (seed, capacity) in [1, 2, 9, 39, 100].into_iter().enumerate() {
             let (mut flat, mut textbook) = (Flat::new(kind, capacity), Textbook { capacity, ..Textbook::default() });
             let mut rng = Rng(seed as u64);
             let mut hits = 0;
             for step in 0..6000 {
                 // Few keys often and many seldom, others as time goes on.
                 let key = (rng.below(200) * rng.below(200) / 100 + step / 1000 * 20) as u64;
-                let hit = flat.access(key);
+                let hit = flat.access(key, &mut rng);
                 assert_eq!(hit, access(&mut textbook, key), "{kind} of {capacity}, seed {seed}, step {step}");
                 hits += usize::from(hit);
             }

@@ -32,6 +32,7 @@ fn out_of_blocks_the_next_one_waits_and_the_last_one_is_preempted() {
     let trace = azure(&folder, &["2023-11-16 18:15:46,32,2", "2023-11-16 18:15:46,20,0"]);
     let waiting = Figures::of(&trace, &[&SLOW[..], &["--load-blocks", "3"]].concat());
     check(waiting.of_room("wait_max", "blocks"), 4.0, "until the first has left");
+    check(waiting.of_room("wait_mean", "blocks"), 2.0, "one does not wait");
     check(waiting.of_room("waited", "blocks"), 1.0, "the second");
     check(waiting.of_room("sequences_peak", "blocks"), 1.0, "one at a time");
     check(waiting.of_room("sequences_peak", "ample"), 2.0, "together");
