@@ -1,6 +1,6 @@
 //! Who leaves the waiting queue (S1, S3, S5).
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use strata_kv::{AllocStatus, SequenceId};
 
@@ -90,18 +90,12 @@ impl Scheduler {
     /// foreseen. Those that were preempted often enough must find them up to their very end; of all others, one that is
     /// alone takes its chance.
     pub(super) fn has_room_to_grow(&self, sequences: &[&Sequence], need: usize) -> bool {
-        let stats = self.blocks.stats();
-        if sequences.iter().any(|sequence| sequence.is_spared()) {
-            // Whoever would outgrow the whole pool is rejected when it has.
-            let blocks_max = |sequence: &Sequence| {
-                let blocks = self.blocks.num_required_blocks(sequence.tokens_max, 0).saturating_mul(sequence.seats);
-                blocks.min(stats.blocks_total)
-            };
-            let spared = self.holders().filter(|other| other.is_spared()).chain(sequences.iter().copied());
-            if spared.map(blocks_max).sum::<usize>() + self.blocks_hanging() > self.blocks.usable() {
-                return false;
-            }
+        if sequences.iter().any(|sequence| sequence.is_spared())
+            && self.blocks_promised(self.holders().chain(sequences.iter().copied())) > self.blocks.usable()
+        {
+            return false;
         }
+        let stats = self.blocks.stats();
         let available = stats.blocks_free + stats.blocks_cached;
         if self.holders().next().is_none() {
             return need <= available;
@@ -109,6 +103,23 @@ impl Scheduler {
         let mut growths: Vec<_> =
             self.holders().chain(sequences.iter().copied()).flat_map(|one| self.growths(one)).collect();
         need + blocks_wanted(&mut growths, self.blocks.block_size()) <= available
+    }
+
+    /// Blocks that have to be there for those of `sequences` that are not to make room again, up to their very ends: the
+    /// full blocks of a prompt once for all beams of a search. Those that hang are nobody's.
+    pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
+        let blocks_total = self.blocks.stats().blocks_total;
+        let mut searches = HashSet::new();
+        let promised = |one: &Sequence| {
+            // The last token has no KV.
+            let all = self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0);
+            let shared = one.search.map_or(0, |_| one.prompt_len / self.blocks.block_size());
+            let is_counted = one.search.is_some_and(|search| !searches.insert(search));
+            let blocks = (all - shared).saturating_mul(one.seats).saturating_add(if is_counted { 0 } else { shared });
+            // Whoever would outgrow the whole pool is rejected when it has.
+            blocks.min(blocks_total)
+        };
+        sequences.filter(|one| one.is_spared()).map(promised).sum::<usize>() + self.blocks_hanging()
     }
 
     /// Tokens that `sequence` is likely to generate yet; all that it may, if it is not to make room again.

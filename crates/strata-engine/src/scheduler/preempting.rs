@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use strata_kv::{AllocStatus, SequenceId};
+use strata_kv::{AllocError, AllocStatus, SequenceId};
 
 use super::shares::Shares;
 use super::{Scheduler, StepPlan};
@@ -17,12 +17,17 @@ impl Scheduler {
         loop {
             let sequence = &self.sequences[&id];
             let missing = self.blocks.unseen_token_ids(id, &sequence.tokens);
-            if missing.is_empty() || self.blocks.append(id, missing).is_ok() {
+            if missing.is_empty() {
                 return true;
             }
-            let need = self.blocks.num_blocks_touched_by_append(id, missing.len(), 0);
-            if *leaving >= need {
-                *leaving -= need;
+            let short = match self.blocks.append(id, missing) {
+                Ok(()) => return true,
+                Err(AllocError::OutOfBlocks { need, available }) => need - available,
+                // It has outgrown the whole pool, and nobody can help.
+                Err(_) => usize::MAX,
+            };
+            if *leaving >= short {
+                *leaving -= short;
                 return false;
             }
             let Some(victim) = self.victim() else { return false };

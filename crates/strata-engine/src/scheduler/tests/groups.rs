@@ -125,6 +125,25 @@ fn beams_that_cannot_come_back_are_not_admitted_one_by_one() {
 }
 
 #[test]
+fn a_search_that_was_preempted_often_needs_no_more_than_is_asked_for() {
+    let mut bench = Bench::new(200, 8, 64);
+    bench.scheduler.add(Arrival { max_tokens: 10, beams: Some(8), ..arrival(1, 40) });
+    bench.suffer(1, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
+    // Ten blocks of the prompt, and of each beam three.
+    let demand = bench.scheduler.kv_demand();
+    assert_eq!(demand.used + demand.wanted, 34);
+    bench.scheduler.set_usable_blocks(34);
+    assert_eq!(bench.compute(), [1]);
+    let beams = bench.branch(8);
+    for _ in 1..9 {
+        assert_eq!(bench.compute().len(), 8);
+        beams.iter().for_each(|&beam| bench.scheduler.extend(beam, [beam.0 as u32]));
+    }
+    assert_eq!((bench.compute().len(), bench.plan.preempted.len()), (8, 0));
+    assert_eq!(bench.scheduler.blocks().stats().blocks_used, 34);
+}
+
+#[test]
 fn a_fork_waits_in_its_parents_place_and_has_been_through_nothing() {
     let mut bench = Bench::new(16, 1, 64);
     bench.scheduler.add(Arrival { max_tokens: 3, ..arrival(1, 10) });
