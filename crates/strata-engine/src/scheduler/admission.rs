@@ -75,9 +75,10 @@ impl Scheduler {
                     }
                 }
                 Verdict::Now => {
-                    let blocks = self.start(id, plan);
-                    queue.blocks += blocks;
-                    shares.add(queue.tenant, blocks);
+                    self.start(id, plan);
+                    let holding = self.holding_of(&self.sequences[&id]);
+                    queue.blocks += holding.blocks;
+                    shares.add(queue.tenant, holding);
                     self.plan_entry(id, plan);
                 }
             }
@@ -134,7 +135,7 @@ impl Scheduler {
         let mut shares = Shares::new(self.tenants.keys().copied(), all);
         if self.tenants.len() > 1 {
             for sequence in self.holders() {
-                shares.add(sequence.tenant, self.blocks.num_required_blocks(sequence.tokens.len(), 0));
+                shares.add(sequence.tenant, self.holding_of(sequence));
             }
         }
         shares
@@ -236,8 +237,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives `id` its blocks, and returns how many it has.
-    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
+    /// Gives `id` its blocks.
+    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
         let wanted = sequence.explain || self.explain_all;
         let miss = wanted.then(|| self.blocks.explain(&sequence.tokens, &sequence.root));
@@ -251,7 +252,11 @@ impl Scheduler {
         self.seats_reserved += sequence.seats - 1;
         self.running.insert(sequence.running_key(), id);
         plan.admitted.push(Admitted { id, cached, miss });
-        self.blocks_of(id)
+    }
+
+    /// What `sequence` takes of its tenant's share while it runs: a search all seats from the start.
+    pub(super) fn holding_of(&self, sequence: &Sequence) -> Holding {
+        Holding { blocks: self.blocks.num_required_blocks(sequence.tokens.len(), 0), seats: sequence.seats }
     }
 
     /// Blocks that the tokens of `id` take.

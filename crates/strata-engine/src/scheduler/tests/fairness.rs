@@ -65,6 +65,21 @@ fn seats_are_shared_as_well() {
 }
 
 #[test]
+fn a_search_counts_for_all_its_seats_from_the_start() {
+    let mut bench = Bench::with_swap(80, 80);
+    let tenant = Some(TenantId(1));
+    bench.scheduler.add(Arrival { tenant, beams: Some(4), max_tokens: 8, ..arrival(1, 6) });
+    assert_eq!(bench.step(), [(1, 6)]);
+    // Its tenant's share is two seats: it makes room before it has branched, and does not come back for the claim.
+    bench.add_of(2, 2, 4);
+    assert_eq!(bench.step(), []);
+    assert_eq!(bench.plan.preempted, [SequenceId(1)]);
+    bench.finish(Ok(TOOK));
+    assert_eq!(bench.step(), [(2, 4)]);
+    assert_eq!(bench.place(1), Place::Swapped);
+}
+
+#[test]
 fn a_tenant_above_its_share_makes_room_first() {
     let mut bench = Bench::new(8, 8, 64);
     for id in 1..=3 {
