@@ -101,7 +101,9 @@ fn swaps_under_way_together_end_in_order() {
     let mut bench = Bench::new(12);
     let first = bench.start(SwapDirection::Out, &(0..20).map(|block| (block, block)).collect::<Vec<_>>());
     let second = bench.start(SwapDirection::Out, &(20..40).map(|block| (block, block + 20)).collect::<Vec<_>>());
+    let last_end = bench.space.last_end;
     let third = bench.start(SwapDirection::Out, &[]);
+    assert_eq!(bench.space.last_end, last_end, "the first is still measured from its own start");
     // What has nothing to move waits for nobody.
     let ended: Vec<_> = (0..3).map(|_| bench.wait()).collect();
     assert!(ended.iter().all(|ended| ended.outcome.is_ok()), "{ended:?}");
