@@ -166,6 +166,20 @@ fn one_swap_that_fails_leaves_the_others_alone() {
 }
 
 #[test]
+fn stopping_waits_for_one_part_alone() {
+    let mut bench = Bench::new(200);
+    bench.start(SwapDirection::Out, &(0..30).map(|block| (block, block)).collect::<Vec<_>>());
+    let (file, writes) = (bench.file.clone(), bench.file.num_writes());
+    let held = file.hold_writes();
+    assert_eq!(bench.space.poll(&mut bench.pool, Duration::ZERO), None);
+    assert!(bench.space.buffers.is_empty(), "as many parts were handed over as there are buffers");
+    bench.space.worker.close();
+    drop(held);
+    drop(bench);
+    assert_eq!(file.num_writes() - writes, 1);
+}
+
+#[test]
 fn a_space_that_holds_no_block_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = Arc::new(SwapFile::create(dir.path(), 4096).unwrap());
