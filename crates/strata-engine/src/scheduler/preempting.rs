@@ -119,7 +119,7 @@ impl Scheduler {
     }
 
     /// What it takes to bring the KV of `group` back, either way.
-    fn effort(&self, group: &[SequenceId]) -> Effort {
+    pub(super) fn effort(&self, group: &[SequenceId]) -> Effort {
         let swap_blocks = self.blocks.swap_cost(group);
         let computed: usize = group.iter().map(|id| self.sequences[id].computed).sum();
         // Beams share most of theirs.
