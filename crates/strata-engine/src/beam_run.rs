@@ -167,7 +167,9 @@ impl BeamRuns {
     pub(crate) fn set_sequences(&mut self, id: SequenceId, sequences: Vec<SequenceId>) {
         let Some(&first) = self.first.get(&id) else { return };
         let Some(run) = self.runs.get_mut(&first) else { return };
-        self.first.retain(|_, of| *of != first);
+        for id in &run.sequences {
+            self.first.remove(id);
+        }
         self.first.extend(sequences.iter().map(|&id| (id, first)));
         run.set_sequences(sequences);
     }
@@ -176,7 +178,9 @@ impl BeamRuns {
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<BeamRun> {
         let first = *self.first.get(&id)?;
         let run = self.runs.remove(&first)?;
-        self.first.retain(|_, of| *of != first);
+        for id in &run.sequences {
+            self.first.remove(id);
+        }
         Some(run)
     }
 
