@@ -60,10 +60,7 @@ impl Worker {
     }
 
     fn finish(&mut self, id: SequenceId, reason: FinishReason) {
-        match reason {
-            FinishReason::Length => self.totals.finished.length += 1,
-            FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.totals.finished.stop += 1,
-        }
+        self.totals.finished.count(reason);
         if let Some((active, preempted)) = self.end(id) {
             self.scheduler.ended(active.generated);
             active.send(Event::Finished { reason, preemptions: preempted.times, swaps: preempted.swaps });

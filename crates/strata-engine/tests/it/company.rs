@@ -4,11 +4,7 @@ use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use strata_engine::{EngineStatus, PreemptionMode, Request, TenantId};
 
-use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers};
-
-fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
-}
+use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start, teach_short_answers};
 
 fn run_all(shape: Shape, requests: Vec<Request>) {
     run_all_with(shape, requests, false, 0);

@@ -5,11 +5,9 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use strata_engine::{Event, EventStream, FinishedCounts, PreemptionMode, Request, SubmitError};
 
-use crate::sim::{Ended, Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers};
-
-fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
-}
+use crate::sim::{
+    Ended, Shape, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start, teach_short_answers,
+};
 
 fn sampled(prompt: Vec<u32>, max_tokens: usize, seed: u64) -> Request {
     let mut request = greedy(prompt, max_tokens);

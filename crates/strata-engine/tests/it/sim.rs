@@ -252,6 +252,11 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
     Engine::start(config, runner).unwrap()
 }
 
+/// Some tokens, others for each seed.
+pub fn prompt(seed: u32, length: usize) -> Vec<u32> {
+    (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
+}
+
 pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
     Request {
         prompt,
