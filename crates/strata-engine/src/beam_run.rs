@@ -116,7 +116,11 @@ impl BeamRun {
     pub(crate) fn deliver(self, preempted: Preempted, mut finished: impl FnMut(FinishReason, usize)) {
         let Self { search, clients, cached_tokens, miss, .. } = self;
         let mut best = search.into_best().into_iter();
+        let is_swap = (0..preempted.times).map(|time| time < preempted.swaps);
         for client in clients {
+            for swapped in is_swap.clone() {
+                let _ = client.send(Event::Preempted { swapped });
+            }
             let hypothesis = best.next();
             let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs: Vec::new() });
             let mut tokens = 0;
@@ -126,7 +130,7 @@ impl BeamRun {
             }
             let reason = hypothesis.as_ref().map_or(FinishReason::Length, |hypothesis: &Hypothesis| hypothesis.reason);
             finished(reason, tokens);
-            let _ = client.send(Event::Finished { reason, preemptions: preempted.times, swaps: preempted.swaps });
+            let _ = client.send(Event::Finished { reason });
         }
     }
 

@@ -250,6 +250,7 @@ impl Worker {
         self.scheduler.schedule(&mut plan);
         self.totals.allocation_seconds.record(begin.elapsed());
         self.gather_beams(&mut plan);
+        self.tell_preempted(&plan);
         for admitted in plan.admitted.drain(..) {
             self.started(admitted);
         }

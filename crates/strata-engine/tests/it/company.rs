@@ -18,11 +18,16 @@ fn run_all_with(shape: Shape, requests: Vec<Request>, crowded: bool, fail_every_
         teach_short_answers(&engine);
     }
     let streams: Vec<_> = requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
+    let mut told = (0, 0);
     for (request, stream) in requests.iter().zip(streams) {
-        assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
+        let ended = collect(stream);
+        assert_eq!(ended.tokens, expected_greedy(&request.prompt, &request.params));
+        told = (told.0 + ended.preemptions, told.1 + ended.swaps);
     }
     assert_idle_and_whole(&engine);
-    engine.handle().status()
+    let status = engine.handle().status();
+    assert_eq!(told, (status.preemptions, status.preemptions_swap), "whoever makes room is told so");
+    status
 }
 
 #[test]
