@@ -153,11 +153,16 @@ impl Scheduler {
     fn queues(&self, shares: &Shares) -> Vec<Queue> {
         let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
         let queue = |&tenant: &Option<TenantId>| {
-            let of_tenant = self.waiting.range(WaitingKey::first_of(tenant)..);
-            let waiting = of_tenant.take_while(|(key, _)| key.tenant == tenant).take(each).map(|(_, &id)| id).collect();
+            let waiting = self.waiting_of(tenant).take(each).collect();
             Queue { tenant, blocks: shares.of(tenant).blocks, waiting }
         };
         self.tenants.keys().map(queue).collect()
+    }
+
+    /// What a tenant has waiting, the urgent first.
+    pub(super) fn waiting_of(&self, tenant: Option<TenantId>) -> impl Iterator<Item = SequenceId> {
+        let from_first = self.waiting.range(WaitingKey::first_of(tenant)..);
+        from_first.take_while(move |(key, _)| key.tenant == tenant).map(|(_, &id)| id)
     }
 
     fn verdict(&self, id: SequenceId) -> Verdict {
@@ -223,10 +228,8 @@ impl Scheduler {
         for Admitted { id, .. } in &plan.admitted {
             let (arrival, tenant) = (self.sequences[id].arrival, self.sequences[id].tenant);
             let earlier = |id: &SequenceId| self.sequences[id].arrival < arrival;
-            let of_tenant = self.waiting.range(WaitingKey::first_of(tenant)..);
-            let of_tenant = of_tenant.take_while(|(key, _)| key.tenant == tenant).map(|(_, id)| id);
-            let others = short.iter().filter(|id| self.sequences[id].tenant != tenant);
-            let passed: Vec<_> = of_tenant.filter(|id| earlier(id)).chain(others).copied().collect();
+            let others = short.iter().copied().filter(|id| self.sequences[id].tenant != tenant);
+            let passed: Vec<_> = self.waiting_of(tenant).filter(earlier).chain(others).collect();
             for id in passed {
                 let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
                 // It may become urgent, and so have another place.

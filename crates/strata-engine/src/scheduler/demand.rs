@@ -19,8 +19,11 @@ impl Scheduler {
             room -= 1;
         }
         let mut budget = self.config.max_num_batched_tokens;
-        for id in self.waiting.values().take(room.min(LOOKAHEAD)) {
-            let sequence = &self.sequences[id];
+        // The urgent of all tenants first: as long as one of them is short, nobody else may be admitted.
+        let of_each = self.tenants.keys().map(|&tenant| self.waiting_of(tenant).map(|id| &self.sequences[&id]));
+        let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
+        let others = self.waiting.values().map(|id| &self.sequences[id]).filter(|one| !one.is_urgent());
+        for sequence in urgent.chain(others).take(room.min(LOOKAHEAD)) {
             let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.root);
             // One that can never fit is about to be rejected.
             if blocks > stats.blocks_total {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::swap::TOOK;
 use super::*;
+use crate::KvDemand;
 
 impl Bench {
     fn set_seats(&mut self, seats: usize) {
@@ -130,6 +131,28 @@ fn no_tenants_large_request_is_starved_by_the_small_ones_of_another() {
                 bench.scheduler.remove(SequenceId(id));
             }
         }
+    }
+}
+
+#[test]
+fn memory_comes_for_what_keeps_others_waiting_whosever_it_is() {
+    let mut bench = Bench::new(200, 4, 200);
+    bench.add_of(2, 1, 100);
+    bench.suffer(1, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    let mut next = 2;
+    for step in 0.. {
+        assert!(step < 10, "it waits for ever, and all but one of the others with it");
+        while bench.scheduler.num_waiting() < 20 {
+            bench.add_of(1, next, 4);
+            next += 1;
+        }
+        let KvDemand { used, wanted, .. } = bench.scheduler.kv_demand();
+        bench.scheduler.set_usable_blocks(used + wanted);
+        let planned = bench.step();
+        if planned.iter().any(|(id, _)| *id == 1) {
+            break;
+        }
+        planned.iter().for_each(|(id, _)| drop(bench.scheduler.remove(SequenceId(*id))));
     }
 }
 
