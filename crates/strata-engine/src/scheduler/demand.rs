@@ -12,12 +12,13 @@ impl Scheduler {
         let stats = self.blocks.stats();
         let mut wanted = self.blocks.reserve();
         let mut sequences: Vec<_> = self.holders().collect();
-        let mut room = self.config.max_num_seqs - self.seats_taken();
-        for &id in self.swapped.values().take(room) {
+        let seats_free = self.config.max_num_seqs - self.seats_taken();
+        for &id in self.swapped.values().take(seats_free) {
             wanted += self.blocks_of(id);
             sequences.push(&self.sequences[&id]);
-            room -= 1;
         }
+        // One that waits may have to come before all that are swapped out.
+        let room = seats_free.saturating_sub(self.swapped.len()).max(seats_free.min(1));
         let mut budget = self.config.max_num_batched_tokens;
         // The urgent of all tenants first: as long as one of them is short, nobody else may be admitted.
         let of_each = self.tenants.keys().map(|&tenant| self.waiting_of(tenant).map(|id| &self.sequences[&id]));

@@ -7,7 +7,7 @@ use super::*;
 use crate::KvDemand;
 
 impl Bench {
-    fn set_seats(&mut self, seats: usize) {
+    pub(super) fn set_seats(&mut self, seats: usize) {
         self.config.max_num_seqs = seats;
         self.scheduler.config = self.config;
     }
@@ -154,6 +154,24 @@ fn memory_comes_for_what_keeps_others_waiting_whosever_it_is() {
         }
         planned.iter().for_each(|(id, _)| drop(bench.scheduler.remove(SequenceId(*id))));
     }
+}
+
+#[test]
+fn memory_comes_for_what_waits_where_those_swapped_out_give_way() {
+    let mut bench = Bench::with_swap(40, 40);
+    bench.set_seats(1);
+    bench.add_of(1, 1, 16);
+    bench.step();
+    bench.scheduler.set_usable_blocks(4);
+    assert_eq!(bench.step(), []);
+    bench.finish(Ok(TOOK));
+    // It gives way to a small one, which may not pass a large one.
+    bench.add_of(2, 2, 4);
+    bench.add_of(2, 3, 60);
+    bench.suffer(3, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    let KvDemand { used, wanted, .. } = bench.scheduler.kv_demand();
+    bench.scheduler.set_usable_blocks(used + wanted);
+    assert_eq!(bench.step().len() + bench.plan.swaps.len(), 1, "nobody comes");
 }
 
 #[test]
