@@ -32,8 +32,14 @@ impl Scheduler {
             }
             let Some(victim) = self.victim() else { return false };
             let itself = self.group(victim, &self.running).contains(&id);
-            if (itself || self.sequences[&victim].is_spared()) && self.swaps_in_under_way() {
-                // Those that arrive hold blocks, but cannot make room yet.
+            let is_spared = self.sequences[&victim].is_spared();
+            // Those that arrive hold blocks, but cannot make room yet.
+            if (itself || is_spared) && self.swaps_in_under_way() {
+                return false;
+            }
+            // Blocks were promised to all that are left, but some still leave. Beams that wait to copy the same one are
+            // short of fewer than each of them alone.
+            if is_spared && self.blocks_leaving() > 0 {
                 return false;
             }
             *leaving += self.preempt(victim, plan);
