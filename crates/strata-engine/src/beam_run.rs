@@ -116,7 +116,11 @@ impl BeamRun {
     pub(crate) fn deliver(self, preempted: Preempted, mut finished: impl FnMut(FinishReason, usize)) {
         let Self { search, clients, cached_tokens, miss, .. } = self;
         let mut best = search.into_best().into_iter();
+        let is_swap = (0..preempted.times).map(|time| time < preempted.swaps);
         for client in clients {
+            for swapped in is_swap.clone() {
+                let _ = client.send(Event::Preempted { swapped });
+            }
             let hypothesis = best.next();
             let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs: Vec::new() });
             let mut tokens = 0;
@@ -126,7 +130,7 @@ impl BeamRun {
             }
             let reason = hypothesis.as_ref().map_or(FinishReason::Length, |hypothesis: &Hypothesis| hypothesis.reason);
             finished(reason, tokens);
-            let _ = client.send(Event::Finished { reason, preemptions: preempted.times, swaps: preempted.swaps });
+            let _ = client.send(Event::Finished { reason });
         }
     }
 
@@ -167,7 +171,9 @@ impl BeamRuns {
     pub(crate) fn set_sequences(&mut self, id: SequenceId, sequences: Vec<SequenceId>) {
         let Some(&first) = self.first.get(&id) else { return };
         let Some(run) = self.runs.get_mut(&first) else { return };
-        self.first.retain(|_, of| *of != first);
+        for id in &run.sequences {
+            self.first.remove(id);
+        }
         self.first.extend(sequences.iter().map(|&id| (id, first)));
         run.set_sequences(sequences);
     }
@@ -176,7 +182,9 @@ impl BeamRuns {
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<BeamRun> {
         let first = *self.first.get(&id)?;
         let run = self.runs.remove(&first)?;
-        self.first.retain(|_, of| *of != first);
+        for id in &run.sequences {
+            self.first.remove(id);
+        }
         Some(run)
     }
 

@@ -191,7 +191,8 @@ impl Worker {
         if self.scheduler.has_sequences() {
             self.step();
         } else if self.scheduler.num_swaps() > 0 {
-            // Their sequences are gone, but their blocks are not free yet.
+            // Their sequences are gone, but their blocks are not free yet. Nobody waits for that: health is about requests.
+            self.no_work_left();
             self.poll_swaps(SWAP_WAIT);
         }
         if self.scheduler.is_idle() {
@@ -249,6 +250,7 @@ impl Worker {
         self.scheduler.schedule(&mut plan);
         self.totals.allocation_seconds.record(begin.elapsed());
         self.gather_beams(&mut plan);
+        self.tell_preempted(&plan);
         for admitted in plan.admitted.drain(..) {
             self.started(admitted);
         }
@@ -338,7 +340,7 @@ impl Worker {
 
     /// Conservation: with nothing alive, free + cached + withdrawn = total. A leak is a bug; it is reported, and mended.
     fn check_idle(&mut self) {
-        self.idle_steps = 0;
+        self.no_work_left();
         let leaked = self.scheduler.recover_leaks();
         if leaked > 0 {
             self.totals.leaks_found += 1;
@@ -346,6 +348,10 @@ impl Worker {
                 "{leaked} KV blocks belonged to nobody while the engine was idle; all blocks have been freed"
             );
         }
+    }
+
+    fn no_work_left(&mut self) {
+        self.idle_steps = 0;
         self.shared.idle();
     }
 }

@@ -12,7 +12,7 @@ pub trait KvSwap {
 
     /// Takes over a swap. Its blocks are neither written to nor given to others until it has ended, and its slots belong to
     /// it: blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps end in the order in which they began,
-    /// except that some may fail earlier.
+    /// except that some may fail earlier, and that those without copies end at once.
     fn start(&mut self, swap: &Swap);
 
     /// Goes on with what is under way, and returns one swap that has ended, or none. Waits up to `wait` for one while any is
@@ -34,7 +34,7 @@ pub struct SwapEnded {
 pub struct SwapTook {
     /// Bytes that were moved.
     pub bytes: u64,
-    /// Seconds from its start, or from the end of the swap before it.
+    /// Seconds from its start, or from the end of the swap before it that moved anything.
     pub seconds: f64,
 }
 

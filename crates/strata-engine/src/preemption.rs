@@ -72,13 +72,13 @@ impl PreemptionPlanner {
     /// Blocks of so many bytes were written to swap space in so many seconds.
     pub(crate) fn swapped_out(&mut self, bytes: u64, seconds: f64) {
         self.write.observe(bytes as f64, seconds);
-        self.failures[SwapDirection::Out as usize] = 0;
+        self.succeeded(SwapDirection::Out, bytes);
     }
 
     /// The same for reading them back.
     pub(crate) fn swapped_in(&mut self, bytes: u64, seconds: f64) {
         self.read.observe(bytes as f64, seconds);
-        self.failures[SwapDirection::In as usize] = 0;
+        self.succeeded(SwapDirection::In, bytes);
     }
 
     /// A swap has failed. Returns whether that was one too many, so that no more will be begun, even if others that are
@@ -94,6 +94,13 @@ impl PreemptionPlanner {
     /// Prompts of so many tokens were computed in so many seconds.
     pub(crate) fn prefilled(&mut self, tokens: usize, seconds: f64) {
         self.prefill.observe(tokens as f64, seconds);
+    }
+
+    /// A swap that moved nothing says nothing of the disk.
+    fn succeeded(&mut self, direction: SwapDirection, bytes: u64) {
+        if bytes > 0 {
+            self.failures[direction as usize] = 0;
+        }
     }
 
     fn swap_seconds(&self, effort: Effort) -> Option<f64> {
@@ -197,6 +204,8 @@ mod tests {
         // What can be written may still not be read.
         planner.swapped_out(1, 1.0);
         assert!(!planner.swap_failed(SwapDirection::Out));
+        // Nor was anything read of one whose blocks were all still cached.
+        planner.swapped_in(0, 1.0);
         assert_eq!(choose(&planner, 1, 0, 1), Way::Swap);
         assert!(fails(&mut planner) && !fails(&mut planner));
         assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);

@@ -195,7 +195,8 @@ pub struct PositionLogprobs {
     pub top: Vec<TokenLogprob>,
 }
 
-/// What a request's stream carries. Order: `PromptDone`, then `Token`s, then exactly one `Finished` or `Failed`.
+/// What a request's stream carries. Order: `PromptDone`, then `Token`s, then exactly one `Finished` or `Failed`;
+/// `Preempted` anywhere before that.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The prompt has been computed.
@@ -215,14 +216,15 @@ pub enum Event {
         /// Present when `logprobs` was set.
         logprobs: Option<PositionLogprobs>,
     },
+    /// The sequence had to make room for others, since it was on its own (S2); of a beam search, the search.
+    Preempted {
+        /// Whether its KV was swapped out; if not, it is computed again.
+        swapped: bool,
+    },
     /// The last event of a sequence that ended well.
     Finished {
         /// Why.
         reason: FinishReason,
-        /// Times the sequence had to make room for others since it was on its own (S2); of a beam search, the search.
-        preemptions: u32,
-        /// Those of them in which its KV was swapped out; in all others it was computed again.
-        swaps: u32,
     },
     /// The last event of a sequence that did not.
     Failed(RequestError),

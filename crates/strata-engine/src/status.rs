@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use strata_weights::StreamStats;
 
+use crate::FinishReason;
+
 /// What the engine was doing when its last step ended. Counters are totals since start.
 #[derive(Debug, Clone, Default)]
 pub struct EngineStatus {
@@ -65,6 +67,16 @@ pub struct FinishedCounts {
     pub cancelled: u64,
     /// A failed pass, numbers that are not finite, or a request that could never fit.
     pub failed: u64,
+}
+
+impl FinishedCounts {
+    /// Counts one that ended well.
+    pub(crate) fn count(&mut self, reason: FinishReason) {
+        match reason {
+            FinishReason::Length => self.length += 1,
+            FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.stop += 1,
+        }
+    }
 }
 
 /// KV blocks by state (K9).

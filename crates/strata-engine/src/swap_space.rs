@@ -64,6 +64,7 @@ pub struct SwapSpace {
     parts: VecDeque<Part>,
     buffers: Vec<AlignedBuffer>,
     ended: VecDeque<SwapEnded>,
+    /// End of the last one that moved anything.
     last_end: Instant,
     worker: SwapWorker,
     trial: SwapTrial,
@@ -224,7 +225,10 @@ impl SwapSpace {
         while let Some(index) = self.swaps.iter().position(|swap| swap.parts_left == 0) {
             let Some(swap) = self.swaps.remove(index) else { return };
             let seconds = now.saturating_duration_since(swap.started.max(self.last_end)).as_secs_f64();
-            self.last_end = now;
+            // One without copies ends past those that the disk is still at.
+            if swap.bytes > 0 {
+                self.last_end = now;
+            }
             let outcome = swap.failed.map_or(Ok(SwapTook { bytes: swap.bytes, seconds }), Err);
             self.ended.push_back(SwapEnded { id: swap.id, outcome });
         }

@@ -95,7 +95,6 @@ struct Running {
     request: Request,
     client: Client,
     generated: usize,
-    preemptions: u32,
 }
 
 impl ScriptedEngine {
@@ -210,7 +209,7 @@ impl State {
                 let miss = request.explain_miss.then_some(miss);
                 let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs });
                 lock(&self.status).prompt_tokens += request.prompt.len() as u64;
-                running.push(Running { request, client, generated: 0, preemptions: 0 });
+                running.push(Running { request, client, generated: 0 });
             }
             running.retain_mut(|sequence| self.step(sequence));
             let mut status = lock(&self.status);
@@ -235,11 +234,12 @@ impl State {
             0 => Step::Wait,
             _ => (self.script)(&sequence.request, sequence.generated),
         };
-        sequence.preemptions += u32::from(matches!(step, Step::Preempted(_)));
+        if matches!(step, Step::Preempted(_)) {
+            let _ = sequence.client.send(Event::Preempted { swapped: false });
+        }
         let mut finish = |reason, count: fn(&mut EngineStatus) -> &mut u64| {
             *count(&mut status) += 1;
-            let preemptions = sequence.preemptions;
-            let _ = sequence.client.send(Event::Finished { reason, preemptions, swaps: 0 });
+            let _ = sequence.client.send(Event::Finished { reason });
             false
         };
         if params.max_tokens == 0 {

@@ -100,7 +100,7 @@ impl TextDecoder {
         self.tokens
     }
 
-    /// Times that the sequence had to make room for others; known once the engine has ended it.
+    /// Times that the sequence had to make room for others; of a beam search, known once it has ended.
     pub fn preemptions(&self) -> u32 {
         self.preemptions
     }
@@ -126,10 +126,8 @@ impl TextDecoder {
                     self.decode(Some(id), &mut delta);
                 }
             }
-            Event::Finished { reason, preemptions, .. } => {
-                self.preemptions = preemptions;
-                self.finish(reason, &mut delta);
-            }
+            Event::Preempted { .. } => self.preemptions += 1,
+            Event::Finished { reason } => self.finish(reason, &mut delta),
             Event::Failed(error) => {
                 self.ended = true;
                 delta.finished = Some(Err(error));
@@ -209,7 +207,7 @@ impl TextStream {
         self.decoder.tokens()
     }
 
-    /// Times that the sequence had to make room for others; known once it has ended.
+    /// See [`TextDecoder::preemptions`].
     pub fn preemptions(&self) -> u32 {
         self.decoder.preemptions()
     }

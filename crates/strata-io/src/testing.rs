@@ -6,5 +6,5 @@ mod faulty_space;
 mod throttled_file;
 
 pub use faulty_file::{Effect, Fault, FaultyFile, RecordedRead, Which};
-pub use faulty_space::{FaultySpace, WriteEffect};
+pub use faulty_space::{FaultySpace, HeldWrites, WriteEffect};
 pub use throttled_file::{Throttle, ThrottledFile};

@@ -10,7 +10,7 @@ use crate::beam_run::BeamRun;
 use crate::handle::Client;
 use crate::scheduler::{Arrival, StepPlan};
 use crate::sequence::Preempted;
-use crate::{BeamParams, FinishReason, RequestError, SamplingParams};
+use crate::{BeamParams, RequestError, SamplingParams};
 
 impl Worker {
     /// Queues a beam search.
@@ -124,10 +124,7 @@ impl Worker {
         run.deliver(preempted, |reason, tokens| {
             scheduler.ended(tokens);
             totals.generation_tokens += tokens as u64;
-            match reason {
-                FinishReason::Length => totals.finished.length += 1,
-                FinishReason::EndOfSequence | FinishReason::StopToken(_) => totals.finished.stop += 1,
-            }
+            totals.finished.count(reason);
         });
     }
 

@@ -7,8 +7,8 @@ use strata_kv::{ChainRoot, Miss, SequenceId};
 use super::Worker;
 use crate::active::{Active, Outcome};
 use crate::handle::Client;
-use crate::scheduler::{Admitted, Arrival, Entry, Scheduler};
-use crate::sequence::Preempted;
+use crate::scheduler::{Admitted, Arrival, Entry, Scheduler, StepPlan};
+use crate::sequence::Place;
 use crate::{Event, FinishReason, Request, RequestError, TokenId};
 
 impl Worker {
@@ -50,32 +50,37 @@ impl Worker {
     }
 
     /// Takes a request out of every structure, and gives its blocks back.
-    fn end(&mut self, id: SequenceId) -> Option<(Active, Preempted)> {
+    fn end(&mut self, id: SequenceId) -> Option<Active> {
         let active = self.active.remove(&id)?;
         let queued = usize::from(!active.started) + active.siblings.len();
         self.shared.queued.fetch_sub(queued, Ordering::Relaxed);
-        // One that ended with its first token may never have had a sequence.
-        let preempted = self.scheduler.remove(id).map(|sequence| sequence.preempted()).unwrap_or_default();
-        Some((active, preempted))
+        self.scheduler.remove(id);
+        Some(active)
     }
 
     fn finish(&mut self, id: SequenceId, reason: FinishReason) {
-        match reason {
-            FinishReason::Length => self.totals.finished.length += 1,
-            FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.totals.finished.stop += 1,
-        }
-        if let Some((active, preempted)) = self.end(id) {
+        self.totals.finished.count(reason);
+        if let Some(active) = self.end(id) {
             self.scheduler.ended(active.generated);
-            active.send(Event::Finished { reason, preemptions: preempted.times, swaps: preempted.swaps });
+            active.send(Event::Finished { reason });
         }
     }
 
     pub(super) fn fail(&mut self, id: SequenceId, error: RequestError) {
         self.fail_beams(id, &error);
-        if let Some((active, _)) = self.end(id) {
+        if let Some(active) = self.end(id) {
             self.totals.finished.failed += 1 + active.siblings.len() as u64;
             active.siblings.iter().for_each(|sibling| sibling.send(Event::Failed(error.clone())));
             active.send(Event::Failed(error));
+        }
+    }
+
+    /// Tells those that had to make room in this step; of beam searches, it is told in the end.
+    pub(super) fn tell_preempted(&self, plan: &StepPlan) {
+        for id in &plan.preempted {
+            if let Some(active) = self.active.get(id) {
+                active.send(Event::Preempted { swapped: self.scheduler.sequence(*id).place == Place::Leaving });
+            }
         }
     }
 

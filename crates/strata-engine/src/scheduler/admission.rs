@@ -1,6 +1,6 @@
 //! Who leaves the waiting queue (S1, S3, S5).
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use strata_kv::{AllocStatus, SequenceId};
 
@@ -75,9 +75,10 @@ impl Scheduler {
                     }
                 }
                 Verdict::Now => {
-                    let blocks = self.start(id, plan);
-                    queue.blocks += blocks;
-                    shares.add(queue.tenant, blocks);
+                    self.start(id, plan);
+                    let holding = self.holding_of(&self.sequences[&id]);
+                    queue.blocks += holding.blocks;
+                    shares.add(queue.tenant, holding);
                     self.plan_entry(id, plan);
                 }
             }
@@ -90,18 +91,12 @@ impl Scheduler {
     /// foreseen. Those that were preempted often enough must find them up to their very end; of all others, one that is
     /// alone takes its chance.
     pub(super) fn has_room_to_grow(&self, sequences: &[&Sequence], need: usize) -> bool {
-        let stats = self.blocks.stats();
-        if sequences.iter().any(|sequence| sequence.is_spared()) {
-            // Whoever would outgrow the whole pool is rejected when it has.
-            let blocks_max = |sequence: &Sequence| {
-                let blocks = self.blocks.num_required_blocks(sequence.tokens_max, 0).saturating_mul(sequence.seats);
-                blocks.min(stats.blocks_total)
-            };
-            let spared = self.holders().filter(|other| other.is_spared()).chain(sequences.iter().copied());
-            if spared.map(blocks_max).sum::<usize>() + self.blocks_hanging() > self.blocks.usable() {
-                return false;
-            }
+        if sequences.iter().any(|sequence| sequence.is_spared())
+            && self.blocks_promised(self.holders().chain(sequences.iter().copied())) > self.blocks.usable()
+        {
+            return false;
         }
+        let stats = self.blocks.stats();
         let available = stats.blocks_free + stats.blocks_cached;
         if self.holders().next().is_none() {
             return need <= available;
@@ -109,6 +104,23 @@ impl Scheduler {
         let mut growths: Vec<_> =
             self.holders().chain(sequences.iter().copied()).flat_map(|one| self.growths(one)).collect();
         need + blocks_wanted(&mut growths, self.blocks.block_size()) <= available
+    }
+
+    /// Blocks that have to be there for those of `sequences` that are not to make room again, up to their very ends: the
+    /// full blocks of a prompt once for all beams of a search. Those that hang are nobody's.
+    pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
+        let blocks_total = self.blocks.stats().blocks_total;
+        let mut searches = HashSet::new();
+        let promised = |one: &Sequence| {
+            // The last token has no KV.
+            let all = self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0);
+            let shared = one.search.map_or(0, |_| one.prompt_len / self.blocks.block_size());
+            let is_counted = one.search.is_some_and(|search| !searches.insert(search));
+            let blocks = (all - shared).saturating_mul(one.seats).saturating_add(if is_counted { 0 } else { shared });
+            // Whoever would outgrow the whole pool is rejected when it has.
+            blocks.min(blocks_total)
+        };
+        sequences.filter(|one| one.is_spared()).map(promised).sum::<usize>() + self.blocks_hanging()
     }
 
     /// Tokens that `sequence` is likely to generate yet; all that it may, if it is not to make room again.
@@ -123,7 +135,7 @@ impl Scheduler {
         let mut shares = Shares::new(self.tenants.keys().copied(), all);
         if self.tenants.len() > 1 {
             for sequence in self.holders() {
-                shares.add(sequence.tenant, self.blocks.num_required_blocks(sequence.tokens.len(), 0));
+                shares.add(sequence.tenant, self.holding_of(sequence));
             }
         }
         shares
@@ -141,11 +153,16 @@ impl Scheduler {
     fn queues(&self, shares: &Shares) -> Vec<Queue> {
         let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
         let queue = |&tenant: &Option<TenantId>| {
-            let of_tenant = self.waiting.range(WaitingKey::first_of(tenant)..);
-            let waiting = of_tenant.take_while(|(key, _)| key.tenant == tenant).take(each).map(|(_, &id)| id).collect();
+            let waiting = self.waiting_of(tenant).take(each).collect();
             Queue { tenant, blocks: shares.of(tenant).blocks, waiting }
         };
         self.tenants.keys().map(queue).collect()
+    }
+
+    /// What a tenant has waiting, the urgent first.
+    pub(super) fn waiting_of(&self, tenant: Option<TenantId>) -> impl Iterator<Item = SequenceId> {
+        let from_first = self.waiting.range(WaitingKey::first_of(tenant)..);
+        from_first.take_while(move |(key, _)| key.tenant == tenant).map(|(_, &id)| id)
     }
 
     fn verdict(&self, id: SequenceId) -> Verdict {
@@ -211,10 +228,8 @@ impl Scheduler {
         for Admitted { id, .. } in &plan.admitted {
             let (arrival, tenant) = (self.sequences[id].arrival, self.sequences[id].tenant);
             let earlier = |id: &SequenceId| self.sequences[id].arrival < arrival;
-            let of_tenant = self.waiting.range(WaitingKey::first_of(tenant)..);
-            let of_tenant = of_tenant.take_while(|(key, _)| key.tenant == tenant).map(|(_, id)| id);
-            let others = short.iter().filter(|id| self.sequences[id].tenant != tenant);
-            let passed: Vec<_> = of_tenant.filter(|id| earlier(id)).chain(others).copied().collect();
+            let others = short.iter().copied().filter(|id| self.sequences[id].tenant != tenant);
+            let passed: Vec<_> = self.waiting_of(tenant).filter(earlier).chain(others).collect();
             for id in passed {
                 let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
                 // It may become urgent, and so have another place.
@@ -225,8 +240,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives `id` its blocks, and returns how many it has.
-    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
+    /// Gives `id` its blocks.
+    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
         let wanted = sequence.explain || self.explain_all;
         let miss = wanted.then(|| self.blocks.explain(&sequence.tokens, &sequence.root));
@@ -240,7 +255,11 @@ impl Scheduler {
         self.seats_reserved += sequence.seats - 1;
         self.running.insert(sequence.running_key(), id);
         plan.admitted.push(Admitted { id, cached, miss });
-        self.blocks_of(id)
+    }
+
+    /// What `sequence` takes of its tenant's share while it runs: a search all seats from the start.
+    pub(super) fn holding_of(&self, sequence: &Sequence) -> Holding {
+        Holding { blocks: self.blocks.num_required_blocks(sequence.tokens.len(), 0), seats: sequence.seats }
     }
 
     /// Blocks that the tokens of `id` take.

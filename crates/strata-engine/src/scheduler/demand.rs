@@ -6,34 +6,42 @@ use crate::memory_trade::KvDemand;
 
 impl Scheduler {
     /// What KV has, and what the next passes could use besides: blocks for the sequences that are swapped out and for those
-    /// that one pass could admit, and room for all of them and for those that run to grow.
+    /// that one pass could admit, and room for all of them and for those that run to grow; to their very ends for those
+    /// that are not to make room again.
     pub(crate) fn kv_demand(&self) -> KvDemand {
         let stats = self.blocks.stats();
         let mut wanted = self.blocks.reserve();
-        let mut growths: Vec<_> = self.holders().flat_map(|sequence| self.growths(sequence)).collect();
-        let mut room = self.config.max_num_seqs - self.seats_taken();
-        for &id in self.swapped.values().take(room) {
+        let mut sequences: Vec<_> = self.holders().collect();
+        let seats_free = self.config.max_num_seqs - self.seats_taken();
+        for &id in self.swapped.values().take(seats_free) {
             wanted += self.blocks_of(id);
-            growths.extend(self.growths(&self.sequences[&id]));
-            room -= 1;
+            sequences.push(&self.sequences[&id]);
         }
+        // One that waits may have to come before all that are swapped out.
+        let room = seats_free.saturating_sub(self.swapped.len()).max(seats_free.min(1));
         let mut budget = self.config.max_num_batched_tokens;
-        for id in self.waiting.values().take(room.min(LOOKAHEAD)) {
-            let sequence = &self.sequences[id];
+        // The urgent of all tenants first: as long as one of them is short, nobody else may be admitted.
+        let of_each = self.tenants.keys().map(|&tenant| self.waiting_of(tenant).map(|id| &self.sequences[&id]));
+        let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
+        let others = self.waiting.values().map(|id| &self.sequences[id]).filter(|one| !one.is_urgent());
+        for sequence in urgent.chain(others).take(room.min(LOOKAHEAD)) {
             let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.root);
             // One that can never fit is about to be rejected.
             if blocks > stats.blocks_total {
                 continue;
             }
             wanted += blocks;
-            growths.extend(self.growths(sequence));
+            sequences.push(sequence);
             budget = budget.saturating_sub(tokens);
             if budget == 0 {
                 break;
             }
         }
+        let mut growths: Vec<_> = sequences.iter().flat_map(|one| self.growths(one)).collect();
         // A block for each that runs, however little it is expected to grow.
         wanted += blocks_wanted(&mut growths, self.blocks.block_size()).max(self.running.len());
+        let promised = self.blocks_promised(sequences.into_iter());
+        let wanted = wanted.max(promised.saturating_sub(stats.blocks_used));
         KvDemand { present: self.blocks.present(), used: stats.blocks_used, wanted }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use strata_kv::{AllocStatus, SequenceId};
+use strata_kv::{AllocError, AllocStatus, SequenceId};
 
 use super::shares::Shares;
 use super::{Scheduler, StepPlan};
@@ -17,18 +17,29 @@ impl Scheduler {
         loop {
             let sequence = &self.sequences[&id];
             let missing = self.blocks.unseen_token_ids(id, &sequence.tokens);
-            if missing.is_empty() || self.blocks.append(id, missing).is_ok() {
+            if missing.is_empty() {
                 return true;
             }
-            let need = self.blocks.num_blocks_touched_by_append(id, missing.len(), 0);
-            if *leaving >= need {
-                *leaving -= need;
+            let short = match self.blocks.append(id, missing) {
+                Ok(()) => return true,
+                Err(AllocError::OutOfBlocks { need, available }) => need - available,
+                // It has outgrown the whole pool, and nobody can help.
+                Err(_) => usize::MAX,
+            };
+            if *leaving >= short {
+                *leaving -= short;
                 return false;
             }
             let Some(victim) = self.victim() else { return false };
             let itself = self.group(victim, &self.running).contains(&id);
-            if (itself || self.sequences[&victim].is_spared()) && self.swaps_in_under_way() {
-                // Those that arrive hold blocks, but cannot make room yet.
+            let is_spared = self.sequences[&victim].is_spared();
+            // Those that arrive hold blocks, but cannot make room yet.
+            if (itself || is_spared) && self.swaps_in_under_way() {
+                return false;
+            }
+            // Blocks were promised to all that are left, but some still leave. Beams that wait to copy the same one are
+            // short of fewer than each of them alone.
+            if is_spared && self.blocks_leaving() > 0 {
                 return false;
             }
             *leaving += self.preempt(victim, plan);
@@ -114,7 +125,7 @@ impl Scheduler {
     }
 
     /// What it takes to bring the KV of `group` back, either way.
-    fn effort(&self, group: &[SequenceId]) -> Effort {
+    pub(super) fn effort(&self, group: &[SequenceId]) -> Effort {
         let swap_blocks = self.blocks.swap_cost(group);
         let computed: usize = group.iter().map(|id| self.sequences[id].computed).sum();
         // Beams share most of theirs.

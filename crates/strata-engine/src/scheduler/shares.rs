@@ -8,8 +8,15 @@ use crate::TenantId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Holding {
     pub(super) blocks: usize,
-    /// Sequences that run.
+    /// Sequences that run, or beams that may.
     pub(super) seats: usize,
+}
+
+impl Holding {
+    /// Both together.
+    pub(super) fn with(self, more: Self) -> Self {
+        Self { blocks: self.blocks + more.blocks, seats: self.seats + more.seats }
+    }
 }
 
 /// What each tenant has, and what each should have.
@@ -27,11 +34,10 @@ impl Shares {
         Self { holdings, share: Holding { blocks: all.blocks / count, seats: all.seats / count } }
     }
 
-    /// Adds blocks and a seat to what `tenant` has.
-    pub(super) fn add(&mut self, tenant: Option<TenantId>, blocks: usize) {
+    /// Adds to what `tenant` has.
+    pub(super) fn add(&mut self, tenant: Option<TenantId>, more: Holding) {
         let holding = self.holdings.entry(tenant).or_default();
-        holding.blocks += blocks;
-        holding.seats += 1;
+        *holding = holding.with(more);
     }
 
     /// Whether `tenant` has more than its share of blocks, or of seats.
@@ -41,8 +47,8 @@ impl Shares {
 
     /// The same if it had so much more.
     pub(super) fn would_be_above(&self, tenant: Option<TenantId>, more: Holding) -> bool {
-        let Holding { blocks, seats } = self.of(tenant);
-        blocks + more.blocks > self.share.blocks || seats + more.seats > self.share.seats.max(1)
+        let Holding { blocks, seats } = self.of(tenant).with(more);
+        blocks > self.share.blocks || seats > self.share.seats.max(1)
     }
 
     /// Whether `tenant`, which has nothing, may have so many blocks and a seat at the cost of those above their share.

@@ -116,7 +116,8 @@ impl Scheduler {
                 sequence.place = Place::Arriving;
                 if swap.is_some() {
                     self.seats_reserved += sequence.seats - 1;
-                    shares.add(sequence.tenant, self.blocks.num_required_blocks(sequence.tokens.len(), 0));
+                    let sequence = &self.sequences[&id];
+                    shares.add(sequence.tenant, self.holding_of(sequence));
                 } else {
                     self.recompute(id);
                     dropped = true;
@@ -162,8 +163,8 @@ impl Scheduler {
             return false;
         }
         let group = self.group(id, &self.swapped);
-        let blocks = group.iter().map(|&id| self.blocks_of(id)).sum();
-        shares.would_be_above(sequence.tenant, Holding { blocks, seats: group.len() })
+        let holdings = group.iter().map(|id| self.holding_of(&self.sequences[id]));
+        shares.would_be_above(sequence.tenant, holdings.fold(Holding::default(), Holding::with))
     }
 
     /// Blocks that come free when the swaps under way have ended, but for those that hang.

@@ -3,6 +3,7 @@
 mod fairness;
 mod groups;
 mod load;
+mod searches;
 mod swap;
 
 use std::collections::HashSet;
@@ -38,7 +39,7 @@ impl Bench {
         self.scheduler.add(Arrival { priority, ..arrival(id, length) });
     }
 
-    /// Plans a step, checks what must hold of every plan, computes it, and appends a token to whoever sampled.
+    /// Plans a step, checks what must hold of every plan, computes it, and appends a token to whoever sampled and is no beam.
     fn step(&mut self) -> Vec<(u64, usize)> {
         self.scheduler.schedule(&mut self.plan);
         let tokens: usize = self.plan.entries.iter().map(|entry| entry.count).sum();
@@ -59,7 +60,7 @@ impl Bench {
         let entries = self.plan.entries.clone();
         for entry in &entries {
             self.scheduler.complete(entry);
-            if entry.samples {
+            if entry.samples && self.scheduler.sequence(entry.id).search.is_none() {
                 self.scheduler.push_token(entry.id, 7);
             }
         }

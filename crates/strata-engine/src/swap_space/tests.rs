@@ -101,7 +101,9 @@ fn swaps_under_way_together_end_in_order() {
     let mut bench = Bench::new(12);
     let first = bench.start(SwapDirection::Out, &(0..20).map(|block| (block, block)).collect::<Vec<_>>());
     let second = bench.start(SwapDirection::Out, &(20..40).map(|block| (block, block + 20)).collect::<Vec<_>>());
+    let last_end = bench.space.last_end;
     let third = bench.start(SwapDirection::Out, &[]);
+    assert_eq!(bench.space.last_end, last_end, "the first is still measured from its own start");
     // What has nothing to move waits for nobody.
     let ended: Vec<_> = (0..3).map(|_| bench.wait()).collect();
     assert!(ended.iter().all(|ended| ended.outcome.is_ok()), "{ended:?}");
@@ -161,6 +163,20 @@ fn one_swap_that_fails_leaves_the_others_alone() {
     let back: Vec<_> = (20..40).map(|slot| (slot - 20, slot)).collect();
     bench.swap(SwapDirection::In, &back).unwrap();
     assert!((0..20).all(|block| bench.holds(block, u64::from(block) + 20)));
+}
+
+#[test]
+fn stopping_waits_for_one_part_alone() {
+    let mut bench = Bench::new(200);
+    bench.start(SwapDirection::Out, &(0..30).map(|block| (block, block)).collect::<Vec<_>>());
+    let (file, writes) = (bench.file.clone(), bench.file.num_writes());
+    let held = file.hold_writes();
+    assert_eq!(bench.space.poll(&mut bench.pool, Duration::ZERO), None);
+    assert!(bench.space.buffers.is_empty(), "as many parts were handed over as there are buffers");
+    bench.space.worker.close();
+    drop(held);
+    drop(bench);
+    assert_eq!(file.num_writes() - writes, 1);
 }
 
 #[test]

@@ -28,10 +28,10 @@ pub(super) struct PartDone {
     pub(super) outcome: Result<(), String>,
 }
 
-/// Works off parts in the order in which they came. Dropping it waits for the one under way.
+/// Works off parts in the order in which they came. Dropping it waits for the one under way, and drops the others.
 pub(super) struct SwapWorker {
     parts: Option<Sender<(Part, AlignedBuffer)>>,
-    done: Receiver<PartDone>,
+    done: Option<Receiver<PartDone>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -50,7 +50,7 @@ impl SwapWorker {
                 }
             }
         })?;
-        Ok(Self { parts: Some(parts), done, thread: Some(thread) })
+        Ok(Self { parts: Some(parts), done: Some(done), thread: Some(thread) })
     }
 
     pub(super) fn submit(&self, part: Part, buffer: AlignedBuffer) {
@@ -60,13 +60,21 @@ impl SwapWorker {
 
     /// A part that is done, if there is one within `wait`.
     pub(super) fn done(&self, wait: Duration) -> Option<PartDone> {
-        if wait.is_zero() { self.done.try_recv().ok() } else { self.done.recv_timeout(wait).ok() }
+        let done = self.done.as_ref()?;
+        if wait.is_zero() { done.try_recv().ok() } else { done.recv_timeout(wait).ok() }
+    }
+
+    /// From now on nothing comes back, and at most one part is still moved.
+    pub(super) fn close(&mut self) {
+        // Parts that were submitted would still be received: the thread ends because nobody hears of the one under way.
+        self.done = None;
+        self.parts = None;
     }
 }
 
 impl Drop for SwapWorker {
     fn drop(&mut self) {
-        self.parts = None;
+        self.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -18,7 +18,7 @@ fn token(id: TokenId) -> Event {
 }
 
 fn finished(reason: FinishReason) -> Event {
-    Event::Finished { reason, preemptions: 0, swaps: 0 }
+    Event::Finished { reason }
 }
 
 /// All text that `ids` make, why it ended, and the tokens that were needed.

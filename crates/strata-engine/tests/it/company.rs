@@ -4,11 +4,7 @@ use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use strata_engine::{EngineStatus, PreemptionMode, Request, TenantId};
 
-use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, start, teach_short_answers};
-
-fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
-}
+use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start, teach_short_answers};
 
 fn run_all(shape: Shape, requests: Vec<Request>) {
     run_all_with(shape, requests, false, 0);
@@ -22,11 +18,16 @@ fn run_all_with(shape: Shape, requests: Vec<Request>, crowded: bool, fail_every_
         teach_short_answers(&engine);
     }
     let streams: Vec<_> = requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
+    let mut told = (0, 0);
     for (request, stream) in requests.iter().zip(streams) {
-        assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
+        let ended = collect(stream);
+        assert_eq!(ended.tokens, expected_greedy(&request.prompt, &request.params));
+        told = (told.0 + ended.preemptions, told.1 + ended.swaps);
     }
     assert_idle_and_whole(&engine);
-    engine.handle().status()
+    let status = engine.handle().status();
+    assert_eq!(told, (status.preemptions, status.preemptions_swap), "whoever makes room is told so");
+    status
 }
 
 #[test]

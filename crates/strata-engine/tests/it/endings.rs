@@ -304,6 +304,12 @@ fn clients_that_go_while_swaps_are_under_way_leave_nothing_behind() {
     let (engine, controls, streams) = with_swaps_under_way();
     drop(streams);
     eventually("all have gone", || engine.handle().status().running == 0);
+    // Nobody waits for the swaps that hang, until somebody does.
+    eventually("well", || engine.handle().status().health == Health::Ok);
+    let all_blocks = engine.handle().submit(greedy(vec![1; 90], 6)).unwrap();
+    eventually("stalled", || matches!(engine.handle().status().health, Health::Stalled(_)));
+    drop(all_blocks);
+    eventually("well again", || engine.handle().status().health == Health::Ok);
     controls.hold_swaps.store(false, Ordering::Relaxed);
     assert_idle_and_whole(&engine);
     assert_eq!(collect(engine.handle().submit(greedy(vec![1, 2], 5)).unwrap()).tokens.len(), 5);

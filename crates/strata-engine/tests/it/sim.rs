@@ -252,6 +252,11 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
     Engine::start(config, runner).unwrap()
 }
 
+/// Some tokens, others for each seed.
+pub fn prompt(seed: u32, length: usize) -> Vec<u32> {
+    (0..length as u32).map(|i| (seed.wrapping_mul(31) + i * i * 7 + i * seed) % 49 + 1).collect()
+}
+
 pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
     Request {
         prompt,
@@ -272,8 +277,8 @@ pub struct Ended {
     pub tokens: Vec<u32>,
     pub cached_tokens: usize,
     pub reason: FinishReason,
-    pub preemptions: u32,
-    pub swaps: u32,
+    pub preemptions: u64,
+    pub swaps: u64,
 }
 
 /// Reads a stream to its end, which must be a good one.
@@ -291,11 +296,11 @@ pub fn collect(mut stream: EventStream) -> Ended {
             Event::Token { id, .. } => {
                 ended.tokens.push(id);
             }
-            Event::Finished { reason, preemptions, swaps } => {
-                ended.reason = reason;
-                ended.preemptions = preemptions;
-                ended.swaps = swaps;
+            Event::Preempted { swapped } => {
+                ended.preemptions += 1;
+                ended.swaps += u64::from(swapped);
             }
+            Event::Finished { reason } => ended.reason = reason,
             Event::Failed(error) => panic!("failed: {error}"),
         }
     }

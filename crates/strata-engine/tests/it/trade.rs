@@ -12,7 +12,7 @@ use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
 
 use crate::sim::{
-    Shape, SimRunner, assert_idle_and_whole, collect, expected_greedy, greedy, start_over, teach_short_answers,
+    Shape, SimRunner, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start_over, teach_short_answers,
 };
 
 /// A simulated model whose weights hold memory, and give it up or take it a little at a time. It panics, and fails every
@@ -143,10 +143,6 @@ fn run_all(engine: &Engine, requests: &[Request]) {
     for (request, stream) in requests.iter().zip(streams) {
         assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
     }
-}
-
-fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    (0..length as u32).map(|i| (seed.wrapping_mul(37) + i * i * 5 + i * seed) % 49 + 1).collect()
 }
 
 const LIMITS: TradeLimits = TradeLimits {

@@ -28,6 +28,11 @@ pub enum WriteEffect {
     Panic,
 }
 
+/// See [`FaultySpace::hold_writes`].
+pub struct HeldWrites<'a> {
+    _lock: MutexGuard<'a, Writes>,
+}
+
 #[derive(Default)]
 struct Writes {
     count: u64,
@@ -48,6 +53,11 @@ impl FaultySpace {
         let mut writes = self.lock();
         let first = writes.count.saturating_add(spared);
         writes.fault = Some((first, times, effect));
+    }
+
+    /// Writes wait as long as what is returned lives, and are not counted before.
+    pub fn hold_writes(&self) -> HeldWrites<'_> {
+        HeldWrites { _lock: self.lock() }
     }
 
     /// Writes that were asked for so far, whether they failed or not.

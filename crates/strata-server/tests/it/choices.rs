@@ -166,6 +166,7 @@ async fn making_room_for_others_is_told_and_a_search_counts_once() {
     assert_eq!(told(json!({"prompt": "b"})).await, json!(null));
     assert_eq!(told(json!({"prompt": "a"})).await, json!({"preemptions": 2}));
     assert_eq!(told(json!({"prompt": ["a", "b", "a"], "n": 3})).await, json!({"preemptions": 12}));
+    assert_eq!(told(json!({"prompt": "a", "stop": "bb"})).await, json!({"preemptions": 2}));
     let search = json!({"prompt": ["a", "b", "a"], "n": 3, "use_beam_search": true});
     assert_eq!(told(search).await, json!({"preemptions": 4}));
     let report = told(json!({"prompt": "a", "cache_report": true})).await;

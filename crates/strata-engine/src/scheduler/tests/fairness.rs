@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use super::swap::TOOK;
 use super::*;
+use crate::KvDemand;
 
 impl Bench {
-    fn set_seats(&mut self, seats: usize) {
+    pub(super) fn set_seats(&mut self, seats: usize) {
         self.config.max_num_seqs = seats;
         self.scheduler.config = self.config;
     }
@@ -65,6 +66,21 @@ fn seats_are_shared_as_well() {
 }
 
 #[test]
+fn a_search_counts_for_all_its_seats_from_the_start() {
+    let mut bench = Bench::with_swap(80, 80);
+    let tenant = Some(TenantId(1));
+    bench.scheduler.add(Arrival { tenant, beams: Some(4), max_tokens: 8, ..arrival(1, 6) });
+    assert_eq!(bench.step(), [(1, 6)]);
+    // Its tenant's share is two seats: it makes room before it has branched, and does not come back for the claim.
+    bench.add_of(2, 2, 4);
+    assert_eq!(bench.step(), []);
+    assert_eq!(bench.plan.preempted, [SequenceId(1)]);
+    bench.finish(Ok(TOOK));
+    assert_eq!(bench.step(), [(2, 4)]);
+    assert_eq!(bench.place(1), Place::Swapped);
+}
+
+#[test]
 fn a_tenant_above_its_share_makes_room_first() {
     let mut bench = Bench::new(8, 8, 64);
     for id in 1..=3 {
@@ -116,6 +132,46 @@ fn no_tenants_large_request_is_starved_by_the_small_ones_of_another() {
             }
         }
     }
+}
+
+#[test]
+fn memory_comes_for_what_keeps_others_waiting_whosever_it_is() {
+    let mut bench = Bench::new(200, 4, 200);
+    bench.add_of(2, 1, 100);
+    bench.suffer(1, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    let mut next = 2;
+    for step in 0.. {
+        assert!(step < 10, "it waits for ever, and all but one of the others with it");
+        while bench.scheduler.num_waiting() < 20 {
+            bench.add_of(1, next, 4);
+            next += 1;
+        }
+        let KvDemand { used, wanted, .. } = bench.scheduler.kv_demand();
+        bench.scheduler.set_usable_blocks(used + wanted);
+        let planned = bench.step();
+        if planned.iter().any(|(id, _)| *id == 1) {
+            break;
+        }
+        planned.iter().for_each(|(id, _)| drop(bench.scheduler.remove(SequenceId(*id))));
+    }
+}
+
+#[test]
+fn memory_comes_for_what_waits_where_those_swapped_out_give_way() {
+    let mut bench = Bench::with_swap(40, 40);
+    bench.set_seats(1);
+    bench.add_of(1, 1, 16);
+    bench.step();
+    bench.scheduler.set_usable_blocks(4);
+    assert_eq!(bench.step(), []);
+    bench.finish(Ok(TOOK));
+    // It gives way to a small one, which may not pass a large one.
+    bench.add_of(2, 2, 4);
+    bench.add_of(2, 3, 60);
+    bench.suffer(3, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    let KvDemand { used, wanted, .. } = bench.scheduler.kv_demand();
+    bench.scheduler.set_usable_blocks(used + wanted);
+    assert_eq!(bench.step().len() + bench.plan.swaps.len(), 1, "nobody comes");
 }
 
 #[test]

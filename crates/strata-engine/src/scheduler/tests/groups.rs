@@ -125,6 +125,45 @@ fn beams_that_cannot_come_back_are_not_admitted_one_by_one() {
 }
 
 #[test]
+fn a_search_that_was_preempted_often_needs_no_more_than_is_asked_for() {
+    let mut bench = Bench::new(200, 8, 64);
+    bench.scheduler.add(Arrival { max_tokens: 10, beams: Some(8), ..arrival(1, 40) });
+    bench.suffer(1, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
+    // Ten blocks of the prompt, and of each beam three.
+    let demand = bench.scheduler.kv_demand();
+    assert_eq!(demand.used + demand.wanted, 34);
+    bench.scheduler.set_usable_blocks(34);
+    assert_eq!(bench.compute(), [1]);
+    let beams = bench.branch(8);
+    for _ in 1..9 {
+        assert_eq!(bench.compute().len(), 8);
+        beams.iter().for_each(|&beam| bench.scheduler.extend(beam, [beam.0 as u32]));
+    }
+    assert_eq!((bench.compute().len(), bench.plan.preempted.len()), (8, 0));
+    assert_eq!(bench.scheduler.blocks().stats().blocks_used, 34);
+}
+
+#[test]
+fn beams_that_are_to_stay_wait_for_blocks_on_their_way_out() {
+    let mut bench = Bench::with_swap(11, 11);
+    bench.set_seats(5);
+    (0..100).for_each(|_| bench.scheduler.ended(0));
+    // It may come to all blocks: three full ones of the prompt, and of each beam two.
+    bench.scheduler.add(Arrival { max_tokens: 5, beams: Some(4), ..arrival(1, 14) });
+    bench.suffer(1, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
+    bench.add(2, 8);
+    assert_eq!(bench.compute(), [1, 2]);
+    let beams = bench.branch(4);
+    beams.iter().for_each(|&beam| bench.scheduler.extend(beam, [8, 9]));
+    bench.scheduler.extend(SequenceId(2), [7]);
+    // Two beams are short of two blocks each, three leave, and the last beam needs no copy of what it alone holds.
+    assert_eq!(bench.compute(), [1, 100]);
+    assert_eq!(bench.plan.preempted, [SequenceId(2)]);
+    bench.finish(Ok(TOOK));
+    assert_eq!((bench.compute(), bench.plan.preempted.len()), (vec![101, 102], 0));
+}
+
+#[test]
 fn a_fork_waits_in_its_parents_place_and_has_been_through_nothing() {
     let mut bench = Bench::new(16, 1, 64);
     bench.scheduler.add(Arrival { max_tokens: 3, ..arrival(1, 10) });

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::searches::Searches;
 use super::*;
 use crate::kv_swap::{SwapTook, SwapTrial};
+use crate::{BeamParams, KvDemand, Limits};
 
 /// SplitMix64.
 struct Random(u64);
@@ -44,11 +46,38 @@ impl Swaps {
     }
 }
 
+/// Tokens that each of so many beams may generate after such a prompt, as requests are checked at the door.
+fn beam_tokens(prompt_len: usize, width: usize, kv: &KvConfig) -> usize {
+    let kv_capacity_tokens = kv.num_blocks * kv.block_size;
+    let limits = Limits {
+        vocab_size: usize::MAX,
+        max_model_len: kv_capacity_tokens,
+        model_context: kv_capacity_tokens,
+        kv_capacity_tokens,
+        kv_block_tokens: kv.block_size,
+        max_logprobs: 0,
+        max_beam_width: width,
+        max_waiting: usize::MAX,
+    };
+    BeamParams { width, ..BeamParams::default() }.max_tokens(prompt_len, &limits)
+}
+
+/// How many blocks may be used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Memory {
+    /// Any number, now and then another one.
+    Wavers,
+    /// As many as are asked for, and not one more.
+    Follows,
+}
+
 #[test]
 fn random_loads_always_progress_and_leave_nothing_behind() {
     let mut random = Random(12345);
+    let mut searches_spared = 0;
     for round in 0..90 {
         let preemption = [PreemptionMode::Recompute, PreemptionMode::Swap, PreemptionMode::Auto][round % 3];
+        let memory = [Memory::Wavers, Memory::Follows][round / 3 % 2];
         let blocks = 6 + random.below(30) as usize;
         let max_num_seqs = 1 + random.below(6) as usize;
         let kv = KvConfig {
@@ -58,45 +87,69 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
             ..KvConfig::default()
         };
         let max_num_batched_tokens = max_num_seqs + random.below(20) as usize;
-        let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption });
+        let mut bench = Bench::over(kv.clone(), SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption });
         bench.scheduler.prefilled(1, 1.0);
         bench.scheduler.set_swap_trial(64, SwapTrial { bytes: 64, write_seconds: 1.0, read_seconds: 1.0 });
-        let mut swaps = Swaps::default();
+        let (mut swaps, mut searches) = (Swaps::default(), Searches::default());
         // How long each sequence becomes in all; at most what the pool holds.
         let mut ends = HashMap::new();
         let (mut next, mut idle) = (0u64, 0);
         for step in 0..30_000 {
             if step < 500 && random.below(3) == 0 {
                 let prompt = 1 + random.below((blocks * 4 - 2) as u64) as usize;
-                let end = (prompt + 1 + random.below(12) as usize).min(blocks * 4);
-                let tenant = (round % 2 == 0).then(|| TenantId(u128::from(random.below(3))));
-                let priority = random.below(3) as i32;
-                let max_tokens = end - prompt + random.below(5) as usize;
-                bench.scheduler.add(Arrival { priority, tenant, max_tokens, ..arrival(next, prompt) });
-                ends.insert(next, end);
+                let tenant = (round % 4 < 2).then(|| TenantId(u128::from(random.below(3))));
+                let arrival = Arrival { priority: random.below(3) as i32, tenant, ..arrival(next, prompt) };
+                let width = 1 + random.below(max_num_seqs as u64) as usize;
+                let most = if random.below(3) == 0 { beam_tokens(prompt, width, &kv) } else { 0 };
+                if most > 0 {
+                    let max_tokens = 1 + random.below(most.min(16) as u64) as usize;
+                    searches.add(&mut bench, Arrival { max_tokens, ..arrival }, width);
+                } else {
+                    let end = (prompt + 1 + random.below(12) as usize).min(blocks * 4);
+                    let max_tokens = end - prompt + random.below(5) as usize;
+                    bench.scheduler.add(Arrival { max_tokens, ..arrival });
+                    ends.insert(next, end);
+                }
                 next += 1;
             }
             if random.below(20) == 0
                 && let Some(&id) = bench.scheduler.sequences.keys().min()
             {
-                bench.scheduler.remove(id);
-                ends.remove(&id.0);
+                if ends.remove(&id.0).is_some() {
+                    bench.scheduler.remove(id);
+                } else {
+                    searches.remove(&mut bench, id);
+                }
             }
-            // Memory comes and goes, but for what those were promised that are not to make room again.
-            if random.below(10) == 0 && !bench.scheduler.holders().any(Sequence::is_spared) {
-                let usable = if step < 500 { 1 + random.below(blocks as u64) as usize } else { blocks };
-                bench.scheduler.set_usable_blocks(usable);
+            match memory {
+                Memory::Follows => {
+                    let KvDemand { used, wanted, .. } = bench.scheduler.kv_demand();
+                    bench.scheduler.set_usable_blocks(used + wanted);
+                }
+                // But for what those were promised that are not to make room again.
+                Memory::Wavers if random.below(10) == 0 && !bench.scheduler.holders().any(Sequence::is_spared) => {
+                    let usable = if step < 500 { 1 + random.below(blocks as u64) as usize } else { blocks };
+                    bench.scheduler.set_usable_blocks(usable);
+                }
+                Memory::Wavers => {}
             }
             let planned = bench.step();
             let moved = !planned.is_empty() || !bench.plan.preempted.is_empty() || bench.scheduler.num_swaps() > 0;
-            swaps.pass(&mut bench, &mut random, round % 4 == 3);
-            let is_served = !bench.scheduler.has_sequences() || bench.scheduler.blocks().usable() < blocks;
-            idle = if moved || is_served { 0 } else { idle + 1 };
-            assert!(idle < 2, "round {round}: work waits, but nothing was planned");
+            searches.gather(&mut bench);
+            searches.retire(&mut bench, &mut |end| random.below(end));
+            swaps.pass(&mut bench, &mut random, round % 5 == 3);
+            searches.gather(&mut bench);
+            let may_wait = memory == Memory::Wavers && bench.scheduler.blocks().usable() < blocks;
+            idle = if moved || may_wait || !bench.scheduler.has_sequences() { 0 } else { idle + 1 };
+            assert!(idle < 2, "round {round}, step {step}: work waits, but nothing was planned");
             let most = bench.scheduler.sequences.values().map(|sequence| sequence.preemptions).max();
             assert!(most <= Some(MAX_PREEMPTIONS), "round {round}: one was preempted {most:?} times");
+            let spared = |one: &&Sequence| one.search.is_some() && one.is_spared();
+            searches_spared += bench.scheduler.sequences.values().filter(spared).count();
             for (id, _) in planned {
-                if bench.scheduler.sequence(SequenceId(id)).tokens.len() >= ends[&id] {
+                if let Some(&end) = ends.get(&id)
+                    && bench.scheduler.sequence(SequenceId(id)).tokens.len() >= end
+                {
                     let sequence = bench.scheduler.remove(SequenceId(id)).unwrap();
                     bench.scheduler.ended(sequence.generated());
                     ends.remove(&id);
@@ -106,9 +159,11 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
                 break;
             }
         }
-        assert!(bench.scheduler.is_idle(), "round {round}: {} sequences never ended", ends.len());
+        let left = ends.len() + searches.len();
+        assert!(bench.scheduler.is_idle(), "round {round}: {left} requests never ended");
         assert_eq!(bench.scheduler.recover_leaks(), 0);
     }
+    assert!(searches_spared > 0, "the test needs searches that were preempted often to mean anything");
 }
 
 /// What a load came to.

@@ -73,6 +73,16 @@ fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
 }
 
 #[test]
+fn swaps_under_way_come_first() {
+    let mut bench = one_leaves_another(8);
+    bench.scheduler.set_swap_trial(100, SwapTrial::default());
+    let bytes_ahead = |bench: &Bench| bench.scheduler.effort(&[SequenceId(1)]).bytes_ahead;
+    assert_eq!(bytes_ahead(&bench), 200, "two blocks are on their way out");
+    bench.finish(Ok(TOOK));
+    assert_eq!(bytes_ahead(&bench), 0);
+}
+
+#[test]
 fn without_room_to_swap_to_kv_is_dropped_at_once() {
     // vllm#45387: the destination is reserved first, or nothing is moved.
     let mut bench = Bench::with_swap(4, 1);
