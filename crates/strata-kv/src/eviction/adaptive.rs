@@ -37,7 +37,7 @@ const RUN_MAX: usize = 64;
 /// not. So one policy keeps what comes back late but surely, lets scans pass, keeps part of a loop that exceeds the pool,
 /// and forgets old habits: what was counted fades.
 ///
-/// It takes 44 bytes a block: 20 for the block, 8 for what was evicted lately, 16 for the sample, which has at least 64 KiB;
+/// It takes 44 bytes a block: 20 for the block, 16 for what was evicted lately, 8 for the sample, which has at least 64 KiB;
 /// and 34 KiB for the counts of classes.
 #[derive(Debug)]
 pub struct Adaptive {

@@ -26,7 +26,7 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(num_blocks: usize) -> Self {
-        let (sample, evicted) = (Table::new(entries(num_blocks)), Table::new(num_blocks));
+        let (sample, evicted) = (Table::new(entries(num_blocks)), Table::new(2 * num_blocks));
         let mut history = Self { sample, evicted, skipped: 0, next: 0, counting: 0, counted: 0, num_blocks: 0 };
         history.restart(num_blocks, 0);
         history
@@ -36,7 +36,7 @@ impl History {
     pub(super) fn restart(&mut self, num_blocks: usize, now: u32) {
         let (entries, reach) = (entries(num_blocks), (8 * num_blocks).max(8192));
         self.sample.restart(entries);
-        self.evicted.restart(num_blocks);
+        self.evicted.restart(2 * num_blocks);
         self.skipped = (reach / entries).max(1).next_power_of_two() as u32 - 1;
         (self.next, self.counting, self.counted) = (0, now, now);
         self.num_blocks = num_blocks as u32;
@@ -134,8 +134,8 @@ impl History {
     }
 }
 
-/// Contents that are followed for so many blocks: with fewer, a class that is rarely seen is misjudged. A small pool learns
-/// from fewer uses; it needs a larger share of them, and a longer look back.
+/// Contents that are followed for so many blocks: a small pool learns from fewer uses; it needs a larger share of them, and
+/// a longer look back.
 fn entries(num_blocks: usize) -> usize {
-    (2 * num_blocks).max(8192)
+    num_blocks.max(8192)
 }
