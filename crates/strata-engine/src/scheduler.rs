@@ -98,6 +98,14 @@ pub(crate) struct PreemptionCounts {
     pub(crate) swap: u64,
 }
 
+/// Whoever shares the engine with others (S5).
+#[derive(Debug, Clone, Copy)]
+struct Tenant {
+    sequences: usize,
+    /// All admissions until its own last one, or until it came.
+    admissions: u64,
+}
+
 /// Owner of the queues and of the block manager.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
@@ -110,8 +118,8 @@ pub(crate) struct Scheduler {
     swapped: BTreeMap<RunningKey, SequenceId>,
     /// Swaps under way.
     flights: BTreeMap<SwapId, Flight>,
-    /// Sequences of each tenant that has any.
-    tenants: BTreeMap<Option<TenantId>, usize>,
+    /// Those that have any sequence.
+    tenants: BTreeMap<Option<TenantId>, Tenant>,
     forecast: Forecast,
     planner: PreemptionPlanner,
     /// Bytes of one block, if any can be swapped.
@@ -207,9 +215,9 @@ impl Scheduler {
         if sequence.place != Place::Waiting {
             self.blocks.free(id);
         }
-        if let Some(count) = self.tenants.get_mut(&sequence.tenant) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(tenant) = self.tenants.get_mut(&sequence.tenant) {
+            tenant.sequences -= 1;
+            if tenant.sequences == 0 {
                 self.tenants.remove(&sequence.tenant);
             }
         }
@@ -366,7 +374,8 @@ impl Scheduler {
     }
 
     fn know(&mut self, id: SequenceId, sequence: Sequence) {
-        *self.tenants.entry(sequence.tenant).or_default() += 1;
+        let new = Tenant { sequences: 0, admissions: self.admissions };
+        self.tenants.entry(sequence.tenant).or_insert(new).sequences += 1;
         self.reconsider();
         let before = self.sequences.insert(id, sequence);
         debug_assert!(before.is_none(), "{id} was added twice");

@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use strata_kv::{AllocStatus, SequenceId};
 
 use super::shares::{Holding, Shares};
-use super::{Admitted, LOOKAHEAD, Scheduler, StepPlan};
+use super::{Admitted, LOOKAHEAD, Scheduler, StepPlan, Tenant};
 use crate::TenantId;
 use crate::forecast::{Growth, blocks_wanted};
 use crate::sequence::{Place, Sequence, WaitingKey};
@@ -14,6 +14,8 @@ use crate::sequence::{Place, Sequence, WaitingKey};
 struct Queue {
     tenant: Option<TenantId>,
     blocks: usize,
+    /// [`Tenant::admissions`](super::Tenant::admissions).
+    admissions: u64,
     waiting: VecDeque<SequenceId>,
 }
 
@@ -34,7 +36,7 @@ enum Verdict {
 
 impl Scheduler {
     /// Admits waiting sequences while the budget, the number of sequences and the blocks allow, those of the tenant that
-    /// holds the least first. One that does not fit yet does not stop those behind it (`lessons.md`, vllm#45387), except
+    /// holds the least first; of tenants that hold as much, those of the one whose turn was longest ago. One that does not fit yet does not stop those behind it (`lessons.md`, vllm#45387), except
     /// after many have passed it. Those that were swapped out come first, unless they rank lower; they age as well.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
         if self.waiting.is_empty() || plan.budget == 0 || (self.refused && !self.running.is_empty()) {
@@ -48,7 +50,7 @@ impl Scheduler {
         let mut short = Vec::new();
         let mut all_short = true;
         while plan.budget > 0
-            && let Some(queue) = queues.iter_mut().filter(|queue| !queue.waiting.is_empty()).min_by_key(|q| q.blocks)
+            && let Some(queue) = next_queue(&mut queues)
             && let Some(id) = queue.waiting.pop_front()
         {
             let blocked = self.seats_taken() == self.config.max_num_seqs || self.is_behind_swapped(id, &shares);
@@ -78,6 +80,7 @@ impl Scheduler {
                     self.start(id, plan);
                     let holding = self.holding_of(&self.sequences[&id]);
                     queue.blocks += holding.blocks;
+                    queue.admissions = self.admissions;
                     shares.add(queue.tenant, holding);
                     self.plan_entry(id, plan);
                 }
@@ -152,11 +155,11 @@ impl Scheduler {
 
     fn queues(&self, shares: &Shares) -> Vec<Queue> {
         let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
-        let queue = |&tenant: &Option<TenantId>| {
+        let queue = |(&tenant, &Tenant { admissions, .. }): (&Option<TenantId>, &Tenant)| {
             let waiting = self.waiting_of(tenant).take(each).collect();
-            Queue { tenant, blocks: shares.of(tenant).blocks, waiting }
+            Queue { tenant, blocks: shares.of(tenant).blocks, admissions, waiting }
         };
-        self.tenants.keys().map(queue).collect()
+        self.tenants.iter().map(queue).collect()
     }
 
     /// What a tenant has waiting, the urgent first.
@@ -249,6 +252,7 @@ impl Scheduler {
         let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
         self.waiting.remove(&sequence.waiting_key());
         self.admissions += 1;
+        self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").admissions = self.admissions;
         sequence.admission.get_or_insert(self.admissions);
         sequence.place = Place::Running;
         sequence.computed = cached;
@@ -299,4 +303,9 @@ impl Scheduler {
             common / block * block > cached.max(other.computed / block * block)
         })
     }
+}
+
+/// The one whose turn it is.
+fn next_queue(queues: &mut [Queue]) -> Option<&mut Queue> {
+    queues.iter_mut().filter(|queue| !queue.waiting.is_empty()).min_by_key(|queue| (queue.blocks, queue.admissions))
 }

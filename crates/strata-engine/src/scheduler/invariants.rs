@@ -30,7 +30,7 @@ impl Scheduler {
         assert!(waiting.iter().all(|(key, id)| *key == sequences[id].waiting_key()));
         let held: HashSet<_> = blocks.sequences().collect();
         assert_eq!(held, at(|place| place != Place::Waiting), "all but those that wait hold blocks or slots");
-        assert_eq!(self.tenants.values().sum::<usize>(), sequences.len());
+        assert_eq!(self.tenants.values().map(|tenant| tenant.sequences).sum::<usize>(), sequences.len());
         let reserved: usize = self.holders().map(|sequence| sequence.seats - 1).sum();
         assert_eq!(self.seats_reserved, reserved);
         assert!(self.seats_taken() <= self.config.max_num_seqs);

@@ -135,6 +135,27 @@ fn no_tenants_large_request_is_starved_by_the_small_ones_of_another() {
 }
 
 #[test]
+fn tenants_take_turns_where_seats_are_fewer() {
+    let mut bench = Bench::new(30, 1, 64);
+    let (mut next, mut served) = (1, Vec::new());
+    for _ in 0..12 {
+        // The first always has some waiting, the second asks again once it is answered.
+        for (tenant, waiting) in [(1, 3), (2, 1)] {
+            let of_tenant = |bench: &Bench| bench.scheduler.waiting_of(Some(TenantId(tenant))).count();
+            while of_tenant(&bench) < waiting {
+                bench.add_of(tenant, 10 * next + tenant as u64, 4);
+                next += 1;
+            }
+        }
+        let planned = bench.step();
+        let [(id, 4)] = planned[..] else { panic!("{planned:?}") };
+        served.push(id % 10);
+        bench.scheduler.remove(SequenceId(id));
+    }
+    assert_eq!(served, [1, 2].repeat(6));
+}
+
+#[test]
 fn memory_comes_for_what_keeps_others_waiting_whosever_it_is() {
     let mut bench = Bench::new(200, 4, 200);
     bench.add_of(2, 1, 100);
