@@ -118,6 +118,7 @@ mod tests {
 
     /// What an Arm machine computes, whose fused multiply-add is one instruction there and a function here.
     #[test]
+    #[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
     fn fused_sums_are_those_of_the_vector_kernels() {
         let Some(level) = Level::available().find(|level| level.name() == "avx2") else { return };
         let pool = Pool::new(NonZeroUsize::MIN);

@@ -60,6 +60,7 @@ pub(crate) fn prepare<'a>(
 ///
 /// # Panics
 /// If `w` is not quantised, has other columns than the activations, or fewer rows.
+#[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
 pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<usize>, out: Output) {
     let x = prepared.activations;
     assert!(w.cols() == x.blocks * activations::BLOCK && share.end <= w.rows());

@@ -199,6 +199,7 @@ mod tests {
         assert_eq!(cases[1].cause, Cause::Found);
         assert!(misses.tallies().all(|(_, tally)| tally.median_age().is_none()));
     }
+
     #[test]
     fn the_worst_are_told_in_turn_and_the_median_is_that_of_all_ages() {
         let ids = [1, 2, 3, 4, 5, 6, 7];
