@@ -1,6 +1,6 @@
 //! The input of matrix products, in the form that the weights' type asks for.
 
-use crate::matmul::{bf16, tiles};
+use crate::matmul::{bf16, outer, tiles};
 use crate::pool::Pool;
 use crate::share::Share;
 use crate::{DType, Level, quantized};
@@ -10,6 +10,8 @@ use crate::{DType, Level, quantized};
 pub(crate) enum Form {
     /// As they came, in f32.
     Plain,
+    /// In f32, in the order in which outer products read them.
+    Outer,
     /// Rounded to bf16, `[tokens, cols]` with rows padded by zeros.
     Bf16,
     /// Rounded to bf16, in the order in which AMX reads its second operand.
@@ -19,11 +21,12 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The form that products with weights of `dtype` read.
-    pub(crate) fn of(level: Level, dtype: DType) -> Self {
+    /// The form that products of so many tokens with weights of `dtype` read.
+    pub(crate) fn of(level: Level, dtype: DType, tokens: usize) -> Self {
         match dtype {
             DType::BF16 if tiles::runs_at(level) => Form::Tiles,
             DType::BF16 if bf16::runs_at(level) => Form::Bf16,
+            DType::F32 | DType::F16 | DType::BF16 if tokens >= outer::TOKENS_MIN => Form::Outer,
             DType::F32 | DType::F16 | DType::BF16 => Form::Plain,
             _quantised => Form::Bytes,
         }
@@ -53,6 +56,7 @@ pub(crate) struct Prepared<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum Packed<'a> {
     Plain(&'a [f32]),
+    Outer(&'a [f32]),
     Bf16(&'a [u16]),
     Tiles(&'a [u16]),
     Bytes(quantized::Prepared<'a>),
@@ -71,7 +75,7 @@ impl<'a> Activations<'a> {
     /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
     /// level and with any weights.
     pub fn scratch_len(tokens: usize, cols: usize, threads: usize) -> usize {
-        packed_len(tokens, cols) + threads * tiles::work_len(tokens)
+        packed_len(tokens, cols) + threads * work_len(tokens, cols)
     }
 
     /// Rows.
@@ -86,6 +90,12 @@ impl<'a> Activations<'a> {
         let wanted = self.prepared.replace((level, form)) != Some((level, form));
         let packed = match form {
             Form::Plain => Packed::Plain(x),
+            Form::Outer => {
+                if wanted {
+                    outer::pack(pool, level, x, cols, packed);
+                }
+                Packed::Outer(packed)
+            }
             Form::Bf16 => {
                 let packed = bytemuck::cast_slice_mut(packed);
                 if wanted {
@@ -111,8 +121,13 @@ impl<'a> Activations<'a> {
 
 /// Numbers of scratch that the largest form takes.
 fn packed_len(tokens: usize, cols: usize) -> usize {
-    // 16-bit numbers in whole steps of 32 columns, or bytes with their scales.
+    // 16-bit numbers in whole steps of 32 columns, or bytes with their scales, or all of f32.
     let halves = tokens * cols.next_multiple_of(32) / 2;
     let bytes = quantized::scratch_bytes(tokens, cols.next_multiple_of(32)).div_ceil(size_of::<f32>());
-    halves.max(bytes)
+    halves.max(bytes).max(outer::packed_len(tokens, cols))
+}
+
+/// Numbers of a thread's work area, in the form that needs most.
+pub(crate) fn work_len(tokens: usize, cols: usize) -> usize {
+    tiles::work_len(tokens).max(outer::work_len(tokens, cols))
 }

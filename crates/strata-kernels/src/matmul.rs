@@ -6,12 +6,13 @@
 
 pub(crate) mod bf16;
 mod columns;
+pub(crate) mod outer;
 pub(crate) mod tiles;
 mod vector;
 
 use std::ops::Range;
 
-use crate::activations::{Activations, Form, Packed, Prepared};
+use crate::activations::{Activations, Form, Packed, Prepared, work_len};
 use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
@@ -122,7 +123,7 @@ pub fn matmul_gated(
 }
 
 fn form_of(level: Level, product: &Product<'_>) -> Form {
-    Form::of(level, product.weights.dtype())
+    Form::of(level, product.weights.dtype(), product.out.tokens())
 }
 
 /// Multiply-adds of so many results, each a sum over `cols`.
@@ -174,6 +175,9 @@ impl<'a> Sweep<'a> {
         unsafe {
             match &x.packed {
                 Packed::Plain(numbers) => vector::rows(level, numbers, self.weights, rows.clone(), self.out),
+                Packed::Outer(numbers) => {
+                    outer::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out, work);
+                }
                 Packed::Bf16(numbers) => {
                     bf16::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out);
                 }
@@ -209,7 +213,7 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 impl Prepared<'_> {
     /// The thread's own part of the work area.
     fn work_of<'w>(&self, work: &Share<'w, f32>, thread: usize) -> &'w mut [f32] {
-        let len = tiles::work_len(self.tokens);
+        let len = work_len(self.tokens, self.cols);
         // SAFETY: each thread has its own, and uses it in one chunk at a time.
         unsafe { work.slice(thread * len, len) }
     }

@@ -34,6 +34,8 @@ pub(crate) unsafe trait Simd: Copy {
     /// Asks for the cache line at `from`, which need not be readable.
     unsafe fn prefetch(from: *const u8);
     unsafe fn sum(v: Self::V) -> f32;
+    /// Lane `i` of vector `j` becomes lane `j` of vector `i`.
+    unsafe fn transpose(v: [Self::V; LANES]) -> [Self::V; LANES];
     unsafe fn max_lane(v: Self::V) -> f32;
 }
 
@@ -228,6 +230,10 @@ unsafe impl Simd for Portable {
         fold(v, |a, b| a + b)
     }
     #[inline(always)]
+    unsafe fn transpose(v: [Self::V; LANES]) -> [Self::V; LANES] {
+        std::array::from_fn(|i| std::array::from_fn(|j| v[j][i]))
+    }
+    #[inline(always)]
     unsafe fn max_lane(v: Self::V) -> f32 {
         fold(v, |a, b| if a > b { a } else { b })
     }
@@ -241,7 +247,8 @@ pub(crate) use x86::{Avx2, Avx512};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::Simd;
+    use super::{LANES, Simd};
+    use crate::transpose::transposed;
 
     /// Two vectors of eight lanes.
     #[derive(Clone, Copy)]
@@ -293,7 +300,34 @@ mod x86 {
         #[inline(always)] unsafe fn exp2_of_biased(n: Self::V) -> Self::V { [exp2_8(n[0]), exp2_8(n[1])] }
         #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
         #[inline(always)] unsafe fn sum(v: Self::V) -> f32 { sum8(_mm256_add_ps(v[0], v[1])) }
+        #[inline(always)] unsafe fn transpose(v: [Self::V; LANES]) -> [Self::V; LANES] {
+            let quarters: [[[__m256; 8]; 2]; 2] = std::array::from_fn(|below| std::array::from_fn(|right| {
+                transpose8(std::array::from_fn(|i| v[8 * below + i][right]))
+            }));
+            std::array::from_fn(|i| [quarters[0][i / 8][i % 8], quarters[1][i / 8][i % 8]])
+        }
         #[inline(always)] unsafe fn max_lane(v: Self::V) -> f32 { max8(_mm256_max_ps(v[0], v[1])) }
+    }
+
+    /// Eight vectors of eight lanes, turned.
+    #[inline(always)]
+    unsafe fn transpose8(v: [__m256; 8]) -> [__m256; 8] {
+        // Pairs, then fours within each half of the vectors: `fours[4 * i + j]` holds columns `j` and `4 + j` of rows
+        // `4 * i ..`.
+        let mut fours = [_mm256_setzero_ps(); 8];
+        for i in 0..2 {
+            let [a, b, c, d] = [v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]];
+            let (low_ab, low_cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+            let (high_ab, high_cd) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+            fours[4 * i] = _mm256_shuffle_ps::<0x44>(low_ab, low_cd);
+            fours[4 * i + 1] = _mm256_shuffle_ps::<0xEE>(low_ab, low_cd);
+            fours[4 * i + 2] = _mm256_shuffle_ps::<0x44>(high_ab, high_cd);
+            fours[4 * i + 3] = _mm256_shuffle_ps::<0xEE>(high_ab, high_cd);
+        }
+        std::array::from_fn(|i| match i < 4 {
+            true => _mm256_permute2f128_ps::<0x20>(fours[i], fours[4 + i]),
+            false => _mm256_permute2f128_ps::<0x31>(fours[i - 4], fours[i]),
+        })
     }
 
     #[inline(always)]
@@ -333,6 +367,7 @@ mod x86 {
         #[inline(always)] unsafe fn sum(v: Self::V) -> f32 {
             sum8(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)))
         }
+        #[inline(always)] unsafe fn transpose(v: [Self::V; LANES]) -> [Self::V; LANES] { transposed(v) }
         #[inline(always)] unsafe fn max_lane(v: Self::V) -> f32 {
             max8(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)))
         }

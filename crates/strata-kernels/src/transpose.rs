@@ -10,7 +10,21 @@ use std::arch::x86_64::*;
 pub(crate) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        let rows: [__m512; 16] = std::array::from_fn(|i| _mm512_loadu_ps(from.add(i * from_stride)));
+        let columns = transposed(std::array::from_fn(|i| _mm512_loadu_ps(from.add(i * from_stride))));
+        for (j, column) in columns.into_iter().enumerate() {
+            _mm512_storeu_ps(to.add(j * to_stride), column);
+        }
+    }
+}
+
+/// The columns of 16 rows.
+///
+/// # Safety
+/// The level's instructions exist.
+#[inline(always)]
+pub(crate) unsafe fn transposed(rows: [__m512; 16]) -> [__m512; 16] {
+    // SAFETY: the caller's promise.
+    unsafe {
         // Pairs, then fours within each quarter of the vectors: `fours[4 * i + j]` holds, in quarter q, column
         // `4 * q + j` of rows `4 * i ..`.
         let mut fours = [_mm512_setzero_ps(); 16];
@@ -25,20 +39,17 @@ pub(crate) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f3
             let ([first, second], [third, fourth]) = (halves(low), halves(high));
             fours[4 * i..4 * i + 4].copy_from_slice(&[first, second, third, fourth]);
         }
+        let mut columns = [_mm512_setzero_ps(); 16];
         for j in 0..4 {
             let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
             // Quarters 0 and 1, then 2 and 3, of two vectors.
             let (ab_low, ab_high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
             let (cd_low, cd_high) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
-            let columns = [
-                _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low),
-                _mm512_shuffle_f32x4::<0xDD>(ab_low, cd_low),
-                _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high),
-                _mm512_shuffle_f32x4::<0xDD>(ab_high, cd_high),
-            ];
-            for (quarter, column) in columns.into_iter().enumerate() {
-                _mm512_storeu_ps(to.add((4 * quarter + j) * to_stride), column);
-            }
+            columns[j] = _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low);
+            columns[4 + j] = _mm512_shuffle_f32x4::<0xDD>(ab_low, cd_low);
+            columns[8 + j] = _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high);
+            columns[12 + j] = _mm512_shuffle_f32x4::<0xDD>(ab_high, cd_high);
         }
+        columns
     }
 }

@@ -54,6 +54,49 @@ proptest! {
             assert_close(&got, &want, 2e-5, level.name());
         }
     }
+
+    #[test]
+    fn many_tokens_give_the_bits_of_each_alone(
+        rows in 1usize..100, cols in 1usize..400, tokens in 1usize..100, dtype in 0usize..3, threads in 1usize..4,
+        infinite in 0usize..40_000, misaligned in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let dtype = DTYPES[dtype];
+        let mut numbers = Numbers(seed);
+        let mut x = numbers.take(tokens * cols);
+        // Perhaps a token that gives no numbers, or a sum of zeros that are negative.
+        if let Some(x) = x.get_mut(infinite) {
+            *x = f32::INFINITY;
+        }
+        x[..cols].iter_mut().for_each(|x| *x *= -1e-42);
+        let mut w = numbers.take(rows * cols);
+        w[..cols].iter_mut().for_each(|w| *w = w.abs() * 1e-4);
+        let offset = usize::from(misaligned);
+        let shifted = [&vec![0; offset][..], &encode(dtype, &w).0].concat();
+        let weights = Matrix::new(dtype, rows, cols, &shifted[offset..]);
+        // Which of many NaNs an operation gives is nobody's promise.
+        let bits = |values: &[f32]| bits(&values.iter().map(|v| if v.is_nan() { f32::NAN } else { *v }).collect::<Vec<_>>());
+        for level in Level::available() {
+            let together = product(level, threads, &x, weights, None);
+            let alone: Vec<f32> = x.chunks(cols).flat_map(|x| product(level, 1, x, weights, None)).collect();
+            prop_assert_eq!(bits(&together), bits(&alone), "{} at {}", dtype, level.name());
+        }
+    }
+}
+
+#[test]
+fn more_tokens_than_a_block_keep_their_bits() {
+    let (rows, cols, tokens) = (40, 50, 523);
+    let mut numbers = Numbers(11);
+    let x = numbers.take(tokens * cols);
+    for dtype in DTYPES {
+        let (bytes, _) = encode(dtype, &numbers.take(rows * cols));
+        let weights = Matrix::new(dtype, rows, cols, &bytes);
+        for level in Level::available() {
+            let together = product(level, 2, &x, weights, None);
+            let alone: Vec<f32> = x.chunks(cols).flat_map(|x| product(level, 1, x, weights, None)).collect();
+            assert_eq!(bits(&together), bits(&alone), "{dtype} at {}", level.name());
+        }
+    }
 }
 
 #[test]
@@ -93,7 +136,7 @@ fn levels_with_fused_multiply_add_agree_to_the_bit() {
 
 #[test]
 fn long_prompts_are_cut_into_cache_blocks_without_a_seam() {
-    let (rows, cols, tokens) = (8, 16_384, 20);
+    let (rows, cols, tokens) = (40, 16_384, 26);
     let mut numbers = Numbers(5);
     let x = numbers.take(tokens * cols);
     let (bytes, _) = encode(DType::F16, &numbers.take(rows * cols));
