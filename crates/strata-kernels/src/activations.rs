@@ -40,6 +40,8 @@ pub struct Activations<'a> {
     cols: usize,
     /// The prepared form, then one work area a thread.
     scratch: &'a mut [f32],
+    /// More room for the prepared form.
+    room: &'a mut [f32],
     /// What the scratch holds by now.
     prepared: Option<(Level, Form)>,
 }
@@ -69,7 +71,18 @@ impl<'a> Activations<'a> {
     /// If `x` is not whole rows.
     pub fn new(x: &'a [f32], cols: usize, scratch: &'a mut [f32]) -> Self {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
-        Self { x, cols, scratch, prepared: None }
+        Self { x, cols, scratch, room: &mut [], prepared: None }
+    }
+
+    /// The same with more room, of unspecified content: products of many tokens in f32 are faster where
+    /// [`Activations::room_len`] is there, or as much of the scratch is left. Results are the same.
+    pub fn with_room(self, room: &'a mut [f32]) -> Self {
+        Self { room, ..self }
+    }
+
+    /// Numbers of room that products of `tokens` rows of `cols` make use of.
+    pub fn room_len(tokens: usize, cols: usize) -> usize {
+        outer::packed_len(tokens, cols)
     }
 
     /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
@@ -86,32 +99,39 @@ impl<'a> Activations<'a> {
     /// Brings the activations into `form`, if they are not yet in it, and cuts off the threads' work areas.
     pub(crate) fn prepare(&mut self, pool: &Pool, level: Level, form: Form) -> (Prepared<'_>, Share<'_, f32>) {
         let (x, cols, tokens) = (self.x, self.cols, self.tokens());
-        let (packed, work) = self.scratch.split_at_mut(packed_len(tokens, cols));
+        let work_len = pool.threads() * work_len(tokens, cols);
+        let (left, work) = self.scratch.split_at_mut(self.scratch.len() - work_len);
         let wanted = self.prepared.replace((level, form)) != Some((level, form));
         let packed = match form {
             Form::Plain => Packed::Plain(x),
             Form::Outer => {
-                if wanted {
-                    outer::pack(pool, level, x, cols, packed);
+                let room_len = Self::room_len(tokens, cols);
+                match [&mut *self.room, left].into_iter().find(|room| room.len() >= room_len) {
+                    None => Packed::Plain(x),
+                    Some(packed) => {
+                        if wanted {
+                            outer::pack(pool, level, x, cols, packed);
+                        }
+                        Packed::Outer(packed)
+                    }
                 }
-                Packed::Outer(packed)
             }
             Form::Bf16 => {
-                let packed = bytemuck::cast_slice_mut(packed);
+                let packed = bytemuck::cast_slice_mut(&mut left[..packed_len(tokens, cols)]);
                 if wanted {
                     bf16::pack(pool, level, x, cols, packed);
                 }
                 Packed::Bf16(packed)
             }
             Form::Tiles => {
-                let packed = bytemuck::cast_slice_mut(packed);
+                let packed = bytemuck::cast_slice_mut(&mut left[..packed_len(tokens, cols)]);
                 if wanted {
                     tiles::pack(pool, level, x, cols, packed);
                 }
                 Packed::Tiles(packed)
             }
             Form::Bytes => {
-                let packed = bytemuck::cast_slice_mut(packed);
+                let packed = bytemuck::cast_slice_mut(&mut left[..packed_len(tokens, cols)]);
                 Packed::Bytes(quantized::prepare(pool, level, x, cols, packed, wanted))
             }
         };
@@ -121,10 +141,10 @@ impl<'a> Activations<'a> {
 
 /// Numbers of scratch that the largest form takes.
 fn packed_len(tokens: usize, cols: usize) -> usize {
-    // 16-bit numbers in whole steps of 32 columns, or bytes with their scales, or all of f32.
+    // 16-bit numbers in whole steps of 32 columns, or bytes with their scales.
     let halves = tokens * cols.next_multiple_of(32) / 2;
     let bytes = quantized::scratch_bytes(tokens, cols.next_multiple_of(32)).div_ceil(size_of::<f32>());
-    halves.max(bytes).max(outer::packed_len(tokens, cols))
+    halves.max(bytes)
 }
 
 /// Numbers of a thread's work area, in the form that needs most.

@@ -280,7 +280,7 @@ impl Pass<'_> {
         let mut tensors = Tensors::new(guard);
         self.norm_hidden(tensors.vector());
         let s = &mut self.scratch;
-        let mut x = Activations::new(s.normed, config.hidden_size, s.product);
+        let mut x = Activations::new(s.normed, config.hidden_size, s.product).with_room(s.gate);
         tensors.products([&mut *s.q, &mut *s.k, &mut *s.v], config.qkv_bias, |products| {
             matmul(pool, level, &mut x, products);
         })?;
@@ -307,7 +307,7 @@ impl Pass<'_> {
             window: config.sliding_windows[layer],
         };
         attention(pool, level, operands, kv.blocks(), count, sequence_at, s.q, s.parts, s.attended);
-        let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product);
+        let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product).with_room(s.gate);
         tensors.products([&mut *s.branch], config.output_bias, |products| matmul(pool, level, &mut x, products))?;
         self.pending = true;
         Ok(())
@@ -337,7 +337,8 @@ impl Pass<'_> {
                 matmul_gated(pool, level, config.activation, &mut x, gate, up);
             }
         })?;
-        let mut x = Activations::new(s.gate, config.intermediate_size, s.product);
+        // What it was gated with has served.
+        let mut x = Activations::new(s.gate, config.intermediate_size, s.product).with_room(s.up);
         tensors.products([&mut *s.branch], config.mlp_bias, |products| matmul(pool, level, &mut x, products))?;
         self.pending = true;
         Ok(())

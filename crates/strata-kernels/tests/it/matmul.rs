@@ -4,10 +4,22 @@ use strata_kernels::{Activations, Columns, DType, Level, Matrix, Product, matmul
 use crate::support::{DTYPES, Numbers, assert_close, bits, encode, fused_levels, pool};
 
 pub fn product(level: Level, threads: usize, x: &[f32], w: Matrix<'_>, bias: Option<Matrix<'_>>) -> Vec<f32> {
+    let room = Activations::room_len(x.len() / w.cols(), w.cols());
+    product_in_room(room, level, threads, x, w, bias)
+}
+
+fn product_in_room(
+    room: usize,
+    level: Level,
+    threads: usize,
+    x: &[f32],
+    w: Matrix<'_>,
+    bias: Option<Matrix<'_>>,
+) -> Vec<f32> {
     let tokens = x.len() / w.cols();
     let mut out = vec![f32::NAN; tokens * w.rows()];
-    let mut scratch = scratch(tokens, w.cols(), threads);
-    let mut x = Activations::new(x, w.cols(), &mut scratch);
+    let (mut scratch, mut room) = (scratch(tokens, w.cols(), threads), vec![f32::NAN; room]);
+    let mut x = Activations::new(x, w.cols(), &mut scratch).with_room(&mut room);
     let out_columns = Columns::new(&mut out, w.rows());
     matmul(&pool(threads), level, &mut x, [Product { weights: w, bias, out: out_columns }]);
     out
@@ -79,6 +91,8 @@ proptest! {
             let together = product(level, threads, &x, weights, None);
             let alone: Vec<f32> = x.chunks(cols).flat_map(|x| product(level, 1, x, weights, None)).collect();
             prop_assert_eq!(bits(&together), bits(&alone), "{} at {}", dtype, level.name());
+            let without = product_in_room(0, level, threads, &x, weights, None);
+            prop_assert_eq!(bits(&without), bits(&alone), "{} at {}, without room", dtype, level.name());
         }
     }
 }
@@ -142,7 +156,9 @@ fn long_prompts_are_cut_into_cache_blocks_without_a_seam() {
     let (bytes, _) = encode(DType::F16, &numbers.take(rows * cols));
     let weights = Matrix::new(DType::F16, rows, cols, &bytes);
     let level = Level::detect();
-    let together = product(level, 2, &x, weights, None);
     let apart: Vec<f32> = x.chunks(cols).flat_map(|x| product(level, 1, x, weights, None)).collect();
-    assert_eq!(bits(&apart), bits(&together));
+    for room in [0, Activations::room_len(tokens, cols)] {
+        let together = product_in_room(room, level, 2, &x, weights, None);
+        assert_eq!(bits(&apart), bits(&together), "room {room}");
+    }
 }
