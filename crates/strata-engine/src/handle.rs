@@ -67,8 +67,8 @@ impl EngineHandle {
     }
 }
 
-/// The events of one continuation. The number of events is bounded by the request's `max_tokens`, so the channel behind it
-/// needs no bound of its own.
+/// The events of one continuation. Their number is bounded by the request's `max_tokens` and by how often a sequence makes
+/// room, so the channel behind it needs no bound of its own.
 #[derive(Debug)]
 pub struct EventStream {
     receiver: mpsc::UnboundedReceiver<Event>,

@@ -102,8 +102,9 @@ pub(crate) struct PreemptionCounts {
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     sequences: usize,
-    /// All admissions until its own last one, or until it came.
-    admissions: u64,
+    /// Twice the number of its last admission; until then one less than that of the last when it came, so that whoever came
+    /// during somebody's turn stands before them.
+    turn: u64,
 }
 
 /// Owner of the queues and of the block manager.
@@ -374,7 +375,7 @@ impl Scheduler {
     }
 
     fn know(&mut self, id: SequenceId, sequence: Sequence) {
-        let new = Tenant { sequences: 0, admissions: self.admissions };
+        let new = Tenant { sequences: 0, turn: (2 * self.admissions).saturating_sub(1) };
         self.tenants.entry(sequence.tenant).or_insert(new).sequences += 1;
         self.reconsider();
         let before = self.sequences.insert(id, sequence);

@@ -14,8 +14,8 @@ use crate::sequence::{Place, Sequence, WaitingKey};
 struct Queue {
     tenant: Option<TenantId>,
     blocks: usize,
-    /// [`Tenant::admissions`](super::Tenant::admissions).
-    admissions: u64,
+    /// [`Tenant::turn`].
+    turn: u64,
     waiting: VecDeque<SequenceId>,
 }
 
@@ -36,8 +36,9 @@ enum Verdict {
 
 impl Scheduler {
     /// Admits waiting sequences while the budget, the number of sequences and the blocks allow, those of the tenant that
-    /// holds the least first; of tenants that hold as much, those of the one whose turn was longest ago. One that does not fit yet does not stop those behind it (`lessons.md`, vllm#45387), except
-    /// after many have passed it. Those that were swapped out come first, unless they rank lower; they age as well.
+    /// holds the least first; of tenants that hold as much, those of the one whose turn was longest ago. One that does not
+    /// fit yet does not stop those behind it (`lessons.md`, vllm#45387), except after many have passed it. Those that were
+    /// swapped out come first, unless they rank lower; they age as well.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
         if self.waiting.is_empty() || plan.budget == 0 || (self.refused && !self.running.is_empty()) {
             return;
@@ -80,7 +81,7 @@ impl Scheduler {
                     self.start(id, plan);
                     let holding = self.holding_of(&self.sequences[&id]);
                     queue.blocks += holding.blocks;
-                    queue.admissions = self.admissions;
+                    queue.turn = 2 * self.admissions;
                     shares.add(queue.tenant, holding);
                     self.plan_entry(id, plan);
                 }
@@ -155,9 +156,9 @@ impl Scheduler {
 
     fn queues(&self, shares: &Shares) -> Vec<Queue> {
         let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
-        let queue = |(&tenant, &Tenant { admissions, .. }): (&Option<TenantId>, &Tenant)| {
+        let queue = |(&tenant, &Tenant { turn, .. }): (&Option<TenantId>, &Tenant)| {
             let waiting = self.waiting_of(tenant).take(each).collect();
-            Queue { tenant, blocks: shares.of(tenant).blocks, admissions, waiting }
+            Queue { tenant, blocks: shares.of(tenant).blocks, turn, waiting }
         };
         self.tenants.iter().map(queue).collect()
     }
@@ -252,7 +253,7 @@ impl Scheduler {
         let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
         self.waiting.remove(&sequence.waiting_key());
         self.admissions += 1;
-        self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").admissions = self.admissions;
+        self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
         sequence.admission.get_or_insert(self.admissions);
         sequence.place = Place::Running;
         sequence.computed = cached;
@@ -307,5 +308,5 @@ impl Scheduler {
 
 /// The one whose turn it is.
 fn next_queue(queues: &mut [Queue]) -> Option<&mut Queue> {
-    queues.iter_mut().filter(|queue| !queue.waiting.is_empty()).min_by_key(|queue| (queue.blocks, queue.admissions))
+    queues.iter_mut().filter(|queue| !queue.waiting.is_empty()).min_by_key(|queue| (queue.blocks, queue.turn))
 }

@@ -59,6 +59,8 @@ impl Scheduler {
     /// All beams of a search that have lost their blocks: the first one's sequence waits in their place, with the leading
     /// tokens that all have in common.
     pub(crate) fn gather(&mut self, beams: &[SequenceId], num_common: usize) {
+        let tenant = beams.iter().find_map(|id| Some(self.sequences.get(id)?.tenant)).unwrap_or_default();
+        let turn = self.tenants.get(&tenant).map(|tenant| tenant.turn);
         let gathered = beams.iter().filter_map(|&id| self.remove(id)).reduce(|mut all, beam| {
             all.seats += beam.seats;
             all.preemptions = all.preemptions.max(beam.preemptions);
@@ -71,6 +73,9 @@ impl Scheduler {
         sequence.computed = 0;
         sequence.place = Place::Waiting;
         self.queue(beams[0], sequence);
+        // It has not come anew.
+        let tenant = self.tenants.get_mut(&tenant).expect("it has a sequence");
+        tenant.turn = turn.unwrap_or(tenant.turn);
     }
 
     /// A running sequence like `id`, which comes after it, and before all that came later, in every order. Its list of

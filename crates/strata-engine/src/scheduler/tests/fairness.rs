@@ -136,23 +136,35 @@ fn no_tenants_large_request_is_starved_by_the_small_ones_of_another() {
 
 #[test]
 fn tenants_take_turns_where_seats_are_fewer() {
-    let mut bench = Bench::new(30, 1, 64);
-    let (mut next, mut served) = (1, Vec::new());
-    for _ in 0..12 {
-        // The first always has some waiting, the second asks again once it is answered.
-        for (tenant, waiting) in [(1, 3), (2, 1)] {
-            let of_tenant = |bench: &Bench| bench.scheduler.waiting_of(Some(TenantId(tenant))).count();
-            while of_tenant(&bench) < waiting {
-                bench.add_of(tenant, 10 * next + tenant as u64, 4);
-                next += 1;
+    for asks_during_a_turn in [false, true] {
+        let mut bench = Bench::new(30, 1, 64);
+        let (mut next, mut served) = (1, Vec::new());
+        // The first tenant always has some waiting, the second asks again after it was answered.
+        let mut ask = |bench: &mut Bench| {
+            for (tenant, count) in [(1, 3), (2, 1)] {
+                let of_tenant =
+                    |bench: &Bench| bench.scheduler.tenants.get(&Some(TenantId(tenant))).map(|it| it.sequences);
+                while of_tenant(bench).unwrap_or(0) < count {
+                    bench.add_of(tenant, 10 * next + tenant as u64, 4);
+                    next += 1;
+                }
+            }
+        };
+        ask(&mut bench);
+        for _ in 0..12 {
+            let planned = bench.step();
+            let [(id, 4)] = planned[..] else { panic!("{planned:?}") };
+            served.push(id % 10);
+            if asks_during_a_turn {
+                ask(&mut bench);
+            }
+            bench.scheduler.remove(SequenceId(id));
+            if !asks_during_a_turn {
+                ask(&mut bench);
             }
         }
-        let planned = bench.step();
-        let [(id, 4)] = planned[..] else { panic!("{planned:?}") };
-        served.push(id % 10);
-        bench.scheduler.remove(SequenceId(id));
+        assert_eq!(served, [1, 2].repeat(6), "during a turn: {asks_during_a_turn}");
     }
-    assert_eq!(served, [1, 2].repeat(6));
 }
 
 #[test]
