@@ -319,9 +319,11 @@ fn clients_that_go_while_swaps_are_under_way_leave_nothing_behind() {
 fn an_engine_that_is_stopped_waits_for_no_swap() {
     let (engine, _controls, streams) = with_swaps_under_way();
     drop(engine);
-    for stream in streams {
-        assert_eq!(last_event(stream), Event::Failed(RequestError::Stopped));
-    }
+    let ends: Vec<_> = streams.into_iter().map(last_event).collect();
+    let stopped = Event::Failed(RequestError::Stopped);
+    // Those that still ran may have been done by then; those whose swaps hang may not.
+    assert!(ends.contains(&stopped), "{ends:?}");
+    assert!(ends.iter().all(|end| *end == stopped || matches!(end, Event::Finished { .. })), "{ends:?}");
 }
 
 #[test]
