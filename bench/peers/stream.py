@@ -8,7 +8,9 @@ Needs Linux and root, and disk for the model twice where it comes as a directory
   bench/peers/setup.sh peers llama.cpp torch
   strata synth --like llama-3-8b models/8b
   strata synth --like llama-3-8b --gguf models/8b-gguf
-  peers/bin/python bench/peers/stream.py --model models/8b --gguf models/8b-gguf/model.gguf --limit 6G
+  strata pack models/8b models/8b.strata
+  peers/bin/python bench/peers/stream.py --model models/8b --packed models/8b.strata \
+    --gguf models/8b-gguf/model.gguf --limit 6G
 
 Run nothing else meanwhile."""
 
@@ -28,7 +30,7 @@ from peer import Peer, PeerFailed
 from run import HERE, close, interrupt, names, say
 from shapes import NotComparable, weights_of
 
-ENGINES = ("Strata", "llama.cpp-mapped", "accelerate")
+ENGINES = ("Strata", "Strata-packed", "llama.cpp-mapped", "accelerate")
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -70,6 +72,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face directory in bf16, or a GGUF file")
     parser.add_argument("--gguf", type=Path, help="the same model as GGUF, for llama.cpp, where --model is a directory")
+    parser.add_argument("--packed", type=Path, help="the same model from `strata pack`, for turns of Strata with it")
     parser.add_argument("--limit", type=size, required=True, help="memory that each engine gets, such as 6G (6 GiB)")
     parser.add_argument("--memory", type=size, help="what Strata is told with --memory (limit less 1/32)")
     resident = "accelerate's max_memory (three quarters of the limit; where that fails, less in the next round)"
@@ -79,7 +82,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32, help="sequences that decode together; 1 leaves it out (32)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each engine (3)")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", type=names, default=list(ENGINES), help=f"only these of {', '.join(ENGINES)}")
+    parser.add_argument("--only", type=names, help=f"only these of {', '.join(ENGINES)}")
     parser.add_argument("--strata", type=Path, default=HERE.parents[1] / "target/release/strata", help="the program")
     parser.add_argument("--work", type=Path, help="folder for logs")
     parser.add_argument("--patience", type=float, default=1200, help="seconds that an engine may take to answer (1200)")
@@ -87,9 +90,11 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if min(options.tokens, options.prompt_tokens, options.batch, options.rounds, options.threads) < 1:
         parser.error("numbers count from 1")
-    unknown = [engine for engine in options.only if engine not in ENGINES]
+    given = [engine for engine in ENGINES if engine != "Strata-packed" or options.packed]
+    options.only = options.only or given
+    unknown = [engine for engine in options.only if engine not in given]
     if unknown:
-        parser.error(f"--only: {', '.join(unknown)}: unknown; give any of {', '.join(ENGINES)}")
+        parser.error(f"--only: {', '.join(unknown)}: give any of {', '.join(given)}")
     options.memory = options.memory or options.limit - options.limit // 32
     options.accelerate_memory = options.accelerate_memory or int(options.limit * RESIDENT_SHARE)
     if options.model.is_file():
@@ -113,10 +118,10 @@ def unmet(options):
             f"the Python module gguf is missing from {sys.executable}; make an environment with `bench/peers/setup.sh "
             "DIRECTORY` and run this with DIRECTORY/bin/python"
         )
-    if "Strata" in options.only and not options.strata.exists():
+    if {"Strata", "Strata-packed"} & set(options.only) and not options.strata.exists():
         yield f"{options.strata} is missing; build it with `cargo build --release`, or name it with --strata"
     models = [options.model] + ([options.gguf] if options.gguf else [])
-    for model in models:
+    for model in models + ([options.packed] if options.packed else []):
         if not model.exists():
             yield f"{model} does not exist; `strata synth` makes models of random weights"
     try:
@@ -141,7 +146,7 @@ def take_turn(engine: str, number: int, options) -> dict:
     drop_page_cache()
     with MemoryCgroup(options.limit) as group:
         try:
-            if engine == "Strata":
+            if engine in ("Strata", "Strata-packed"):
                 measure_strata(turn, group, options)
             else:
                 measure_peer(turn, group, options)
@@ -156,9 +161,10 @@ def take_turn(engine: str, number: int, options) -> dict:
 def measure_strata(turn: dict, group: MemoryCgroup, options) -> None:
     turn["memory_bytes"] = options.memory
     log = options.work / "strata.log"
+    model = options.packed if turn["engine"] == "Strata-packed" else options.model
     turn.update(
         strata.measure_stream(
-            options.strata, options.model, group.launcher(), options.memory, options.threads, options.tokens,
+            options.strata, model, group.launcher(), options.memory, options.threads, options.tokens,
             options.prompt_tokens, options.batch, log, options.patience,
         )
     )

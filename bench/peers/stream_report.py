@@ -2,7 +2,7 @@
 
 from report import figure, median
 
-TITLES = {"llama.cpp-mapped": "llama.cpp (mapped)", "accelerate": "accelerate (disk offload)"}
+TITLES = {"Strata-packed": "Strata, packed", "llama.cpp-mapped": "llama.cpp (mapped)", "accelerate": "accelerate (disk offload)"}
 
 
 def document(machine, options, turns, strata_version: str) -> dict:
@@ -11,7 +11,7 @@ def document(machine, options, turns, strata_version: str) -> dict:
     for name in options.only:
         own = [turn for turn in turns if turn["engine"] == name]
         engines[name] = {
-            "version": strata_version if name == "Strata" else next(iter(values(own, "version")), None),
+            "version": strata_version if name.startswith("Strata") else next(iter(values(own, "version")), None),
             "seconds_per_token": middle(median(turn["decode_seconds"]) for turn in own if "decode_seconds" in turn),
             "read_bytes_per_token": middle(values(own, "read_bytes_per_token")),
             "prefill_seconds": middle(values(own, "prefill_seconds")),
@@ -49,7 +49,7 @@ def markdown(document: dict) -> str:
     for name, found in engines.items():
         per_token = found["seconds_per_token"]
         cells = [
-            f"**{name}**" if name == "Strata" else TITLES[name],
+            f"**{TITLES.get(name, name)}**" if name.startswith("Strata") else TITLES[name],
             precise(per_token),
             precise(per_token and 1 / per_token),
             precise(found["read_bytes_per_token"] is not None and found["read_bytes_per_token"] / 1e9),

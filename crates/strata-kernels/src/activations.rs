@@ -3,7 +3,7 @@
 use crate::matmul::{bf16, outer, tiles};
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{DType, Level, quantized};
+use crate::{DType, Level, coded, quantized};
 
 /// How activations lie while they are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Form {
 impl Form {
     /// The form that products of so many tokens with weights of `dtype` read.
     pub(crate) fn of(level: Level, dtype: DType, tokens: usize) -> Self {
-        match dtype {
+        match dtype.decoded() {
             DType::BF16 if tiles::runs_at(level) => Form::Tiles,
             DType::BF16 if bf16::runs_at(level) => Form::Bf16,
             DType::F32 | DType::F16 | DType::BF16 if tokens >= outer::TOKENS_MIN => Form::Outer,
@@ -147,7 +147,7 @@ fn packed_len(tokens: usize, cols: usize) -> usize {
     halves.max(bytes)
 }
 
-/// Numbers of a thread's work area, in the form that needs most.
+/// Numbers of a thread's work area, in the form that needs most, with weights that are decoded first.
 pub(crate) fn work_len(tokens: usize, cols: usize) -> usize {
-    tiles::work_len(tokens).max(outer::work_len(tokens, cols))
+    coded::panel_len(cols) + tiles::work_len(tokens).max(outer::work_len(tokens, cols))
 }

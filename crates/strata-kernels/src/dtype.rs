@@ -1,5 +1,7 @@
 //! How weights are stored: plain numbers, or blocks of quantised ones.
 
+use crate::coded;
+
 /// How the numbers of a weight matrix are stored. A row is a whole number of blocks; a plain type's block is one number.
 ///
 /// The quantised types are those of GGUF files, bit for bit.
@@ -35,10 +37,15 @@ pub enum DType {
     Iq4Nl,
     /// 4-bit floats (E2M1), a power of two as scale for each 32.
     Mxfp4,
+    /// BF16, coded without loss in about 11.3 bits: for products and results there is no difference.
+    CodedBf16 {
+        /// For how many numbers with a rare exponent each row has room.
+        patches: u16,
+    },
 }
 
 impl DType {
-    /// Every type.
+    /// Every type of other programs' files.
     pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
@@ -63,10 +70,11 @@ impl DType {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl | Self::Mxfp4 => 32,
             Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::CodedBf16 { .. } => coded::BLOCK,
         }
     }
 
-    /// Bytes of one block.
+    /// Bytes of one block; a coded row has more before its blocks.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -82,14 +90,24 @@ impl DType {
             Self::Q5K => 2 + 2 + 12 + 32 + 128,
             Self::Q6K => 128 + 64 + 16 + 2,
             Self::Mxfp4 => 1 + 16,
+            Self::CodedBf16 { .. } => coded::BLOCK_BYTES,
         }
     }
 
-    /// Bytes of so many numbers; `None` if they are not whole blocks, or more than can be counted.
-    pub const fn bytes_of(self, numbers: usize) -> Option<usize> {
-        match numbers.is_multiple_of(self.block_len()) {
-            true => (numbers / self.block_len()).checked_mul(self.block_bytes()),
-            false => None,
+    /// Bytes of a row of so many numbers; `None` if they are not whole blocks, or more than can be counted.
+    pub const fn row_bytes(self, cols: usize) -> Option<usize> {
+        match self {
+            Self::CodedBf16 { patches } => coded::row_bytes(cols, patches),
+            _ if cols.is_multiple_of(self.block_len()) => (cols / self.block_len()).checked_mul(self.block_bytes()),
+            _ => None,
+        }
+    }
+
+    /// The type of the numbers themselves, however they are coded: what products of them depend on.
+    pub const fn decoded(self) -> Self {
+        match self {
+            Self::CodedBf16 { .. } => Self::BF16,
+            other => other,
         }
     }
 
@@ -98,7 +116,7 @@ impl DType {
         self.block_len() == 1
     }
 
-    /// The name that safetensors headers and GGUF tools use.
+    /// The name that safetensors headers and GGUF tools use, where they have one.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -116,6 +134,7 @@ impl DType {
             Self::Q6K => "Q6_K",
             Self::Iq4Nl => "IQ4_NL",
             Self::Mxfp4 => "MXFP4",
+            Self::CodedBf16 { .. } => "coded BF16",
         }
     }
 }

@@ -25,7 +25,7 @@ impl KvDType {
     /// What keys and values are kept in beside weights of `dtype`, unless somebody asks for another type: the same, or
     /// half precision beside quantised weights.
     pub const fn beside(dtype: DType) -> Self {
-        match dtype {
+        match dtype.decoded() {
             DType::F32 => Self::F32,
             DType::BF16 => Self::BF16,
             _ => Self::F16,

@@ -10,6 +10,7 @@ mod amx;
 #[expect(clippy::needless_range_loop, reason = "rows and lanes index several arrays alike")]
 mod attention;
 mod cache;
+mod coded;
 mod dtype;
 mod elementwise;
 mod kv;
@@ -30,6 +31,7 @@ mod transpose;
 
 pub use activations::Activations;
 pub use attention::{AttentionLayer, AttentionSequence, RUN, SEGMENT, attention, attention_scratch};
+pub use coded::{encode_row, patches_of};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, gated_activation, gather_rows, scale};
 pub use kv::{KvDType, KvLayout};

@@ -4,6 +4,7 @@
 //! which sums run side by side: a row of the result is the same bit for bit whatever else is in the batch, and however
 //! many threads share the rows.
 
+mod ahead;
 pub(crate) mod bf16;
 mod columns;
 pub(crate) mod outer;
@@ -16,7 +17,9 @@ use crate::activations::{Activations, Form, Packed, Prepared, work_len};
 use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{Level, Matrix, quantized};
+use crate::{DType, Level, Matrix, coded, quantized};
+
+use ahead::Ahead;
 
 pub use columns::Columns;
 pub(crate) use columns::Output;
@@ -171,20 +174,20 @@ impl<'a> Sweep<'a> {
     /// # Safety
     /// No other thread touches these columns of the output meanwhile.
     unsafe fn rows(&self, level: Level, x: &Prepared<'_>, rows: Range<usize>, work: &mut [f32]) {
+        let (panel, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
-            match &x.packed {
-                Packed::Plain(numbers) => vector::rows(level, numbers, self.weights, rows.clone(), self.out),
-                Packed::Outer(numbers) => {
-                    outer::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out, work);
+            if let DType::CodedBf16 { .. } = self.weights.dtype() {
+                let mut panel = coded::Panel::new(panel, x.cols);
+                let step = panel.rows(matches!(x.packed, Packed::Plain(_) | Packed::Bf16(_)));
+                for first in rows.clone().step_by(step) {
+                    let weights = panel.decode(level, self.weights, first..(first + step).min(rows.end));
+                    let ahead = Ahead::of(self.weights, first + step);
+                    x.multiply(level, weights, 0..weights.rows(), self.out.behind(first), ahead, work);
                 }
-                Packed::Bf16(numbers) => {
-                    bf16::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out);
-                }
-                Packed::Tiles(numbers) => {
-                    tiles::rows(level, numbers, x.tokens, self.weights, rows.clone(), self.out, work);
-                }
-                Packed::Bytes(numbers) => quantized::rows(numbers, self.weights, rows.clone(), self.out),
+            } else {
+                let ahead = Ahead::of(self.weights, vector::TILE_ROWS);
+                x.multiply(level, self.weights, rows.clone(), self.out, ahead, work);
             }
             if let Some(bias) = self.bias {
                 add_bias(bias, self.out, x.tokens, rows);
@@ -211,6 +214,32 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl Prepared<'_> {
+    /// The products of `rows` of `weights` with all tokens; `work` has what the form asks for. `ahead` are the rows that
+    /// are read after row 0 and those that it is multiplied with.
+    ///
+    /// # Safety
+    /// `out` has all tokens and rows, and no other thread touches these columns of it.
+    unsafe fn multiply(
+        &self,
+        level: Level,
+        w: Matrix<'_>,
+        rows: Range<usize>,
+        out: Output,
+        ahead: Ahead,
+        work: &mut [f32],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.packed {
+                Packed::Plain(numbers) => vector::rows(level, numbers, w, rows, out, ahead),
+                Packed::Outer(numbers) => outer::rows(level, numbers, self.tokens, w, rows, out, work),
+                Packed::Bf16(numbers) => bf16::rows(level, numbers, self.tokens, w, rows, out, ahead),
+                Packed::Tiles(numbers) => tiles::rows(level, numbers, self.tokens, w, rows, out, work),
+                Packed::Bytes(numbers) => quantized::rows(numbers, w, rows, out),
+            }
+        }
+    }
+
     /// The thread's own part of the work area.
     fn work_of<'w>(&self, work: &Share<'w, f32>, thread: usize) -> &'w mut [f32] {
         let len = work_len(self.tokens, self.cols);

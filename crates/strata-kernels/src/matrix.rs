@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::DType;
 use crate::quantized::dequantize;
+use crate::{DType, coded};
 
 /// A weight matrix `[rows, cols]`, or a vector with one row. The bytes may start at any address.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,7 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If the bytes are not exactly that many, or a row is not whole blocks; loaders check shapes before they come here.
     pub fn new(dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> Self {
-        let expected = dtype.bytes_of(cols).and_then(|row| row.checked_mul(rows));
+        let expected = dtype.row_bytes(cols).and_then(|row| row.checked_mul(rows));
         assert_eq!(Some(bytes.len()), expected, "[{rows}, {cols}] of {dtype}");
         Self { dtype, rows, cols, bytes }
     }
@@ -73,6 +73,7 @@ impl<'a> Matrix<'a> {
             DType::F32 => widen(bytes, out, f32::from_le_bytes),
             DType::F16 => widen(bytes, out, |bits| f16::from_le_bytes(bits).to_f32()),
             DType::BF16 => widen(bytes, out, |bits| bf16::from_le_bytes(bits).to_f32()),
+            DType::CodedBf16 { patches } => coded::widen_row(bytes, patches, out),
             quantised => dequantize(quantised, bytes, out),
         }
     }

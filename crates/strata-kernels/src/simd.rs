@@ -21,6 +21,9 @@ pub(crate) unsafe trait Simd: Copy {
     unsafe fn load(from: *const f32) -> Self::V;
     unsafe fn load_bf16(from: *const u16) -> Self::V;
     unsafe fn load_f16(from: *const u16) -> Self::V;
+    /// Of lanes that each hold two numbers in bf16, the first, and the second.
+    unsafe fn bf16_first(pairs: Self::V) -> Self::V;
+    unsafe fn bf16_second(pairs: Self::V) -> Self::V;
     unsafe fn store(v: Self::V, to: *mut f32);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -45,6 +48,8 @@ pub(crate) unsafe trait Simd: Copy {
 /// As for [`Simd`].
 pub(crate) unsafe trait Element: Copy {
     type Bits: Copy + Default;
+    /// Whether two elements, as bf16, fill a lane.
+    const IN_PAIRS: bool = false;
     unsafe fn load<S: Simd>(from: *const Self::Bits) -> S::V;
 }
 
@@ -78,6 +83,7 @@ unsafe impl Element for F16 {
 // SAFETY: forwards to the level's own load.
 unsafe impl Element for Bf16 {
     type Bits = u16;
+    const IN_PAIRS: bool = true;
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const u16) -> S::V {
         // SAFETY: the caller's promise.
@@ -187,6 +193,14 @@ unsafe impl Simd for Portable {
         bits.map(|bits| f16::from_bits(bits).to_f32_const())
     }
     #[inline(always)]
+    unsafe fn bf16_first(pairs: Self::V) -> Self::V {
+        pairs.map(|pair| f32::from_bits(pair.to_bits() << 16))
+    }
+    #[inline(always)]
+    unsafe fn bf16_second(pairs: Self::V) -> Self::V {
+        pairs.map(|pair| f32::from_bits(pair.to_bits() & 0xffff_0000))
+    }
+    #[inline(always)]
     unsafe fn store(v: Self::V, to: *mut f32) {
         // SAFETY: the caller's promise; unaligned.
         unsafe { to.cast::<Self::V>().write_unaligned(v) }
@@ -286,6 +300,12 @@ mod x86 {
         #[inline(always)] unsafe fn load_f16(p: *const u16) -> Self::V {
             [_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast()))]
         }
+        #[inline(always)] unsafe fn bf16_first(v: Self::V) -> Self::V {
+            v.map(|v| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(v))))
+        }
+        #[inline(always)] unsafe fn bf16_second(v: Self::V) -> Self::V {
+            v.map(|v| _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(-1 << 16))))
+        }
         #[inline(always)] unsafe fn store(v: Self::V, p: *mut f32) {
             _mm256_storeu_ps(p, v[0]); _mm256_storeu_ps(p.add(8), v[1]);
         }
@@ -352,6 +372,12 @@ mod x86 {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
         }
         #[inline(always)] unsafe fn load_f16(p: *const u16) -> Self::V { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+        #[inline(always)] unsafe fn bf16_first(v: Self::V) -> Self::V {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_castps_si512(v)))
+        }
+        #[inline(always)] unsafe fn bf16_second(v: Self::V) -> Self::V {
+            _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(-1 << 16)))
+        }
         #[inline(always)] unsafe fn store(v: Self::V, p: *mut f32) { _mm512_storeu_ps(p, v) }
         #[inline(always)] unsafe fn add(a: Self::V, b: Self::V) -> Self::V { _mm512_add_ps(a, b) }
         #[inline(always)] unsafe fn mul(a: Self::V, b: Self::V) -> Self::V { _mm512_mul_ps(a, b) }

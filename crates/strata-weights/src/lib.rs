@@ -33,9 +33,9 @@ pub use resident::{ResidentWeights, plan_bytes};
 pub use safetensors::{ElementType, HEADER_BYTES_MAX, TensorRecord, read_header};
 pub use source::{BANDS_MAX, GroupGuard, GroupHolder, SWEEP_MAX, Sweep, UseRows, WeightSource};
 pub use store::{
-    Checksum, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, METADATA_FILE, Manifest, PAGE_BYTES, PackPhase, PackReport,
-    Region, SMALL_FILE_BYTES_MAX, STORE_VERSION, Source, SourceFile, Store, StorePlan, StoreProblem, StoredFile,
-    StoredGroup, StoredTensor, inspect_target, is_store, write_store,
+    Checksum, Coding, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, METADATA_FILE, Manifest, PAGE_BYTES, PackPhase,
+    PackReport, Region, SMALL_FILE_BYTES_MAX, STORE_VERSION, Source, SourceFile, Store, StorePlan, StoreProblem,
+    StoredFile, StoredGroup, StoredTensor, inspect_target, is_store, write_store,
 };
 pub use streamed::{
     EVENTS_MAX, EventKind, SLOTS_LEAST, StreamConfig, StreamEvent, StreamMemory, StreamPlan, StreamPolicy, StreamStats,

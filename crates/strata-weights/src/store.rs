@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0      | header, one page of 4,096 bytes                                             all numbers little-endian
-//!        |   0  magic 89 "STRATA" 0A      8  version u32 = 1      12  zero u32
+//!        |   0  magic 89 "STRATA" 0A      8  version u32, 1 or 2     12  zero u32
 //!        |  16  bytes of the manifest u64, a multiple of 4,096    24  bytes of the whole store u64
 //!        |  32  zeros                     4,080  XXH3-128 of the bytes 0 to 4,080 and the manifest
 //! 4,096  | manifest: JSON, filled up with spaces
@@ -19,6 +19,10 @@
 //! Checksums are XXH3-128 because it is faster than any disk on one core, and 128 bits miss no accident; BLAKE3 would
 //! cost more time for a protection that checksums beside the data cannot give anyway: they are against rot, not malice.
 //!
+//! Matrices of bf16 may lie there coded without loss, which is decided matrix by matrix ([`Coding`], L8): their type is
+//! "coded BF16", beside it `patches` says for how many patches a row has room, and `strata-kernels` draws the rows. Since
+//! nothing else reads them, such a store has version 2; one without them has version 1.
+//!
 //! An unfinished store begins with another magic number (89 "STRPART"), under which the manifest has checksums of the
 //! regions written so far and zeros for the rest; the header is written last, so a torn pack is no store.
 //!
@@ -26,6 +30,7 @@
 //! whatever an older reader must not pass over needs a new version.
 
 mod check;
+mod coding;
 mod error;
 mod format;
 mod layout;
@@ -33,6 +38,7 @@ mod reader;
 mod writer;
 
 pub(crate) use check::checksums;
+pub use coding::Coding;
 pub use error::StoreProblem;
 pub use format::{
     Checksum, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, Manifest, PAGE_BYTES, Region, SMALL_FILE_BYTES_MAX, STORE_VERSION,

@@ -25,8 +25,9 @@ pub struct TensorMeta {
 impl TensorMeta {
     /// Its length in bytes, unless that overflows or is not whole blocks.
     pub fn bytes(&self) -> Option<u64> {
-        let elements = self.shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))?;
-        self.dtype.bytes_of(usize::try_from(elements).ok()?).map(|bytes| bytes as u64)
+        let (&cols, outer) = self.shape.split_last().unwrap_or((&1, &[]));
+        let rows = outer.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))?;
+        rows.checked_mul(self.dtype.row_bytes(cols)? as u64)
     }
 }
 

@@ -144,7 +144,8 @@ impl ModelDir {
             // Loading refuses other types by name.
             let Some(entry) = self.catalog.get(&tensor.name) else { continue };
             let ElementType::Known(dtype) = entry.element_type else { continue };
-            match types.iter_mut().find(|(known, _)| *known == dtype) {
+            // Matrices that are coded have room for more patches or fewer, which is no other type to a person.
+            match types.iter_mut().find(|(known, _)| known.name() == dtype.name()) {
                 Some((_, bytes)) => bytes.0 = bytes.0.saturating_add(entry.bytes),
                 None => types.push((dtype, Bytes(entry.bytes))),
             }

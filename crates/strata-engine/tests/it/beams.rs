@@ -134,8 +134,11 @@ fn searches_make_room_for_each_other() {
         teach_short_answers(&engine);
         // Each may need 21 blocks: five of the prompt, and of each beam four.
         let requests: Vec<_> = (0..3).map(|seed| beam(prompt(seed, 20), 16, 4)).collect();
+        // All are there before the first can be done.
+        controls.close_gate();
         let streams: Vec<_> =
             requests.iter().map(|request| engine.handle().submit_many(request.clone(), 4).unwrap()).collect();
+        controls.open_gate();
         for (request, streams) in requests.iter().zip(streams) {
             assert_eq!(hypotheses(streams), expected(request, 4));
         }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::Output;
+use super::ahead::Ahead;
 use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{Level, Matrix};
@@ -41,7 +42,15 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
-pub(super) unsafe fn rows(level: Level, x: &[u16], tokens: usize, w: Matrix<'_>, rows: Range<usize>, out: Output) {
+pub(super) unsafe fn rows(
+    level: Level,
+    x: &[u16],
+    tokens: usize,
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    out: Output,
+    ahead: Ahead,
+) {
     let cols = w.cols();
     assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * cols);
     #[cfg(target_arch = "x86_64")]
@@ -55,12 +64,13 @@ pub(super) unsafe fn rows(level: Level, x: &[u16], tokens: usize, w: Matrix<'_>,
             out,
             tokens,
             cols,
+            ahead,
         };
         // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
         unsafe { x86::rows_kernel(&operands, rows.start, rows.end) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (x, tokens, out);
+    let _ = (x, tokens, out, ahead);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -133,7 +143,7 @@ mod x86 {
         }
         #[inline(always)] unsafe fn multiply_add(w: __m512bh, x: __m512bh, sums: __m512) -> __m512 { _mm512_dpbf16_ps(sums, w, x) }
         #[inline(always)] unsafe fn total(sums: __m512) -> f32 { Avx512::sum(sums) }
-        #[inline(always)] unsafe fn prefetch(from: *const u16) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+        #[inline(always)] unsafe fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 }
 

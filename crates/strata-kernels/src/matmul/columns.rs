@@ -63,6 +63,11 @@ unsafe impl Send for Output {}
 unsafe impl Sync for Output {}
 
 impl Output {
+    /// The results from column `first` on.
+    pub fn behind(self, first: usize) -> Self {
+        Self { first: self.first.wrapping_add(first), ..self }
+    }
+
     /// Where the result of `row` for `token` belongs. The pointer may be used if [`Columns`] has that place.
     #[inline(always)]
     pub fn at(&self, token: usize, row: usize) -> *mut f32 {

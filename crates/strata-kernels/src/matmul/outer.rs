@@ -143,18 +143,35 @@ unsafe fn columns<S: Simd, E: Element>(
 ) -> [S::V; LANES] {
     // SAFETY: the caller's promise; of columns that are fewer, a part is loaded.
     unsafe {
-        let mut vectors = [S::splat(0.0); LANES];
         if rows == LANES && first + LANES <= cols {
-            for row in 0..LANES {
+            let mut vectors = [E::load::<S>(row_at(0).add(first)); LANES];
+            for row in 1..LANES {
                 vectors[row] = E::load::<S>(row_at(row).add(first));
             }
-        } else {
-            for row in 0..rows {
-                vectors[row] = match first + LANES <= cols {
-                    true => E::load::<S>(row_at(row).add(first)),
-                    false => load_part::<S, E>(row_at(row).add(first), cols - first),
-                };
-            }
+            return S::transpose(vectors);
+        }
+        let mut vectors = [S::splat(0.0); LANES];
+        for row in 0..rows {
+            vectors[row] = match first + LANES <= cols {
+                true => E::load::<S>(row_at(row).add(first)),
+                false => load_part::<S, E>(row_at(row).add(first), cols - first),
+            };
+        }
+        S::transpose(vectors)
+    }
+}
+
+/// Two times sixteen columns of 16 rows of bf16, each vector two neighbouring columns: half as much to be turned.
+///
+/// # Safety
+/// `first + 32` elements are readable from `row_at(0 .. 16)` on, and the level's instructions exist.
+#[inline(always)]
+unsafe fn column_pairs<S: Simd, E: Element>(row_at: impl Fn(usize) -> *const E::Bits, first: usize) -> [S::V; LANES] {
+    // SAFETY: the caller's promise; a vector is moved, never computed with.
+    unsafe {
+        let mut vectors = [S::load(row_at(0).add(first).cast()); LANES];
+        for row in 1..LANES {
+            vectors[row] = S::load(row_at(row).add(first).cast());
         }
         S::transpose(vectors)
     }
@@ -236,10 +253,21 @@ unsafe fn panel_kernel<S: Simd, E: Element, const V: usize>(product: &Product, r
             let first = rows.start + vector * LANES;
             let row_at = |row| product.w.cast::<E::Bits>().wrapping_add((first + row) * product.cols);
             let count = (rows.end - first).min(LANES);
-            for step in 0..steps {
+            let place =
+                |class: usize, step| product.weights.add(((class * class_stride(steps) + step) * V + vector) * LANES);
+            let mut step = 0;
+            while E::IN_PAIRS && count == LANES && (step + 2) * LANES <= product.cols {
+                for (pair, both) in column_pairs::<S, E>(row_at, step * LANES).into_iter().enumerate() {
+                    let (class, step) = (2 * pair % LANES, step + 2 * pair / LANES);
+                    S::store(S::bf16_first(both), place(class, step));
+                    S::store(S::bf16_second(both), place(class + 1, step));
+                }
+                step += 2;
+            }
+            for step in step..steps {
                 let classes = columns::<S, E>(row_at, count, step * LANES, product.cols);
                 for (class, weights) in classes.into_iter().enumerate() {
-                    S::store(weights, product.weights.add(((class * class_stride(steps) + step) * V + vector) * LANES));
+                    S::store(weights, place(class, step));
                 }
             }
         }

@@ -11,12 +11,13 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::Output;
+use super::ahead::Ahead;
 use crate::cache;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
 
 /// Weight rows of a tile: as many load streams as a core follows with ease.
-const TILE_ROWS: usize = 4;
+pub(crate) const TILE_ROWS: usize = 4;
 
 /// Token columns of a tile where registers are many: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
 const TILE_TOKENS: usize = 6;
@@ -48,7 +49,7 @@ pub(super) unsafe trait Unit {
     unsafe fn multiply_add(w: Self::Weights, x: Self::Activations, sums: Self::Sums) -> Self::Sums;
     unsafe fn total(sums: Self::Sums) -> f32;
     /// Asks for the cache line at `from`, which need not be readable.
-    unsafe fn prefetch(from: *const Self::W);
+    unsafe fn prefetch(from: *const u8);
 }
 
 /// A product's operands.
@@ -63,16 +64,19 @@ pub(super) struct Operands<X, W> {
     pub out: Output,
     pub tokens: usize,
     pub cols: usize,
+    /// What is read [`TILE_ROWS`] rows later.
+    pub ahead: Ahead,
 }
 
 /// Rows `rows` of `w` for all tokens of `x` `[tokens, w.cols()]`, in f32.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
-pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<usize>, out: Output) {
+pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<usize>, out: Output, ahead: Ahead) {
     let cols = w.cols();
     assert!(rows.end <= w.rows() && x.len().is_multiple_of(cols));
-    let operands = Operands { x: x.as_ptr(), x_cols: cols, w: w.bytes().as_ptr(), out, tokens: x.len() / cols, cols };
+    let (tokens, x) = (x.len() / cols, x.as_ptr());
+    let operands = Operands { x, x_cols: cols, w: w.bytes().as_ptr(), out, tokens, cols, ahead };
     let (first, end) = (rows.start, rows.end);
     type Plain = Operands<f32, u8>;
     match w.dtype() {
@@ -87,8 +91,8 @@ pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<us
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn lanes_kernel<S: Simd, E: Element>(o: Operands<f32, u8>, first: usize, end: usize) {
-    let Operands { x, x_cols, w, out, tokens, cols } = o;
-    let operands = Operands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, cols };
+    let Operands { x, x_cols, w, out, tokens, cols, ahead } = o;
+    let operands = Operands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, cols, ahead };
     // SAFETY: the caller's promise.
     unsafe { rows_kernel::<F32Lanes<S, E>>(&operands, first, end) };
 }
@@ -141,9 +145,9 @@ unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
         unsafe { S::sum(sums) }
     }
     #[inline(always)]
-    unsafe fn prefetch(from: *const E::Bits) {
+    unsafe fn prefetch(from: *const u8) {
         // SAFETY: see above.
-        unsafe { S::prefetch(from.cast()) }
+        unsafe { S::prefetch(from) }
     }
 }
 
@@ -298,10 +302,9 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
         let whole = k.start + k.len() / U::STEP * U::STEP;
         for k in (k.start..whole).step_by(U::STEP) {
             if FIRST {
-                for row in w {
-                    // A row is often no longer than a page, where the hardware's own prefetch ends: ask for the next
-                    // rows' part of these columns.
-                    U::prefetch(row.wrapping_add(R * o.cols + k));
+                for r in 0..R {
+                    // A row is often no longer than a page, where the hardware's own prefetch ends.
+                    U::prefetch(o.ahead.at(row + r, k));
                 }
             }
             let mut weights = [U::weights(w[0].add(k)); R];

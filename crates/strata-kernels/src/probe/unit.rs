@@ -25,7 +25,7 @@ impl Unit {
     /// The unit that products of weights of this type use at this level.
     pub fn of(level: Level, weights: DType) -> Self {
         let amx = level.0 == Instructions::Amx;
-        match weights {
+        match weights.decoded() {
             DType::F32 | DType::F16 => Self::F32Fma,
             DType::BF16 if amx => Self::AmxBf16,
             DType::BF16 if level.0 >= Instructions::Avx512Bf16 => Self::Bf16Dot,

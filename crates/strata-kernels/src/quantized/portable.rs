@@ -132,7 +132,7 @@ mod tests {
             let blocks = if dtype.block_len() == BLOCK { 11 } else { 16 };
             let cols = blocks * BLOCK;
             // Without their second highest bit, all halves are finite.
-            let w: Vec<u8> = (0..dtype.bytes_of(cols).unwrap() * rows).map(|_| random() & 0xbf).collect();
+            let w: Vec<u8> = (0..dtype.row_bytes(cols).unwrap() * rows).map(|_| random() & 0xbf).collect();
             let x: Vec<f32> = (0..tokens * cols).map(|_| f32::from(random()) - 127.5).collect();
             let mut scratch = vec![0; scratch_bytes(tokens, cols)];
             let x = quantize(&pool, level, Layout::Rows, &x, cols, &mut scratch, true);

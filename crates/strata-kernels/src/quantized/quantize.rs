@@ -10,12 +10,12 @@ use crate::DType;
 /// is not finite, or is too large for a scale in half precision, decodes to NaN or infinity, never to something that
 /// looks sound.
 ///
-/// `numbers`: whole blocks. `out`: [`DType::bytes_of`] so many numbers.
+/// `numbers`: whole blocks. `out`: [`DType::row_bytes`] so many numbers.
 ///
 /// # Panics
 /// If `dtype` is another type, or the lengths disagree.
 pub fn quantize(dtype: DType, numbers: &[f32], out: &mut [u8]) {
-    assert_eq!(dtype.bytes_of(numbers.len()), Some(out.len()), "{} numbers as {dtype}", numbers.len());
+    assert_eq!(dtype.row_bytes(numbers.len()), Some(out.len()), "{} numbers as {dtype}", numbers.len());
     match dtype {
         DType::Q8_0 => each(numbers, out, q8_0),
         DType::Q4_0 => each(numbers, out, q4_0),

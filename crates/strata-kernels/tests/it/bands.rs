@@ -16,7 +16,7 @@ fn weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec
 
 /// Rows `first .. first + rows` of a matrix.
 fn band(dtype: DType, cols: usize, bytes: &[u8], first: usize, rows: usize) -> Matrix<'_> {
-    let row_bytes = dtype.bytes_of(cols).unwrap();
+    let row_bytes = dtype.row_bytes(cols).unwrap();
     Matrix::new(dtype, rows, cols, &bytes[first * row_bytes..(first + rows) * row_bytes])
 }
 

@@ -3,6 +3,7 @@
 
 mod attention;
 mod bands;
+mod coded;
 mod matmul;
 mod probe;
 mod quantized;

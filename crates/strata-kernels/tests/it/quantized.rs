@@ -45,7 +45,7 @@ pub fn decoded(dtype: DType, blocks: &[u8]) -> Vec<f32> {
 }
 
 fn encoded(dtype: DType, numbers: &[f32]) -> Vec<u8> {
-    let mut out = vec![0xa5; dtype.bytes_of(numbers.len()).unwrap()];
+    let mut out = vec![0xa5; dtype.row_bytes(numbers.len()).unwrap()];
     quantize(dtype, numbers, &mut out);
     out
 }

@@ -23,7 +23,7 @@ fn halves(dtype: DType) -> &'static [usize] {
 /// Blocks of random bytes, with scales of either sign and of different sizes.
 pub fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
     let mut bytes: Vec<u8> =
-        (0..dtype.bytes_of(cols).unwrap() * rows).map(|_| (numbers.next() * 128.0) as i8 as u8).collect();
+        (0..dtype.row_bytes(cols).unwrap() * rows).map(|_| (numbers.next() * 128.0) as i8 as u8).collect();
     for block in bytes.chunks_mut(dtype.block_bytes()) {
         for &at in halves(dtype) {
             block[at..at + 2].copy_from_slice(&f16::from_f32(numbers.next() * 0.02).to_le_bytes());
@@ -157,7 +157,7 @@ fn extreme_codes_and_scales_do_not_saturate() {
         for fill in [0x00u8, 0x7f, 0x80, 0x81, 0xff] {
             for sign in [1.0f32, -1.0] {
                 let (rows, cols, tokens) = (5, 512, 17);
-                let mut bytes = vec![fill; dtype.bytes_of(cols).unwrap() * rows];
+                let mut bytes = vec![fill; dtype.row_bytes(cols).unwrap() * rows];
                 for block in bytes.chunks_mut(dtype.block_bytes()) {
                     for &at in halves(dtype) {
                         block[at..at + 2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
@@ -190,7 +190,7 @@ fn any_bytes_and_any_activations_give_some_result() {
     for dtype in QUANTISED {
         for fill in [0x00u8, 0x01, 0x7c, 0x7e, 0x80, 0xfc, 0xff] {
             let (rows, cols, tokens) = (18, 256, 18);
-            let bytes = vec![fill; dtype.bytes_of(cols).unwrap() * rows];
+            let bytes = vec![fill; dtype.row_bytes(cols).unwrap() * rows];
             let weights = Matrix::new(dtype, rows, cols, &bytes);
             for x in [0.0, 1e-45, 1e-38, -1e-38, 1.0, f32::MAX, f32::MIN] {
                 let x = vec![x; tokens * cols];

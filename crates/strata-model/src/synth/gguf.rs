@@ -135,7 +135,7 @@ impl Chunks for Rows<'_> {
         let first = chunk as usize * self.rows_per_chunk();
         let rows = first..(first + self.rows_per_chunk()).min(self.rows);
         // Checked when the file was planned.
-        let row_bytes = self.dtype.bytes_of(self.cols).unwrap_or(0);
+        let row_bytes = self.dtype.row_bytes(self.cols).unwrap_or(0);
         bytes.resize(rows.len() * row_bytes, 0);
         let mut values = vec![0.0; self.cols];
         for (row, out) in rows.zip(bytes.chunks_exact_mut(row_bytes.max(1))) {
@@ -151,7 +151,7 @@ impl Chunks for Rows<'_> {
 /// The type for rows of `cols`, where they are not whole blocks of `dtype`: one of shorter blocks, else half precision.
 fn fitting(dtype: DType, cols: usize) -> DType {
     let candidates = [dtype, DType::Q8_0, DType::F16];
-    candidates.into_iter().find(|dtype| dtype.bytes_of(cols).is_some()).unwrap_or(DType::F16)
+    candidates.into_iter().find(|dtype| dtype.row_bytes(cols).is_some()).unwrap_or(DType::F16)
 }
 
 /// The format's number for files mostly of a type.

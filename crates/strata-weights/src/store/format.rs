@@ -11,8 +11,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::error::StoreProblem;
 
-/// The version that is written, and the highest that is read.
-pub const STORE_VERSION: u32 = 1;
+/// The highest version that is read, and written where coded matrices need it.
+pub const STORE_VERSION: u32 = 2;
+/// The version of stores that have everything as it was.
+const PLAIN_VERSION: u32 = 1;
 /// Header, manifest and regions are whole pages of so many bytes: what direct reads want.
 pub const PAGE_BYTES: u64 = 4096;
 /// Tensors of at least so many bytes begin on a page; padding is then at most 1.6 %.
@@ -129,14 +131,27 @@ pub struct StoredGroup {
 pub struct StoredTensor {
     /// Its Hugging Face name, or its own where it has none.
     pub name: String,
-    /// The type's name, as in safetensors headers and GGUF tools.
+    /// The type's name, as in safetensors headers and GGUF tools, or that of coded bf16.
     pub dtype: String,
+    /// Of coded bf16, for how many patches each row has room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patches: Option<u16>,
     /// Its shape, outermost dimension first.
     pub shape: Vec<u64>,
     /// Its first byte.
     pub offset: u64,
     /// Its length.
     pub bytes: u64,
+}
+
+impl StoredTensor {
+    /// The type that name and patches mean, if there is such a type.
+    pub fn dtype(&self) -> Option<DType> {
+        match self.patches.map(|patches| DType::CodedBf16 { patches }) {
+            Some(coded) => Some(coded).filter(|coded| coded.name() == self.dtype),
+            None => DType::ALL.into_iter().find(|dtype| dtype.name() == self.dtype),
+        }
+    }
 }
 
 /// A run of pages with one checksum.
@@ -192,7 +207,9 @@ pub(super) fn encode(manifest: &Manifest, total_bytes: u64, finished: bool) -> V
     // Plain data of ours: strings, numbers and lists are always JSON.
     let mut json = serde_json::to_vec(manifest).unwrap_or_default();
     json.resize(json.len().next_multiple_of(PAGE_BYTES as usize), b' ');
-    seal(&json, total_bytes, if finished { MAGIC } else { UNFINISHED_MAGIC }, STORE_VERSION)
+    let is_coded = manifest.groups.iter().flat_map(|group| &group.tensors).any(|tensor| tensor.patches.is_some());
+    let version = if is_coded { STORE_VERSION } else { PLAIN_VERSION };
+    seal(&json, total_bytes, if finished { MAGIC } else { UNFINISHED_MAGIC }, version)
 }
 
 /// The header of this manifest, and the manifest.
@@ -350,9 +367,9 @@ fn check_tensor(
     position: u64,
     group_end: u64,
 ) -> Result<u64, StoreProblem> {
-    let StoredTensor { name, dtype, shape, offset, bytes } = tensor;
+    let StoredTensor { name, dtype, shape, offset, bytes, .. } = tensor;
     let dtype =
-        dtype_of(dtype).ok_or_else(|| StoreProblem::UnknownDType { tensor: name.clone(), found: dtype.clone() })?;
+        tensor.dtype().ok_or_else(|| StoreProblem::UnknownDType { tensor: name.clone(), found: dtype.clone() })?;
     let expected = tensor_bytes(dtype, shape)
         .ok_or_else(|| StoreProblem::ImpossibleShape { tensor: name.clone(), shape: shape.clone() })?;
     if expected != *bytes {
@@ -369,17 +386,14 @@ fn check_tensor(
 }
 
 /// Bytes of a tensor; `None` if they cannot be counted, or rows are not whole blocks.
-fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
-    let elements = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
-    let cols = usize::try_from(shape.last().copied().unwrap_or(1)).ok()?;
-    dtype.bytes_of(cols)?;
+pub(super) fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
+    let (&cols, outer) = shape.split_last().unwrap_or((&1, &[]));
+    let rows = outer.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
     // Every dimension must fit the machine's own numbers, also beside one of 0.
     shape.iter().try_for_each(|&dim| usize::try_from(dim).map(drop)).ok()?;
-    dtype.bytes_of(usize::try_from(elements).ok()?).map(|bytes| bytes as u64)
-}
-
-pub(super) fn dtype_of(name: &str) -> Option<DType> {
-    DType::ALL.into_iter().find(|dtype| dtype.name() == name)
+    let row_bytes = dtype.row_bytes(usize::try_from(cols).ok()?)? as u64;
+    usize::try_from(rows.checked_mul(cols)?).ok()?;
+    row_bytes.checked_mul(rows)
 }
 
 /// One plain component, no separators, no `..`.

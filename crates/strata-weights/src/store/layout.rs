@@ -6,10 +6,11 @@ use std::time::UNIX_EPOCH;
 use strata_io::{IoError, RandomAccessFile};
 use strata_kernels::DType;
 
+use super::coding::Coding;
 use super::error::StoreProblem;
 use super::format::{
     Checksum, LARGE_TENSOR_FROM, Manifest, PAGE_BYTES, SMALL_FILE_BYTES_MAX, Source, SourceFile, StoredFile,
-    StoredGroup, StoredTensor, TENSOR_ALIGN, check, encode,
+    StoredGroup, StoredTensor, TENSOR_ALIGN, check, encode, tensor_bytes,
 };
 use crate::catalog::{Catalog, CatalogEntry};
 use crate::error::WeightError;
@@ -34,7 +35,7 @@ pub struct StorePlan {
     left_out: (usize, u64),
 }
 
-/// A group that is to be stored: the tensors that lie there.
+/// A group that is to be stored: the tensors that lie there, with the types in which they do.
 struct Group<'a> {
     name: &'a str,
     tensors: Vec<(&'a str, &'a CatalogEntry, DType)>,
@@ -43,7 +44,7 @@ struct Group<'a> {
 impl StorePlan {
     /// Lays out the tensors of `specs`, which are in the order of a pass, and the model's small `files`: (name,
     /// content). The metadata of a GGUF model comes along by itself, and so do those of its tensors that no group
-    /// names, such as rope factors; those of other models are left out.
+    /// names, such as rope factors; those of other models are left out. The matrices that `coding` names are coded.
     ///
     /// # Errors
     /// A tensor that is missing, of another shape or of an unknown type; a file that is too long; a source that cannot
@@ -53,6 +54,7 @@ impl StorePlan {
         specs: &[GroupSpec],
         name: &str,
         files: Vec<(String, Vec<u8>)>,
+        coding: &Coding,
     ) -> Result<Self, WeightError> {
         // The same checks as before loading.
         crate::plan_bytes(catalog, specs)?;
@@ -70,7 +72,8 @@ impl StorePlan {
             let mut tensors = Vec::new();
             for tensor in spec.tensors.iter().filter(|tensor| wanted.insert(&tensor.name)) {
                 let Some(entry) = catalog.get(&tensor.name) else { continue };
-                tensors.extend(known(entry).map(|dtype| (tensor.name.as_str(), entry, dtype)));
+                let name = tensor.name.as_str();
+                tensors.extend(known(entry).map(|dtype| (name, entry, coding.stored(name, dtype))));
             }
             groups.push(Group { name: &spec.name, tensors });
         }
@@ -184,16 +187,16 @@ fn place(
         let offset = end;
         let mut stored = Vec::with_capacity(tensors.len());
         for (name, entry, dtype) in tensors {
-            let align = if entry.bytes >= LARGE_TENSOR_FROM { PAGE_BYTES } else { TENSOR_ALIGN };
+            let shape: Vec<u64> = entry.shape.iter().map(|&dim| dim as u64).collect();
+            let (bytes, patches) = match *dtype {
+                DType::CodedBf16 { patches } => (tensor_bytes(*dtype, &shape)?, Some(patches)),
+                _ => (entry.bytes, None),
+            };
+            let align = if bytes >= LARGE_TENSOR_FROM { PAGE_BYTES } else { TENSOR_ALIGN };
             let begin = end.checked_next_multiple_of(align)?;
-            end = begin.checked_add(entry.bytes)?;
-            stored.push(StoredTensor {
-                name: (*name).to_owned(),
-                dtype: dtype.name().to_owned(),
-                shape: entry.shape.iter().map(|&dim| dim as u64).collect(),
-                offset: begin,
-                bytes: entry.bytes,
-            });
+            end = begin.checked_add(bytes)?;
+            let (name, dtype) = ((*name).to_owned(), dtype.name().to_owned());
+            stored.push(StoredTensor { name, dtype, patches, shape, offset: begin, bytes });
         }
         end = end.checked_next_multiple_of(PAGE_BYTES)?;
         let (name, bytes) = ((*name).to_owned(), end - offset);

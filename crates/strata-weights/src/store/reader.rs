@@ -7,7 +7,7 @@ use std::sync::Arc;
 use strata_io::{IoError, RandomAccessFile};
 
 use super::error::StoreProblem;
-use super::format::{Checksum, Head, HeadFault, Manifest, PAGE_BYTES, dtype_of, is_store, read_head};
+use super::format::{Checksum, Head, HeadFault, Manifest, PAGE_BYTES, is_store, read_head};
 use crate::catalog::CatalogEntry;
 use crate::error::WeightError;
 use crate::gguf::{GgufHeader, read_gguf};
@@ -110,7 +110,7 @@ impl Store {
             bytes: tensor.bytes,
             // Type and dimensions were checked when the manifest was.
             shape: tensor.shape.iter().map(|&dim| dim as usize).collect(),
-            element_type: match dtype_of(&tensor.dtype) {
+            element_type: match tensor.dtype() {
                 Some(dtype) => ElementType::Known(dtype),
                 None => ElementType::Other(tensor.dtype.clone()),
             },

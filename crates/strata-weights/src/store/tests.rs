@@ -20,6 +20,7 @@ fn manifest() -> Manifest {
     let tensor = |name: &str, dtype: &str, shape: &[u64], offset, bytes| StoredTensor {
         name: name.into(),
         dtype: dtype.into(),
+        patches: None,
         shape: shape.into(),
         offset,
         bytes,
@@ -98,7 +99,7 @@ fn fields_of_tomorrow_are_passed_over_and_versions_are_not() {
     value["groups"][0]["tensors"][0]["colour"] = "red".into();
     open(forged(value.to_string().as_bytes(), TOTAL, STORE_VERSION)).unwrap();
     let newer = problem(forged(b"{}", TOTAL, STORE_VERSION + 1));
-    assert_eq!(newer, StoreProblem::NewerVersion { found: 2, known: 1 });
+    assert_eq!(newer, StoreProblem::NewerVersion { found: 3, known: 2 });
     assert!(newer.to_string().contains("update Strata"), "{newer}");
     assert_eq!(problem(forged(&json(&manifest()), TOTAL, 0)), StoreProblem::NoVersion);
 }
@@ -158,6 +159,16 @@ fn manifests_that_lie() {
     assert!(matches!(problem_with(|m| m.groups[1].bytes = 8192), P::RegionSize { .. }));
     assert!(matches!(problem_with(|m| drop(m.groups.pop())), P::Hole { .. }));
     assert!(matches!(problem_with(|m| m.groups[0].tensors[0].dtype = "F7".into()), P::UnknownDType { .. }));
+    // Only coded matrices have patches, and only whole blocks are coded.
+    assert!(matches!(problem_with(|m| m.groups[0].tensors[0].patches = Some(3)), P::UnknownDType { .. }));
+    assert!(matches!(problem_with(|m| m.groups[0].tensors[0].dtype = "coded BF16".into()), P::UnknownDType { .. }));
+    let coded = |m: &mut Manifest, shape: &[u64]| {
+        let tensor = &mut m.groups[0].tensors[0];
+        (tensor.dtype, tensor.patches, tensor.shape) = ("coded BF16".into(), Some(3), shape.into());
+    };
+    assert!(matches!(problem_with(|m| coded(m, &[8, 16])), P::ImpossibleShape { .. }));
+    assert!(matches!(problem_with(|m| coded(m, &[2, 64])), P::WrongSize { expected: 204, found: 256, .. }));
+    assert!(matches!(problem_with(|m| coded(m, &[u64::MAX / 64, 64])), P::ImpossibleShape { .. }));
     for shape in [vec![u64::MAX, 2], vec![1 << 32, 1 << 32, 2], vec![u64::MAX, 0, u64::MAX]] {
         let shown = format!("{shape:?}");
         let found = problem_with(|m| m.groups[0].tensors[0].shape = shape);

@@ -3,15 +3,18 @@
 use std::ops::{ControlFlow, Range};
 
 use strata_io::{RandomAccessFile, TargetError, WriteTarget, signature};
+use strata_kernels::DType;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::check::{Stop, checksums};
+use super::coding::{Coder, extent_of};
 use super::error::StoreProblem;
 use super::format::{Checksum, Head, Manifest, PAGE_BYTES, Region, encode, is_store, is_unfinished, read_unfinished};
 use super::layout::{StorePlan, source};
 use crate::catalog::Catalog;
 use crate::chunks::{Extent, for_each_chunk};
 use crate::error::WeightError;
+use crate::safetensors::ElementType;
 
 /// After so many bytes, what was written is brought to the disk and noted, and its cached pages are dropped.
 const SYNC_BYTES: u64 = 256 << 20;
@@ -23,6 +26,8 @@ const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 /// What a run of [`write_store`] is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackPhase {
+    /// Reading the model, to see which matrices are worth coding.
+    Measuring,
     /// Reading what an interrupted run has left.
     Resuming,
     /// Writing.
@@ -171,6 +176,15 @@ fn verify(
     Ok(())
 }
 
+/// Where a tensor comes.
+struct Place {
+    region: usize,
+    /// In the store.
+    offset: u64,
+    /// Columns and patches, if it is to be coded.
+    coded: Option<(usize, u16)>,
+}
+
 /// Where writing is.
 struct Writer<'a> {
     target: &'a WriteTarget,
@@ -211,13 +225,18 @@ impl<'a> Writer<'a> {
         }
         let (extents, places) = self.extents(catalog, plan);
         let files: Vec<_> = catalog.files().iter().map(|file| file.as_ref()).collect();
+        let mut coder = None;
         for_each_chunk(&files, &extents, |chunk| {
-            let (region, place) = places[chunk.extent];
-            while self.done < region {
-                self.finish_region()?;
+            if chunk.offset == extents[chunk.extent].offset {
+                let Place { region, offset, coded } = places[chunk.extent];
+                while self.done < region {
+                    self.finish_region()?;
+                }
+                self.fill_up_to(offset)?;
+                coder = coded.map(|(cols, patches)| Coder::new(cols, patches));
             }
-            self.fill_up_to(place + (chunk.offset - extents[chunk.extent].offset))?;
-            self.put(chunk.outcome?)?;
+            let bytes = chunk.outcome?;
+            self.put(coder.as_mut().map_or(bytes, |coder| coder.code(bytes)))?;
             match watch(PackPhase::Writing, self.position, total) {
                 ControlFlow::Continue(()) => Ok(()),
                 ControlFlow::Break(()) => Err(refused(self.target, StoreProblem::Stopped)),
@@ -229,8 +248,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Where the tensors that are missing lie in the catalog, and for each its region and its place in the store.
-    fn extents(&self, catalog: &Catalog, plan: &StorePlan) -> (Vec<Extent>, Vec<(usize, u64)>) {
+    /// Where the tensors that are missing lie in the catalog, and where each comes.
+    fn extents(&self, catalog: &Catalog, plan: &StorePlan) -> (Vec<Extent>, Vec<Place>) {
         let groups = plan.manifest.groups.iter().enumerate();
         let missing =
             groups.map(|(index, group)| (plan.contents.len() + index, group)).skip_while(|(r, _)| *r < self.done);
@@ -238,7 +257,11 @@ impl<'a> Writer<'a> {
         let placed = tensors.filter_map(|(region, tensor)| {
             // The plan was made from this catalog.
             let entry = catalog.get(&tensor.name)?;
-            Some((Extent { file: entry.file, offset: entry.offset, bytes: entry.bytes }, (region, tensor.offset)))
+            // What is coded there already stays as it is.
+            let plain = entry.element_type == ElementType::Known(DType::BF16);
+            let coded = tensor.patches.filter(|_| plain).zip(entry.shape.last());
+            let coded = coded.map(|(patches, &cols)| (cols, patches));
+            Some((extent_of(entry), Place { region, offset: tensor.offset, coded }))
         });
         placed.unzip()
     }

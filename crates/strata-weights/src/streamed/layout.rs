@@ -176,7 +176,7 @@ impl Layout {
                 group.tensors.push(Tensor::Vector { dtype, shape: tensor.shape.clone(), range: start..end });
                 continue;
             };
-            let row_bytes = dtype.bytes_of(cols).filter(|&bytes| bytes > 0).ok_or_else(too_large)?;
+            let row_bytes = dtype.row_bytes(cols).filter(|&bytes| bytes > 0).ok_or_else(too_large)?;
             if tensor.access == Access::Rows {
                 group.tensors.push(Tensor::Rows { rows, cols, dtype, file, offset, row_bytes });
                 continue;

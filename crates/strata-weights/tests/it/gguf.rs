@@ -388,7 +388,7 @@ fn check_promises(bytes: Vec<u8>) {
         end = record.offset + record.bytes;
         assert!(end <= len && record.bytes > 0);
         if let ElementType::Known(dtype) = record.element_type {
-            let row = dtype.bytes_of(*record.shape.last().unwrap()).unwrap();
+            let row = dtype.row_bytes(*record.shape.last().unwrap()).unwrap();
             let rows: usize = record.shape[..record.shape.len() - 1].iter().product();
             assert_eq!((row * rows) as u64, record.bytes);
         }

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use strata_io::{TargetError, WriteTarget};
-use strata_kernels::DType;
+use strata_kernels::{DType, Matrix};
 use strata_weights::{
-    Catalog, Damage, GroupSpec, Metadata, PAGE_BYTES, PackPhase, PackReport, StorePlan, StoreProblem, TensorMeta,
-    TensorSpec, WeightError, verify, write_gguf, write_model, write_store,
+    Catalog, Coding, Damage, ElementType, GroupSpec, Metadata, PAGE_BYTES, PackPhase, PackReport, StorePlan,
+    StoreProblem, TensorMeta, TensorSpec, WeightError, verify, write_gguf, write_model, write_store,
 };
 
 use crate::files::safetensors;
@@ -66,7 +66,7 @@ fn small_files() -> Vec<(String, Vec<u8>)> {
 }
 
 fn plan(catalog: &Catalog) -> StorePlan {
-    StorePlan::new(catalog, &specs(), "tiny", small_files()).unwrap()
+    StorePlan::new(catalog, &specs(), "tiny", small_files(), &Coding::none()).unwrap()
 }
 
 /// Packs, and stops when `stop(phase, bytes done)` says so.
@@ -176,7 +176,7 @@ fn a_gguf_model_takes_its_metadata_along() {
     write_gguf(&file, &metadata, &tensors, &mut |index, sink| sink(&bytes(index))).unwrap();
     let source = Catalog::open(&file).unwrap();
     let out = dir.path().join("out.strata");
-    let plan = StorePlan::new(&source, &specs, "tiny", Vec::new()).unwrap();
+    let plan = StorePlan::new(&source, &specs, "tiny", Vec::new(), &Coding::none()).unwrap();
     write_store(&source, &plan, WriteTarget::open(&out).unwrap(), &mut |_, _, _| ControlFlow::Continue(())).unwrap();
     let packed = Catalog::open(&out).unwrap();
     assert_eq!(packed.metadata(), source.metadata());
@@ -320,6 +320,109 @@ fn one_process_writes_at_a_time() {
     assert!(matches!(WriteTarget::open("/dev/zero"), Err(TargetError::Unsuitable { .. })));
 }
 
+/// A model of two matrices that are worth coding, one of noise, one of a width that cannot be coded, and a vector.
+fn codable(dir: &Path) -> (Catalog, Vec<GroupSpec>) {
+    let shapes: [(&str, &[usize]); 5] =
+        [("wide", &[30, 320]), ("tall", &[70_001, 64]), ("noise", &[40, 64]), ("odd", &[9, 72]), ("norm", &[64])];
+    let tensors: Vec<_> =
+        shapes.map(|(name, shape)| TensorMeta { name: name.into(), dtype: DType::BF16, shape: shape.into() }).into();
+    write_model(dir, &tensors, 1 << 30, &mut |index, sink| {
+        let mut bytes = content(index, tensors[index].bytes().unwrap());
+        if index != 2 {
+            // Exponents 120 to 127, but for one number in 50.
+            for (i, number) in bytes.chunks_exact_mut(2).enumerate().filter(|(i, _)| i % 50 != 7) {
+                let exponent = 120 + ((i as u16).wrapping_mul(0x9e37) >> 13);
+                let bits = u16::from_le_bytes([number[0], number[1]]) & 0x807f | exponent << 7;
+                number.copy_from_slice(&bits.to_le_bytes());
+            }
+        }
+        sink(&bytes)
+    })
+    .unwrap();
+    let spec = |name: &str, all: &[usize]| GroupSpec {
+        name: name.into(),
+        tensors: all.iter().map(|&i| TensorSpec::new(shapes[i].0, shapes[i].1)).collect(),
+    };
+    (
+        Catalog::open(dir).unwrap(),
+        vec![spec("embedding", &[1]), spec("layer 0, ffn", &[4, 0, 2, 3]), spec("head", &[1])],
+    )
+}
+
+/// The rows of the matrix `name`, in f32, as the type in which it is stored has them.
+fn widened(catalog: &Catalog, name: &str) -> Vec<u32> {
+    let entry = catalog.get(name).unwrap();
+    let ElementType::Known(dtype) = entry.element_type else { panic!("{name} has a type") };
+    let (bytes, [rows, cols]) = (read(catalog, name), *entry.shape.as_array().unwrap());
+    let (matrix, mut row) = (Matrix::new(dtype, rows, cols, &bytes), vec![0.0; cols]);
+    let mut all = Vec::with_capacity(rows * cols);
+    for index in 0..rows {
+        matrix.widen_row(index, &mut row);
+        all.extend(row.iter().map(|number| number.to_bits()));
+    }
+    all
+}
+
+#[test]
+fn matrices_are_coded_where_that_is_worth_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, specs) = codable(dir.path());
+    let mut told = Vec::new();
+    let coding = Coding::measure(&source, &specs, &mut |done, total| {
+        told.push((done, total));
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    // All that might be coded was read, each once.
+    let candidates = 2 * (30 * 320 + 70_001 * 64 + 40 * 64);
+    assert_eq!(told.last(), Some(&(candidates, candidates)));
+    let plan = StorePlan::new(&source, &specs, "codable", Vec::new(), &coding).unwrap();
+    let out = dir.path().join("coded.strata");
+    let pack_to = |out: &Path, catalog: &Catalog, plan: &StorePlan, stop_at: u64| {
+        write_store(catalog, plan, WriteTarget::open(out)?, &mut |phase, done, _| {
+            if phase == PackPhase::Writing && done >= stop_at {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+    };
+    // Interrupted once, behind the first group.
+    let first = plan.manifest().groups[1].offset + 1;
+    assert_eq!(store_problem(pack_to(&out, &source, &plan, first)), StoreProblem::Stopped);
+    let report = pack_to(&out, &source, &plan, u64::MAX).unwrap();
+    assert!(
+        report.bytes_resumed > 0
+            && report.bytes < fs::metadata(dir.path().join("model.safetensors")).unwrap().len() * 3 / 4
+    );
+    let header = fs::read(&out).unwrap();
+    assert_eq!(header[8..12], 2u32.to_le_bytes());
+    assert_eq!(damage(&out), []);
+
+    let packed = Catalog::open(&out).unwrap();
+    let is_coded =
+        |name: &str| matches!(packed.get(name).unwrap().element_type, ElementType::Known(DType::CodedBf16 { .. }));
+    assert_eq!(["wide", "tall", "noise", "odd", "norm"].map(is_coded), [true, true, false, false, false]);
+    for name in ["wide", "tall", "noise", "odd"] {
+        assert!(widened(&packed, name) == widened(&source, name), "{name}");
+    }
+    assert_eq!(read(&packed, "norm"), read(&source, "norm"));
+
+    // Packed anew, what is coded stays as it is.
+    let again = dir.path().join("again.strata");
+    let coding = Coding::measure(&packed, &specs, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let plan = StorePlan::new(&packed, &specs, "codable", Vec::new(), &coding).unwrap();
+    pack_to(&again, &packed, &plan, u64::MAX).unwrap();
+    let again = Catalog::open(&again).unwrap();
+    for name in ["wide", "tall", "noise", "odd", "norm"] {
+        assert_eq!(again.get(name).unwrap().element_type, packed.get(name).unwrap().element_type);
+        assert_eq!(read(&again, name), read(&packed, name), "{name}");
+    }
+
+    let stopped = Coding::measure(&source, &specs, &mut |_, _| ControlFlow::Break(()));
+    assert_eq!(store_problem(stopped), StoreProblem::Stopped);
+}
+
 /// The model of the fixture: as small as one can be.
 fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
     let header = r#"{"embed":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"norm":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]}}"#;
@@ -332,8 +435,8 @@ fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
         GroupSpec { name: "embedding".into(), tensors: vec![tensor("embed", &[2, 3])] },
         GroupSpec { name: "head".into(), tensors: vec![tensor("norm", &[3]), tensor("embed", &[2, 3])] },
     ];
-    let plan =
-        StorePlan::new(&catalog, &specs, "fixture", vec![("config.json".into(), b"{\"a\": 1}".to_vec())]).unwrap();
+    let files = vec![("config.json".into(), b"{\"a\": 1}".to_vec())];
+    let plan = StorePlan::new(&catalog, &specs, "fixture", files, &Coding::none()).unwrap();
     (catalog, plan)
 }
 

@@ -147,12 +147,12 @@ impl Shape {
             let Place { dtype, offset } = place(tensor);
             let &[rows, cols] = tensor.shape.as_slice() else {
                 let elements = tensor.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))?;
-                let bytes = dtype.bytes_of(elements)? as u64;
+                let bytes = dtype.row_bytes(elements)? as u64;
                 self.vector_bytes =
                     self.vector_bytes.checked_add(bytes)?.checked_next_multiple_of(VECTOR_ALIGN as u64)?;
                 continue;
             };
-            let row_bytes = dtype.bytes_of(cols).filter(|&bytes| bytes > 0)?;
+            let row_bytes = dtype.row_bytes(cols).filter(|&bytes| bytes > 0)?;
             let bytes = (row_bytes as u64).checked_mul(rows as u64)?;
             if tensor.access == Access::Rows {
                 self.embedding_bytes = bytes;

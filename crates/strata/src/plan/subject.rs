@@ -131,7 +131,7 @@ impl Subject {
                     _ if dtype.is_plain() => [(*dtype, 1); 3],
                     _ => [(DType::F32, 1); 3],
                 };
-                let fitting = candidates.into_iter().find(|(dtype, cols)| dtype.bytes_of(*cols).is_some());
+                let fitting = candidates.into_iter().find(|(dtype, cols)| dtype.row_bytes(*cols).is_some());
                 Place { dtype: fitting.map_or(DType::F16, |(dtype, _)| dtype), offset: 0 }
             }
         }

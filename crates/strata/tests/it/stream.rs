@@ -29,20 +29,28 @@ fn model() -> &'static str {
 
 /// A budget that keeps about a third of the weights.
 fn budget() -> String {
-    let info: Value = serde_json::from_str(&succeeded(&["info", model(), "--json"])).unwrap();
+    budget_of(model())
+}
+
+fn budget_of(model: &str) -> String {
+    let info: Value = serde_json::from_str(&succeeded(&["info", model, "--json"])).unwrap();
     let least = info["memory"]["least_bytes"].as_u64().unwrap();
-    (least + (40 << 20)).to_string()
+    (least + (info["weights"]["bytes"].as_u64().unwrap() / 3)).to_string()
 }
 
 #[test]
 fn tokens_are_those_of_ample_memory() {
-    let prompt = ["run", model(), "--prompt", "Once upon", "-n", "12", "--max-num-seqs", "4", "--memory"];
-    let ample = succeeded(&[&prompt[..], &["4G"]].concat());
-    for policy in ["resident", "ring"] {
-        let budget = budget();
-        let streamed = ended(&[&prompt[..], &[&budget, "--stream-policy", policy, "--stats"]].concat());
+    let dir = tempfile::tempdir().unwrap();
+    let packed = dir.path().join("coded.strata").to_str().unwrap().to_owned();
+    succeeded(&["pack", model(), &packed]);
+    let args = |model| ["run", model, "--prompt", "Once upon", "-n", "12", "--max-num-seqs", "4", "--memory"];
+    let ample = succeeded(&[&args(model())[..], &["4G"]].concat());
+    assert_eq!(succeeded(&[&args(&packed)[..], &["4G"]].concat()), ample);
+    for (model, policy) in [model(), &packed].into_iter().flat_map(|model| [(model, "resident"), (model, "ring")]) {
+        let budget = budget_of(model);
+        let streamed = ended(&[&args(model)[..], &[&budget, "--stream-policy", policy, "--stats"]].concat());
         assert_eq!(streamed.code, Some(0), "{}", streamed.stderr);
-        assert_eq!(streamed.stdout, ample, "{policy}");
+        assert_eq!(streamed.stdout, ample, "{model}, {policy}");
         for part in ["stay in memory", "come from disk", "passes of", "waited"] {
             assert!(streamed.stderr.contains(part), "{part} in {}", streamed.stderr);
         }

@@ -1,0 +1,170 @@
+//! Which matrices of a model a store has coded, and how their rows are (L8).
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::thread;
+
+use strata_device::usable_cores;
+use strata_kernels::{DType, encode_row, patches_of};
+
+use super::error::StoreProblem;
+use crate::catalog::{Catalog, CatalogEntry};
+use crate::chunks::{Extent, for_each_chunk};
+use crate::error::WeightError;
+use crate::group::GroupSpec;
+use crate::safetensors::ElementType;
+
+/// A coded matrix has at most so much of its bytes: decoding must be worth it.
+const WORTH: (u64, u64) = (15, 16);
+
+/// The matrices that are to be coded.
+#[derive(Debug, Clone, Default)]
+pub struct Coding {
+    /// By name, for how many patches each row has room.
+    patches: HashMap<String, u16>,
+}
+
+impl Coding {
+    /// None: everything is stored as it is.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// The bf16 matrices of `specs` that take less room when they are coded. Reads them all: how many patches the rows of
+    /// a matrix need decides how long they are. `watch(bytes done, bytes in all)` is called after each piece.
+    ///
+    /// # Errors
+    /// A tensor that is missing, of another shape or of an unknown type; a failed read; [`StoreProblem::Stopped`].
+    pub fn measure(
+        catalog: &Catalog,
+        specs: &[GroupSpec],
+        watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self, WeightError> {
+        crate::plan_bytes(catalog, specs)?;
+        let mut matrices: HashMap<&str, &CatalogEntry> = HashMap::new();
+        for tensor in specs.iter().flat_map(|spec| &spec.tensors) {
+            let entry = catalog.get(&tensor.name).filter(|entry| is_codable(entry));
+            matrices.extend(entry.map(|entry| (tensor.name.as_str(), entry)));
+        }
+        let mut matrices: Vec<_> = matrices.into_iter().collect();
+        matrices.sort_by_key(|(_, entry)| (entry.file, entry.offset));
+        let extents: Vec<_> = matrices.iter().map(|(_, entry)| extent_of(entry)).collect();
+        let files: Vec<_> = catalog.files().iter().map(|file| file.as_ref()).collect();
+        let (mut done, total) = (0, extents.iter().map(|extent| extent.bytes).sum());
+        let (mut rows, mut most) = (Rows::default(), vec![0usize; matrices.len()]);
+        for_each_chunk(&files, &extents, |chunk| {
+            let (extent, cols) = (chunk.extent, matrices[chunk.extent].1.shape[1]);
+            let bytes = chunk.outcome?;
+            rows.take(bytes, cols);
+            most[extent] = most[extent].max(most_patches(rows.whole(), cols));
+            done += chunk.bytes;
+            match watch(done, total) {
+                ControlFlow::Continue(()) => Ok(()),
+                ControlFlow::Break(()) => {
+                    let file = files[extents[extent].file].path().to_owned();
+                    Err(WeightError::Store { file, problem: Box::new(StoreProblem::Stopped) })
+                }
+            }
+        })?;
+        let worth = matrices.iter().zip(most).filter_map(|((name, entry), most)| {
+            let patches = u16::try_from(most).ok()?;
+            let coded = DType::CodedBf16 { patches }.row_bytes(entry.shape[1])? as u64 * entry.shape[0] as u64;
+            (coded * WORTH.1 <= entry.bytes * WORTH.0).then(|| ((*name).to_owned(), patches))
+        });
+        Ok(Self { patches: worth.collect() })
+    }
+
+    /// The type in which the tensor `name` is stored, `dtype` in the model.
+    pub(super) fn stored(&self, name: &str, dtype: DType) -> DType {
+        self.patches.get(name).map_or(dtype, |&patches| DType::CodedBf16 { patches })
+    }
+}
+
+/// Whether these are rows of bf16 that can be cut into blocks.
+fn is_codable(entry: &CatalogEntry) -> bool {
+    let can_be = |cols| DType::CodedBf16 { patches: 0 }.row_bytes(cols).is_some();
+    let known = entry.element_type == ElementType::Known(DType::BF16);
+    known && matches!(*entry.shape, [rows, cols] if rows > 0 && cols > 0 && can_be(cols))
+}
+
+/// Where a tensor lies in its catalog.
+pub(super) fn extent_of(entry: &CatalogEntry) -> Extent {
+    Extent { file: entry.file, offset: entry.offset, bytes: entry.bytes }
+}
+
+/// Rows of a matrix that comes in pieces.
+#[derive(Debug, Default)]
+struct Rows {
+    /// Those of the last piece that were whole, then what is left.
+    numbers: Vec<u16>,
+    whole: usize,
+}
+
+impl Rows {
+    /// The next piece: whole numbers, as the chunks of a tensor are.
+    fn take(&mut self, bytes: &[u8], cols: usize) {
+        self.numbers.drain(..self.whole);
+        self.numbers.extend(bytes.as_chunks().0.iter().map(|&bits| u16::from_le_bytes(bits)));
+        self.whole = self.numbers.len() / cols * cols;
+    }
+
+    /// The rows that are whole by now and were not before.
+    fn whole(&self) -> &[u16] {
+        &self.numbers[..self.whole]
+    }
+}
+
+/// How many rows a thread takes, of so many.
+fn fair(rows: usize) -> usize {
+    rows.div_ceil(usable_cores().get()).max(1)
+}
+
+/// The patches of the row that needs most.
+fn most_patches(rows: &[u16], cols: usize) -> usize {
+    thread::scope(|scope| {
+        let shares = rows.chunks(fair(rows.len() / cols) * cols);
+        let most = |share: &[u16]| share.chunks_exact(cols).map(patches_of).max().unwrap_or(0);
+        let shares: Vec<_> = shares.map(|share| scope.spawn(move || most(share))).collect();
+        let joined =
+            shares.into_iter().map(|share| share.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.max().unwrap_or(0)
+    })
+}
+
+/// Codes a matrix that comes in pieces.
+#[derive(Debug)]
+pub(super) struct Coder {
+    cols: usize,
+    patches: u16,
+    rows: Rows,
+    coded: Vec<u8>,
+}
+
+impl Coder {
+    /// For rows of `cols`, which are whole blocks, with room for so many patches.
+    pub(super) fn new(cols: usize, patches: u16) -> Self {
+        Self { cols, patches, rows: Rows::default(), coded: Vec::new() }
+    }
+
+    /// The coded rows that this next piece makes whole.
+    pub(super) fn code(&mut self, bytes: &[u8]) -> &[u8] {
+        let Self { cols, patches, ref mut rows, ref mut coded } = *self;
+        rows.take(bytes, cols);
+        let count = rows.whole().len() / cols;
+        // The plan has counted these bytes.
+        let row_bytes = DType::CodedBf16 { patches }.row_bytes(cols).unwrap_or(0);
+        coded.resize(count * row_bytes, 0);
+        thread::scope(|scope| {
+            let shares =
+                rows.whole().chunks(fair(count) * cols).zip(coded.chunks_mut((fair(count) * row_bytes).max(1)));
+            for (rows, out) in shares {
+                scope.spawn(move || {
+                    for (row, out) in rows.chunks_exact(cols).zip(out.chunks_exact_mut(row_bytes)) {
+                        encode_row(row, patches, out);
+                    }
+                });
+            }
+        });
+        coded
+    }
+}
