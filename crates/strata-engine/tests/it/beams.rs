@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use strata_engine::{BeamParams, Event, EventStream, FinishReason, PreemptionMode, Request, RequestError, SubmitError};
 
 use crate::sim::{
-    EOS, Shape, VOCAB, assert_idle_and_whole, collect, expected_greedy, fingerprint, greedy, logits_of, prompt, start,
-    teach_short_answers,
+    EOS, Shape, VOCAB, assert_idle_and_whole, collect, eventually, expected_greedy, fingerprint, greedy, logits_of,
+    prompt, start, teach_short_answers,
 };
 
 /// A continuation, and why it ended.
@@ -134,11 +134,17 @@ fn searches_make_room_for_each_other() {
         teach_short_answers(&engine);
         // Each may need 21 blocks: five of the prompt, and of each beam four.
         let requests: Vec<_> = (0..3).map(|seed| beam(prompt(seed, 20), 16, 4)).collect();
-        // All are there before the first can be done.
+        // The others come when the first one runs.
+        assert_idle_and_whole(&engine);
+        let steps = engine.handle().status().steps;
         controls.close_gate();
-        let streams: Vec<_> =
-            requests.iter().map(|request| engine.handle().submit_many(request.clone(), 4).unwrap()).collect();
+        let submit = |request: &Request| engine.handle().submit_many(request.clone(), 4).unwrap();
+        let first = submit(&requests[0]);
+        controls.allow(1);
+        eventually("a first pass", || engine.handle().status().steps > steps);
+        let others: Vec<_> = requests[1..].iter().map(submit).collect();
         controls.open_gate();
+        let streams = std::iter::once(first).chain(others);
         for (request, streams) in requests.iter().zip(streams) {
             assert_eq!(hypotheses(streams), expected(request, 4));
         }

@@ -391,10 +391,8 @@ fn matrices_are_coded_where_that_is_worth_it() {
     let first = plan.manifest().groups[1].offset + 1;
     assert_eq!(store_problem(pack_to(&out, &source, &plan, first)), StoreProblem::Stopped);
     let report = pack_to(&out, &source, &plan, u64::MAX).unwrap();
-    assert!(
-        report.bytes_resumed > 0
-            && report.bytes < fs::metadata(dir.path().join("model.safetensors")).unwrap().len() * 3 / 4
-    );
+    let plain = fs::metadata(dir.path().join("model.safetensors")).unwrap().len();
+    assert!(report.bytes_resumed > 0 && report.bytes < plain * 4 / 5, "{} of {plain} bytes", report.bytes);
     let header = fs::read(&out).unwrap();
     assert_eq!(header[8..12], 2u32.to_le_bytes());
     assert_eq!(damage(&out), []);
