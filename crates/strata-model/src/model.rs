@@ -122,7 +122,8 @@ impl Model {
         pass.embed(&self.weights.acquire(groups::EMBEDDING)?)?;
         pass.turn(&self.rope);
         for layer in 0..self.config.num_layers {
-            pass.attend(&self.weights.acquire(groups::attention(layer))?, kv, layer)?;
+            let read = (layer + 1 == self.config.num_layers).then_some(self.logit_rows.as_slice());
+            pass.attend(&self.weights.acquire(groups::attention(layer))?, kv, layer, read)?;
             pass.feed_forward(&self.weights.acquire(groups::ffn(layer))?)?;
         }
         if !self.logit_rows.is_empty() {
@@ -238,6 +239,30 @@ impl<'a> Scratch<'a> {
     }
 }
 
+impl Scratch<'_> {
+    /// Goes on with the rows that are `read`, in ascending order, out of `tokens`; with one, if there are none.
+    fn keep_rows(&mut self, config: &ModelConfig, tokens: usize, read: &[(LogitRow, u32)]) {
+        let Widths { hidden, q, inner, .. } = Widths::new(config);
+        let count = read.len().max(1);
+        for (tensor, width) in [(&mut self.hidden, hidden), (&mut self.attended, q)] {
+            for (to, &(_, from)) in read.iter().enumerate().filter(|_| count < tokens) {
+                tensor.copy_within(from as usize * width..(from as usize + 1) * width, to * width);
+            }
+        }
+        for (tensor, width) in [
+            (&mut self.hidden, hidden),
+            (&mut self.normed, hidden),
+            (&mut self.branch, hidden),
+            (&mut self.attended, q),
+            (&mut self.gate, inner),
+            (&mut self.up, inner),
+        ] {
+            let whole = std::mem::take(tensor);
+            *tensor = &mut whole[..count * width];
+        }
+    }
+}
+
 /// One pass under way.
 struct Pass<'a> {
     config: &'a ModelConfig,
@@ -275,7 +300,15 @@ impl Pass<'_> {
         }
     }
 
-    fn attend(&mut self, guard: &GroupGuard<'_>, kv: &mut KvPool, layer: usize) -> Result<(), WeightError> {
+    /// Attention, and what is added to each token's hidden state for it. Behind the last attention only the rows are
+    /// `read` whose logits are wanted; the others end there.
+    fn attend(
+        &mut self,
+        guard: &GroupGuard<'_>,
+        kv: &mut KvPool,
+        layer: usize,
+        read: Option<&[(LogitRow, u32)]>,
+    ) -> Result<(), WeightError> {
         let (config, pool, level, batch) = (self.config, self.pool, self.level, self.batch);
         let mut tensors = Tensors::new(guard);
         self.norm_hidden(tensors.vector());
@@ -307,6 +340,9 @@ impl Pass<'_> {
             window: config.sliding_windows[layer],
         };
         attention(pool, level, operands, kv.blocks(), count, sequence_at, s.q, s.parts, s.attended);
+        if let Some(read) = read {
+            s.keep_rows(config, self.rows.len(), read);
+        }
         let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product).with_room(s.gate);
         tensors.products([&mut *s.branch], config.output_bias, |products| matmul(pool, level, &mut x, products))?;
         self.pending = true;
@@ -344,6 +380,7 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// The logits of the rows that are left, which are those `wanted`.
     fn head(
         &mut self,
         guard: &GroupGuard<'_>,
@@ -360,13 +397,9 @@ impl Pass<'_> {
         let rows = LOGIT_ROWS.min(wanted.len());
         let last_hidden = frame.take_f32(rows * config.hidden_size)?;
         let logits = frame.take_f32(rows * config.vocab_size)?;
-        for wanted in wanted.chunks(rows) {
-            for (&(_, row), out) in wanted.iter().zip(s.normed.chunks_exact_mut(config.hidden_size)) {
-                out.copy_from_slice(&s.hidden[row as usize * config.hidden_size..][..config.hidden_size]);
-            }
-            let gathered = &s.normed[..wanted.len() * config.hidden_size];
-            let last_hidden = &mut last_hidden[..gathered.len()];
-            norm(self.pool, self.level, config, gathered, norm_weight, s.norm, last_hidden);
+        for (wanted, hidden) in wanted.chunks(rows).zip(s.hidden.chunks(rows * config.hidden_size)) {
+            let last_hidden = &mut last_hidden[..hidden.len()];
+            norm(self.pool, self.level, config, hidden, norm_weight, s.norm, last_hidden);
             // MiniCPM divides before the head, Granite after it; dividing before is cheaper and as exact.
             scale(last_hidden, 1.0 / config.logits_divisor);
             let logits = &mut logits[..wanted.len() * config.vocab_size];
