@@ -28,6 +28,8 @@ pub struct ModelWork {
     head_bytes: u64,
     /// Parameters that are neither embedding nor head.
     layer_parameters: u64,
+    /// Of them, those behind the last attention, which only rows go through whose logits are read.
+    last_parameters: u64,
     head_parameters: u64,
     /// Keys and values of one token.
     kv_bytes: u64,
@@ -39,6 +41,8 @@ impl ModelWork {
         // Checked when the configuration was read.
         let embedding = (config.vocab_size as u64).saturating_mul(config.hidden_size as u64);
         let ends = if config.tied_embeddings { embedding } else { embedding.saturating_mul(2) };
+        let widths = [config.num_heads.saturating_mul(config.head_dim), config.intermediate_size.saturating_mul(3)];
+        let last_parameters = (widths[0].saturating_add(widths[1])).saturating_mul(config.hidden_size) as u64;
         let last = dir.specs.len().saturating_sub(1);
         let layers = groups::EMBEDDING + 1..last;
         let mut group_bytes = Vec::new();
@@ -57,6 +61,7 @@ impl ModelWork {
             layer_bytes,
             head_bytes,
             layer_parameters: config.num_parameters().saturating_sub(ends),
+            last_parameters,
             head_parameters: embedding,
             kv_bytes: dir.kv_layout(limits).token_bytes() as u64,
         }
@@ -77,12 +82,15 @@ impl ModelWork {
         }
     }
 
-    /// A prompt in chunks: each reads the layers, and the last row the head.
+    /// A prompt in chunks: each reads the layers, one row of it goes to the end of the last, and that of the last chunk
+    /// through the head.
     pub fn prefill(&self, tokens: usize, chunk: usize) -> Work {
         let passes = tokens.div_ceil(chunk.max(1));
+        let whole = self.layer_parameters.saturating_sub(self.last_parameters) as f64 * tokens as f64;
+        let last = self.last_parameters as f64 * passes as f64;
         Work {
             bytes: self.layer_bytes as f64 * passes as f64 + self.head_bytes as f64,
-            flops: 2.0 * (self.layer_parameters as f64 * tokens as f64 + self.head_parameters as f64),
+            flops: 2.0 * (whole + last + self.head_parameters as f64),
         }
     }
 }
