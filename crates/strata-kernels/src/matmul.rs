@@ -23,6 +23,7 @@ use ahead::Ahead;
 
 pub use columns::Columns;
 pub(crate) use columns::Output;
+pub(crate) use vector::TILE_ROWS;
 
 /// Products of one sweep; more are computed in several.
 const PRODUCTS_MAX: usize = 16;
@@ -179,14 +180,14 @@ impl<'a> Sweep<'a> {
         unsafe {
             if let DType::CodedBf16 { .. } = self.weights.dtype() {
                 let mut panel = coded::Panel::new(panel, x.cols);
-                let step = panel.rows(matches!(x.packed, Packed::Plain(_) | Packed::Bf16(_)));
+                let step = panel.rows(x.tokens <= vector::TILE_TOKENS && !matches!(x.packed, Packed::Tiles(_)));
                 for first in rows.clone().step_by(step) {
                     let weights = panel.decode(level, self.weights, first..(first + step).min(rows.end));
                     let ahead = Ahead::of(self.weights, first + step);
                     x.multiply(level, weights, 0..weights.rows(), self.out.behind(first), ahead, work);
                 }
             } else {
-                let ahead = Ahead::of(self.weights, vector::TILE_ROWS);
+                let ahead = Ahead::of(self.weights, TILE_ROWS);
                 x.multiply(level, self.weights, rows.clone(), self.out, ahead, work);
             }
             if let Some(bias) = self.bias {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
+use half::f16;
 
 use crate::quantized::dequantize;
 use crate::{DType, coded};
@@ -72,7 +72,7 @@ impl<'a> Matrix<'a> {
         match self.dtype {
             DType::F32 => widen(bytes, out, f32::from_le_bytes),
             DType::F16 => widen(bytes, out, |bits| f16::from_le_bytes(bits).to_f32()),
-            DType::BF16 => widen(bytes, out, |bits| bf16::from_le_bytes(bits).to_f32()),
+            DType::BF16 => widen(bytes, out, |bits| coded::widened(u16::from_le_bytes(bits))),
             DType::CodedBf16 { patches } => coded::widen_row(bytes, patches, out),
             quantised => dequantize(quantised, bytes, out),
         }

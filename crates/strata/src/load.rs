@@ -24,7 +24,7 @@ use strata_model::gguf::GgufModel;
 use strata_model::tokenizer::Tokenizer;
 use strata_model::{Model, groups};
 use strata_weights::{
-    Catalog, ElementType, GroupSpec, ResidentWeights, WeightError, WeightSource, model_name, plan_bytes,
+    Catalog, CatalogEntry, ElementType, GroupSpec, ResidentWeights, WeightError, WeightSource, model_name, plan_bytes,
 };
 
 use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs, threads};
@@ -137,6 +137,30 @@ impl ModelDir {
 
     /// The types that the model's weights are stored in, with their bytes, those of most bytes first.
     pub fn weight_types(&self) -> Vec<(DType, Bytes)> {
+        // Matrices that are coded have room for more patches or fewer, which is no other type to a person.
+        self.sum_by_type(|(known, found)| known.name() == found.name(), |dtype, entry| (dtype, entry.bytes))
+    }
+
+    /// The type that most weights have, however they are coded: a store has that of what it was packed from.
+    pub fn weight_dtype(&self) -> DType {
+        let types = self.sum_by_type(
+            |(known, found)| known == found,
+            |dtype, entry| {
+                let (&cols, outer) = entry.shape.split_last().unwrap_or((&1, &[]));
+                let rows = outer.iter().fold(1u64, |rows, &dim| rows.saturating_mul(dim as u64));
+                let dtype = dtype.decoded();
+                (dtype, rows.saturating_mul(dtype.row_bytes(cols).unwrap_or(0) as u64))
+            },
+        );
+        types.first().map(|(dtype, _)| *dtype).or(self.config.dtype).unwrap_or(DType::F32)
+    }
+
+    /// The bytes of all weights by type, most first, as `weigh` makes type and bytes of a tensor's.
+    fn sum_by_type(
+        &self,
+        is_same: impl Fn((DType, DType)) -> bool,
+        weigh: impl Fn(DType, &CatalogEntry) -> (DType, u64),
+    ) -> Vec<(DType, Bytes)> {
         let mut names = HashSet::new();
         let mut types: Vec<(DType, Bytes)> = Vec::new();
         // A tied head is the embedding again.
@@ -144,20 +168,14 @@ impl ModelDir {
             // Loading refuses other types by name.
             let Some(entry) = self.catalog.get(&tensor.name) else { continue };
             let ElementType::Known(dtype) = entry.element_type else { continue };
-            // Matrices that are coded have room for more patches or fewer, which is no other type to a person.
-            match types.iter_mut().find(|(known, _)| known.name() == dtype.name()) {
-                Some((_, bytes)) => bytes.0 = bytes.0.saturating_add(entry.bytes),
-                None => types.push((dtype, Bytes(entry.bytes))),
+            let (dtype, bytes) = weigh(dtype, entry);
+            match types.iter_mut().find(|(known, _)| is_same((*known, dtype))) {
+                Some((_, sum)) => sum.0 = sum.0.saturating_add(bytes),
+                None => types.push((dtype, Bytes(bytes))),
             }
         }
         types.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.0));
         types
-    }
-
-    /// The type that most weights have.
-    pub fn weight_dtype(&self) -> DType {
-        let most = self.weight_types().first().map(|(dtype, _)| *dtype);
-        most.or(self.config.dtype).unwrap_or(DType::F32)
     }
 
     /// The model's tokenizer.

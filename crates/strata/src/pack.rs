@@ -27,7 +27,7 @@ use crate::{progress, small_files};
     strata pack models/70b /dev/nvme1n1      # onto a raw device, without a file system\n  \
     strata run 8b.strata --prompt Hi         # a packed store is a whole model\n  \
     strata verify 8b.strata                  # every byte against its checksum\n\n\
-    Matrices in bf16 are coded without loss, in about 11.3 bits a number: the model computes the same to the last bit, \
+    Matrices in bf16 are coded without loss, in 11.3 to 12 bits a number: the model computes the same to the last bit, \
     and where the disk is what it waits for, it is faster by as much as it is smaller, or more, since more of it stays in \
     memory. --as-is leaves them as they are, which a model that fits in memory may prefer on a machine with fast memory.\n\n\
     Interrupted, it goes on where it stopped when it is run again. What is written is read back and compared before it \
@@ -55,6 +55,8 @@ pub fn run(args: PackArgs) -> Result<()> {
     let dir = ModelDir::open(Some(&args.model))?;
     check_paths(&dir.catalog, &args)?;
     let files = small_files::all(&dir.catalog, &args.model)?;
+    // Whatever cannot be packed is refused before it is read, and before there is a file.
+    StorePlan::new(&dir.catalog, &dir.specs, &dir.name(), files.clone(), &Coding::none())?;
     let target = WriteTarget::open(&args.out).map_err(WeightError::from)?;
     let temporary = target.temporary().map(Path::to_owned);
     if !args.force {
@@ -109,15 +111,31 @@ fn pack(
     as_is: bool,
     watch: &mut dyn FnMut(PackPhase, u64, u64) -> ControlFlow<()>,
 ) -> Result<(PackReport, StorePlan), WeightError> {
-    let coding = match as_is {
-        true => Coding::none(),
-        false => {
-            Coding::measure(&dir.catalog, &dir.specs, &mut |done, total| watch(PackPhase::Measuring, done, total))?
+    let left = if as_is { Some(Coding::none()) } else { Coding::left_in(&target, &dir.catalog)? };
+    let coding = match left.map_or_else(|| measure(dir, &files, &target, watch), Ok) {
+        Ok(coding) => coding,
+        Err(error) => {
+            // Nothing is written yet.
+            target.discard()?;
+            return Err(error);
         }
     };
     let plan = StorePlan::new(&dir.catalog, &dir.specs, &dir.name(), files, &coding)?;
     let report = write_store(&dir.catalog, &plan, target, watch)?;
     Ok((report, plan))
+}
+
+/// Which matrices to code, if there will be room for them.
+fn measure(
+    dir: &ModelDir,
+    files: &[(String, Vec<u8>)],
+    target: &WriteTarget,
+    watch: &mut dyn FnMut(PackPhase, u64, u64) -> ControlFlow<()>,
+) -> Result<Coding, WeightError> {
+    let least = Coding::least(&dir.catalog, &dir.specs);
+    let least = StorePlan::new(&dir.catalog, &dir.specs, &dir.name(), files.to_vec(), &least)?;
+    target.reserve(least.bytes())?;
+    Coding::measure(&dir.catalog, &dir.specs, &mut |done, total| watch(PackPhase::Measuring, done, total))
 }
 
 /// Refuses to overwrite a file unasked, or the model itself at all.
@@ -140,13 +158,19 @@ fn check_paths(catalog: &Catalog, args: &PackArgs) -> Result<()> {
 /// What a failure leaves, and what to do about it.
 fn explain(error: WeightError, temporary: Option<&Path>, args: &PackArgs) -> anyhow::Error {
     let force = if args.force { " --force" } else { "" };
-    let again = format!("strata pack {} {}{force}", args.model.display(), args.out.display());
+    let as_is = if args.as_is { " --as-is" } else { "" };
+    let again = format!("strata pack {} {}{force}{as_is}", args.model.display(), args.out.display());
     let kept = temporary.filter(|path| path.exists());
     match error {
         WeightError::Store { ref problem, .. } if **problem == StoreProblem::Stopped => {
-            eprintln!("interrupted; `{again}` goes on from here");
-            if let Some(path) = kept {
-                eprintln!("what is written is kept in {}", path.display());
+            match (temporary, kept) {
+                (Some(_), None) => eprintln!("interrupted before anything was written; `{again}` begins anew"),
+                (_, kept) => {
+                    eprintln!("interrupted; `{again}` goes on from here");
+                    if let Some(path) = kept {
+                        eprintln!("what is written is kept in {}", path.display());
+                    }
+                }
             }
             Interrupted.into()
         }
@@ -229,6 +253,10 @@ fn table(report: &PackReport, plan: &StorePlan, clock: &Clock, args: &PackArgs) 
     let written = report.bytes.saturating_sub(report.bytes_resumed);
     if report.bytes_resumed > 0 {
         text.push_str(&format!("went on after {} that an earlier run had left\n", Bytes(report.bytes_resumed)));
+    }
+    let measuring = clock.seconds(PackPhase::Measuring);
+    if measuring > 0.0 {
+        text.push_str(&format!("bf16 measured in {measuring:.1} s; "));
     }
     text.push_str(&format!(
         "written in {writing:.1} s ({:.2} GB/s), read back and found equal in {verifying:.1} s ({:.2} GB/s)\n",

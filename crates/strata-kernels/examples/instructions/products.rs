@@ -14,7 +14,7 @@ pub fn kernels() -> impl Iterator<Item = Entry> {
 }
 
 fn product(dtype: DType, tokens: usize) -> Kernel {
-    let weights = bytes(dtype.row_bytes(ROWS * COLS).expect("whole blocks"));
+    let weights = bytes(ROWS * dtype.row_bytes(COLS).expect("whole blocks"));
     let x = numbers(tokens * COLS);
     let mut out = vec![0.0; tokens * ROWS];
     let mut scratch = vec![0.0; Activations::scratch_len(tokens, COLS, 1)];

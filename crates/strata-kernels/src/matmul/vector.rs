@@ -20,7 +20,7 @@ use crate::{DType, Level, Matrix};
 pub(crate) const TILE_ROWS: usize = 4;
 
 /// Token columns of a tile where registers are many: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
-const TILE_TOKENS: usize = 6;
+pub(super) const TILE_TOKENS: usize = 6;
 
 /// Most rows of a panel.
 const PANEL_ROWS: usize = 32;
@@ -64,7 +64,7 @@ pub(super) struct Operands<X, W> {
     pub out: Output,
     pub tokens: usize,
     pub cols: usize,
-    /// What is read [`TILE_ROWS`] rows later.
+    /// What is read next: the rows [`TILE_ROWS`] later, or where these were decoded, those that will be.
     pub ahead: Ahead,
 }
 

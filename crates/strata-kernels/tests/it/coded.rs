@@ -8,13 +8,13 @@ use crate::matmul::product;
 use crate::support::{Numbers, bits, pool};
 
 /// The matrix `[rows, cols]` of these bf16 numbers, coded, and its type.
-fn coded(numbers: &[u16], cols: usize, spare: usize) -> (DType, Vec<u8>) {
+pub fn coded(numbers: &[u16], cols: usize, spare: usize) -> (DType, Vec<u8>) {
     let needed = numbers.chunks(cols).map(patches_of).max().unwrap() + spare;
     let dtype = DType::CodedBf16 { patches: needed.try_into().unwrap() };
     let row_bytes = dtype.row_bytes(cols).unwrap();
     let mut bytes = vec![0; numbers.len() / cols * row_bytes];
     for (row, out) in numbers.chunks(cols).zip(bytes.chunks_exact_mut(row_bytes)) {
-        encode_row(row, needed.try_into().unwrap(), out);
+        assert!(encode_row(row, needed.try_into().unwrap(), out));
     }
     (dtype, bytes)
 }

@@ -4,6 +4,7 @@ use half::bf16;
 use proptest::prelude::*;
 use strata_kernels::{DType, Level, Matrix};
 
+use crate::coded::coded;
 use crate::matmul::product;
 use crate::quantized::QUANTISED;
 use crate::quantized_product::{columns, random_weights};
@@ -50,6 +51,21 @@ fn tiles_serve_one_token_and_many_alike() {
             let apart: Vec<f32> = x.chunks(chunk * cols).flat_map(|x| product(level, 1, x, weights, None)).collect();
             assert_eq!(bits(&apart), bits(&together), "{tokens} tokens in chunks of {chunk}");
         }
+    }
+}
+
+/// Coded weights are decoded a few rows at a time, and give what they would themselves.
+#[test]
+fn tiles_of_coded_weights_are_those_of_the_weights() {
+    let Some(level) = amx_level() else { return };
+    for (rows, cols, tokens) in [(70, 1088, 1), (37, 640, 40), (150, 64, 150)] {
+        let mut numbers = Numbers(17);
+        let x = numbers.take(tokens * cols);
+        let w: Vec<u16> = numbers.take(rows * cols).iter().map(|&w| bf16::from_f32(w * w * w).to_bits()).collect();
+        let (raw, (dtype, bytes)) = (bytemuck::cast_slice(&w), coded(&w, cols, 1));
+        let want = product(level, 1, &x, Matrix::new(DType::BF16, rows, cols, raw), None);
+        let got = product(level, 2, &x, Matrix::new(dtype, rows, cols, &bytes), None);
+        assert_eq!(bits(&got), bits(&want), "{tokens} tokens");
     }
 }
 

@@ -38,8 +38,7 @@ pub fn write_gguf(
         }
         header.extend(types::type_number(tensor.dtype).to_le_bytes());
         header.extend(offset.to_le_bytes());
-        let whole_rows = tensor.shape.last().and_then(|&cols| tensor.dtype.row_bytes(cols)).is_some();
-        let bytes = tensor.bytes().filter(|_| whole_rows).ok_or_else(too_large)?;
+        let bytes = tensor.bytes().ok_or_else(too_large)?;
         let end = offset.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(alignment));
         offset = end.ok_or_else(too_large)?;
     }

@@ -5,9 +5,12 @@ use std::ops::ControlFlow;
 use std::thread;
 
 use strata_device::usable_cores;
+use strata_io::WriteTarget;
 use strata_kernels::{DType, encode_row, patches_of};
 
 use super::error::StoreProblem;
+use super::format::{Head, read_unfinished};
+use super::layout::source;
 use crate::catalog::{Catalog, CatalogEntry};
 use crate::chunks::{Extent, for_each_chunk};
 use crate::error::WeightError;
@@ -74,9 +77,30 @@ impl Coding {
         Ok(Self { patches: worth.collect() })
     }
 
+    /// At most the matrices that [`Coding::measure`] may choose, without a patch: no store of the model is smaller.
+    pub fn least(catalog: &Catalog, specs: &[GroupSpec]) -> Self {
+        let tensors = specs.iter().flat_map(|spec| &spec.tensors);
+        let codable = tensors.filter(|tensor| catalog.get(&tensor.name).is_some_and(is_codable));
+        Self { patches: codable.map(|tensor| (tensor.name.clone(), 0)).collect() }
+    }
+
+    /// That of an interrupted run from the same source, if it has left one in `target`: what was measured need not be
+    /// measured again.
+    ///
+    /// # Errors
+    /// The source or the target cannot be read.
+    pub fn left_in(target: &WriteTarget, catalog: &Catalog) -> Result<Option<Self>, WeightError> {
+        let Ok(Head { manifest, .. }) = read_unfinished(&target.reader()?) else { return Ok(None) };
+        let tensors = manifest.groups.iter().flat_map(|group| &group.tensors);
+        let patches: HashMap<_, _> =
+            tensors.filter_map(|tensor| Some((tensor.name.clone(), tensor.patches?))).collect();
+        Ok((!patches.is_empty() && manifest.source == source(catalog)?).then_some(Self { patches }))
+    }
+
     /// The type in which the tensor `name` is stored, `dtype` in the model.
     pub(super) fn stored(&self, name: &str, dtype: DType) -> DType {
-        self.patches.get(name).map_or(dtype, |&patches| DType::CodedBf16 { patches })
+        let patches = self.patches.get(name).filter(|_| dtype == DType::BF16);
+        patches.map_or(dtype, |&patches| DType::CodedBf16 { patches })
     }
 }
 
@@ -125,10 +149,13 @@ fn most_patches(rows: &[u16], cols: usize) -> usize {
         let shares = rows.chunks(fair(rows.len() / cols) * cols);
         let most = |share: &[u16]| share.chunks_exact(cols).map(patches_of).max().unwrap_or(0);
         let shares: Vec<_> = shares.map(|share| scope.spawn(move || most(share))).collect();
-        let joined =
-            shares.into_iter().map(|share| share.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.max().unwrap_or(0)
+        shares.into_iter().map(joined).max().unwrap_or(0)
     })
+}
+
+/// What a thread has found.
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Codes a matrix that comes in pieces.
@@ -146,25 +173,24 @@ impl Coder {
         Self { cols, patches, rows: Rows::default(), coded: Vec::new() }
     }
 
-    /// The coded rows that this next piece makes whole.
-    pub(super) fn code(&mut self, bytes: &[u8]) -> &[u8] {
+    /// The coded rows that this next piece makes whole; `None` if one of them needs more patches.
+    pub(super) fn code(&mut self, bytes: &[u8]) -> Option<&[u8]> {
         let Self { cols, patches, ref mut rows, ref mut coded } = *self;
         rows.take(bytes, cols);
         let count = rows.whole().len() / cols;
         // The plan has counted these bytes.
         let row_bytes = DType::CodedBf16 { patches }.row_bytes(cols).unwrap_or(0);
         coded.resize(count * row_bytes, 0);
-        thread::scope(|scope| {
-            let shares =
-                rows.whole().chunks(fair(count) * cols).zip(coded.chunks_mut((fair(count) * row_bytes).max(1)));
-            for (rows, out) in shares {
-                scope.spawn(move || {
-                    for (row, out) in rows.chunks_exact(cols).zip(out.chunks_exact_mut(row_bytes)) {
-                        encode_row(row, patches, out);
-                    }
-                });
-            }
+        let code = |rows: &[u16], out: &mut [u8]| {
+            let mut rows = rows.chunks_exact(cols).zip(out.chunks_exact_mut(row_bytes));
+            rows.all(|(row, out)| encode_row(row, patches, out))
+        };
+        let fits = thread::scope(|scope| {
+            let (rows, coded) =
+                (rows.whole().chunks(fair(count) * cols), coded.chunks_mut((fair(count) * row_bytes).max(1)));
+            let shares: Vec<_> = rows.zip(coded).map(|(rows, out)| scope.spawn(move || code(rows, out))).collect();
+            shares.into_iter().map(joined).fold(true, |all, fits| all & fits)
         });
-        coded
+        fits.then_some(coded)
     }
 }

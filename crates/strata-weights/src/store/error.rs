@@ -144,6 +144,16 @@ pub enum StoreProblem {
         /// The type's name.
         found: String,
     },
+    /// A type that has patches, without them, or one that has none, with some.
+    #[error("tensor {tensor} is {found:?} with patches {patches:?}: the manifest is damaged, pack the model again")]
+    Patches {
+        /// The tensor.
+        tensor: String,
+        /// The type's name.
+        found: String,
+        /// For how many patches its rows are said to have room.
+        patches: Option<u16>,
+    },
     /// A shape whose size cannot be counted.
     #[error("tensor {tensor} has the impossible shape {shape:?}")]
     ImpossibleShape {

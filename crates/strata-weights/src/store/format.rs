@@ -145,11 +145,15 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// The type that name and patches mean, if there is such a type.
-    pub fn dtype(&self) -> Option<DType> {
-        match self.patches.map(|patches| DType::CodedBf16 { patches }) {
-            Some(coded) => Some(coded).filter(|coded| coded.name() == self.dtype),
-            None => DType::ALL.into_iter().find(|dtype| dtype.name() == self.dtype),
+    /// The type that name and patches mean together.
+    pub(super) fn known_dtype(&self) -> Result<DType, StoreProblem> {
+        let coded = DType::CodedBf16 { patches: self.patches.unwrap_or(0) };
+        let known = DType::ALL.into_iter().chain([coded]).find(|dtype| dtype.name() == self.dtype);
+        let (tensor, found) = (self.name.clone(), self.dtype.clone());
+        match known {
+            None => Err(StoreProblem::UnknownDType { tensor, found }),
+            Some(dtype) if (dtype == coded) == self.patches.is_some() => Ok(dtype),
+            Some(_) => Err(StoreProblem::Patches { tensor, found, patches: self.patches }),
         }
     }
 }
@@ -367,9 +371,8 @@ fn check_tensor(
     position: u64,
     group_end: u64,
 ) -> Result<u64, StoreProblem> {
-    let StoredTensor { name, dtype, shape, offset, bytes, .. } = tensor;
-    let dtype =
-        tensor.dtype().ok_or_else(|| StoreProblem::UnknownDType { tensor: name.clone(), found: dtype.clone() })?;
+    let StoredTensor { name, shape, offset, bytes, .. } = tensor;
+    let dtype = tensor.known_dtype()?;
     let expected = tensor_bytes(dtype, shape)
         .ok_or_else(|| StoreProblem::ImpossibleShape { tensor: name.clone(), shape: shape.clone() })?;
     if expected != *bytes {

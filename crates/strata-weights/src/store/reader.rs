@@ -110,9 +110,9 @@ impl Store {
             bytes: tensor.bytes,
             // Type and dimensions were checked when the manifest was.
             shape: tensor.shape.iter().map(|&dim| dim as usize).collect(),
-            element_type: match tensor.dtype() {
-                Some(dtype) => ElementType::Known(dtype),
-                None => ElementType::Other(tensor.dtype.clone()),
+            element_type: match tensor.known_dtype() {
+                Ok(dtype) => ElementType::Known(dtype),
+                Err(_) => ElementType::Other(tensor.dtype.clone()),
             },
         };
         tensors.map(|tensor| (tensor.name.clone(), entry(tensor))).collect()

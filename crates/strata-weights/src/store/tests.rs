@@ -160,8 +160,8 @@ fn manifests_that_lie() {
     assert!(matches!(problem_with(|m| drop(m.groups.pop())), P::Hole { .. }));
     assert!(matches!(problem_with(|m| m.groups[0].tensors[0].dtype = "F7".into()), P::UnknownDType { .. }));
     // Only coded matrices have patches, and only whole blocks are coded.
-    assert!(matches!(problem_with(|m| m.groups[0].tensors[0].patches = Some(3)), P::UnknownDType { .. }));
-    assert!(matches!(problem_with(|m| m.groups[0].tensors[0].dtype = "coded BF16".into()), P::UnknownDType { .. }));
+    assert!(matches!(problem_with(|m| m.groups[0].tensors[0].patches = Some(3)), P::Patches { .. }));
+    assert!(matches!(problem_with(|m| m.groups[0].tensors[0].dtype = "coded BF16".into()), P::Patches { .. }));
     let coded = |m: &mut Manifest, shape: &[u64]| {
         let tensor = &mut m.groups[0].tensors[0];
         (tensor.dtype, tensor.patches, tensor.shape) = ("coded BF16".into(), Some(3), shape.into());

@@ -26,7 +26,7 @@ const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 /// What a run of [`write_store`] is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackPhase {
-    /// Reading the model, to see which matrices are worth coding.
+    /// Reading the model, to see which matrices are worth coding: before [`write_store`].
     Measuring,
     /// Reading what an interrupted run has left.
     Resuming,
@@ -104,8 +104,7 @@ pub fn write_store(
     let (manifest, bytes_resumed) = (writer.manifest, writer.resumed);
 
     if source(catalog)? != plan.manifest.source {
-        let file = catalog.files().first().map(|file| file.path().to_owned()).unwrap_or_default();
-        return Err(WeightError::Store { file, problem: Box::new(StoreProblem::SourceChanged) });
+        return Err(changed(catalog));
     }
     verify(&manifest, &target, total, watch)?;
 
@@ -116,6 +115,11 @@ pub fn write_store(
     target.write_all_at(header, 0)?;
     target.commit()?;
     Ok(PackReport { bytes: total, bytes_resumed, manifest })
+}
+
+fn changed(catalog: &Catalog) -> WeightError {
+    let file = catalog.files().first().map(|file| file.path().to_owned()).unwrap_or_default();
+    WeightError::Store { file, problem: Box::new(StoreProblem::SourceChanged) }
 }
 
 fn refused(target: &WriteTarget, problem: StoreProblem) -> WeightError {
@@ -236,7 +240,9 @@ impl<'a> Writer<'a> {
                 coder = coded.map(|(cols, patches)| Coder::new(cols, patches));
             }
             let bytes = chunk.outcome?;
-            self.put(coder.as_mut().map_or(bytes, |coder| coder.code(bytes)))?;
+            let coded = coder.as_mut().map_or(Some(bytes), |coder| coder.code(bytes));
+            // Rows were measured before.
+            self.put(coded.ok_or_else(|| changed(catalog))?)?;
             match watch(PackPhase::Writing, self.position, total) {
                 ControlFlow::Continue(()) => Ok(()),
                 ControlFlow::Break(()) => Err(refused(self.target, StoreProblem::Stopped)),

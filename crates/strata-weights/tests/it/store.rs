@@ -358,8 +358,7 @@ fn widened(catalog: &Catalog, name: &str) -> Vec<u32> {
     let mut all = Vec::with_capacity(rows * cols);
     for index in 0..rows {
         matrix.widen_row(index, &mut row);
-        // A NaN may be made a quiet one where it is widened.
-        all.extend(row.iter().map(|number| if number.is_nan() { f32::NAN } else { *number }.to_bits()));
+        all.extend(row.iter().map(|number| number.to_bits()));
     }
     all
 }
@@ -422,6 +421,40 @@ fn matrices_are_coded_where_that_is_worth_it() {
     assert_eq!(store_problem(stopped), StoreProblem::Stopped);
 }
 
+#[test]
+fn what_was_measured_is_not_measured_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, specs) = codable(dir.path());
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    let plan = |coding: &Coding| StorePlan::new(&source, &specs, "codable", Vec::new(), coding).unwrap();
+    let measured = plan(&Coding::measure(&source, &specs, go_on).unwrap());
+    assert!(plan(&Coding::least(&source, &specs)).bytes() <= measured.bytes());
+    let out = dir.path().join("coded.strata");
+    let left = |out: &Path| Coding::left_in(&WriteTarget::open(out).unwrap(), &source).unwrap();
+    assert!(left(&out).is_none());
+    let stop = &mut |phase, _, _| match phase {
+        PackPhase::Writing => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    };
+    let stopped = write_store(&source, &measured, WriteTarget::open(&out).unwrap(), stop);
+    assert_eq!(store_problem(stopped), StoreProblem::Stopped);
+    assert_eq!(plan(&left(&out).unwrap()).manifest(), measured.manifest());
+
+    // Rows that need more patches than were measured are those of another file.
+    let path = dir.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let end = bytes.len() - 4000;
+    bytes[end / 2..end]
+        .iter_mut()
+        .zip((0u32..).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8))
+        .for_each(|(to, new)| *to = new);
+    std::os::unix::fs::FileExt::write_all_at(&File::options().write(true).open(&path).unwrap(), &bytes, 0).unwrap();
+    let target = WriteTarget::open(dir.path().join("changed.strata")).unwrap();
+    let changed = write_store(&source, &measured, target, &mut |_, _, _| ControlFlow::Continue(()));
+    assert_eq!(store_problem(changed), StoreProblem::SourceChanged);
+    assert!(left(&out).is_none());
+}
+
 /// The model of the fixture: as small as one can be.
 fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
     let header = r#"{"embed":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"norm":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]}}"#;
@@ -437,6 +470,29 @@ fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
     let files = vec![("config.json".into(), b"{\"a\": 1}".to_vec())];
     let plan = StorePlan::new(&catalog, &specs, "fixture", files, &Coding::none()).unwrap();
     (catalog, plan)
+}
+
+/// The model of the second fixture: a row with a patch behind a long gap, which is a NaN, and with a -0; and one of a
+/// single exponent, which needs no patch.
+fn second_fixture() -> Vec<u16> {
+    let first = (0..320u16).map(|i| match i {
+        300 => 0x7f8a,
+        310 => 0x8000,
+        _ => (i % 2) << 15 | (120 + i % 8) << 7 | i & 0x7f,
+    });
+    first.chain((0..320).map(|i| 125 << 7 | (i * 3) & 0x7f)).collect()
+}
+
+/// Written by version 2 of the format, which has coded matrices; never written again.
+#[test]
+fn a_store_of_version_2_is_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-2.strata");
+    let packed = Catalog::open(&path).unwrap();
+    let coded = DType::CodedBf16 { patches: 3 };
+    assert_eq!(packed.get("embed").unwrap().element_type, ElementType::Known(coded));
+    let expected: Vec<u32> = second_fixture().into_iter().map(|bits| u32::from(bits) << 16).collect();
+    assert_eq!(widened(&packed, "embed"), expected);
+    assert_eq!(damage(&path), []);
 }
 
 /// Written by version 1 of the format. Later versions must still read it; so it is never written again.

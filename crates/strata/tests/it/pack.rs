@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use strata_kernels::DType;
+use strata_weights::{Catalog, TensorMeta, write_model};
 
 use crate::support::{Ended, ended, refused, repository, strata, succeeded, text, tiny};
 
@@ -70,6 +72,50 @@ fn a_packed_gguf_model_answers_the_same() {
     assert!(succeeded(&["verify", &source]).contains("no checksum"));
 }
 
+/// Coding makes bf16 smaller, but not less of the model.
+#[test]
+fn what_keys_and_values_are_kept_in_does_not_depend_on_coding() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = serde_json::json!({"model_type": "llama", "vocab_size": 2176, "hidden_size": 256, "intermediate_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": true,
+        "max_position_embeddings": 512, "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16"});
+    let [shape, source, out] = ["shape.json", "source", "out.strata"].map(|name| folder.path().join(name));
+    fs::write(&shape, config.to_string()).unwrap();
+    succeeded(&["synth", "--config", &text(&shape), &text(&source)]);
+    // The embedding in f32: less than the rest in bf16, and more than that when it is coded.
+    let catalog = Catalog::open(&source).unwrap();
+    let tensors: Vec<TensorMeta> = catalog
+        .tensors()
+        .map(|(name, entry)| {
+            let dtype = if name.contains("embed") { DType::F32 } else { DType::BF16 };
+            TensorMeta { name: name.into(), dtype, shape: entry.shape.clone() }
+        })
+        .collect();
+    let mixed = folder.path().join("mixed");
+    fs::create_dir(&mixed).unwrap();
+    write_model(&mixed, &tensors, 1 << 30, &mut |index, sink| {
+        let entry = catalog.get(&tensors[index].name).unwrap();
+        let mut bytes = vec![0; entry.bytes as usize];
+        catalog.files()[entry.file].read_exact_at(&mut bytes, entry.offset).unwrap();
+        if tensors[index].dtype == DType::F32 {
+            bytes = bytes.chunks(2).flat_map(|bits| [0, 0, bits[0], bits[1]]).collect();
+        }
+        sink(&bytes)
+    })
+    .unwrap();
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(source.join(name), mixed.join(name)).unwrap();
+    }
+    succeeded(&["pack", &text(&mixed), &text(&out)]);
+    let info = |model: &Path| serde_json::from_str::<Value>(&succeeded(&["info", &text(model), "--json"])).unwrap();
+    let [source, packed] = [info(&mixed), info(&out)];
+    let types = &packed["weights"]["types"];
+    assert!(types["F32"].as_u64() > types["coded BF16"].as_u64(), "{types}");
+    assert_eq!(packed["memory"]["kv_dtype"], source["memory"]["kv_dtype"]);
+    let tell = |model: &Path| succeeded(&["run", &text(model), "--prompt", "Hello", "-n", "8", "--ignore-eos"]);
+    assert_eq!(tell(&out), tell(&mixed));
+}
+
 #[test]
 fn damage_is_named_and_ends_with_2() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,7 +172,8 @@ fn ctrl_c_keeps_what_was_written_and_gives_it_no_name() {
     succeeded(&["synth", "--like", "llama-3.2-1b", "--layers", "1", &source]);
     let out = folder.path().join("out.strata");
     let path = text(&out);
-    let mut child = strata(&["pack", &source, &path]).stderr(Stdio::piped()).spawn().unwrap();
+    let pack = ["pack", &source, &path, "--as-is"];
+    let mut child = strata(&pack).stderr(Stdio::piped()).spawn().unwrap();
     let partial = folder.path().join(".out.strata.partial");
     let begun = |mut file: &File| {
         let mut magic = [0; 8];
@@ -140,10 +187,10 @@ fn ctrl_c_keeps_what_was_written_and_gives_it_no_name() {
         let mut stderr = String::new();
         child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         assert_eq!(code, Some(130), "{stderr}");
-        assert!(stderr.contains("goes on from here"), "{stderr}");
+        assert!(stderr.contains(" --as-is` goes on from here"), "{stderr}");
         assert!(!out.exists() && partial.exists());
         refused(&["info", &text(&partial)], &["interrupted", "strata pack"]);
-        succeeded(&["pack", &source, &path]);
+        succeeded(&pack);
     }
     assert!(!partial.exists());
     succeeded(&["verify", &path]);
