@@ -62,14 +62,17 @@ fn a_packed_model_tells_the_same_story() {
 
 #[test]
 fn a_packed_gguf_model_answers_the_same() {
-    let folder = tempfile::tempdir().unwrap();
-    let source = text(&folder.path().join("source"));
-    succeeded(&["synth", "--like", "tiny", "--dtype", "q8_0", &source]);
-    let out = text(&folder.path().join("packed"));
-    succeeded(&["pack", &source, &out]);
-    let run = |model: &str| succeeded(&["run", model, "--chat", "--prompt", "Hello", "-n", "8", "--ignore-eos"]);
-    assert_eq!(run(&out), run(&source));
-    assert!(succeeded(&["verify", &source]).contains("no checksum"));
+    for dtype in ["q8_0", "bf16"] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = text(&folder.path().join("source"));
+        succeeded(&["synth", "--like", "tiny", "--gguf", "--dtype", dtype, &source]);
+        let out = text(&folder.path().join("packed"));
+        succeeded(&["pack", &source, &out]);
+        let run = |model: &str| succeeded(&["run", model, "--chat", "--prompt", "Hello", "-n", "8", "--ignore-eos"]);
+        assert_eq!(run(&out), run(&source), "{dtype}");
+        assert_eq!(succeeded(&["info", &out]).contains("coded BF16"), dtype == "bf16");
+        assert!(succeeded(&["verify", &source]).contains("no checksum"));
+    }
 }
 
 /// Coding makes bf16 smaller, but not less of the model.
