@@ -16,9 +16,7 @@
 
 use std::ops::Range;
 
-use crate::cache;
 use crate::level::Instructions;
-use crate::matmul::TILE_ROWS;
 use crate::{DType, Level, Matrix};
 
 /// Numbers of a block.
@@ -37,7 +35,7 @@ const TABLE: usize = 1 << PLANES;
 const PATCH: usize = 2;
 
 /// Rows that are decoded at a time at most: what the largest tile takes.
-const PANEL_ROWS: usize = 32;
+pub(crate) const PANEL_ROWS: usize = 32;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -169,12 +167,6 @@ impl<'a> Panel<'a> {
         let line = area.as_ptr().align_offset(LINE);
         let (_, area) = area.split_at_mut(line);
         Self { numbers: &mut bytemuck::cast_slice_mut(area)[..PANEL_ROWS * cols], cols }
-    }
-
-    /// How many rows to decode at a time. Where they are used `once`, so few that they are still in the first-level cache.
-    pub(crate) fn rows(&self, once: bool) -> usize {
-        let fitting = cache::sizes().first / 2 / (self.cols * size_of::<u16>());
-        if once { (fitting / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, PANEL_ROWS) } else { PANEL_ROWS }
     }
 
     /// Decodes `rows` of `weights`, at most [`PANEL_ROWS`].

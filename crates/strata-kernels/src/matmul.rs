@@ -17,13 +17,12 @@ use crate::activations::{Activations, Form, Packed, Prepared, work_len};
 use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{DType, Level, Matrix, coded, quantized};
+use crate::{DType, Level, Matrix, cache, coded, quantized};
 
 use ahead::Ahead;
 
 pub use columns::Columns;
 pub(crate) use columns::Output;
-pub(crate) use vector::TILE_ROWS;
 
 /// Products of one sweep; more are computed in several.
 const PRODUCTS_MAX: usize = 16;
@@ -180,14 +179,14 @@ impl<'a> Sweep<'a> {
         unsafe {
             if let DType::CodedBf16 { .. } = self.weights.dtype() {
                 let mut panel = coded::Panel::new(panel, x.cols);
-                let step = panel.rows(x.tokens <= vector::TILE_TOKENS && !matches!(x.packed, Packed::Tiles(_)));
+                let step = x.rows_decoded();
                 for first in rows.clone().step_by(step) {
                     let weights = panel.decode(level, self.weights, first..(first + step).min(rows.end));
                     let ahead = Ahead::of(self.weights, first + step);
                     x.multiply(level, weights, 0..weights.rows(), self.out.behind(first), ahead, work);
                 }
             } else {
-                let ahead = Ahead::of(self.weights, TILE_ROWS);
+                let ahead = Ahead::of(self.weights, vector::TILE_ROWS);
                 x.multiply(level, self.weights, rows.clone(), self.out, ahead, work);
             }
             if let Some(bias) = self.bias {
@@ -215,6 +214,16 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl Prepared<'_> {
+    /// How many rows of coded weights to decode at a time: those of few tokens, which use them once, are still in the
+    /// first-level cache then.
+    fn rows_decoded(&self) -> usize {
+        if self.tokens > vector::TILE_TOKENS || matches!(self.packed, Packed::Tiles(_)) {
+            return coded::PANEL_ROWS;
+        }
+        let fitting = cache::sizes().first / 2 / (self.cols * size_of::<u16>());
+        (fitting / vector::TILE_ROWS * vector::TILE_ROWS).clamp(vector::TILE_ROWS, coded::PANEL_ROWS)
+    }
+
     /// The products of `rows` of `weights` with all tokens; `work` has what the form asks for. `ahead` are the rows that
     /// are read after row 0 and those that it is multiplied with.
     ///

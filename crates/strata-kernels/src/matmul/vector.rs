@@ -17,7 +17,7 @@ use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
 
 /// Weight rows of a tile: as many load streams as a core follows with ease.
-pub(crate) const TILE_ROWS: usize = 4;
+pub(super) const TILE_ROWS: usize = 4;
 
 /// Token columns of a tile where registers are many: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
 pub(super) const TILE_TOKENS: usize = 6;

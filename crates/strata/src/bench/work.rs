@@ -41,8 +41,9 @@ impl ModelWork {
         // Checked when the configuration was read.
         let embedding = (config.vocab_size as u64).saturating_mul(config.hidden_size as u64);
         let ends = if config.tied_embeddings { embedding } else { embedding.saturating_mul(2) };
-        let widths = [config.num_heads.saturating_mul(config.head_dim), config.intermediate_size.saturating_mul(3)];
-        let last_parameters = (widths[0].saturating_add(widths[1])).saturating_mul(config.hidden_size) as u64;
+        let (attended, inner) = (config.num_heads.saturating_mul(config.head_dim), config.intermediate_size);
+        let widths = attended.saturating_add(inner.saturating_mul(3));
+        let last_parameters = widths.saturating_mul(config.hidden_size) as u64;
         let last = dir.specs.len().saturating_sub(1);
         let layers = groups::EMBEDDING + 1..last;
         let mut group_bytes = Vec::new();
