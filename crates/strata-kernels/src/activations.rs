@@ -1,6 +1,6 @@
 //! The input of matrix products, in the form that the weights' type asks for.
 
-use crate::matmul::{bf16, outer, tiles};
+use crate::matmul::{bf16, panel, tiles};
 use crate::pool::Pool;
 use crate::share::Share;
 use crate::{DType, Level, coded, quantized};
@@ -10,8 +10,6 @@ use crate::{DType, Level, coded, quantized};
 pub(crate) enum Form {
     /// As they came, in f32.
     Plain,
-    /// In f32, in the order in which outer products read them.
-    Outer,
     /// Rounded to bf16, `[tokens, cols]` with rows padded by zeros.
     Bf16,
     /// Rounded to bf16, in the order in which AMX reads its second operand.
@@ -21,12 +19,11 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The form that products of so many tokens with weights of `dtype` read.
-    pub(crate) fn of(level: Level, dtype: DType, tokens: usize) -> Self {
+    /// The form that products with weights of `dtype` read.
+    pub(crate) fn of(level: Level, dtype: DType) -> Self {
         match dtype.decoded() {
             DType::BF16 if tiles::runs_at(level) => Form::Tiles,
             DType::BF16 if bf16::runs_at(level) => Form::Bf16,
-            DType::F32 | DType::F16 | DType::BF16 if tokens >= outer::TOKENS_MIN => Form::Outer,
             DType::F32 | DType::F16 | DType::BF16 => Form::Plain,
             _quantised => Form::Bytes,
         }
@@ -40,8 +37,6 @@ pub struct Activations<'a> {
     cols: usize,
     /// The prepared form, then one work area a thread.
     scratch: &'a mut [f32],
-    /// More room for the prepared form.
-    room: &'a mut [f32],
     /// What the scratch holds by now.
     prepared: Option<(Level, Form)>,
 }
@@ -58,7 +53,6 @@ pub(crate) struct Prepared<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum Packed<'a> {
     Plain(&'a [f32]),
-    Outer(&'a [f32]),
     Bf16(&'a [u16]),
     Tiles(&'a [u16]),
     Bytes(quantized::Prepared<'a>),
@@ -71,18 +65,7 @@ impl<'a> Activations<'a> {
     /// If `x` is not whole rows.
     pub fn new(x: &'a [f32], cols: usize, scratch: &'a mut [f32]) -> Self {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
-        Self { x, cols, scratch, room: &mut [], prepared: None }
-    }
-
-    /// The same with more room, of unspecified content: products of many tokens in f32 are faster where
-    /// [`Activations::room_len`] is there, or as much of the scratch is left. Results are the same.
-    pub fn with_room(self, room: &'a mut [f32]) -> Self {
-        Self { room, ..self }
-    }
-
-    /// Numbers of room that products of `tokens` rows of `cols` make use of.
-    pub fn room_len(tokens: usize, cols: usize) -> usize {
-        outer::packed_len(tokens, cols)
+        Self { x, cols, scratch, prepared: None }
     }
 
     /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
@@ -104,18 +87,6 @@ impl<'a> Activations<'a> {
         let wanted = self.prepared.replace((level, form)) != Some((level, form));
         let packed = match form {
             Form::Plain => Packed::Plain(x),
-            Form::Outer => {
-                let room_len = Self::room_len(tokens, cols);
-                match [&mut *self.room, left].into_iter().find(|room| room.len() >= room_len) {
-                    None => Packed::Plain(x),
-                    Some(packed) => {
-                        if wanted {
-                            outer::pack(pool, level, x, cols, packed);
-                        }
-                        Packed::Outer(packed)
-                    }
-                }
-            }
             Form::Bf16 => {
                 let packed = bytemuck::cast_slice_mut(&mut left[..packed_len(tokens, cols)]);
                 if wanted {
@@ -149,5 +120,5 @@ fn packed_len(tokens: usize, cols: usize) -> usize {
 
 /// Numbers of a thread's work area, in the form that needs most, with weights that are decoded first.
 pub(crate) fn work_len(tokens: usize, cols: usize) -> usize {
-    coded::panel_len(cols) + tiles::work_len(tokens).max(outer::work_len(tokens, cols))
+    coded::panel_len(cols) + tiles::work_len(tokens).max(panel::WORK_LEN)
 }

@@ -184,16 +184,22 @@ impl<'a> Panel<'a> {
 /// If the bytes are not those of a row as long as `out`.
 pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
     let row = CodedRow::new(row, patches, out.len());
-    for (block, out) in row.blocks.iter().zip(out.chunks_exact_mut(BLOCK)) {
-        let mut numbers = [[0; BLOCK]];
-        decode_portable(row.table, std::slice::from_ref(block), &mut numbers);
-        for (out, bits) in out.iter_mut().zip(numbers.as_flattened()) {
-            *out = widened(*bits);
-        }
-    }
-    row.patch(out, |number, exponent| {
-        *number = widened((number.to_bits() >> 16) as u16 & REST | exponent << 7);
-    });
+    row.decode(Level(Instructions::Portable), &mut Progress::default(), out);
+}
+
+/// Widens the next columns of a coded row of `cols` to f32, whole blocks behind those that `progress` tells of.
+///
+/// # Panics
+/// If the bytes are not those of such a row, or it has no such columns.
+pub(crate) fn widen_columns(
+    level: Level,
+    row: &[u8],
+    patches: u16,
+    cols: usize,
+    progress: &mut Progress,
+    out: &mut [f32],
+) {
+    CodedRow::new(row, patches, cols).decode(level, progress, out);
 }
 
 /// A bf16 number as f32. A NaN keeps its bits, which a library may not promise.
@@ -216,20 +222,17 @@ fn decode_rows(level: Level, weights: Matrix<'_>, rows: Range<usize>, out: &mut 
 }
 
 fn decode_row(level: Level, row: &[u8], patches: u16, out: &mut [u16]) {
-    let row = CodedRow::new(row, patches, out.len());
-    let (numbers, _) = out.as_chunks_mut::<BLOCK>();
-    match level.0 {
-        // SAFETY: a `Level` proves that the instructions exist.
-        #[cfg(target_arch = "x86_64")]
-        Instructions::Avx512 | Instructions::Avx512Vnni | Instructions::Avx512Bf16 | Instructions::Amx => unsafe {
-            x86::decode_avx512(row.table, row.blocks, numbers);
-        },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Instructions::Avx2 => unsafe { x86::decode_avx2(row.table, row.blocks, numbers) },
-        _ => decode_portable(row.table, row.blocks, numbers),
-    }
-    row.patch(out, |number, exponent| *number = *number & REST | exponent << 7);
+    CodedRow::new(row, patches, out.len()).decode(level, &mut Progress::default(), out);
+}
+
+/// How far a row has been decoded.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Progress {
+    /// Numbers.
+    numbers: usize,
+    /// Patches that those have used up, and the number that the last one was for.
+    patches: usize,
+    patched: usize,
 }
 
 /// The parts of a coded row.
@@ -251,27 +254,121 @@ impl<'a> CodedRow<'a> {
         Self { table, patches: patches.as_chunks().0, blocks: blocks.as_chunks().0 }
     }
 
-    /// Calls `set` with each number of the row that has another exponent than its code says, and the exponent.
-    #[inline]
-    fn patch<T>(&self, numbers: &mut [T], set: impl Fn(&mut T, u16)) {
-        let Some(end) = numbers.len().checked_sub(1) else { return };
-        let mut at = 0;
-        for &[gap, exponent] in self.patches {
+    /// Decodes the next blocks.
+    ///
+    /// # Panics
+    /// If there are not so many left.
+    fn decode<N: Number>(&self, level: Level, progress: &mut Progress, out: &mut [N]) {
+        let first = progress.numbers;
+        progress.numbers += out.len();
+        let blocks = &self.blocks[first / BLOCK..progress.numbers / BLOCK];
+        let (numbers, _) = out.as_chunks_mut::<BLOCK>();
+        match level.0 {
+            // SAFETY: a `Level` proves that the instructions exist.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 | Instructions::Avx512Vnni | Instructions::Avx512Bf16 | Instructions::Amx => unsafe {
+                x86::decode_avx512(self.table, blocks, numbers);
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => unsafe { x86::decode_avx2(self.table, blocks, numbers) },
+            _ => decode_portable(self.table, blocks, numbers),
+        }
+        let Some(last) = (self.blocks.len() * BLOCK).checked_sub(1) else { return };
+        while let Some(&[gap, exponent]) = self.patches.get(progress.patches) {
             // Of a file that lies, some number in the row.
-            at = (at + usize::from(gap)).min(end);
-            set(&mut numbers[at], u16::from(exponent));
+            let patched = (progress.patched + usize::from(gap)).min(last);
+            let Some(number) = out.get_mut(patched - first) else { break };
+            *number = number.with_exponent(exponent);
+            progress.patched = patched;
+            progress.patches += 1;
         }
     }
 }
 
-fn decode_portable(exponents: [u8; TABLE], blocks: &[[u8; BLOCK_BYTES]], numbers: &mut [[u16; BLOCK]]) {
+/// What a row is decoded to: bf16 as its bits, or f32.
+trait Number: Copy {
+    fn of(bits: u16) -> Self;
+    fn with_exponent(self, exponent: u8) -> Self;
+    /// Stores 16 numbers, of which these are the bits.
+    ///
+    /// # Safety
+    /// AVX2 exists, and there is room for them.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn store_16(to: *mut Self, bits: std::arch::x86_64::__m256i);
+    /// Stores 32 numbers, of which these are the bits.
+    ///
+    /// # Safety
+    /// AVX-512 F and BW exist, and there is room for them.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn store_32(to: *mut Self, bits: std::arch::x86_64::__m512i);
+}
+
+impl Number for u16 {
+    fn of(bits: u16) -> Self {
+        bits
+    }
+    fn with_exponent(self, exponent: u8) -> Self {
+        self & REST | u16::from(exponent) << 7
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn store_16(to: *mut u16, bits: std::arch::x86_64::__m256i) {
+        // SAFETY: the caller's promise.
+        unsafe { std::arch::x86_64::_mm256_storeu_si256(to.cast(), bits) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn store_32(to: *mut u16, bits: std::arch::x86_64::__m512i) {
+        // SAFETY: the caller's promise.
+        unsafe { std::arch::x86_64::_mm512_storeu_si512(to.cast(), bits) }
+    }
+}
+
+impl Number for f32 {
+    fn of(bits: u16) -> Self {
+        widened(bits)
+    }
+    fn with_exponent(self, exponent: u8) -> Self {
+        widened(((self.to_bits() >> 16) as u16).with_exponent(exponent))
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn store_16(to: *mut f32, bits: std::arch::x86_64::__m256i) {
+        use std::arch::x86_64::*;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (half, bits) in
+                [_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits)].into_iter().enumerate()
+            {
+                let wide = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits));
+                _mm256_storeu_si256(to.add(8 * half).cast(), wide);
+            }
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn store_32(to: *mut f32, bits: std::arch::x86_64::__m512i) {
+        use std::arch::x86_64::*;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let halves = [_mm512_castsi512_si256(bits), _mm512_extracti64x4_epi64::<1>(bits)];
+            for (half, bits) in halves.into_iter().enumerate() {
+                let wide = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits));
+                _mm512_storeu_si512(to.add(16 * half).cast(), wide);
+            }
+        }
+    }
+}
+
+fn decode_portable<N: Number>(exponents: [u8; TABLE], blocks: &[[u8; BLOCK_BYTES]], numbers: &mut [[N; BLOCK]]) {
     for (block, numbers) in blocks.iter().zip(numbers) {
         let (planes, bytes) = block.split_at(PLANES * size_of::<u64>());
         let (planes, _) = planes.as_chunks();
         let planes: [u64; PLANES] = std::array::from_fn(|plane| u64::from_le_bytes(planes[plane]));
         for (j, &byte) in bytes.iter().enumerate() {
             let code = planes.iter().rev().fold(0, |code, plane| code << 1 | (plane >> j & 1) as usize);
-            numbers[number_at(j)] = (u16::from(exponents[code]) << 8 | u16::from(byte)).rotate_right(1);
+            numbers[number_at(j)] = N::of((u16::from(exponents[code]) << 8 | u16::from(byte)).rotate_right(1));
         }
     }
 }
@@ -280,7 +377,7 @@ fn decode_portable(exponents: [u8; TABLE], blocks: &[[u8; BLOCK_BYTES]], numbers
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{BLOCK, BLOCK_BYTES, PLANES, TABLE};
+    use super::{BLOCK, BLOCK_BYTES, Number, PLANES, TABLE};
 
     /// How far ahead of what is decoded is asked for, in bytes: a core's own prefetch ends at each page.
     const AHEAD: usize = 40 * BLOCK_BYTES;
@@ -300,10 +397,10 @@ mod x86 {
     /// # Safety
     /// The level's instructions exist.
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn decode_avx512(
+    pub(super) unsafe fn decode_avx512<N: Number>(
         exponents: [u8; TABLE],
         blocks: &[[u8; BLOCK_BYTES]],
-        numbers: &mut [[u16; BLOCK]],
+        numbers: &mut [[N; BLOCK]],
     ) {
         let table = _mm512_set1_epi64(i64::from_le_bytes(exponents));
         let weights = [1, 2, 4].map(|bit| _mm512_set1_epi8(bit));
@@ -318,9 +415,9 @@ mod x86 {
                 let exponents = _mm512_shuffle_epi8(table, codes);
                 let bytes = _mm512_loadu_si512(block.as_ptr().add(BYTES).cast());
                 let rotated = |pairs| _mm512_or_si512(_mm512_srli_epi16::<1>(pairs), _mm512_slli_epi16::<15>(pairs));
-                let out = numbers.as_mut_ptr().cast::<__m512i>();
-                _mm512_storeu_si512(out, rotated(_mm512_unpacklo_epi8(bytes, exponents)));
-                _mm512_storeu_si512(out.add(1), rotated(_mm512_unpackhi_epi8(bytes, exponents)));
+                let out = numbers.as_mut_ptr();
+                N::store_32(out, rotated(_mm512_unpacklo_epi8(bytes, exponents)));
+                N::store_32(out.add(32), rotated(_mm512_unpackhi_epi8(bytes, exponents)));
             }
         }
     }
@@ -328,10 +425,10 @@ mod x86 {
     /// # Safety
     /// The level's instructions exist.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn decode_avx2(
+    pub(super) unsafe fn decode_avx2<N: Number>(
         exponents: [u8; TABLE],
         blocks: &[[u8; BLOCK_BYTES]],
-        numbers: &mut [[u16; BLOCK]],
+        numbers: &mut [[N; BLOCK]],
     ) {
         let table = _mm256_set1_epi64x(i64::from_le_bytes(exponents));
         // Each of 4 bytes eight times, and then one bit of it in each.
@@ -355,9 +452,9 @@ mod x86 {
                     let bytes = _mm256_loadu_si256(block.as_ptr().add(BYTES + 32 * half).cast());
                     let rotated =
                         |pairs| _mm256_or_si256(_mm256_srli_epi16::<1>(pairs), _mm256_slli_epi16::<15>(pairs));
-                    let out = numbers.as_mut_ptr().cast::<__m256i>().add(half);
-                    _mm256_storeu_si256(out, rotated(_mm256_unpacklo_epi8(bytes, exponents)));
-                    _mm256_storeu_si256(out.add(2), rotated(_mm256_unpackhi_epi8(bytes, exponents)));
+                    let out = numbers.as_mut_ptr().add(16 * half);
+                    N::store_16(out, rotated(_mm256_unpacklo_epi8(bytes, exponents)));
+                    N::store_16(out.add(32), rotated(_mm256_unpackhi_epi8(bytes, exponents)));
                 }
             }
         }
@@ -394,7 +491,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_row_comes_back_at_every_level(row in rows(), spare in 0u16..5) {
+        fn a_row_comes_back_at_every_level(row in rows(), spare in 0u16..5, piece in 1usize..5) {
             let patches = patches_of(&row) as u16 + spare;
             let bytes = coded(&row, patches);
             let mut widened = vec![f32::NAN; row.len()];
@@ -403,6 +500,12 @@ mod tests {
             prop_assert_eq!(&narrow, &row);
             for level in Level::available() {
                 prop_assert_eq!(&decoded(level, &bytes, row.len(), patches), &row, "{}", level.name());
+                let (mut progress, mut in_pieces) = (Progress::default(), vec![f32::NAN; row.len()]);
+                for out in in_pieces.chunks_mut(piece * BLOCK) {
+                    widen_columns(level, &bytes, patches, row.len(), &mut progress, out);
+                }
+                let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
+                prop_assert_eq!(bits(&in_pieces), bits(&widened), "{} in pieces of {} blocks", level.name(), piece);
             }
         }
 

@@ -76,7 +76,7 @@ impl Level {
     /// Whether products with weights of this plain type round activations to the weights' type. Where they do not,
     /// nothing is rounded below f32.
     pub fn rounds_activations(self, dtype: DType) -> bool {
-        matches!(Form::of(self, dtype, 1), Form::Bf16 | Form::Tiles)
+        matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
     }
 
     /// The name that `STRATA_CPU` takes.

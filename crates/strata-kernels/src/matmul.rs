@@ -7,7 +7,7 @@
 mod ahead;
 pub(crate) mod bf16;
 mod columns;
-pub(crate) mod outer;
+pub(crate) mod panel;
 pub(crate) mod tiles;
 mod vector;
 
@@ -23,6 +23,9 @@ use ahead::Ahead;
 
 pub use columns::Columns;
 pub(crate) use columns::Output;
+
+/// Columns that one chain of sums in f32 takes; the sums of longer rows' chains are added up in order.
+const CHAIN: usize = 512;
 
 /// Products of one sweep; more are computed in several.
 const PRODUCTS_MAX: usize = 16;
@@ -126,7 +129,7 @@ pub fn matmul_gated(
 }
 
 fn form_of(level: Level, product: &Product<'_>) -> Form {
-    Form::of(level, product.weights.dtype(), product.out.tokens())
+    Form::of(level, product.weights.dtype())
 }
 
 /// Multiply-adds of so many results, each a sum over `cols`.
@@ -155,7 +158,8 @@ impl<'a> Sweep<'a> {
         if let Some(bias) = product.bias {
             assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
         }
-        let wished = if x.tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / weights.row_bytes() };
+        let many = if x.widens() { panel::TOKENS_MIN } else { MANY_TOKENS };
+        let wished = if x.tokens >= many { CHUNK_ROWS } else { CHUNK_BYTES / weights.row_bytes() };
         // Each thread gets something to do, and a small product is not cut finer than that.
         let fair = rows.div_ceil(threads);
         let chunk_rows = wished.min(fair).max(1).next_multiple_of(ROW_GRANULE);
@@ -177,7 +181,7 @@ impl<'a> Sweep<'a> {
         let (panel, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
-            if let DType::CodedBf16 { .. } = self.weights.dtype() {
+            if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !x.widens() {
                 let mut panel = coded::Panel::new(panel, x.cols);
                 let step = x.rows_decoded();
                 for first in rows.clone().step_by(step) {
@@ -214,6 +218,11 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl Prepared<'_> {
+    /// Whether products widen or decode weights themselves, a panel at a time.
+    fn widens(&self) -> bool {
+        matches!(self.packed, Packed::Plain(_)) && self.tokens >= panel::TOKENS_MIN
+    }
+
     /// How many rows of coded weights to decode at a time: those of few tokens, which use them once, are still in the
     /// first-level cache then.
     fn rows_decoded(&self) -> usize {
@@ -241,8 +250,8 @@ impl Prepared<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match &self.packed {
+                Packed::Plain(numbers) if self.widens() => panel::rows(level, numbers, w, rows, out, work),
                 Packed::Plain(numbers) => vector::rows(level, numbers, w, rows, out, ahead),
-                Packed::Outer(numbers) => outer::rows(level, numbers, self.tokens, w, rows, out, work),
                 Packed::Bf16(numbers) => bf16::rows(level, numbers, self.tokens, w, rows, out, ahead),
                 Packed::Tiles(numbers) => tiles::rows(level, numbers, self.tokens, w, rows, out, work),
                 Packed::Bytes(numbers) => quantized::rows(numbers, w, rows, out),

@@ -52,6 +52,15 @@ impl<'a> Matrix<'a> {
         self.bytes
     }
 
+    /// The bytes of row `row`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub(crate) fn row(&self, row: usize) -> &'a [u8] {
+        assert!(row < self.rows);
+        &self.bytes[row * self.row_bytes()..][..self.row_bytes()]
+    }
+
     /// Some columns of a vector of a plain type.
     ///
     /// # Panics
@@ -67,8 +76,8 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If there is no such row, or `out` has another length.
     pub fn widen_row(&self, row: usize, out: &mut [f32]) {
-        assert!(row < self.rows && out.len() == self.cols);
-        let bytes = &self.bytes[row * self.row_bytes()..][..self.row_bytes()];
+        assert!(out.len() == self.cols);
+        let bytes = self.row(row);
         match self.dtype {
             DType::F32 => widen(bytes, out, f32::from_le_bytes),
             DType::F16 => widen(bytes, out, |bits| f16::from_le_bytes(bits).to_f32()),

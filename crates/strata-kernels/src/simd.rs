@@ -21,9 +21,6 @@ pub(crate) unsafe trait Simd: Copy {
     unsafe fn load(from: *const f32) -> Self::V;
     unsafe fn load_bf16(from: *const u16) -> Self::V;
     unsafe fn load_f16(from: *const u16) -> Self::V;
-    /// Of lanes that each hold two numbers in bf16, the first, and the second.
-    unsafe fn bf16_first(pairs: Self::V) -> Self::V;
-    unsafe fn bf16_second(pairs: Self::V) -> Self::V;
     unsafe fn store(v: Self::V, to: *mut f32);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -37,9 +34,28 @@ pub(crate) unsafe trait Simd: Copy {
     /// Asks for the cache line at `from`, which need not be readable.
     unsafe fn prefetch(from: *const u8);
     unsafe fn sum(v: Self::V) -> f32;
-    /// Lane `i` of vector `j` becomes lane `j` of vector `i`.
-    unsafe fn transpose(v: [Self::V; LANES]) -> [Self::V; LANES];
+    /// The sum of each vector, to `to` on, or `added` to what is there: `R` numbers.
+    #[inline(always)]
+    unsafe fn put_sums<const R: usize>(v: [Self::V; R], to: *mut f32, added: bool) {
+        // SAFETY: the caller's promise.
+        unsafe { put_each_sum::<Self, R>(v, to, added) }
+    }
     unsafe fn max_lane(v: Self::V) -> f32;
+}
+
+/// [`Simd::put_sums`], one by one.
+///
+/// # Safety
+/// `R` numbers are writable at `to`, and readable if `added`; the level's instructions exist.
+#[inline(always)]
+unsafe fn put_each_sum<S: Simd, const R: usize>(v: [S::V; R], to: *mut f32, added: bool) {
+    for (i, v) in v.into_iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sum = S::sum(v);
+            *to.add(i) = if added { *to.add(i) + sum } else { sum };
+        }
+    }
 }
 
 /// How the elements of a weight or KV row become f32 lanes.
@@ -48,8 +64,6 @@ pub(crate) unsafe trait Simd: Copy {
 /// As for [`Simd`].
 pub(crate) unsafe trait Element: Copy {
     type Bits: Copy + Default;
-    /// Whether two elements, as bf16, fill a lane.
-    const IN_PAIRS: bool = false;
     unsafe fn load<S: Simd>(from: *const Self::Bits) -> S::V;
 }
 
@@ -83,7 +97,6 @@ unsafe impl Element for F16 {
 // SAFETY: forwards to the level's own load.
 unsafe impl Element for Bf16 {
     type Bits = u16;
-    const IN_PAIRS: bool = true;
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const u16) -> S::V {
         // SAFETY: the caller's promise.
@@ -193,14 +206,6 @@ unsafe impl Simd for Portable {
         bits.map(|bits| f16::from_bits(bits).to_f32_const())
     }
     #[inline(always)]
-    unsafe fn bf16_first(pairs: Self::V) -> Self::V {
-        pairs.map(|pair| f32::from_bits(pair.to_bits() << 16))
-    }
-    #[inline(always)]
-    unsafe fn bf16_second(pairs: Self::V) -> Self::V {
-        pairs.map(|pair| f32::from_bits(pair.to_bits() & 0xffff_0000))
-    }
-    #[inline(always)]
     unsafe fn store(v: Self::V, to: *mut f32) {
         // SAFETY: the caller's promise; unaligned.
         unsafe { to.cast::<Self::V>().write_unaligned(v) }
@@ -244,10 +249,6 @@ unsafe impl Simd for Portable {
         fold(v, |a, b| a + b)
     }
     #[inline(always)]
-    unsafe fn transpose(v: [Self::V; LANES]) -> [Self::V; LANES] {
-        std::array::from_fn(|i| std::array::from_fn(|j| v[j][i]))
-    }
-    #[inline(always)]
     unsafe fn max_lane(v: Self::V) -> f32 {
         fold(v, |a, b| if a > b { a } else { b })
     }
@@ -261,8 +262,7 @@ pub(crate) use x86::{Avx2, Avx512};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{LANES, Simd};
-    use crate::transpose::transposed;
+    use super::{Simd, put_each_sum};
 
     /// Two vectors of eight lanes.
     #[derive(Clone, Copy)]
@@ -300,12 +300,6 @@ mod x86 {
         #[inline(always)] unsafe fn load_f16(p: *const u16) -> Self::V {
             [_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast()))]
         }
-        #[inline(always)] unsafe fn bf16_first(v: Self::V) -> Self::V {
-            v.map(|v| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(v))))
-        }
-        #[inline(always)] unsafe fn bf16_second(v: Self::V) -> Self::V {
-            v.map(|v| _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(-1 << 16))))
-        }
         #[inline(always)] unsafe fn store(v: Self::V, p: *mut f32) {
             _mm256_storeu_ps(p, v[0]); _mm256_storeu_ps(p.add(8), v[1]);
         }
@@ -320,34 +314,7 @@ mod x86 {
         #[inline(always)] unsafe fn exp2_of_biased(n: Self::V) -> Self::V { [exp2_8(n[0]), exp2_8(n[1])] }
         #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
         #[inline(always)] unsafe fn sum(v: Self::V) -> f32 { sum8(_mm256_add_ps(v[0], v[1])) }
-        #[inline(always)] unsafe fn transpose(v: [Self::V; LANES]) -> [Self::V; LANES] {
-            let quarters: [[[__m256; 8]; 2]; 2] = std::array::from_fn(|below| std::array::from_fn(|right| {
-                transpose8(std::array::from_fn(|i| v[8 * below + i][right]))
-            }));
-            std::array::from_fn(|i| [quarters[0][i / 8][i % 8], quarters[1][i / 8][i % 8]])
-        }
         #[inline(always)] unsafe fn max_lane(v: Self::V) -> f32 { max8(_mm256_max_ps(v[0], v[1])) }
-    }
-
-    /// Eight vectors of eight lanes, turned.
-    #[inline(always)]
-    unsafe fn transpose8(v: [__m256; 8]) -> [__m256; 8] {
-        // Pairs, then fours within each half of the vectors: `fours[4 * i + j]` holds columns `j` and `4 + j` of rows
-        // `4 * i ..`.
-        let mut fours = [_mm256_setzero_ps(); 8];
-        for i in 0..2 {
-            let [a, b, c, d] = [v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]];
-            let (low_ab, low_cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
-            let (high_ab, high_cd) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
-            fours[4 * i] = _mm256_shuffle_ps::<0x44>(low_ab, low_cd);
-            fours[4 * i + 1] = _mm256_shuffle_ps::<0xEE>(low_ab, low_cd);
-            fours[4 * i + 2] = _mm256_shuffle_ps::<0x44>(high_ab, high_cd);
-            fours[4 * i + 3] = _mm256_shuffle_ps::<0xEE>(high_ab, high_cd);
-        }
-        std::array::from_fn(|i| match i < 4 {
-            true => _mm256_permute2f128_ps::<0x20>(fours[i], fours[4 + i]),
-            false => _mm256_permute2f128_ps::<0x31>(fours[i - 4], fours[i]),
-        })
     }
 
     #[inline(always)]
@@ -361,6 +328,19 @@ mod x86 {
         _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23)))
     }
 
+    /// The sums of four vectors, each in the order of [`Simd::sum`].
+    #[inline(always)]
+    unsafe fn sum_of_four(a: __m512, b: __m512, c: __m512, d: __m512) -> __m128 {
+        // Halves of two vectors, then quarters of four, then what is left within each quarter.
+        let halves = |x, y| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(x, y), _mm512_shuffle_f32x4::<0xEE>(x, y));
+        let (ab, cd) = (halves(a, b), halves(c, d));
+        let v = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
+        let v = _mm512_add_ps(v, _mm512_permute_ps::<0x0E>(v));
+        let v = _mm512_add_ps(v, _mm512_permute_ps::<0x01>(v));
+        let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+        _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, v))
+    }
+
     // SAFETY: every method uses AVX-512 F, BW, DQ and VL only, and touches LANES elements.
     #[rustfmt::skip]
     unsafe impl Simd for Avx512 {
@@ -372,12 +352,6 @@ mod x86 {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
         }
         #[inline(always)] unsafe fn load_f16(p: *const u16) -> Self::V { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
-        #[inline(always)] unsafe fn bf16_first(v: Self::V) -> Self::V {
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_castps_si512(v)))
-        }
-        #[inline(always)] unsafe fn bf16_second(v: Self::V) -> Self::V {
-            _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(-1 << 16)))
-        }
         #[inline(always)] unsafe fn store(v: Self::V, p: *mut f32) { _mm512_storeu_ps(p, v) }
         #[inline(always)] unsafe fn add(a: Self::V, b: Self::V) -> Self::V { _mm512_add_ps(a, b) }
         #[inline(always)] unsafe fn mul(a: Self::V, b: Self::V) -> Self::V { _mm512_mul_ps(a, b) }
@@ -393,7 +367,14 @@ mod x86 {
         #[inline(always)] unsafe fn sum(v: Self::V) -> f32 {
             sum8(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)))
         }
-        #[inline(always)] unsafe fn transpose(v: [Self::V; LANES]) -> [Self::V; LANES] { transposed(v) }
+        #[inline(always)] unsafe fn put_sums<const R: usize>(v: [Self::V; R], p: *mut f32, added: bool) {
+            let [a, b, c, d] = match *v.as_slice() {
+                [a, b, c, d] => [a, b, c, d],
+                _ => return put_each_sum::<Self, R>(v, p, added),
+            };
+            let sums = sum_of_four(a, b, c, d);
+            _mm_storeu_ps(p, if added { _mm_add_ps(_mm_loadu_ps(p), sums) } else { sums });
+        }
         #[inline(always)] unsafe fn max_lane(v: Self::V) -> f32 {
             max8(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)))
         }

@@ -22,7 +22,7 @@ pub(crate) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f3
 /// # Safety
 /// The level's instructions exist.
 #[inline(always)]
-pub(crate) unsafe fn transposed(rows: [__m512; 16]) -> [__m512; 16] {
+unsafe fn transposed(rows: [__m512; 16]) -> [__m512; 16] {
     // SAFETY: the caller's promise.
     unsafe {
         // Pairs, then fours within each quarter of the vectors: `fours[4 * i + j]` holds, in quarter q, column

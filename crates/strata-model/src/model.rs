@@ -313,7 +313,7 @@ impl Pass<'_> {
         let mut tensors = Tensors::new(guard);
         self.norm_hidden(tensors.vector());
         let s = &mut self.scratch;
-        let mut x = Activations::new(s.normed, config.hidden_size, s.product).with_room(s.gate);
+        let mut x = Activations::new(s.normed, config.hidden_size, s.product);
         tensors.products([&mut *s.q, &mut *s.k, &mut *s.v], config.qkv_bias, |products| {
             matmul(pool, level, &mut x, products);
         })?;
@@ -343,7 +343,7 @@ impl Pass<'_> {
         if let Some(read) = read {
             s.keep_rows(config, self.rows.len(), read);
         }
-        let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product).with_room(s.gate);
+        let mut x = Activations::new(s.attended, config.num_heads * config.head_dim, s.product);
         tensors.products([&mut *s.branch], config.output_bias, |products| matmul(pool, level, &mut x, products))?;
         self.pending = true;
         Ok(())
@@ -374,7 +374,7 @@ impl Pass<'_> {
             }
         })?;
         // What it was gated with has served.
-        let mut x = Activations::new(s.gate, config.intermediate_size, s.product).with_room(s.up);
+        let mut x = Activations::new(s.gate, config.intermediate_size, s.product);
         tensors.products([&mut *s.branch], config.mlp_bias, |products| matmul(pool, level, &mut x, products))?;
         self.pending = true;
         Ok(())

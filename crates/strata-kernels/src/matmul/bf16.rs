@@ -133,6 +133,7 @@ mod x86 {
         type Weights = __m512bh;
         type Sums = __m512;
         const STEP: usize = STEP;
+        const CHAIN: usize = usize::MAX;
         const MANY_REGISTERS: bool = true;
         #[inline(always)] unsafe fn zero() -> __m512 { _mm512_setzero_ps() }
         #[inline(always)] unsafe fn activations(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
@@ -142,7 +143,7 @@ mod x86 {
             std::mem::transmute(_mm512_maskz_loadu_epi16(u32::MAX >> (STEP - count), from.cast()))
         }
         #[inline(always)] unsafe fn multiply_add(w: __m512bh, x: __m512bh, sums: __m512) -> __m512 { _mm512_dpbf16_ps(sums, w, x) }
-        #[inline(always)] unsafe fn total(sums: __m512) -> f32 { Avx512::sum(sums) }
+        #[inline(always)] unsafe fn put_sums<const R: usize>(sums: [__m512; R], to: *mut f32, added: bool) { Avx512::put_sums(sums, to, added) }
         #[inline(always)] unsafe fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 }

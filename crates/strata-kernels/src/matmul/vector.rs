@@ -1,7 +1,8 @@
 //! Products by vectors: chains of lanes over `k`, for any plain type of weights at any level.
 //!
-//! Each output is one chain of 16 lanes over `k` in ascending order, then one reduction of the lanes. Which tile computes
-//! it, and where its columns are cut into cache blocks, does not change it: between blocks the lanes wait in memory.
+//! Each output is one chain of 16 lanes over `k` in ascending order, then one reduction of the lanes; in f32, a chain for
+//! every [`CHAIN`] columns, whose sums are added up in order. Which tile computes it, and where its columns are cut into
+//! cache blocks, does not change it: chains that go on behind a block wait in memory.
 //!
 //! A tile of weights stays in the first-level cache's reach while it meets the activations of a few tokens, and a panel of
 //! rows in the second level's while all tokens pass by.
@@ -10,8 +11,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::Output;
 use super::ahead::Ahead;
+use super::{CHAIN, Output};
 use crate::cache;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
@@ -39,6 +40,8 @@ pub(super) unsafe trait Unit {
     type Sums: Copy;
     /// Columns of a vector.
     const STEP: usize;
+    /// Columns of a chain at most, whole vectors.
+    const CHAIN: usize;
     /// Whether two dozen vectors fit the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
     unsafe fn zero() -> Self::Sums;
@@ -47,7 +50,8 @@ pub(super) unsafe trait Unit {
     unsafe fn weights(from: *const Self::W) -> Self::Weights;
     unsafe fn weights_part(from: *const Self::W, count: usize) -> Self::Weights;
     unsafe fn multiply_add(w: Self::Weights, x: Self::Activations, sums: Self::Sums) -> Self::Sums;
-    unsafe fn total(sums: Self::Sums) -> f32;
+    /// The sum of each vector, to `to` on, or `added` to what is there: `R` numbers.
+    unsafe fn put_sums<const R: usize>(sums: [Self::Sums; R], to: *mut f32, added: bool);
     /// Asks for the cache line at `from`, which need not be readable.
     unsafe fn prefetch(from: *const u8);
 }
@@ -108,6 +112,7 @@ unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
     type Weights = S::V;
     type Sums = S::V;
     const STEP: usize = LANES;
+    const CHAIN: usize = CHAIN;
     const MANY_REGISTERS: bool = S::MANY_REGISTERS;
     #[inline(always)]
     unsafe fn zero() -> S::V {
@@ -140,9 +145,9 @@ unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
         unsafe { S::fma(w, x, sums) }
     }
     #[inline(always)]
-    unsafe fn total(sums: S::V) -> f32 {
+    unsafe fn put_sums<const R: usize>(sums: [S::V; R], to: *mut f32, added: bool) {
         // SAFETY: see above.
-        unsafe { S::sum(sums) }
+        unsafe { S::put_sums(sums, to, added) }
     }
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
@@ -216,14 +221,15 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const FIRST: bool>(
     end: usize,
     token: usize,
 ) {
-    // A block of columns of these tokens and of a tile of weights fit the first-level cache; lanes wait in memory between
-    // blocks. Where weights meet no other tokens, nothing is gained by blocks.
+    // A block of columns of these tokens and of a tile of weights fit the first-level cache. Where weights meet no other
+    // tokens, nothing is gained by blocks.
     let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
-    let blocks = match o.tokens > T {
-        true => o.cols.div_ceil((cache::sizes().first / 8 * 7 / column_bytes).max(1)),
-        false => 1,
+    let fitting = cache::sizes().first / 8 * 7 / column_bytes;
+    let block = match o.tokens > T {
+        true if U::CHAIN <= o.cols => (fitting / U::CHAIN).max(1) * U::CHAIN,
+        true => o.cols.div_ceil(o.cols.div_ceil(fitting.max(1))).next_multiple_of(U::STEP),
+        false => o.cols,
     };
-    let block = o.cols.div_ceil(blocks).next_multiple_of(U::STEP);
     // SAFETY: as the caller vouches; rows from `first` on have places of their own among the waiting sums.
     unsafe {
         if o.cols <= block {
@@ -290,56 +296,60 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
     unsafe {
         let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r) * o.cols));
         let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));
-        let mut sums = [[U::zero(); T]; R];
-        if k.start > 0 {
-            // The block of columns before this one left them there.
-            for r in 0..R {
+        let mut first = k.start;
+        while first < k.end {
+            let chain = first - first % U::CHAIN;
+            let chain_end = chain.saturating_add(U::CHAIN).min(o.cols);
+            let end = k.end.min(chain_end);
+            let mut sums = [[U::zero(); R]; T];
+            if first > chain {
+                // The block of columns before this one left them there.
                 for t in 0..T {
-                    sums[r][t] = waiting[r][t].assume_init();
+                    for r in 0..R {
+                        sums[t][r] = waiting[r][t].assume_init();
+                    }
                 }
             }
-        }
-        let whole = k.start + k.len() / U::STEP * U::STEP;
-        for k in (k.start..whole).step_by(U::STEP) {
-            if FIRST {
+            let whole = first + (end - first) / U::STEP * U::STEP;
+            for k in (first..whole).step_by(U::STEP) {
+                if FIRST {
+                    for r in 0..R {
+                        // A row is often no longer than a page, where the hardware's own prefetch ends.
+                        U::prefetch(o.ahead.at(row + r, k));
+                    }
+                }
+                let mut weights = [U::weights(w[0].add(k)); R];
+                for r in 1..R {
+                    weights[r] = U::weights(w[r].add(k));
+                }
+                for t in 0..T {
+                    let activations = U::activations(x[t].add(k));
+                    for r in 0..R {
+                        sums[t][r] = U::multiply_add(weights[r], activations, sums[t][r]);
+                    }
+                }
+            }
+            let rest = end - whole;
+            if rest > 0 {
                 for r in 0..R {
-                    // A row is often no longer than a page, where the hardware's own prefetch ends.
-                    U::prefetch(o.ahead.at(row + r, k));
+                    let weights = U::weights_part(w[r].add(whole), rest);
+                    for t in 0..T {
+                        let activations = U::activations_part(x[t].add(whole), rest);
+                        sums[t][r] = U::multiply_add(weights, activations, sums[t][r]);
+                    }
                 }
-            }
-            let mut weights = [U::weights(w[0].add(k)); R];
-            for r in 1..R {
-                weights[r] = U::weights(w[r].add(k));
             }
             for t in 0..T {
-                let activations = U::activations(x[t].add(k));
-                for r in 0..R {
-                    sums[r][t] = U::multiply_add(weights[r], activations, sums[r][t]);
+                match end == chain_end {
+                    true => U::put_sums(sums[t], o.out.at(token + t, row), chain > 0),
+                    false => {
+                        for r in 0..R {
+                            waiting[r][t].write(sums[t][r]);
+                        }
+                    }
                 }
             }
-        }
-        let rest = k.end - whole;
-        if rest > 0 {
-            for r in 0..R {
-                let weights = U::weights_part(w[r].add(whole), rest);
-                for t in 0..T {
-                    let activations = U::activations_part(x[t].add(whole), rest);
-                    sums[r][t] = U::multiply_add(weights, activations, sums[r][t]);
-                }
-            }
-        }
-        if k.end < o.cols {
-            for r in 0..R {
-                for t in 0..T {
-                    waiting[r][t].write(sums[r][t]);
-                }
-            }
-            return;
-        }
-        for r in 0..R {
-            for t in 0..T {
-                *o.out.at(token + t, row + r) = U::total(sums[r][t]);
-            }
+            first = end;
         }
     }
 }
