@@ -263,20 +263,23 @@ impl<'a> CodedRow<'a> {
         progress.numbers += out.len();
         let blocks = &self.blocks[first / BLOCK..progress.numbers / BLOCK];
         let (numbers, _) = out.as_chunks_mut::<BLOCK>();
+        // Behind a piece, other rows come first, and their pieces are asked for by who wants them.
+        #[cfg(target_arch = "x86_64")]
+        let ahead = blocks.len() == self.blocks.len();
         match level.0 {
             // SAFETY: a `Level` proves that the instructions exist.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 | Instructions::Avx512Vnni | Instructions::Avx512Bf16 | Instructions::Amx => unsafe {
-                x86::decode_avx512(self.table, blocks, numbers);
+                x86::decode_avx512(self.table, blocks, numbers, ahead);
             },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => unsafe { x86::decode_avx2(self.table, blocks, numbers) },
+            Instructions::Avx2 => unsafe { x86::decode_avx2(self.table, blocks, numbers, ahead) },
             _ => decode_portable(self.table, blocks, numbers),
         }
         let Some(last) = (self.blocks.len() * BLOCK).checked_sub(1) else { return };
         while let Some(&[gap, exponent]) = self.patches.get(progress.patches) {
-            // Of a file that lies, some number in the row.
+            // Of a file that lies, some number in the row. What was left for later lies behind what was decoded then.
             let patched = (progress.patched + usize::from(gap)).min(last);
             let Some(number) = out.get_mut(patched - first) else { break };
             *number = number.with_exponent(exponent);
@@ -401,11 +404,14 @@ mod x86 {
         exponents: [u8; TABLE],
         blocks: &[[u8; BLOCK_BYTES]],
         numbers: &mut [[N; BLOCK]],
+        ahead: bool,
     ) {
         let table = _mm512_set1_epi64(i64::from_le_bytes(exponents));
         let weights = [1, 2, 4].map(|bit| _mm512_set1_epi8(bit));
         for (block, numbers) in blocks.iter().zip(numbers) {
-            ask_ahead(block);
+            if ahead {
+                ask_ahead(block);
+            }
             // SAFETY: planes and bytes lie within the block, vectors of results within `numbers`.
             unsafe {
                 let plane = |plane: usize| block.as_ptr().cast::<u64>().add(plane).read_unaligned();
@@ -429,6 +435,7 @@ mod x86 {
         exponents: [u8; TABLE],
         blocks: &[[u8; BLOCK_BYTES]],
         numbers: &mut [[N; BLOCK]],
+        ahead: bool,
     ) {
         let table = _mm256_set1_epi64x(i64::from_le_bytes(exponents));
         // Each of 4 bytes eight times, and then one bit of it in each.
@@ -437,7 +444,9 @@ mod x86 {
         let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
         let weights = [1, 2, 4].map(|bit| _mm256_set1_epi8(bit));
         for (block, numbers) in blocks.iter().zip(numbers) {
-            ask_ahead(block);
+            if ahead {
+                ask_ahead(block);
+            }
             // SAFETY: planes and bytes lie within the block, vectors of results within `numbers`.
             unsafe {
                 for half in 0..2 {
@@ -516,6 +525,12 @@ mod tests {
             let row = decoded(Level::available().next().unwrap(), bytes, cols, patches);
             for level in Level::available() {
                 prop_assert_eq!(&decoded(level, bytes, cols, patches), &row, "{}", level.name());
+                let (mut progress, mut pieces) = (Progress::default(), vec![f32::NAN; cols]);
+                for out in pieces.chunks_mut(BLOCK) {
+                    widen_columns(level, bytes, patches, cols, &mut progress, out);
+                }
+                let narrow: Vec<u16> = pieces.iter().map(|number| (number.to_bits() >> 16) as u16).collect();
+                prop_assert_eq!(&narrow, &row, "{} in pieces", level.name());
             }
         }
     }

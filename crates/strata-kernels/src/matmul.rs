@@ -37,13 +37,13 @@ const ROW_GRANULE: usize = 32;
 const MANY_TOKENS: usize = 64;
 
 /// Rows of a chunk of work where tokens are many, so that its outputs stay in the cache.
-const CHUNK_ROWS: usize = 128;
+const CHUNK_ROWS: usize = panel::ROWS;
 
 /// Weights of a chunk of work where tokens are few: long enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Outputs that a gate is applied to at a time, while they are still in the cache.
-const GATED_ROWS: usize = 128;
+const GATED_ROWS: usize = panel::ROWS;
 
 /// One product of a set of activations, with a whole matrix or with a band of its rows.
 pub struct Product<'a> {
@@ -158,8 +158,8 @@ impl<'a> Sweep<'a> {
         if let Some(bias) = product.bias {
             assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
         }
-        let many = if x.widens() { panel::TOKENS_MIN } else { MANY_TOKENS };
-        let wished = if x.tokens >= many { CHUNK_ROWS } else { CHUNK_BYTES / weights.row_bytes() };
+        let many = x.widens() || x.tokens >= MANY_TOKENS;
+        let wished = if many { CHUNK_ROWS } else { CHUNK_BYTES / weights.row_bytes() };
         // Each thread gets something to do, and a small product is not cut finer than that.
         let fair = rows.div_ceil(threads);
         let chunk_rows = wished.min(fair).max(1).next_multiple_of(ROW_GRANULE);
@@ -178,11 +178,11 @@ impl<'a> Sweep<'a> {
     /// # Safety
     /// No other thread touches these columns of the output meanwhile.
     unsafe fn rows(&self, level: Level, x: &Prepared<'_>, rows: Range<usize>, work: &mut [f32]) {
-        let (panel, work) = work.split_at_mut(coded::panel_len(x.cols));
+        let (decoded, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
             if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !x.widens() {
-                let mut panel = coded::Panel::new(panel, x.cols);
+                let mut panel = coded::Panel::new(decoded, x.cols);
                 let step = x.rows_decoded();
                 for first in rows.clone().step_by(step) {
                     let weights = panel.decode(level, self.weights, first..(first + step).min(rows.end));

@@ -12,7 +12,8 @@ pub(crate) const LANES: usize = 16;
 ///
 /// # Safety
 /// Each method may only run on a machine that has the level's instructions, which [`dispatch!`] sees to. Loads and
-/// stores need [`LANES`] readable or writable elements at the pointer, at any alignment.
+/// stores need [`LANES`] readable or writable elements at the pointer, at any alignment; [`Simd::put_sums`] writes `R`
+/// numbers, and reads them if `added`.
 pub(crate) unsafe trait Simd: Copy {
     type V: Copy;
     /// Whether two dozen vectors fit the registers; otherwise eight do.

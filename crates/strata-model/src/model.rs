@@ -373,7 +373,6 @@ impl Pass<'_> {
                 matmul_gated(pool, level, config.activation, &mut x, gate, up);
             }
         })?;
-        // What it was gated with has served.
         let mut x = Activations::new(s.gate, config.intermediate_size, s.product);
         tensors.products([&mut *s.branch], config.mlp_bias, |products| matmul(pool, level, &mut x, products))?;
         self.pending = true;

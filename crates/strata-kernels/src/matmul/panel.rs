@@ -28,6 +28,9 @@ const TILE_TOKENS_FEW: usize = 3;
 /// Numbers from one row of a panel, or of a tile's activations, to the next.
 const STRIDE: usize = CHAIN + LANES;
 
+/// Cache lines of a chain's activations.
+const LINES: usize = CHAIN / LANES;
+
 /// How many rows ahead weights are asked for.
 const ROWS_AHEAD: usize = 4;
 
@@ -55,17 +58,18 @@ pub(super) unsafe fn rows(
     assert!(rows.end <= weights.rows() && x.len().is_multiple_of(weights.cols()) && work.len() >= WORK_LEN);
     let line = work.as_ptr().align_offset(LANES * size_of::<f32>()).min(LANES);
     let (panel, tile) = work[line..].split_at_mut(ROWS * STRIDE);
-    let mut product = Panel { level, weights, x, panel, tile, out };
+    let mut operands = Operands { level, weights, x, panel, tile, out };
     for first in rows.clone().step_by(ROWS) {
         let rows = first..(first + ROWS).min(rows.end);
-        let product = &mut product;
-        type Work<'p, 'a> = &'p mut Panel<'a>;
-        // SAFETY: the level's instructions exist; the rest is the caller's promise.
+        let o = &mut operands;
+        type Work<'p, 'a> = &'p mut Operands<'a>;
+        // SAFETY: the level's instructions exist, and each type of weights has its own elements; the rest is the caller's
+        // promise.
         match weights.dtype() {
-            DType::F32 => dispatch!(level, panel_kernel::<_, F32>(product: Work<'_, '_>, rows: Range<usize>)),
-            DType::F16 => dispatch!(level, panel_kernel::<_, F16>(product: Work<'_, '_>, rows: Range<usize>)),
+            DType::F32 => dispatch!(level, panel_kernel::<_, F32>(o: Work<'_, '_>, rows: Range<usize>)),
+            DType::F16 => dispatch!(level, panel_kernel::<_, F16>(o: Work<'_, '_>, rows: Range<usize>)),
             DType::BF16 | DType::CodedBf16 { .. } => {
-                dispatch!(level, panel_kernel::<_, Bf16>(product: Work<'_, '_>, rows: Range<usize>))
+                dispatch!(level, panel_kernel::<_, Bf16>(o: Work<'_, '_>, rows: Range<usize>))
             }
             quantised => unreachable!("{quantised} is not multiplied in f32"),
         }
@@ -73,7 +77,7 @@ pub(super) unsafe fn rows(
 }
 
 /// A product's operands, and a thread's work area.
-struct Panel<'a> {
+struct Operands<'a> {
     level: Level,
     /// `[rows, cols]`
     weights: Matrix<'a>,
@@ -90,30 +94,33 @@ struct Panel<'a> {
 /// `rows`, at most [`ROWS`], for all tokens.
 ///
 /// # Safety
-/// No other thread touches these columns of the output, and the level's instructions exist.
+/// `E` is what the weights are, or are decoded to. The output has all tokens and `rows`, no other thread touches these
+/// columns of it, and the level's instructions exist.
 #[inline(always)]
-unsafe fn panel_kernel<S: Simd, E: Element>(product: &mut Panel<'_>, rows: Range<usize>) {
-    let cols = product.weights.cols();
-    let tokens = product.x.len() / cols;
+unsafe fn panel_kernel<S: Simd, E: Element>(o: &mut Operands<'_>, rows: Range<usize>) {
+    let cols = o.weights.cols();
+    let tokens = o.x.len() / cols;
     let mut progress = [coded::Progress::default(); ROWS];
     for first in (0..cols).step_by(CHAIN) {
         let columns = first..(first + CHAIN).min(cols);
         // SAFETY: as the caller vouches.
         unsafe {
-            widen_rows::<S, E>(product, rows.clone(), columns.clone(), &mut progress);
+            widen_rows::<S, E>(o, rows.clone(), columns.clone(), &mut progress);
             for tile in tiles(tokens, if S::MANY_REGISTERS { TILE_TOKENS } else { TILE_TOKENS_FEW }) {
-                copy_tile::<S>(product, tile.clone(), columns.clone());
+                copy_tile::<S>(o, tile.clone(), columns.clone());
                 let ahead = match tile.end < tokens {
-                    true => &product.x[tile.end * cols + columns.start..],
-                    false => &product.x[columns.end..],
+                    true => &o.x[tile.end * cols + columns.start..],
+                    false => &o.x[columns.end..],
                 };
-                match tile.len() {
-                    6 => tile_kernel::<S, 6>(product, rows.clone(), tile.start, columns.clone(), ahead),
-                    5 => tile_kernel::<S, 5>(product, rows.clone(), tile.start, columns.clone(), ahead),
-                    4 => tile_kernel::<S, 4>(product, rows.clone(), tile.start, columns.clone(), ahead),
-                    3 => tile_kernel::<S, 3>(product, rows.clone(), tile.start, columns.clone(), ahead),
-                    2 => tile_kernel::<S, 2>(product, rows.clone(), tile.start, columns.clone(), ahead),
-                    _ => tile_kernel::<S, 1>(product, rows.clone(), tile.start, columns.clone(), ahead),
+                let (rows, token, columns) = (rows.clone(), tile.start, columns.clone());
+                // Of so many tokens, no tile has fewer.
+                match (S::MANY_REGISTERS, tile.len()) {
+                    (true, 6) => tile_kernel::<S, 6>(o, rows, token, columns, ahead),
+                    (true, 5) => tile_kernel::<S, 5>(o, rows, token, columns, ahead),
+                    (true, 4) => tile_kernel::<S, 4>(o, rows, token, columns, ahead),
+                    (false, 3) => tile_kernel::<S, 3>(o, rows, token, columns, ahead),
+                    (false, 2) => tile_kernel::<S, 2>(o, rows, token, columns, ahead),
+                    (_, other) => unreachable!("a tile of {other} tokens"),
                 }
             }
         }
@@ -123,17 +130,17 @@ unsafe fn panel_kernel<S: Simd, E: Element>(product: &mut Panel<'_>, rows: Range
 /// Fills the panel. What is coded has been decoded up to these columns, as `progress` says.
 ///
 /// # Safety
-/// The level's instructions exist.
+/// `E` is what the weights are, or are decoded to, and the level's instructions exist.
 #[inline(always)]
 unsafe fn widen_rows<S: Simd, E: Element>(
-    product: &mut Panel<'_>,
+    o: &mut Operands<'_>,
     rows: Range<usize>,
     columns: Range<usize>,
     progress: &mut [coded::Progress],
 ) {
-    let (weights, level) = (product.weights, product.level);
+    let (weights, level) = (o.weights, o.level);
     let ahead = Ahead::of(weights, ROWS_AHEAD);
-    for ((row, to), progress) in rows.clone().zip(product.panel.chunks_exact_mut(STRIDE)).zip(progress) {
+    for ((row, to), progress) in rows.clone().zip(o.panel.chunks_exact_mut(STRIDE)).zip(progress) {
         let bytes = weights.row(row);
         for column in columns.clone().step_by(LANES) {
             // SAFETY: the level's instructions exist, and what is asked for need not be readable.
@@ -154,11 +161,11 @@ unsafe fn widen_rows<S: Simd, E: Element>(
 /// # Safety
 /// The level's instructions exist.
 #[inline(always)]
-unsafe fn copy_tile<S: Simd>(product: &mut Panel<'_>, tokens: Range<usize>, columns: Range<usize>) {
-    let cols = product.weights.cols();
-    for (token, to) in tokens.zip(product.tile.chunks_exact_mut(STRIDE)) {
-        // SAFETY: as above.
-        unsafe { copy_columns::<S, F32>(product.x[token * cols..][..cols].as_ptr(), columns.clone(), to) };
+unsafe fn copy_tile<S: Simd>(o: &mut Operands<'_>, tokens: Range<usize>, columns: Range<usize>) {
+    let cols = o.weights.cols();
+    for (token, to) in tokens.zip(o.tile.chunks_exact_mut(STRIDE)) {
+        // SAFETY: the columns lie in the row, which is f32, and in `to` with those that fill the last vector.
+        unsafe { copy_columns::<S, F32>(o.x[token * cols..][..cols].as_ptr(), columns.clone(), to) };
     }
 }
 
@@ -189,30 +196,33 @@ unsafe fn copy_columns<S: Simd, E: Element>(row: *const E::Bits, columns: Range<
 /// As for [`panel_kernel`].
 #[inline(always)]
 unsafe fn tile_kernel<S: Simd, const T: usize>(
-    product: &Panel<'_>,
+    o: &Operands<'_>,
     rows: Range<usize>,
     token: usize,
     columns: Range<usize>,
     ahead: &[f32],
 ) {
-    let cols = product.weights.cols();
+    let cols = o.weights.cols();
     let tile_rows = if S::MANY_REGISTERS { TILE_ROWS } else { TILE_ROWS_FEW };
     let mut row = 0;
     // SAFETY: as the caller vouches.
     unsafe {
         while row + tile_rows <= rows.len() {
-            // A cache line of each token's for every few rows of weights: all have been asked for when these are through.
-            for t in 0..T {
-                S::prefetch(ahead.as_ptr().wrapping_add(t * cols + row / tile_rows * LANES).cast());
+            // A share of the lines for every few rows of weights: all have been asked for when these are through.
+            let (step, steps) = (row / tile_rows, rows.len() / tile_rows);
+            for line in LINES * step / steps..LINES * (step + 1) / steps {
+                for t in 0..T {
+                    S::prefetch(ahead.as_ptr().wrapping_add(t * cols + line * LANES).cast());
+                }
             }
             match S::MANY_REGISTERS {
-                true => sums_kernel::<S, TILE_ROWS, T>(product, rows.start, row, token, columns.clone()),
-                false => sums_kernel::<S, TILE_ROWS_FEW, T>(product, rows.start, row, token, columns.clone()),
+                true => sums_kernel::<S, TILE_ROWS, T>(o, rows.start, row, token, columns.clone()),
+                false => sums_kernel::<S, TILE_ROWS_FEW, T>(o, rows.start, row, token, columns.clone()),
             }
             row += tile_rows;
         }
         while row < rows.len() {
-            sums_kernel::<S, 1, T>(product, rows.start, row, token, columns.clone());
+            sums_kernel::<S, 1, T>(o, rows.start, row, token, columns.clone());
             row += 1;
         }
     }
@@ -224,13 +234,13 @@ unsafe fn tile_kernel<S: Simd, const T: usize>(
 /// As for [`panel_kernel`].
 #[inline(always)]
 unsafe fn sums_kernel<S: Simd, const R: usize, const T: usize>(
-    product: &Panel<'_>,
+    o: &Operands<'_>,
     first_row: usize,
     row: usize,
     token: usize,
     columns: Range<usize>,
 ) {
-    let (weights, x) = (&product.panel[row * STRIDE..(row + R) * STRIDE], &product.tile[..T * STRIDE]);
+    let (weights, x) = (&o.panel[row * STRIDE..(row + R) * STRIDE], &o.tile[..T * STRIDE]);
     // SAFETY: rows of panel and tile have whole vectors of these columns; rows and tokens are those of the output.
     unsafe {
         let mut sums = [[S::splat(0.0); R]; T];
@@ -247,7 +257,7 @@ unsafe fn sums_kernel<S: Simd, const R: usize, const T: usize>(
             }
         }
         for t in 0..T {
-            S::put_sums(sums[t], product.out.at(token + t, first_row + row), columns.start > 0);
+            S::put_sums(sums[t], o.out.at(token + t, first_row + row), columns.start > 0);
         }
     }
 }

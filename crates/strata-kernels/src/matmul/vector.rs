@@ -29,7 +29,8 @@ const PANEL_ROWS: usize = 32;
 /// How a vector of weights meets one of activations.
 ///
 /// # Safety
-/// Each method may only run on a machine that has the instructions, and reads [`Unit::STEP`] elements, or `count`.
+/// Each method may only run on a machine that has the instructions, and reads [`Unit::STEP`] elements, or `count`;
+/// [`Unit::put_sums`] writes `R` numbers, and reads them if `added`.
 pub(super) unsafe trait Unit {
     /// An activation, and a weight, in memory.
     type X: Copy;
@@ -40,7 +41,7 @@ pub(super) unsafe trait Unit {
     type Sums: Copy;
     /// Columns of a vector.
     const STEP: usize;
-    /// Columns of a chain at most, whole vectors.
+    /// Columns of a chain, whole vectors; or `usize::MAX`, all of them.
     const CHAIN: usize;
     /// Whether two dozen vectors fit the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
@@ -292,7 +293,8 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
     waiting: &mut [[MaybeUninit<U::Sums>; T]],
 ) {
     // SAFETY: `row + R <= rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads of
-    // whole vectors end at `whole <= cols`, and what is left is loaded as a part.
+    // whole vectors end at `whole <= cols`, and what is left is loaded as a part. The block before left what waits, the chain
+    // before what is added to.
     unsafe {
         let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r) * o.cols));
         let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));
