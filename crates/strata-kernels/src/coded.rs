@@ -54,6 +54,13 @@ pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     }
 }
 
+/// Where columns of a row lie in it, whole blocks; with the first, all that precedes them.
+pub(crate) fn bytes_of(columns: Range<usize>, patches: u16) -> Range<usize> {
+    let at = |column: usize| TABLE + PATCH * usize::from(patches) + column / BLOCK * BLOCK_BYTES;
+    let start = if columns.start == 0 { 0 } else { at(columns.start) };
+    start..at(columns.end)
+}
+
 /// Which number of a block byte `j` and bit `j` of the planes belong to.
 const fn number_at(j: usize) -> usize {
     // Of every 16 bytes, the first 8 are numbers of the first half of the block.
@@ -191,13 +198,13 @@ pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
 ///
 /// # Panics
 /// If the bytes are not those of such a row, or it has no such columns.
-pub(crate) fn widen_columns(
+pub(crate) fn decode_columns<N: Number>(
     level: Level,
     row: &[u8],
     patches: u16,
     cols: usize,
     progress: &mut Progress,
-    out: &mut [f32],
+    out: &mut [N],
 ) {
     CodedRow::new(row, patches, cols).decode(level, progress, out);
 }
@@ -290,7 +297,7 @@ impl<'a> CodedRow<'a> {
 }
 
 /// What a row is decoded to: bf16 as its bits, or f32.
-trait Number: Copy {
+pub(crate) trait Number: Copy {
     fn of(bits: u16) -> Self;
     fn with_exponent(self, exponent: u8) -> Self;
     /// Stores 16 numbers, of which these are the bits.
@@ -511,7 +518,7 @@ mod tests {
                 prop_assert_eq!(&decoded(level, &bytes, row.len(), patches), &row, "{}", level.name());
                 let (mut progress, mut in_pieces) = (Progress::default(), vec![f32::NAN; row.len()]);
                 for out in in_pieces.chunks_mut(piece * BLOCK) {
-                    widen_columns(level, &bytes, patches, row.len(), &mut progress, out);
+                    decode_columns(level, &bytes, patches, row.len(), &mut progress, out);
                 }
                 let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
                 prop_assert_eq!(bits(&in_pieces), bits(&widened), "{} in pieces of {} blocks", level.name(), piece);
@@ -527,7 +534,7 @@ mod tests {
                 prop_assert_eq!(&decoded(level, bytes, cols, patches), &row, "{}", level.name());
                 let (mut progress, mut pieces) = (Progress::default(), vec![f32::NAN; cols]);
                 for out in pieces.chunks_mut(BLOCK) {
-                    widen_columns(level, bytes, patches, cols, &mut progress, out);
+                    decode_columns(level, bytes, patches, cols, &mut progress, out);
                 }
                 let narrow: Vec<u16> = pieces.iter().map(|number| (number.to_bits() >> 16) as u16).collect();
                 prop_assert_eq!(&narrow, &row, "{} in pieces", level.name());

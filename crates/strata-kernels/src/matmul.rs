@@ -220,7 +220,7 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 impl Prepared<'_> {
     /// Whether products widen or decode weights themselves, a panel at a time.
     fn widens(&self) -> bool {
-        matches!(self.packed, Packed::Plain(_)) && self.tokens >= panel::TOKENS_MIN
+        matches!(self.packed, Packed::Plain(_) | Packed::Bf16(_)) && self.tokens >= panel::TOKENS_MIN
     }
 
     /// How many rows of coded weights to decode at a time: those of few tokens, which use them once, are still in the
@@ -250,8 +250,14 @@ impl Prepared<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match &self.packed {
-                Packed::Plain(numbers) if self.widens() => panel::rows(level, numbers, w, rows, out, work),
+                Packed::Plain(numbers) if self.widens() => {
+                    panel::rows(panel::Operands::new(level, w, (numbers, self.cols), out, work), rows);
+                }
                 Packed::Plain(numbers) => vector::rows(level, numbers, w, rows, out, ahead),
+                Packed::Bf16(numbers) if self.widens() => {
+                    let x = (&numbers[..self.tokens * bf16::padded(self.cols)], bf16::padded(self.cols));
+                    bf16::panel_rows(panel::Operands::new(level, w, x, out, work), rows);
+                }
                 Packed::Bf16(numbers) => bf16::rows(level, numbers, self.tokens, w, rows, out, ahead),
                 Packed::Tiles(numbers) => tiles::rows(level, numbers, self.tokens, w, rows, out, work),
                 Packed::Bytes(numbers) => quantized::rows(numbers, w, rows, out),

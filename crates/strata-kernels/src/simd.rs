@@ -34,6 +34,8 @@ pub(crate) unsafe trait Simd: Copy {
     unsafe fn exp2_of_biased(biased: Self::V) -> Self::V;
     /// Asks for the cache line at `from`, which need not be readable.
     unsafe fn prefetch(from: *const u8);
+    /// Asks for it to come as far as the second-level cache.
+    unsafe fn prefetch_second(from: *const u8);
     unsafe fn sum(v: Self::V) -> f32;
     /// The sum of each vector, to `to` on, or `added` to what is there: `R` numbers.
     #[inline(always)]
@@ -246,6 +248,8 @@ unsafe impl Simd for Portable {
     #[inline(always)]
     unsafe fn prefetch(_from: *const u8) {}
     #[inline(always)]
+    unsafe fn prefetch_second(_from: *const u8) {}
+    #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         fold(v, |a, b| a + b)
     }
@@ -314,6 +318,7 @@ mod x86 {
         }
         #[inline(always)] unsafe fn exp2_of_biased(n: Self::V) -> Self::V { [exp2_8(n[0]), exp2_8(n[1])] }
         #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        #[inline(always)] unsafe fn prefetch_second(p: *const u8) { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
         #[inline(always)] unsafe fn sum(v: Self::V) -> f32 { sum8(_mm256_add_ps(v[0], v[1])) }
         #[inline(always)] unsafe fn max_lane(v: Self::V) -> f32 { max8(_mm256_max_ps(v[0], v[1])) }
     }
@@ -365,6 +370,7 @@ mod x86 {
             _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23)))
         }
         #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        #[inline(always)] unsafe fn prefetch_second(p: *const u8) { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
         #[inline(always)] unsafe fn sum(v: Self::V) -> f32 {
             sum8(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)))
         }

@@ -1,15 +1,16 @@
 //! Products of bf16 weights with activations rounded to bf16, by AVX-512's dot products of pairs.
 //!
-//! Each output is one chain of 16 lanes, each of which adds up pairs of `k` in ascending order, then one reduction of the
-//! lanes. Activations are rounded once per operation, weights are read in place.
+//! Sums are those of [`super::vector`]; a lane adds up pairs of `k`. Activations are rounded once per operation, weights are
+//! read in place, or for many tokens a panel at a time.
 
 use std::ops::Range;
 
 use super::Output;
 use super::ahead::Ahead;
+use super::panel;
 use crate::level::Instructions;
 use crate::pool::Pool;
-use crate::{Level, Matrix};
+use crate::{DType, Level, Matrix};
 
 /// Numbers of one vector of pairs; activations are padded to whole vectors by zeros.
 const STEP: usize = 32;
@@ -24,7 +25,7 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
     assert!(runs_at(level));
     #[cfg(target_arch = "x86_64")]
     {
-        let padded = cols.next_multiple_of(STEP);
+        let padded = padded(cols);
         let packed = crate::share::Share::new(packed);
         pool.split(x.len() / cols, 1, cols / 4, |tokens| {
             for token in tokens {
@@ -55,7 +56,7 @@ pub(super) unsafe fn rows(
     assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * cols);
     #[cfg(target_arch = "x86_64")]
     {
-        let padded = cols.next_multiple_of(STEP);
+        let padded = padded(cols);
         assert!(x.len() >= tokens * padded);
         let operands = super::vector::Operands {
             x: x.as_ptr(),
@@ -73,12 +74,35 @@ pub(super) unsafe fn rows(
     let _ = (x, tokens, out, ahead);
 }
 
+/// The same for many tokens. Weights may be coded.
+///
+/// # Safety
+/// The output has all tokens and rows, and no other thread touches these columns of it.
+pub(super) unsafe fn panel_rows(mut operands: panel::Operands<'_, u16>, rows: Range<usize>) {
+    assert!(runs_at(operands.level) && operands.weights.dtype().decoded() == DType::BF16);
+    // SAFETY: the level was just tested, the type of the weights too; the rest is the caller's promise.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        x86::panel_kernel(&mut operands, rows);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (&mut operands, rows);
+}
+
+/// Numbers from one token's activations to the next.
+pub(super) fn padded(cols: usize) -> usize {
+    cols.next_multiple_of(STEP)
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
+    use std::ops::Range;
+
     use super::STEP;
     use crate::matmul::vector::{self, Operands, Unit};
+    use crate::matmul::{CHAIN, panel};
     use crate::simd::{Avx512, Simd};
 
     /// # Safety
@@ -120,6 +144,14 @@ mod x86 {
         unsafe { vector::rows_kernel::<Pairs>(o, first, end) };
     }
 
+    /// # Safety
+    /// As for [`panel::rows_kernel`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    pub(super) unsafe fn panel_kernel(o: &mut panel::Operands<'_, u16>, rows: Range<usize>) {
+        // SAFETY: the caller's promise.
+        unsafe { panel::rows_kernel::<Pairs>(o, rows) };
+    }
+
     /// Pairs of bf16, multiplied and added to one lane.
     struct Pairs;
 
@@ -129,11 +161,11 @@ mod x86 {
     unsafe impl Unit for Pairs {
         type X = u16;
         type W = u16;
-        type Activations = __m512bh;
-        type Weights = __m512bh;
+        type Vector = __m512bh;
         type Sums = __m512;
         const STEP: usize = STEP;
-        const CHAIN: usize = usize::MAX;
+        // As many bytes as a chain in f32 has.
+        const CHAIN: usize = 2 * CHAIN;
         const MANY_REGISTERS: bool = true;
         #[inline(always)] unsafe fn zero() -> __m512 { _mm512_setzero_ps() }
         #[inline(always)] unsafe fn activations(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
@@ -142,8 +174,10 @@ mod x86 {
         #[inline(always)] unsafe fn weights_part(from: *const u16, count: usize) -> __m512bh {
             std::mem::transmute(_mm512_maskz_loadu_epi16(u32::MAX >> (STEP - count), from.cast()))
         }
+        #[inline(always)] unsafe fn store(w: __m512bh, to: *mut u16) { _mm512_storeu_si512(to.cast(), std::mem::transmute::<__m512bh, __m512i>(w)) }
         #[inline(always)] unsafe fn multiply_add(w: __m512bh, x: __m512bh, sums: __m512) -> __m512 { _mm512_dpbf16_ps(sums, w, x) }
         #[inline(always)] unsafe fn put_sums<const R: usize>(sums: [__m512; R], to: *mut f32, added: bool) { Avx512::put_sums(sums, to, added) }
+        #[inline(always)] unsafe fn prefetch_second(from: *const u8) { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
         #[inline(always)] unsafe fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 }

@@ -1,8 +1,8 @@
 //! Products by vectors: chains of lanes over `k`, for any plain type of weights at any level.
 //!
-//! Each output is one chain of 16 lanes over `k` in ascending order, then one reduction of the lanes; in f32, a chain for
-//! every [`CHAIN`] columns, whose sums are added up in order. Which tile computes it, and where its columns are cut into
-//! cache blocks, does not change it: chains that go on behind a block wait in memory.
+//! Each output is the sum of chains of 16 lanes over `k` in ascending order, one for every [`Unit::CHAIN`] columns: the
+//! lanes of each are reduced, and the chains' sums are added up in order. Which tile computes it, and where its columns
+//! are cut into cache blocks, does not change it: chains that go on behind a block wait in memory.
 //!
 //! A tile of weights stays in the first-level cache's reach while it meets the activations of a few tokens, and a panel of
 //! rows in the second level's while all tokens pass by.
@@ -35,26 +35,29 @@ pub(super) unsafe trait Unit {
     /// An activation, and a weight, in memory.
     type X: Copy;
     type W: Copy;
-    /// Vectors of them, and of sums.
-    type Activations: Copy;
-    type Weights: Copy;
+    /// Vectors of either, and of sums.
+    type Vector: Copy;
     type Sums: Copy;
     /// Columns of a vector.
     const STEP: usize;
-    /// Columns of a chain, whole vectors; or `usize::MAX`, all of them.
+    /// Columns of a chain, whole vectors.
     const CHAIN: usize;
     /// Whether two dozen vectors fit the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
     unsafe fn zero() -> Self::Sums;
-    unsafe fn activations(from: *const Self::X) -> Self::Activations;
-    unsafe fn activations_part(from: *const Self::X, count: usize) -> Self::Activations;
-    unsafe fn weights(from: *const Self::W) -> Self::Weights;
-    unsafe fn weights_part(from: *const Self::W, count: usize) -> Self::Weights;
-    unsafe fn multiply_add(w: Self::Weights, x: Self::Activations, sums: Self::Sums) -> Self::Sums;
+    unsafe fn activations(from: *const Self::X) -> Self::Vector;
+    unsafe fn activations_part(from: *const Self::X, count: usize) -> Self::Vector;
+    unsafe fn weights(from: *const Self::W) -> Self::Vector;
+    unsafe fn weights_part(from: *const Self::W, count: usize) -> Self::Vector;
+    /// Puts a vector where [`Unit::activations`] finds it: weights that meet many tokens are kept so.
+    unsafe fn store(v: Self::Vector, to: *mut Self::X);
+    unsafe fn multiply_add(w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
     /// The sum of each vector, to `to` on, or `added` to what is there: `R` numbers.
     unsafe fn put_sums<const R: usize>(sums: [Self::Sums; R], to: *mut f32, added: bool);
     /// Asks for the cache line at `from`, which need not be readable.
     unsafe fn prefetch(from: *const u8);
+    /// Asks for it to come into the second-level cache.
+    unsafe fn prefetch_second(from: *const u8);
 }
 
 /// A product's operands.
@@ -103,14 +106,13 @@ unsafe fn lanes_kernel<S: Simd, E: Element>(o: Operands<f32, u8>, first: usize, 
 }
 
 /// Weights widened to f32.
-struct F32Lanes<S, E>(PhantomData<(S, E)>);
+pub(super) struct F32Lanes<S, E>(PhantomData<(S, E)>);
 
 // SAFETY: forwards to the level's own operations.
 unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
     type X = f32;
     type W = E::Bits;
-    type Activations = S::V;
-    type Weights = S::V;
+    type Vector = S::V;
     type Sums = S::V;
     const STEP: usize = LANES;
     const CHAIN: usize = CHAIN;
@@ -141,6 +143,11 @@ unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
         unsafe { load_part::<S, E>(from, count) }
     }
     #[inline(always)]
+    unsafe fn store(v: S::V, to: *mut f32) {
+        // SAFETY: see above.
+        unsafe { S::store(v, to) }
+    }
+    #[inline(always)]
     unsafe fn multiply_add(w: S::V, x: S::V, sums: S::V) -> S::V {
         // SAFETY: see above.
         unsafe { S::fma(w, x, sums) }
@@ -154,6 +161,11 @@ unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
     unsafe fn prefetch(from: *const u8) {
         // SAFETY: see above.
         unsafe { S::prefetch(from) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_second(from: *const u8) {
+        // SAFETY: see above.
+        unsafe { S::prefetch_second(from) }
     }
 }
 
