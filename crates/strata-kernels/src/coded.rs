@@ -194,7 +194,7 @@ pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
     row.decode(Level(Instructions::Portable), &mut Progress::default(), out);
 }
 
-/// Widens the next columns of a coded row of `cols` to f32, whole blocks behind those that `progress` tells of.
+/// Decodes the next columns of a coded row of `cols`, whole blocks behind those that `progress` tells of.
 ///
 /// # Panics
 /// If the bytes are not those of such a row, or it has no such columns.
@@ -505,6 +505,15 @@ mod tests {
         out
     }
 
+    /// The row, decoded to `out` so many blocks at a time.
+    fn pieces<N: Number>(level: Level, bytes: &[u8], patches: u16, mut out: Vec<N>, blocks: usize) -> Vec<N> {
+        let (cols, mut progress) = (out.len(), Progress::default());
+        for out in out.chunks_mut(blocks * BLOCK) {
+            decode_columns(level, bytes, patches, cols, &mut progress, out);
+        }
+        out
+    }
+
     proptest! {
         #[test]
         fn a_row_comes_back_at_every_level(row in rows(), spare in 0u16..5, piece in 1usize..5) {
@@ -516,12 +525,11 @@ mod tests {
             prop_assert_eq!(&narrow, &row);
             for level in Level::available() {
                 prop_assert_eq!(&decoded(level, &bytes, row.len(), patches), &row, "{}", level.name());
-                let (mut progress, mut in_pieces) = (Progress::default(), vec![f32::NAN; row.len()]);
-                for out in in_pieces.chunks_mut(piece * BLOCK) {
-                    decode_columns(level, &bytes, patches, row.len(), &mut progress, out);
-                }
+                let in_pieces = pieces(level, &bytes, patches, vec![f32::NAN; row.len()], piece);
                 let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
                 prop_assert_eq!(bits(&in_pieces), bits(&widened), "{} in pieces of {} blocks", level.name(), piece);
+                let in_pieces = pieces(level, &bytes, patches, vec![0xdead; row.len()], piece);
+                prop_assert_eq!(&in_pieces, &row, "{} in pieces of {} blocks", level.name(), piece);
             }
         }
 
@@ -532,11 +540,11 @@ mod tests {
             let row = decoded(Level::available().next().unwrap(), bytes, cols, patches);
             for level in Level::available() {
                 prop_assert_eq!(&decoded(level, bytes, cols, patches), &row, "{}", level.name());
-                let (mut progress, mut pieces) = (Progress::default(), vec![f32::NAN; cols]);
-                for out in pieces.chunks_mut(BLOCK) {
-                    decode_columns(level, bytes, patches, cols, &mut progress, out);
-                }
-                let narrow: Vec<u16> = pieces.iter().map(|number| (number.to_bits() >> 16) as u16).collect();
+                prop_assert_eq!(&pieces(level, bytes, patches, vec![0xdead; cols], 1), &row, "{} in pieces", level.name());
+                let narrow: Vec<u16> = pieces(level, bytes, patches, vec![f32::NAN; cols], 1)
+                    .iter()
+                    .map(|number| (number.to_bits() >> 16) as u16)
+                    .collect();
                 prop_assert_eq!(&narrow, &row, "{} in pieces", level.name());
             }
         }

@@ -11,6 +11,7 @@ pub(crate) mod panel;
 pub(crate) mod tiles;
 mod vector;
 
+use std::iter::Peekable;
 use std::ops::Range;
 
 use crate::activations::{Activations, Form, Packed, Prepared, work_len};
@@ -60,76 +61,68 @@ pub struct Product<'a> {
 /// # Panics
 /// If the shapes disagree.
 pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: impl IntoIterator<Item = Product<'p>>) {
-    let mut products = products.into_iter().peekable();
-    while let Some(form) = products.peek().map(|product| form_of(level, product)) {
+    let mut products = products.into_iter().map(|product| [product]).peekable();
+    while let Some([form]) = products.peek().map(|products| forms_of(level, products)) {
         let (x, work) = x.prepare(pool, level, form);
-        let mut sweeps = [None; PRODUCTS_MAX];
-        let mut chunks = 0;
-        let mut rows = 0;
-        for sweep in &mut sweeps {
-            let Some(product) = products.next_if(|product| form_of(level, product) == form) else { break };
-            let next = Sweep::new(product, &x, pool.threads(), chunks);
-            (chunks, rows) = (next.end_chunk, rows + next.weights.rows());
-            *sweep = Some(next);
-        }
-        pool.deal(chunks, cost(rows * x.tokens, x.cols), |thread, chunk| {
-            let sweep = sweeps.iter().flatten().find(|sweep| chunk < sweep.end_chunk);
-            let sweep = sweep.expect("chunks are numbered through all sweeps");
+        sweep(pool, level, &x, &mut products, |thread, [product], rows| {
             // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
-            unsafe { sweep.rows(level, &x, sweep.rows_of(chunk), x.work_of(&work, thread)) };
+            unsafe { product.rows(level, &x, rows, x.work_of(&work, thread)) };
         });
     }
 }
 
-/// Computes `gate.out = activation(x * gate) * (x * up)`; `up.out` is scratch.
+/// Computes `gate.out = activation(x * gate) * (x * up)` for several `[gate, up]`, in one sweep; `up.out` is scratch.
 ///
 /// # Panics
 /// If the shapes disagree.
-pub fn matmul_gated(
+pub fn matmul_gated<'p>(
     pool: &Pool,
     level: Level,
     activation: Activation,
     x: &mut Activations<'_>,
-    gate: Product<'_>,
-    up: Product<'_>,
+    pairs: impl IntoIterator<Item = [Product<'p>; 2]>,
 ) {
-    assert_eq!(gate.weights.rows(), up.weights.rows());
-    let (rows, tokens) = (gate.weights.rows(), x.tokens());
-    let form = form_of(level, &gate);
-    if form != form_of(level, &up) {
-        let outputs = [gate.out.output(), up.out.output()];
-        matmul(pool, level, x, [gate, up]);
-        let [gate, up] = outputs;
-        return pool.split(rows, GATED_ROWS, cost(tokens, 1), |share| {
-            // SAFETY: shares of rows are disjoint.
-            (0..tokens).for_each(|token| unsafe {
-                gate_piece(level, activation, gate.at(token, share.start), up.at(token, share.start), share.len());
-            });
-        });
-    }
-    let (x, work) = x.prepare(pool, level, form);
-    let [gate, up] = [gate, up].map(|product| Sweep::new(product, &x, pool.threads(), 0));
-    // Of both matrices, chunks have the rows that the larger one's bytes ask for.
-    let chunk_rows = gate.chunk_rows.min(up.chunk_rows);
-    pool.deal(rows.div_ceil(chunk_rows), cost(2 * rows * tokens, x.cols), |thread, chunk| {
-        let end = ((chunk + 1) * chunk_rows).min(rows);
-        for first in (chunk * chunk_rows..end).step_by(GATED_ROWS) {
-            let rows_here = first..(first + GATED_ROWS).min(end);
-            // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
-            unsafe {
-                gate.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
-                up.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
-                for token in 0..tokens {
-                    let (gate, up) = (gate.out.at(token, first), up.out.at(token, first));
-                    gate_piece(level, activation, gate, up, rows_here.len());
+    let mut pairs = pairs.into_iter().peekable();
+    while let Some(forms) = pairs.peek().map(|pair| forms_of(level, pair)) {
+        if forms[0] != forms[1] {
+            pairs.next().into_iter().for_each(|pair| gate_apart(pool, level, activation, x, pair));
+            continue;
+        }
+        let (x, work) = x.prepare(pool, level, forms[0]);
+        sweep(pool, level, &x, &mut pairs, |thread, [gate, up], rows| {
+            for first in rows.clone().step_by(GATED_ROWS) {
+                let rows_here = first..(first + GATED_ROWS).min(rows.end);
+                // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
+                unsafe {
+                    gate.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
+                    up.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
+                    for token in 0..x.tokens {
+                        let (gate, up) = (gate.out.at(token, first), up.out.at(token, first));
+                        gate_piece(level, activation, gate, up, rows_here.len());
+                    }
                 }
             }
-        }
+        });
+    }
+}
+
+/// What [`matmul_gated`] does, for weights that ask for two forms of activations: one product after the other.
+fn gate_apart(pool: &Pool, level: Level, activation: Activation, x: &mut Activations<'_>, pair: [Product<'_>; 2]) {
+    let [rows, up_rows] = pair.each_ref().map(|product| product.weights.rows());
+    assert_eq!(rows, up_rows);
+    let [gate, up] = pair.each_ref().map(|product| product.out.output());
+    let tokens = x.tokens();
+    matmul(pool, level, x, pair);
+    pool.split(rows, GATED_ROWS, cost(tokens, 1), |share| {
+        // SAFETY: shares of rows are disjoint.
+        (0..tokens).for_each(|token| unsafe {
+            gate_piece(level, activation, gate.at(token, share.start), up.at(token, share.start), share.len());
+        });
     });
 }
 
-fn form_of(level: Level, product: &Product<'_>) -> Form {
-    Form::of(level, product.weights.dtype())
+fn forms_of<const N: usize>(level: Level, products: &[Product<'_>; N]) -> [Form; N] {
+    products.each_ref().map(|product| Form::of(level, product.weights.dtype()))
 }
 
 /// Multiply-adds of so many results, each a sum over `cols`.
@@ -137,40 +130,92 @@ fn cost(results: usize, cols: usize) -> usize {
     results.saturating_mul(cols)
 }
 
-/// One product, cut into chunks of rows.
-#[derive(Clone, Copy)]
-struct Sweep<'a> {
-    weights: Matrix<'a>,
-    bias: Option<Matrix<'a>>,
-    out: Output,
-    chunk_rows: usize,
-    /// Its chunks are numbered `first_chunk .. end_chunk` among those of all products of a sweep.
-    first_chunk: usize,
-    end_chunk: usize,
+/// Takes the next products that ask for the same forms, in groups of `N` with the same rows, and calls
+/// `job(thread, group, rows)` for chunks of rows of each.
+///
+/// # Panics
+/// If the shapes disagree.
+fn sweep<'p, const N: usize>(
+    pool: &Pool,
+    level: Level,
+    x: &Prepared<'_>,
+    groups: &mut Peekable<impl Iterator<Item = [Product<'p>; N]>>,
+    job: impl Fn(usize, &[Part<'p>; N], Range<usize>) + Sync,
+) {
+    let Some(forms) = groups.peek().map(|group| forms_of(level, group)) else { return };
+    let mut swept = [const { None }; PRODUCTS_MAX];
+    let mut rows = 0;
+    for place in &mut swept {
+        let Some(group) = groups.next_if(|group| forms_of(level, group) == forms) else { break };
+        let parts = group.map(|product| Part::new(product, x));
+        assert!(parts.iter().all(|part| part.weights.rows() == parts[0].weights.rows()));
+        rows += parts[0].weights.rows();
+        *place = Some((parts, Chunks::default()));
+    }
+    // Each thread gets something to do.
+    let fair = rows.div_ceil(pool.threads());
+    let mut count = 0;
+    for (parts, chunks) in swept.iter_mut().flatten() {
+        let wished = parts.iter().map(|part| part.rows_wished(x)).min().unwrap_or(fair);
+        *chunks = Chunks::new(parts[0].weights.rows(), wished.min(fair), count);
+        count = chunks.numbers.end;
+    }
+    pool.deal(count, cost(N * rows * x.tokens, x.cols), |thread, chunk| {
+        let swept = swept.iter().flatten().find(|(_, chunks)| chunks.numbers.contains(&chunk));
+        let (parts, chunks) = swept.expect("chunks are numbered through all products");
+        job(thread, parts, chunks.rows_of(chunk));
+    });
 }
 
-impl<'a> Sweep<'a> {
-    fn new(product: Product<'a>, x: &Prepared<'_>, threads: usize, first_chunk: usize) -> Self {
-        let weights = product.weights;
-        let rows = weights.rows();
-        assert!(rows > 0 && weights.cols() == x.cols);
-        assert!((product.out.tokens(), product.out.columns()) == (x.tokens, rows));
-        if let Some(bias) = product.bias {
-            assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
-        }
-        let many = x.widens() || x.tokens >= MANY_TOKENS;
-        let wished = if many { CHUNK_ROWS } else { CHUNK_BYTES / weights.row_bytes() };
-        // Each thread gets something to do, and a small product is not cut finer than that.
-        let fair = rows.div_ceil(threads);
-        let chunk_rows = wished.min(fair).max(1).next_multiple_of(ROW_GRANULE);
-        let end_chunk = first_chunk + rows.div_ceil(chunk_rows);
-        let out = product.out.output();
-        Self { weights, bias: product.bias, out, chunk_rows, first_chunk, end_chunk }
+/// The rows of a product, or of several side by side, cut into chunks.
+#[derive(Default)]
+struct Chunks {
+    rows: usize,
+    /// Of each but the last.
+    chunk_rows: usize,
+    /// Chunks are numbered through all products of a sweep.
+    numbers: Range<usize>,
+}
+
+impl Chunks {
+    /// Chunks of about the same size, which is `most` at most, or little more.
+    fn new(rows: usize, most: usize, first: usize) -> Self {
+        let count = rows.div_ceil(most.max(1));
+        let chunk_rows = rows.div_ceil(count).next_multiple_of(ROW_GRANULE);
+        Self { rows, chunk_rows, numbers: first..first + rows.div_ceil(chunk_rows) }
     }
 
     fn rows_of(&self, chunk: usize) -> Range<usize> {
-        let first = (chunk - self.first_chunk) * self.chunk_rows;
-        first..(first + self.chunk_rows).min(self.weights.rows())
+        let first = (chunk - self.numbers.start) * self.chunk_rows;
+        first..(first + self.chunk_rows).min(self.rows)
+    }
+}
+
+/// A product whose output its threads write together.
+struct Part<'a> {
+    weights: Matrix<'a>,
+    bias: Option<Matrix<'a>>,
+    out: Output,
+}
+
+impl<'a> Part<'a> {
+    fn new(product: Product<'a>, x: &Prepared<'_>) -> Self {
+        let Product { weights, bias, out } = product;
+        let rows = weights.rows();
+        assert!(rows > 0 && weights.cols() == x.cols);
+        assert!((out.tokens(), out.columns()) == (x.tokens, rows));
+        if let Some(bias) = bias {
+            assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
+        }
+        Self { weights, bias, out: out.output() }
+    }
+
+    /// How many rows to compute at a time.
+    fn rows_wished(&self, x: &Prepared<'_>) -> usize {
+        match x.by_panels() || x.tokens >= MANY_TOKENS {
+            true => CHUNK_ROWS,
+            false => CHUNK_BYTES / self.weights.row_bytes(),
+        }
     }
 
     /// Computes `rows` of the product for all tokens.
@@ -181,7 +226,7 @@ impl<'a> Sweep<'a> {
         let (decoded, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
-            if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !x.widens() {
+            if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !x.by_panels() {
                 let mut panel = coded::Panel::new(decoded, x.cols);
                 let step = x.rows_decoded();
                 for first in rows.clone().step_by(step) {
@@ -218,8 +263,8 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl Prepared<'_> {
-    /// Whether products widen or decode weights themselves, a panel at a time.
-    fn widens(&self) -> bool {
+    /// Whether products go panel by panel: they decode weights themselves.
+    fn by_panels(&self) -> bool {
         matches!(self.packed, Packed::Plain(_) | Packed::Bf16(_)) && self.tokens >= panel::TOKENS_MIN
     }
 
@@ -250,13 +295,10 @@ impl Prepared<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match &self.packed {
-                Packed::Plain(numbers) if self.widens() => {
-                    panel::rows(panel::Operands::new(level, w, (numbers, self.cols), out, work), rows);
-                }
+                Packed::Plain(numbers) if self.by_panels() => panel::rows(level, numbers, w, rows, out, work),
                 Packed::Plain(numbers) => vector::rows(level, numbers, w, rows, out, ahead),
-                Packed::Bf16(numbers) if self.widens() => {
-                    let x = (&numbers[..self.tokens * bf16::padded(self.cols)], bf16::padded(self.cols));
-                    bf16::panel_rows(panel::Operands::new(level, w, x, out, work), rows);
+                Packed::Bf16(numbers) if self.by_panels() => {
+                    bf16::panel_rows(level, numbers, self.tokens, w, rows, out, work);
                 }
                 Packed::Bf16(numbers) => bf16::rows(level, numbers, self.tokens, w, rows, out, ahead),
                 Packed::Tiles(numbers) => tiles::rows(level, numbers, self.tokens, w, rows, out, work),

@@ -369,9 +369,8 @@ impl Pass<'_> {
         let mut x = Activations::new(s.normed, config.hidden_size, s.product);
         tensors.products([&mut *s.gate, &mut *s.up], config.mlp_bias, |mut products| {
             // Swept side by side, so that they come in pairs of the same rows.
-            while let (Some(gate), Some(up)) = (products.next(), products.next()) {
-                matmul_gated(pool, level, config.activation, &mut x, gate, up);
-            }
+            let pairs = std::iter::from_fn(|| Some([products.next()?, products.next()?]));
+            matmul_gated(pool, level, config.activation, &mut x, pairs);
         })?;
         let mut x = Activations::new(s.gate, config.intermediate_size, s.product);
         tensors.products([&mut *s.branch], config.mlp_bias, |products| matmul(pool, level, &mut x, products))?;

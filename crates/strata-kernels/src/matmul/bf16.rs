@@ -25,7 +25,7 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
     assert!(runs_at(level));
     #[cfg(target_arch = "x86_64")]
     {
-        let padded = padded(cols);
+        let padded = cols.next_multiple_of(STEP);
         let packed = crate::share::Share::new(packed);
         pool.split(x.len() / cols, 1, cols / 4, |tokens| {
             for token in tokens {
@@ -56,7 +56,7 @@ pub(super) unsafe fn rows(
     assert!(runs_at(level) && rows.end <= w.rows() && w.row_bytes() == 2 * cols);
     #[cfg(target_arch = "x86_64")]
     {
-        let padded = padded(cols);
+        let padded = cols.next_multiple_of(STEP);
         assert!(x.len() >= tokens * padded);
         let operands = super::vector::Operands {
             x: x.as_ptr(),
@@ -74,31 +74,35 @@ pub(super) unsafe fn rows(
     let _ = (x, tokens, out, ahead);
 }
 
-/// The same for many tokens. Weights may be coded.
+/// The same for many tokens, and for at most [`panel::ROWS`] rows; `work` has [`panel::WORK_LEN`]. Weights may be coded.
 ///
 /// # Safety
-/// The output has all tokens and rows, and no other thread touches these columns of it.
-pub(super) unsafe fn panel_rows(mut operands: panel::Operands<'_, u16>, rows: Range<usize>) {
-    assert!(runs_at(operands.level) && operands.weights.dtype().decoded() == DType::BF16);
-    // SAFETY: the level was just tested, the type of the weights too; the rest is the caller's promise.
+/// As for [`rows`].
+pub(super) unsafe fn panel_rows(
+    level: Level,
+    x: &[u16],
+    tokens: usize,
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    out: Output,
+    work: &mut [f32],
+) {
+    assert!(runs_at(level) && w.dtype().decoded() == DType::BF16);
     #[cfg(target_arch = "x86_64")]
-    unsafe {
-        x86::panel_kernel(&mut operands, rows);
+    {
+        let padded = w.cols().next_multiple_of(STEP);
+        let mut operands = panel::Operands::new(level, (&x[..tokens * padded], padded), w, rows, out, work);
+        // SAFETY: level and type of weights were just tested, rows of activations are padded; the output is the caller's
+        // promise.
+        unsafe { x86::panel_kernel(&mut operands) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (&mut operands, rows);
-}
-
-/// Numbers from one token's activations to the next.
-pub(super) fn padded(cols: usize) -> usize {
-    cols.next_multiple_of(STEP)
+    let _ = (x, tokens, rows, out, work);
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
-
-    use std::ops::Range;
 
     use super::STEP;
     use crate::matmul::vector::{self, Operands, Unit};
@@ -147,9 +151,9 @@ mod x86 {
     /// # Safety
     /// As for [`panel::rows_kernel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-    pub(super) unsafe fn panel_kernel(o: &mut panel::Operands<'_, u16>, rows: Range<usize>) {
+    pub(super) unsafe fn panel_kernel(o: &mut panel::Operands<'_, u16>) {
         // SAFETY: the caller's promise.
-        unsafe { panel::rows_kernel::<Pairs>(o, rows) };
+        unsafe { panel::rows_kernel::<Pairs>(o) };
     }
 
     /// Pairs of bf16, multiplied and added to one lane.
@@ -168,17 +172,17 @@ mod x86 {
         const CHAIN: usize = 2 * CHAIN;
         const MANY_REGISTERS: bool = true;
         #[inline(always)] unsafe fn zero() -> __m512 { _mm512_setzero_ps() }
-        #[inline(always)] unsafe fn activations(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
-        #[inline(always)] unsafe fn activations_part(from: *const u16, _count: usize) -> __m512bh { Self::activations(from) }
+        #[inline(always)] unsafe fn load(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
+        #[inline(always)] unsafe fn load_part(from: *const u16, _count: usize) -> __m512bh { Self::load(from) }
         #[inline(always)] unsafe fn weights(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
         #[inline(always)] unsafe fn weights_part(from: *const u16, count: usize) -> __m512bh {
             std::mem::transmute(_mm512_maskz_loadu_epi16(u32::MAX >> (STEP - count), from.cast()))
         }
-        #[inline(always)] unsafe fn store(w: __m512bh, to: *mut u16) { _mm512_storeu_si512(to.cast(), std::mem::transmute::<__m512bh, __m512i>(w)) }
+        #[inline(always)] unsafe fn store(v: __m512bh, to: *mut u16) { _mm512_storeu_si512(to.cast(), std::mem::transmute::<__m512bh, __m512i>(v)) }
         #[inline(always)] unsafe fn multiply_add(w: __m512bh, x: __m512bh, sums: __m512) -> __m512 { _mm512_dpbf16_ps(sums, w, x) }
         #[inline(always)] unsafe fn put_sums<const R: usize>(sums: [__m512; R], to: *mut f32, added: bool) { Avx512::put_sums(sums, to, added) }
-        #[inline(always)] unsafe fn prefetch_second(from: *const u8) { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
         #[inline(always)] unsafe fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+        #[inline(always)] unsafe fn prefetch_second(from: *const u8) { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }
 }
 

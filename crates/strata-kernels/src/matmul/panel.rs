@@ -12,10 +12,10 @@ use super::{CHAIN, Output};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
 use crate::{DType, Level, Matrix, coded};
 
-/// Tokens from which on it pays to widen weights for them.
+/// Tokens from which on panels pay.
 pub(super) const TOKENS_MIN: usize = 19;
 
-/// Rows of a panel: with it, half of a second-level cache of 512 KiB is taken.
+/// Rows of a panel: 264 KiB, beside which the next panel's weights fit a second-level cache of 512 KiB or little more.
 pub(super) const ROWS: usize = 128;
 
 /// Weight rows and token columns of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers,
@@ -30,6 +30,9 @@ const LINE: usize = 64;
 const CHAIN_BYTES: usize = CHAIN * size_of::<f32>();
 const STRIDE_BYTES: usize = CHAIN_BYTES + LINE;
 
+/// How many rows ahead weights are asked for while a panel is filled.
+const ROWS_AHEAD: usize = 4;
+
 /// Steps of a sum after which a line of each row is asked for.
 const STEPS_A_LINE: usize = 2;
 
@@ -42,22 +45,27 @@ fn tiles(tokens: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).map(move |i| tokens * i / count..tokens * (i + 1) / count)
 }
 
-/// `rows` of the weights for all tokens, in f32.
+/// `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32; `work` has [`WORK_LEN`].
 ///
 /// # Safety
-/// The output has all tokens and rows, and no other thread touches these columns of it.
-pub(super) unsafe fn rows(mut operands: Operands<'_, f32>, rows: Range<usize>) {
+/// `out` has all tokens and rows, and no other thread touches these columns of it.
+pub(super) unsafe fn rows(
+    level: Level,
+    x: &[f32],
+    weights: Matrix<'_>,
+    rows: Range<usize>,
+    out: Output,
+    work: &mut [f32],
+) {
+    let mut operands = Operands::new(level, (x, weights.cols()), weights, rows, out, work);
     let o = &mut operands;
-    let level = o.level;
     type Work<'p, 'a> = &'p mut Operands<'a, f32>;
-    // SAFETY: the level's instructions exist, and each type of weights has its own elements; the rest is the caller's
-    // promise.
-    match o.weights.dtype() {
-        DType::F32 => dispatch!(level, lanes_kernel::<_, F32>(o: Work<'_, '_>, rows: Range<usize>)),
-        DType::F16 => dispatch!(level, lanes_kernel::<_, F16>(o: Work<'_, '_>, rows: Range<usize>)),
-        DType::BF16 | DType::CodedBf16 { .. } => {
-            dispatch!(level, lanes_kernel::<_, Bf16>(o: Work<'_, '_>, rows: Range<usize>))
-        }
+    // SAFETY: the level's instructions exist, and each type of weights has its own elements; rows of activations are
+    // whole, as these units read them; the rest is the caller's promise.
+    match weights.dtype() {
+        DType::F32 => dispatch!(level, lanes_kernel::<_, F32>(o: Work<'_, '_>)),
+        DType::F16 => dispatch!(level, lanes_kernel::<_, F16>(o: Work<'_, '_>)),
+        DType::BF16 | DType::CodedBf16 { .. } => dispatch!(level, lanes_kernel::<_, Bf16>(o: Work<'_, '_>)),
         quantised => unreachable!("{quantised} is not multiplied in f32"),
     }
 }
@@ -65,76 +73,84 @@ pub(super) unsafe fn rows(mut operands: Operands<'_, f32>, rows: Range<usize>) {
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn lanes_kernel<S: Simd, E: Element>(o: &mut Operands<'_, f32>, rows: Range<usize>) {
+unsafe fn lanes_kernel<S: Simd, E: Element>(o: &mut Operands<'_, f32>) {
     // SAFETY: the caller's promise.
-    unsafe { rows_kernel::<F32Lanes<S, E>>(o, rows) }
+    unsafe { rows_kernel::<F32Lanes<S, E>>(o) }
 }
 
 /// A product's operands, and a thread's work area.
 pub(super) struct Operands<'a, X> {
-    pub level: Level,
-    /// `[rows, cols]`
-    pub weights: Matrix<'a>,
+    level: Level,
     /// `[tokens, x_cols]`
     x: &'a [X],
     x_cols: usize,
-    tokens: usize,
-    /// Weights of some rows and columns, rows [`STRIDE_BYTES`] apart, zeros up to whole vectors.
+    /// `[rows, cols]`
+    weights: Matrix<'a>,
+    /// Those that are to be computed.
+    rows: Range<usize>,
+    /// `[tokens, rows]`
+    out: Output,
+    /// Weights of these rows and some columns, rows [`STRIDE_BYTES`] apart, with what pads them to whole vectors.
     panel: &'a mut [X],
     /// Activations of some tokens, likewise.
     tile: &'a mut [X],
-    /// `[tokens, rows]`
-    out: Output,
 }
 
 impl<'a, X: bytemuck::Pod> Operands<'a, X> {
-    /// Those of `x`, which has `x_cols` numbers a token; `work` has [`WORK_LEN`].
+    /// Operands with activations `x`, which has a row of `x_cols` for each token; `work` has [`WORK_LEN`].
     ///
     /// # Panics
-    /// If `x` is not whole rows as long as the weights' at least, or `work` is too short.
+    /// If `x` is not whole rows as long as the weights' at least, there are no such rows of weights or more than
+    /// [`ROWS`], or `work` is too short.
     pub fn new(
         level: Level,
-        weights: Matrix<'a>,
         (x, x_cols): (&'a [X], usize),
+        weights: Matrix<'a>,
+        rows: Range<usize>,
         out: Output,
         work: &'a mut [f32],
     ) -> Self {
-        assert!(x_cols >= weights.cols() && x.len().is_multiple_of(x_cols) && work.len() >= WORK_LEN);
+        assert!(x_cols >= weights.cols() && x.len().is_multiple_of(x_cols));
+        assert!(rows.end <= weights.rows() && rows.len() <= ROWS && work.len() >= WORK_LEN);
         let work: &mut [X] = bytemuck::cast_slice_mut(work);
         let line = work.as_ptr().align_offset(LINE).min(LINE / size_of::<X>());
         let (panel, tile) = work[line..].split_at_mut(ROWS * STRIDE_BYTES / size_of::<X>());
-        Self { level, weights, x, x_cols, tokens: x.len() / x_cols, panel, tile, out }
+        Self { level, x, x_cols, weights, rows, out, panel, tile }
+    }
+
+    fn tokens(&self) -> usize {
+        self.x.len() / self.x_cols
     }
 }
 
-/// `rows` for all tokens.
+/// All that the operands tell of, panel by panel.
 ///
 /// # Safety
-/// The unit's weights are what the weights are, or are decoded to. The output has all tokens and `rows`, no other thread
-/// touches these columns of it, and the level's instructions exist.
+/// The unit's weights are what the weights are, or are decoded to, and rows of activations are as long as it reads them.
+/// The output has all tokens and rows, no other thread touches these columns of it, and the level's instructions exist.
 #[inline(always)]
-pub(super) unsafe fn rows_kernel<U: Unit>(o: &mut Operands<'_, U::X>, rows: Range<usize>)
+pub(super) unsafe fn rows_kernel<U: Unit>(o: &mut Operands<'_, U::X>)
 where
-    U::X: coded::Number,
+    U::X: bytemuck::Pod + coded::Number,
 {
-    const { assert!(U::CHAIN * size_of::<U::X>() == CHAIN_BYTES) };
-    assert!(rows.end <= o.weights.rows());
+    const {
+        assert!(U::CHAIN * size_of::<U::X>() == CHAIN_BYTES);
+        // Vectors and blocks of coded numbers end where a chain does.
+        assert!(U::CHAIN.is_multiple_of(U::STEP) && U::CHAIN.is_multiple_of(coded::BLOCK));
+    };
     let cols = o.weights.cols();
-    for first in rows.clone().step_by(ROWS) {
-        let panel = first..(first + ROWS).min(rows.end);
-        let mut progress = [coded::Progress::default(); ROWS];
-        for column in (0..cols).step_by(U::CHAIN) {
-            let columns = column..(column + U::CHAIN).min(cols);
-            let next = match columns.end < cols {
-                true => Wanted::of::<U>(o.weights, panel.start, columns.end),
-                // A thread's chunks follow each other.
-                false => Wanted::of::<U>(o.weights, panel.end, 0),
-            };
-            // SAFETY: as the caller vouches.
-            unsafe {
-                fill_panel::<U>(o, panel.clone(), columns.clone(), &mut progress);
-                panel_kernel::<U>(o, panel.clone(), columns, next);
-            }
+    let mut progress = [coded::Progress::default(); ROWS];
+    for first in (0..cols).step_by(U::CHAIN) {
+        let columns = first..(first + U::CHAIN).min(cols);
+        let next = match columns.end < cols {
+            true => Wanted::of::<U>(o.weights, o.rows.clone(), columns.end),
+            // A thread's chunks follow each other.
+            false => Wanted::of::<U>(o.weights, o.rows.end..o.rows.end + ROWS, 0),
+        };
+        // SAFETY: as the caller vouches.
+        unsafe {
+            fill_panel::<U>(o, columns.clone(), &mut progress);
+            panel_kernel::<U>(o, columns, next);
         }
     }
 }
@@ -149,17 +165,19 @@ const fn stride<U: Unit>() -> usize {
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn fill_panel<U: Unit>(
-    o: &mut Operands<'_, U::X>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    progress: &mut [coded::Progress],
-) where
+unsafe fn fill_panel<U: Unit>(o: &mut Operands<'_, U::X>, columns: Range<usize>, progress: &mut [coded::Progress])
+where
     U::X: coded::Number,
 {
     let (weights, level) = (o.weights, o.level);
-    for ((row, to), progress) in rows.zip(o.panel.chunks_exact_mut(stride::<U>())).zip(progress) {
-        let bytes = weights.row(row);
+    // Most were asked for while the panel before was multiplied, but not those of another matrix.
+    let ahead = Wanted::of::<U>(weights, o.rows.clone(), columns.start);
+    for (row, (to, progress)) in o.panel.chunks_exact_mut(stride::<U>()).zip(progress).take(o.rows.len()).enumerate() {
+        for line in 0..ahead.lines_of(row + ROWS_AHEAD) {
+            // SAFETY: the level's instructions exist.
+            unsafe { U::prefetch(ahead.at(row + ROWS_AHEAD, line)) };
+        }
+        let bytes = weights.row(o.rows.start + row);
         if let DType::CodedBf16 { patches } = weights.dtype() {
             coded::decode_columns(level, bytes, patches, weights.cols(), progress, &mut to[..columns.len()]);
             continue;
@@ -183,50 +201,59 @@ unsafe fn fill_panel<U: Unit>(
 #[inline(always)]
 unsafe fn fill_tile<U: Unit>(o: &mut Operands<'_, U::X>, tokens: Range<usize>, columns: Range<usize>) {
     for (token, to) in tokens.zip(o.tile.chunks_exact_mut(stride::<U>())) {
-        // What pads a row is read with it.
         let from = o.x[token * o.x_cols..][..o.x_cols][columns.start..].as_ptr();
         for k in (0..columns.len()).step_by(U::STEP) {
             let (from, left) = (from.wrapping_add(k), columns.len() - k);
-            // SAFETY: the columns lie in the row, and in `to` with those that fill the last vector.
+            // SAFETY: the columns lie in the row, as long as the unit reads it, and in `to` with those that fill the last
+            // vector.
             unsafe {
-                let vector = if left >= U::STEP { U::activations(from) } else { U::activations_part(from, left) };
+                let vector = if left >= U::STEP { U::load(from) } else { U::load_part(from, left) };
                 U::store(vector, to[k..k + U::STEP].as_mut_ptr());
             }
         }
     }
 }
 
-/// Bytes of several rows that are read soon, and are asked for in the meantime. They need not be readable.
+/// Bytes of several rows that are read soon, and are asked for in the meantime.
 #[derive(Clone, Copy)]
 struct Wanted {
     first: *const u8,
     row_bytes: usize,
+    rows: usize,
     /// Cache lines of each row.
     lines: usize,
 }
 
 impl Wanted {
-    /// The panel that begins at `row` and `column`; none if there is no such row.
+    /// The panel of those of `rows` that there are, from `column` on.
     #[inline(always)]
-    fn of<U: Unit>(weights: Matrix<'_>, row: usize, column: usize) -> Self {
+    fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
         let columns = column..(column + U::CHAIN).min(weights.cols());
         let bytes = match weights.dtype() {
             DType::CodedBf16 { patches } => coded::bytes_of(columns, patches),
             _ => columns.start * size_of::<U::W>()..columns.end * size_of::<U::W>(),
         };
         let row_bytes = weights.row_bytes();
-        let first = weights.bytes().as_ptr().wrapping_add(row * row_bytes + bytes.start);
-        // A row need not begin with a line.
-        let lines = if row < weights.rows() { bytes.len() / LINE + 1 } else { 0 };
-        Self { first, row_bytes, lines }
+        Self {
+            first: weights.bytes().as_ptr().wrapping_add(rows.start * row_bytes + bytes.start),
+            row_bytes,
+            rows: rows.end.min(weights.rows()).saturating_sub(rows.start),
+            // A row need not begin with a line.
+            lines: (bytes.len() + LINE - 2) / LINE + 1,
+        }
     }
 
-    /// The rows from `row` on, and of their lines the `i`th of `count` parts.
+    /// Of the lines of each row, the `i`th of `count` parts.
     #[inline(always)]
-    fn part(self, row: usize, i: usize, count: usize) -> Self {
+    fn part(self, i: usize, count: usize) -> Self {
         let lines = self.lines * i / count..self.lines * (i + 1) / count;
-        let first = self.first.wrapping_add(row * self.row_bytes + lines.start * LINE);
-        Self { first, lines: lines.len(), ..self }
+        Self { first: self.first.wrapping_add(lines.start * LINE), lines: lines.len(), ..self }
+    }
+
+    /// How many lines `row` has, if there is such a row.
+    #[inline(always)]
+    fn lines_of(self, row: usize) -> usize {
+        if row < self.rows { self.lines } else { 0 }
     }
 
     /// Where `line` of `row` begins.
@@ -241,81 +268,88 @@ impl Wanted {
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn panel_kernel<U: Unit>(o: &mut Operands<'_, U::X>, rows: Range<usize>, columns: Range<usize>, next: Wanted) {
+unsafe fn panel_kernel<U: Unit>(o: &mut Operands<'_, U::X>, columns: Range<usize>, next: Wanted)
+where
+    U::X: bytemuck::Pod,
+{
     let most = if U::MANY_REGISTERS { TILE_TOKENS } else { TILE_TOKENS_FEW };
-    let count = o.tokens.div_ceil(most);
-    for (i, tile) in tiles(o.tokens, most).enumerate() {
-        let (first, x_bytes) = (o.x.as_ptr().cast::<u8>(), o.x_cols * size_of::<U::X>());
-        // Behind the last tile, the first one's next columns.
-        let (token, column) = if i + 1 < count { (tile.end, columns.start) } else { (0, columns.end) };
-        let first = first.wrapping_add(token * x_bytes + column * size_of::<U::X>());
-        let wanted = (next, i, count, Wanted { first, row_bytes: x_bytes, lines: CHAIN_BYTES / LINE });
-        let (rows, token, columns) = (rows.clone(), tile.start, columns.clone());
+    let (tokens, cols) = (o.tokens(), o.weights.cols());
+    for (i, tile) in tiles(tokens, most).enumerate() {
+        let (token, column) = match (tile.end < tokens, columns.end < cols) {
+            (true, _) => (tile.end, columns.start),
+            (false, true) => (0, columns.end),
+            (false, false) => (0, 0),
+        };
+        let next_tile = Wanted {
+            first: o.x.as_ptr().wrapping_add(token * o.x_cols + column).cast(),
+            row_bytes: o.x_cols * size_of::<U::X>(),
+            rows: most,
+            lines: CHAIN_BYTES / LINE,
+        };
+        let next = next.part(i, tokens.div_ceil(most));
+        let (token, columns) = (tile.start, columns.clone());
         // SAFETY: as the caller vouches.
         unsafe {
             fill_tile::<U>(o, tile.clone(), columns.clone());
             // Of so many tokens, no tile has fewer.
             match (U::MANY_REGISTERS, tile.len()) {
-                (true, 6) => tile_kernel::<U, 6>(o, rows, token, columns, wanted),
-                (true, 5) => tile_kernel::<U, 5>(o, rows, token, columns, wanted),
-                (true, 4) => tile_kernel::<U, 4>(o, rows, token, columns, wanted),
-                (false, 3) => tile_kernel::<U, 3>(o, rows, token, columns, wanted),
-                (false, 2) => tile_kernel::<U, 2>(o, rows, token, columns, wanted),
+                (true, 6) => tile_kernel::<U, 6>(o, token, columns, next, next_tile),
+                (true, 5) => tile_kernel::<U, 5>(o, token, columns, next, next_tile),
+                (true, 4) => tile_kernel::<U, 4>(o, token, columns, next, next_tile),
+                (false, 3) => tile_kernel::<U, 3>(o, token, columns, next, next_tile),
+                (false, 2) => tile_kernel::<U, 2>(o, token, columns, next, next_tile),
                 (_, other) => unreachable!("a tile of {other} tokens"),
             }
         }
     }
 }
 
-/// All rows of the panel for the tile's `T` tokens from `token` on, which is tile `i` of `count`. Meanwhile its part of
-/// the `next` panel's weights is asked for, and all of the next tile's activations.
+/// All rows of the panel for the tile's `T` tokens from `token` on. Meanwhile `next` weights are asked for, and the
+/// activations of the next tile.
 ///
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn tile_kernel<U: Unit, const T: usize>(
     o: &Operands<'_, U::X>,
-    rows: Range<usize>,
     token: usize,
     columns: Range<usize>,
-    (next, i, count, activations): (Wanted, usize, usize, Wanted),
+    next: Wanted,
+    next_tile: Wanted,
 ) {
+    let rows = o.rows.len();
     let tile_rows = if U::MANY_REGISTERS { TILE_ROWS } else { TILE_ROWS_FEW };
     let mut row = 0;
     // SAFETY: as the caller vouches.
     unsafe {
-        while row + tile_rows <= rows.len() {
+        while row + tile_rows <= rows {
             // A share of the lines for every few rows of weights: all have been asked for when these are through.
-            let (step, steps) = (row / tile_rows, rows.len() / tile_rows);
-            for line in activations.lines * step / steps..activations.lines * (step + 1) / steps {
-                for t in 0..T {
-                    U::prefetch(activations.at(t, line));
+            let (step, steps) = (row / tile_rows, rows / tile_rows);
+            for line in next_tile.lines * step / steps..next_tile.lines * (step + 1) / steps {
+                for t in 0..next_tile.rows {
+                    U::prefetch(next_tile.at(t, line));
                 }
             }
-            let next = next.part(row, i, count);
             match U::MANY_REGISTERS {
-                true => sums_kernel::<U, TILE_ROWS, T>(o, rows.start, row, token, columns.clone(), next),
-                false => sums_kernel::<U, TILE_ROWS_FEW, T>(o, rows.start, row, token, columns.clone(), next),
+                true => sums_kernel::<U, TILE_ROWS, T>(o, row, token, columns.clone(), next),
+                false => sums_kernel::<U, TILE_ROWS_FEW, T>(o, row, token, columns.clone(), next),
             }
             row += tile_rows;
         }
-        while row < rows.len() {
-            let next = next.part(row, i, count);
-            sums_kernel::<U, 1, T>(o, rows.start, row, token, columns.clone(), next);
+        while row < rows {
+            sums_kernel::<U, 1, T>(o, row, token, columns.clone(), next);
             row += 1;
         }
     }
 }
 
-/// The chains of `R` rows of the panel from `row` on, which begins at `first_row`, for `T` tokens. Meanwhile the lines of
-/// as many rows of `next` are asked for.
+/// The chains of `R` rows of the panel from `row` on for `T` tokens. Meanwhile the same rows of `next` are asked for.
 ///
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn sums_kernel<U: Unit, const R: usize, const T: usize>(
     o: &Operands<'_, U::X>,
-    first_row: usize,
     row: usize,
     token: usize,
     columns: Range<usize>,
@@ -323,6 +357,7 @@ unsafe fn sums_kernel<U: Unit, const R: usize, const T: usize>(
 ) {
     let stride = stride::<U>();
     let (weights, x) = (&o.panel[row * stride..(row + R) * stride], &o.tile[..T * stride]);
+    let lines = next.lines_of(row + R - 1);
     // SAFETY: rows of panel and tile have whole vectors of these columns; rows and tokens are those of the output.
     unsafe {
         let mut sums = [[U::zero(); R]; T];
@@ -330,24 +365,24 @@ unsafe fn sums_kernel<U: Unit, const R: usize, const T: usize>(
             // A few at a time: a core that has asked for more than it can keep in mind waits for memory, and does not
             // multiply meanwhile.
             let line = k / (STEPS_A_LINE * U::STEP);
-            if k % (STEPS_A_LINE * U::STEP) == 0 && line < next.lines {
+            if k.is_multiple_of(STEPS_A_LINE * U::STEP) && line < lines {
                 for r in 0..R {
-                    U::prefetch_second(next.at(r, line));
+                    U::prefetch_second(next.at(row + r, line));
                 }
             }
-            let mut lanes = [U::activations(weights.as_ptr().add(k)); R];
+            let mut lanes = [U::load(weights.as_ptr().add(k)); R];
             for r in 1..R {
-                lanes[r] = U::activations(weights.as_ptr().add(r * stride + k));
+                lanes[r] = U::load(weights.as_ptr().add(r * stride + k));
             }
             for t in 0..T {
-                let activations = U::activations(x.as_ptr().add(t * stride + k));
+                let activations = U::load(x.as_ptr().add(t * stride + k));
                 for r in 0..R {
                     sums[t][r] = U::multiply_add(lanes[r], activations, sums[t][r]);
                 }
             }
         }
         for t in 0..T {
-            U::put_sums(sums[t], o.out.at(token + t, first_row + row), columns.start > 0);
+            U::put_sums(sums[t], o.out.at(token + t, o.rows.start + row), columns.start > 0);
         }
     }
 }

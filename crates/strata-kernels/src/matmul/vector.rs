@@ -2,13 +2,12 @@
 //!
 //! Each output is the sum of chains of 16 lanes over `k` in ascending order, one for every [`Unit::CHAIN`] columns: the
 //! lanes of each are reduced, and the chains' sums are added up in order. Which tile computes it, and where its columns
-//! are cut into cache blocks, does not change it: chains that go on behind a block wait in memory.
+//! are cut into cache blocks, does not change it: blocks are whole chains.
 //!
 //! A tile of weights stays in the first-level cache's reach while it meets the activations of a few tokens, and a panel of
 //! rows in the second level's while all tokens pass by.
 
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::ahead::Ahead;
@@ -29,7 +28,8 @@ const PANEL_ROWS: usize = 32;
 /// How a vector of weights meets one of activations.
 ///
 /// # Safety
-/// Each method may only run on a machine that has the instructions, and reads [`Unit::STEP`] elements, or `count`;
+/// Each method may only run on a machine that has the instructions, and reads or writes [`Unit::STEP`] elements, or
+/// `count`; [`Unit::load_part`] may read all of a vector, where rows of activations are padded to whole ones.
 /// [`Unit::put_sums`] writes `R` numbers, and reads them if `added`.
 pub(super) unsafe trait Unit {
     /// An activation, and a weight, in memory.
@@ -45,18 +45,18 @@ pub(super) unsafe trait Unit {
     /// Whether two dozen vectors fit the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
     unsafe fn zero() -> Self::Sums;
-    unsafe fn activations(from: *const Self::X) -> Self::Vector;
-    unsafe fn activations_part(from: *const Self::X, count: usize) -> Self::Vector;
+    unsafe fn load(from: *const Self::X) -> Self::Vector;
+    unsafe fn load_part(from: *const Self::X, count: usize) -> Self::Vector;
     unsafe fn weights(from: *const Self::W) -> Self::Vector;
     unsafe fn weights_part(from: *const Self::W, count: usize) -> Self::Vector;
-    /// Puts a vector where [`Unit::activations`] finds it: weights that meet many tokens are kept so.
+    /// Puts a vector where [`Unit::load`] finds it: weights that meet many tokens are kept so.
     unsafe fn store(v: Self::Vector, to: *mut Self::X);
     unsafe fn multiply_add(w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
     /// The sum of each vector, to `to` on, or `added` to what is there: `R` numbers.
     unsafe fn put_sums<const R: usize>(sums: [Self::Sums; R], to: *mut f32, added: bool);
     /// Asks for the cache line at `from`, which need not be readable.
     unsafe fn prefetch(from: *const u8);
-    /// Asks for it to come into the second-level cache.
+    /// Asks for it to come as far as the second-level cache.
     unsafe fn prefetch_second(from: *const u8);
 }
 
@@ -123,12 +123,12 @@ unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
         unsafe { S::splat(0.0) }
     }
     #[inline(always)]
-    unsafe fn activations(from: *const f32) -> S::V {
+    unsafe fn load(from: *const f32) -> S::V {
         // SAFETY: see above.
         unsafe { S::load(from) }
     }
     #[inline(always)]
-    unsafe fn activations_part(from: *const f32, count: usize) -> S::V {
+    unsafe fn load_part(from: *const f32, count: usize) -> S::V {
         // SAFETY: see above.
         unsafe { load_part::<S, F32>(from, count) }
     }
@@ -238,24 +238,14 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const FIRST: bool>(
     // tokens, nothing is gained by blocks.
     let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
     let fitting = cache::sizes().first / 8 * 7 / column_bytes;
-    let block = match o.tokens > T {
-        true if U::CHAIN <= o.cols => (fitting / U::CHAIN).max(1) * U::CHAIN,
-        true => o.cols.div_ceil(o.cols.div_ceil(fitting.max(1))).next_multiple_of(U::STEP),
-        false => o.cols,
-    };
-    // SAFETY: as the caller vouches; rows from `first` on have places of their own among the waiting sums.
-    unsafe {
-        if o.cols <= block {
-            return columns::<U, T, FIRST>(o, first, end, token, 0..o.cols, &mut []);
-        }
-        let mut waiting = [[MaybeUninit::uninit(); T]; PANEL_ROWS];
-        for column in (0..o.cols).step_by(block) {
-            columns::<U, T, FIRST>(o, first, end, token, column..(column + block).min(o.cols), &mut waiting);
-        }
+    let block = if o.tokens > T { (fitting / U::CHAIN).max(1) * U::CHAIN } else { o.cols };
+    for column in (0..o.cols).step_by(block) {
+        // SAFETY: as the caller vouches; blocks are whole chains.
+        unsafe { columns::<U, T, FIRST>(o, first, end, token, column..(column + block).min(o.cols)) };
     }
 }
 
-/// Columns `k` of rows `first .. end` for `T` tokens. Sums of more than one block of columns wait in `waiting`.
+/// Columns `k`, whole chains, of rows `first .. end` for `T` tokens.
 ///
 /// # Safety
 /// As for [`rows_kernel`].
@@ -266,33 +256,30 @@ unsafe fn columns<U: Unit, const T: usize, const FIRST: bool>(
     end: usize,
     token: usize,
     k: Range<usize>,
-    waiting: &mut [[MaybeUninit<U::Sums>; T]],
 ) {
     let mut row = first;
     // SAFETY: as the caller vouches.
     unsafe {
         if U::MANY_REGISTERS || T == 1 {
             while row + TILE_ROWS <= end {
-                let waiting = waiting.get_mut(row - first..).unwrap_or_default();
-                tile::<U, TILE_ROWS, T, FIRST>(o, row, token, k.clone(), waiting);
+                tile::<U, TILE_ROWS, T, FIRST>(o, row, token, k.clone());
                 row += TILE_ROWS;
             }
         } else {
             // Two by two, so that sums stay in registers.
             while row + 2 <= end {
-                let waiting = waiting.get_mut(row - first..).unwrap_or_default();
-                tile::<U, 2, T, FIRST>(o, row, token, k.clone(), waiting);
+                tile::<U, 2, T, FIRST>(o, row, token, k.clone());
                 row += 2;
             }
         }
         while row < end {
-            tile::<U, 1, T, FIRST>(o, row, token, k.clone(), waiting.get_mut(row - first..).unwrap_or_default());
+            tile::<U, 1, T, FIRST>(o, row, token, k.clone());
             row += 1;
         }
     }
 }
 
-/// Columns `k` of `R` rows by `T` tokens, which are the `FIRST` to meet these rows: later ones find them in the cache.
+/// Columns `k`, whole chains, of `R` rows by `T` tokens, which are the `FIRST` to meet these rows: later ones find them in the cache.
 ///
 /// # Safety
 /// As for [`rows_kernel`].
@@ -302,28 +289,15 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
     row: usize,
     token: usize,
     k: Range<usize>,
-    waiting: &mut [[MaybeUninit<U::Sums>; T]],
 ) {
     // SAFETY: `row + R <= rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads of
-    // whole vectors end at `whole <= cols`, and what is left is loaded as a part. The block before left what waits, the chain
-    // before what is added to.
+    // whole vectors end at `whole <= cols`, and what is left is loaded as a part. The chain before left what is added to.
     unsafe {
         let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r) * o.cols));
         let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));
-        let mut first = k.start;
-        while first < k.end {
-            let chain = first - first % U::CHAIN;
-            let chain_end = chain.saturating_add(U::CHAIN).min(o.cols);
-            let end = k.end.min(chain_end);
+        for first in k.clone().step_by(U::CHAIN) {
+            let end = (first + U::CHAIN).min(k.end);
             let mut sums = [[U::zero(); R]; T];
-            if first > chain {
-                // The block of columns before this one left them there.
-                for t in 0..T {
-                    for r in 0..R {
-                        sums[t][r] = waiting[r][t].assume_init();
-                    }
-                }
-            }
             let whole = first + (end - first) / U::STEP * U::STEP;
             for k in (first..whole).step_by(U::STEP) {
                 if FIRST {
@@ -337,7 +311,7 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
                     weights[r] = U::weights(w[r].add(k));
                 }
                 for t in 0..T {
-                    let activations = U::activations(x[t].add(k));
+                    let activations = U::load(x[t].add(k));
                     for r in 0..R {
                         sums[t][r] = U::multiply_add(weights[r], activations, sums[t][r]);
                     }
@@ -348,22 +322,14 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
                 for r in 0..R {
                     let weights = U::weights_part(w[r].add(whole), rest);
                     for t in 0..T {
-                        let activations = U::activations_part(x[t].add(whole), rest);
+                        let activations = U::load_part(x[t].add(whole), rest);
                         sums[t][r] = U::multiply_add(weights, activations, sums[t][r]);
                     }
                 }
             }
             for t in 0..T {
-                match end == chain_end {
-                    true => U::put_sums(sums[t], o.out.at(token + t, row), chain > 0),
-                    false => {
-                        for r in 0..R {
-                            waiting[r][t].write(sums[t][r]);
-                        }
-                    }
-                }
+                U::put_sums(sums[t], o.out.at(token + t, row), first > 0);
             }
-            first = end;
         }
     }
 }

@@ -126,7 +126,7 @@ fn levels_with_fused_multiply_add_agree_to_the_bit() {
 fn long_prompts_are_cut_into_cache_blocks_without_a_seam() {
     let (rows, cols) = (40, 5000);
     let mut numbers = Numbers(5);
-    // Of 12 tokens blocks are read in place, for 40 some types are widened.
+    // Of 12 tokens blocks are read in place, for 40 some go panel by panel.
     for tokens in [12, 40] {
         let x = numbers.take(tokens * cols);
         for dtype in [DType::F16, DType::BF16] {
