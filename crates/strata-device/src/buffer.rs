@@ -1,13 +1,20 @@
 //! Memory taken straight from the operating system: page-aligned, zeroed, and counted only when touched.
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use thiserror::Error;
 
-/// Buffers from this size on ask for huge pages: fewer TLB misses when a pass walks through all of it.
-const HUGE_PAGE_THRESHOLD: usize = 2 << 20;
+/// Bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Buffers from this size on ask for huge pages: fewer TLB misses when a pass walks through all of it, and direct reads in few
+/// pieces, for each of which some disks take their time. A smaller one than such a page shares one with its neighbours,
+/// beside which the system maps it.
+const HUGE_FROM: usize = 256 << 10;
 
 /// The operating system refused memory.
 #[derive(Debug, Error)]
@@ -15,7 +22,7 @@ const HUGE_PAGE_THRESHOLD: usize = 2 << 20;
 pub struct AllocError {
     /// Bytes asked for.
     pub bytes: usize,
-    source: rustix::io::Errno,
+    source: Errno,
 }
 
 /// A page-aligned, zeroed region of host memory. Pages count towards the process only once they are written.
@@ -36,8 +43,26 @@ impl HostBuffer {
     /// # Errors
     /// The system has no such amount of address space or memory left.
     pub fn new_zeroed(len: usize) -> Result<Self, AllocError> {
-        let advice = (len >= HUGE_PAGE_THRESHOLD).then_some(Advice::LinuxHugepage);
-        Self::map(len, MapFlags::PRIVATE, advice)
+        let advice = (len >= HUGE_FROM).then_some(Advice::LinuxHugepage);
+        Self::map(len, 0, MapFlags::PRIVATE, advice)
+    }
+
+    /// Maps `count` buffers of `len` bytes, side by side if these are whole pages: huge pages serve them even where one is
+    /// smaller than such a page. Each is given back by itself.
+    ///
+    /// # Errors
+    /// The system has no such amount of address space or memory left.
+    pub fn new_row(len: usize, count: usize) -> Result<Vec<Self>, AllocError> {
+        if !len.is_multiple_of(page_size()) {
+            return (0..count).map(|_| Self::new_zeroed(len)).collect();
+        }
+        let bytes = len.checked_mul(count).ok_or(AllocError { bytes: usize::MAX, source: Errno::NOMEM })?;
+        // Each buffer owns its pages of the mapping, and unmaps them when it is dropped.
+        let large = bytes >= HUGE_PAGE;
+        let (room, advice) = if large { (HUGE_PAGE, Some(Advice::LinuxHugepage)) } else { (0, None) };
+        let row = ManuallyDrop::new(Self::map(bytes, room, MapFlags::PRIVATE, advice)?);
+        let starts = (0..count).map(|index| row.start.map_addr(|start| start.saturating_add(index * len)));
+        Ok(starts.map(|start| Self { start, len }).collect())
     }
 
     /// Maps `len` bytes of which many may never be written, or be [given back](Self::give_back): the system promises no
@@ -46,7 +71,7 @@ impl HostBuffer {
     /// # Errors
     /// The system has no such amount of address space left.
     pub fn new_sparse(len: usize) -> Result<Self, AllocError> {
-        Self::map(len, MapFlags::PRIVATE | MapFlags::NORESERVE, Some(Advice::LinuxNoHugepage))
+        Self::map(len, 0, MapFlags::PRIVATE | MapFlags::NORESERVE, Some(Advice::LinuxNoHugepage))
     }
 
     /// Bytes in the buffer.
@@ -94,13 +119,26 @@ impl HostBuffer {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    fn map(len: usize, flags: MapFlags, advice: Option<Advice>) -> Result<Self, AllocError> {
+    /// Maps `len` bytes. With `room` for a huge page, they begin at one.
+    fn map(len: usize, room: usize, flags: MapFlags, advice: Option<Advice>) -> Result<Self, AllocError> {
         if len == 0 {
             return Ok(Self { start: NonNull::dangling(), len });
         }
+        let refused = |source| AllocError { bytes: len, source };
+        let pages = len.checked_next_multiple_of(page_size()).ok_or(refused(Errno::NOMEM))?;
+        let mapped = pages.checked_add(room).ok_or(refused(Errno::NOMEM))?;
         // SAFETY: a new private anonymous mapping at an address of the kernel's choice touches no memory in use.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }
-            .map_err(|source| AllocError { bytes: len, source })?;
+        let first = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, flags) }
+            .map_err(refused)?;
+        let before = if room > 0 { first.align_offset(HUGE_PAGE).min(room) } else { 0 };
+        let start = first.wrapping_byte_add(before);
+        for (unused, bytes) in [(first, before), (start.wrapping_byte_add(pages), room - before)] {
+            if bytes > 0 {
+                // SAFETY: whole pages of the mapping made above, which nobody uses. It would only fail for want of memory to
+                // note it, and address space is all that stays then.
+                let _ = unsafe { munmap(unused, bytes) };
+            }
+        }
         if let Some(advice) = advice {
             // Advice only: where the system has no huge pages, small ones serve.
             // SAFETY: the range is the mapping made above.
@@ -121,6 +159,52 @@ impl Drop for HostBuffer {
         if self.len > 0 {
             // SAFETY: unmaps exactly what `new_zeroed` mapped; no reference outlives `self`.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_of_a_row_lie_side_by_side_and_go_one_by_one() {
+        let len = 3 * page_size();
+        let mut row = HostBuffer::new_row(len, 400).unwrap();
+        for (i, buffer) in row.iter_mut().enumerate() {
+            assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+            buffer.as_mut_slice().fill(i as u8);
+        }
+        let start = |buffer: &HostBuffer| buffer.as_slice().as_ptr().addr();
+        assert_eq!(start(&row[0]) % HUGE_PAGE, 0);
+        assert!(row.windows(2).all(|pair| start(&pair[1]) - start(&pair[0]) == len));
+        // Every other one, the first among them.
+        let kept: Vec<_> = row.into_iter().enumerate().filter(|(i, _)| i % 2 == 1).collect();
+        for (i, buffer) in &kept {
+            assert!(buffer.as_slice().iter().all(|&byte| byte == *i as u8), "buffer {i}");
+        }
+    }
+
+    #[test]
+    fn rows_of_any_shape_are_served() {
+        for (len, count) in [(0, 3), (1, 4), (page_size(), 0), (page_size() + 1, 2), (HUGE_PAGE + page_size(), 2)] {
+            let mut row = HostBuffer::new_row(len, count).unwrap();
+            assert_eq!(row.len(), count);
+            for buffer in &mut row {
+                assert_eq!(buffer.len(), len);
+                buffer.as_mut_slice().fill(7);
+            }
+        }
+        assert!(HostBuffer::new_row(page_size(), usize::MAX).is_err());
+    }
+
+    #[test]
+    fn what_is_given_back_is_zeros() {
+        for len in [1, HUGE_FROM, HUGE_PAGE, HUGE_PAGE + 1, 5 * HUGE_PAGE - 4096] {
+            let mut buffer = HostBuffer::new_zeroed(len).unwrap();
+            buffer.as_mut_slice().fill(1);
+            buffer.give_back(0..len).unwrap();
+            assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
         }
     }
 }

@@ -28,8 +28,8 @@ pub(crate) use columns::Output;
 /// Columns that one chain of sums in f32 takes; the sums of longer rows' chains are added up in order.
 const CHAIN: usize = 512;
 
-/// Products of one sweep; more are computed in several.
-const PRODUCTS_MAX: usize = 16;
+/// Groups of products of one sweep; more are computed in several.
+const GROUPS_MAX: usize = 16;
 
 /// Rows that are never divided among threads: what the largest tile takes at a time.
 const ROW_GRANULE: usize = 32;
@@ -42,6 +42,9 @@ const CHUNK_ROWS: usize = panel::ROWS;
 
 /// Weights of a chunk of work where tokens are few: long enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
+
+// A chunk is a panel at most.
+const _: () = assert!(panel::ROWS.is_multiple_of(ROW_GRANULE) && GATED_ROWS <= panel::ROWS);
 
 /// Outputs that a gate is applied to at a time, while they are still in the cache.
 const GATED_ROWS: usize = panel::ROWS;
@@ -56,7 +59,8 @@ pub struct Product<'a> {
     pub out: Columns<'a>,
 }
 
-/// Computes several products of the same activations, in one sweep of the threads over the rows of all.
+/// Computes several products of the same activations, in as few sweeps of the threads over their rows as the weights' types
+/// allow.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -64,14 +68,14 @@ pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: 
     let mut products = products.into_iter().map(|product| [product]).peekable();
     while let Some([form]) = products.peek().map(|products| forms_of(level, products)) {
         let (x, work) = x.prepare(pool, level, form);
-        sweep(pool, level, &x, &mut products, |thread, [product], rows| {
+        sweep(pool, level, &x, [form], &mut products, |thread, [product], rows| {
             // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
             unsafe { product.rows(level, &x, rows, x.work_of(&work, thread)) };
         });
     }
 }
 
-/// Computes `gate.out = activation(x * gate) * (x * up)` for several `[gate, up]`, in one sweep; `up.out` is scratch.
+/// Computes `gate.out = activation(x * gate) * (x * up)` for several `[gate, up]`, likewise; `up.out` is scratch.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -89,7 +93,7 @@ pub fn matmul_gated<'p>(
             continue;
         }
         let (x, work) = x.prepare(pool, level, forms[0]);
-        sweep(pool, level, &x, &mut pairs, |thread, [gate, up], rows| {
+        sweep(pool, level, &x, forms, &mut pairs, |thread, [gate, up], rows| {
             for first in rows.clone().step_by(GATED_ROWS) {
                 let rows_here = first..(first + GATED_ROWS).min(rows.end);
                 // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
@@ -130,7 +134,7 @@ fn cost(results: usize, cols: usize) -> usize {
     results.saturating_mul(cols)
 }
 
-/// Takes the next products that ask for the same forms, in groups of `N` with the same rows, and calls
+/// Takes the next products that ask for these forms, in groups of `N` with the same rows, and calls
 /// `job(thread, group, rows)` for chunks of rows of each.
 ///
 /// # Panics
@@ -139,25 +143,26 @@ fn sweep<'p, const N: usize>(
     pool: &Pool,
     level: Level,
     x: &Prepared<'_>,
+    forms: [Form; N],
     groups: &mut Peekable<impl Iterator<Item = [Product<'p>; N]>>,
     job: impl Fn(usize, &[Part<'p>; N], Range<usize>) + Sync,
 ) {
-    let Some(forms) = groups.peek().map(|group| forms_of(level, group)) else { return };
-    let mut swept = [const { None }; PRODUCTS_MAX];
-    let mut rows = 0;
+    let mut swept = [const { None }; GROUPS_MAX];
+    let (mut rows, mut groups_count) = (0, 0);
     for place in &mut swept {
         let Some(group) = groups.next_if(|group| forms_of(level, group) == forms) else { break };
         let parts = group.map(|product| Part::new(product, x));
         assert!(parts.iter().all(|part| part.weights.rows() == parts[0].weights.rows()));
-        rows += parts[0].weights.rows();
+        (rows, groups_count) = (rows + parts[0].weights.rows(), groups_count + 1);
         *place = Some((parts, Chunks::default()));
     }
-    // Each thread gets something to do.
+    // Each thread gets something to do, as far as rows can be divided; of a single group, as much as the others.
     let fair = rows.div_ceil(pool.threads());
+    let multiple = if groups_count == 1 { pool.threads() } else { 1 };
     let mut count = 0;
     for (parts, chunks) in swept.iter_mut().flatten() {
-        let wished = parts.iter().map(|part| part.rows_wished(x)).min().unwrap_or(fair);
-        *chunks = Chunks::new(parts[0].weights.rows(), wished.min(fair), count);
+        let most = parts.iter().fold(fair, |least, part| least.min(part.rows_wished(x)));
+        *chunks = Chunks::new(parts[0].weights.rows(), most, multiple, count);
         count = chunks.numbers.end;
     }
     pool.deal(count, cost(N * rows * x.tokens, x.cols), |thread, chunk| {
@@ -167,27 +172,26 @@ fn sweep<'p, const N: usize>(
     });
 }
 
-/// The rows of a product, or of several side by side, cut into chunks.
-#[derive(Default)]
+/// The rows of a product, or of several side by side, cut into chunks of about the same size.
+#[derive(Debug, Default)]
 struct Chunks {
     rows: usize,
-    /// Of each but the last.
-    chunk_rows: usize,
     /// Chunks are numbered through all products of a sweep.
     numbers: Range<usize>,
 }
 
 impl Chunks {
-    /// Chunks of about the same size, which is `most` at most, or little more.
-    fn new(rows: usize, most: usize, first: usize) -> Self {
-        let count = rows.div_ceil(most.max(1));
-        let chunk_rows = rows.div_ceil(count).next_multiple_of(ROW_GRANULE);
-        Self { rows, chunk_rows, numbers: first..first + rows.div_ceil(chunk_rows) }
+    /// Chunks of about `most` rows, in whole granules, and in a number that is a `multiple` if there are so many granules.
+    fn new(rows: usize, most: usize, multiple: usize, first: usize) -> Self {
+        let count = rows.div_ceil(most.max(1)).next_multiple_of(multiple.max(1));
+        Self { rows, numbers: first..first + count.min(rows.div_ceil(ROW_GRANULE)) }
     }
 
     fn rows_of(&self, chunk: usize) -> Range<usize> {
-        let first = (chunk - self.numbers.start) * self.chunk_rows;
-        first..(first + self.chunk_rows).min(self.rows)
+        let granules = self.rows.div_ceil(ROW_GRANULE);
+        let begin = |chunk: usize| (granules * chunk / self.numbers.len() * ROW_GRANULE).min(self.rows);
+        let chunk = chunk - self.numbers.start;
+        begin(chunk)..begin(chunk + 1)
     }
 }
 
@@ -312,5 +316,34 @@ impl Prepared<'_> {
         let len = work_len(self.tokens, self.cols);
         // SAFETY: each thread has its own, and uses it in one chunk at a time.
         unsafe { work.slice(thread * len, len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn chunks_are_all_rows_once_in_equal_parts(
+            rows in 1usize..3000, most in 0usize..300, multiple in 1usize..9, first in 0usize..50,
+        ) {
+            let chunks = Chunks::new(rows, most, multiple, first);
+            prop_assert_eq!(chunks.numbers.start, first);
+            let ranges: Vec<_> = chunks.numbers.clone().map(|chunk| chunks.rows_of(chunk)).collect();
+            let mut end = 0;
+            for range in &ranges {
+                prop_assert!(range.start == end && range.start.is_multiple_of(ROW_GRANULE) && !range.is_empty());
+                prop_assert!(range.len() <= most.max(1).next_multiple_of(ROW_GRANULE));
+                end = range.end;
+            }
+            prop_assert_eq!(end, rows);
+            let granules = || ranges.iter().map(|range| range.len().div_ceil(ROW_GRANULE));
+            prop_assert!(granules().max().unwrap() - granules().min().unwrap() <= 1, "{:?}", ranges);
+            let wanted = rows.div_ceil(most.max(1)).next_multiple_of(multiple);
+            prop_assert_eq!(ranges.len(), wanted.min(rows.div_ceil(ROW_GRANULE)));
+        }
     }
 }

@@ -369,6 +369,7 @@ impl Pass<'_> {
         let mut x = Activations::new(s.normed, config.hidden_size, s.product);
         tensors.products([&mut *s.gate, &mut *s.up], config.mlp_bias, |mut products| {
             // Swept side by side, so that they come in pairs of the same rows.
+            debug_assert!(products.len().is_multiple_of(2));
             let pairs = std::iter::from_fn(|| Some([products.next()?, products.next()?]));
             matmul_gated(pool, level, config.activation, &mut x, pairs);
         })?;

@@ -7,12 +7,12 @@ use std::ops::Range;
 
 use super::Output;
 use super::ahead::Ahead;
-use super::panel;
 use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{DType, Level, Matrix};
 
 /// Numbers of one vector of pairs; activations are padded to whole vectors by zeros.
+#[cfg(target_arch = "x86_64")]
 const STEP: usize = 32;
 
 /// Whether `level` has these instructions. (AMX is faster still.)
@@ -74,7 +74,7 @@ pub(super) unsafe fn rows(
     let _ = (x, tokens, out, ahead);
 }
 
-/// The same for many tokens, and for at most [`panel::ROWS`] rows; `work` has [`panel::WORK_LEN`]. Weights may be coded.
+/// The same for many tokens, and for at most [`super::panel::ROWS`] rows; `work` has [`super::panel::WORK_LEN`]. Weights may be coded.
 ///
 /// # Safety
 /// As for [`rows`].
@@ -91,7 +91,7 @@ pub(super) unsafe fn panel_rows(
     #[cfg(target_arch = "x86_64")]
     {
         let padded = w.cols().next_multiple_of(STEP);
-        let mut operands = panel::Operands::new(level, (&x[..tokens * padded], padded), w, rows, out, work);
+        let mut operands = super::panel::Operands::new(level, (&x[..tokens * padded], padded), w, rows, out, work);
         // SAFETY: level and type of weights were just tested, rows of activations are padded; the output is the caller's
         // promise.
         unsafe { x86::panel_kernel(&mut operands) };
@@ -159,7 +159,7 @@ mod x86 {
     /// Pairs of bf16, multiplied and added to one lane.
     struct Pairs;
 
-    // SAFETY: every method uses AVX-512 F, BW and BF16 only. Activations are padded, so that a part is read whole.
+    // SAFETY: every method uses AVX-512 F, BW, DQ, VL and BF16 only. Activations are padded, so that a part is read whole.
     #[rustfmt::skip]
     #[expect(unsafe_op_in_unsafe_fn, reason = "each body is the intrinsics that the trait's `# Safety` line asks for")]
     unsafe impl Unit for Pairs {

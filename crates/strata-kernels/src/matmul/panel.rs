@@ -15,7 +15,8 @@ use crate::{DType, Level, Matrix, coded};
 /// Tokens from which on panels pay.
 pub(super) const TOKENS_MIN: usize = 19;
 
-/// Rows of a panel: 264 KiB, beside which the next panel's weights fit a second-level cache of 512 KiB or little more.
+/// Rows of a panel: 264 KiB, beside which the next panel's weights fit a second-level cache of 512 KiB, or little
+/// more.
 pub(super) const ROWS: usize = 128;
 
 /// Weight rows and token columns of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers,
@@ -172,11 +173,13 @@ where
     let (weights, level) = (o.weights, o.level);
     // Most were asked for while the panel before was multiplied, but not those of another matrix.
     let ahead = Wanted::of::<U>(weights, o.rows.clone(), columns.start);
+    for row in 0..ROWS_AHEAD {
+        // SAFETY: the level's instructions exist.
+        unsafe { ask::<U>(ahead, row) };
+    }
     for (row, (to, progress)) in o.panel.chunks_exact_mut(stride::<U>()).zip(progress).take(o.rows.len()).enumerate() {
-        for line in 0..ahead.lines_of(row + ROWS_AHEAD) {
-            // SAFETY: the level's instructions exist.
-            unsafe { U::prefetch(ahead.at(row + ROWS_AHEAD, line)) };
-        }
+        // SAFETY: the level's instructions exist.
+        unsafe { ask::<U>(ahead, row + ROWS_AHEAD) };
         let bytes = weights.row(o.rows.start + row);
         if let DType::CodedBf16 { patches } = weights.dtype() {
             coded::decode_columns(level, bytes, patches, weights.cols(), progress, &mut to[..columns.len()]);
@@ -191,6 +194,18 @@ where
                 U::store(vector, to[k..k + U::STEP].as_mut_ptr());
             }
         }
+    }
+}
+
+/// Asks for a row, if there is one.
+///
+/// # Safety
+/// The level's instructions exist.
+#[inline(always)]
+unsafe fn ask<U: Unit>(wanted: Wanted, row: usize) {
+    for line in 0..wanted.lines_of(row) {
+        // SAFETY: the caller's promise.
+        unsafe { U::prefetch(wanted.at(row, line)) };
     }
 }
 

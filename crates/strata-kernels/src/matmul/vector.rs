@@ -245,7 +245,7 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const FIRST: bool>(
     }
 }
 
-/// Columns `k`, whole chains, of rows `first .. end` for `T` tokens.
+/// Columns `k`, from the start of a chain to the end of one or of the row, of rows `first .. end` for `T` tokens.
 ///
 /// # Safety
 /// As for [`rows_kernel`].
@@ -257,6 +257,7 @@ unsafe fn columns<U: Unit, const T: usize, const FIRST: bool>(
     token: usize,
     k: Range<usize>,
 ) {
+    debug_assert!(k.start.is_multiple_of(U::CHAIN) && (k.end.is_multiple_of(U::CHAIN) || k.end == o.cols));
     let mut row = first;
     // SAFETY: as the caller vouches.
     unsafe {
@@ -279,7 +280,8 @@ unsafe fn columns<U: Unit, const T: usize, const FIRST: bool>(
     }
 }
 
-/// Columns `k`, whole chains, of `R` rows by `T` tokens, which are the `FIRST` to meet these rows: later ones find them in the cache.
+/// Columns `k`, as above, of `R` rows by `T` tokens, which are the `FIRST` to meet these rows: later ones find them in the
+/// cache.
 ///
 /// # Safety
 /// As for [`rows_kernel`].
@@ -291,7 +293,8 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
     k: Range<usize>,
 ) {
     // SAFETY: `row + R <= rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads of
-    // whole vectors end at `whole <= cols`, and what is left is loaded as a part. The chain before left what is added to.
+    // whole vectors end at `whole <= cols`, and what is left is loaded as a part, or with
+    // what pads activations. The chain before left what is added to.
     unsafe {
         let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r) * o.cols));
         let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));

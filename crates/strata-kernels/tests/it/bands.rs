@@ -25,9 +25,10 @@ proptest! {
 
     #[test]
     fn bands_of_rows_make_up_the_whole(
-        dtypes in (0usize..DType::ALL.len(), 0usize..DType::ALL.len()), rows in 1usize..150, blocks in prop_oneof![4 => 1usize..9, 1 => 16usize..20],
-        tokens in 1usize..40, threads in 1usize..4, cuts in prop::collection::vec(1usize..70, 1..20), together in 1usize..20,
-        seed in any::<u64>(),
+        dtypes in (0usize..DType::ALL.len(), 0usize..DType::ALL.len()), rows in 1usize..150,
+        blocks in prop_oneof![4 => 1usize..9, 1 => 16usize..20], tokens in 1usize..40, threads in 1usize..4,
+        cuts in prop_oneof![prop::collection::vec(1usize..70, 1..20), prop::collection::vec(1usize..6, 1..20)],
+        together in 1usize..40, seed in any::<u64>(),
     ) {
         let mut numbers = Numbers(seed);
         let dtypes = [DType::ALL[dtypes.0], DType::ALL[dtypes.1]];
@@ -46,7 +47,7 @@ proptest! {
             let pool = pool(threads);
             // The same sequence of products, with all rows at once and with bands of them.
             let mut compute = |sizes: &[usize]| {
-                let mut out = [(); 4].map(|()| vec![f32::NAN; tokens * rows]);
+                let mut out = [(); 6].map(|()| vec![f32::NAN; tokens * rows]);
                 let mut rest = out.each_mut().map(|out| Some(Columns::new(out, rows)));
                 let mut take = |which: usize, count: usize| {
                     let (part, behind) = rest[which].take().unwrap().split_at(count);
@@ -71,19 +72,22 @@ proptest! {
                 }
                 let (mut pairs, mut first) = (Vec::new(), 0);
                 for &count in sizes {
-                    pairs.push([(0, &w0), (1, &w1)].map(|(which, w)| Product {
-                        weights: band(dtypes[which], cols, w, first, count),
-                        bias: None,
-                        out: take(2 + which, count),
-                    }));
+                    // Pairs of two types and of one, which may be swept together, in turns.
+                    for (outs, which) in [([2, 3], [0, 1]), ([4, 5], [0, 0])] {
+                        pairs.push([0, 1].map(|side: usize| Product {
+                            weights: band(dtypes[which[side]], cols, [&w0, &w1][which[side]], first, count),
+                            bias: Some(bias.columns(first..first + count)),
+                            out: take(outs[side], count),
+                        }));
+                    }
                     first += count;
                 }
                 let mut pairs = pairs.into_iter();
                 while pairs.len() > 0 {
                     matmul_gated(&pool, level, Activation::Silu, &mut x, pairs.by_ref().take(together));
                 }
-                let [a, b, gated, _] = out;
-                [a, b, gated].map(|out| bits(&out))
+                let [a, b, gated, _, same, _] = out;
+                [a, b, gated, same].map(|out| bits(&out))
             };
             let whole = compute(&[rows]);
             prop_assert_eq!(compute(&sizes), whole, "{:?} at {}, bands {:?}", dtypes, level.name(), sizes);

@@ -2,7 +2,9 @@
 
 use half::bf16;
 use proptest::prelude::*;
-use strata_kernels::{DType, Level, Matrix, encode_row, gather_rows, patches_of};
+use strata_kernels::{
+    Activation, Activations, Columns, DType, Level, Matrix, Product, encode_row, gather_rows, matmul_gated, patches_of,
+};
 
 use crate::matmul::product;
 use crate::support::{Numbers, bits, pool};
@@ -24,7 +26,8 @@ proptest! {
 
     #[test]
     fn products_are_those_of_the_weights_themselves(
-        rows in 1usize..140, blocks in prop_oneof![2 => 1usize..14, 1 => 14usize..36], tokens in 1usize..80, threads in 1usize..4,
+        rows in 1usize..140, blocks in prop_oneof![2 => 1usize..14, 1 => 14usize..36], tokens in 1usize..80,
+        threads in 1usize..4,
         misaligned in any::<bool>(), rare in 1u32..64, spare in 0usize..3, seed in any::<u64>(),
     ) {
         let cols = blocks * 64;
@@ -48,6 +51,20 @@ proptest! {
         for level in Level::available() {
             let want = product(level, threads, &x, plain, Some(bias));
             prop_assert_eq!(bits(&product(level, threads, &x, coded, Some(bias))), bits(&want), "{}", level.name());
+            let gated = |weights: [Matrix<'_>; 2]| {
+                let mut out = [(); 2].map(|()| vec![f32::NAN; tokens * rows]);
+                let mut scratch = vec![f32::NAN; Activations::scratch_len(tokens, cols, threads)];
+                let mut outs = out.iter_mut();
+                let pair = weights.map(|weights| {
+                    Product { weights, bias: None, out: Columns::new(outs.next().unwrap(), rows) }
+                });
+                let mut x = Activations::new(&x, cols, &mut scratch);
+                matmul_gated(&pool(threads), level, Activation::Silu, &mut x, [pair]);
+                bits(&out[0])
+            };
+            for pair in [[coded, coded], [coded, plain]] {
+                prop_assert_eq!(gated(pair), gated([plain, plain]), "gated, {}", level.name());
+            }
         }
         let gathered = |matrix: Matrix<'_>| {
             let mut out = vec![f32::NAN; 2 * cols];

@@ -17,6 +17,15 @@ impl StreamBuffer {
         HostBuffer::new_zeroed(bytes).map(|buffer| Self(Arc::new(buffer)))
     }
 
+    /// `count` buffers of `bytes`, whole pages, side by side.
+    ///
+    /// # Errors
+    /// The system has no memory left.
+    pub fn new_row(bytes: usize, count: usize) -> Result<Vec<Self>, AllocError> {
+        let row = HostBuffer::new_row(bytes, count)?;
+        Ok(row.into_iter().map(|buffer| Self(Arc::new(buffer))).collect())
+    }
+
     /// What was read, to be shared.
     pub fn share(self) -> Arc<HostBuffer> {
         self.0

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use strata_device::HostBuffer;
+use strata_device::{AllocError, HostBuffer};
 use strata_io::{DirectRead, IoError, ReadDone, ReadEngine, ReadRequest};
 
 use super::buffer::StreamBuffer;
@@ -25,6 +25,8 @@ pub struct Driver {
     held: Vec<Option<Held>>,
     /// Slots that nobody uses.
     free: Vec<StreamBuffer>,
+    /// Slots that there are, used or not.
+    slots: usize,
     slot_bytes: usize,
     /// Loads under way, by tag.
     loads: HashMap<u64, Load>,
@@ -66,6 +68,7 @@ impl Driver {
             groups,
             held,
             free: Vec::new(),
+            slots: 0,
             slot_bytes,
             loads: HashMap::new(),
             next_tag: 0,
@@ -153,7 +156,9 @@ impl Driver {
 
     /// Bytes that bands take, with the slots that are kept for those to come.
     pub fn memory(&self) -> u64 {
-        self.window.bytes_held() + (self.free.len() * self.slot_bytes) as u64
+        // The window counts slots that are about to be used, which may be among the free ones.
+        let spare = self.slots.saturating_sub(self.window.slots_used());
+        self.window.bytes_held() + (spare * self.slot_bytes) as u64
     }
 
     pub fn check_files(&self) -> Result<(), IoError> {
@@ -194,7 +199,9 @@ impl Driver {
 
     /// Gives back slots that nobody uses as far as the budget has no room for them.
     fn drop_spare_slots(&mut self) {
-        while self.memory() > self.window.budget() && self.free.pop().is_some() {}
+        while self.memory() > self.window.budget() && self.free.pop().is_some() {
+            self.slots -= 1;
+        }
     }
 
     fn load(&mut self, load: Load) {
@@ -205,7 +212,7 @@ impl Driver {
         let place = self.places[load.unit.index()];
         let buffer = match (load.resident, self.free.pop()) {
             (false, Some(slot)) => Ok(slot),
-            (false, None) => StreamBuffer::new(self.slot_bytes),
+            (false, None) => self.new_slots(),
             (true, slot) => {
                 self.free.extend(slot);
                 StreamBuffer::new(place.memory())
@@ -230,6 +237,17 @@ impl Driver {
             len: place.memory(),
             buffer,
         });
+    }
+
+    /// Makes all slots that the window may want and that are missing, and takes one of them: side by side, they lie in
+    /// huge pages.
+    fn new_slots(&mut self) -> Result<StreamBuffer, AllocError> {
+        let missing = self.window.slots().saturating_sub(self.slots).max(1);
+        let mut row = StreamBuffer::new_row(self.slot_bytes, missing)?;
+        let slot = row.pop().expect("one at least");
+        self.free.extend(row);
+        self.slots += missing;
+        Ok(slot)
     }
 
     fn evict(&mut self, unit: UnitId) {
