@@ -1,4 +1,5 @@
-//! Memory taken straight from the operating system: page-aligned, zeroed, and counted only when touched.
+//! Memory taken straight from the operating system: page-aligned, zeroed, and counted only when touched, in huge pages where
+//! it is much.
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -13,7 +14,7 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Buffers from this size on ask for huge pages: fewer TLB misses when a pass walks through all of it, and direct reads in few
 /// pieces, for each of which some disks take their time. A smaller one than such a page shares one with its neighbours,
-/// beside which the system maps it.
+/// beside which the system maps it. (Given back, it counts no longer; the system divides the page when memory is short.)
 const HUGE_FROM: usize = 256 << 10;
 
 /// The operating system refused memory.
@@ -58,8 +59,8 @@ impl HostBuffer {
         }
         let bytes = len.checked_mul(count).ok_or(AllocError { bytes: usize::MAX, source: Errno::NOMEM })?;
         // Each buffer owns its pages of the mapping, and unmaps them when it is dropped.
-        let large = bytes >= HUGE_PAGE;
-        let (room, advice) = if large { (HUGE_PAGE, Some(Advice::LinuxHugepage)) } else { (0, None) };
+        let room = if bytes >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let advice = (bytes >= HUGE_FROM).then_some(Advice::LinuxHugepage);
         let row = ManuallyDrop::new(Self::map(bytes, room, MapFlags::PRIVATE, advice)?);
         let starts = (0..count).map(|index| row.start.map_addr(|start| start.saturating_add(index * len)));
         Ok(starts.map(|start| Self { start, len }).collect())
@@ -157,7 +158,7 @@ pub(crate) fn page_size() -> usize {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: unmaps exactly what `new_zeroed` mapped; no reference outlives `self`.
+            // SAFETY: unmaps the buffer's own pages of what was mapped; no reference outlives `self`.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         }
     }

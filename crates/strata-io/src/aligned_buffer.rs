@@ -7,15 +7,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::DIRECT_ALIGN;
 
-/// A huge page. Direct reads into such pages come in few pieces, for each of which some disks take their time: with small
-/// pages they were measured at less than half the speed.
+/// Bytes of a huge page. Direct reads into such pages come in few pieces, for each of which some disks take their time:
+/// with small pages they were measured at less than half the speed.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Buffers from this size on are mapped as whole huge pages.
-const HUGE_FROM: usize = HUGE_PAGE / 2;
-
-/// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing and
-/// tests. Weights live in buffers of a device instead. It comes straight from the system and goes straight back: an allocator
+/// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing, swapping
+/// and tests. From the size of a huge page on, as much as such pages can hold lies in them. Weights live in buffers of a device instead. It comes straight from the system and goes straight back: an allocator
 /// would keep tens of MiB of what a probe has used, beside every budget.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
@@ -34,22 +31,23 @@ impl AlignedBuffer {
     /// Takes at least `len` bytes, rounded up to whole blocks; `None` if the system has not got them.
     pub fn new_zeroed(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(DIRECT_ALIGN)?;
-        let huge = len >= HUGE_FROM;
-        // One huge page more, since the system chooses where the mapping begins.
-        let mapped = if huge { len.checked_next_multiple_of(HUGE_PAGE)?.checked_add(HUGE_PAGE)? } else { len };
+        // Room to begin at a huge page, since the system chooses where the mapping begins. What is not written takes no
+        // memory.
+        let room = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let mapped = len.checked_add(room)?;
         // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in use.
         let map = unsafe { mmap_anonymous(null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
         let map = NonNull::new(map.ok()?.cast::<u8>())?;
-        if !huge {
-            // Pages are blocks or multiples of them.
-            return Some(Self { start: map, len, map, mapped });
+        let before = map.as_ptr().align_offset(HUGE_PAGE).min(room);
+        // SAFETY: at most the room, behind which the mapping has the whole buffer. Pages are blocks or multiples of them.
+        let start = unsafe { map.add(before) };
+        let huge = len / HUGE_PAGE * HUGE_PAGE;
+        if huge > 0 {
+            // Advice only: where the system has no huge pages, small ones serve.
+            // SAFETY: the range lies in the mapping made above.
+            let _ = unsafe { madvise(start.as_ptr().cast(), huge, Advice::LinuxHugepage) };
         }
-        // Advice only: where the system has no huge pages, small ones serve.
-        // SAFETY: the range is the mapping made above.
-        let _ = unsafe { madvise(map.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
-        let before = map.as_ptr().align_offset(HUGE_PAGE).min(HUGE_PAGE);
-        // SAFETY: at most one huge page, behind which the mapping has the whole buffer.
-        Some(Self { start: unsafe { map.add(before) }, len, map, mapped })
+        Some(Self { start, len, map, mapped })
     }
 
     /// The whole buffer.
@@ -92,11 +90,11 @@ mod tests {
 
     #[test]
     fn buffers_are_zeroed_and_begin_where_reads_want_them() {
-        for len in [0, 1, DIRECT_ALIGN + 1, HUGE_FROM - 1, HUGE_FROM, HUGE_PAGE, HUGE_PAGE + 1, 4 * HUGE_PAGE] {
+        for len in [0, 1, DIRECT_ALIGN + 1, HUGE_PAGE / 2, HUGE_PAGE, HUGE_PAGE + 1, 4 * HUGE_PAGE] {
             let mut buffer = AlignedBuffer::new_zeroed(len).unwrap();
             let bytes = buffer.as_mut();
             assert!(bytes.len() == len.max(1).next_multiple_of(DIRECT_ALIGN) && bytes.iter().all(|&byte| byte == 0));
-            let align = if len >= HUGE_FROM { HUGE_PAGE } else { DIRECT_ALIGN };
+            let align = if len >= HUGE_PAGE { HUGE_PAGE } else { DIRECT_ALIGN };
             assert!(bytes.as_ptr().addr().is_multiple_of(align), "{len}");
             bytes.fill(1);
         }

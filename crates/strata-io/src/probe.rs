@@ -49,7 +49,7 @@ impl Default for ProbeLimits {
 /// [`IoError::BadRequest`] if the range holds nothing, [`IoError::Engine`] if no thread can be started, and whatever reads
 /// fail with.
 pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits) -> Result<ReadSettings, IoError> {
-    let began = Instant::now();
+    let mut began = Instant::now();
     let uring = file.direct_fd().is_some() && start(EngineKind::Uring, 1).is_ok();
     let mut trials = Trials::new(limits.memory_bytes, uring);
     let bytes_max = limits.read_bytes / Trials::COUNT_MAX as u64;
@@ -73,7 +73,10 @@ pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits
         }
         buffers.truncate(depth);
         let missing = depth - buffers.len();
+        let taking = Instant::now();
         buffers.extend(take_buffers(file.as_ref(), missing, chunk_bytes)?);
+        // Which is no part of the time for reads.
+        began += taking.elapsed();
         let sample = walk.measure(engine.as_mut(), &mut buffers, chunk_bytes, bytes_max, time_max)?;
         trials.record(candidate, sample);
     }

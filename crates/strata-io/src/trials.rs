@@ -206,8 +206,8 @@ mod tests {
         trials.record(pread(1, 4), Sample { bytes: 100, seconds: 1.0 });
         trials.record(pread(2, 4), Sample { bytes: 150, seconds: 1.0 });
         assert_eq!(trials.choose(), (pread(2, 4), 150.0));
-        trials.record(pread(2, 4), Sample { bytes: 20, seconds: 1.0 });
-        assert_eq!(trials.choose(), (pread(1, 4), 100.0), "170 bytes in 2 seconds are fewer than 100 in one");
+        trials.record(pread(2, 4), Sample { bytes: 30, seconds: 2.0 });
+        assert_eq!(trials.choose(), (pread(1, 4), 100.0), "180 bytes in 3 seconds are far fewer than 100 in one");
         assert!((trials.seconds_at_least(pread(1, 4)) - (4 << 20) as f64 / 100.0).abs() < 1.0);
     }
 }

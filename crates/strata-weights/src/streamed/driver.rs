@@ -13,6 +13,9 @@ use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::window::{Acquired, Command, UnitId, UnitState, Window, WindowError};
 
+/// Bytes of slots that are made at a time, at most.
+const ROW_BYTES: usize = 256 << 20;
+
 /// Reads bands into memory and gives memory back, as the window commands.
 pub struct Driver {
     window: Window,
@@ -195,6 +198,14 @@ impl Driver {
             self.batch = batch;
         }
         self.drop_spare_slots();
+        debug_assert_eq!(self.slots, self.count_slots(), "a slot was lost or made up");
+    }
+
+    /// Slots by where they are.
+    fn count_slots(&self) -> usize {
+        let held = self.held.iter().flatten().filter(|held| !held.resident).count();
+        let loading = self.loads.values().filter(|load| !load.resident).count();
+        self.free.len() + held + loading
     }
 
     /// Gives back slots that nobody uses as far as the budget has no room for them.
@@ -242,11 +253,14 @@ impl Driver {
     /// Makes all slots that the window may want and that are missing, and takes one of them: side by side, they lie in
     /// huge pages.
     fn new_slots(&mut self) -> Result<StreamBuffer, AllocError> {
-        let missing = self.window.slots().saturating_sub(self.slots).max(1);
-        let mut row = StreamBuffer::new_row(self.slot_bytes, missing)?;
+        let wanted = self.window.slots().min(self.places.len()).min(ROW_BYTES / self.slot_bytes.max(1));
+        let missing = wanted.saturating_sub(self.slots).max(1);
+        // Where there is no memory for all, there may be for one.
+        let row = StreamBuffer::new_row(self.slot_bytes, missing);
+        let mut row = row.or_else(|_| StreamBuffer::new_row(self.slot_bytes, 1))?;
+        self.slots += row.len();
         let slot = row.pop().expect("one at least");
         self.free.extend(row);
-        self.slots += missing;
         Ok(slot)
     }
 
@@ -254,8 +268,10 @@ impl Driver {
         let held = self.held[unit.index()].take().expect("what the window evicts was there");
         // Nobody uses it, so nobody else has it. A slot is used again; a resident's memory goes back to the system.
         debug_assert_eq!(Arc::strong_count(&held.buffer), 1, "{unit:?} is evicted while somebody has it");
-        if let Some(slot) = StreamBuffer::reclaim(held.buffer).filter(|_| !held.resident) {
-            self.free.push(slot);
+        match StreamBuffer::reclaim(held.buffer) {
+            _ if held.resident => {}
+            Some(slot) => self.free.push(slot),
+            None => self.slots -= 1,
         }
         self.window.evicted(unit, &mut self.commands);
     }
