@@ -1,5 +1,5 @@
-//! Memory taken straight from the operating system: page-aligned, zeroed, and counted only when touched, in huge pages where
-//! it is much.
+//! Memory taken straight from the operating system: page-aligned, zeroed, counted only when touched, and in huge pages
+//! where it is much.
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -12,9 +12,10 @@ use thiserror::Error;
 /// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Buffers from this size on ask for huge pages: fewer TLB misses when a pass walks through all of it, and direct reads in few
-/// pieces, for each of which some disks take their time. A smaller one than such a page shares one with its neighbours,
-/// beside which the system maps it. (Given back, it counts no longer; the system divides the page when memory is short.)
+/// Buffers from this size on ask for huge pages: fewer TLB misses when a pass walks through all of it, and direct reads in
+/// few pieces, for each of which some disks take their time. A smaller one than such a page shares one with its
+/// neighbours, beside which the system maps it. (Given back, it counts no longer; the system divides the page when memory
+/// is short.)
 const HUGE_FROM: usize = 256 << 10;
 
 /// The operating system refused memory.
@@ -58,10 +59,10 @@ impl HostBuffer {
             return (0..count).map(|_| Self::new_zeroed(len)).collect();
         }
         let bytes = len.checked_mul(count).ok_or(AllocError { bytes: usize::MAX, source: Errno::NOMEM })?;
-        // Each buffer owns its pages of the mapping, and unmaps them when it is dropped.
         let room = if bytes >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         let advice = (bytes >= HUGE_FROM).then_some(Advice::LinuxHugepage);
         let row = ManuallyDrop::new(Self::map(bytes, room, MapFlags::PRIVATE, advice)?);
+        // Each buffer owns its pages of the mapping, and unmaps them when it is dropped.
         let starts = (0..count).map(|index| row.start.map_addr(|start| start.saturating_add(index * len)));
         Ok(starts.map(|start| Self { start, len }).collect())
     }
@@ -179,7 +180,7 @@ mod tests {
         let start = |buffer: &HostBuffer| buffer.as_slice().as_ptr().addr();
         assert_eq!(start(&row[0]) % HUGE_PAGE, 0);
         assert!(row.windows(2).all(|pair| start(&pair[1]) - start(&pair[0]) == len));
-        // Every other one, the first among them.
+        // Every other one goes, the first among them.
         let kept: Vec<_> = row.into_iter().enumerate().filter(|(i, _)| i % 2 == 1).collect();
         for (i, buffer) in &kept {
             assert!(buffer.as_slice().iter().all(|&byte| byte == *i as u8), "buffer {i}");

@@ -11,9 +11,10 @@ use crate::DIRECT_ALIGN;
 /// with small pages they were measured at less than half the speed.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing, swapping
-/// and tests. From the size of a huge page on, as much as such pages can hold lies in them. Weights live in buffers of a device instead. It comes straight from the system and goes straight back: an allocator
-/// would keep tens of MiB of what a probe has used, beside every budget.
+/// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing,
+/// swapping and tests. From the size of a huge page on, as much of it as fills such pages lies in them. Weights live in
+/// buffers of a device instead. It comes straight from the system and goes straight back: an allocator would keep tens of
+/// MiB of what a probe has used, beside every budget.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,

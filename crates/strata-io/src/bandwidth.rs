@@ -139,12 +139,11 @@ pub(crate) fn take_buffers(
         let problem = "there is no memory for it";
         IoError::BadRequest { path: file.path().to_owned(), offset: 0, len: chunk_bytes, needed: chunk_bytes, problem }
     };
-    let mut buffers = (0..count).map(|_| AlignedBuffer::new_zeroed(chunk_bytes).ok_or_else(none_left));
-    buffers.try_fold(Vec::with_capacity(count), |mut taken, buffer| {
-        let mut buffer = buffer?;
+    let taken = |_| {
+        let mut buffer = AlignedBuffer::new_zeroed(chunk_bytes).ok_or_else(none_left)?;
         // The system gives pages when they are first written, which is no part of reading.
         buffer.as_mut().fill(0);
-        taken.push(buffer);
-        Ok(taken)
-    })
+        Ok(buffer)
+    };
+    (0..count).map(taken).collect()
 }

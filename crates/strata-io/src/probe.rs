@@ -31,7 +31,7 @@ pub struct ProbeLimits {
     pub memory_bytes: usize,
     /// Bytes read, about.
     pub read_bytes: u64,
-    /// Time, about: a read under way is waited for.
+    /// Time for reads, about: one under way is waited for.
     pub time: Duration,
 }
 

@@ -74,7 +74,8 @@ pub(super) unsafe fn rows(
     let _ = (x, tokens, out, ahead);
 }
 
-/// The same for many tokens, and for at most [`super::panel::ROWS`] rows; `work` has [`super::panel::WORK_LEN`]. Weights may be coded.
+/// The same for many tokens and at most [`super::panel::ROWS`] rows, which may be coded; `work` has
+/// [`super::panel::WORK_LEN`].
 ///
 /// # Safety
 /// As for [`rows`].

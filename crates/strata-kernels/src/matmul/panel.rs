@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use super::ahead::{LINE, Wanted};
 use super::vector::{F32Lanes, Unit};
 use super::{CHAIN, Output};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
@@ -15,8 +16,7 @@ use crate::{DType, Level, Matrix, coded};
 /// Tokens from which on panels pay.
 pub(super) const TOKENS_MIN: usize = 19;
 
-/// Rows of a panel: 264 KiB, beside which the next panel's weights fit a second-level cache of 512 KiB, or little
-/// more.
+/// Rows of a panel: 264 KiB, beside which the next panel's weights just about fit a second-level cache of 512 KiB.
 pub(super) const ROWS: usize = 128;
 
 /// Weight rows and token columns of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers,
@@ -26,8 +26,7 @@ const TILE_TOKENS: usize = 6;
 const TILE_ROWS_FEW: usize = 2;
 const TILE_TOKENS_FEW: usize = 3;
 
-/// Bytes of a cache line, of a chain's numbers, and from one row of a panel or of a tile's activations to the next.
-const LINE: usize = 64;
+/// Bytes of a chain's numbers, and from one row of a panel or of a tile's activations to the next.
 const CHAIN_BYTES: usize = CHAIN * size_of::<f32>();
 const STRIDE_BYTES: usize = CHAIN_BYTES + LINE;
 
@@ -46,7 +45,8 @@ fn tiles(tokens: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).map(move |i| tokens * i / count..tokens * (i + 1) / count)
 }
 
-/// `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32; `work` has [`WORK_LEN`].
+/// `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32; `work` has
+/// [`WORK_LEN`].
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -173,13 +173,11 @@ where
     let (weights, level) = (o.weights, o.level);
     // Most were asked for while the panel before was multiplied, but not those of another matrix.
     let ahead = Wanted::of::<U>(weights, o.rows.clone(), columns.start);
-    for row in 0..ROWS_AHEAD {
-        // SAFETY: the level's instructions exist.
-        unsafe { ask::<U>(ahead, row) };
-    }
+    // SAFETY: the level's instructions exist.
+    let ask = |row: usize| (0..ahead.lines_of(row)).for_each(|line| unsafe { U::prefetch(ahead.at(row, line)) });
+    (0..ROWS_AHEAD).for_each(ask);
     for (row, (to, progress)) in o.panel.chunks_exact_mut(stride::<U>()).zip(progress).take(o.rows.len()).enumerate() {
-        // SAFETY: the level's instructions exist.
-        unsafe { ask::<U>(ahead, row + ROWS_AHEAD) };
+        ask(row + ROWS_AHEAD);
         let bytes = weights.row(o.rows.start + row);
         if let DType::CodedBf16 { patches } = weights.dtype() {
             coded::decode_columns(level, bytes, patches, weights.cols(), progress, &mut to[..columns.len()]);
@@ -194,18 +192,6 @@ where
                 U::store(vector, to[k..k + U::STEP].as_mut_ptr());
             }
         }
-    }
-}
-
-/// Asks for a row, if there is one.
-///
-/// # Safety
-/// The level's instructions exist.
-#[inline(always)]
-unsafe fn ask<U: Unit>(wanted: Wanted, row: usize) {
-    for line in 0..wanted.lines_of(row) {
-        // SAFETY: the caller's promise.
-        unsafe { U::prefetch(wanted.at(row, line)) };
     }
 }
 
@@ -226,55 +212,6 @@ unsafe fn fill_tile<U: Unit>(o: &mut Operands<'_, U::X>, tokens: Range<usize>, c
                 U::store(vector, to[k..k + U::STEP].as_mut_ptr());
             }
         }
-    }
-}
-
-/// Bytes of several rows that are read soon, and are asked for in the meantime.
-#[derive(Clone, Copy)]
-struct Wanted {
-    first: *const u8,
-    row_bytes: usize,
-    rows: usize,
-    /// Cache lines of each row.
-    lines: usize,
-}
-
-impl Wanted {
-    /// The panel of those of `rows` that there are, from `column` on.
-    #[inline(always)]
-    fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
-        let columns = column..(column + U::CHAIN).min(weights.cols());
-        let bytes = match weights.dtype() {
-            DType::CodedBf16 { patches } => coded::bytes_of(columns, patches),
-            _ => columns.start * size_of::<U::W>()..columns.end * size_of::<U::W>(),
-        };
-        let row_bytes = weights.row_bytes();
-        Self {
-            first: weights.bytes().as_ptr().wrapping_add(rows.start * row_bytes + bytes.start),
-            row_bytes,
-            rows: rows.end.min(weights.rows()).saturating_sub(rows.start),
-            // A row need not begin with a line.
-            lines: (bytes.len() + LINE - 2) / LINE + 1,
-        }
-    }
-
-    /// Of the lines of each row, the `i`th of `count` parts.
-    #[inline(always)]
-    fn part(self, i: usize, count: usize) -> Self {
-        let lines = self.lines * i / count..self.lines * (i + 1) / count;
-        Self { first: self.first.wrapping_add(lines.start * LINE), lines: lines.len(), ..self }
-    }
-
-    /// How many lines `row` has, if there is such a row.
-    #[inline(always)]
-    fn lines_of(self, row: usize) -> usize {
-        if row < self.rows { self.lines } else { 0 }
-    }
-
-    /// Where `line` of `row` begins.
-    #[inline(always)]
-    fn at(self, row: usize, line: usize) -> *const u8 {
-        self.first.wrapping_add(row * self.row_bytes + line * LINE)
     }
 }
 
