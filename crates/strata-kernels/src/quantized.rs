@@ -12,6 +12,9 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+#[expect(clippy::needless_range_loop, reason = "vectors are indexed alike in every array")]
+mod collect;
 mod dequantize;
 mod fields;
 mod formats;

@@ -4,8 +4,11 @@
 //! even. That depends on nothing but the 32 numbers, and is computed by the same formula at every level. Where a number is
 //! not finite the scale is NaN, so that every product shows it.
 
+use std::ops::Range;
+
 use bytemuck::cast_slice_mut;
 
+use super::header::{SPAN, SPAN_BLOCKS};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Portable, Simd, dispatch};
@@ -29,9 +32,25 @@ pub(super) enum Layout {
     /// Token by token: codes `[token][column]`, with zeros up to a multiple of 128 columns; scales `[token][block]`;
     /// sums `[token][block][half]`.
     Rows,
+    /// Spans one after the other, so that those of all tokens lie together: codes `[span][token][column]`, 128 more than
+    /// they stand for, as unsigned bytes; scales `[span][token][block]`; sums `[span][token][block][half]`. What a last
+    /// span lacks is unspecified.
+    Spans,
     /// Sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`, sums
     /// `[tile][block][half][token 16]`. Missing tokens of the last tile are zeros.
     Tiles,
+}
+
+impl Layout {
+    const ALL: [Self; 3] = [Self::Rows, Self::Spans, Self::Tiles];
+
+    /// Tokens that are never divided among threads.
+    fn granule(self) -> usize {
+        match self {
+            Self::Rows | Self::Spans => 1,
+            Self::Tiles => TILE,
+        }
+    }
 }
 
 /// The quantised activations of some tokens, shared by any number of products.
@@ -47,12 +66,12 @@ pub(super) struct Activations<'a> {
     pub sums: &'a [f32],
 }
 
-/// Bytes of scratch that [`quantize`] needs for so many tokens, in either layout.
+/// Bytes of scratch that [`quantize`] needs for so many tokens, in any layout.
 ///
 /// # Panics
 /// If that is more than can be counted.
 pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
-    Sizes::of(Layout::Rows, tokens, cols).total().max(Sizes::of(Layout::Tiles, tokens, cols).total())
+    Layout::ALL.into_iter().fold(0, |most, layout| most.max(Sizes::of(layout, tokens, cols).total()))
 }
 
 /// Codes, scales and sums of `x` `[tokens, cols]`, in `scratch`, which may hold anything before; unless they are `wanted`,
@@ -76,28 +95,16 @@ pub(super) fn quantize<'a>(
     let (codes, rest) = scratch[skipped..][..sizes.codes + sizes.scales + sizes.sums].split_at_mut(sizes.codes);
     let (scales, sums) = rest.split_at_mut(sizes.scales);
     let (codes, scales, sums) = (cast_slice_mut(codes), cast_slice_mut(scales), cast_slice_mut(sums));
-    let shares = (Share::new(codes), Share::new(scales), Share::new(sums));
-    let (granule, stride) = match layout {
-        Layout::Rows => (1, cols.next_multiple_of(ROW_GRANULE)),
-        Layout::Tiles => (TILE, cols),
-    };
+    let places = (Share::new(codes), Share::new(scales), Share::new(sums));
     let tokens_wanted = if wanted { tokens } else { 0 };
     // A number costs about as much as four multiply-adds.
-    pool.split(tokens_wanted, granule, cols.saturating_mul(4), |share| {
-        // What belongs to these tokens, with the missing ones of a last tile.
-        let (first, count) = (share.start, share.len().next_multiple_of(granule));
-        // SAFETY: shares begin at whole granules, so no two threads are given the same token or tile.
-        let job = unsafe {
-            Job {
-                x: &x[share.start * cols..share.end * cols],
-                cols,
-                codes: shares.0.slice(first * stride, count * stride),
-                scales: shares.1.slice(first * blocks, count * blocks),
-                sums: shares.2.slice(first * blocks * 2, count * blocks * 2),
-            }
-        };
+    pool.split(tokens_wanted, layout.granule(), cols.saturating_mul(4), |share| {
+        let (codes, scales, sums) = places;
+        // Shares begin at whole granules, so no two threads are given the same token or tile.
+        let job = Job { x, cols, share, codes, scales, sums };
         match layout {
             Layout::Rows => dispatch!(level, rows::<_>(job: Job<'_>)),
+            Layout::Spans => dispatch!(level, spans::<_>(job: Job<'_>)),
             Layout::Tiles => dispatch!(level, tiles::<_>(job: Job<'_>)),
         }
     });
@@ -115,10 +122,11 @@ impl Sizes {
     fn of(layout: Layout, tokens: usize, cols: usize) -> Self {
         let (tokens, stride) = match layout {
             Layout::Rows => (Some(tokens), cols.checked_next_multiple_of(ROW_GRANULE)),
+            Layout::Spans => (Some(tokens), cols.checked_next_multiple_of(SPAN)),
             Layout::Tiles => (tokens.checked_next_multiple_of(TILE), Some(cols)),
         };
         let times = |a: Option<usize>, b: Option<usize>| a?.checked_mul(b?);
-        let blocks = times(tokens, Some(cols / BLOCK));
+        let blocks = times(tokens, stride.map(|stride| stride / BLOCK));
         let part = |bytes: Option<usize>| bytes.expect("activations that exist can be counted");
         Self {
             codes: part(times(tokens, stride)),
@@ -134,30 +142,49 @@ impl Sizes {
     }
 }
 
+/// The tokens `share` of `x` `[tokens, cols]`, and where those of all go.
 struct Job<'a> {
     x: &'a [f32],
     cols: usize,
-    codes: &'a mut [i8],
-    scales: &'a mut [f32],
-    sums: &'a mut [f32],
+    share: Range<usize>,
+    codes: Share<'a, i8>,
+    scales: Share<'a, f32>,
+    sums: Share<'a, f32>,
+}
+
+impl<'a> Job<'a> {
+    fn blocks(&self) -> usize {
+        self.cols / BLOCK
+    }
+
+    fn tokens(&self) -> usize {
+        self.x.len() / self.cols
+    }
+
+    /// The blocks of a token.
+    fn of_token(&self, token: usize) -> &'a [[f32; BLOCK]] {
+        self.x[token * self.cols..][..self.cols].as_chunks::<BLOCK>().0
+    }
 }
 
 /// # Safety
-/// The level's instructions exist.
+/// The level's instructions exist, and no other thread has tokens of this share.
 #[inline(always)]
 unsafe fn rows<S: Encode>(job: Job<'_>) {
-    let blocks = job.cols / BLOCK;
-    let stride = job.cols.next_multiple_of(ROW_GRANULE);
-    for (token, x) in job.x.chunks_exact(job.cols).enumerate() {
-        let codes = &mut job.codes[token * stride..][..stride];
-        codes[job.cols..].fill(0);
-        for (block, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
-            let at = token * blocks + block;
-            // SAFETY: the caller's promise.
-            let encoded = unsafe { S::encode(x) };
-            codes[block * BLOCK..][..BLOCK].copy_from_slice(&encoded.codes);
-            job.scales[at] = encoded.scale;
-            job.sums[at * 2..][..2].copy_from_slice(&encoded.sums);
+    let (blocks, stride) = (job.blocks(), job.cols.next_multiple_of(ROW_GRANULE));
+    for token in job.share.clone() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let codes = job.codes.slice(token * stride, stride);
+            let scales = job.scales.slice(token * blocks, blocks);
+            let sums = job.sums.slice(token * 2 * blocks, 2 * blocks);
+            codes[job.cols..].fill(0);
+            for (block, x) in job.of_token(token).iter().enumerate() {
+                let encoded = S::encode(x);
+                codes[block * BLOCK..][..BLOCK].copy_from_slice(&encoded.codes);
+                scales[block] = encoded.scale;
+                sums[block * 2..][..2].copy_from_slice(&encoded.sums);
+            }
         }
     }
 }
@@ -165,30 +192,53 @@ unsafe fn rows<S: Encode>(job: Job<'_>) {
 /// # Safety
 /// As for [`rows`].
 #[inline(always)]
+unsafe fn spans<S: Encode>(job: Job<'_>) {
+    for token in job.share.clone() {
+        for (span, x) in job.of_token(token).chunks(SPAN_BLOCKS).enumerate() {
+            let at = span * job.tokens() + token;
+            // SAFETY: the caller's promise.
+            unsafe {
+                let codes = job.codes.slice(at * SPAN, SPAN);
+                let scales = job.scales.slice(at * SPAN_BLOCKS, SPAN_BLOCKS);
+                let sums = job.sums.slice(at * 2 * SPAN_BLOCKS, 2 * SPAN_BLOCKS);
+                for (block, x) in x.iter().enumerate() {
+                    let encoded = S::encode(x);
+                    for (to, code) in codes[block * BLOCK..][..BLOCK].iter_mut().zip(encoded.codes) {
+                        // 128 more, or less: the bits are the same.
+                        *to = code ^ i8::MIN;
+                    }
+                    scales[block] = encoded.scale;
+                    sums[block * 2..][..2].copy_from_slice(&encoded.sums);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`rows`]; shares begin at whole tiles.
+#[inline(always)]
 unsafe fn tiles<S: Encode>(job: Job<'_>) {
-    let blocks = job.cols / BLOCK;
-    let tokens = job.x.len() / job.cols;
-    for tile in 0..job.scales.len() / (blocks * TILE) {
+    let blocks = job.blocks();
+    for tile in job.share.start / TILE..job.share.end.div_ceil(TILE) {
         for block in 0..blocks {
             let at = tile * blocks + block;
-            let codes = &mut job.codes[at * BLOCK * TILE..][..BLOCK * TILE];
-            let scales = &mut job.scales[at * TILE..][..TILE];
-            let sums = &mut job.sums[at * 2 * TILE..][..2 * TILE];
-            for lane in 0..TILE {
-                let token = tile * TILE + lane;
-                let encoded = if token < tokens {
-                    let (x, _) = job.x[token * job.cols + block * BLOCK..][..BLOCK].as_chunks::<BLOCK>();
-                    // SAFETY: the caller's promise.
-                    unsafe { S::encode(&x[0]) }
-                } else {
-                    Encoded::ZERO
-                };
-                for (group, bytes) in encoded.codes.as_chunks::<4>().0.iter().enumerate() {
-                    codes[(group * TILE + lane) * 4..][..4].copy_from_slice(bytes);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let codes = job.codes.slice(at * BLOCK * TILE, BLOCK * TILE);
+                let scales = job.scales.slice(at * TILE, TILE);
+                let sums = job.sums.slice(at * 2 * TILE, 2 * TILE);
+                for lane in 0..TILE {
+                    let token = tile * TILE + lane;
+                    let encoded =
+                        if token < job.tokens() { S::encode(&job.of_token(token)[block]) } else { Encoded::ZERO };
+                    for (group, bytes) in encoded.codes.as_chunks::<4>().0.iter().enumerate() {
+                        codes[(group * TILE + lane) * 4..][..4].copy_from_slice(bytes);
+                    }
+                    scales[lane] = encoded.scale;
+                    sums[lane] = encoded.sums[0];
+                    sums[TILE + lane] = encoded.sums[1];
                 }
-                scales[lane] = encoded.scale;
-                sums[lane] = encoded.sums[0];
-                sums[TILE + lane] = encoded.sums[1];
             }
         }
     }

@@ -7,11 +7,32 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::activations::{BLOCK, TILE};
-use super::header::{ROWS, SPAN, SPAN_BLOCKS};
+use super::header::{Header, ROWS, SPAN, SPAN_BLOCKS};
 use super::product::Job;
-use super::unpack::Unpack;
-use super::vnni::{Multiplier, Panel, start, tiles_by};
+use super::unpack::{GROUP, Unpack};
+use super::vnni::{Padded, Small};
 use crate::amx::{TileConfig, configure, multiply_bytes, release};
+use crate::transpose::transpose;
+
+/// Tiles of tokens that share the unpacking of weights.
+const TILES: usize = 8;
+
+/// Groups of a span.
+const GROUPS: usize = SPAN_BLOCKS / GROUP;
+
+/// Codes of a span of sixteen rows, `[row][column]`.
+#[repr(C, align(64))]
+struct Codes([[u8; SPAN]; ROWS]);
+
+/// Sums of sixteen rows, `[row][token]`.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Sums([[f32; TILE]; ROWS]);
+
+/// Integer dot products of a span of sixteen rows and sixteen tokens: `[block][half][row][token]`, the halves together
+/// where they have no factors.
+#[repr(C, align(64))]
+struct Dots([[[i32; TILE]; ROWS]; 2 * SPAN_BLOCKS]);
 
 /// The job's rows, for activations in tiles.
 ///
@@ -22,7 +43,7 @@ pub(super) unsafe fn tiles<F: Unpack>(job: &Job<'_>) {
     // SAFETY: the caller's promise. Between the first and the last line, this thread loads no other configuration.
     unsafe {
         configure(&TileConfig::for_bytes(ROWS, columns::<F>(), TILE));
-        tiles_by::<F, Tiles>(job);
+        configured::<F>(job);
         release();
     }
 }
@@ -32,57 +53,116 @@ const fn columns<F: Unpack>() -> usize {
     if F::HALVES { BLOCK / 2 } else { BLOCK }
 }
 
-/// Integer dot products of a span of sixteen rows and sixteen tokens: `[block][half][row][token]`, the halves together
-/// where they have no factors.
-#[repr(C, align(64))]
-struct Dots([[[i32; TILE]; ROWS]; 2 * SPAN_BLOCKS]);
-
-struct Tiles;
-
-impl Multiplier for Tiles {
-    #[inline(always)]
-    unsafe fn add_span<F: Unpack, const T: usize>(
-        job: &Job<'_>,
-        panel: &Panel<'_>,
-        tile: usize,
-        sums: *mut [[f32; TILE]; ROWS],
-    ) {
-        // Not cleared: that would take as long as several products.
-        let mut dots = MaybeUninit::<Dots>::uninit();
-        let parts = if F::HALVES { 2 } else { 1 };
-        for t in 0..T {
-            let first = (tile + t) * job.x.blocks + panel.span * SPAN_BLOCKS;
-            // SAFETY: the span has so many blocks of codes, the activations as many of this tile; `dots` has room for all
-            // products, `sums` for this tile.
-            unsafe {
-                multiply_bytes(
-                    panel.codes.0.as_ptr().cast(),
-                    SPAN,
-                    job.x.codes.as_ptr().add(first * BLOCK * TILE).cast(),
-                    columns::<F>(),
-                    panel.blocks * parts,
-                    dots.as_mut_ptr().cast(),
-                );
-                add_scaled::<F>(job, panel, first, dots.as_ptr(), &mut *sums.add(t));
+/// # Safety
+/// As for [`tiles`], and the tiles have these shapes.
+#[inline(always)]
+unsafe fn configured<F: Unpack>(job: &Job<'_>) {
+    let (mut small, mut padded) = (Small::NEW, Padded::NEW);
+    let mut codes = Codes([[0; SPAN]; ROWS]);
+    // Not cleared: that would take as long as several products.
+    let mut dots = MaybeUninit::<Dots>::uninit();
+    let tiles = job.x.tokens.div_ceil(TILE);
+    for tile in (0..tiles).step_by(TILES) {
+        for first in (job.first..job.end).step_by(ROWS) {
+            let count = ROWS.min(job.end - first);
+            let mut sums = [Sums([[0.0; TILE]; ROWS]); TILES];
+            let sums = &mut sums[..TILES.min(tiles - tile)];
+            for span in 0..job.x.blocks.div_ceil(SPAN_BLOCKS) {
+                let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
+                // SAFETY: the caller's promise; the span has so many blocks of codes, the activations as many of each
+                // tile, and `dots` has room for all products.
+                unsafe {
+                    let spans = small.collect::<F>(job, first, count, span);
+                    let next = (first + ROWS) * job.row_bytes + span * ROWS * F::SPAN_BYTES;
+                    unpack::<F>(spans, blocks, job.w.as_ptr().wrapping_add(next), &mut padded, &mut codes);
+                    for (t, sums) in sums.iter_mut().enumerate() {
+                        let block = (tile + t) * job.x.blocks + span * SPAN_BLOCKS;
+                        multiply_bytes(
+                            codes.0.as_ptr().cast(),
+                            SPAN,
+                            job.x.codes.as_ptr().add(block * BLOCK * TILE).cast(),
+                            columns::<F>(),
+                            blocks * (BLOCK / columns::<F>()),
+                            dots.as_mut_ptr().cast(),
+                        );
+                        add_scaled::<F>(job, &small.header, block, blocks, dots.as_ptr(), &mut sums.0);
+                    }
+                }
+            }
+            for (t, sums) in sums.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { store(job, (tile + t) * TILE, first, count, &sums.0) };
             }
         }
     }
 }
 
-/// Scales a span's dot products and adds them to the sums, block by block.
+/// Unpacks `blocks` blocks of sixteen rows, and asks for as much from `next` on.
 ///
 /// # Safety
-/// As for [`tiles`]; the activations have the panel's blocks from `first` on, and `dots` the products of all of them.
+/// The spans have these blocks; AVX-512 BW exists.
+#[inline(always)]
+unsafe fn unpack<F: Unpack>(
+    mut spans: [*const u8; ROWS],
+    blocks: usize,
+    mut next: *const u8,
+    padded: &mut Padded,
+    codes: &mut Codes,
+) {
+    // SAFETY: the caller's promise; prefetches may point anywhere.
+    unsafe {
+        for group in 0..blocks.div_ceil(GROUP) {
+            let (mut at, left) = (group, blocks - group * GROUP);
+            if left < GROUP {
+                padded.take::<F>(&mut spans, group, left);
+                at = 0;
+            }
+            for (row, span) in spans.into_iter().enumerate() {
+                for line in (0..F::SPAN_BYTES / GROUPS).step_by(64) {
+                    _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line).cast());
+                }
+                next = next.wrapping_add(F::SPAN_BYTES / GROUPS);
+                unpack_group::<F>(span, at, codes.0[row].as_mut_ptr().add(group * GROUP * BLOCK));
+            }
+        }
+    }
+}
+
+/// Stores the sums of `count` rows from `first` on and of the tokens from `token` on that exist.
+///
+/// # Safety
+/// As for [`tiles`].
+#[inline(always)]
+unsafe fn store(job: &Job<'_>, token: usize, first: usize, count: usize, sums: &[[f32; TILE]; ROWS]) {
+    let tokens = TILE.min(job.x.tokens - token);
+    // SAFETY: the caller's promise; the sums of a whole tile are a square, as their place is.
+    unsafe {
+        if count == ROWS && tokens == TILE {
+            transpose(sums.as_ptr().cast(), TILE, job.out.at(token, first), job.out.stride);
+            return;
+        }
+        for lane in 0..tokens {
+            for row in 0..count {
+                job.store(token + lane, first + row, sums[row][lane]);
+            }
+        }
+    }
+}
+
+/// Scales the dot products of `blocks` blocks and adds them to the sums, block by block.
+///
+/// # Safety
+/// As for [`tiles`]; the activations have so many blocks from `first` on, and `dots` the products of all of them.
 #[inline(always)]
 unsafe fn add_scaled<F: Unpack>(
     job: &Job<'_>,
-    panel: &Panel<'_>,
+    header: &Header,
     first: usize,
+    blocks: usize,
     dots: *const Dots,
     sums: &mut [[f32; TILE]; ROWS],
 ) {
     const OCTET: usize = 8;
-    let header = panel.header;
     // SAFETY: whole tiles of activations, by the caller's promise; rows are whole vectors.
     unsafe {
         for octet in (0..ROWS).step_by(OCTET) {
@@ -90,7 +170,7 @@ unsafe fn add_scaled<F: Unpack>(
             for row in 0..OCTET {
                 acc[row] = _mm512_loadu_ps(sums[octet + row].as_ptr());
             }
-            for block in 0..panel.blocks {
+            for block in 0..blocks {
                 let at = first + block;
                 let scales = _mm512_loadu_ps(job.x.scales.as_ptr().add(at * TILE));
                 let halves = [
@@ -133,5 +213,49 @@ unsafe fn add_scaled<F: Unpack>(
                 _mm512_storeu_ps(sums[octet + row].as_mut_ptr(), acc[row]);
             }
         }
+    }
+}
+
+/// What dot products start from, to make up for the offset of the weights' codes.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn start<F: Unpack>(sum: __m512) -> __m512i {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        match F::OFFSET {
+            0 => _mm512_setzero_si512(),
+            offset => _mm512_cvttps_epi32(_mm512_mul_ps(sum, _mm512_set1_ps(-f32::from(offset)))),
+        }
+    }
+}
+
+/// The codes of group `group` of a span, in the order of the columns.
+///
+/// # Safety
+/// As for [`Unpack::unpack4`], and `to` has room for the codes of four blocks.
+#[inline(always)]
+unsafe fn unpack_group<F: Unpack>(span: *const u8, group: usize, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [first, last] = natural(F::unpack4(span, group));
+        _mm512_storeu_si512(to.cast(), first);
+        _mm512_storeu_si512(to.add(64).cast(), last);
+    }
+}
+
+/// First and last halves of four blocks, as they are unpacked, in the order of the columns.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn natural([first, last]: [__m512i; 2]) -> [__m512i; 2] {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        [
+            _mm512_permutex2var_epi64(first, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), last),
+            _mm512_permutex2var_epi64(first, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), last),
+        ]
     }
 }

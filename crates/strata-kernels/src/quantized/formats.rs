@@ -384,7 +384,7 @@ impl Format for Q6K {
 }
 
 /// Changes the sign of a half float: the files of some types have what is added, and the kernels take away.
-const ADDED: u16 = 0x8000;
+pub(super) const ADDED: u16 = 0x8000;
 
 /// The codes of IQ4_NL with their offset.
 pub(super) const IQ4_NL_CODES: [u8; 16] = with_offset(IQ4_NL_VALUES, Iq4Nl::OFFSET);

@@ -103,7 +103,11 @@ impl Job<'_> {
 /// Which kernel will run, and so how it wants the activations.
 #[cfg(target_arch = "x86_64")]
 fn layout(level: Level, tokens: usize) -> Layout {
-    if level.0 >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS { Layout::Tiles } else { Layout::Rows }
+    match level.0 {
+        Instructions::Avx512Vnni | Instructions::Avx512Bf16 if tokens > vnni::ROW_TOKENS => Layout::Spans,
+        Instructions::Amx if tokens > vnni::ROW_TOKENS => Layout::Tiles,
+        _ => Layout::Rows,
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -121,8 +125,8 @@ unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &Job<'_>) {
             (Instructions::Portable | Instructions::Neon, _) => portable::rows::<F, false>(job),
             (Instructions::Avx2 | Instructions::Avx512, _) => avx2::rows::<F>(job),
             (_, Layout::Rows) => vnni::rows::<F>(job),
-            (Instructions::Amx, Layout::Tiles) => amx::tiles::<F>(job),
-            (_, Layout::Tiles) => vnni::tiles::<F>(job),
+            (_, Layout::Spans) => vnni::panels::<F>(job),
+            (_, Layout::Tiles) => amx::tiles::<F>(job),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::collect::Collect;
 use super::formats::{
     Format, IQ4_NL_CODES, Iq4Nl, MXFP4_CODES, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
@@ -10,16 +11,27 @@ use super::formats::{
 pub(super) const GROUP: usize = 4;
 
 /// A type whose codes vectors can take out.
-pub(super) trait Unpack: Format {
+pub(super) trait Unpack: Collect {
     /// Bytes from one group to the next within a span; 0 where the fields of a span's groups are interleaved.
     const GROUP_BYTES: usize = if Self::DTYPE.block_len() == 32 { GROUP * Self::BYTES } else { 0 };
+
+    /// The codes of block `block` of four spans: the first halves, 16 bytes each in the order of the spans, and the last
+    /// halves.
+    ///
+    /// # Safety
+    /// The block is readable in each span; for types with blocks of 256, the whole span. AVX-512 F and BW exist.
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2];
 
     /// The codes of group `group` of the span at `span`: the first halves of its four blocks, 16 bytes each in the order
     /// of the blocks, and the last halves.
     ///
     /// # Safety
     /// The group's blocks are readable; for types with blocks of 256, the whole block. AVX-512 F and BW exist.
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2];
+    #[inline(always)]
+    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+        // SAFETY: four blocks of a row are as good as those of four rows; types with blocks of 256 have their own way.
+        unsafe { Self::unpack_rows([0, 1, 2, 3].map(|i| span.add((group * GROUP + i) * Self::BYTES)), 0) }
+    }
 
     /// The codes of block `block` of the span. Written out only where a compiler makes nothing good of the plain way.
     ///
@@ -39,9 +51,9 @@ pub(super) trait Unpack: Format {
 /// # Safety
 /// As for [`Unpack::unpack4`].
 #[inline(always)]
-unsafe fn nibbles<F: Format, const AT: usize>(blocks: *const u8) -> [__m512i; 2] {
+unsafe fn nibbles(spans: [*const u8; 4], at: usize) -> [__m512i; 2] {
     // SAFETY: the caller's promise.
-    unsafe { split(load4::<F, AT>(blocks)) }
+    unsafe { split(load4(spans, at)) }
 }
 
 /// Lower and upper halves of all bytes.
@@ -57,19 +69,51 @@ unsafe fn split(bytes: __m512i) -> [__m512i; 2] {
     }
 }
 
-/// 16 bytes of each of four blocks, from `AT` on.
+/// 16 bytes of each of four spans, from `at` on.
 ///
 /// # Safety
-/// As for [`Unpack::unpack4`].
+/// They are readable; AVX-512 F exists.
 #[inline(always)]
-unsafe fn load4<F: Format, const AT: usize>(blocks: *const u8) -> __m512i {
-    // SAFETY: the bytes are within the four blocks.
+pub(super) unsafe fn load4(spans: [*const u8; 4], at: usize) -> __m512i {
+    // SAFETY: the caller's promise.
     unsafe {
-        let part = |block: usize| blocks.add(block * F::BYTES + AT).cast::<__m128i>();
-        let all = _mm512_castsi128_si512(_mm_loadu_si128(part(0)));
-        let all = _mm512_inserti32x4::<1>(all, _mm_loadu_si128(part(1)));
-        let all = _mm512_inserti32x4::<2>(all, _mm_loadu_si128(part(2)));
-        _mm512_inserti32x4::<3>(all, _mm_loadu_si128(part(3)))
+        let part = |span: usize| _mm_loadu_si128(spans[span].add(at).cast());
+        let all = _mm512_castsi128_si512(part(0));
+        let all = _mm512_inserti32x4::<1>(all, part(1));
+        let all = _mm512_inserti32x4::<2>(all, part(2));
+        _mm512_inserti32x4::<3>(all, part(3))
+    }
+}
+
+/// Bits `first .. first + count` of 32 bytes from `at` on, of four spans: those of the first 16 bytes, and of the last.
+///
+/// # Safety
+/// They are readable; AVX-512 BW exists.
+#[inline(always)]
+unsafe fn bits(spans: [*const u8; 4], at: usize, first: usize, count: usize) -> [__m512i; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (shift, mask) = (_mm_cvtsi64_si128(first as i64), _mm512_set1_epi8((1 << count) - 1));
+        let part = [load4(spans, at), load4(spans, at + 16)];
+        [
+            _mm512_and_si512(_mm512_srl_epi16(part[0], shift), mask),
+            _mm512_and_si512(_mm512_srl_epi16(part[1], shift), mask),
+        ]
+    }
+}
+
+/// `low`, with the bits of `high` moved up by so many.
+///
+/// # Safety
+/// AVX-512 BW exists.
+#[inline(always)]
+unsafe fn with_upper<const UP: u32>(low: [__m512i; 2], high: [__m512i; 2]) -> [__m512i; 2] {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        [
+            _mm512_or_si512(low[0], _mm512_slli_epi16::<UP>(high[0])),
+            _mm512_or_si512(low[1], _mm512_slli_epi16::<UP>(high[1])),
+        ]
     }
 }
 
@@ -111,15 +155,15 @@ fn one_bit_to(to: i64, first: i64) -> [i64; 4] {
     [0, 1, 2, 3].map(|lane| (64 + to - first - lane) % 64)
 }
 
-/// Puts a fifth bit to the codes of four blocks, from the 32 bits at `AT` of each.
+/// Puts a fifth bit to the codes of four spans, from 32 bits at `at` of each.
 ///
 /// # Safety
 /// As for [`Unpack::unpack4`].
 #[inline(always)]
-unsafe fn fifths<F: Format, const AT: usize>(blocks: *const u8, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
+unsafe fn fifths(spans: [*const u8; 4], at: usize, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
     // SAFETY: the bytes are within the four blocks.
     unsafe {
-        let part = |block: usize| u64::from(blocks.add(block * F::BYTES + AT).cast::<u32>().read_unaligned());
+        let part = |span: usize| u64::from(spans[span].add(at).cast::<u32>().read_unaligned());
         let (a, b, c, d) = (part(0), part(1), part(2), part(3));
         let low = a & 0xffff | (b & 0xffff) << 16 | (c & 0xffff) << 32 | d << 48;
         let high = a >> 16 | b >> 16 << 16 | c >> 16 << 32 | d >> 16 << 48;
@@ -209,40 +253,36 @@ unsafe fn pairs_of_bits(at: *const u8) -> [__m512i; 2] {
 
 impl Unpack for Q8_0 {
     #[inline(always)]
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let blocks = span.add(group * Self::GROUP_BYTES);
-            let offset = _mm512_set1_epi8(-128);
-            [_mm512_xor_si512(load4::<Self, 2>(blocks), offset), _mm512_xor_si512(load4::<Self, 18>(blocks), offset)]
+            let (at, offset) = (block * Self::BYTES + 2, _mm512_set1_epi8(-128));
+            [_mm512_xor_si512(load4(spans, at), offset), _mm512_xor_si512(load4(spans, at + 16), offset)]
         }
     }
 }
 
 impl Unpack for Q4_0 {
     #[inline(always)]
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe { nibbles::<Self, 2>(span.add(group * Self::GROUP_BYTES)) }
+        unsafe { nibbles(spans, block * Self::BYTES + 2) }
     }
 }
 
 impl Unpack for Q4_1 {
     #[inline(always)]
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe { nibbles::<Self, 4>(span.add(group * Self::GROUP_BYTES)) }
+        unsafe { nibbles(spans, block * Self::BYTES + 4) }
     }
 }
 
 impl Unpack for Q5_0 {
     #[inline(always)]
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe {
-            let blocks = span.add(group * Self::GROUP_BYTES);
-            fifths::<Self, 2>(blocks, nibbles::<Self, 6>(blocks))
-        }
+        unsafe { fifths(spans, block * Self::BYTES + 2, nibbles(spans, block * Self::BYTES + 6)) }
     }
     #[inline(always)]
     unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
@@ -254,12 +294,9 @@ impl Unpack for Q5_0 {
 
 impl Unpack for Q5_1 {
     #[inline(always)]
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe {
-            let blocks = span.add(group * Self::GROUP_BYTES);
-            fifths::<Self, 4>(blocks, nibbles::<Self, 8>(blocks))
-        }
+        unsafe { fifths(spans, block * Self::BYTES + 4, nibbles(spans, block * Self::BYTES + 8)) }
     }
     #[inline(always)]
     unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
@@ -271,9 +308,9 @@ impl Unpack for Q5_1 {
 
 impl Unpack for Iq4Nl {
     #[inline(always)]
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe { look_up(&IQ4_NL_CODES, nibbles::<Self, 2>(span.add(group * Self::GROUP_BYTES))) }
+        unsafe { look_up(&IQ4_NL_CODES, nibbles(spans, block * Self::BYTES + 2)) }
     }
     #[inline(always)]
     unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
@@ -287,9 +324,9 @@ impl Unpack for Iq4Nl {
 
 impl Unpack for Mxfp4 {
     #[inline(always)]
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe { look_up(&MXFP4_CODES, nibbles::<Self, 1>(span.add(group * Self::GROUP_BYTES))) }
+        unsafe { look_up(&MXFP4_CODES, nibbles(spans, block * Self::BYTES + 1)) }
     }
     #[inline(always)]
     unsafe fn unpack1(span: &[u8], block: usize) -> __m256i {
@@ -303,6 +340,11 @@ impl Unpack for Mxfp4 {
 
 impl Unpack for Q2K {
     #[inline(always)]
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { bits(spans, 16 + block / 4 * 32, block % 4 * 2, 2) }
+    }
+    #[inline(always)]
     unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe { pairs_of_bits(span.add(16 + 32 * group)) }
@@ -310,6 +352,14 @@ impl Unpack for Q2K {
 }
 
 impl Unpack for Q3K {
+    #[inline(always)]
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let low = bits(spans, 32 + block / 4 * 32, block % 4 * 2, 2);
+            with_upper::<2>(low, bits(spans, 0, block, 1))
+        }
+    }
     #[inline(always)]
     unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
@@ -323,6 +373,11 @@ impl Unpack for Q3K {
 
 impl Unpack for Q4K {
     #[inline(always)]
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { bits(spans, 16 + block / 2 * 32, block % 2 * 4, 4) }
+    }
+    #[inline(always)]
     unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe { paired_nibbles(span.add(16 + 64 * group)) }
@@ -330,6 +385,14 @@ impl Unpack for Q4K {
 }
 
 impl Unpack for Q5K {
+    #[inline(always)]
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let low = bits(spans, 48 + block / 2 * 32, block % 2 * 4, 4);
+            with_upper::<4>(low, bits(spans, 16, block, 1))
+        }
+    }
     #[inline(always)]
     unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
@@ -343,6 +406,14 @@ impl Unpack for Q5K {
 }
 
 impl Unpack for Q6K {
+    #[inline(always)]
+    unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let low = bits(spans, block / 4 * 64 + block % 2 * 32, block / 2 % 2 * 4, 4);
+            with_upper::<4>(low, bits(spans, 128 + block / 4 * 32, block % 4 * 2, 2))
+        }
+    }
     #[inline(always)]
     unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.

@@ -1,77 +1,109 @@
-//! Products with AVX-512 VNNI: many rows side by side for a few tokens (`rows.rs`), many tokens side by side otherwise
-//! (`tiles.rs`).
+//! Products with AVX-512 VNNI, rows in the lanes: of sixteen rows for a few tokens (`rows.rs`), of panels that are unpacked
+//! once for many (`panels.rs`).
 
-use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
+use std::arch::x86_64::*;
+
+use super::header::{Fields, Header, Lanes, ROWS};
 use super::product::Job;
 use super::unpack::{GROUP, Unpack};
 use crate::simd::Avx512;
 
+mod panels;
 mod rows;
-mod tiles;
 
+pub(super) use panels::panels;
 pub(super) use rows::rows;
-pub(super) use tiles::{Multiplier, Panel, start, tiles, tiles_by};
 
-/// Most tokens that are worth the kernel with rows in the lanes: at five, tiles are as fast even if eleven of their
-/// sixteen tokens are missing.
-pub(super) const ROW_TOKENS: usize = 4;
-
-/// Groups of a span.
-const GROUPS: usize = SPAN_BLOCKS / GROUP;
+/// Most tokens that are worth a kernel that unpacks weights anew for each.
+pub(super) const ROW_TOKENS: usize = 3;
 
 /// Bytes of four blocks of the largest type with blocks of 32, which is Q8_0.
 const MAX_GROUP_BYTES: usize = GROUP * 34;
 
-/// Header and addresses of a span of sixteen rows.
-///
-/// # Safety
-/// As for [`rows`].
-#[inline(always)]
-unsafe fn collect<F: Unpack>(
-    job: &Job<'_>,
-    first: usize,
-    count: usize,
-    span: usize,
-    spans: &mut [*const u8; ROWS],
-    scratch: &mut Scratch,
-) {
-    for (row, address) in spans.iter_mut().enumerate() {
-        let bytes = job.span::<F>(first + row.min(count - 1), span);
-        *address = bytes.as_ptr();
-        F::collect(bytes, row, &mut scratch.fields);
-    }
-    // SAFETY: the caller's promise.
-    unsafe { F::finish::<Avx512>(&scratch.fields, &mut scratch.header) };
-}
-
-/// What a thread needs besides registers. Made once, for to clear it takes longer than a few blocks.
-struct Scratch {
+/// The small fields of a span of sixteen rows. Made once a thread, for to clear it takes longer than a few blocks.
+pub(super) struct Small {
     fields: Fields,
-    header: Header,
-    /// The last blocks of sixteen rows, where they are too few for [`Unpack::unpack4`]. What lies behind them is of no
-    /// consequence.
-    padded: [[u8; MAX_GROUP_BYTES]; ROWS],
+    pub header: Header,
 }
 
-impl Scratch {
-    const NEW: Self = Self { fields: Fields::ZERO, header: Header::ZERO, padded: [[0; MAX_GROUP_BYTES]; ROWS] };
+impl Small {
+    pub const NEW: Self = Self { fields: Fields::ZERO, header: Header::ZERO };
+
+    /// Those of span `span` of `count` rows from `first` on, the last one again and again where they are fewer than
+    /// sixteen; returns the spans' addresses.
+    ///
+    /// # Safety
+    /// The rows exist, and so does AVX-512.
+    #[inline(always)]
+    pub unsafe fn collect<F: Unpack>(
+        &mut self,
+        job: &Job<'_>,
+        first: usize,
+        count: usize,
+        span: usize,
+    ) -> [*const u8; ROWS] {
+        let mut spans = [std::ptr::null(); ROWS];
+        for (row, address) in spans.iter_mut().enumerate() {
+            let row = first + row.min(count - 1);
+            *address = job.w.as_ptr().wrapping_add(row * job.row_bytes + span * F::SPAN_BYTES);
+        }
+        if (span + 1) * F::SPAN_BYTES <= job.row_bytes {
+            // SAFETY: whole spans of rows that exist.
+            unsafe { F::collect_rows(&spans, &mut self.fields) };
+        } else {
+            for row in 0..ROWS {
+                F::collect(job.span::<F>(first + row.min(count - 1), span), row, &mut self.fields);
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { F::finish::<Avx512>(&self.fields, &mut self.header) };
+        spans
+    }
 }
 
-/// Copies the last `blocks` blocks of sixteen rows, group `group` of their spans, to where four can be read; they are
-/// group 0 there.
+/// The last blocks of sixteen rows, where they are too few for [`Unpack::unpack4`]. What lies behind them is of no
+/// consequence.
+pub(super) struct Padded([[u8; MAX_GROUP_BYTES]; ROWS]);
+
+impl Padded {
+    pub const NEW: Self = Self([[0; MAX_GROUP_BYTES]; ROWS]);
+
+    /// Copies the last `blocks` blocks, group `group` of the spans, to where four can be read; they are group 0 there.
+    ///
+    /// # Safety
+    /// The spans have these blocks, fewer than four.
+    pub unsafe fn take<F: Unpack>(&mut self, spans: &mut [*const u8; ROWS], group: usize, blocks: usize) {
+        for (span, padded) in spans.iter_mut().zip(&mut self.0) {
+            let part = &mut padded[..blocks * F::BYTES];
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(span.add(group * F::GROUP_BYTES), part.as_mut_ptr(), part.len()) };
+            *span = padded.as_ptr();
+        }
+    }
+}
+
+/// What is taken from a block's sums, but for the factor of each row: a token's scale times its sums of the halves, which
+/// may have factors of their own.
 ///
 /// # Safety
-/// The spans have these blocks, fewer than four.
-unsafe fn pad<F: Unpack>(
-    spans: &mut [*const u8; ROWS],
-    group: usize,
-    blocks: usize,
-    padded: &mut [[u8; MAX_GROUP_BYTES]; ROWS],
-) {
-    for (span, padded) in spans.iter_mut().zip(padded) {
-        let part = &mut padded[..blocks * F::BYTES];
-        // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(span.add(group * F::GROUP_BYTES), part.as_mut_ptr(), part.len()) };
-        *span = padded.as_ptr();
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn scaled_minimum<F: Unpack>(header: &Header, block: usize, scale: f32, sums: [f32; 2]) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !F::HALVES {
+            return _mm512_set1_ps(scale * (sums[0] + sums[1]));
+        }
+        let [first, last] = &header.half_minima[block];
+        let sum = _mm512_mul_ps(load(first), _mm512_set1_ps(sums[0]));
+        _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_fmadd_ps(load(last), _mm512_set1_ps(sums[1]), sum))
     }
+}
+
+/// # Safety
+/// AVX-512 F exists; the lanes begin at a whole vector.
+#[inline(always)]
+unsafe fn load(lanes: &Lanes) -> __m512 {
+    // SAFETY: the caller's promise; `Lanes` are one vector.
+    unsafe { _mm512_load_ps(lanes.as_ptr()) }
 }

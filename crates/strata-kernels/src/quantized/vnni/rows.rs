@@ -1,48 +1,54 @@
-//! Rows in the lanes: sixteen of them, four blocks of each at a time, for up to four tokens. Made for weights that come
-//! from memory once and are used for one token.
+//! Sixteen rows, four blocks of each at a time, for up to three tokens. Made for weights that come from memory once and are
+//! used for one token.
 
 use std::arch::x86_64::*;
 
-use super::{GROUPS, Scratch, collect, pad};
+use super::{Padded, ROW_TOKENS, Small, load, scaled_minimum};
 use crate::quantized::activations::BLOCK;
-use crate::quantized::header::{Header, Lanes, ROWS, SPAN_BLOCKS};
+use crate::quantized::header::{Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::product::Job;
 use crate::quantized::unpack::{GROUP, Unpack};
 
-/// The job's rows, for activations in rows.
+/// Groups of a span.
+const GROUPS: usize = SPAN_BLOCKS / GROUP;
+
+/// The job's rows, for activations in rows, of [`ROW_TOKENS`] at most.
 ///
 /// # Safety
 /// As for [`crate::quantized::product::rows`]; AVX-512 F, BW, DQ, VL and VNNI exist.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::quantized) unsafe fn rows<F: Unpack>(job: &Job<'_>) {
-    let mut scratch = Scratch::NEW;
-    for first in (job.first..job.end).step_by(ROWS) {
-        let mut token = 0;
-        while token < job.x.tokens {
-            // SAFETY: the caller's promise.
-            unsafe {
-                match job.x.tokens - token {
-                    1 => token += rows_panel::<F, 1>(job, first, token, &mut scratch),
-                    2 => token += rows_panel::<F, 2>(job, first, token, &mut scratch),
-                    3 => token += rows_panel::<F, 3>(job, first, token, &mut scratch),
-                    _ => token += rows_panel::<F, 4>(job, first, token, &mut scratch),
-                }
-            }
+    // SAFETY: the caller's promise.
+    unsafe {
+        match job.x.tokens {
+            0 => {}
+            1 => rows_for::<F, 1>(job),
+            2 => rows_for::<F, 2>(job),
+            ROW_TOKENS => rows_for::<F, ROW_TOKENS>(job),
+            more => unreachable!("{more} tokens lie in spans"),
         }
     }
 }
 
-/// Sixteen rows from `first` on (the last one again and again where there are fewer), for `T` tokens; returns `T`.
+/// The job's rows, for `T` tokens.
 ///
 /// # Safety
-/// As for [`rows`].
+/// As for [`rows`]; there are so many tokens.
 #[inline(always)]
-unsafe fn rows_panel<F: Unpack, const T: usize>(
-    job: &Job<'_>,
-    first: usize,
-    token: usize,
-    scratch: &mut Scratch,
-) -> usize {
+unsafe fn rows_for<F: Unpack, const T: usize>(job: &Job<'_>) {
+    let (mut small, mut padded) = (Small::NEW, Padded::NEW);
+    for first in (job.first..job.end).step_by(ROWS) {
+        // SAFETY: the caller's promise.
+        unsafe { sixteen_rows::<F, T>(job, first, &mut small, &mut padded) };
+    }
+}
+
+/// Sixteen rows from `first` on (the last one again and again where there are fewer), for `T` tokens.
+///
+/// # Safety
+/// As for [`rows_for`].
+#[inline(always)]
+unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, small: &mut Small, padded: &mut Padded) {
     let x = &job.x;
     let count = ROWS.min(job.end - first);
     let stride = x.codes.len() / x.tokens;
@@ -51,18 +57,17 @@ unsafe fn rows_panel<F: Unpack, const T: usize>(
     unsafe {
         let mut acc = [_mm512_setzero_ps(); T];
         for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
-            let mut spans = [std::ptr::null(); ROWS];
-            collect::<F>(job, first, count, span, &mut spans, scratch);
+            let mut spans = small.collect::<F>(job, first, count, span);
             for group in 0..GROUPS.min((x.blocks - span * SPAN_BLOCKS).div_ceil(GROUP)) {
                 let block = span * SPAN_BLOCKS + group * GROUP;
                 let blocks = GROUP.min(x.blocks - block);
                 let mut at = group;
                 if blocks < GROUP {
-                    pad::<F>(&mut spans, group, blocks, &mut scratch.padded);
+                    padded.take::<F>(&mut spans, group, blocks);
                     at = 0;
                 }
                 // The codes of a token are padded to whole groups.
-                let codes = |t: usize| x.codes.as_ptr().add((token + t) * stride + block * BLOCK).cast::<__m512i>();
+                let codes = |t: usize| x.codes.as_ptr().add(t * stride + block * BLOCK).cast::<__m512i>();
                 let mut activations = [[_mm512_setzero_si512(); 2]; T];
                 let mut starts = [[_mm512_setzero_si512(); 2]; T];
                 for t in 0..T {
@@ -95,21 +100,20 @@ unsafe fn rows_panel<F: Unpack, const T: usize>(
                 for t in 0..T {
                     let dots = [blocks_apart(quads[t][0]), blocks_apart(quads[t][1])];
                     for i in 0..blocks {
-                        let at = (token + t) * x.blocks + block + i;
+                        let at = t * x.blocks + block + i;
                         let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
                         let scale = *x.scales.get_unchecked(at);
                         let dots = [dots[0][i], dots[1][i]];
-                        acc[t] = step::<F>(&scratch.header, group * GROUP + i, dots, scale, sums, acc[t]);
+                        acc[t] = step::<F>(&small.header, group * GROUP + i, dots, scale, sums, acc[t]);
                     }
                 }
             }
         }
         for t in 0..T {
-            let out = job.out.at(token + t, first);
-            _mm512_mask_storeu_ps(out, (u32::MAX >> (32 - count)) as u16, acc[t]);
+            let out = job.out.at(t, first);
+            _mm512_mask_storeu_ps(out, u16::MAX >> (ROWS - count), acc[t]);
         }
     }
-    T
 }
 
 /// From 128 codes in their natural order: the first halves of four blocks, and the last ones.
@@ -211,7 +215,6 @@ unsafe fn step<F: Unpack>(
 ) -> __m512 {
     // SAFETY: `Lanes` are whole vectors.
     unsafe {
-        let load = |lanes: &Lanes| _mm512_loadu_ps(lanes.as_ptr());
         let dot = if F::HALVES {
             // Integers that f32 can count: nothing is rounded here.
             let [f0, f1] = [load(&header.halves[block][0]), load(&header.halves[block][1])];
@@ -223,13 +226,6 @@ unsafe fn step<F: Unpack>(
         if !F::MINIMA {
             return acc;
         }
-        let minimum = if F::HALVES {
-            let [f0, f1] = [load(&header.half_minima[block][0]), load(&header.half_minima[block][1])];
-            let first = _mm512_mul_ps(f0, _mm512_set1_ps(sums[0]));
-            _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_fmadd_ps(f1, _mm512_set1_ps(sums[1]), first))
-        } else {
-            _mm512_set1_ps(scale * (sums[0] + sums[1]))
-        };
-        _mm512_fnmadd_ps(load(&header.minima[block]), minimum, acc)
+        _mm512_fnmadd_ps(load(&header.minima[block]), scaled_minimum::<F>(header, block, scale, sums), acc)
     }
 }

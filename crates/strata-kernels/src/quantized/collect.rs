@@ -1,0 +1,220 @@
+//! Small fields of sixteen rows as AVX-512 takes them out of whole spans: four times four bytes of each row, turned so that
+//! each four lie beside their like.
+
+use std::arch::x86_64::*;
+
+use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use super::header::{Fields, ROWS, SPAN_BLOCKS};
+use super::unpack::load4;
+
+/// A type whose small fields vectors can take out.
+pub(super) trait Collect: Format {
+    /// What [`Format::collect`] does with one span, for sixteen rows.
+    ///
+    /// # Safety
+    /// The spans are whole; AVX-512 F and BW exist.
+    #[inline(always)]
+    unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+        for (row, span) in spans.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let span = unsafe { std::slice::from_raw_parts(*span, Self::SPAN_BYTES) };
+            Self::collect(span, row, fields);
+        }
+    }
+}
+
+/// Types with a half float in each block of 32, and perhaps what is added to each number behind it.
+macro_rules! with_halves {
+    ($($name:ident)*) => {
+        $(
+            impl Collect for $name {
+                #[inline(always)]
+                unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        store_halves(halves::<Self, 0>(spans), 0, &mut fields.scales);
+                        if Self::MINIMA {
+                            store_halves(halves::<Self, 2>(spans), ADDED, &mut fields.minima);
+                        }
+                    }
+                }
+            }
+        )*
+    };
+}
+with_halves!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Iq4Nl);
+
+// Blocks of an odd number of bytes.
+impl Collect for Mxfp4 {}
+
+// Rare, and so left to the plain way.
+impl Collect for Q2K {}
+impl Collect for Q3K {}
+
+impl Collect for Q4K {
+    #[inline(always)]
+    unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [both, scales, minima, low] = words(spans, 0);
+            let (scale, minimum) = halves_apart(both);
+            _mm256_storeu_si256(fields.scales[0].as_mut_ptr().cast(), scale);
+            _mm256_storeu_si256(fields.minima[0].as_mut_ptr().cast(), minimum);
+            // As `fields::scales_and_minima` has it.
+            let (six, four, two) = (_mm512_set1_epi8(0x3f), _mm512_set1_epi8(0x0f), _mm512_set1_epi8(0x30));
+            let (low, next) = (_mm512_and_si512(low, four), _mm512_and_si512(_mm512_srli_epi32::<4>(low), four));
+            let last_scales = _mm512_and_si512(_mm512_srli_epi32::<2>(scales), two);
+            let last_minima = _mm512_and_si512(_mm512_srli_epi32::<2>(minima), two);
+            let packed = [
+                _mm512_and_si512(scales, six),
+                _mm512_or_si512(low, last_scales),
+                _mm512_and_si512(minima, six),
+                _mm512_or_si512(next, last_minima),
+            ];
+            store_words(packed, fields);
+        }
+    }
+}
+
+impl Collect for Q5K {
+    #[inline(always)]
+    unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+        // SAFETY: the fields are those of Q4_K, which begins alike and is shorter.
+        unsafe { Q4K::collect_rows(spans, fields) };
+    }
+}
+
+impl Collect for Q6K {
+    #[inline(always)]
+    unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+        // SAFETY: the caller's promise; the scale is the last two of the block's 210 bytes.
+        unsafe {
+            store_words(words(spans, 192), fields);
+            let [_, _, _, last] = words(spans, 194);
+            let (_, scale) = halves_apart(last);
+            _mm256_storeu_si256(fields.scales[0].as_mut_ptr().cast(), scale);
+        }
+    }
+}
+
+/// The half floats at byte `AT` of the eight blocks of sixteen rows: those of two blocks, the first one's below, in each.
+///
+/// # Safety
+/// The spans are whole, of a type with an even number of bytes, 18 to 34, for 32 columns; AVX-512 BW exists.
+#[inline(always)]
+unsafe fn halves<F: Format, const AT: usize>(spans: &[*const u8; ROWS]) -> [__m512i; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut rows = [_mm512_setzero_si512(); 4];
+        for i in 0..4 {
+            let all = _mm512_castsi128_si512(halves_of_row::<F, AT>(spans[i]));
+            let all = _mm512_inserti32x4::<1>(all, halves_of_row::<F, AT>(spans[4 + i]));
+            let all = _mm512_inserti32x4::<2>(all, halves_of_row::<F, AT>(spans[8 + i]));
+            rows[i] = _mm512_inserti32x4::<3>(all, halves_of_row::<F, AT>(spans[12 + i]));
+        }
+        turned(rows)
+    }
+}
+
+/// The half floats at byte `AT` of eight blocks.
+///
+/// # Safety
+/// As for [`halves`].
+#[inline(always)]
+unsafe fn halves_of_row<F: Format, const AT: usize>(span: *const u8) -> __m128i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm_unpacklo_epi64(four_halves::<F, AT, 0>(span), four_halves::<F, AT, 4>(span)) }
+}
+
+/// The half floats at byte `AT` of four blocks from `FIRST` on, in the lower half.
+///
+/// # Safety
+/// As for [`halves`].
+#[inline(always)]
+unsafe fn four_halves<F: Format, const AT: usize, const FIRST: usize>(span: *const u8) -> __m128i {
+    const LINE: usize = 64;
+    // Of two vectors: one that begins with the four blocks, and one behind it, or as far behind as the span allows.
+    let from = FIRST * F::BYTES;
+    let next = (from + LINE).min(F::SPAN_BYTES - LINE);
+    let word = |i: usize| {
+        let at = (FIRST + i) * F::BYTES + AT;
+        (if at < from + LINE { (at - from) / 2 } else { (LINE + at - next) / 2 }) as i64
+    };
+    // SAFETY: both vectors are within the span.
+    unsafe {
+        let index = _mm_cvtsi64_si128(word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48);
+        let (low, high) = (_mm512_loadu_si512(span.add(from).cast()), _mm512_loadu_si512(span.add(next).cast()));
+        _mm512_castsi512_si128(_mm512_permutex2var_epi16(low, _mm512_zextsi128_si512(index), high))
+    }
+}
+
+/// 16 bytes at `at` of sixteen rows, as four words.
+///
+/// # Safety
+/// They are readable; AVX-512 F exists.
+#[inline(always)]
+unsafe fn words(spans: &[*const u8; ROWS], at: usize) -> [__m512i; 4] {
+    let four = |i: usize| [spans[i], spans[4 + i], spans[8 + i], spans[12 + i]];
+    // SAFETY: the caller's promise.
+    unsafe { turned([load4(four(0), at), load4(four(1), at), load4(four(2), at), load4(four(3), at)]) }
+}
+
+/// The first of four vectors has four words of row 0, then of rows 4, 8 and 12; the next ones those of the rows behind
+/// them. Returns each word of all sixteen, in their order.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+pub(super) unsafe fn turned([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+        [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab_high, cd_high),
+            _mm512_unpackhi_epi64(ab_high, cd_high),
+        ]
+    }
+}
+
+/// The lower and the upper halves of sixteen words.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn halves_apart(words: __m512i) -> (__m256i, __m256i) {
+    // SAFETY: arithmetic on registers.
+    unsafe { (_mm512_cvtepi32_epi16(words), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words))) }
+}
+
+/// Stores what [`halves`] returns, with some bits changed.
+///
+/// # Safety
+/// AVX-512 BW exists.
+#[inline(always)]
+unsafe fn store_halves(pairs: [__m512i; 4], change: u16, to: &mut [[u16; ROWS]; SPAN_BLOCKS]) {
+    // SAFETY: sixteen halves are a whole array.
+    unsafe {
+        for i in 0..4 {
+            let (even, odd) = halves_apart(_mm512_xor_si512(pairs[i], _mm512_set1_epi16(change as i16)));
+            _mm256_storeu_si256(to[2 * i].as_mut_ptr().cast(), even);
+            _mm256_storeu_si256(to[2 * i + 1].as_mut_ptr().cast(), odd);
+        }
+    }
+}
+
+/// Stores sixteen packed bytes of each row.
+///
+/// # Safety
+/// AVX-512 F exists.
+#[inline(always)]
+unsafe fn store_words(words: [__m512i; 4], fields: &mut Fields) {
+    // SAFETY: sixteen words are a whole array.
+    unsafe {
+        for i in 0..4 {
+            _mm512_storeu_si512(fields.words[i].as_mut_ptr().cast(), words[i]);
+        }
+    }
+}
