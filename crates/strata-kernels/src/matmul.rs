@@ -235,11 +235,11 @@ impl<'a> Part<'a> {
                 let step = x.rows_decoded();
                 for first in rows.clone().step_by(step) {
                     let weights = panel.decode(level, self.weights, first..(first + step).min(rows.end));
-                    let ahead = Ahead::of(self.weights, first + step);
+                    let ahead = Ahead::decoded_next(self.weights, first + step);
                     x.multiply(level, weights, 0..weights.rows(), self.out.behind(first), ahead, work);
                 }
             } else {
-                let ahead = Ahead::of(self.weights, vector::TILE_ROWS);
+                let ahead = Ahead::in_place(self.weights);
                 x.multiply(level, self.weights, rows.clone(), self.out, ahead, work);
             }
             if let Some(bias) = self.bias {

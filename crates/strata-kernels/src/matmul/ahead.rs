@@ -15,14 +15,38 @@ pub(crate) struct Ahead {
     row_bytes: usize,
     /// Bytes of 8 columns, about.
     step_bytes: usize,
+    /// Whether these rows are those that are multiplied, read where they are.
+    in_place: bool,
 }
 
 impl Ahead {
-    /// Those of `w` from `row` on, of which there may be none.
-    pub fn of(w: Matrix<'_>, row: usize) -> Self {
+    /// Of weights that are read in place.
+    pub fn in_place(w: Matrix<'_>) -> Self {
+        Self { in_place: true, ..Self::decoded_next(w, 0) }
+    }
+
+    /// Of weights that were decoded: those from row `row` on will be, of which there may be none.
+    pub fn decoded_next(w: Matrix<'_>, row: usize) -> Self {
         let row_bytes = w.row_bytes();
         let first = w.bytes().as_ptr().wrapping_add(row * row_bytes);
-        Self { first, row_bytes, step_bytes: row_bytes * 8 / w.cols() }
+        Self { first, row_bytes, step_bytes: row_bytes * 8 / w.cols(), in_place: false }
+    }
+
+    /// Nothing but a line that is in the cache, to ask for which costs less than to decide.
+    pub fn nothing<T>(cached: *const T) -> Self {
+        Self { first: cached.cast(), row_bytes: 0, step_bytes: 0, in_place: false }
+    }
+
+    /// Those from row `row` on.
+    #[inline(always)]
+    pub fn from(self, row: usize) -> Self {
+        Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }
+    }
+
+    /// So many rows further, unless they will be decoded, all at once.
+    #[inline(always)]
+    pub fn further(self, rows: usize) -> Self {
+        if self.in_place { self.from(rows) } else { self }
     }
 
     /// Where the part of row `row` (counted from the first) begins that corresponds to column `col`. It need not be readable.

@@ -72,8 +72,17 @@ pub(super) struct Operands<X, W> {
     pub out: Output,
     pub tokens: usize,
     pub cols: usize,
-    /// What is read next: the rows [`TILE_ROWS`] later, or where these were decoded, those that will be.
+    /// What is read next.
     pub ahead: Ahead,
+}
+
+impl<X: Copy, W: Copy> Operands<X, W> {
+    /// The same, asking for the next rows from `row` of each [`TILE_ROWS`] on, if there are so many.
+    #[inline(always)]
+    fn asking_from(&self, row: usize) -> Self {
+        let ahead = if row < TILE_ROWS { self.ahead.from(row) } else { Ahead::nothing(self.x) };
+        Self { ahead, ..*self }
+    }
 }
 
 /// Rows `rows` of `w` for all tokens of `x` `[tokens, w.cols()]`, in f32.
@@ -179,18 +188,23 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
     let fitting = cache::sizes().second / 2 / (o.cols * size_of::<U::W>());
     let panel_rows = (fitting / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, PANEL_ROWS);
     let widest = if U::MANY_REGISTERS { TILE_TOKENS } else { 2 };
+    let tiles = o.tokens.div_ceil(widest);
+    let o = &Operands { ahead: o.ahead.further(if tiles > 1 { panel_rows } else { TILE_ROWS }), ..*o };
     for panel in (first..end).step_by(panel_rows) {
         let panel_end = (panel + panel_rows).min(end);
         let mut token = 0;
-        while token < o.tokens {
-            let left = o.tokens - token;
+        for tile in 0..tiles {
             // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each time.
-            let count = left.div_ceil(left.div_ceil(widest));
+            let count = (o.tokens - token).div_ceil(tiles - tile);
             // SAFETY: as the caller vouches.
             unsafe {
-                match token {
-                    0 => tokens_kernel::<U, true>(o, panel, panel_end, token, count),
-                    _ => tokens_kernel::<U, false>(o, panel, panel_end, token, count),
+                // All of them ask for a part of the next panel: if the first did it alone, it would wait for memory, and
+                // memory for the others. Besides, a processor forgets what it is asked for too fast.
+                match (tiles, tile) {
+                    (1, _) => tokens_kernel::<U, TILE_ROWS>(o, panel, panel_end, token, count),
+                    (2, _) | (3, 0) => tokens_kernel::<U, 2>(&o.asking_from(2 * tile), panel, panel_end, token, count),
+                    (3, _) => tokens_kernel::<U, 1>(&o.asking_from(1 + tile), panel, panel_end, token, count),
+                    _ => tokens_kernel::<U, 1>(&o.asking_from(tile), panel, panel_end, token, count),
                 }
             }
             token += count;
@@ -203,22 +217,25 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn tokens_kernel<U: Unit, const FIRST: bool>(
+unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
     o: &Operands<U::X, U::W>,
     first: usize,
     end: usize,
     token: usize,
     count: usize,
 ) {
+    let many = U::MANY_REGISTERS;
+    let alone = ASKED == TILE_ROWS;
     // SAFETY: as the caller vouches.
     unsafe {
         match count {
-            6 => panel_kernel::<U, 6, FIRST>(o, first, end, token),
-            5 => panel_kernel::<U, 5, FIRST>(o, first, end, token),
-            4 => panel_kernel::<U, 4, FIRST>(o, first, end, token),
-            3 => panel_kernel::<U, 3, FIRST>(o, first, end, token),
-            2 => panel_kernel::<U, 2, FIRST>(o, first, end, token),
-            _ => panel_kernel::<U, 1, FIRST>(o, first, end, token),
+            6 if many => panel_kernel::<U, 6, ASKED>(o, first, end, token),
+            5 if many => panel_kernel::<U, 5, ASKED>(o, first, end, token),
+            4 if many => panel_kernel::<U, 4, ASKED>(o, first, end, token),
+            3 if many => panel_kernel::<U, 3, ASKED>(o, first, end, token),
+            2 if alone || !many => panel_kernel::<U, 2, ASKED>(o, first, end, token),
+            1 if alone || !many => panel_kernel::<U, 1, ASKED>(o, first, end, token),
+            _ => unreachable!("a tile of {count} tokens"),
         }
     }
 }
@@ -228,7 +245,7 @@ unsafe fn tokens_kernel<U: Unit, const FIRST: bool>(
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn panel_kernel<U: Unit, const T: usize, const FIRST: bool>(
+unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
     o: &Operands<U::X, U::W>,
     first: usize,
     end: usize,
@@ -238,10 +255,10 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const FIRST: bool>(
     // tokens, nothing is gained by blocks.
     let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
     let fitting = cache::sizes().first / 8 * 7 / column_bytes;
-    let block = if o.tokens > T { (fitting / U::CHAIN).max(1) * U::CHAIN } else { o.cols };
+    let block = if ASKED < TILE_ROWS { (fitting / U::CHAIN).max(1) * U::CHAIN } else { o.cols };
     for column in (0..o.cols).step_by(block) {
         // SAFETY: as the caller vouches; blocks are whole chains.
-        unsafe { columns::<U, T, FIRST>(o, first, end, token, column..(column + block).min(o.cols)) };
+        unsafe { columns::<U, T, ASKED>(o, first, end, token, column..(column + block).min(o.cols)) };
     }
 }
 
@@ -250,7 +267,7 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const FIRST: bool>(
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn columns<U: Unit, const T: usize, const FIRST: bool>(
+unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
     o: &Operands<U::X, U::W>,
     first: usize,
     end: usize,
@@ -263,30 +280,29 @@ unsafe fn columns<U: Unit, const T: usize, const FIRST: bool>(
     unsafe {
         if U::MANY_REGISTERS || T == 1 {
             while row + TILE_ROWS <= end {
-                tile::<U, TILE_ROWS, T, FIRST>(o, row, token, k.clone());
+                tile::<U, TILE_ROWS, T, ASKED>(o, row, token, k.clone());
                 row += TILE_ROWS;
             }
         } else {
             // Two by two, so that sums stay in registers.
             while row + 2 <= end {
-                tile::<U, 2, T, FIRST>(o, row, token, k.clone());
+                tile::<U, 2, T, ASKED>(o, row, token, k.clone());
                 row += 2;
             }
         }
         while row < end {
-            tile::<U, 1, T, FIRST>(o, row, token, k.clone());
+            tile::<U, 1, T, ASKED>(o, row, token, k.clone());
             row += 1;
         }
     }
 }
 
-/// Columns `k`, as above, of `R` rows by `T` tokens, which are the `FIRST` to meet these rows: later ones find them in the
-/// cache.
+/// Columns `k`, as above, of `R` rows by `T` tokens, which ask for `ASKED` of each four rows ahead: all, if they are alone.
 ///
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
+unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
     o: &Operands<U::X, U::W>,
     row: usize,
     token: usize,
@@ -303,10 +319,14 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const FIRST: bool>(
             let mut sums = [[U::zero(); R]; T];
             let whole = first + (end - first) / U::STEP * U::STEP;
             for k in (first..whole).step_by(U::STEP) {
-                if FIRST {
+                if ASKED == TILE_ROWS {
                     for r in 0..R {
                         // A row is often no longer than a page, where the hardware's own prefetch ends.
                         U::prefetch(o.ahead.at(row + r, k));
+                    }
+                } else {
+                    for r in 0..ASKED {
+                        U::prefetch_second(o.ahead.at(row + r, k));
                     }
                 }
                 let mut weights = [U::weights(w[0].add(k)); R];
