@@ -34,6 +34,41 @@ struct Panel {
     starts: [[[[i32; ROWS]; VECTORS]; 2]; SPAN_BLOCKS],
 }
 
+/// What is asked for ahead, to the second-level cache: the next panel, evenly while this one is computed, since a processor
+/// forgets what it is asked for too fast.
+struct Next {
+    at: *const u8,
+    /// Cache lines while a block of sixteen rows is unpacked.
+    lines: usize,
+}
+
+impl Next {
+    const LINE: usize = 64;
+
+    /// Sets of tokens that ask, of each span, for as much as unpacking it does.
+    const SETS: usize = 3;
+
+    /// The panel that begins at row `first`, of which there may be none, for so many sets of tokens.
+    fn new<F: Unpack>(job: &Job<'_>, first: usize, sets: usize) -> Self {
+        let times = (1 + sets.min(Self::SETS)) * VECTORS * SPAN_BLOCKS;
+        let lines = (PANEL_ROWS * F::SPAN_BYTES).div_ceil(Self::LINE).div_ceil(times);
+        Self { at: job.w.as_ptr().wrapping_add(first * job.row_bytes), lines }
+    }
+
+    /// Asks for as many lines as are due for so many blocks.
+    ///
+    /// # Safety
+    /// SSE exists.
+    #[inline(always)]
+    unsafe fn ask(&mut self, blocks: usize) {
+        for _ in 0..blocks * self.lines {
+            // SAFETY: the caller's promise; prefetches may point anywhere.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
+            self.at = self.at.wrapping_add(Self::LINE);
+        }
+    }
+}
+
 /// Sums of all rows, `[token][vector][row]`.
 #[repr(C, align(64))]
 struct Sums([[Lanes; VECTORS]; TOKENS]);
@@ -54,21 +89,23 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(job: &Job<'_>) {
             // SAFETY: the caller's promise; there is room for so many tokens' sums.
             unsafe {
                 sums.write_bytes(0, tokens);
+                let sets = tokens.div_ceil(SET);
+                let mut next = Next::new::<F>(job, first + PANEL_ROWS, sets);
                 for span in 0..job.x.blocks.div_ceil(SPAN_BLOCKS) {
-                    unpack_span::<F>(job, first, span, &mut small, panel.as_mut_ptr());
+                    unpack_span::<F>(job, first, span, &mut small, panel.as_mut_ptr(), &mut next);
                     let headers = [&small[0].header, &small[1].header];
-                    let sets = tokens.div_ceil(SET);
                     for set in 0..sets {
                         // As equal as can be.
                         let (begin, end) = (tokens * set / sets, tokens * (set + 1) / sets);
                         let (token, sums) = (token + begin, sums.add(begin));
+                        let next = if set < Next::SETS { Some(&mut next) } else { None };
                         match end - begin {
-                            1 => add::<F, 1>(job, span, token, &*panel.as_ptr(), headers, sums),
-                            2 => add::<F, 2>(job, span, token, &*panel.as_ptr(), headers, sums),
-                            3 => add::<F, 3>(job, span, token, &*panel.as_ptr(), headers, sums),
-                            4 => add::<F, 4>(job, span, token, &*panel.as_ptr(), headers, sums),
-                            5 => add::<F, 5>(job, span, token, &*panel.as_ptr(), headers, sums),
-                            _ => add::<F, SET>(job, span, token, &*panel.as_ptr(), headers, sums),
+                            1 => add::<F, 1>(job, span, token, &*panel.as_ptr(), headers, sums, next),
+                            2 => add::<F, 2>(job, span, token, &*panel.as_ptr(), headers, sums, next),
+                            3 => add::<F, 3>(job, span, token, &*panel.as_ptr(), headers, sums, next),
+                            4 => add::<F, 4>(job, span, token, &*panel.as_ptr(), headers, sums, next),
+                            5 => add::<F, 5>(job, span, token, &*panel.as_ptr(), headers, sums, next),
+                            _ => add::<F, SET>(job, span, token, &*panel.as_ptr(), headers, sums, next),
                         }
                     }
                 }
@@ -96,21 +133,17 @@ unsafe fn unpack_span<F: Unpack>(
     span: usize,
     small: &mut [Small; VECTORS],
     panel: *mut Panel,
+    next: &mut Next,
 ) {
     let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
-    let part = ROWS * F::SPAN_BYTES / SPAN_BLOCKS;
-    // The next panel comes from memory to the second-level cache, the next span from there to the first.
-    let next = (first + PANEL_ROWS) * job.row_bytes + span * PANEL_ROWS * F::SPAN_BYTES;
     for v in 0..VECTORS {
         let begin = (first + v * ROWS).min(job.end - 1);
         // SAFETY: the caller's promise; prefetches may point anywhere.
         unsafe {
             let spans = small[v].collect::<F>(job, begin, ROWS.min(job.end - begin), span);
             for block in 0..blocks {
-                let next = job.w.as_ptr().wrapping_add(next + (v * SPAN_BLOCKS + block) * part);
-                for line in (0..part).step_by(64) {
-                    _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(line).cast());
-                }
+                next.ask(1);
+                // The next span comes to the first-level cache.
                 for row in [2 * block, 2 * block + 1] {
                     for line in (F::SPAN_BYTES..2 * F::SPAN_BYTES).step_by(64) {
                         _mm_prefetch::<_MM_HINT_T0>(spans[row].wrapping_add(line).cast());
@@ -170,6 +203,7 @@ unsafe fn add<F: Unpack, const T: usize>(
     panel: &Panel,
     headers: [&Header; VECTORS],
     sums: *mut [Lanes; VECTORS],
+    mut next: Option<&mut Next>,
 ) {
     let x = &job.x;
     let at = span * x.tokens + token;
@@ -183,6 +217,9 @@ unsafe fn add<F: Unpack, const T: usize>(
             }
         }
         for block in 0..SPAN_BLOCKS.min(x.blocks - span * SPAN_BLOCKS) {
+            if let Some(next) = &mut next {
+                next.ask(VECTORS);
+            }
             let mut dot = [[_mm512_setzero_ps(); VECTORS]; T];
             if F::HALVES {
                 // Integers that f32 can count: nothing is rounded here.
