@@ -79,6 +79,11 @@ impl Level {
         matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
     }
 
+    /// Whether there are 32 vector registers of 16 lanes.
+    pub(crate) fn has_many_registers(self) -> bool {
+        self.0 >= Instructions::Avx512
+    }
+
     /// The name that `STRATA_CPU` takes.
     pub const fn name(self) -> &'static str {
         match self.0 {

@@ -161,7 +161,7 @@ fn sweep<'p, const N: usize>(
     let multiple = if groups_count == 1 { pool.threads() } else { 1 };
     let mut count = 0;
     for (parts, chunks) in swept.iter_mut().flatten() {
-        let most = parts.iter().fold(fair, |least, part| least.min(part.rows_wished(x)));
+        let most = parts.iter().fold(fair, |least, part| least.min(part.rows_wished(level, x)));
         *chunks = Chunks::new(parts[0].weights.rows(), most, multiple, count);
         count = chunks.numbers.end;
     }
@@ -215,8 +215,8 @@ impl<'a> Part<'a> {
     }
 
     /// How many rows to compute at a time.
-    fn rows_wished(&self, x: &Prepared<'_>) -> usize {
-        match x.by_panels() || x.tokens >= MANY_TOKENS {
+    fn rows_wished(&self, level: Level, x: &Prepared<'_>) -> usize {
+        match x.by_panels(level, self.weights.dtype()) || x.tokens >= MANY_TOKENS {
             true => CHUNK_ROWS,
             false => CHUNK_BYTES / self.weights.row_bytes(),
         }
@@ -230,7 +230,7 @@ impl<'a> Part<'a> {
         let (decoded, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
-            if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !x.by_panels() {
+            if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !x.by_panels(level, self.weights.dtype()) {
                 let mut panel = coded::Panel::new(decoded, x.cols);
                 let step = x.rows_decoded();
                 for first in rows.clone().step_by(step) {
@@ -267,9 +267,13 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl Prepared<'_> {
-    /// Whether products go panel by panel: they decode weights themselves.
-    fn by_panels(&self) -> bool {
-        matches!(self.packed, Packed::Plain(_) | Packed::Bf16(_)) && self.tokens >= panel::TOKENS_MIN
+    /// Whether products with weights of this type go panel by panel: they decode weights themselves.
+    fn by_panels(&self, level: Level, weights: DType) -> bool {
+        let coded = matches!(weights, DType::CodedBf16 { .. });
+        match self.packed {
+            Packed::Plain(_) | Packed::Bf16(_) => self.tokens >= panel::tokens_min(level, coded),
+            Packed::Tiles(_) | Packed::Bytes(_) => false,
+        }
     }
 
     /// How many rows of coded weights to decode at a time: those of few tokens, which use them once, are still in the
@@ -282,8 +286,8 @@ impl Prepared<'_> {
         (fitting / vector::TILE_ROWS * vector::TILE_ROWS).clamp(vector::TILE_ROWS, coded::PANEL_ROWS)
     }
 
-    /// The products of `rows` of `weights` with all tokens; `work` has what the form asks for. `ahead` are the rows that
-    /// are read after row 0 and those that it is multiplied with.
+    /// The products of `rows` of `weights` with all tokens; `work` has what the form asks for. `ahead` tells what is
+    /// read next.
     ///
     /// # Safety
     /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -299,9 +303,11 @@ impl Prepared<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match &self.packed {
-                Packed::Plain(numbers) if self.by_panels() => panel::rows(level, numbers, w, rows, out, work),
+                Packed::Plain(numbers) if self.by_panels(level, w.dtype()) => {
+                    panel::rows(level, numbers, w, rows, out, work)
+                }
                 Packed::Plain(numbers) => vector::rows(level, numbers, w, rows, out, ahead),
-                Packed::Bf16(numbers) if self.by_panels() => {
+                Packed::Bf16(numbers) if self.by_panels(level, w.dtype()) => {
                     bf16::panel_rows(level, numbers, self.tokens, w, rows, out, work);
                 }
                 Packed::Bf16(numbers) => bf16::rows(level, numbers, self.tokens, w, rows, out, ahead),

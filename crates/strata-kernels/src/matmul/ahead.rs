@@ -8,19 +8,19 @@ use crate::{DType, Matrix, coded};
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// Rows that will be read after those that are being multiplied.
+/// What is read next: rows that correspond to those that are being multiplied, one by one.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     first: *const u8,
     row_bytes: usize,
     /// Bytes of 8 columns, about.
     step_bytes: usize,
-    /// Whether these rows are those that are multiplied, read where they are.
+    /// Whether they are rows of the same matrix, some rows behind: [`Ahead::further`] says how many.
     in_place: bool,
 }
 
 impl Ahead {
-    /// Of weights that are read in place.
+    /// Of weights that are read in place; the first to be asked for are still to be told, by [`Ahead::further`].
     pub fn in_place(w: Matrix<'_>) -> Self {
         Self { in_place: true, ..Self::decoded_next(w, 0) }
     }
@@ -43,7 +43,7 @@ impl Ahead {
         Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }
     }
 
-    /// So many rows further, unless they will be decoded, all at once.
+    /// Those so many rows behind, where weights are read in place; others are decoded all at once.
     #[inline(always)]
     pub fn further(self, rows: usize) -> Self {
         if self.in_place { self.from(rows) } else { self }

@@ -13,8 +13,11 @@ use super::{CHAIN, Output};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
 use crate::{DType, Level, Matrix, coded};
 
-/// Tokens from which on panels pay.
-pub(super) const TOKENS_MIN: usize = 19;
+/// Tokens from which on panels pay. Where registers are many and weights need no decoding, tiles that read weights in place
+/// keep up for longer.
+pub(super) fn tokens_min(level: Level, coded: bool) -> usize {
+    if level.has_many_registers() && !coded { 81 } else { 19 }
+}
 
 /// Rows of a panel: 264 KiB, beside which the next panel's weights just about fit a second-level cache of 512 KiB.
 pub(super) const ROWS: usize = 128;

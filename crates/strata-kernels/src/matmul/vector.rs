@@ -76,15 +76,6 @@ pub(super) struct Operands<X, W> {
     pub ahead: Ahead,
 }
 
-impl<X: Copy, W: Copy> Operands<X, W> {
-    /// The same, asking for the next rows from `row` of each [`TILE_ROWS`] on, if there are so many.
-    #[inline(always)]
-    fn asking_from(&self, row: usize) -> Self {
-        let ahead = if row < TILE_ROWS { self.ahead.from(row) } else { Ahead::nothing(self.x) };
-        Self { ahead, ..*self }
-    }
-}
-
 /// Rows `rows` of `w` for all tokens of `x` `[tokens, w.cols()]`, in f32.
 ///
 /// # Safety
@@ -200,15 +191,35 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
             unsafe {
                 // All of them ask for a part of the next panel: if the first did it alone, it would wait for memory, and
                 // memory for the others. Besides, a processor forgets what it is asked for too fast.
-                match (tiles, tile) {
-                    (1, _) => tokens_kernel::<U, TILE_ROWS>(o, panel, panel_end, token, count),
-                    (2, _) | (3, 0) => tokens_kernel::<U, 2>(&o.asking_from(2 * tile), panel, panel_end, token, count),
-                    (3, _) => tokens_kernel::<U, 1>(&o.asking_from(1 + tile), panel, panel_end, token, count),
-                    _ => tokens_kernel::<U, 1>(&o.asking_from(tile), panel, panel_end, token, count),
+                match asked_rows::<U>(tile, tiles) {
+                    Range { start: 0, end: TILE_ROWS } => {
+                        tokens_kernel::<U, TILE_ROWS>(o, panel, panel_end, token, count)
+                    }
+                    Range { start, end } if end == start + 2 => {
+                        let o = Operands { ahead: o.ahead.from(start), ..*o };
+                        tokens_kernel::<U, 2>(&o, panel, panel_end, token, count);
+                    }
+                    Range { start, end } => {
+                        let ahead = if start < end { o.ahead.from(start) } else { Ahead::nothing(o.x) };
+                        tokens_kernel::<U, 1>(&Operands { ahead, ..*o }, panel, panel_end, token, count);
+                    }
                 }
             }
             token += count;
         }
+    }
+}
+
+/// Which of the rows ahead that correspond to a tile's rows are asked for with the tile of tokens `tile` of so many.
+fn asked_rows<U: Unit>(tile: usize, tiles: usize) -> Range<usize> {
+    match (U::MANY_REGISTERS, tiles) {
+        (_, 1) => 0..TILE_ROWS,
+        (true, 2) => 2 * tile..2 * tile + 2,
+        (true, 3) if tile == 0 => 0..2,
+        (true, 3) => tile + 1..tile + 2,
+        (true, _) => tile.min(TILE_ROWS)..(tile + 1).min(TILE_ROWS),
+        // Tiles of two rows.
+        (false, _) => tile.min(2)..(tile + 1).min(2),
     }
 }
 

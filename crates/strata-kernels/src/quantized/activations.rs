@@ -20,7 +20,7 @@ pub(super) const BLOCK: usize = 32;
 /// Tokens that lie side by side in the lanes of a vector.
 pub(super) const TILE: usize = 16;
 
-/// Parts of the scratch begin at whole cache lines.
+/// The codes begin at a whole cache line.
 const LINE: usize = 64;
 
 /// Codes of a token by itself are padded to whole vectors of four blocks.
@@ -126,6 +126,7 @@ impl Sizes {
             Layout::Tiles => (tokens.checked_next_multiple_of(TILE), Some(cols)),
         };
         let times = |a: Option<usize>, b: Option<usize>| a?.checked_mul(b?);
+        // Scales and sums of rows take a little less.
         let blocks = times(tokens, stride.map(|stride| stride / BLOCK));
         let part = |bytes: Option<usize>| bytes.expect("activations that exist can be counted");
         Self {

@@ -6,19 +6,20 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::activations::{BLOCK, TILE};
+use super::activations::{BLOCK, Layout, TILE};
 use super::header::{Header, ROWS, SPAN, SPAN_BLOCKS};
 use super::product::Job;
-use super::unpack::{GROUP, Unpack};
+use super::unpack::{GROUP, GROUPS, Unpack};
 use super::vnni::{Padded, Small};
 use crate::amx::{TileConfig, configure, multiply_bytes, release};
 use crate::transpose::transpose;
 
+/// Tokens that are worth a tile: it costs the same for one as for sixteen, most of it for the scaling after the product, and
+/// vectors pay for each. Reckoned, not measured.
+pub(super) const TOKENS_MIN: usize = TILE / 2 + 1;
+
 /// Tiles of tokens that share the unpacking of weights.
 const TILES: usize = 8;
-
-/// Groups of a span.
-const GROUPS: usize = SPAN_BLOCKS / GROUP;
 
 /// Codes of a span of sixteen rows, `[row][column]`.
 #[repr(C, align(64))]
@@ -57,6 +58,7 @@ const fn columns<F: Unpack>() -> usize {
 /// As for [`tiles`], and the tiles have these shapes.
 #[inline(always)]
 unsafe fn configured<F: Unpack>(job: &Job<'_>) {
+    debug_assert_eq!(job.x.layout, Layout::Tiles);
     let (mut small, mut padded) = (Small::NEW, Padded::NEW);
     let mut codes = Codes([[0; SPAN]; ROWS]);
     // Not cleared: that would take as long as several products.

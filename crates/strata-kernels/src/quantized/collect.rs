@@ -57,7 +57,7 @@ impl Collect for Q4K {
         // SAFETY: the caller's promise.
         unsafe {
             let [both, scales, minima, low] = words(spans, 0);
-            let (scale, minimum) = halves_apart(both);
+            let (scale, minimum) = low_and_high(both);
             _mm256_storeu_si256(fields.scales[0].as_mut_ptr().cast(), scale);
             _mm256_storeu_si256(fields.minima[0].as_mut_ptr().cast(), minimum);
             // As `fields::scales_and_minima` has it.
@@ -91,7 +91,7 @@ impl Collect for Q6K {
         unsafe {
             store_words(words(spans, 192), fields);
             let [_, _, _, last] = words(spans, 194);
-            let (_, scale) = halves_apart(last);
+            let (_, scale) = low_and_high(last);
             _mm256_storeu_si256(fields.scales[0].as_mut_ptr().cast(), scale);
         }
     }
@@ -184,7 +184,7 @@ pub(super) unsafe fn turned([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
 /// # Safety
 /// AVX-512 F exists.
 #[inline(always)]
-unsafe fn halves_apart(words: __m512i) -> (__m256i, __m256i) {
+unsafe fn low_and_high(words: __m512i) -> (__m256i, __m256i) {
     // SAFETY: arithmetic on registers.
     unsafe { (_mm512_cvtepi32_epi16(words), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words))) }
 }
@@ -198,7 +198,7 @@ unsafe fn store_halves(pairs: [__m512i; 4], change: u16, to: &mut [[u16; ROWS]; 
     // SAFETY: sixteen halves are a whole array.
     unsafe {
         for i in 0..4 {
-            let (even, odd) = halves_apart(_mm512_xor_si512(pairs[i], _mm512_set1_epi16(change as i16)));
+            let (even, odd) = low_and_high(_mm512_xor_si512(pairs[i], _mm512_set1_epi16(change as i16)));
             _mm256_storeu_si256(to[2 * i].as_mut_ptr().cast(), even);
             _mm256_storeu_si256(to[2 * i + 1].as_mut_ptr().cast(), odd);
         }
@@ -215,6 +215,58 @@ unsafe fn store_words(words: [__m512i; 4], fields: &mut Fields) {
     unsafe {
         for i in 0..4 {
             _mm512_storeu_si512(fields.words[i].as_mut_ptr().cast(), words[i]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::level::Instructions;
+    use crate::quantized::formats::with_format;
+    use crate::quantized::unpack::Unpack;
+    use crate::{DType, Level};
+
+    /// Sixteen spans of random bytes, the last of which ends with the allocation.
+    fn check<F: Unpack>(bytes: &[u8]) {
+        let spans: Vec<&[u8]> = bytes.chunks_exact(F::SPAN_BYTES).collect();
+        let addresses: [*const u8; ROWS] = std::array::from_fn(|row| spans[row].as_ptr());
+        let (mut want, mut got) = (Fields::ZERO, Fields::ZERO);
+        spans.iter().enumerate().for_each(|(row, span)| F::collect(span, row, &mut want));
+        // SAFETY: the spans are whole, AVX-512 exists.
+        unsafe { F::collect_rows(&addresses, &mut got) };
+        assert_eq!((got.scales, got.minima, got.words), (want.scales, want.minima, want.words), "{}", F::DTYPE);
+        for four in 0..4 {
+            for block in 0..SPAN_BLOCKS {
+                let spans_of_four = std::array::from_fn(|i| addresses[4 * four + i]);
+                // SAFETY: as above; two vectors are eight times sixteen bytes.
+                let halves: [[[u8; 16]; 4]; 2] = unsafe { std::mem::transmute(F::unpack_rows(spans_of_four, block)) };
+                for i in 0..4 {
+                    let mut want = [0; 32];
+                    F::unpack(spans[4 * four + i], block, &mut want);
+                    assert_eq!([halves[0][i], halves[1][i]].concat(), want, "{} block {block}", F::DTYPE);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_take_out_what_the_plain_way_does() {
+        if Level::detect().0 < Instructions::Avx512 {
+            return;
+        }
+        let mut state = 1u64;
+        for dtype in
+            DType::ALL.into_iter().filter(|dtype| dtype.block_len() > 1 && !matches!(dtype, DType::CodedBf16 { .. }))
+        {
+            let len = ROWS * dtype.row_bytes(SPAN_BLOCKS * 32).unwrap();
+            let bytes: Vec<u8> = std::iter::repeat_with(|| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .take(len)
+            .collect();
+            with_format!(dtype, F => check::<F>(&bytes));
         }
     }
 }

@@ -104,8 +104,8 @@ impl Job<'_> {
 #[cfg(target_arch = "x86_64")]
 fn layout(level: Level, tokens: usize) -> Layout {
     match level.0 {
-        Instructions::Avx512Vnni | Instructions::Avx512Bf16 if tokens > vnni::ROW_TOKENS => Layout::Spans,
-        Instructions::Amx if tokens > vnni::ROW_TOKENS => Layout::Tiles,
+        Instructions::Amx if tokens >= amx::TOKENS_MIN => Layout::Tiles,
+        vnni if vnni >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS => Layout::Spans,
         _ => Layout::Rows,
     }
 }

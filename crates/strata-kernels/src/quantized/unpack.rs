@@ -6,15 +6,14 @@ use super::collect::Collect;
 use super::formats::{
     Format, IQ4_NL_CODES, Iq4Nl, MXFP4_CODES, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
+use super::header::SPAN_BLOCKS;
 
-/// Blocks of 32 columns that are taken out at once.
+/// Blocks of 32 columns of a row that are taken out at once, and how often a span has so many.
 pub(super) const GROUP: usize = 4;
+pub(super) const GROUPS: usize = SPAN_BLOCKS / GROUP;
 
 /// A type whose codes vectors can take out.
 pub(super) trait Unpack: Collect {
-    /// Bytes from one group to the next within a span; 0 where the fields of a span's groups are interleaved.
-    const GROUP_BYTES: usize = if Self::DTYPE.block_len() == 32 { GROUP * Self::BYTES } else { 0 };
-
     /// The codes of block `block` of four spans: the first halves, 16 bytes each in the order of the spans, and the last
     /// halves.
     ///
@@ -46,10 +45,10 @@ pub(super) trait Unpack: Collect {
     }
 }
 
-/// Four blocks with all their nibbles in 16 bytes, from `AT` on.
+/// Four blocks with all their nibbles in 16 bytes, from `at` on.
 ///
 /// # Safety
-/// As for [`Unpack::unpack4`].
+/// As for [`Unpack::unpack_rows`].
 #[inline(always)]
 unsafe fn nibbles(spans: [*const u8; 4], at: usize) -> [__m512i; 2] {
     // SAFETY: the caller's promise.
@@ -88,7 +87,7 @@ pub(super) unsafe fn load4(spans: [*const u8; 4], at: usize) -> __m512i {
 /// Bits `first .. first + count` of 32 bytes from `at` on, of four spans: those of the first 16 bytes, and of the last.
 ///
 /// # Safety
-/// They are readable; AVX-512 BW exists.
+/// They are readable, `first + count` is 8 at most; AVX-512 BW exists.
 #[inline(always)]
 unsafe fn bits(spans: [*const u8; 4], at: usize, first: usize, count: usize) -> [__m512i; 2] {
     // SAFETY: the caller's promise.
@@ -158,7 +157,7 @@ fn one_bit_to(to: i64, first: i64) -> [i64; 4] {
 /// Puts a fifth bit to the codes of four spans, from 32 bits at `at` of each.
 ///
 /// # Safety
-/// As for [`Unpack::unpack4`].
+/// As for [`Unpack::unpack_rows`].
 #[inline(always)]
 unsafe fn fifths(spans: [*const u8; 4], at: usize, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
     // SAFETY: the bytes are within the four blocks.

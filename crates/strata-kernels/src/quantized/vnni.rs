@@ -14,13 +14,14 @@ mod rows;
 pub(super) use panels::panels;
 pub(super) use rows::rows;
 
-/// Most tokens that are worth a kernel that unpacks weights anew for each.
+/// Most tokens for which codes are unpacked into registers; for more, to store them for all pays.
 pub(super) const ROW_TOKENS: usize = 3;
 
 /// Bytes of four blocks of the largest type with blocks of 32, which is Q8_0.
 const MAX_GROUP_BYTES: usize = GROUP * 34;
 
-/// The small fields of a span of sixteen rows. Made once a thread, for to clear it takes longer than a few blocks.
+/// The small fields of a span of sixteen rows. Made once for all rows of a kernel, for to clear it takes longer than a few
+/// blocks.
 pub(super) struct Small {
     fields: Fields,
     pub header: Header,
@@ -71,12 +72,12 @@ impl Padded {
     /// Copies the last `blocks` blocks, group `group` of the spans, to where four can be read; they are group 0 there.
     ///
     /// # Safety
-    /// The spans have these blocks, fewer than four.
+    /// The spans have these blocks, fewer than four; types with blocks of 256 always have all.
     pub unsafe fn take<F: Unpack>(&mut self, spans: &mut [*const u8; ROWS], group: usize, blocks: usize) {
         for (span, padded) in spans.iter_mut().zip(&mut self.0) {
             let part = &mut padded[..blocks * F::BYTES];
             // SAFETY: the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(span.add(group * F::GROUP_BYTES), part.as_mut_ptr(), part.len()) };
+            unsafe { std::ptr::copy_nonoverlapping(span.add(group * GROUP * F::BYTES), part.as_mut_ptr(), part.len()) };
             *span = padded.as_ptr();
         }
     }

@@ -99,7 +99,7 @@ fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
                 for threads in [2, 3] {
                     assert_eq!(bits(&product(level, threads, &x, weights, None)), bits(&together));
                 }
-                for chunk in [1, 2, 3, 5, 7, 40] {
+                for chunk in [1, 2, 3, 5, 7, 14, 40, 90] {
                     let apart: Vec<f32> =
                         x.chunks(chunk * cols).flat_map(|x| product(level, 2, x, weights, None)).collect();
                     assert_eq!(bits(&apart), bits(&together), "{dtype} {} in chunks of {chunk}", level.name());
@@ -111,7 +111,7 @@ fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
 
 #[test]
 fn levels_with_fused_multiply_add_agree_to_the_bit() {
-    for (rows, cols, tokens) in [(12, 100, 5), (9, 1100, 3), (139, 1100, 20)] {
+    for (rows, cols, tokens) in [(12, 100, 5), (9, 1100, 3), (139, 1100, 20), (139, 1100, 85)] {
         let mut numbers = Numbers(3);
         let x = numbers.take(tokens * cols);
         let (bytes, _) = encode(DType::F16, &numbers.take(rows * cols));
@@ -126,8 +126,8 @@ fn levels_with_fused_multiply_add_agree_to_the_bit() {
 fn long_prompts_are_cut_into_cache_blocks_without_a_seam() {
     let (rows, cols) = (40, 5000);
     let mut numbers = Numbers(5);
-    // Of 12 tokens blocks are read in place, for 40 some go panel by panel.
-    for tokens in [12, 40] {
+    // Two or three tiles of tokens read weights in place, and more do or go panel by panel.
+    for tokens in [12, 18, 40, 90] {
         let x = numbers.take(tokens * cols);
         for dtype in [DType::F16, DType::BF16] {
             let (bytes, _) = encode(dtype, &numbers.take(rows * cols));

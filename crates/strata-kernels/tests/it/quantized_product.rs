@@ -92,7 +92,7 @@ proptest! {
 fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
     for dtype in QUANTISED {
         // Rows that are no multiple of a vector, tokens of whole and of broken tiles, enough work for threads.
-        let (rows, cols, tokens) = (67, columns(dtype, 11), 150);
+        let (rows, cols, tokens) = (67, columns(dtype, 11), 259);
         let mut numbers = Numbers(7);
         let x = numbers.take(tokens * cols);
         let bytes = random_weights(dtype, rows, cols, &mut numbers);
@@ -102,7 +102,7 @@ fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
             for threads in [2, 3] {
                 assert_eq!(bits(&product(level, threads, &x, weights, None)), bits(&together));
             }
-            for chunk in [1, 2, 3, 4, 5, 7, 16, 33, 129] {
+            for chunk in [1, 2, 3, 4, 5, 7, 16, 33, 129, 257] {
                 let apart: Vec<f32> =
                     x.chunks(chunk * cols).flat_map(|x| product(level, 2, x, weights, None)).collect();
                 assert_eq!(bits(&apart), bits(&together), "{dtype} {} in chunks of {chunk}", level.name());
@@ -122,8 +122,11 @@ fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
 #[test]
 fn levels_with_fused_multiply_add_agree_to_the_bit() {
     for dtype in QUANTISED {
-        for tokens in [1, 4, 21] {
-            let (rows, cols) = (35, columns(dtype, 14));
+        // Part of a span, a whole one, and both; one vector of rows and two; what kernels for few and for many tokens take.
+        for (tokens, rows, blocks) in
+            [(1, 35, 14), (2, 16, 8), (3, 5, 1), (4, 35, 14), (5, 9, 3), (21, 35, 16), (130, 33, 7)]
+        {
+            let cols = columns(dtype, blocks);
             let mut numbers = Numbers(3);
             let x = numbers.take(tokens * cols);
             let bytes = random_weights(dtype, rows, cols, &mut numbers);

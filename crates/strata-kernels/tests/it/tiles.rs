@@ -75,7 +75,7 @@ fn tiles_of_bytes_agree_with_vectors() {
     let Some(level) = amx_level() else { return };
     let vectors = Level::available().find(|level| level.name() == "avx512-vnni").unwrap();
     for dtype in QUANTISED {
-        for (tokens, blocks) in [(5, 1), (16, 9), (40, 3), (150, 8)] {
+        for (tokens, blocks) in [(4, 8), (9, 1), (16, 9), (40, 3), (150, 8)] {
             let (rows, cols) = (37, columns(dtype, blocks));
             let mut numbers = Numbers(13);
             let x = numbers.take(tokens * cols);

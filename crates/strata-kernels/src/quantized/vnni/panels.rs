@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::{Small, load, scaled_minimum};
-use crate::quantized::activations::BLOCK;
+use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::collect::turned;
 use crate::quantized::header::{Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use crate::quantized::product::Job;
@@ -18,7 +19,8 @@ const PANEL_ROWS: usize = VECTORS * ROWS;
 /// Tokens that share the unpacking: their codes of a span and their sums are in the second-level cache at most.
 const TOKENS: usize = 128;
 
-/// Tokens whose sums are in registers together, beside as many dot products.
+/// Tokens whose sums are in registers together, beside as many dot products. (Where halves have factors, some of either are
+/// not; four tokens, which would be, gain nothing.)
 const SET: usize = 6;
 
 /// Times that four columns go into a block.
@@ -34,38 +36,45 @@ struct Panel {
     starts: [[[[i32; ROWS]; VECTORS]; 2]; SPAN_BLOCKS],
 }
 
-/// What is asked for ahead, to the second-level cache: the next panel, evenly while this one is computed, since a processor
-/// forgets what it is asked for too fast.
+/// The next panel's span, asked for evenly while this one's is computed, since a processor forgets what it is asked for too
+/// fast. It comes to the second-level cache.
 struct Next {
-    at: *const u8,
-    /// Cache lines while a block of sixteen rows is unpacked.
-    lines: usize,
+    first: *const u8,
+    /// In parts of a cache line, [`Next::PARTS`] each: how many are due at a time, how many there are, and were asked for.
+    rate: usize,
+    end: usize,
+    asked: usize,
 }
 
 impl Next {
     const LINE: usize = 64;
+    const PARTS: usize = 1 << 16;
 
-    /// Sets of tokens that ask, of each span, for as much as unpacking it does.
-    const SETS: usize = 3;
+    /// Sets of tokens that ask, where there are more.
+    const SETS_MAX: usize = 3;
 
-    /// The panel that begins at row `first`, of which there may be none, for so many sets of tokens.
-    fn new<F: Unpack>(job: &Job<'_>, first: usize, sets: usize) -> Self {
-        let times = (1 + sets.min(Self::SETS)) * VECTORS * SPAN_BLOCKS;
-        let lines = (PANEL_ROWS * F::SPAN_BYTES).div_ceil(Self::LINE).div_ceil(times);
-        Self { at: job.w.as_ptr().wrapping_add(first * job.row_bytes), lines }
+    /// Span `span` of the panel that begins at row `first`, of which there may be none, for so many sets of tokens.
+    fn new<F: Unpack>(job: &Job<'_>, first: usize, span: usize, sets: usize) -> Self {
+        // As many bytes as the span has, but as they lie: rows are read whole before the next panel.
+        let bytes = PANEL_ROWS * F::SPAN_BYTES;
+        let first = job.w.as_ptr().wrapping_add(first * job.row_bytes + span * bytes);
+        let end = bytes.div_ceil(Self::LINE) * Self::PARTS;
+        let times = (VECTORS + sets.min(Self::SETS_MAX)) * SPAN_BLOCKS;
+        Self { first, rate: end.div_ceil(times), end, asked: 0 }
     }
 
-    /// Asks for as many lines as are due for so many blocks.
+    /// Asks for what is due with a block that is unpacked, or computed for a set of tokens.
     ///
     /// # Safety
     /// SSE exists.
     #[inline(always)]
-    unsafe fn ask(&mut self, blocks: usize) {
-        for _ in 0..blocks * self.lines {
+    unsafe fn ask(&mut self) {
+        let due = (self.asked + self.rate).min(self.end);
+        for line in self.asked / Self::PARTS..due / Self::PARTS {
             // SAFETY: the caller's promise; prefetches may point anywhere.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
-            self.at = self.at.wrapping_add(Self::LINE);
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.first.wrapping_add(line * Self::LINE).cast()) };
         }
+        self.asked = due;
     }
 }
 
@@ -79,33 +88,36 @@ struct Sums([[Lanes; VECTORS]; TOKENS]);
 /// As for [`super::rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::quantized) unsafe fn panels<F: Unpack>(job: &Job<'_>) {
+    debug_assert_eq!(job.x.layout, Layout::Spans);
     let mut small = [Small::NEW; VECTORS];
     // Not cleared: that would take as long as several blocks.
     let (mut panel, mut sums) = (MaybeUninit::<Panel>::uninit(), MaybeUninit::<Sums>::uninit());
-    let sums = sums.as_mut_ptr().cast::<[Lanes; VECTORS]>();
-    for token in (0..job.x.tokens).step_by(TOKENS) {
-        let tokens = TOKENS.min(job.x.tokens - token);
+    let (panel, sums) = (panel.as_mut_ptr(), sums.as_mut_ptr().cast::<[Lanes; VECTORS]>());
+    let tiles = job.x.tokens.div_ceil(TOKENS);
+    for tile in 0..tiles {
+        let part_of = |all: usize, i: usize, count: usize| all * i / count..all * (i + 1) / count;
+        let Range { start: token, end } = part_of(job.x.tokens, tile, tiles);
+        let tokens = end - token;
+        let sets = tokens.div_ceil(SET);
         for first in (job.first..job.end).step_by(PANEL_ROWS) {
-            // SAFETY: the caller's promise; there is room for so many tokens' sums.
+            // SAFETY: the caller's promise; there is room for so many tokens' sums, and `panel` has a span before it is read.
             unsafe {
                 sums.write_bytes(0, tokens);
-                let sets = tokens.div_ceil(SET);
-                let mut next = Next::new::<F>(job, first + PANEL_ROWS, sets);
                 for span in 0..job.x.blocks.div_ceil(SPAN_BLOCKS) {
-                    unpack_span::<F>(job, first, span, &mut small, panel.as_mut_ptr(), &mut next);
+                    let mut next = Next::new::<F>(job, first + PANEL_ROWS, span, sets);
+                    unpack_span::<F>(job, first, span, &mut small, panel, &mut next);
                     let headers = [&small[0].header, &small[1].header];
                     for set in 0..sets {
-                        // As equal as can be.
-                        let (begin, end) = (tokens * set / sets, tokens * (set + 1) / sets);
+                        let Range { start: begin, end } = part_of(tokens, set, sets);
                         let (token, sums) = (token + begin, sums.add(begin));
-                        let next = if set < Next::SETS { Some(&mut next) } else { None };
+                        let next = if set < Next::SETS_MAX { Some(&mut next) } else { None };
                         match end - begin {
-                            1 => add::<F, 1>(job, span, token, &*panel.as_ptr(), headers, sums, next),
-                            2 => add::<F, 2>(job, span, token, &*panel.as_ptr(), headers, sums, next),
-                            3 => add::<F, 3>(job, span, token, &*panel.as_ptr(), headers, sums, next),
-                            4 => add::<F, 4>(job, span, token, &*panel.as_ptr(), headers, sums, next),
-                            5 => add::<F, 5>(job, span, token, &*panel.as_ptr(), headers, sums, next),
-                            _ => add::<F, SET>(job, span, token, &*panel.as_ptr(), headers, sums, next),
+                            // Four tokens at least, in equal parts.
+                            3 => add::<F, 3>(job, span, token, panel, headers, sums, next),
+                            4 => add::<F, 4>(job, span, token, panel, headers, sums, next),
+                            5 => add::<F, 5>(job, span, token, panel, headers, sums, next),
+                            SET => add::<F, SET>(job, span, token, panel, headers, sums, next),
+                            more => unreachable!("a set of {more} tokens"),
                         }
                     }
                 }
@@ -142,7 +154,7 @@ unsafe fn unpack_span<F: Unpack>(
         unsafe {
             let spans = small[v].collect::<F>(job, begin, ROWS.min(job.end - begin), span);
             for block in 0..blocks {
-                next.ask(1);
+                next.ask();
                 // The next span comes to the first-level cache.
                 for row in [2 * block, 2 * block + 1] {
                     for line in (F::SPAN_BYTES..2 * F::SPAN_BYTES).step_by(64) {
@@ -183,7 +195,7 @@ unsafe fn unpack<F: Unpack>(spans: &[*const u8; ROWS], block: usize, v: usize, p
         if !F::HALVES {
             surplus[0] = _mm512_add_epi32(surplus[0], surplus[1]);
         }
-        for half in 0..2 {
+        for half in 0..1 + usize::from(F::HALVES) {
             let to = &raw mut (*panel).starts[block][half][v];
             _mm512_store_si512(to.cast(), _mm512_sub_epi32(zero, surplus[half]));
         }
@@ -200,7 +212,7 @@ unsafe fn add<F: Unpack, const T: usize>(
     job: &Job<'_>,
     span: usize,
     token: usize,
-    panel: &Panel,
+    panel: *const Panel,
     headers: [&Header; VECTORS],
     sums: *mut [Lanes; VECTORS],
     mut next: Option<&mut Next>,
@@ -218,7 +230,7 @@ unsafe fn add<F: Unpack, const T: usize>(
         }
         for block in 0..SPAN_BLOCKS.min(x.blocks - span * SPAN_BLOCKS) {
             if let Some(next) = &mut next {
-                next.ask(VECTORS);
+                next.ask();
             }
             let mut dot = [[_mm512_setzero_ps(); VECTORS]; T];
             if F::HALVES {
@@ -275,20 +287,18 @@ unsafe fn add<F: Unpack, const T: usize>(
 /// `codes` are those of a span of `T` tokens; AVX-512 VNNI exists.
 #[inline(always)]
 unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
-    panel: &Panel,
+    panel: *const Panel,
     block: usize,
     half: usize,
     codes: *const i8,
 ) -> [[__m512i; VECTORS]; T] {
     // SAFETY: the caller's promise.
     unsafe {
-        let vector = |codes: *const [i8; 4 * ROWS]| _mm512_load_si512(codes.cast());
-        let starts = &panel.starts[block][half];
-        let start = [_mm512_load_si512(starts[0].as_ptr().cast()), _mm512_load_si512(starts[1].as_ptr().cast())];
-        let mut dots = [start; T];
+        let starts = (&raw const (*panel).starts[block][half]).cast::<__m512i>();
+        let mut dots = [[_mm512_load_si512(starts), _mm512_load_si512(starts.add(1))]; T];
         for quad in FIRST..END {
-            let [first, second] = &panel.codes[block][quad];
-            let weights = [vector(first), vector(second)];
+            let codes_of_rows = (&raw const (*panel).codes[block][quad]).cast::<__m512i>();
+            let weights = [_mm512_load_si512(codes_of_rows), _mm512_load_si512(codes_of_rows.add(1))];
             for t in 0..T {
                 let four = codes.add(t * SPAN + block * BLOCK + quad * 4).cast::<i32>();
                 let four = _mm512_set1_epi32(four.read_unaligned());

@@ -4,13 +4,10 @@
 use std::arch::x86_64::*;
 
 use super::{Padded, ROW_TOKENS, Small, load, scaled_minimum};
-use crate::quantized::activations::BLOCK;
+use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::header::{Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::product::Job;
-use crate::quantized::unpack::{GROUP, Unpack};
-
-/// Groups of a span.
-const GROUPS: usize = SPAN_BLOCKS / GROUP;
+use crate::quantized::unpack::{GROUP, GROUPS, Unpack};
 
 /// The job's rows, for activations in rows, of [`ROW_TOKENS`] at most.
 ///
@@ -18,6 +15,7 @@ const GROUPS: usize = SPAN_BLOCKS / GROUP;
 /// As for [`crate::quantized::product::rows`]; AVX-512 F, BW, DQ, VL and VNNI exist.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::quantized) unsafe fn rows<F: Unpack>(job: &Job<'_>) {
+    debug_assert_eq!(job.x.layout, Layout::Rows);
     // SAFETY: the caller's promise.
     unsafe {
         match job.x.tokens {
@@ -25,7 +23,7 @@ pub(in crate::quantized) unsafe fn rows<F: Unpack>(job: &Job<'_>) {
             1 => rows_for::<F, 1>(job),
             2 => rows_for::<F, 2>(job),
             ROW_TOKENS => rows_for::<F, ROW_TOKENS>(job),
-            more => unreachable!("{more} tokens lie in spans"),
+            more => unreachable!("{more} tokens do not lie in rows"),
         }
     }
 }
