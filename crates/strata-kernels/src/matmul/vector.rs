@@ -187,22 +187,17 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
         for tile in 0..tiles {
             // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each time.
             let count = (o.tokens - token).div_ceil(tiles - tile);
+            // All of them ask for a part of the next panel: if the first did it alone, it would wait for memory, and memory
+            // for the others. Besides, a processor forgets what it is asked for too fast.
+            let asked = asked_rows(U::MANY_REGISTERS, tile, tiles);
+            let ahead = if asked.is_empty() { Ahead::nothing(o.x) } else { o.ahead.from(asked.start) };
+            let o = &Operands { ahead, ..*o };
             // SAFETY: as the caller vouches.
             unsafe {
-                // All of them ask for a part of the next panel: if the first did it alone, it would wait for memory, and
-                // memory for the others. Besides, a processor forgets what it is asked for too fast.
-                match asked_rows::<U>(tile, tiles) {
-                    Range { start: 0, end: TILE_ROWS } => {
-                        tokens_kernel::<U, TILE_ROWS>(o, panel, panel_end, token, count)
-                    }
-                    Range { start, end } if end == start + 2 => {
-                        let o = Operands { ahead: o.ahead.from(start), ..*o };
-                        tokens_kernel::<U, 2>(&o, panel, panel_end, token, count);
-                    }
-                    Range { start, end } => {
-                        let ahead = if start < end { o.ahead.from(start) } else { Ahead::nothing(o.x) };
-                        tokens_kernel::<U, 1>(&Operands { ahead, ..*o }, panel, panel_end, token, count);
-                    }
+                match asked.len() {
+                    TILE_ROWS => tokens_kernel::<U, TILE_ROWS>(o, panel, panel_end, token, count),
+                    2 => tokens_kernel::<U, 2>(o, panel, panel_end, token, count),
+                    _ => tokens_kernel::<U, 1>(o, panel, panel_end, token, count),
                 }
             }
             token += count;
@@ -211,8 +206,8 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
 }
 
 /// Which of the rows ahead that correspond to a tile's rows are asked for with the tile of tokens `tile` of so many.
-fn asked_rows<U: Unit>(tile: usize, tiles: usize) -> Range<usize> {
-    match (U::MANY_REGISTERS, tiles) {
+fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
+    match (many_registers, tiles) {
         (_, 1) => 0..TILE_ROWS,
         (true, 2) => 2 * tile..2 * tile + 2,
         (true, 3) if tile == 0 => 0..2,
@@ -363,6 +358,22 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
             }
             for t in 0..T {
                 U::put_sums(sums[t], o.out.at(token + t, row), first > 0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_of_tokens_ask_for_each_row_once() {
+        for many_registers in [false, true] {
+            for tiles in 1..15 {
+                let asked: Vec<usize> = (0..tiles).flat_map(|tile| asked_rows(many_registers, tile, tiles)).collect();
+                let rows = if many_registers || tiles == 1 { TILE_ROWS } else { 2 };
+                assert_eq!(asked, (0..rows).collect::<Vec<_>>(), "{tiles} tiles, {many_registers}");
             }
         }
     }

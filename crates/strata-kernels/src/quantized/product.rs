@@ -105,7 +105,7 @@ impl Job<'_> {
 fn layout(level: Level, tokens: usize) -> Layout {
     match level.0 {
         Instructions::Amx if tokens >= amx::TOKENS_MIN => Layout::Tiles,
-        vnni if vnni >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS => Layout::Spans,
+        level if level >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS => Layout::Spans,
         _ => Layout::Rows,
     }
 }
