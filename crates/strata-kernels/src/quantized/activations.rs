@@ -23,14 +23,14 @@ pub(super) const TILE: usize = 16;
 /// The codes begin at a whole cache line.
 const LINE: usize = 64;
 
-/// Codes of a token by itself are padded to whole vectors of four blocks.
-const ROW_GRANULE: usize = 128;
+/// Columns of a token by itself are padded to whole vectors of four blocks.
+const ROW_GRANULE: usize = 4 * BLOCK;
 
 /// How codes, scales and sums lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// Token by token: codes `[token][column]`, with zeros up to a multiple of 128 columns; scales `[token][block]`;
-    /// sums `[token][block][half]`.
+    /// Token by token: codes `[token][column]`; scales `[token][block]`; sums `[token][block][half]`; with zeros up to a
+    /// multiple of 128 columns, see [`Activations::row_blocks`].
     Rows,
     /// Spans one after the other, so that those of all tokens lie together: codes `[span][token][column]`, 128 more than
     /// they stand for, as unsigned bytes; scales `[span][token][block]`; sums `[span][token][block][half]`. What a last
@@ -64,6 +64,13 @@ pub(super) struct Activations<'a> {
     pub scales: &'a [f32],
     /// Sums of the codes of each half block; integers, and so exact.
     pub sums: &'a [f32],
+}
+
+impl Activations<'_> {
+    /// Blocks from one token to the next, in [`Layout::Rows`].
+    pub fn row_blocks(&self) -> usize {
+        self.codes.len() / self.tokens / BLOCK
+    }
 }
 
 /// Bytes of scratch that [`quantize`] needs for so many tokens, in any layout.
@@ -126,7 +133,6 @@ impl Sizes {
             Layout::Tiles => (tokens.checked_next_multiple_of(TILE), Some(cols)),
         };
         let times = |a: Option<usize>, b: Option<usize>| a?.checked_mul(b?);
-        // Scales and sums of rows take a little less.
         let blocks = times(tokens, stride.map(|stride| stride / BLOCK));
         let part = |bytes: Option<usize>| bytes.expect("activations that exist can be counted");
         Self {
@@ -172,7 +178,8 @@ impl<'a> Job<'a> {
 /// The level's instructions exist, and no other thread has tokens of this share.
 #[inline(always)]
 unsafe fn rows<S: Encode>(job: Job<'_>) {
-    let (blocks, stride) = (job.blocks(), job.cols.next_multiple_of(ROW_GRANULE));
+    let stride = job.cols.next_multiple_of(ROW_GRANULE);
+    let blocks = stride / BLOCK;
     for token in job.share.clone() {
         // SAFETY: the caller's promise.
         unsafe {
@@ -180,6 +187,8 @@ unsafe fn rows<S: Encode>(job: Job<'_>) {
             let scales = job.scales.slice(token * blocks, blocks);
             let sums = job.sums.slice(token * 2 * blocks, 2 * blocks);
             codes[job.cols..].fill(0);
+            scales[job.blocks()..].fill(0.0);
+            sums[2 * job.blocks()..].fill(0.0);
             for (block, x) in job.of_token(token).iter().enumerate() {
                 let encoded = S::encode(x);
                 codes[block * BLOCK..][..BLOCK].copy_from_slice(&encoded.codes);

@@ -9,8 +9,9 @@ use std::mem::MaybeUninit;
 use super::activations::{BLOCK, Layout, TILE};
 use super::header::{Header, ROWS, SPAN, SPAN_BLOCKS};
 use super::product::Job;
+use super::spans::Spans;
 use super::unpack::{GROUP, GROUPS, Unpack};
-use super::vnni::{Padded, Small};
+use super::vnni::Small;
 use crate::amx::{TileConfig, configure, multiply_bytes, release};
 use crate::transpose::transpose;
 
@@ -59,7 +60,7 @@ const fn columns<F: Unpack>() -> usize {
 #[inline(always)]
 unsafe fn configured<F: Unpack>(job: &Job<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Tiles);
-    let (mut small, mut padded) = (Small::NEW, Padded::NEW);
+    let mut small = Small::NEW;
     let mut codes = Codes([[0; SPAN]; ROWS]);
     // Not cleared: that would take as long as several products.
     let mut dots = MaybeUninit::<Dots>::uninit();
@@ -74,9 +75,9 @@ unsafe fn configured<F: Unpack>(job: &Job<'_>) {
                 // SAFETY: the caller's promise; the span has so many blocks of codes, the activations as many of each
                 // tile, and `dots` has room for all products.
                 unsafe {
-                    let spans = small.collect::<F>(job, first, count, span);
+                    let spans = small.collect::<F>(job, first, span);
                     let next = (first + ROWS) * job.row_bytes + span * ROWS * F::SPAN_BYTES;
-                    unpack::<F>(spans, blocks, job.w.as_ptr().wrapping_add(next), &mut padded, &mut codes);
+                    unpack::<F>(spans, blocks, job.w.as_ptr().wrapping_add(next), &mut codes);
                     for (t, sums) in sums.iter_mut().enumerate() {
                         let block = (tile + t) * job.x.blocks + span * SPAN_BLOCKS;
                         multiply_bytes(
@@ -102,29 +103,18 @@ unsafe fn configured<F: Unpack>(job: &Job<'_>) {
 /// Unpacks `blocks` blocks of sixteen rows, and asks for as much from `next` on.
 ///
 /// # Safety
-/// The spans have these blocks; AVX-512 BW exists.
+/// The spans are whole; AVX-512 BW exists.
 #[inline(always)]
-unsafe fn unpack<F: Unpack>(
-    mut spans: [*const u8; ROWS],
-    blocks: usize,
-    mut next: *const u8,
-    padded: &mut Padded,
-    codes: &mut Codes,
-) {
+unsafe fn unpack<F: Unpack>(spans: Spans, blocks: usize, mut next: *const u8, codes: &mut Codes) {
     // SAFETY: the caller's promise; prefetches may point anywhere.
     unsafe {
         for group in 0..blocks.div_ceil(GROUP) {
-            let (mut at, left) = (group, blocks - group * GROUP);
-            if left < GROUP {
-                padded.take::<F>(&mut spans, group, left);
-                at = 0;
-            }
-            for (row, span) in spans.into_iter().enumerate() {
+            for row in 0..ROWS {
                 for line in (0..F::SPAN_BYTES / GROUPS).step_by(64) {
                     _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line).cast());
                 }
                 next = next.wrapping_add(F::SPAN_BYTES / GROUPS);
-                unpack_group::<F>(span, at, codes.0[row].as_mut_ptr().add(group * GROUP * BLOCK));
+                unpack_group::<F>(spans.row(row), group, codes.0[row].as_mut_ptr().add(group * GROUP * BLOCK));
             }
         }
     }

@@ -44,7 +44,7 @@ unsafe fn panel<F: Unpack>(
     header: &mut Header,
 ) {
     let x = &job.x;
-    let stride = x.codes.len() / x.tokens;
+    let row_blocks = x.row_blocks();
     let count = ROWS.min(job.end - first);
     let mut sums = [[[0.0f32; OCTET]; ROWS / OCTET]; TOKENS];
     for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
@@ -69,8 +69,8 @@ unsafe fn panel<F: Unpack>(
                 }
                 for t in 0..tokens {
                     let column = span * SPAN_BLOCKS + block;
-                    let at = (token + t) * x.blocks + column;
-                    let codes = &x.codes[(token + t) * stride + column * BLOCK..][..BLOCK];
+                    let at = (token + t) * row_blocks + column;
+                    let codes = &x.codes[at * BLOCK..][..BLOCK];
                     let sums = &mut sums[t][octet];
                     // SAFETY: AVX2 exists by the caller's promise; each pointer is to a whole array.
                     unsafe {

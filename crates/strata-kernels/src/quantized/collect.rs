@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 
 use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use super::header::{Fields, ROWS, SPAN_BLOCKS};
+use super::spans::Spans;
 use super::unpack::load4;
 
 /// A type whose small fields vectors can take out.
@@ -14,10 +15,10 @@ pub(super) trait Collect: Format {
     /// # Safety
     /// The spans are whole; AVX-512 F and BW exist.
     #[inline(always)]
-    unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
-        for (row, span) in spans.iter().enumerate() {
+    unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
+        for row in 0..ROWS {
             // SAFETY: the caller's promise.
-            let span = unsafe { std::slice::from_raw_parts(*span, Self::SPAN_BYTES) };
+            let span = unsafe { std::slice::from_raw_parts(spans.row(row), Self::SPAN_BYTES) };
             Self::collect(span, row, fields);
         }
     }
@@ -29,7 +30,7 @@ macro_rules! with_halves {
         $(
             impl Collect for $name {
                 #[inline(always)]
-                unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+                unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
                     // SAFETY: the caller's promise.
                     unsafe {
                         store_halves(halves::<Self, 0>(spans), 0, &mut fields.scales);
@@ -53,7 +54,7 @@ impl Collect for Q3K {}
 
 impl Collect for Q4K {
     #[inline(always)]
-    unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+    unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
         // SAFETY: the caller's promise.
         unsafe {
             let [both, scales, minima, low] = words(spans, 0);
@@ -78,7 +79,7 @@ impl Collect for Q4K {
 
 impl Collect for Q5K {
     #[inline(always)]
-    unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+    unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
         // SAFETY: the fields are those of Q4_K, which begins alike and is shorter.
         unsafe { Q4K::collect_rows(spans, fields) };
     }
@@ -86,7 +87,7 @@ impl Collect for Q5K {
 
 impl Collect for Q6K {
     #[inline(always)]
-    unsafe fn collect_rows(spans: &[*const u8; ROWS], fields: &mut Fields) {
+    unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
         // SAFETY: the caller's promise; the scale is the last two of the block's 210 bytes.
         unsafe {
             store_words(words(spans, 192), fields);
@@ -102,15 +103,16 @@ impl Collect for Q6K {
 /// # Safety
 /// The spans are whole, of a type with an even number of bytes, 18 to 34, for 32 columns; AVX-512 BW exists.
 #[inline(always)]
-unsafe fn halves<F: Format, const AT: usize>(spans: &[*const u8; ROWS]) -> [__m512i; 4] {
+unsafe fn halves<F: Format, const AT: usize>(spans: Spans) -> [__m512i; 4] {
     // SAFETY: the caller's promise.
     unsafe {
         let mut rows = [_mm512_setzero_si512(); 4];
         for i in 0..4 {
-            let all = _mm512_castsi128_si512(halves_of_row::<F, AT>(spans[i]));
-            let all = _mm512_inserti32x4::<1>(all, halves_of_row::<F, AT>(spans[4 + i]));
-            let all = _mm512_inserti32x4::<2>(all, halves_of_row::<F, AT>(spans[8 + i]));
-            rows[i] = _mm512_inserti32x4::<3>(all, halves_of_row::<F, AT>(spans[12 + i]));
+            let four = spans.fourth(i);
+            let all = _mm512_castsi128_si512(halves_of_row::<F, AT>(four[0]));
+            let all = _mm512_inserti32x4::<1>(all, halves_of_row::<F, AT>(four[1]));
+            let all = _mm512_inserti32x4::<2>(all, halves_of_row::<F, AT>(four[2]));
+            rows[i] = _mm512_inserti32x4::<3>(all, halves_of_row::<F, AT>(four[3]));
         }
         turned(rows)
     }
@@ -153,10 +155,16 @@ unsafe fn four_halves<F: Format, const AT: usize, const FIRST: usize>(span: *con
 /// # Safety
 /// They are readable; AVX-512 F exists.
 #[inline(always)]
-unsafe fn words(spans: &[*const u8; ROWS], at: usize) -> [__m512i; 4] {
-    let four = |i: usize| [spans[i], spans[4 + i], spans[8 + i], spans[12 + i]];
+unsafe fn words(spans: Spans, at: usize) -> [__m512i; 4] {
     // SAFETY: the caller's promise.
-    unsafe { turned([load4(four(0), at), load4(four(1), at), load4(four(2), at), load4(four(3), at)]) }
+    unsafe {
+        turned([
+            load4(spans.fourth(0), at),
+            load4(spans.fourth(1), at),
+            load4(spans.fourth(2), at),
+            load4(spans.fourth(3), at),
+        ])
+    }
 }
 
 /// The first of four vectors has four words of row 0, then of rows 4, 8 and 12; the next ones those of the rows behind
@@ -230,15 +238,14 @@ mod tests {
     /// Sixteen spans of random bytes, the last of which ends with the allocation.
     fn check<F: Unpack>(bytes: &[u8]) {
         let spans: Vec<&[u8]> = bytes.chunks_exact(F::SPAN_BYTES).collect();
-        let addresses: [*const u8; ROWS] = std::array::from_fn(|row| spans[row].as_ptr());
         let (mut want, mut got) = (Fields::ZERO, Fields::ZERO);
         spans.iter().enumerate().for_each(|(row, span)| F::collect(span, row, &mut want));
         // SAFETY: the spans are whole, AVX-512 exists.
-        unsafe { F::collect_rows(&addresses, &mut got) };
+        unsafe { F::collect_rows(Spans::every(F::SPAN_BYTES, bytes), &mut got) };
         assert_eq!((got.scales, got.minima, got.words), (want.scales, want.minima, want.words), "{}", F::DTYPE);
         for four in 0..4 {
             for block in 0..SPAN_BLOCKS {
-                let spans_of_four = std::array::from_fn(|i| addresses[4 * four + i]);
+                let spans_of_four = std::array::from_fn(|i| spans[4 * four + i].as_ptr());
                 // SAFETY: as above; two vectors are eight times sixteen bytes.
                 let halves: [[[u8; 16]; 4]; 2] = unsafe { std::mem::transmute(F::unpack_rows(spans_of_four, block)) };
                 for i in 0..4 {

@@ -35,8 +35,8 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
                     for (block, weights) in weights[..blocks].iter().enumerate() {
                         for token in tokens.clone() {
                             let sum = &mut sums[token - tokens.start][row - first];
-                            let at = token * job.x.blocks + span * SPAN_BLOCKS + block;
-                            *sum = step::<F, FUSED>(job, &header, block, row - first, token, at, weights, *sum);
+                            let at = token * job.x.row_blocks() + span * SPAN_BLOCKS + block;
+                            *sum = step::<F, FUSED>(job, &header, block, row - first, at, weights, *sum);
                         }
                     }
                 }
@@ -64,22 +64,19 @@ fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SP
     }
 }
 
-/// One block of one row and token, whose scales are at `at`.
-#[expect(clippy::too_many_arguments, reason = "a loop's body, apart for its length")]
+/// One block of one row and token, which is number `at` of all.
 #[inline(always)]
 fn step<F: Format, const FUSED: bool>(
     job: &Job<'_>,
     header: &Header,
     block: usize,
     row: usize,
-    token: usize,
     at: usize,
     weights: &[i16; BLOCK],
     acc: f32,
 ) -> f32 {
     let fma = |a: f32, b: f32, c: f32| if FUSED { a.mul_add(b, c) } else { a * b + c };
-    let stride = job.x.codes.len() / job.x.tokens;
-    let codes = &job.x.codes[token * stride + (at - token * job.x.blocks) * BLOCK..][..BLOCK];
+    let codes = &job.x.codes[at * BLOCK..][..BLOCK];
     let scale = job.x.scales[at];
     let sums = &job.x.sums[at * 2..][..2];
     let dot = |range: std::ops::Range<usize>| {

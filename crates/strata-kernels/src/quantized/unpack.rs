@@ -259,6 +259,20 @@ impl Unpack for Q8_0 {
             [_mm512_xor_si512(load4(spans, at), offset), _mm512_xor_si512(load4(spans, at + 16), offset)]
         }
     }
+    #[inline(always)]
+    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let block = |i: usize| _mm256_loadu_si256(span.add((group * GROUP + i) * Self::BYTES + 2).cast());
+            let low = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(block(0)), block(1));
+            let high = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(block(2)), block(3));
+            let offset = _mm512_set1_epi8(-128);
+            [
+                _mm512_xor_si512(_mm512_shuffle_i32x4::<0x88>(low, high), offset),
+                _mm512_xor_si512(_mm512_shuffle_i32x4::<0xdd>(low, high), offset),
+            ]
+        }
+    }
 }
 
 impl Unpack for Q4_0 {

@@ -3,9 +3,10 @@
 
 use std::arch::x86_64::*;
 
-use super::header::{Fields, Header, Lanes, ROWS};
+use super::header::{Fields, Header, Lanes};
 use super::product::Job;
-use super::unpack::{GROUP, Unpack};
+use super::spans::{Ragged, Spans};
+use super::unpack::Unpack;
 use crate::simd::Avx512;
 
 mod panels;
@@ -17,69 +18,30 @@ pub(super) use rows::rows;
 /// Most tokens for which codes are unpacked into registers; for more, to store them for all pays.
 pub(super) const ROW_TOKENS: usize = 3;
 
-/// Bytes of four blocks of the largest type with blocks of 32, which is Q8_0.
-const MAX_GROUP_BYTES: usize = GROUP * 34;
-
 /// The small fields of a span of sixteen rows. Made once for all rows of a kernel, for to clear it takes longer than a few
 /// blocks.
 pub(super) struct Small {
     fields: Fields,
+    ragged: Ragged,
     pub header: Header,
 }
 
 impl Small {
-    pub const NEW: Self = Self { fields: Fields::ZERO, header: Header::ZERO };
+    pub const NEW: Self = Self { fields: Fields::ZERO, ragged: Ragged::NEW, header: Header::ZERO };
 
-    /// Those of span `span` of `count` rows from `first` on, the last one again and again where they are fewer than
-    /// sixteen; returns the spans' addresses.
+    /// Those of span `span` of the rows from `first` on, see [`Spans::of`]; returns the spans.
     ///
     /// # Safety
-    /// The rows exist, and so does AVX-512.
+    /// AVX-512 exists.
     #[inline(always)]
-    pub unsafe fn collect<F: Unpack>(
-        &mut self,
-        job: &Job<'_>,
-        first: usize,
-        count: usize,
-        span: usize,
-    ) -> [*const u8; ROWS] {
-        let mut spans = [std::ptr::null(); ROWS];
-        for (row, address) in spans.iter_mut().enumerate() {
-            let row = first + row.min(count - 1);
-            *address = job.w.as_ptr().wrapping_add(row * job.row_bytes + span * F::SPAN_BYTES);
+    pub unsafe fn collect<F: Unpack>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans {
+        let spans = Spans::of::<F>(job, first, span, &mut self.ragged);
+        // SAFETY: the spans are whole; AVX-512 exists by the caller's promise.
+        unsafe {
+            F::collect_rows(spans, &mut self.fields);
+            F::finish::<Avx512>(&self.fields, &mut self.header);
         }
-        if (span + 1) * F::SPAN_BYTES <= job.row_bytes {
-            // SAFETY: whole spans of rows that exist.
-            unsafe { F::collect_rows(&spans, &mut self.fields) };
-        } else {
-            for row in 0..ROWS {
-                F::collect(job.span::<F>(first + row.min(count - 1), span), row, &mut self.fields);
-            }
-        }
-        // SAFETY: the caller's promise.
-        unsafe { F::finish::<Avx512>(&self.fields, &mut self.header) };
         spans
-    }
-}
-
-/// The last blocks of sixteen rows, where they are too few for [`Unpack::unpack4`]. What lies behind them is of no
-/// consequence.
-pub(super) struct Padded([[u8; MAX_GROUP_BYTES]; ROWS]);
-
-impl Padded {
-    pub const NEW: Self = Self([[0; MAX_GROUP_BYTES]; ROWS]);
-
-    /// Copies the last `blocks` blocks, group `group` of the spans, to where four can be read; they are group 0 there.
-    ///
-    /// # Safety
-    /// The spans have these blocks, fewer than four; types with blocks of 256 always have all.
-    pub unsafe fn take<F: Unpack>(&mut self, spans: &mut [*const u8; ROWS], group: usize, blocks: usize) {
-        for (span, padded) in spans.iter_mut().zip(&mut self.0) {
-            let part = &mut padded[..blocks * F::BYTES];
-            // SAFETY: the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(span.add(group * GROUP * F::BYTES), part.as_mut_ptr(), part.len()) };
-            *span = padded.as_ptr();
-        }
     }
 }
 

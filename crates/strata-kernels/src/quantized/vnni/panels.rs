@@ -9,6 +9,7 @@ use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::collect::turned;
 use crate::quantized::header::{Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use crate::quantized::product::Job;
+use crate::quantized::spans::Spans;
 use crate::quantized::unpack::Unpack;
 
 /// Vectors of sixteen rows. Two, so that what is broadcast of a token is used twice: loads are as scarce as products.
@@ -152,16 +153,16 @@ unsafe fn unpack_span<F: Unpack>(
         let begin = (first + v * ROWS).min(job.end - 1);
         // SAFETY: the caller's promise; prefetches may point anywhere.
         unsafe {
-            let spans = small[v].collect::<F>(job, begin, ROWS.min(job.end - begin), span);
+            let spans = small[v].collect::<F>(job, begin, span);
             for block in 0..blocks {
                 next.ask();
                 // The next span comes to the first-level cache.
                 for row in [2 * block, 2 * block + 1] {
                     for line in (F::SPAN_BYTES..2 * F::SPAN_BYTES).step_by(64) {
-                        _mm_prefetch::<_MM_HINT_T0>(spans[row].wrapping_add(line).cast());
+                        _mm_prefetch::<_MM_HINT_T0>(spans.row(row).wrapping_add(line).cast());
                     }
                 }
-                unpack::<F>(&spans, block, v, panel);
+                unpack::<F>(spans, block, v, panel);
             }
         }
     }
@@ -172,13 +173,13 @@ unsafe fn unpack_span<F: Unpack>(
 /// # Safety
 /// The block is readable in all spans, `panel` is writable; AVX-512 BW and VNNI exist.
 #[inline(always)]
-unsafe fn unpack<F: Unpack>(spans: &[*const u8; ROWS], block: usize, v: usize, panel: *mut Panel) {
+unsafe fn unpack<F: Unpack>(spans: Spans, block: usize, v: usize, panel: *mut Panel) {
     // SAFETY: the caller's promise.
     unsafe {
         let (zero, bias) = (_mm512_setzero_si512(), _mm512_set1_epi8(i8::MIN));
         let mut halves = [[zero; 4]; 2];
         for i in 0..4 {
-            let codes = F::unpack_rows([spans[i], spans[4 + i], spans[8 + i], spans[12 + i]], block);
+            let codes = F::unpack_rows(spans.fourth(i), block);
             for half in 0..2 {
                 halves[half][i] = _mm512_sub_epi8(codes[half], _mm512_set1_epi8(F::OFFSET as i8));
             }

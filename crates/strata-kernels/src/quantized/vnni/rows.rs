@@ -1,13 +1,18 @@
 //! Sixteen rows, four blocks of each at a time, for up to three tokens. Made for weights that come from memory once and are
 //! used for one token.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{Padded, ROW_TOKENS, Small, load, scaled_minimum};
+use super::{ROW_TOKENS, Small, load, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::header::{Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::product::Job;
+use crate::quantized::spans::Spans;
 use crate::quantized::unpack::{GROUP, GROUPS, Unpack};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// The job's rows, for activations in rows, of [`ROW_TOKENS`] at most.
 ///
@@ -34,60 +39,41 @@ pub(in crate::quantized) unsafe fn rows<F: Unpack>(job: &Job<'_>) {
 /// As for [`rows`]; there are so many tokens.
 #[inline(always)]
 unsafe fn rows_for<F: Unpack, const T: usize>(job: &Job<'_>) {
-    let (mut small, mut padded) = (Small::NEW, Padded::NEW);
+    let mut small = Small::NEW;
     for first in (job.first..job.end).step_by(ROWS) {
         // SAFETY: the caller's promise.
-        unsafe { sixteen_rows::<F, T>(job, first, &mut small, &mut padded) };
+        unsafe { sixteen_rows::<F, T>(job, first, &mut small) };
     }
 }
 
-/// Sixteen rows from `first` on (the last one again and again where there are fewer), for `T` tokens.
+/// Sixteen rows from `first` on, or as many as there are, for `T` tokens.
 ///
 /// # Safety
 /// As for [`rows_for`].
 #[inline(always)]
-unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, small: &mut Small, padded: &mut Padded) {
+unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, small: &mut Small) {
     let x = &job.x;
-    let count = ROWS.min(job.end - first);
-    let stride = x.codes.len() / x.tokens;
+    let row_blocks = x.row_blocks();
+    // As many bytes as the rows have, one after the other.
     let mut next = job.w.as_ptr().wrapping_add((first + ROWS) * job.row_bytes);
-    // SAFETY: AVX-512 exists by the caller's promise; what is read of weights and activations is said at each place.
+    // SAFETY: AVX-512 exists by the caller's promise; spans and activations are whole groups.
     unsafe {
         let mut acc = [_mm512_setzero_ps(); T];
         for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
-            let mut spans = small.collect::<F>(job, first, count, span);
+            let spans = small.collect::<F>(job, first, span);
             for group in 0..GROUPS.min((x.blocks - span * SPAN_BLOCKS).div_ceil(GROUP)) {
                 let block = span * SPAN_BLOCKS + group * GROUP;
-                let blocks = GROUP.min(x.blocks - block);
-                let mut at = group;
-                if blocks < GROUP {
-                    padded.take::<F>(&mut spans, group, blocks);
-                    at = 0;
-                }
-                // The codes of a token are padded to whole groups.
-                let codes = |t: usize| x.codes.as_ptr().add(t * stride + block * BLOCK).cast::<__m512i>();
                 let mut activations = [[_mm512_setzero_si512(); 2]; T];
                 let mut starts = [[_mm512_setzero_si512(); 2]; T];
                 for t in 0..T {
-                    let natural = [_mm512_loadu_si512(codes(t)), _mm512_loadu_si512(codes(t).add(1))];
-                    activations[t] = halves_apart(natural);
+                    let codes = x.codes.as_ptr().add((t * row_blocks + block) * BLOCK).cast::<__m512i>();
+                    activations[t] = halves_apart([_mm512_loadu_si512(codes), _mm512_loadu_si512(codes.add(1))]);
                     starts[t] = offsets::<F>(activations[t]);
                 }
                 let mut quads = [[[_mm512_setzero_si512(); 4]; 2]; T];
                 for quad in 0..4 {
-                    for line in 0..(4 * F::SPAN_BYTES / GROUPS).div_ceil(64) {
-                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
-                    }
+                    let parts = four_rows::<F, T>(spans.from(4 * quad), group, next, &activations, &starts);
                     next = next.wrapping_add(4 * F::SPAN_BYTES / GROUPS);
-                    let mut parts = [[[_mm512_setzero_si512(); 4]; 2]; T];
-                    for row in 0..4 {
-                        let weights = F::unpack4(spans[quad * 4 + row], at);
-                        for t in 0..T {
-                            let [part0, part1] = dots::<F>(weights, activations[t], starts[t]);
-                            parts[t][0][row] = part0;
-                            parts[t][1][row] = part1;
-                        }
-                    }
                     for t in 0..T {
                         quads[t][0][quad] = sum_quads(parts[t][0]);
                         if F::HALVES {
@@ -97,8 +83,8 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
                 }
                 for t in 0..T {
                     let dots = [blocks_apart(quads[t][0]), blocks_apart(quads[t][1])];
-                    for i in 0..blocks {
-                        let at = t * x.blocks + block + i;
+                    for i in 0..GROUP {
+                        let at = t * row_blocks + block + i;
                         let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
                         let scale = *x.scales.get_unchecked(at);
                         let dots = [dots[0][i], dots[1][i]];
@@ -107,11 +93,55 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
                 }
             }
         }
+        let mask = u16::MAX >> (ROWS - ROWS.min(job.end - first));
         for t in 0..T {
-            let out = job.out.at(t, first);
-            _mm512_mask_storeu_ps(out, u16::MAX >> (ROWS - count), acc[t]);
+            _mm512_mask_storeu_ps(job.out.at(t, first), mask, acc[t]);
         }
     }
+}
+
+/// Sums of four products of group `group` of the first four rows of `spans`, `[token][half][row]`; and asks for the lines of
+/// as many bytes from `next` on.
+///
+/// # Safety
+/// The spans are whole; AVX-512 VNNI exists.
+#[inline(always)]
+unsafe fn four_rows<F: Unpack, const T: usize>(
+    spans: Spans,
+    group: usize,
+    next: *const u8,
+    activations: &[[__m512i; 2]; T],
+    starts: &[[__m512i; 2]; T],
+) -> [[[__m512i; 4]; 2]; T] {
+    let lines = const { (4 * F::SPAN_BYTES / GROUPS).div_ceil(LINE) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut parts = [[[_mm512_setzero_si512(); 4]; 2]; T];
+        for row in 0..4 {
+            for line in row * lines / 4..(row + 1) * lines / 4 {
+                ask(next.wrapping_add(line * LINE));
+            }
+            let weights = F::unpack4(spans.row(row), group);
+            for t in 0..T {
+                let [part0, part1] = dots::<F>(weights, activations[t], starts[t]);
+                parts[t][0][row] = part0;
+                parts[t][1][row] = part1;
+            }
+        }
+        parts
+    }
+}
+
+/// Asks for the cache line at `at`, which need not be readable. Written so that a compiler keeps it between the loads around
+/// it: with the intrinsic, the weights of all rows are loaded first, for which there are not registers enough, and all lines
+/// are asked for at once, of which a processor forgets some.
+///
+/// # Safety
+/// SSE exists.
+#[inline(always)]
+unsafe fn ask(at: *const u8) {
+    // SAFETY: a prefetch reads nothing; SSE exists by the caller's promise.
+    unsafe { asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
 /// From 128 codes in their natural order: the first halves of four blocks, and the last ones.
