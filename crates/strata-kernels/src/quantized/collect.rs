@@ -4,12 +4,16 @@
 use std::arch::x86_64::*;
 
 use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use super::header::{Fields, ROWS, SPAN_BLOCKS};
+use super::header::{Fields, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::Spans;
-use super::unpack::load4;
+use super::unpack::{GROUP, load4};
 
 /// A type whose small fields vectors can take out.
 pub(super) trait Collect: Format {
+    /// Whether the fields are half floats in each block of 32. A kernel that uses codes once takes them out with the codes,
+    /// by [`halves_of_group`]; to collect those of a whole span first would be to wait for all of it.
+    const IN_BLOCKS: bool = false;
+
     /// What [`Format::collect`] does with one span, for sixteen rows.
     ///
     /// # Safety
@@ -29,6 +33,7 @@ macro_rules! with_halves {
     ($($name:ident)*) => {
         $(
             impl Collect for $name {
+                const IN_BLOCKS: bool = true;
                 #[inline(always)]
                 unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
                     // SAFETY: the caller's promise.
@@ -147,6 +152,55 @@ unsafe fn four_halves<F: Format, const AT: usize, const FIRST: usize>(span: *con
         let index = _mm_cvtsi64_si128(word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48);
         let (low, high) = (_mm512_loadu_si512(span.add(from).cast()), _mm512_loadu_si512(span.add(next).cast()));
         _mm512_castsi512_si128(_mm512_permutex2var_epi16(low, _mm512_zextsi128_si512(index), high))
+    }
+}
+
+/// The half floats at byte `AT` of group `group` of four blocks, of the first four rows: `[row][block]`.
+///
+/// # Safety
+/// As for [`halves`].
+#[inline(always)]
+pub(super) unsafe fn halves_of_group<F: Format, const AT: usize>(spans: Spans, group: usize) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut rows = [_mm_setzero_si128(); 4];
+        for row in 0..4 {
+            rows[row] = match group {
+                0 => four_halves::<F, AT, 0>(spans.row(row)),
+                _ => four_halves::<F, AT, 4>(spans.row(row)),
+            };
+        }
+        _mm256_set_m128i(_mm_unpacklo_epi64(rows[2], rows[3]), _mm_unpacklo_epi64(rows[0], rows[1]))
+    }
+}
+
+/// What [`halves_of_group`] returned for four times four rows, with some bits changed, as the fields of these blocks.
+///
+/// # Safety
+/// AVX-512 BW exists.
+#[inline(always)]
+pub(super) unsafe fn put_halves(rows: [__m256i; 4], change: u16, group: usize, to: &mut [Lanes; SPAN_BLOCKS]) {
+    // SAFETY: `Lanes` are one vector.
+    unsafe {
+        let first = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(rows[0]), rows[1]);
+        let last = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(rows[2]), rows[3]);
+        // Word 0 of each row of either vector, in the lower half.
+        let word = _mm512_setr_epi64(
+            0x000c_0008_0004_0000,
+            0x001c_0018_0014_0010,
+            0x002c_0028_0024_0020,
+            0x003c_0038_0034_0030,
+            0,
+            0,
+            0,
+            0,
+        );
+        for block in 0..GROUP {
+            let word = _mm512_or_si512(word, _mm512_set1_epi16(block as i16));
+            let halves = _mm512_castsi512_si256(_mm512_permutex2var_epi16(first, word, last));
+            let halves = _mm256_xor_si256(halves, _mm256_set1_epi16(change as i16));
+            _mm512_storeu_ps(to[group * GROUP + block].as_mut_ptr(), _mm512_cvtph_ps(halves));
+        }
     }
 }
 

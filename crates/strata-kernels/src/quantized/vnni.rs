@@ -29,13 +29,19 @@ pub(super) struct Small {
 impl Small {
     pub const NEW: Self = Self { fields: Fields::ZERO, ragged: Ragged::NEW, header: Header::ZERO };
 
-    /// Those of span `span` of the rows from `first` on, see [`Spans::of`]; returns the spans.
+    /// Span `span` of the rows from `first` on, see [`Spans::of`].
+    #[inline(always)]
+    pub fn spans<F: Unpack>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans {
+        Spans::of::<F>(job, first, span, &mut self.ragged)
+    }
+
+    /// The small fields of these spans, which are returned.
     ///
     /// # Safety
     /// AVX-512 exists.
     #[inline(always)]
     pub unsafe fn collect<F: Unpack>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans {
-        let spans = Spans::of::<F>(job, first, span, &mut self.ragged);
+        let spans = self.spans::<F>(job, first, span);
         // SAFETY: the spans are whole; AVX-512 exists by the caller's promise.
         unsafe {
             F::collect_rows(spans, &mut self.fields);

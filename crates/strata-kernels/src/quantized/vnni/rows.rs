@@ -6,6 +6,8 @@ use std::arch::x86_64::*;
 
 use super::{ROW_TOKENS, Small, load, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout};
+use crate::quantized::collect::{halves_of_group, put_halves};
+use crate::quantized::formats::ADDED;
 use crate::quantized::header::{Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::product::Job;
 use crate::quantized::spans::Spans;
@@ -60,7 +62,8 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
     unsafe {
         let mut acc = [_mm512_setzero_ps(); T];
         for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
-            let spans = small.collect::<F>(job, first, span);
+            let spans =
+                if F::IN_BLOCKS { small.spans::<F>(job, first, span) } else { small.collect::<F>(job, first, span) };
             for group in 0..GROUPS.min((x.blocks - span * SPAN_BLOCKS).div_ceil(GROUP)) {
                 let block = span * SPAN_BLOCKS + group * GROUP;
                 let mut activations = [[_mm512_setzero_si512(); 2]; T];
@@ -71,14 +74,28 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
                     starts[t] = offsets::<F>(activations[t]);
                 }
                 let mut quads = [[[_mm512_setzero_si512(); 4]; 2]; T];
+                let (mut scales, mut minima) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
                 for quad in 0..4 {
-                    let parts = four_rows::<F, T>(spans.from(4 * quad), group, next, &activations, &starts);
+                    let spans = spans.from(4 * quad);
+                    let parts = four_rows::<F, T>(spans, group, next, &activations, &starts);
+                    if F::IN_BLOCKS {
+                        scales[quad] = halves_of_group::<F, 0>(spans, group);
+                        if F::MINIMA {
+                            minima[quad] = halves_of_group::<F, 2>(spans, group);
+                        }
+                    }
                     next = next.wrapping_add(4 * F::SPAN_BYTES / GROUPS);
                     for t in 0..T {
                         quads[t][0][quad] = sum_quads(parts[t][0]);
                         if F::HALVES {
                             quads[t][1][quad] = sum_quads(parts[t][1]);
                         }
+                    }
+                }
+                if F::IN_BLOCKS {
+                    put_halves(scales, 0, group, &mut small.header.scales);
+                    if F::MINIMA {
+                        put_halves(minima, ADDED, group, &mut small.header.minima);
                     }
                 }
                 for t in 0..T {
