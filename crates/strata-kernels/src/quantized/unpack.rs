@@ -84,6 +84,19 @@ pub(super) unsafe fn load4(spans: [*const u8; 4], at: usize) -> __m512i {
     }
 }
 
+/// 32 bytes of each of two.
+///
+/// # Safety
+/// They are readable; AVX-512 F exists.
+#[inline(always)]
+unsafe fn load2(a: *const u8, b: *const u8) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let first = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
+        _mm512_inserti64x4::<1>(first, _mm256_loadu_si256(b.cast()))
+    }
+}
+
 /// Bits `first .. first + count` of 32 bytes from `at` on, of four spans: those of the first 16 bytes, and of the last.
 ///
 /// # Safety
@@ -253,19 +266,11 @@ unsafe fn pairs_of_bits(at: *const u8) -> [__m512i; 2] {
 impl Unpack for Q8_0 {
     #[inline(always)]
     unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2] {
+        let [a, b, c, d] = spans;
+        let at = block * Self::BYTES + 2;
         // SAFETY: the caller's promise.
         unsafe {
-            let (at, offset) = (block * Self::BYTES + 2, _mm512_set1_epi8(-128));
-            [_mm512_xor_si512(load4(spans, at), offset), _mm512_xor_si512(load4(spans, at + 16), offset)]
-        }
-    }
-    #[inline(always)]
-    unsafe fn unpack4(span: *const u8, group: usize) -> [__m512i; 2] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let block = |i: usize| _mm256_loadu_si256(span.add((group * GROUP + i) * Self::BYTES + 2).cast());
-            let low = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(block(0)), block(1));
-            let high = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(block(2)), block(3));
+            let (low, high) = (load2(a.add(at), b.add(at)), load2(c.add(at), d.add(at)));
             let offset = _mm512_set1_epi8(-128);
             [
                 _mm512_xor_si512(_mm512_shuffle_i32x4::<0x88>(low, high), offset),
