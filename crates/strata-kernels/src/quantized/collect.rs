@@ -286,7 +286,9 @@ mod tests {
     use super::*;
     use crate::level::Instructions;
     use crate::quantized::formats::with_format;
-    use crate::quantized::unpack::Unpack;
+    use crate::quantized::header::Header;
+    use crate::quantized::unpack::{GROUPS, Unpack};
+    use crate::simd::Avx512;
     use crate::{DType, Level};
 
     /// Sixteen spans of random bytes, the last of which ends with the allocation.
@@ -297,6 +299,9 @@ mod tests {
         // SAFETY: the spans are whole, AVX-512 exists.
         unsafe { F::collect_rows(Spans::every(F::SPAN_BYTES, bytes), &mut got) };
         assert_eq!((got.scales, got.minima, got.words), (want.scales, want.minima, want.words), "{}", F::DTYPE);
+        if F::IN_BLOCKS {
+            check_groups::<F>(Spans::every(F::SPAN_BYTES, bytes), &want);
+        }
         for four in 0..4 {
             for block in 0..SPAN_BLOCKS {
                 let spans_of_four = std::array::from_fn(|i| spans[4 * four + i].as_ptr());
@@ -309,6 +314,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Fields that are taken out group by group mean the same.
+    fn check_groups<F: Unpack>(spans: Spans, fields: &Fields) {
+        let (mut want, mut got) = (Header::ZERO, Header::ZERO);
+        // SAFETY: the spans are whole, AVX-512 exists.
+        unsafe {
+            F::finish::<Avx512>(fields, &mut want);
+            for group in 0..GROUPS {
+                let scales = std::array::from_fn(|quad| halves_of_group::<F, 0>(spans.from(4 * quad), group));
+                put_halves(scales, 0, group, &mut got.scales);
+                if F::MINIMA {
+                    let minima = std::array::from_fn(|quad| halves_of_group::<F, 2>(spans.from(4 * quad), group));
+                    put_halves(minima, ADDED, group, &mut got.minima);
+                }
+            }
+        }
+        let bits = |header: &Header| {
+            [header.scales, header.minima].as_flattened().as_flattened().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(bits(&got), bits(&want), "{}", F::DTYPE);
     }
 
     #[test]
