@@ -37,6 +37,12 @@ impl Ahead {
         Self { first: cached.cast(), row_bytes: 0, step_bytes: 0, in_place: false }
     }
 
+    /// Whether these are weights that are read in place.
+    #[inline(always)]
+    pub fn is_in_place(self) -> bool {
+        self.in_place
+    }
+
     /// Those from row `row` on.
     #[inline(always)]
     pub fn from(self, row: usize) -> Self {

@@ -25,6 +25,17 @@ pub(super) const TILE_TOKENS: usize = 6;
 /// Most rows of a panel.
 const PANEL_ROWS: usize = 32;
 
+/// Instead of how many of its rows ahead a tile asks for: its rows are far apart, and followed by those of the next tile, so
+/// that a core sees long streams. (A tile of neighbours jumps four rows at the end of each.)
+const STREAMS: usize = 0;
+
+/// Most tokens for which a core follows streams by itself, and faster than what it is asked for. With more it sees the next
+/// loads too late.
+const FOLLOWED_TOKENS: usize = 2;
+
+/// Bytes that streams are asked for ahead.
+const STREAM_AHEAD: usize = 4096;
+
 /// How a vector of weights meets one of activations.
 ///
 /// # Safety
@@ -180,6 +191,10 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
     let panel_rows = (fitting / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, PANEL_ROWS);
     let widest = if U::MANY_REGISTERS { TILE_TOKENS } else { 2 };
     let tiles = o.tokens.div_ceil(widest);
+    if tiles == 1 && o.ahead.is_in_place() && (U::MANY_REGISTERS || o.tokens == 1) {
+        // SAFETY: as the caller vouches.
+        return unsafe { tokens_kernel::<U, STREAMS>(o, first, end, 0, o.tokens) };
+    }
     let o = &Operands { ahead: o.ahead.further(if tiles > 1 { panel_rows } else { TILE_ROWS }), ..*o };
     for panel in (first..end).step_by(panel_rows) {
         let panel_end = (panel + panel_rows).min(end);
@@ -203,6 +218,11 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
             token += count;
         }
     }
+}
+
+/// Whether weights that ask for so many rows ahead meet one tile of tokens only.
+const fn is_alone(asked: usize) -> bool {
+    matches!(asked, TILE_ROWS | STREAMS)
 }
 
 /// Which of the rows ahead that correspond to a tile's rows are asked for with the tile of tokens `tile` of so many.
@@ -231,7 +251,7 @@ unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
     count: usize,
 ) {
     let many = U::MANY_REGISTERS;
-    let alone = ASKED == TILE_ROWS;
+    let alone = is_alone(ASKED);
     // SAFETY: as the caller vouches.
     unsafe {
         match count {
@@ -261,7 +281,7 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
     // tokens, nothing is gained by blocks.
     let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
     let fitting = cache::sizes().first / 8 * 7 / column_bytes;
-    let block = if ASKED < TILE_ROWS { (fitting / U::CHAIN).max(1) * U::CHAIN } else { o.cols };
+    let block = if is_alone(ASKED) { o.cols } else { (fitting / U::CHAIN).max(1) * U::CHAIN };
     for column in (0..o.cols).step_by(block) {
         // SAFETY: as the caller vouches; blocks are whole chains.
         unsafe { columns::<U, T, ASKED>(o, first, end, token, column..(column + block).min(o.cols)) };
@@ -281,29 +301,26 @@ unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
     k: Range<usize>,
 ) {
     debug_assert!(k.start.is_multiple_of(U::CHAIN) && (k.end.is_multiple_of(U::CHAIN) || k.end == o.cols));
-    let mut row = first;
+    let rows = if U::MANY_REGISTERS || T == 1 { TILE_ROWS } else { 2 };
+    let tiles = (end - first) / rows;
+    let (step, apart) = if ASKED == STREAMS { (1, tiles) } else { (rows, 1) };
     // SAFETY: as the caller vouches.
     unsafe {
-        if U::MANY_REGISTERS || T == 1 {
-            while row + TILE_ROWS <= end {
-                tile::<U, TILE_ROWS, T, ASKED>(o, row, token, k.clone());
-                row += TILE_ROWS;
-            }
-        } else {
-            // Two by two, so that sums stay in registers.
-            while row + 2 <= end {
-                tile::<U, 2, T, ASKED>(o, row, token, k.clone());
-                row += 2;
+        for row in (first..).step_by(step).take(tiles) {
+            match rows {
+                TILE_ROWS => tile::<U, TILE_ROWS, T, ASKED>(o, row, apart, token, k.clone()),
+                // Two by two, so that sums stay in registers.
+                _ => tile::<U, 2, T, ASKED>(o, row, apart, token, k.clone()),
             }
         }
-        while row < end {
-            tile::<U, 1, T, ASKED>(o, row, token, k.clone());
-            row += 1;
+        for row in first + tiles * rows..end {
+            tile::<U, 1, T, ASKED>(o, row, 1, token, k.clone());
         }
     }
 }
 
-/// Columns `k`, as above, of `R` rows by `T` tokens, which ask for `ASKED` of each four rows ahead: all, if they are alone.
+/// Columns `k`, as above, of `R` rows, each `apart` from the one before, by `T` tokens, which ask for `ASKED` of each four rows
+/// ahead: all, if they are alone, or none of [`STREAMS`].
 ///
 /// # Safety
 /// As for [`rows_kernel`].
@@ -311,21 +328,26 @@ unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
 unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
     o: &Operands<U::X, U::W>,
     row: usize,
+    apart: usize,
     token: usize,
     k: Range<usize>,
 ) {
-    // SAFETY: `row + R <= rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads of
-    // whole vectors end at `whole <= cols`, and what is left is loaded as a part, or with
-    // what pads activations. The chain before left what is added to.
+    // SAFETY: `row + (R - 1) * apart < rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads
+    // of whole vectors end at `whole <= cols`, and what is left is loaded as a part, or with what pads activations. The chain
+    // before left what is added to.
     unsafe {
-        let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r) * o.cols));
+        let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r * apart) * o.cols));
         let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));
         for first in k.clone().step_by(U::CHAIN) {
             let end = (first + U::CHAIN).min(k.end);
             let mut sums = [[U::zero(); R]; T];
             let whole = first + (end - first) / U::STEP * U::STEP;
             for k in (first..whole).step_by(U::STEP) {
-                if ASKED == TILE_ROWS {
+                if ASKED == STREAMS && T > FOLLOWED_TOKENS {
+                    for r in 0..R {
+                        U::prefetch(w[r].add(k).cast::<u8>().wrapping_add(STREAM_AHEAD));
+                    }
+                } else if ASKED == TILE_ROWS {
                     for r in 0..R {
                         // A row is often no longer than a page, where the hardware's own prefetch ends.
                         U::prefetch(o.ahead.at(row + r, k));
@@ -357,7 +379,19 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
                 }
             }
             for t in 0..T {
-                U::put_sums(sums[t], o.out.at(token + t, row), first > 0);
+                if ASKED != STREAMS {
+                    U::put_sums(sums[t], o.out.at(token + t, row), first > 0);
+                    continue;
+                }
+                let mut all = [0.0; R];
+                let out = |r: usize| o.out.at(token + t, row + r * apart);
+                if first > 0 {
+                    all = std::array::from_fn(|r| *out(r));
+                }
+                U::put_sums(sums[t], all.as_mut_ptr(), first > 0);
+                for r in 0..R {
+                    *out(r) = all[r];
+                }
             }
         }
     }

@@ -67,8 +67,10 @@ pub(super) struct Activations<'a> {
 }
 
 impl Activations<'_> {
-    /// Blocks from one token to the next, in [`Layout::Rows`].
+    /// Blocks from one token to the next, of which there is one, in [`Layout::Rows`].
+    #[inline(always)]
     pub fn row_blocks(&self) -> usize {
+        debug_assert_eq!(self.layout, Layout::Rows);
         self.codes.len() / self.tokens / BLOCK
     }
 }
@@ -187,7 +189,8 @@ unsafe fn rows<S: Encode>(job: Job<'_>) {
             let scales = job.scales.slice(token * blocks, blocks);
             let sums = job.sums.slice(token * 2 * blocks, 2 * blocks);
             codes[job.cols..].fill(0);
-            scales[job.blocks()..].fill(0.0);
+            // Negative, so that a sum that is -0 stays so: kernels that compute no such blocks have the same bits then.
+            scales[job.blocks()..].fill(-0.0);
             sums[2 * job.blocks()..].fill(0.0);
             for (block, x) in job.of_token(token).iter().enumerate() {
                 let encoded = S::encode(x);

@@ -1,17 +1,22 @@
-//! Small fields of sixteen rows as AVX-512 takes them out of whole spans: four times four bytes of each row, turned so that
-//! each four lie beside their like.
+//! Small fields of sixteen rows as AVX-512 takes them out: of whole spans, four times four bytes of each row, turned so that each
+//! four lie beside their like; or of a group of blocks, with its codes.
 
 use std::arch::x86_64::*;
 
 use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use super::header::{Fields, Lanes, ROWS, SPAN_BLOCKS};
+use super::header::{Fields, Header, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::Spans;
 use super::unpack::{GROUP, load4};
 
+/// Where a block of 32 has its scale, and what is added to each number.
+const SCALE_AT: usize = 0;
+const ADDED_AT: usize = 2;
+
 /// A type whose small fields vectors can take out.
 pub(super) trait Collect: Format {
-    /// Whether the fields are half floats in each block of 32. A kernel that uses codes once takes them out with the codes,
-    /// by [`halves_of_group`]; to collect those of a whole span first would be to wait for all of it.
+    /// Whether the fields are half floats in each block of 32: the scale, and with minima what is added to each number. A kernel
+    /// that uses codes once takes them out with the codes ([`GroupFields`]); to collect those of a whole span first would be to
+    /// wait for all of it.
     const IN_BLOCKS: bool = false;
 
     /// What [`Format::collect`] does with one span, for sixteen rows.
@@ -38,9 +43,9 @@ macro_rules! with_halves {
                 unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
                     // SAFETY: the caller's promise.
                     unsafe {
-                        store_halves(halves::<Self, 0>(spans), 0, &mut fields.scales);
+                        store_halves(halves::<Self, SCALE_AT>(spans), 0, &mut fields.scales);
                         if Self::MINIMA {
-                            store_halves(halves::<Self, 2>(spans), ADDED, &mut fields.minima);
+                            store_halves(halves::<Self, ADDED_AT>(spans), ADDED, &mut fields.minima);
                         }
                     }
                 }
@@ -155,12 +160,64 @@ unsafe fn four_halves<F: Format, const AT: usize, const FIRST: usize>(span: *con
     }
 }
 
+/// The half floats of a group of four blocks of sixteen rows, as they are taken out with the codes of four rows at a time:
+/// `[four rows][row][block]`. For other types, nothing.
+pub(super) struct GroupFields {
+    scales: [__m256i; 4],
+    minima: [__m256i; 4],
+}
+
+impl GroupFields {
+    /// # Safety
+    /// AVX exists.
+    #[inline(always)]
+    pub unsafe fn none() -> Self {
+        // SAFETY: no memory is touched.
+        let zero = unsafe { _mm256_setzero_si256() };
+        Self { scales: [zero; 4], minima: [zero; 4] }
+    }
+
+    /// Takes those of group `group` of the first four rows of `spans`, which are rows `4 quad .. 4 quad + 4` of sixteen.
+    ///
+    /// # Safety
+    /// The spans are whole; AVX-512 BW exists.
+    #[inline(always)]
+    pub unsafe fn take<F: Collect>(&mut self, spans: Spans, group: usize, quad: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if F::IN_BLOCKS {
+                self.scales[quad] = halves_of_group::<F, SCALE_AT>(spans, group);
+                if F::MINIMA {
+                    self.minima[quad] = halves_of_group::<F, ADDED_AT>(spans, group);
+                }
+            }
+        }
+    }
+
+    /// Puts what they mean into the header, once all are taken.
+    ///
+    /// # Safety
+    /// AVX-512 BW exists.
+    #[inline(always)]
+    pub unsafe fn put<F: Collect>(&self, group: usize, header: &mut Header) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if F::IN_BLOCKS {
+                put_halves(self.scales, 0, group, &mut header.scales);
+                if F::MINIMA {
+                    put_halves(self.minima, ADDED, group, &mut header.minima);
+                }
+            }
+        }
+    }
+}
+
 /// The half floats at byte `AT` of group `group` of four blocks, of the first four rows: `[row][block]`.
 ///
 /// # Safety
 /// As for [`halves`].
 #[inline(always)]
-pub(super) unsafe fn halves_of_group<F: Format, const AT: usize>(spans: Spans, group: usize) -> __m256i {
+unsafe fn halves_of_group<F: Format, const AT: usize>(spans: Spans, group: usize) -> __m256i {
     // SAFETY: the caller's promise.
     unsafe {
         let mut rows = [_mm_setzero_si128(); 4];
@@ -179,7 +236,7 @@ pub(super) unsafe fn halves_of_group<F: Format, const AT: usize>(spans: Spans, g
 /// # Safety
 /// AVX-512 BW exists.
 #[inline(always)]
-pub(super) unsafe fn put_halves(rows: [__m256i; 4], change: u16, group: usize, to: &mut [Lanes; SPAN_BLOCKS]) {
+unsafe fn put_halves(rows: [__m256i; 4], change: u16, group: usize, to: &mut [Lanes; SPAN_BLOCKS]) {
     // SAFETY: `Lanes` are one vector.
     unsafe {
         let first = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(rows[0]), rows[1]);
@@ -286,12 +343,11 @@ mod tests {
     use super::*;
     use crate::level::Instructions;
     use crate::quantized::formats::with_format;
-    use crate::quantized::header::Header;
     use crate::quantized::unpack::{GROUPS, Unpack};
     use crate::simd::Avx512;
     use crate::{DType, Level};
 
-    /// Sixteen spans of random bytes, the last of which ends with the allocation.
+    /// Sixteen spans of random bytes.
     fn check<F: Unpack>(bytes: &[u8]) {
         let spans: Vec<&[u8]> = bytes.chunks_exact(F::SPAN_BYTES).collect();
         let (mut want, mut got) = (Fields::ZERO, Fields::ZERO);
@@ -323,12 +379,9 @@ mod tests {
         unsafe {
             F::finish::<Avx512>(fields, &mut want);
             for group in 0..GROUPS {
-                let scales = std::array::from_fn(|quad| halves_of_group::<F, 0>(spans.from(4 * quad), group));
-                put_halves(scales, 0, group, &mut got.scales);
-                if F::MINIMA {
-                    let minima = std::array::from_fn(|quad| halves_of_group::<F, 2>(spans.from(4 * quad), group));
-                    put_halves(minima, ADDED, group, &mut got.minima);
-                }
+                let mut taken = GroupFields::none();
+                (0..4).for_each(|quad| taken.take::<F>(spans.from(4 * quad), group, quad));
+                taken.put::<F>(group, &mut got);
             }
         }
         let bits = |header: &Header| {

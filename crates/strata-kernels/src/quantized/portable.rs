@@ -18,6 +18,7 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
     let mut weights = [[0; BLOCK]; SPAN_BLOCKS];
+    let row_blocks = if job.x.tokens > 0 { job.x.row_blocks() } else { 0 };
     for first in (job.first..job.end).step_by(ROWS) {
         let end = job.end.min(first + ROWS);
         for token in (0..job.x.tokens).step_by(TOKENS) {
@@ -35,7 +36,7 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
                     for (block, weights) in weights[..blocks].iter().enumerate() {
                         for token in tokens.clone() {
                             let sum = &mut sums[token - tokens.start][row - first];
-                            let at = token * job.x.row_blocks() + span * SPAN_BLOCKS + block;
+                            let at = token * row_blocks + span * SPAN_BLOCKS + block;
                             *sum = step::<F, FUSED>(job, &header, block, row - first, at, weights, *sum);
                         }
                     }

@@ -84,7 +84,7 @@ pub(super) unsafe fn load4(spans: [*const u8; 4], at: usize) -> __m512i {
     }
 }
 
-/// 32 bytes of each of two.
+/// The 32 bytes at `a`, and those at `b` behind them.
 ///
 /// # Safety
 /// They are readable; AVX-512 F exists.

@@ -18,10 +18,11 @@ pub(super) use rows::rows;
 /// Most tokens for which codes are unpacked into registers; for more, to store them for all pays.
 pub(super) const ROW_TOKENS: usize = 3;
 
-/// The small fields of a span of sixteen rows. Made once for all rows of a kernel, for to clear it takes longer than a few
-/// blocks.
+/// The small fields of a span of sixteen rows, and room for what leads to them. Made once for all rows of a kernel, for to clear
+/// it takes longer than a few blocks.
 pub(super) struct Small {
     fields: Fields,
+    /// Where spans are, if they cannot be read in place.
     ragged: Ragged,
     pub header: Header,
 }
@@ -35,7 +36,7 @@ impl Small {
         Spans::of::<F>(job, first, span, &mut self.ragged)
     }
 
-    /// The small fields of these spans, which are returned.
+    /// Collects the small fields of span `span` of the rows from `first` on into `header`; returns the spans.
     ///
     /// # Safety
     /// AVX-512 exists.

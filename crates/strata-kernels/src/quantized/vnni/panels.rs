@@ -156,7 +156,7 @@ unsafe fn unpack_span<F: Unpack>(
             let spans = small[v].collect::<F>(job, begin, span);
             for block in 0..blocks {
                 next.ask();
-                // The next span comes to the first-level cache.
+                // The next span comes to the first-level cache. (Behind copies lies nothing, and nothing is lost.)
                 for row in [2 * block, 2 * block + 1] {
                     for line in (F::SPAN_BYTES..2 * F::SPAN_BYTES).step_by(64) {
                         _mm_prefetch::<_MM_HINT_T0>(spans.row(row).wrapping_add(line).cast());

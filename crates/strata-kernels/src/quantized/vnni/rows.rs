@@ -6,8 +6,7 @@ use std::arch::x86_64::*;
 
 use super::{ROW_TOKENS, Small, load, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout};
-use crate::quantized::collect::{halves_of_group, put_halves};
-use crate::quantized::formats::ADDED;
+use crate::quantized::collect::GroupFields;
 use crate::quantized::header::{Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::product::Job;
 use crate::quantized::spans::Spans;
@@ -56,9 +55,9 @@ unsafe fn rows_for<F: Unpack, const T: usize>(job: &Job<'_>) {
 unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, small: &mut Small) {
     let x = &job.x;
     let row_blocks = x.row_blocks();
-    // As many bytes as the rows have, one after the other.
+    // What is asked for: the bytes of the next sixteen rows in their order.
     let mut next = job.w.as_ptr().wrapping_add((first + ROWS) * job.row_bytes);
-    // SAFETY: AVX-512 exists by the caller's promise; spans and activations are whole groups.
+    // SAFETY: AVX-512 exists by the caller's promise; spans are whole, activations whole groups; the output has these rows.
     unsafe {
         let mut acc = [_mm512_setzero_ps(); T];
         for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
@@ -74,16 +73,11 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
                     starts[t] = offsets::<F>(activations[t]);
                 }
                 let mut quads = [[[_mm512_setzero_si512(); 4]; 2]; T];
-                let (mut scales, mut minima) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
+                let mut fields = GroupFields::none();
                 for quad in 0..4 {
                     let spans = spans.from(4 * quad);
                     let parts = four_rows::<F, T>(spans, group, next, &activations, &starts);
-                    if F::IN_BLOCKS {
-                        scales[quad] = halves_of_group::<F, 0>(spans, group);
-                        if F::MINIMA {
-                            minima[quad] = halves_of_group::<F, 2>(spans, group);
-                        }
-                    }
+                    fields.take::<F>(spans, group, quad);
                     next = next.wrapping_add(4 * F::SPAN_BYTES / GROUPS);
                     for t in 0..T {
                         quads[t][0][quad] = sum_quads(parts[t][0]);
@@ -92,12 +86,7 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
                         }
                     }
                 }
-                if F::IN_BLOCKS {
-                    put_halves(scales, 0, group, &mut small.header.scales);
-                    if F::MINIMA {
-                        put_halves(minima, ADDED, group, &mut small.header.minima);
-                    }
-                }
+                fields.put::<F>(group, &mut small.header);
                 for t in 0..T {
                     let dots = [blocks_apart(quads[t][0]), blocks_apart(quads[t][1])];
                     for i in 0..GROUP {
@@ -152,12 +141,10 @@ unsafe fn four_rows<F: Unpack, const T: usize>(
 /// Asks for the cache line at `at`, which need not be readable. Written so that a compiler keeps it between the loads around
 /// it: with the intrinsic, the weights of all rows are loaded first, for which there are not registers enough, and all lines
 /// are asked for at once, of which a processor forgets some.
-///
-/// # Safety
-/// SSE exists.
 #[inline(always)]
-unsafe fn ask(at: *const u8) {
-    // SAFETY: a prefetch reads nothing; SSE exists by the caller's promise.
+fn ask(at: *const u8) {
+    // SAFETY: every x86-64 processor has the instruction, and it reads nothing. It does not say so (`nomem`): that is what keeps
+    // it in its place.
     unsafe { asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
