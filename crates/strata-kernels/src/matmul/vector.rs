@@ -4,8 +4,8 @@
 //! lanes of each are reduced, and the chains' sums are added up in order. Which tile computes it, and where its columns
 //! are cut into cache blocks, does not change it: blocks are whole chains.
 //!
-//! A tile of weights stays in the first-level cache's reach while it meets the activations of a few tokens, and a panel of
-//! rows in the second level's while all tokens pass by.
+//! A few tokens use weights once, and read rows as a few long streams. Of more, a tile of weights stays in the first-level
+//! cache's reach while it meets the activations of some, and a panel of rows in the second level's while all pass by.
 
 use std::marker::PhantomData;
 use std::ops::Range;
