@@ -191,6 +191,7 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
     let panel_rows = (fitting / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, PANEL_ROWS);
     let widest = if U::MANY_REGISTERS { TILE_TOKENS } else { 2 };
     let tiles = o.tokens.div_ceil(widest);
+    // Tiles of two rows would be two streams: too few for a core alone.
     if tiles == 1 && o.ahead.is_in_place() && (U::MANY_REGISTERS || o.tokens == 1) {
         // SAFETY: as the caller vouches.
         return unsafe { tokens_kernel::<U, STREAMS>(o, first, end, 0, o.tokens) };

@@ -67,11 +67,11 @@ pub(super) struct Activations<'a> {
 }
 
 impl Activations<'_> {
-    /// Blocks from one token to the next, of which there is one, in [`Layout::Rows`].
+    /// Blocks from one token to the next, in [`Layout::Rows`].
     #[inline(always)]
     pub fn row_blocks(&self) -> usize {
         debug_assert_eq!(self.layout, Layout::Rows);
-        self.codes.len() / self.tokens / BLOCK
+        self.codes.len() / self.tokens.max(1) / BLOCK
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
     let mut weights = [[0; BLOCK]; SPAN_BLOCKS];
-    let row_blocks = if job.x.tokens > 0 { job.x.row_blocks() } else { 0 };
+    let row_blocks = job.x.row_blocks();
     for first in (job.first..job.end).step_by(ROWS) {
         let end = job.end.min(first + ROWS);
         for token in (0..job.x.tokens).step_by(TOKENS) {

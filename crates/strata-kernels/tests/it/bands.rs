@@ -26,7 +26,8 @@ proptest! {
     #[test]
     fn bands_of_rows_make_up_the_whole(
         dtypes in (0usize..DType::ALL.len(), 0usize..DType::ALL.len()), rows in 1usize..150,
-        blocks in prop_oneof![4 => 1usize..9, 1 => 16usize..20], tokens in prop_oneof![3 => 1usize..40, 1 => 81usize..90], threads in 1usize..4,
+        blocks in prop_oneof![4 => 1usize..9, 1 => 16usize..20],
+        tokens in prop_oneof![3 => 1usize..40, 1 => 81usize..90], threads in 1usize..4,
         cuts in prop_oneof![prop::collection::vec(1usize..70, 1..20), prop::collection::vec(1usize..6, 1..20)],
         together in 1usize..40, seed in any::<u64>(),
     ) {
