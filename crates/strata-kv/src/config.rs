@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::EvictionKind;
+use crate::eviction::EvictionKind;
 
 /// Most tokens a block may hold (K6).
 pub const BLOCK_SIZE_MAX: usize = 256;
@@ -25,7 +25,7 @@ pub struct KvConfig {
     pub num_swap_blocks: usize,
     /// Seed of the chain's hash; random per process, so that collisions cannot be prepared ahead (K2).
     pub seed: u64,
-    /// Which cached blocks give way to fresh ones (K7).
+    /// Which cached blocks give way to fresh ones.
     pub eviction: EvictionKind,
 }
 

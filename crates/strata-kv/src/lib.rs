@@ -36,9 +36,7 @@ pub use block_manager::{Allocation, BlockManager};
 pub use compact::Fragmentation;
 pub use config::{BLOCK_SIZE_MAX, BLOCKS_MAX, ConfigError, KvConfig};
 pub use error::{AllocError, AllocStatus};
-pub use eviction::{
-    Adaptive, Content, EvictionKind, EvictionPolicy, Lfu, Lru, S3Fifo, Slru, TwoQueue, UnknownEviction,
-};
+pub use eviction::{Adaptive, Content, EvictionKind, EvictionPolicy};
 pub use fork::BlockCopy;
 pub use hash::{BlockHash, ChainHasher, ChainRoot};
 pub use ids::{BlockId, SequenceId, SwapId, SwapSlot, TokenId};

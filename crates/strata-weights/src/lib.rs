@@ -6,6 +6,7 @@
 //! same trait, and nothing above it can tell.
 
 mod band;
+mod band_size;
 mod catalog;
 mod chunks;
 mod error;
@@ -22,6 +23,7 @@ pub mod window;
 mod writer;
 
 pub use band::Band;
+pub use band_size::{BAND_LEAST, band_bytes};
 pub use catalog::{Catalog, CatalogEntry};
 pub use error::{HeaderProblem, IndexProblem, WeightError};
 pub use gguf::{

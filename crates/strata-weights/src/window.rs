@@ -2,7 +2,7 @@
 //!
 //! A pure state machine: what happened goes in, what is to be done comes out, and nothing is read, waited for or timed
 //! here. The same code runs over the real driver, over tests' drivers that fail on purpose, and over the simulated one
-//! with which `strata plan` predicts.
+//! with which `strata plan` predicts (`strata-sim`).
 //!
 //! **Whose memory.** From [`Command::Load`] until `evicted`, `load_failed` or `allocation_failed` is taken for it, the
 //! unit's memory counts against the budget and belongs to the load that the ticket names. Loads are never given up by
@@ -26,7 +26,6 @@ mod resident;
 mod residents;
 mod ring;
 mod ring_config;
-pub mod sim;
 mod spread;
 mod tiers;
 mod units;

@@ -9,6 +9,7 @@ use strata_engine::{BudgetTooSmall, InvalidRequest, RequestError, StartError, Su
 use strata_model::chat_template::TemplateError;
 use strata_model::config::{ConfigError, ConfigProblem};
 use strata_model::tokenizer::TokenizerError;
+use strata_sim::Refusal;
 use strata_weights::WeightError;
 
 /// Exit code of bad input: usage, files, parameters.
@@ -128,6 +129,9 @@ fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         if let Some(advised) = cause.downcast_ref::<Advised>() {
             return Some(advised.hint.clone());
+        }
+        if let Some(hint) = cause.downcast_ref::<Refusal>().and_then(Refusal::hint) {
+            return Some(hint.to_owned());
         }
         match &cause.downcast_ref::<ConfigError>()?.problem {
             ConfigProblem::Read(error) if error.kind() == io::ErrorKind::NotFound => Some(

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use strata_device::Bytes;
 use strata_model::config::{ModelConfig, RopeScaling};
 use strata_model::tokenizer::{Tokenizer, TokenizerError};
+use strata_sim::words::{grouped, short};
 
 use crate::load::ModelDir;
 use crate::options::ModelOptions;
@@ -276,38 +277,12 @@ fn files(count: usize) -> String {
     if count == 1 { "1 file".into() } else { format!("{count} files") }
 }
 
-/// `1234567` as `1,234,567`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// `1_235_814_400` as `1.24 B`.
-pub fn short(number: u64) -> String {
-    let value = number as f64;
-    match number {
-        1_000_000_000.. => format!("{:.2} B", value / 1e9),
-        1_000_000.. => format!("{:.2} M", value / 1e6),
-        1_000.. => format!("{:.1} K", value / 1e3),
-        _ => number.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
-        assert_eq!(["0", "999", "1,000", "1,235,814,400"], [0, 999, 1000, 1_235_814_400].map(grouped)[..]);
-        assert_eq!(["1.24 B", "3.50 M", "12.3 K", "17"], [1_235_814_400, 3_500_000, 12_345, 17].map(short)[..]);
+    fn sizes_read_as_flags_take_them() {
         assert_eq!(["96M", "6G", "1025M", "5"], [96 << 20, 6 << 30, 1025 << 20, 5].map(|size| flag(Bytes(size)))[..]);
     }
 }

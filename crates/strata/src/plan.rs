@@ -1,51 +1,21 @@
-//! `strata plan`: what lies where, what bounds it, and how fast it will be, before any weight is read (W11).
-
-mod advice;
-mod bound;
-mod division;
-mod json;
-mod machine;
-mod measure;
-mod predict;
-mod report;
-mod settings;
-mod shape;
-mod subject;
-mod words;
-mod work;
+//! `strata plan`: what lies where, what bounds it, and how fast it will be, before any weight is read.
 
 use std::io::{Write, stdout};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use strata_device::Bytes;
 use strata_kernels::DType;
+use strata_sim::plan::{Batches, KnownFigures, Passes, Plan, PlanRequest, Subject};
 
-use crate::needs::{self, BATCHED_TOKENS};
+use crate::failure::Advised;
+use crate::load::{ModelDir, default_budget};
+use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
 use crate::options::LimitOptions;
-use crate::progress;
-use crate::streaming::{BAND_LEAST, band_bytes};
+use crate::progress::Bars;
 use crate::synth::DTypeArg;
-use advice::{Advice, Kv};
-use bound::{Bound, Rates};
-use division::{Division, Wishes};
-use machine::{Machine, MachineOptions};
-use predict::{Forecast, Kept, PolicyKind, Scene};
-use settings::Settings;
-use shape::{Cut, Shape};
-use subject::Subject;
-use work::Load;
-
-/// Most sequences of one batch.
-const BATCH_MAX: usize = 1 << 16;
-
-/// Most batches that are predicted.
-const BATCHES_MAX: usize = 16;
-
-/// Units that a simulation keeps track of, at most; larger models are cut into larger bands for it.
-const UNITS_MAX: u64 = 1 << 16;
 
 /// Show what would lie where, what bounds the speed, and how fast it would be, on this machine or another
 ///
@@ -100,29 +70,40 @@ pub struct PlanArgs {
     pub limits: LimitOptions,
 }
 
-/// All that was found.
-pub struct Plan {
-    pub subject: Subject,
-    pub machine: Machine,
-    pub division: Division,
-    pub settings: Settings,
-    /// The model as `resident` takes it.
-    pub bands: Shape,
-    pub kept: Kept,
-    pub kv_token: u64,
-    pub prompt_tokens: usize,
-    /// Tokens of a pass, and why as many.
-    pub chunk_tokens: usize,
-    pub chunk_why: &'static str,
-    /// The bound of one decoded token.
-    pub bound: Bound,
-    /// The same if each side computes what it holds.
-    pub each_side: Option<Bound>,
-    /// Under the policy `resident`.
-    pub forecast: Forecast,
-    /// Under the policy `ring`, or why it is not to be had.
-    pub other: Result<Forecast, String>,
-    pub advice: Vec<Advice>,
+/// A machine that may be elsewhere.
+#[derive(Debug, Clone, Args)]
+pub struct MachineOptions {
+    /// Bytes a second that the disk gives, as in 4.45e9 or 4.45G (1G = 1e9 here). Without it, it is measured on a file of
+    /// the model
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine")]
+    pub disk_bw: Option<f64>,
+
+    /// Bytes a second that cores read from memory; measured without it
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine")]
+    pub host_bw: Option<f64>,
+
+    /// Operations a second of all cores together, a multiply-add being two; measured without it
+    #[arg(long, value_name = "RATE", value_parser = operations, help_heading = "Another machine")]
+    pub flops: Option<f64>,
+
+    /// Memory of a GPU. Without it there is none. Needs --pcie-bw and --hbm-bw
+    #[arg(long, value_name = "SIZE", help_heading = "Another machine", requires_all = ["pcie_bw", "hbm_bw"])]
+    pub gpu_memory: Option<Bytes>,
+
+    /// Bytes a second from host to GPU
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine",
+          requires = "gpu_memory")]
+    pub pcie_bw: Option<f64>,
+
+    /// Bytes a second that the GPU reads from its memory
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine",
+          requires = "gpu_memory")]
+    pub hbm_bw: Option<f64>,
+
+    /// Operations a second of the GPU. Without it arithmetic is left out of the account
+    #[arg(long, value_name = "RATE", value_parser = operations, help_heading = "Another machine",
+          requires = "gpu_memory")]
+    pub gpu_flops: Option<f64>,
 }
 
 /// Runs `strata plan`.
@@ -130,7 +111,7 @@ pub struct Plan {
 /// # Errors
 /// No such model, figures that contradict each other, a memory that is too small, a disk that cannot be measured.
 pub fn run(args: PlanArgs) -> Result<()> {
-    let plan = Plan::make(&args)?;
+    let plan = make(&args)?;
     let mut out = stdout().lock();
     if args.json {
         writeln!(out, "{:#}", plan.to_json())?;
@@ -141,125 +122,103 @@ pub fn run(args: PlanArgs) -> Result<()> {
     Ok(())
 }
 
-impl Plan {
-    fn make(args: &PlanArgs) -> Result<Self> {
-        let batches = batches(&args.batch)?;
-        let subject = Subject::find(args.model.as_deref(), args.dtype.map(DType::from))?;
-        let (weights, limits) = (subject.needs()?, &args.limits);
-        let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits)?;
-        let prompt_tokens = args.prompt_tokens.get();
-        if prompt_tokens > needs.max_model_len {
-            bail!(
-                "--prompt-tokens is {prompt_tokens}, but {} has a context of {}; ask for at most that",
-                subject.name,
-                needs.max_model_len
-            );
-        }
-        let bar = progress::steps("measuring", 1);
-        let machine =
-            Machine::find(&args.machine, limits.memory, needs::threads(limits), &subject.files()?, subject.dtype)?;
-        bar.finish_and_clear();
-        let wishes = Wishes {
-            memory: machine.memory.value as u64,
-            gpu_memory: machine.gpu.as_ref().map(|gpu| gpu.memory.value as u64),
-            kv_tokens: args.kv_tokens.map(|tokens| tokens.get() as u64),
-            host_weights: args.host_weights.map(|bytes| bytes.0),
-            gpu_weights: args.gpu_weights.map(|bytes| bytes.0),
-        };
-        let small = subject.cut(Cut::Bands(BAND_LEAST))?;
-        let mut division = Division::of(&wishes, &small, &needs)?;
-        let mut chunk_tokens = needs::batched_tokens(limits, BATCHED_TOKENS);
-        let computing = Bytes(wishes.gpu_memory.unwrap_or(wishes.memory));
-        if division.streams(&small)
-            && let Some((longer, tokens)) = needs::longer_passes(&subject.config, &needs, computing, limits)
-            && let Ok(longer) = Division::of(&wishes, &small, &longer)
-        {
-            (division, chunk_tokens) = (longer, tokens);
-        }
-        let chunk_why = match limits.max_num_batched_tokens {
-            Some(_) => "given, --max-num-batched-tokens",
-            None if chunk_tokens > BATCHED_TOKENS => "about as many as are computed while weights are read",
-            None => "enough for arithmetic, with little scratch",
-        };
-        let smaller = division.device.iter().map(|device| device.units).fold(division.host.units, u64::min);
-        let budget = Bytes(smaller + small.fixed_bytes());
-        let least = |bytes| Ok(subject.cut(Cut::Bands(bytes))?.least_budget());
-        let band_bytes = band_bytes(budget, machine.reading.chunk_bytes, &least)?;
-        let units = weights.whole.0.div_ceil(band_bytes as u64).div_ceil(UNITS_MAX).max(1);
-        let bands = subject.cut(Cut::Bands(band_bytes.saturating_mul(usize::try_from(units)?)))?;
-        let ring = if division.device.is_some() { subject.cut(Cut::Groups)? } else { bands.clone() };
-        let settings = Settings::derive(machine.reading, band_bytes, &division, &bands, &ring);
-        let kv_token = needs::kv_layout(&subject.config, subject.dtype, limits).token_bytes() as u64;
-        let scene = Scene {
-            bands: &bands,
-            ring: &ring,
-            division: &division,
-            settings: &settings,
-            rates: rates(&machine),
-            kv_token,
-            prompt_tokens,
-            chunk_tokens,
-            batches: &batches,
-        };
-        let kept = scene.kept()?;
-        let bar = progress::steps("simulating", 2 * scene.steps() as u64);
-        let resident = scene.forecast(PolicyKind::Resident, &kept, &mut || bar.inc(1))?;
-        let where_computed = if division.device.is_some() { kept.device } else { kept.host };
-        let ring_forecast = if where_computed < bands.swept_bytes() {
-            scene.forecast(PolicyKind::Ring, &kept, &mut || bar.inc(1)).map_err(|error| format!("{error:#}"))
-        } else {
-            Err("every weight stays in memory, so there is nothing to slide over".to_owned())
-        };
-        bar.finish_and_clear();
-        let one = Load::decode(1, prompt_tokens, kv_token).pass(&bands, kept.host as f64, kept.device as f64);
-        let rates = scene.rates;
-        let (bound, each_side) = (Bound::of(&one, &rates), Bound::each_side(&one, &rates));
-        let kv = Kv { tokens: division.kv_tokens, tokens_each: prompt_tokens as u64 + 1 };
-        let advice = advice::advise(&one, &rates, &resident, &bands, chunk_tokens, kv);
-        Ok(Self {
-            bound,
-            each_side,
-            advice,
-            kept,
-            forecast: resident,
-            other: ring_forecast,
-            subject,
-            machine,
-            division,
-            settings,
-            kv_token,
-            prompt_tokens,
-            chunk_tokens,
-            chunk_why,
-            bands,
-        })
-    }
-}
-
-fn batches(asked: &[NonZeroUsize]) -> Result<Vec<usize>> {
-    if asked.len() > BATCHES_MAX {
-        bail!("--batch has {} numbers; give at most {BATCHES_MAX}", asked.len());
-    }
-    let mut batches: Vec<usize> = asked.iter().map(|batch| batch.get()).collect();
-    if let Some(large) = batches.iter().find(|&&batch| batch > BATCH_MAX) {
-        bail!("--batch {large} is too large; give at most {BATCH_MAX}");
-    }
-    // Everything else is said of one sequence.
-    batches.push(1);
-    batches.sort_unstable();
-    batches.dedup();
-    Ok(batches)
-}
-
-fn rates(machine: &Machine) -> Rates {
-    let flops = match &machine.gpu {
-        Some(gpu) => gpu.flops.as_ref().map_or(f64::INFINITY, |flops| flops.value),
-        None => machine.flops.value,
+fn make(args: &PlanArgs) -> Result<Plan> {
+    let limits = &args.limits;
+    let batches = Batches::new(&args.batch)?;
+    let subject = subject(args.model.as_deref(), args.dtype.map(DType::from))?;
+    let bytes = subject.weight_bytes()?;
+    let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
+    let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits)?;
+    let config = subject.config.clone();
+    let request = PlanRequest {
+        machine: args.machine.known(limits.memory),
+        threads: needs::threads(limits),
+        needs,
+        passes: Passes {
+            tokens: needs::batched_tokens(limits, BATCHED_TOKENS),
+            given: limits.max_num_batched_tokens.is_some(),
+            usual: BATCHED_TOKENS,
+            longer: &|computing| needs::longer_passes(&config, &needs, computing, limits),
+        },
+        kv_token: needs::kv_layout(&config, subject.dtype, limits).token_bytes() as u64,
+        batches,
+        prompt_tokens: args.prompt_tokens.get(),
+        kv_tokens: args.kv_tokens,
+        host_weights: args.host_weights,
+        gpu_weights: args.gpu_weights,
+        subject,
     };
-    Rates {
-        disk: machine.disk.value,
-        host: machine.bandwidth.value,
-        flops,
-        device: machine.gpu.as_ref().map(|gpu| (gpu.link.value, gpu.bandwidth.value)),
+    Ok(Plan::make(request, &mut Bars::default())?)
+}
+
+/// What `model` names: a directory, a file, a well-known name; `None` is the model that ships with Strata. `dtype` is for
+/// what has no weights.
+fn subject(model: Option<&Path>, dtype: Option<DType>) -> Result<Subject> {
+    if let Some(model) = model
+        && let Some(subject) = Subject::imagined(model, dtype)?
+    {
+        return Ok(subject);
+    }
+    let dir = ModelDir::open(model)?;
+    if dtype.is_some() {
+        return Err(Advised::input(
+            format!("--dtype is for models without weights, but {} has some", dir.path.display()),
+            format!("leave it out, or plan {}", dir.path.join("config.json").display()),
+        ));
+    }
+    let (name, dtype) = (dir.name(), dir.weight_dtype());
+    Ok(Subject::at_hand(name, dir.config, dtype, dir.specs, dir.catalog, dir.weight_bytes)?)
+}
+
+impl MachineOptions {
+    fn known(&self, memory: Option<Bytes>) -> KnownFigures {
+        KnownFigures {
+            disk_bw: self.disk_bw,
+            host_bw: self.host_bw,
+            flops: self.flops,
+            gpu_memory: self.gpu_memory,
+            pcie_bw: self.pcie_bw,
+            hbm_bw: self.hbm_bw,
+            gpu_flops: self.gpu_flops,
+            memory,
+            memory_here: default_budget(),
+        }
+    }
+}
+
+fn bandwidth(text: &str) -> Result<f64, String> {
+    rate(text, 1e6, "bytes")
+}
+
+fn operations(text: &str) -> Result<f64, String> {
+    rate(text, 1e9, "operations")
+}
+
+/// Rates are decimal, as disks and links are sold. What is far from any hardware would overflow the clock.
+fn rate(text: &str, least: f64, what: &str) -> Result<f64, String> {
+    const UNITS: [(char, f64); 4] = [('K', 1e3), ('M', 1e6), ('G', 1e9), ('T', 1e12)];
+    let trimmed = text.trim().to_ascii_uppercase();
+    let plain = trimmed.strip_suffix("B/S").unwrap_or(&trimmed);
+    let unit = UNITS.iter().find_map(|(name, factor)| Some((plain.strip_suffix(*name)?, *factor)));
+    let (number, factor) = unit.unwrap_or((plain, 1.0));
+    match number.trim().parse::<f64>().map(|number| number * factor) {
+        Ok(rate) if (least..=1e18).contains(&rate) => Ok(rate),
+        _ => Err(format!("expected {what} a second from {least:e} to 1e18, such as 4.45e9 or 4.45G")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_decimal() {
+        assert_eq!(bandwidth("4.45e9"), Ok(4.45e9));
+        assert_eq!(bandwidth(" 4.45G "), Ok(4.45e9));
+        assert_eq!(bandwidth("500MB/s"), Ok(5e8));
+        assert_eq!(operations("1.1t"), Ok(1.1e12));
+        for bad in ["0", "-1", "nan", "inf", "", "G", "fast", "1e30", "10"] {
+            assert!(bandwidth(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -1,6 +1,36 @@
 //! Progress bars, on stderr, and only where somebody is watching.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use strata_sim::Progress;
+
+/// Bars for what follows each other, one at a time.
+#[derive(Default)]
+pub struct Bars(Option<ProgressBar>);
+
+impl Progress for Bars {
+    fn begin_steps(&mut self, what: &'static str, total: u64) {
+        self.0 = Some(steps(what, total));
+    }
+
+    fn begin_bytes(&mut self, what: &'static str, total: u64) {
+        self.0 = Some(bytes(what, total));
+    }
+
+    fn advance(&mut self, by: u64) {
+        self.0.iter().for_each(|bar| bar.inc(by));
+    }
+
+    fn end(&mut self) {
+        self.0.take().iter().for_each(ProgressBar::finish_and_clear);
+    }
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        // What failed half-way leaves no bar behind.
+        self.end();
+    }
+}
 
 /// A bar that counts bytes, with rate and remaining time.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {

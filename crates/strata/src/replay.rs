@@ -1,47 +1,21 @@
-//! `strata replay`: the block manager over a trace of requests, without a model (K7, K9).
+//! `strata replay`: the block manager over a trace of requests, without a model.
 
-mod azure;
-mod comparison;
-mod explain;
-mod hit_rates;
-mod hits;
-mod json;
-mod load;
-mod mooncake;
-mod offline;
-mod operations;
-mod plot;
-mod reader;
-mod report;
-mod room;
-mod trace;
-
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write, stdout};
+use std::io::{BufWriter, Write, stdout};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
 use strata_device::Bytes;
-use strata_kv::{EvictionKind, KvConfig};
+use strata_kv::EvictionKind;
+use strata_sim::eviction;
+use strata_sim::replay::{self, LOAD_BLOCKS_MAX, Pace, ReplayRequest, TOKENS_MAX};
 
-use crate::failure::Advised;
 use crate::options::count;
-use crate::progress;
-use comparison::{Comparison, LOAD_BLOCKS_MAX, Question};
-use explain::{Case, Listener};
-use hit_rates::HitRates;
-use load::Pace;
-use operations::Operation;
-use reader::TOKENS_MAX;
-use trace::Trace;
+use crate::progress::Bars;
 
 /// Largest `--repeat`.
 const REPEAT_MAX: usize = 1000;
-
-/// Most cache sizes of one run.
-const SIZES_MAX: usize = 256;
 
 /// Replay a trace of requests through the block manager, without a model
 ///
@@ -66,7 +40,7 @@ pub struct ReplayArgs {
     pub blocks: Vec<NonZeroUsize>,
 
     /// Eviction policies; without it all of them. `strata serve` uses adaptive
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = eviction::policy)]
     pub policy: Vec<EvictionKind>,
 
     /// Say why requests missed: all together for each policy and size, and the worst of them; with --json, each request
@@ -110,129 +84,29 @@ pub struct ReplayArgs {
     pub json: bool,
 }
 
-/// All that was found.
-pub struct Found {
-    /// The trace's file name.
-    pub name: String,
-    pub trace: Trace,
-    /// None without hashes.
-    pub hits: Option<HitRates>,
-    pub load: Comparison,
-    pub operations: Vec<(EvictionKind, Vec<Operation>)>,
-    /// Bytes of a block in the load.
-    pub block_bytes: Option<Bytes>,
-}
-
 /// Runs `strata replay`.
 ///
 /// # Errors
 /// A trace that cannot be read or believed, options that contradict it, a picture that cannot be written.
 pub fn run(args: ReplayArgs) -> Result<()> {
-    KvConfig { block_size: args.block_size, ..KvConfig::default() }.check()?;
-    let sizes = sizes(&args.blocks)?;
-    let trace = read(&args.trace)?;
-    // Opened before anything is computed, so that no result is lost for it.
-    let picture = args.svg.as_deref().map(|path| Picture::open(path, &trace)).transpose()?;
-    let mut out = BufWriter::new(stdout().lock());
-    let tell = |kind: EvictionKind, blocks: usize, case: &Case| match args.json {
-        true => Ok(out.write_all(json::case_line(kind, blocks, case).as_bytes())?),
-        false => Ok(()),
+    let request = ReplayRequest {
+        trace: args.trace,
+        blocks: args.blocks,
+        policies: args.policy,
+        explain: args.explain,
+        block_size: args.block_size,
+        block_bytes: args.block_bytes,
+        pace: Pace { prefill_rate: args.prefill_rate, decode_rate: args.decode_rate },
+        load_blocks: args.load_blocks,
+        longest: args.max_model_len,
+        repeat: args.repeat,
+        picture: args.svg,
+        json: args.json,
     };
-    let found = Found::find(&args, trace, &sizes, tell)?;
-    out.write_all(if args.json { found.json_lines() } else { found.report() }.as_bytes())?;
+    let mut out = BufWriter::new(stdout().lock());
+    replay::run(request, &mut out, &mut Bars::default())?;
     out.flush()?;
-    if let (Some(picture), Some(hits)) = (picture, &found.hits) {
-        picture.write(&plot::svg(&found.name, &hits.sizes, &hits.lines(&found.trace)))?;
-    }
     Ok(())
-}
-
-impl Found {
-    fn find(
-        args: &ReplayArgs,
-        trace: Trace,
-        sizes: &[usize],
-        mut tell: impl FnMut(EvictionKind, usize, &Case) -> Result<()>,
-    ) -> Result<Self> {
-        let asked = |kind: &EvictionKind| args.policy.is_empty() || args.policy.contains(kind);
-        let kinds: Vec<EvictionKind> = EvictionKind::ALL.into_iter().filter(asked).collect();
-        let question = Question {
-            pace: Pace { prefill_rate: args.prefill_rate, decode_rate: args.decode_rate },
-            block_size: args.block_size,
-            blocks: args.load_blocks.map(NonZeroUsize::get),
-            longest: args.max_model_len.map(NonZeroUsize::get),
-        };
-        // Refused now rather than after the hit rates.
-        question.ample_blocks(&trace)?;
-        let hits = if trace.has_hashes() {
-            let runs = 1 + (kinds.len() + 2) * sizes.len();
-            let bar = progress::steps("replaying", runs as u64);
-            let explain = args.explain.then_some(&mut tell as &mut Listener<'_>);
-            let hits = HitRates::find(&trace, &kinds, sizes, explain, args.repeat.get(), || bar.inc(1));
-            bar.finish_and_clear();
-            Some(hits?)
-        } else {
-            None
-        };
-        let bar = progress::steps("loading", (question.replays() * trace.requests().len()) as u64);
-        let load = question.answer(&trace, || bar.inc(1));
-        bar.finish_and_clear();
-        let bar = progress::steps("measuring", kinds.len() as u64);
-        let operations = kinds.iter().map(|&kind| {
-            let operations = operations::measure(&trace, kind, args.block_size, args.repeat.get())?;
-            bar.inc(1);
-            Ok((kind, operations))
-        });
-        let operations = operations.collect::<Result<_>>();
-        bar.finish_and_clear();
-        let name = args.trace.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        Ok(Self { name, trace, hits, load: load?, operations: operations?, block_bytes: args.block_bytes })
-    }
-}
-
-fn read(path: &Path) -> Result<Trace> {
-    let bar = progress::bytes("reading", fs::metadata(path).map_or(0, |metadata| metadata.len()));
-    let trace = reader::read(path, |bytes| bar.inc(bytes));
-    bar.finish_and_clear();
-    trace.map_err(|error| Advised::input(error.to_string(), error.hint()))
-}
-
-/// The file of `--svg`.
-struct Picture<'p> {
-    path: &'p Path,
-    file: File,
-}
-
-impl<'p> Picture<'p> {
-    fn open(path: &'p Path, trace: &Trace) -> Result<Self> {
-        if !trace.has_hashes() {
-            let problem = "--svg shows hit rates, and the trace has no hash_ids";
-            return Err(Advised::input(problem, "give a trace with hash_ids"));
-        }
-        let file = File::create(path).map_err(|error| Self::refused(path, error))?;
-        Ok(Self { path, file })
-    }
-
-    fn write(mut self, svg: &str) -> Result<()> {
-        self.file.write_all(svg.as_bytes()).map_err(|error| Self::refused(self.path, error))
-    }
-
-    fn refused(path: &Path, error: io::Error) -> anyhow::Error {
-        Advised::system(format!("cannot write {}", path.display()), "name a file that can be written", error)
-    }
-}
-
-fn sizes(asked: &[NonZeroUsize]) -> Result<Vec<usize>> {
-    if asked.len() > SIZES_MAX {
-        return Err(Advised::input(
-            format!("--blocks names {} sizes", asked.len()),
-            format!("name at most {SIZES_MAX} in one run"),
-        ));
-    }
-    let mut sizes: Vec<usize> = asked.iter().map(|size| size.get()).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    Ok(sizes)
 }
 
 fn rate(text: &str) -> Result<f64, String> {

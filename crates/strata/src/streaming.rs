@@ -5,17 +5,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_io::{DirectRead, ProbeLimits, ReadSettings, probe};
-use strata_weights::{StreamConfig, StreamPlan, StreamedWeights, WeightError, open_direct};
+use strata_weights::{BAND_LEAST, StreamConfig, StreamPlan, StreamedWeights, WeightError, band_bytes, open_direct};
 
 use crate::load::ModelDir;
 use crate::options::StreamOptions;
 use crate::progress;
-
-/// The smallest bands that matrices are cut into, in bytes; what the least budget is counted with.
-pub const BAND_LEAST: usize = 256 << 10;
-
-/// Bands pass through several slots; together they should take no more than one part in so many of the budget.
-const BAND_SHARE: u64 = 64;
 
 /// Memory that weights take at least when they are streamed.
 ///
@@ -48,8 +42,8 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
     let files = open_direct(&dir.catalog)?;
     let settings = try_out(&files)?;
     eprintln!("reads   {settings}");
-    let least = |bytes| Ok(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.least_budget());
-    let band_bytes = band_bytes(budget, settings.chunk_bytes, &least)?;
+    let least = |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.least_budget());
+    let band_bytes = band_bytes(budget.0, settings.chunk_bytes, least)?;
     let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
     let config = StreamConfig {
         budget: budget.0,
@@ -77,22 +71,7 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
 }
 
 /// Tries how the largest of the files is read best.
-pub fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
+fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
     let largest = files.iter().max_by_key(|file| file.len()).context("the model has no files")?;
     Ok(probe(largest, 0..largest.len(), &ProbeLimits::default())?)
-}
-
-/// Bands as large as a read should be, if the budget has room for the slots that they pass through.
-/// `least` tells the least budget that bands of a size need.
-///
-/// # Errors
-/// Those of `least`.
-pub fn band_bytes(budget: Bytes, chunk_bytes: usize, least: &dyn Fn(usize) -> Result<u64>) -> Result<usize> {
-    let affordable = usize::try_from(budget.0 / BAND_SHARE).unwrap_or(usize::MAX);
-    let mut bytes = chunk_bytes.min(affordable).max(BAND_LEAST);
-    // Beside much that is always in memory, smaller ones may be needed; the least have been counted with.
-    while bytes > BAND_LEAST && least(bytes)? > budget.0 {
-        bytes = (bytes / 2).max(BAND_LEAST);
-    }
-    Ok(bytes)
 }

@@ -13,7 +13,7 @@ use crate::{
     device::Device,
     model::{Case, Eviction},
     naive::{Naive, Print},
-    policies::Cached,
+    policies::{Cached, Choice},
     rng::{Rng, mix},
 };
 
@@ -60,8 +60,8 @@ impl Episode {
         };
         let policy: Box<dyn EvictionPolicy> = match case.eviction {
             Eviction::Kind(kind) => kind.build(config.num_blocks),
-            Eviction::Oldest => Box::new(Cached { blocks: Vec::new(), random: None }),
-            Eviction::RandomLeaf => Box::new(Cached { blocks: Vec::new(), random: Some(Rng(seed)) }),
+            Eviction::Oldest => Box::new(Cached::new(Choice::Oldest)),
+            Eviction::RandomLeaf => Box::new(Cached::new(Choice::RandomLeaf(Rng(seed)))),
         };
         let hasher = ChainHasher::truncated(config.seed, case.hash_bits);
         Self {

@@ -2,15 +2,16 @@
 
 mod moves;
 
-use strata_kv::{AllocError, BlockManager, ChainHasher, ChainRoot, Lru};
+use strata_kv::{AllocError, BlockManager, ChainHasher, ChainRoot};
 
+use crate::policies::OLDEST_LEAF;
 use crate::{config, id, pool, release, root, run_prompt, table, tokens};
 
 /// A pool whose hashes have few bits, so that they collide.
 fn colliding_pool(num_blocks: usize, block_size: usize, bits: u32) -> BlockManager {
     let config = config(num_blocks, block_size);
     let hasher = ChainHasher::truncated(config.seed, bits);
-    BlockManager::with_parts(config, hasher, Box::new(Lru::new(num_blocks))).expect("a good configuration")
+    BlockManager::with_parts(config, hasher, OLDEST_LEAF.build(num_blocks)).expect("a good configuration")
 }
 
 // nano-vllm#163: the index still led from the old hash to the block after its reuse.

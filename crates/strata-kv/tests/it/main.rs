@@ -4,7 +4,6 @@ mod admission;
 mod compact;
 mod device;
 mod episode;
-mod eviction;
 mod fork;
 mod lessons;
 mod miss;
@@ -15,7 +14,7 @@ mod resize;
 mod rng;
 mod swap;
 
-use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
+use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
 
 /// A pool without watermark.
 fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
@@ -23,7 +22,7 @@ fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
 }
 
 fn config(num_blocks: usize, block_size: usize) -> KvConfig {
-    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, eviction: EvictionKind::Lru, ..KvConfig::default() }
+    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, eviction: policies::OLDEST_LEAF, ..KvConfig::default() }
 }
 
 fn id(number: u64) -> SequenceId {

@@ -1,14 +1,32 @@
 //! Eviction policies that are plainly right, or plainly arbitrary.
 
-use strata_kv::{BlockId, Content, EvictionPolicy};
+use strata_kv::{BlockId, Content, EvictionKind, EvictionPolicy};
 
 use crate::rng::Rng;
 
-/// Evicts any leaf, or the oldest block, which must be one.
+/// The leaf that was let go longest ago, as the naive reference has it.
+pub const OLDEST_LEAF: EvictionKind = EvictionKind::new("oldest leaf", |_| Box::new(Cached::new(Choice::OldestLeaf)));
+
+/// The blocks that are cached, the one that was let go longest ago first.
 #[derive(Debug)]
 pub struct Cached {
-    pub blocks: Vec<(BlockId, bool)>, // with whether it is a leaf
-    pub random: Option<Rng>,
+    blocks: Vec<(BlockId, bool)>, // with whether it is a leaf
+    choice: Choice,
+}
+
+/// Which of them gives way.
+#[derive(Debug)]
+pub enum Choice {
+    /// The oldest, which must be a leaf.
+    Oldest,
+    OldestLeaf,
+    RandomLeaf(Rng),
+}
+
+impl Cached {
+    pub fn new(choice: Choice) -> Self {
+        Self { blocks: Vec::new(), choice }
+    }
 }
 
 impl EvictionPolicy for Cached {
@@ -33,9 +51,10 @@ impl EvictionPolicy for Cached {
 
     fn victim(&mut self) -> Option<BlockId> {
         let leaves: Vec<_> = self.blocks.iter().filter_map(|&(block, leaf)| leaf.then_some(block)).collect();
-        let victim = match &mut self.random {
-            Some(rng) => leaves[rng.below(leaves.len())],
-            None => self.blocks[0].0,
+        let victim = match &mut self.choice {
+            Choice::Oldest => self.blocks.first()?.0,
+            Choice::OldestLeaf => *leaves.first()?,
+            Choice::RandomLeaf(rng) => leaves[rng.below(leaves.len())],
         };
         assert!(leaves.contains(&victim), "{victim} has children");
         self.forget(victim);

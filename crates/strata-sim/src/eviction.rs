@@ -1,0 +1,97 @@
+//! The eviction policies that can be asked for by name: the one that is served with, and those of textbooks.
+//!
+//! A new one is a file below this one, and a line in [`POLICIES`].
+
+mod ghosts;
+mod heap;
+mod lfu;
+mod list;
+mod lru;
+mod queues;
+mod s3_fifo;
+mod slru;
+mod steps;
+mod two_queue;
+
+use strata_kv::EvictionKind;
+use thiserror::Error;
+
+/// All of them, the default first.
+pub const POLICIES: [EvictionKind; 6] = [
+    EvictionKind::ADAPTIVE,
+    EvictionKind::new("lru", |num_blocks| Box::new(lru::Lru::new(num_blocks))),
+    EvictionKind::new("slru", |num_blocks| Box::new(slru::Slru::new(num_blocks))),
+    EvictionKind::new("lfu", |num_blocks| Box::new(lfu::Lfu::new(num_blocks))),
+    EvictionKind::new("s3-fifo", |num_blocks| Box::new(s3_fifo::S3Fifo::new(num_blocks))),
+    EvictionKind::new("2q", |num_blocks| Box::new(two_queue::TwoQueue::new(num_blocks))),
+];
+
+/// The policy of this name.
+///
+/// # Errors
+/// There is none.
+pub fn policy(name: &str) -> Result<EvictionKind, UnknownEviction> {
+    POLICIES.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownEviction { got: name.into() })
+}
+
+/// No policy has this name.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("there is no eviction policy {got:?}; choose one of {}", POLICIES.map(EvictionKind::name).join(", "))]
+pub struct UnknownEviction {
+    /// What was asked for.
+    pub got: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use strata_kv::{BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
+
+    use super::*;
+
+    #[test]
+    fn names_read_back_as_they_are_written() {
+        for kind in POLICIES {
+            assert_eq!(policy(&kind.to_string()), Ok(kind));
+        }
+        assert_eq!(POLICIES[0], EvictionKind::default());
+        let error = policy("LRU").unwrap_err().to_string();
+        assert!(error.contains("\"LRU\"") && error.contains("slru"), "{error}");
+    }
+
+    /// Steps per block of prompts that share prefixes by chance and would fill the pool many times.
+    fn steps_per_block(kind: EvictionKind, num_blocks: usize) -> f64 {
+        let config = KvConfig { num_blocks, block_size: 1, eviction: kind, ..KvConfig::default() };
+        let mut manager = BlockManager::new(config).expect("a good configuration");
+        let mut state = 7u64;
+        let mut random = |end: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) % end) as TokenId
+        };
+        let mut blocks = 0;
+        let steps = steps::counted(|| {
+            while blocks < 12 * num_blocks {
+                // Short and long chains, of a few families, of which small numbers are frequent.
+                let families = num_blocks as u64 / 8;
+                let (family, length) = (random(families) * random(families) / families as TokenId, 1 + random(60));
+                let prompt: Vec<_> = (0..length).map(|at| if at < 20 { family } else { random(9) }).collect();
+                manager.allocate(SequenceId(0), &prompt, &ChainRoot::default()).expect("room");
+                manager.commit(SequenceId(0), prompt.len());
+                manager.free(SequenceId(0));
+                blocks += prompt.len();
+            }
+        });
+        steps as f64 / blocks as f64
+    }
+
+    #[test]
+    fn costs_per_block_do_not_grow_with_the_pool() {
+        // The default counts its own steps, in its own crate.
+        for kind in POLICIES.into_iter().skip(1) {
+            let (small, large) = (steps_per_block(kind, 1 << 8), steps_per_block(kind, 1 << 13));
+            println!("{kind}: {small:.2} steps a block in a small pool, {large:.2} in one of 32 times the size");
+            // Comparisons on a way through a heap of quarters.
+            let bound = if kind.name() == "lfu" { 14.0 } else { 3.0 };
+            assert!(small > 0.0 && small < bound && large < bound, "{kind}: {small}, {large}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Least recently used first: the baseline.
+
+use strata_kv::{BlockId, Content, EvictionPolicy};
+
+use super::queues::Queues;
+
+/// Evicts what was let go longest ago.
+///
+/// Leaves come before parents by themselves: whoever holds a block holds its parent, and lets go of the parent later.
+#[derive(Debug)]
+pub struct Lru(Queues<1>);
+
+impl Lru {
+    /// For block ids below `num_blocks`.
+    pub fn new(num_blocks: usize) -> Self {
+        Self(Queues::new(num_blocks))
+    }
+}
+
+impl EvictionPolicy for Lru {
+    fn publish(&mut self, _: BlockId, _: Content) {}
+
+    fn hit(&mut self, block: BlockId) {
+        self.0.forget(block);
+    }
+
+    fn insert(&mut self, block: BlockId, leaf: bool) {
+        self.0.set_cached(block, leaf);
+        self.0.push_back(0, block);
+    }
+
+    fn became_leaf(&mut self, block: BlockId) {
+        self.0.set_leaf(block);
+    }
+
+    fn victim(&mut self) -> Option<BlockId> {
+        self.0.pop_evictable(0)
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        self.0.forget(block);
+    }
+
+    fn moved(&mut self, from: BlockId, to: BlockId) {
+        self.0.moved(from, to);
+    }
+
+    fn resize(&mut self, _: usize) {}
+
+    fn contains(&self, block: BlockId) -> bool {
+        self.0.is_cached(block)
+    }
+
+    fn len(&self) -> usize {
+        self.0.cached()
+    }
+}

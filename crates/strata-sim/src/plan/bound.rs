@@ -1,0 +1,177 @@
+//! What no policy can do without, by disk, link, memory and arithmetic. Pure arithmetic.
+
+use crate::words::{number, scaled};
+
+/// Bytes, operations and rates of one pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Pass {
+    /// Bytes of weights that it touches: `W`.
+    pub weights: f64,
+    /// Bytes of weights kept in host memory: `M_h`.
+    pub host: f64,
+    /// Bytes of weights kept in device memory: `M_d`.
+    pub device: f64,
+    /// Bytes of keys and values that attention reads.
+    pub kv: f64,
+    /// Operations: `2 P n`.
+    pub operations: f64,
+}
+
+/// Rates, in bytes and operations a second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rates {
+    /// `B_s`.
+    pub disk: f64,
+    /// `B_h`.
+    pub host: f64,
+    /// `F` of whoever computes; infinite if it is left out.
+    pub flops: f64,
+    /// Link `B_p` and device memory `B_d`, where there is a device that computes.
+    pub device: Option<(f64, f64)>,
+}
+
+/// One of the times that a pass cannot be shorter than.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Term {
+    /// What it is the time of.
+    pub name: &'static str,
+    /// In symbols.
+    pub formula: &'static str,
+    /// The same in numbers.
+    pub numbers: String,
+    /// The time.
+    pub seconds: f64,
+}
+
+/// The least time that a pass takes: the longest of its terms.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Bound {
+    pub terms: Vec<Term>,
+}
+
+impl Bound {
+    /// The bound of a pass. With a device, the device computes all.
+    pub fn of(pass: &Pass, rates: &Rates) -> Self {
+        let Pass { weights, host, device, kv, operations } = *pass;
+        let streamed = pass.streamed();
+        let mut terms = Vec::new();
+        let mut term = |name, formula, numbers: String, seconds| terms.push(Term { name, formula, numbers, seconds });
+        match rates.device {
+            None => {
+                term("disk", "(W - M_h) / B_s", quotient(&[weights, -host], rates.disk), streamed / rates.disk);
+                let moved = weights + streamed + kv;
+                let numbers = quotient(&[weights, streamed, kv], rates.host);
+                term("memory", "(W + (W - M_h) + KV) / B_h", numbers, moved / rates.host);
+            }
+            Some((link, memory)) => {
+                let numbers = quotient(&[weights, -host, -device], rates.disk);
+                term("disk", "(W - M_h - M_d) / B_s", numbers, streamed / rates.disk);
+                let copied = (weights - device).max(0.0);
+                term("link", "(W - M_d) / B_p", quotient(&[weights, -device], link), copied / link);
+                term("device memory", "(W + KV) / B_d", quotient(&[weights, kv], memory), (weights + kv) / memory);
+            }
+        }
+        if rates.flops.is_finite() {
+            let numbers = format!("{} / {}", scaled(operations, "FLOP"), scaled(rates.flops, "FLOP/s"));
+            term("arithmetic", "2 P n / F", numbers, operations / rates.flops);
+        }
+        Self { terms }
+    }
+
+    /// The bound where each side computes with what it holds, so that nothing but activations crosses the link; `None`
+    /// without a device.
+    pub fn each_side(pass: &Pass, rates: &Rates) -> Option<Self> {
+        let (_, memory) = rates.device?;
+        let streamed = pass.streamed();
+        let both = format!(
+            "{} + {}",
+            quotient(&[pass.device], memory),
+            quotient(&[pass.host.min(pass.weights - pass.device), 2.0 * streamed], rates.host)
+        );
+        let host = pass.host.min(pass.weights - pass.device).max(0.0);
+        let seconds = pass.device.min(pass.weights) / memory + (host + 2.0 * streamed) / rates.host;
+        let numbers = quotient(&[pass.weights, -pass.host, -pass.device], rates.disk);
+        Some(Self {
+            terms: vec![
+                Term { name: "disk", formula: "(W - M_h - M_d) / B_s", numbers, seconds: streamed / rates.disk },
+                Term {
+                    name: "both memories",
+                    formula: "M_d / B_d + (M_h + 2 (W - M_h - M_d)) / B_h",
+                    numbers: both,
+                    seconds,
+                },
+            ],
+        })
+    }
+
+    /// The term that binds.
+    pub fn binding(&self) -> &Term {
+        let longest = self.terms.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        longest.expect("a bound has terms")
+    }
+
+    /// The bound.
+    pub fn seconds(&self) -> f64 {
+        self.binding().seconds
+    }
+}
+
+impl Pass {
+    /// Bytes that come from disk.
+    pub fn streamed(&self) -> f64 {
+        (self.weights - self.host - self.device).max(0.0)
+    }
+}
+
+/// `(139.0 - 85.0 GB) / 4.45 GB/s`.
+fn quotient(terms: &[f64], rate: f64) -> String {
+    let largest = terms.iter().fold(0.0, |largest: f64, term| largest.max(term.abs()));
+    let (factor, unit) = if largest < 1e9 { (1e6, "MB") } else { (1e9, "GB") };
+    let mut text = String::new();
+    for (index, term) in terms.iter().enumerate().filter(|(index, term)| *index == 0 || **term != 0.0) {
+        let sign = if *term < 0.0 { " - " } else { " + " };
+        text.push_str(if index == 0 { "" } else { sign });
+        text.push_str(&number(term.abs() / factor));
+    }
+    let text = if text.contains(' ') { format!("({text} {unit})") } else { format!("{text} {unit}") };
+    format!("{text} / {}", scaled(rate, "B/s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seed(disk: f64) -> (Pass, Rates) {
+        let pass = Pass { weights: 136.9e9, host: 85e9, device: 9e9, kv: 0.0, operations: 2.0 * 68.45e9 };
+        (pass, Rates { disk, host: 60e9, flops: 1e14, device: Some((41.5e9, 960e9)) })
+    }
+
+    #[test]
+    fn the_seeds_machine_is_bound_by_its_disk() {
+        let (pass, rates) = seed(4.45e9);
+        let bound = Bound::of(&pass, &rates);
+        assert_eq!(bound.binding().name, "disk");
+        assert!((bound.seconds() - 9.64).abs() < 0.01, "{bound:?}");
+        for (disk, seconds) in [(3e9, 45.6), (3.5e9, 39.1), (4.45e9, 30.8)] {
+            let ring = Pass { host: 0.0, device: 0.0, ..pass };
+            assert!((Bound::of(&ring, &seed(disk).1).seconds() - seconds).abs() < 0.05, "{disk}");
+        }
+    }
+
+    #[test]
+    fn each_term_can_bind() {
+        let (pass, rates) = seed(1e12);
+        let name = |pass: &Pass, rates: &Rates| Bound::of(pass, rates).binding().name;
+        assert_eq!(name(&pass, &rates), "link");
+        assert_eq!(name(&pass, &Rates { device: Some((1e12, 100e9)), ..rates }), "device memory");
+        assert_eq!(name(&Pass { operations: 1e15, ..pass }, &rates), "arithmetic");
+        let host = Rates { device: None, ..rates };
+        assert_eq!(name(&pass, &host), "memory");
+        // What is streamed crosses host memory twice.
+        let bound = Bound::of(&Pass { device: 0.0, ..pass }, &host);
+        assert!((bound.terms[1].seconds - (136.9 + 51.9) / 60.0).abs() < 1e-9, "{bound:?}");
+        let sides = Bound::each_side(&pass, &rates).expect("two tiers");
+        assert!((sides.terms[1].seconds - (9.0 / 960.0 + (85.0 + 2.0 * 42.9) / 60.0)).abs() < 1e-9, "{sides:?}");
+        assert_eq!(Bound::each_side(&pass, &host), None);
+    }
+}

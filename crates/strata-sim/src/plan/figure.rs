@@ -1,0 +1,31 @@
+//! Figures of a machine, each with where it comes from.
+
+/// Where a figure comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Source {
+    /// A flag.
+    Given(&'static str),
+    /// A measurement of now and here, with its circumstances.
+    Measured(String),
+    /// Neither was to be had; why this figure.
+    Assumed(String),
+}
+
+/// A figure and its source.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Figure {
+    /// In bytes, or bytes or operations a second.
+    pub value: f64,
+    pub source: Source,
+}
+
+/// How the disk is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Reading {
+    /// Bytes of a read.
+    pub chunk_bytes: usize,
+    /// Reads under way at a time.
+    pub depth: usize,
+    /// Whether the disk was tried for it.
+    pub tried: bool,
+}

@@ -1,0 +1,16 @@
+//! Who watches a long computation.
+
+/// Hears how far a computation is. Stages follow each other; each ends before the next one begins.
+pub trait Progress {
+    /// A stage of so many steps begins.
+    fn begin_steps(&mut self, what: &'static str, total: u64);
+
+    /// A stage that goes through so many bytes begins.
+    fn begin_bytes(&mut self, what: &'static str, total: u64);
+
+    /// So many more steps or bytes are done.
+    fn advance(&mut self, by: u64);
+
+    /// The stage has ended.
+    fn end(&mut self);
+}

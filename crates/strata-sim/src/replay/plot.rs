@@ -1,0 +1,221 @@
+//! Hit rate over cache size as an SVG picture. Lines differ in dashes and marks too, so colours are not needed to read it.
+
+use std::fmt::{self, Write};
+
+use crate::words::grouped;
+
+const WIDTH: f64 = 880.0;
+const HEIGHT: f64 = 500.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 690.0;
+const TOP: f64 = 56.0;
+const BOTTOM: f64 = 436.0;
+
+/// Least distance of two labels.
+const LABEL_HEIGHT: f64 = 17.0;
+
+/// Styles of policies; those of references come after them.
+const POLICY_STYLES: usize = 6;
+
+/// Colours that people with any colour vision tell apart, and dashes for those who print.
+const STYLES: [(&str, &str); 8] = [
+    ("#0072b2", ""),
+    ("#d55e00", "7 3"),
+    ("#009e73", "2 3"),
+    ("#cc79a7", "9 3 2 3"),
+    ("#8a6d00", "5 5"),
+    ("#56b4e9", "12 4"),
+    ("#000000", "4 2"),
+    ("#666666", "1 3"),
+];
+
+/// One line of the picture.
+pub(super) struct Line {
+    pub label: String,
+    /// Share of hits for each size.
+    pub rates: Vec<f64>,
+    pub role: Role,
+}
+
+/// What a line stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The policy that is used unless another is asked for.
+    Default,
+    /// Another policy.
+    Other,
+    /// What no server can do: a mark to compare with.
+    Reference,
+}
+
+/// The picture of `lines` over `sizes`, which ascend.
+pub(super) fn svg(title: &str, sizes: &[usize], lines: &[Line]) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = Plot::new(sizes, lines).write(&mut text, title);
+    text
+}
+
+struct Plot<'l> {
+    sizes: &'l [usize],
+    lines: &'l [Line],
+    /// The rate at the upper edge.
+    top: f64,
+    /// Between marks on the left.
+    step: f64,
+}
+
+impl<'l> Plot<'l> {
+    fn new(sizes: &'l [usize], lines: &'l [Line]) -> Self {
+        let most = lines.iter().flat_map(|line| &line.rates).copied().fold(0.01, f64::max);
+        let steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2];
+        let step = steps.into_iter().find(|step| most / step <= 8.0).unwrap_or(0.2);
+        Self { sizes, lines, top: (most / step).ceil() * step, step }
+    }
+
+    fn write(&self, out: &mut String, title: &str) -> fmt::Result {
+        writeln!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+             height=\"{HEIGHT}\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#222\">"
+        )?;
+        let title = escaped(title);
+        writeln!(out, "<title>Hit rate over cache size, {title}</title>")?;
+        writeln!(out, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>")?;
+        writeln!(
+            out,
+            "<text x=\"{LEFT}\" y=\"26\" font-size=\"17\" font-weight=\"600\">Hit rate over cache size</text>"
+        )?;
+        writeln!(out, "<text x=\"{LEFT}\" y=\"44\" fill=\"#666\">{title}</text>")?;
+        self.write_grid(out)?;
+        let (mut others, mut references) = ((1..POLICY_STYLES).cycle(), (POLICY_STYLES..STYLES.len()).cycle());
+        let mut ends = Vec::new();
+        for line in self.lines {
+            let style = match line.role {
+                Role::Default => 0,
+                Role::Other => others.next().unwrap_or(1),
+                Role::Reference => references.next().unwrap_or(POLICY_STYLES),
+            };
+            self.write_line(out, line, style)?;
+            ends.extend(line.rates.last().map(|&rate| (self.y(rate), line, style)));
+        }
+        self.write_labels(out, ends)?;
+        writeln!(out, "</svg>")
+    }
+
+    fn write_grid(&self, out: &mut String) -> fmt::Result {
+        let count = (self.top / self.step).round() as usize;
+        for mark in 0..=count {
+            let rate = mark as f64 * self.step;
+            let y = self.y(rate);
+            writeln!(
+                out,
+                "<path d=\"M{LEFT} {y:.1}H{RIGHT}\" stroke=\"{}\"/>",
+                if mark == 0 { "#444" } else { "#e4e4e4" }
+            )?;
+            let decimals = if self.step < 0.01 { 1 } else { 0 };
+            let percent = rate * 100.0;
+            writeln!(
+                out,
+                "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{percent:.decimals$} %</text>",
+                LEFT - 8.0,
+                y + 4.0
+            )?;
+        }
+        let mut free_from = f64::NEG_INFINITY;
+        for &size in self.sizes {
+            let (x, text) = (self.x(size), grouped(size as u64));
+            writeln!(out, "<path d=\"M{x:.1} {BOTTOM}v5\" stroke=\"#444\"/>")?;
+            let half = text.len() as f64 * 3.8;
+            // Labels that would touch the one before are left out.
+            if x - half > free_from {
+                writeln!(out, "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>", BOTTOM + 20.0)?;
+                free_from = x + half + 6.0;
+            }
+        }
+        let (x, y) = ((LEFT + RIGHT) / 2.0, BOTTOM + 44.0);
+        writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">cache size in blocks, logarithmic</text>")
+    }
+
+    fn write_line(&self, out: &mut String, line: &Line, style: usize) -> fmt::Result {
+        let (colour, dashes) = STYLES[style];
+        let width = if line.role == Role::Default { 3.0 } else { 1.7 };
+        let points: Vec<(f64, f64)> =
+            self.sizes.iter().zip(&line.rates).map(|(&size, &rate)| (self.x(size), self.y(rate))).collect();
+        write!(
+            out,
+            "<g stroke=\"{colour}\" stroke-width=\"{width}\"><polyline fill=\"none\" stroke-dasharray=\"{dashes}\" points=\""
+        )?;
+        for (x, y) in &points {
+            write!(out, "{x:.1},{y:.1} ")?;
+        }
+        writeln!(out, "\"/>")?;
+        if line.role != Role::Reference {
+            for (x, y) in points {
+                writeln!(out, "<path d=\"M{x:.1} {y:.1}{}\" fill=\"#fff\"/>", MARKS[style % MARKS.len()])?;
+            }
+        }
+        writeln!(out, "</g>")
+    }
+
+    /// Each line's name beside its end, moved apart where ends lie close together.
+    fn write_labels(&self, out: &mut String, mut ends: Vec<(f64, &Line, usize)>) -> fmt::Result {
+        ends.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut places: Vec<f64> = Vec::with_capacity(ends.len());
+        for (y, ..) in &ends {
+            let least = places.last().map_or(f64::NEG_INFINITY, |last| last + LABEL_HEIGHT);
+            places.push(y.max(least));
+        }
+        // Those that were pushed below the picture push the ones above them back.
+        let mut most = BOTTOM;
+        for place in places.iter_mut().rev() {
+            *place = place.min(most);
+            most = *place - LABEL_HEIGHT;
+        }
+        for ((y, line, style), place) in ends.iter().zip(places) {
+            let weight = if line.role == Role::Default { "700" } else { "400" };
+            let colour = STYLES[*style].0;
+            let (from, to, text) = (RIGHT + 8.0, RIGHT + 24.0, RIGHT + 37.0);
+            write!(out, "<g stroke=\"{colour}\"><path d=\"M{from} {y:.1}L{to} {place:.1}\" fill=\"none\"/>")?;
+            if line.role != Role::Reference {
+                let mark = MARKS[style % MARKS.len()];
+                write!(out, "<path d=\"M{:.1} {place:.1}{mark}\" fill=\"#fff\"/>", to + 4.0)?;
+            }
+            writeln!(out, "</g>")?;
+            let rate = line.rates.last().copied().unwrap_or(0.0) * 100.0;
+            writeln!(
+                out,
+                "<text x=\"{text}\" y=\"{:.1}\" font-weight=\"{weight}\">{} {rate:.1} %</text>",
+                place + 4.0,
+                escaped(&line.label)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn x(&self, size: usize) -> f64 {
+        let logarithm = |size: usize| (size.max(1) as f64).ln();
+        let (Some(&first), Some(&last)) = (self.sizes.first(), self.sizes.last()) else { return LEFT };
+        let span = logarithm(last) - logarithm(first);
+        let share = if span == 0.0 { 0.5 } else { (logarithm(size) - logarithm(first)) / span };
+        LEFT + 16.0 + share * (RIGHT - LEFT - 32.0)
+    }
+
+    fn y(&self, rate: f64) -> f64 {
+        BOTTOM - rate / self.top * (BOTTOM - TOP)
+    }
+}
+
+/// Marks around a point, as relative moves: circle, square, triangle, diamond, triangle upside down, cross.
+const MARKS: [&str; 6] = [
+    "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+    "m-3.5 -3.5h7v7h-7z",
+    "m0 -4.5l4.5 8h-9z",
+    "m0 -5l5 5l-5 5l-5 -5z",
+    "m0 4.5l4.5 -8h-9z",
+    "m-4 -4l8 8m0 -8l-8 8",
+];
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,4 @@
+//! The planners of the window over simulated hardware.
+
+mod one_tier;
+mod two_tiers;
