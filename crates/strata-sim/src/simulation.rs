@@ -189,15 +189,6 @@ impl Simulation {
         self.planned.device()
     }
 
-    /// Tells the one window something between passes: a budget, what is expected. Does nothing if there are two.
-    pub fn with_window<T>(&mut self, change: impl FnOnce(&mut Window, &mut Vec<Command>) -> T) -> Option<T> {
-        let Planned::One { window, scratch } = &mut self.planned else { return None };
-        let answer = change(window, scratch);
-        self.out.extend(scratch.drain(..).map(TierCommand::Host));
-        self.carry_out();
-        Some(answer)
-    }
-
     /// Tells two tiers something between passes: a phase, budgets. Does nothing if there is one.
     pub fn with_tiers<T>(&mut self, change: impl FnOnce(&mut Tiers, &mut Vec<TierCommand>) -> T) -> Option<T> {
         let Planned::Two(tiers) = &mut self.planned else { return None };

@@ -18,7 +18,8 @@ use strata_engine::{ModelRunner, Runner};
 use strata_kernels::Unit;
 use strata_model::{BatchSequence, LogitRows};
 
-use crate::load::{ModelDir, Runnable, load_weights};
+use crate::load::{Runnable, load_weights};
+use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 use crate::progress;
 use limits::{Bound, MachineLimits};

@@ -12,7 +12,7 @@ use strata_model::config::{ModelConfig, RopeScaling};
 use strata_model::tokenizer::{Tokenizer, TokenizerError};
 use strata_sim::words::{grouped, short};
 
-use crate::load::ModelDir;
+use crate::model_dir::ModelDir;
 use crate::options::ModelOptions;
 use memory::Memory;
 

@@ -8,7 +8,8 @@ use clap::Args;
 use strata_engine::Runner;
 use strata_model::{BatchSequence, LogitRows};
 
-use crate::load::{ModelDir, Runnable, load_weights};
+use crate::load::{Runnable, load_weights};
+use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 
 /// Print the logits of every position of a sequence of tokens, as JSON

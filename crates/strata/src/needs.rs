@@ -6,11 +6,12 @@ use anyhow::{Context, Result, bail};
 use strata_device::{Bytes, HostMemory, KvPool, usable_cores};
 use strata_engine::MemoryNeeds;
 use strata_kernels::{DType, KvDType, KvLayout};
+use strata_kv::KvConfig;
 use strata_model::Model;
 use strata_model::config::ModelConfig;
 
-use crate::load::{REQUEST_BYTES, kv_config};
 use crate::options::{KvDtype, LimitOptions};
+use crate::seed::random_seed;
 
 /// Tokens of one pass where nobody says otherwise.
 pub const BATCHED_TOKENS: usize = 512;
@@ -24,6 +25,9 @@ const SCRATCH_SHARE: u64 = 16;
 /// Bookkeeping of a KV block besides its bytes and its tokens' ids: list links, hash, index entry.
 const BLOCK_BOOKKEEPING: u64 = 192;
 
+/// Least memory for requests that wait or are being read: bodies, texts, token ids.
+pub const REQUEST_BYTES: usize = 128 << 20;
+
 /// What weights need, as far as the division of memory cares.
 pub struct WeightNeeds {
     /// The type that most of them have.
@@ -32,6 +36,17 @@ pub struct WeightNeeds {
     pub whole: Bytes,
     /// The least with which they can be streamed.
     pub streamed: Bytes,
+}
+
+/// How the block manager is set.
+pub fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
+    KvConfig {
+        num_blocks,
+        block_size: limits.block_size,
+        prefix_caching: !limits.no_prefix_caching,
+        seed: random_seed(),
+        ..KvConfig::default()
+    }
 }
 
 /// How a KV block lies in memory under these options, beside weights that are mostly of one type.
@@ -99,4 +114,13 @@ pub fn longer_passes(
 /// Threads that compute.
 pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
     limits.threads.unwrap_or_else(usable_cores)
+}
+
+/// What Strata takes where nobody says how much.
+pub fn default_budget() -> Bytes {
+    let memory = HostMemory::read();
+    // Something must be left to the rest of the machine. A cgroup's limit is ours alone, but for page tables and buffers
+    // of the kernel that count towards it too.
+    let available = memory.available.saturating_add(memory.resident) / 10 * 9;
+    Bytes(memory.cgroup_limit.map_or(available, |limit| (limit / 100 * 97).min(available)))
 }

@@ -16,7 +16,7 @@ use strata_weights::{
 
 use crate::failure::{Advised, Interrupted};
 use crate::interrupt::Interrupts;
-use crate::load::ModelDir;
+use crate::model_dir::ModelDir;
 use crate::{progress, small_files};
 
 /// Write a model as one file or onto a raw block device, in the order in which it is streamed

@@ -11,7 +11,7 @@ use strata_kernels::DType;
 use strata_sim::plan::{Batches, KnownFigures, Passes, Plan, PlanRequest, Subject};
 
 use crate::failure::Advised;
-use crate::load::{ModelDir, default_budget};
+use crate::model_dir::ModelDir;
 use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
 use crate::options::LimitOptions;
 use crate::progress::Bars;
@@ -181,7 +181,7 @@ impl MachineOptions {
             hbm_bw: self.hbm_bw,
             gpu_flops: self.gpu_flops,
             memory,
-            memory_here: default_budget(),
+            memory_here: needs::default_budget(),
         }
     }
 }

@@ -8,7 +8,8 @@ use strata_engine::SamplingParams;
 use strata_engine::text::TextOptions;
 use strata_model::generation_config::GenerationConfig;
 
-use crate::load::{Loaded, random_seed};
+use crate::load::Loaded;
+use crate::seed::random_seed;
 
 /// Most stop strings, and the longest, in bytes.
 const STOPS_MAX: usize = 64;

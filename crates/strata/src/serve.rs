@@ -13,7 +13,8 @@ use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Advised, INTERRUPTED};
-use crate::load::{self, Loaded, MAX_WAITING, REQUEST_BYTES};
+use crate::load::{self, Loaded, MAX_WAITING};
+use crate::needs::REQUEST_BYTES;
 use crate::options::{ModelOptions, SwapOptions};
 use crate::sampling::model_defaults;
 

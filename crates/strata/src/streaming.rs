@@ -5,19 +5,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_io::{DirectRead, ProbeLimits, ReadSettings, probe};
-use strata_weights::{BAND_LEAST, StreamConfig, StreamPlan, StreamedWeights, WeightError, band_bytes, open_direct};
+use strata_weights::{StreamConfig, StreamPlan, StreamedWeights, WeightError, band_bytes, open_direct};
 
-use crate::load::ModelDir;
+use crate::model_dir::ModelDir;
 use crate::options::StreamOptions;
 use crate::progress;
-
-/// Memory that weights take at least when they are streamed.
-///
-/// # Errors
-/// The tensors do not fit the configuration.
-pub fn least_bytes(dir: &ModelDir) -> Result<Bytes, WeightError> {
-    Ok(Bytes(StreamPlan::new(&dir.catalog, &dir.specs, BAND_LEAST)?.least_budget()))
-}
 
 /// Weights that are streamed, and how.
 pub struct Streaming {

@@ -3,7 +3,7 @@
 use strata_kernels::DType;
 use strata_model::groups;
 
-use crate::load::ModelDir;
+use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 
 /// Bytes to read and operations to do; a multiply-add counts two.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use strata_device::Bytes;
 use strata_engine::{MemoryNeeds, MemoryPlan};
 
-use crate::load::{Division, ModelDir};
+use crate::model_dir::{Division, ModelDir};
 use crate::options::ModelOptions;
 
 /// Budgets above the least that are shown.

@@ -2,7 +2,7 @@
 
 use strata_engine::{MemoryNeeds, MemoryPlan};
 
-use super::ModelDir;
+use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 
 /// How the budget is divided, on stderr.

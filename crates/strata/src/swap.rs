@@ -110,7 +110,8 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::load::{ModelDir, load_weights};
+    use crate::load::load_weights;
+    use crate::model_dir::ModelDir;
     use crate::options::ModelOptions;
 
     #[derive(Parser)]

@@ -1,0 +1,204 @@
+//! A model where it lies, opened and checked: what it is, and how a budget is divided for it.
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use strata_device::Bytes;
+use strata_engine::{MemoryNeeds, MemoryPlan};
+use strata_kernels::{DType, KvLayout};
+use strata_model::chat_template::ChatTemplate;
+use strata_model::config::ModelConfig;
+use strata_model::generation_config::GenerationConfig;
+use strata_model::gguf::GgufModel;
+use strata_model::groups;
+use strata_model::tokenizer::Tokenizer;
+use strata_weights::{
+    BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
+};
+
+use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
+use crate::options::LimitOptions;
+use crate::{small_files, swap};
+
+/// The model that ships with the repository, as seen from its root.
+const BUNDLED_MODEL: &str = "models/storyteller";
+
+/// What a directory, a GGUF file or a packed store holds, checked, with nothing large in memory yet.
+pub struct ModelDir {
+    /// The directory, the file or the device.
+    pub path: PathBuf,
+    pub config: ModelConfig,
+    pub generation: GenerationConfig,
+    pub catalog: Catalog,
+    pub specs: Vec<GroupSpec>,
+    pub weight_bytes: Bytes,
+}
+
+impl ModelDir {
+    /// Opens what the options name, or the bundled model. A directory without safetensors may hold a GGUF model.
+    pub fn open(path: Option<&Path>) -> Result<Self> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => bundled_model()?,
+        };
+        if !path.is_dir() && !path.is_file() && !is_block_device(&path) {
+            bail!(
+                "{} is neither a directory nor a file; give a GGUF file, a packed store, or a Hugging Face directory \
+                 with config.json, *.safetensors and tokenizer.json, or make one with `strata synth` (a prompt goes \
+                 behind --prompt)",
+                path.display()
+            );
+        }
+        let opened = match Catalog::open(&path) {
+            // A file that cannot be opened, or a GGUF file that is damaged: no directory can mend that.
+            Err(error) if !path.is_dir() || matches!(error, WeightError::Gguf { .. }) => return Err(error.into()),
+            opened => opened,
+        };
+        // Before complaints about weights: without a configuration it is no model at all.
+        let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
+        let catalog = opened?;
+        config.settle_head(catalog.get(groups::HEAD_TENSOR).is_some());
+        let specs = groups::group_specs(&config);
+        if let Some(gguf) = GgufModel::of(&catalog) {
+            gguf.check_tensors(&specs)?;
+        }
+        let weight_bytes = Bytes(plan_bytes(&catalog, &specs)?);
+        Ok(Self { path, config, generation, catalog, specs, weight_bytes })
+    }
+
+    /// The last part of the path, which clients see as the model's name; of a file, without ending and numbers.
+    pub fn name(&self) -> String {
+        // A device is called by its bus.
+        if let Some(store) = self.catalog.store().filter(|_| is_block_device(&self.path)) {
+            return store.manifest().name.clone();
+        }
+        // A file in a Hub's cache is a link to one that is named by its hash, so links of files are not followed.
+        if self.path.is_file()
+            && let Ok(absolute) = std::path::absolute(&self.path)
+            && let Some(name) = model_name(&absolute)
+        {
+            return name;
+        }
+        let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        absolute.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The types that the model's weights are stored in, with their bytes, those of most bytes first.
+    pub fn weight_types(&self) -> Vec<(DType, Bytes)> {
+        // Matrices that are coded have room for more patches or fewer, which is no other type to a person.
+        self.sum_by_type(|(known, found)| known.name() == found.name(), |dtype, entry| (dtype, entry.bytes))
+    }
+
+    /// The type that most weights have, however they are coded: a store has that of what it was packed from.
+    pub fn weight_dtype(&self) -> DType {
+        let types = self.sum_by_type(
+            |(known, found)| known == found,
+            |dtype, entry| {
+                let (&cols, outer) = entry.shape.split_last().unwrap_or((&1, &[]));
+                let rows = outer.iter().fold(1u64, |rows, &dim| rows.saturating_mul(dim as u64));
+                let dtype = dtype.decoded();
+                (dtype, rows.saturating_mul(dtype.row_bytes(cols).unwrap_or(0) as u64))
+            },
+        );
+        types.first().map(|(dtype, _)| *dtype).or(self.config.dtype).unwrap_or(DType::F32)
+    }
+
+    /// The bytes of all weights by type, most first, as `weigh` makes type and bytes of a tensor's.
+    fn sum_by_type(
+        &self,
+        is_same: impl Fn((DType, DType)) -> bool,
+        weigh: impl Fn(DType, &CatalogEntry) -> (DType, u64),
+    ) -> Vec<(DType, Bytes)> {
+        let mut names = HashSet::new();
+        let mut types: Vec<(DType, Bytes)> = Vec::new();
+        // A tied head is the embedding again.
+        for tensor in self.specs.iter().flat_map(|group| &group.tensors).filter(|tensor| names.insert(&tensor.name)) {
+            // Loading refuses other types by name.
+            let Some(entry) = self.catalog.get(&tensor.name) else { continue };
+            let ElementType::Known(dtype) = entry.element_type else { continue };
+            let (dtype, bytes) = weigh(dtype, entry);
+            match types.iter_mut().find(|(known, _)| is_same((*known, dtype))) {
+                Some((_, sum)) => sum.0 = sum.0.saturating_add(bytes),
+                None => types.push((dtype, Bytes(bytes))),
+            }
+        }
+        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.0));
+        types
+    }
+
+    /// The model's tokenizer.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be used.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        small_files::tokenizer(&self.catalog, &self.path)
+    }
+
+    /// The chat template, where the model has one.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn template(&self) -> Result<Option<ChatTemplate>> {
+        small_files::template(&self.catalog, &self.path)
+    }
+
+    /// How a KV block of this model lies in memory under these options.
+    pub fn kv_layout(&self, limits: &LimitOptions) -> KvLayout {
+        kv_layout(&self.config, self.weight_dtype(), limits)
+    }
+
+    /// Divides `total` for an engine under these options.
+    ///
+    /// # Errors
+    /// Options that contradict the model, or a budget that is too small.
+    pub fn divide(&self, total: Bytes, limits: &LimitOptions) -> Result<Division> {
+        let mut needs = self.needs(limits)?;
+        needs.swap = swap::memory(limits, total, self.kv_layout(limits).block_bytes());
+        let plan = MemoryPlan::divide(total, &needs)?;
+        let division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
+        if division.plan.streamed
+            && let Some((needs, batched_tokens)) = longer_passes(&self.config, &needs, total, limits)
+            && let Ok(plan) = MemoryPlan::divide(total, &needs)
+        {
+            return Ok(Division { needs, plan, batched_tokens });
+        }
+        Ok(division)
+    }
+
+    /// What the parts of an engine need.
+    pub fn needs(&self, limits: &LimitOptions) -> Result<MemoryNeeds> {
+        let weights = WeightNeeds {
+            dtype: self.weight_dtype(),
+            whole: self.weight_bytes,
+            streamed: Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.least_budget()),
+        };
+        memory_needs(&self.config, &self.name(), &weights, limits)
+    }
+}
+
+/// How a budget is divided for a model.
+pub struct Division {
+    pub needs: MemoryNeeds,
+    pub plan: MemoryPlan,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
+}
+
+/// Looks for the bundled model below the working directory and below the folders that the program lies in, so that it
+/// is found from a checkout's root, from a folder inside it, and by the built binary wherever it is called from.
+fn bundled_model() -> Result<PathBuf> {
+    let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
+    starts
+        .iter()
+        .flatten()
+        .flat_map(|start| start.ancestors())
+        .map(|folder| folder.join(BUNDLED_MODEL))
+        .find(|path| path.join("config.json").exists())
+        .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
