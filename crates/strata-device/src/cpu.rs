@@ -1,27 +1,288 @@
-//! The processor as a device (M2): its threads, its instructions, its scratch memory.
+//! The processor as a device: its threads, its instructions, its memory. Every command is executed before
+//! [`submit`](Device::submit) returns.
 
 use std::num::NonZeroUsize;
 
-use strata_kernels::{Level, Pool};
+use arrayvec::ArrayVec;
+use strata_kernels::{
+    Activations, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, add_and_norm, add_scaled, attention,
+    gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate_and_store, scale,
+};
 
-use crate::{AllocError, Arena};
+use crate::{
+    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, Place, Queue, Tensor, TensorArea, Token,
+};
 
-/// What operations on one device share. On the CPU the compute stream is the calling thread with its pool.
-pub struct CpuDevice {
-    /// Threads that compute together.
+/// Products of one command, at most.
+pub const PRODUCTS_MAX: usize = 16;
+
+/// Results of one command's products, at most.
+const OUTS_MAX: usize = 4;
+
+/// Threads that compute together, and the instructions that they use.
+pub struct Cpu {
+    /// The threads.
     pub pool: Pool,
-    /// Instructions that the kernels use.
+    /// The instructions.
     pub level: Level,
-    /// Scratch of a pass (M1).
-    pub arena: Arena,
+}
+
+impl Cpu {
+    /// A pool of `threads`, with the best instructions that the processor has.
+    pub fn new(threads: NonZeroUsize) -> Self {
+        Self { pool: Pool::new(threads), level: Level::detect() }
+    }
+}
+
+/// What the largest pass needs of a device.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PassNeeds {
+    /// All tensors.
+    pub tensors: TensorArea,
+    /// Rows of activations.
+    pub tokens: usize,
+    /// Numbers of a row of activations that is multiplied.
+    pub product_cols: usize,
+    /// Numbers of a norm's weights.
+    pub norm_cols: usize,
+    /// See [`strata_kernels::attention_scratch`].
+    pub attention_scratch: usize,
+}
+
+/// The processor, with tensors and KV blocks in host memory.
+pub struct CpuDevice {
+    cpu: Cpu,
+    kv: KvPool,
+    tensors: HostBuffer,
+    work: Work,
+    submitted: u64,
+}
+
+/// Memory that operations need beside their operands.
+struct Work {
+    /// A norm's weights, widened.
+    norm: HostBuffer,
+    /// See [`strata_kernels::attention_scratch`].
+    parts: HostBuffer,
+    /// See [`Activations::scratch_len`].
+    product: HostBuffer,
+    /// The activations that `product` holds in a form for kernels: what a next command multiplies again.
+    prepared: Option<(Tensor, PreparedForm)>,
 }
 
 impl CpuDevice {
-    /// A device with its own pool of `threads`, and scratch of `scratch_bytes`.
+    /// A device with memory for passes of these `needs`, and these KV blocks.
     ///
     /// # Errors
     /// The system has no such amount of memory.
-    pub fn new(threads: NonZeroUsize, scratch_bytes: usize) -> Result<Self, AllocError> {
-        Ok(Self { pool: Pool::new(threads), level: Level::detect(), arena: Arena::new(scratch_bytes)? })
+    pub fn new(cpu: Cpu, needs: &PassNeeds, kv: KvPool) -> Result<Self, AllocError> {
+        let [tensors, norm, parts, product] = lens(needs, cpu.pool.threads());
+        let numbers = |len: usize| HostBuffer::new_zeroed(bytes_of(len));
+        let work = Work { norm: numbers(norm)?, parts: numbers(parts)?, product: numbers(product)?, prepared: None };
+        Ok(Self { cpu, kv, tensors: numbers(tensors)?, work, submitted: 0 })
     }
+
+    /// Bytes of memory that passes of these `needs` take on `threads` threads, without KV.
+    pub fn pass_bytes(needs: &PassNeeds, threads: NonZeroUsize) -> usize {
+        lens(needs, threads.get()).into_iter().map(bytes_of).fold(0, usize::saturating_add)
+    }
+
+    /// Its threads and instructions.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Its threads and instructions, to change.
+    pub fn cpu_mut(&mut self) -> &mut Cpu {
+        &mut self.cpu
+    }
+
+    /// The KV blocks.
+    pub fn kv(&self) -> &KvPool {
+        &self.kv
+    }
+
+    /// The KV blocks, to move and to give back.
+    pub fn kv_mut(&mut self) -> &mut KvPool {
+        &mut self.kv
+    }
+
+    fn execute(&mut self, command: &Command<'_>) {
+        let Self { cpu: Cpu { pool, level }, kv, tensors, work, .. } = self;
+        let (pool, level) = (&*pool, *level);
+        let numbers = numbers_of(tensors);
+        match *command {
+            Command::Fill { out, values } => values(&mut numbers[out.range()]),
+            Command::Gather { table, rows, multiplier, out } => {
+                let out = &mut numbers[out.range()];
+                assert_eq!(out.len(), rows.len() * table.cols());
+                gather_rows(pool, table.matrix(), |row| rows[row] as usize, multiplier, out);
+            }
+            Command::KeepRows { tensor, width, rows } => {
+                let tensor = &mut numbers[tensor.range()];
+                for (to, &from) in rows.iter().enumerate() {
+                    tensor.copy_within(from as usize * width..(from as usize + 1) * width, to * width);
+                }
+            }
+            Command::Norm { x, weight, epsilon, out } if x == out => {
+                let weight = work.widen(weight.matrix());
+                rms_norm_heads(pool, level, &mut numbers[x.range()], weight, epsilon);
+            }
+            Command::Norm { x, weight, epsilon, out } => {
+                let [x, out] = apart(numbers, [x, out]);
+                rms_norm(pool, level, x, work.widen(weight.matrix()), epsilon, out);
+            }
+            Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
+                let [sum, branch, out] = apart(numbers, [sum, branch, out]);
+                add_and_norm(pool, level, sum, branch, scale, work.widen(weight.matrix()), epsilon, out);
+            }
+            Command::Add { sum, branch, scale } => {
+                let [sum, branch] = apart(numbers, [sum, branch]);
+                add_scaled(pool, level, sum, branch, scale);
+            }
+            Command::Scale { x, by } => scale(&mut numbers[x.range()], by),
+            Command::Products { x, cols, products, gate } => {
+                let prepared = work.prepared.take().filter(|(of, _)| *of == x).map(|(_, form)| form);
+                let scratch = numbers_of(&mut work.product);
+                let (numbers, tokens) = (apart(numbers, with_outs(x, products)), x.len() / cols);
+                let [values, outs @ ..] = numbers;
+                let mut activations = Activations::resume(values, cols, scratch, prepared);
+                let products = bands(products, outs, tokens);
+                match gate {
+                    None => matmul(pool, level, &mut activations, products),
+                    Some(activation) => {
+                        let mut products = products.into_iter();
+                        let pairs = std::iter::from_fn(|| Some([products.next()?, products.next()?]));
+                        matmul_gated(pool, level, activation, &mut activations, pairs);
+                    }
+                }
+                work.prepared = activations.prepared().map(|form| (x, form));
+            }
+            Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
+                let [cos, sin, q, k, v] = apart(numbers, [cos, sin, q, k, v]);
+                let rotation = Rotation { style, cos, sin };
+                let blocks = kv.blocks_mut();
+                rotate_and_store(pool, level, &layer, blocks, sequences.spans, sequences.tables, rotation, q, k, v);
+            }
+            Command::Attend { layer, sequences, q, out } => {
+                let [q, out] = apart(numbers, [q, out]);
+                let parts = numbers_of(&mut work.parts);
+                attention(pool, level, &layer, kv.blocks(), sequences.spans, sequences.tables, q, parts, out);
+            }
+            Command::CopyBlocks { copies } => kv.copy_blocks(copies.iter().copied()),
+            // The host reads it where it lies.
+            Command::Download { .. } => {}
+        }
+        self.forget_prepared(command);
+    }
+
+    /// Activations that a command changed are to be prepared anew.
+    fn forget_prepared(&mut self, command: &Command<'_>) {
+        let Some((of, _)) = self.work.prepared else { return };
+        let of = Place::Tensor(of);
+        if command.uses().iter().any(|used| used.writes && used.place.overlaps(&of)) {
+            self.work.prepared = None;
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    fn tensor_capacity(&self) -> usize {
+        self.tensors.len() / size_of::<f32>()
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], _waits: &[Token]) -> Result<Token, DeviceError> {
+        commands.iter().for_each(|command| self.execute(command));
+        self.submitted += 1;
+        Ok(Token { queue, number: self.submitted })
+    }
+
+    fn complete(&mut self, _token: Token) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        // The host may change what it reads.
+        self.work.prepared = None;
+        Ok(&mut numbers_of(&mut self.tensors)[tensor.range()])
+    }
+}
+
+impl Work {
+    /// A norm's weights in f32.
+    fn widen(&mut self, weight: Matrix<'_>) -> &[f32] {
+        let widened = &mut numbers_of(&mut self.norm)[..weight.cols()];
+        weight.widen_row(0, widened);
+        widened
+    }
+}
+
+fn numbers_of(buffer: &mut HostBuffer) -> &mut [f32] {
+    // Nothing is nowhere, and so aligned to nothing.
+    if buffer.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(buffer.as_mut_slice()) }
+}
+
+/// Numbers of tensors, norm, attention and products.
+fn lens(needs: &PassNeeds, threads: usize) -> [usize; 4] {
+    [
+        needs.tensors.bytes() / size_of::<f32>(),
+        needs.norm_cols,
+        needs.attention_scratch,
+        Activations::scratch_len(needs.tokens, needs.product_cols, threads),
+    ]
+}
+
+/// Bytes of so many numbers, in whole cache lines.
+fn bytes_of(len: usize) -> usize {
+    len.saturating_mul(size_of::<f32>()).checked_next_multiple_of(64).unwrap_or(usize::MAX)
+}
+
+/// The numbers of several tensors that have none in common.
+///
+/// # Panics
+/// If they have.
+fn apart<const N: usize>(numbers: &mut [f32], tensors: [Tensor; N]) -> [&mut [f32]; N] {
+    let ranges = tensors.map(|tensor| tensor.range());
+    numbers.get_disjoint_mut(ranges).expect("the tensors of a command lie apart, and in the memory of tensors")
+}
+
+/// The activations, then each result of `products` once; empty tensors behind them.
+fn with_outs(x: Tensor, products: &[BandProduct<'_>]) -> [Tensor; 1 + OUTS_MAX] {
+    let mut tensors = [Tensor::default(); 1 + OUTS_MAX];
+    tensors[0] = x;
+    let mut count = 1;
+    for product in products {
+        if !tensors[1..count].contains(&product.out) {
+            tensors[count] = product.out;
+            count += 1;
+        }
+    }
+    tensors
+}
+
+/// The products with the columns of their results; `outs` are those results in the order of their first product.
+fn bands<'a>(
+    products: &'a [BandProduct<'_>],
+    outs: [&'a mut [f32]; OUTS_MAX],
+    tokens: usize,
+) -> ArrayVec<Product<'a>, PRODUCTS_MAX> {
+    let mut seen = ArrayVec::<Tensor, OUTS_MAX>::new();
+    // What is left of each result, and the first column of that.
+    let mut rest = outs.map(|out| {
+        let columns = out.len() / tokens;
+        (columns > 0).then(|| (Columns::new(out, columns), 0))
+    });
+    let product = |product: &'a BandProduct<'_>| {
+        let index = seen.iter().position(|out| *out == product.out).unwrap_or_else(|| {
+            seen.push(product.out);
+            seen.len() - 1
+        });
+        let (columns, first) = rest[index].take().expect("each product has rows, and puts back what is left");
+        let (_, columns) = columns.split_at(product.rows.start - first);
+        let (out, behind) = columns.split_at(product.rows.len());
+        rest[index] = Some((behind, product.rows.end));
+        let bias = product.bias.map(|bias| bias.matrix().columns(product.rows.clone()));
+        Product { weights: product.weights.matrix(), bias, out }
+    };
+    products.iter().map(product).collect()
 }

@@ -123,13 +123,13 @@ impl KvPool {
 
 #[cfg(test)]
 mod tests {
-    use strata_kernels::KvDType;
+    use strata_kernels::{KvDType, KvShape};
 
     use super::*;
 
     /// A pool of blocks of `heads` KiB each, all written.
     fn written(kib: usize, num_blocks: usize) -> KvPool {
-        let layout = KvLayout { num_layers: 1, num_kv_heads: kib, head_dim: 32, block_size: 4, dtype: KvDType::F32 };
+        let layout = KvLayout::new(4, KvDType::F32, [KvShape { num_kv_heads: kib, head_dim: 32 }]);
         assert_eq!(layout.block_bytes(), kib << 10);
         let mut pool = KvPool::new_sparse(layout, num_blocks).unwrap();
         pool.blocks_mut().fill(7);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn addresses_may_be_far_more_than_memory() {
-        let layout = KvLayout { num_layers: 32, num_kv_heads: 8, head_dim: 128, block_size: 16, dtype: KvDType::BF16 };
+        let layout = KvLayout::new(16, KvDType::BF16, [KvShape { num_kv_heads: 8, head_dim: 128 }; 32]);
         let mut pool = KvPool::new_sparse(layout, 1 << 14).unwrap();
         assert_eq!(pool.bytes(), Bytes(32 << 30));
         *pool.blocks_mut().last_mut().unwrap() = 1;

@@ -1,19 +1,28 @@
-//! Buffers, arenas, budgets, and what the operating system says of memory and cores.
+//! Devices and what passes are made of: commands on tensors and KV blocks; buffers, budgets, and what the operating system
+//! says of memory and cores.
 
-mod arena;
 mod budget;
 mod buffer;
 mod bytes;
+mod command;
 mod cores;
 mod cpu;
+mod device;
 mod kv_pool;
 mod memory;
+mod reference;
+mod tensor;
+mod weights;
 
-pub use arena::{Arena, ArenaFull, Frame};
 pub use budget::{Budget, OverBudget};
 pub use buffer::{AllocError, HostBuffer};
 pub use bytes::{BadSize, Bytes};
+pub use command::{BandProduct, Command, KvSequences, Place, Use};
 pub use cores::usable_cores;
-pub use cpu::CpuDevice;
+pub use cpu::{Cpu, CpuDevice, PRODUCTS_MAX, PassNeeds};
+pub use device::{Device, DeviceError, Queue, Token};
 pub use kv_pool::KvPool;
 pub use memory::{HostMemory, peak_resident};
+pub use reference::ReferenceDevice;
+pub use tensor::{OutOfTensors, Tensor, TensorArea};
+pub use weights::Weights;

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use strata_device::{Bytes, CpuDevice, KvPool};
+use arrayvec::ArrayVec;
+use strata_device::{AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, Queue};
 use strata_kv::{BlockCopy, Swap};
+use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRow, Model};
-use strata_weights::{StreamStats, StreamedWeights};
+use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 
 use crate::kv_swap::{KvSwap, SwapEnded, SwapTrial};
 use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
@@ -47,10 +49,13 @@ pub trait Runner: Send {
     }
 
     /// The memory that it takes.
-    fn memory(&self) -> RunnerMemory {
+    fn memory(&mut self) -> RunnerMemory {
         RunnerMemory::default()
     }
 }
+
+/// Copies of blocks in one command.
+const COPIES_AT_A_TIME: usize = 64;
 
 /// Memory of KV blocks that comes and goes (M4).
 pub trait KvMemory {
@@ -74,14 +79,12 @@ pub struct RunnerMemory {
     pub kv_block: Bytes,
 }
 
-/// A model, the device that computes it, and the memory of its KV blocks.
+/// A model, and the device that computes it.
 pub struct ModelRunner {
-    /// The model.
+    /// The model, with its weights.
     pub model: Model,
-    /// The device.
+    /// The device, with the KV blocks.
     pub device: CpuDevice,
-    /// The KV blocks.
-    pub kv: KvPool,
     /// Room to swap KV blocks to.
     pub swap: Option<SwapSpace>,
     /// The memory of the model's weights.
@@ -94,11 +97,30 @@ pub enum WeightMemory {
     Resident(Bytes),
     /// Some of them are, and KV takes memory from them or leaves it to them.
     Streamed {
-        /// The weights that the model computes with.
-        weights: Arc<StreamedWeights>,
+        /// What passes tell of them.
+        monitor: Arc<StreamMonitor>,
         /// How much they have, and KV.
         trade: MemoryTrade,
     },
+}
+
+impl ModelRunner {
+    /// A model of these `weights` on the processor, for passes of up to `max_tokens` tokens.
+    ///
+    /// # Errors
+    /// The system has no memory for such passes.
+    pub fn on_cpu(
+        config: ModelConfig,
+        source: Box<dyn WeightSource>,
+        weights: WeightMemory,
+        kv: KvPool,
+        cpu: Cpu,
+        max_tokens: usize,
+    ) -> Result<Self, AllocError> {
+        let (needs, layout) = (Model::pass_needs(&config, max_tokens, max_tokens), kv.layout().clone());
+        let device = CpuDevice::new(cpu, &needs, kv)?;
+        Ok(Self { model: Model::new(config, source, layout), device, swap: None, weights })
+    }
 }
 
 impl Runner for ModelRunner {
@@ -107,11 +129,17 @@ impl Runner for ModelRunner {
         batch: &[BatchSequence<'_>],
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String> {
-        self.model.forward(&mut self.device, &mut self.kv, batch, sink).map_err(|error| error.to_string())
+        self.model.forward(&mut self.device, batch, sink).map_err(|error| error.to_string())
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        self.kv.copy_blocks(copies.iter().map(|copy| (copy.source.0, copy.destination.0)));
+        for copies in copies.chunks(COPIES_AT_A_TIME) {
+            let copies: ArrayVec<_, COPIES_AT_A_TIME> =
+                copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
+            // Passes come after it in the same queue; the processor, which this is, never fails.
+            let copied = self.device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &copies }], &[]);
+            copied.expect("the processor copies blocks at once");
+        }
     }
 
     fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
@@ -129,16 +157,17 @@ impl Runner for ModelRunner {
     fn stream_stats(&self) -> Option<StreamStats> {
         match &self.weights {
             WeightMemory::Resident(_) => None,
-            WeightMemory::Streamed { weights, .. } => Some(weights.stats()),
+            WeightMemory::Streamed { monitor, .. } => Some(monitor.stats()),
         }
     }
 
-    fn memory(&self) -> RunnerMemory {
-        let weights = match &self.weights {
-            WeightMemory::Resident(bytes) => *bytes,
-            WeightMemory::Streamed { weights, .. } => Bytes(weights.memory().held),
+    fn memory(&mut self) -> RunnerMemory {
+        let weights = match (&self.weights, self.model.weights().elastic()) {
+            (WeightMemory::Streamed { .. }, Some(weights)) => Bytes(weights.memory().held),
+            (WeightMemory::Resident(bytes), _) => *bytes,
+            (WeightMemory::Streamed { .. }, None) => Bytes(0),
         };
-        RunnerMemory { weights, kv_block: Bytes(self.kv.layout().block_bytes() as u64) }
+        RunnerMemory { weights, kv_block: Bytes(self.device.kv().layout().block_bytes() as u64) }
     }
 }
 
@@ -154,38 +183,37 @@ impl KvSwap for ModelRunner {
     }
 
     fn poll(&mut self, wait: Duration) -> Option<SwapEnded> {
-        self.swap.as_mut()?.poll(&mut self.kv, wait)
+        self.swap.as_mut()?.poll(self.device.kv_mut(), wait)
     }
 }
 
 impl KvMemory for ModelRunner {
     fn blocks_at_start(&self) -> usize {
         match &self.weights {
-            WeightMemory::Resident(_) => self.kv.num_blocks(),
+            WeightMemory::Resident(_) => self.device.kv().num_blocks(),
             WeightMemory::Streamed { trade, .. } => trade.blocks_start(),
         }
     }
 
     fn balance(&mut self, demand: KvDemand) -> KvGrant {
-        match &mut self.weights {
-            WeightMemory::Resident(_) => KvGrant { blocks: self.kv.num_blocks(), settled: true },
-            WeightMemory::Streamed { weights, trade } => {
-                let budget = trade.plan(demand);
-                // Only what has changed: the window may have lowered its budget itself, when the system had no memory.
-                if trade.weights_are_to_change()
-                    && let Err(error) = weights.set_budget(budget)
-                {
-                    tracing::error!("weights cannot be streamed within {budget} bytes ({error}); KV stays as it is");
-                }
-                let memory = weights.memory();
-                let grant = trade.grant(memory.held.max(memory.budget));
-                KvGrant { settled: grant.settled && !memory.loading, ..grant }
-            }
+        let (WeightMemory::Streamed { trade, .. }, Some(weights)) = (&mut self.weights, self.model.weights().elastic())
+        else {
+            return KvGrant { blocks: self.device.kv().num_blocks(), settled: true };
+        };
+        let budget = trade.plan(demand);
+        // Only what has changed: the window may have lowered its budget itself, when the system had no memory.
+        if trade.weights_are_to_change()
+            && let Err(error) = weights.set_budget(budget)
+        {
+            tracing::error!("weights cannot be streamed within {budget} bytes ({error}); KV stays as it is");
         }
+        let memory = weights.memory();
+        let grant = trade.grant(memory.held.max(memory.budget));
+        KvGrant { settled: grant.settled && !memory.loading, ..grant }
     }
 
     fn give_back(&mut self, blocks: &[u32]) {
-        if let Err(error) = self.kv.give_back(blocks) {
+        if let Err(error) = self.device.kv_mut().give_back(blocks) {
             tracing::error!("the system did not take {} KV blocks back: {error}", blocks.len());
         }
     }

@@ -30,6 +30,13 @@ impl Form {
     }
 }
 
+/// The form that scratch holds activations in, and the level whose kernels read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PreparedForm {
+    level: Level,
+    form: Form,
+}
+
 /// Tokens' activations `[tokens, cols]`, which several products read. They are brought into the form that weights ask for
 /// once for all products that follow each other and ask for the same.
 pub struct Activations<'a> {
@@ -37,8 +44,7 @@ pub struct Activations<'a> {
     cols: usize,
     /// The prepared form, then one work area a thread.
     scratch: &'a mut [f32],
-    /// What the scratch holds by now.
-    prepared: Option<(Level, Form)>,
+    prepared: Option<PreparedForm>,
 }
 
 /// What a thread's share of a product reads.
@@ -64,8 +70,22 @@ impl<'a> Activations<'a> {
     /// # Panics
     /// If `x` is not whole rows.
     pub fn new(x: &'a [f32], cols: usize, scratch: &'a mut [f32]) -> Self {
+        Self::resume(x, cols, scratch, None)
+    }
+
+    /// The same activations as some before, with the same scratch, which still holds the form that those
+    /// [were brought into](Self::prepared): bands of one matrix that arrive one after the other share the work.
+    ///
+    /// # Panics
+    /// If `x` is not whole rows.
+    pub fn resume(x: &'a [f32], cols: usize, scratch: &'a mut [f32], prepared: Option<PreparedForm>) -> Self {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
-        Self { x, cols, scratch, prepared: None }
+        Self { x, cols, scratch, prepared }
+    }
+
+    /// What the scratch holds by now.
+    pub fn prepared(&self) -> Option<PreparedForm> {
+        self.prepared
     }
 
     /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
@@ -84,7 +104,7 @@ impl<'a> Activations<'a> {
         let (x, cols, tokens) = (self.x, self.cols, self.tokens());
         let work_len = pool.threads() * work_len(tokens, cols);
         let (left, work) = self.scratch.split_at_mut(self.scratch.len() - work_len);
-        let wanted = self.prepared.replace((level, form)) != Some((level, form));
+        let wanted = self.prepared.replace(PreparedForm { level, form }) != Some(PreparedForm { level, form });
         let packed = match form {
             Form::Plain => Packed::Plain(x),
             Form::Bf16 => {

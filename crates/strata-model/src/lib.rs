@@ -1,4 +1,4 @@
-//! Configurations, architectures as lists of groups, the forward pass, tokenizer and chat template.
+//! Configurations, architectures as lists of layers, the forward pass, tokenizer and chat template.
 //!
 //! A model here is a pure function of weights, KV and a batch: it knows nothing of scheduling, and nothing of where
 //! weights come from.
@@ -9,12 +9,14 @@ pub mod chat_template;
 pub mod config;
 pub mod generation_config;
 pub mod gguf;
-pub mod groups;
+pub mod layers;
 mod model;
+mod pass;
 pub mod presets;
 pub mod rope;
 pub mod synth;
 pub mod tokenizer;
 
 pub use batch::{BatchSequence, LogitRow, LogitRows};
-pub use model::{ForwardError, Model};
+pub use model::Model;
+pub use pass::{ForwardError, Linear, LogitSink, Pass, PassSize};

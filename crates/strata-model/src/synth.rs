@@ -19,7 +19,7 @@ use strata_weights::{Sink, TensorMeta, WeightError, write_model};
 use thiserror::Error;
 
 use crate::config::{ConfigError, ModelConfig};
-use crate::groups::group_specs;
+use crate::layers::group_specs;
 use gguf::GgufPlan;
 use random::TensorStream;
 

@@ -133,14 +133,6 @@ pub enum WeightError {
         /// The group at which the count overflowed.
         group: String,
     },
-    /// A group was asked for that the model does not have.
-    #[error("group {group} was asked for, but there are {num_groups}")]
-    NoSuchGroup {
-        /// The group asked for.
-        group: usize,
-        /// How many there are.
-        num_groups: usize,
-    },
     /// A writer was handed another amount of bytes than the tensor's shape says.
     #[error("tensor {tensor}: {produced} bytes were produced, its shape and type make {declared}")]
     WrongAmount {

@@ -1,6 +1,4 @@
-//! Groups: the unit in which the forward pass acquires and releases weights.
-
-use strata_kernels::DType;
+//! Groups: the tensors that a layer of the forward pass sweeps over, by name, shape and access.
 
 /// How the forward pass reads a matrix. Vectors are small and are always at hand whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,22 +35,28 @@ impl TensorSpec {
     }
 }
 
-/// The tensors that one step of the forward pass needs together.
+/// The tensors that one layer of the forward pass needs together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
     /// What it is, for people: "layer 3, attention".
     pub name: String,
-    /// Its tensors, in the order in which the forward pass refers to them.
+    /// What it does in a pass.
+    pub role: Role,
+    /// The decoder layer that it belongs to, counted from 0; what comes behind the last is one more.
+    pub layer: usize,
+    /// Its tensors, in the order in which the forward pass sweeps over them.
     pub tensors: Vec<TensorSpec>,
 }
 
-/// A tensor's bytes as they are stored, with what they mean.
-#[derive(Debug, Clone, Copy)]
-pub struct TensorView<'a> {
-    /// How elements are stored.
-    pub dtype: DType,
-    /// The shape, outermost dimension first; elements lie in row-major order.
-    pub shape: &'a [usize],
-    /// The elements, little-endian, starting on a 64-byte boundary.
-    pub bytes: &'a [u8],
+/// What a group of tensors does in a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Looks tokens up, before the first layer.
+    Embedding,
+    /// A layer's attention.
+    Attention,
+    /// A layer's feed-forward network.
+    FeedForward,
+    /// Everything behind the last layer.
+    Head,
 }

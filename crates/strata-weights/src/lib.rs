@@ -1,11 +1,10 @@
-//! Weight formats and groups: safetensors, GGUF and packed stores in, guarded tensors out.
+//! Weight formats and groups: safetensors, GGUF and packed stores in, bands of matrices out.
 //!
 //! The life of a weight: a [`Catalog`] finds every tensor of a directory and where its bytes lie; the model says which
-//! tensors it wants, as [`GroupSpec`]s; a [`WeightSource`] brings one group at a time under the compute code as a
-//! [`GroupGuard`]. [`ResidentWeights`] holds everything in memory; a streaming source is another implementation of the
-//! same trait, and nothing above it can tell.
+//! tensors it wants, as [`GroupSpec`]s; a [`WeightSource`] brings them under the compute code as [`Band`]s.
+//! [`ResidentWeights`] holds everything in memory, [`StreamedWeights`] what a budget has room for; nothing above them can
+//! tell.
 
-mod band;
 mod band_size;
 mod catalog;
 mod chunks;
@@ -13,6 +12,7 @@ mod error;
 mod gguf;
 mod group;
 mod pairs;
+mod partition;
 mod resident;
 mod safetensors;
 mod source;
@@ -22,7 +22,6 @@ mod verify;
 pub mod window;
 mod writer;
 
-pub use band::Band;
 pub use band_size::{BAND_LEAST, band_bytes};
 pub use catalog::{Catalog, CatalogEntry};
 pub use error::{HeaderProblem, IndexProblem, WeightError};
@@ -30,18 +29,21 @@ pub use gguf::{
     GGUF_HEADER_BYTES_MAX, GgufHeader, GgufProblem, Metadata, MetadataValue, Number, Numbers, Texts, gguf_name,
     hugging_face_name, model_name, read_gguf, write_gguf,
 };
-pub use group::{Access, GroupSpec, TensorSpec, TensorView};
+pub use group::{Access, GroupSpec, Role, TensorSpec};
+pub use partition::{BandPlace, Group, Partition, StoredAt, TensorPlace, Turn, VectorPlace, WeightUnit};
 pub use resident::{ResidentWeights, plan_bytes};
 pub use safetensors::{ElementType, HEADER_BYTES_MAX, TensorRecord, read_header};
-pub use source::{BANDS_MAX, GroupGuard, GroupHolder, SWEEP_MAX, Sweep, UseRows, WeightSource};
+pub use source::{
+    BANDS_MAX, Band, Bands, ElasticWeights, Rows, SWEEP_MAX, StreamMemory, Sweep, TensorId, WeightSource,
+};
 pub use store::{
     Checksum, Coding, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, METADATA_FILE, Manifest, PAGE_BYTES, PackPhase,
     PackReport, Region, SMALL_FILE_BYTES_MAX, STORE_VERSION, Source, SourceFile, Store, StorePlan, StoreProblem,
     StoredFile, StoredGroup, StoredTensor, inspect_target, is_store, write_store,
 };
 pub use streamed::{
-    EVENTS_MAX, EventKind, SLOTS_LEAST, StreamConfig, StreamEvent, StreamMemory, StreamPlan, StreamPolicy, StreamStats,
-    StreamedWeights, VECTOR_ALIGN, open_direct, row_reader_memory, rows_of_band,
+    EVENTS_MAX, EventKind, StreamConfig, StreamEvent, StreamMonitor, StreamPlan, StreamPolicy, StreamStats,
+    StreamedWeights, open_direct,
 };
 pub use verify::{Checked, Damage, Method, VerifyStopped, verify};
 pub use writer::{Sink, TensorMeta, write_model};

@@ -5,17 +5,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use arrayvec::ArrayVec;
-use strata_device::HostBuffer;
+use strata_device::{Device, DeviceError, HostBuffer, Token, Weights};
 use strata_io::RandomAccessFile;
-use strata_kernels::{DType, Matrix};
+use strata_kernels::DType;
 
-use crate::band::Band;
 use crate::catalog::{Catalog, CatalogEntry};
 use crate::error::WeightError;
-use crate::group::{GroupSpec, TensorSpec, TensorView};
+use crate::group::{GroupSpec, TensorSpec};
 use crate::safetensors::ElementType;
-use crate::source::{BANDS_MAX, GroupGuard, GroupHolder, UseRows, WeightSource};
+use crate::source::{Band, Bands, Rows, Sweep, TensorId, WeightSource};
 
 /// Every tensor starts on a multiple of this many bytes: a cache line, and the widest vector.
 const TENSOR_ALIGN: usize = 64;
@@ -29,7 +27,7 @@ const READERS: usize = 4;
 /// twice.
 const DROP_CACHE_FROM: u64 = 64 << 20;
 
-/// Weights that all lie in memory: every group can be acquired at once and at any time.
+/// Weights that all lie in memory: every tensor is at hand at any time.
 #[derive(Debug)]
 pub struct ResidentWeights {
     plan: Plan,
@@ -69,74 +67,46 @@ pub fn plan_bytes(catalog: &Catalog, specs: &[GroupSpec]) -> Result<u64, WeightE
     Plan::new(catalog, specs).map(|plan| plan.bytes())
 }
 
-impl WeightSource for ResidentWeights {
-    fn num_groups(&self) -> usize {
-        self.plan.groups.len()
-    }
-
-    fn acquire(&self, group: usize) -> Result<GroupGuard<'_>, WeightError> {
-        let num_groups = self.num_groups();
-        if group >= num_groups {
-            return Err(WeightError::NoSuchGroup { group, num_groups });
-        }
-        Ok(GroupGuard::new(self, group))
+impl ResidentWeights {
+    /// A tensor, whole.
+    fn whole(&self, TensorId { group, index }: TensorId) -> Weights {
+        let Placed { dtype, ref shape, buffer, ref range } = self.plan.groups[group][index];
+        let (rows, cols) = match *shape.as_slice() {
+            [rows, cols] => (rows, cols),
+            ref vector => (1, vector.iter().product()),
+        };
+        Weights::new(dtype, rows, cols, Arc::clone(&self.buffers[buffer]), range.clone())
     }
 }
 
-impl GroupHolder for ResidentWeights {
-    fn num_tensors(&self, group: usize) -> usize {
-        self.plan.groups[group].len()
+impl WeightSource for ResidentWeights {
+    fn vector(&self, tensor: TensorId) -> Weights {
+        self.whole(tensor)
     }
 
-    fn tensor(&self, group: usize, index: usize) -> TensorView<'_> {
-        let placed = &self.plan.groups[group][index];
-        let bytes = &self.buffers[placed.buffer].as_slice()[placed.range.clone()];
-        TensorView { dtype: placed.dtype, shape: &placed.shape, bytes }
-    }
-
-    fn shape(&self, group: usize, index: usize) -> (usize, usize) {
-        let shape = &self.plan.groups[group][index].shape;
-        (shape[0], shape[1])
-    }
-
-    fn next_bands(
-        &self,
-        group: usize,
-        tensors: &[usize],
-        cursor: &mut usize,
-        bands: &mut ArrayVec<Band, BANDS_MAX>,
-    ) -> Result<(), WeightError> {
-        if std::mem::replace(cursor, 1) > 0 {
-            return Ok(());
-        }
-        for (matrix, &tensor) in tensors.iter().enumerate() {
-            let (rows, cols) = self.shape(group, tensor);
-            let Placed { dtype, buffer, ref range, .. } = self.plan.groups[group][tensor];
-            let (buffer, range) = (self.buffers[buffer].clone(), range.clone());
-            bands.push(Band { matrix, rows: 0..rows, cols, dtype, buffer, range, unit: 0 });
+    fn bands(&mut self, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError> {
+        if std::mem::replace(&mut sweep.cursor, 1) == 0 {
+            bands.extend(sweep.tensors().iter().enumerate().map(|(matrix, &tensor)| {
+                let weights = self.whole(tensor);
+                Band { matrix, rows: 0..weights.rows(), weights, unit: 0 }
+            }));
         }
         Ok(())
     }
 
-    fn release_bands(&self, _group: usize, bands: &mut ArrayVec<Band, BANDS_MAX>) {
+    fn release(
+        &mut self,
+        bands: &mut Bands,
+        _device: &mut dyn Device,
+        _used: Option<Token>,
+    ) -> Result<(), DeviceError> {
+        // Their memory is never read into again.
         bands.clear();
-    }
-
-    fn with_rows(
-        &self,
-        group: usize,
-        index: usize,
-        wanted: &[u32],
-        use_rows: &mut UseRows<'_>,
-    ) -> Result<(), WeightError> {
-        let (rows, cols) = self.shape(group, index);
-        let view = self.tensor(group, index);
-        use_rows(0..wanted.len(), Matrix::new(view.dtype, rows, cols, view.bytes), &|i| wanted[i] as usize);
         Ok(())
     }
 
-    fn release(&self, _group: usize) {
-        // Nothing moves, so nobody needs to know.
+    fn rows<'a>(&mut self, tensor: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError> {
+        Ok(Rows { table: self.whole(tensor), numbers: wanted })
     }
 }
 

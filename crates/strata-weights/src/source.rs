@@ -1,207 +1,155 @@
 //! The seam between the forward pass and wherever weights come from.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use strata_kernels::Matrix;
+use strata_device::{Device, DeviceError, PRODUCTS_MAX, Token, Weights};
 
-use crate::band::Band;
 use crate::error::WeightError;
-use crate::group::TensorView;
 
-/// Bands that are at hand together at most.
-pub const BANDS_MAX: usize = 16;
+/// Bands that are at hand together at most: what one command multiplies.
+pub const BANDS_MAX: usize = PRODUCTS_MAX;
 
 /// Matrices of one sweep at most.
 pub const SWEEP_MAX: usize = 4;
 
-/// Something that can bring the weights of a group where compute can read them.
-///
-/// The forward pass acquires a group, computes, drops the guard, in the order of the groups, once a pass. Resident
-/// weights answer at once; streamed ones arrive band by band, and a wait for one is counted as a stall.
-pub trait WeightSource: Send + Sync {
-    /// How many groups there are; they are numbered from 0 in the order of the forward pass.
-    fn num_groups(&self) -> usize;
+/// A tensor of the model: its group, and its place in that group's spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TensorId {
+    /// Counted from 0 in the order of a pass.
+    pub group: usize,
+    /// Counted from 0 in the order of the spec.
+    pub index: usize,
+}
 
-    /// Begins to use `group`: its vectors are at hand until the guard is dropped, its matrices can be swept. Allocates
-    /// nothing.
+/// Brings weights to where a device reads them.
+///
+/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over every matrix once, in the order of the specs, and calls
+/// [`end_pass`](Self::end_pass). Resident weights answer at once; streamed ones arrive band by band, and a wait for one is
+/// counted as a stall. Nothing here allocates once the first pass is over.
+pub trait WeightSource: Send {
+    /// Begins a pass at the first group, whatever became of the pass before.
     ///
     /// # Errors
-    /// [`WeightError::NoSuchGroup`], or whatever keeps the bytes from coming; the group is then not held, and another
-    /// attempt may succeed.
-    fn acquire(&self, group: usize) -> Result<GroupGuard<'_>, WeightError>;
+    /// What keeps weights from coming; another attempt may succeed.
+    fn begin_pass(&mut self) -> Result<(), WeightError> {
+        Ok(())
+    }
+
+    /// A vector, which is at hand at any time, as a matrix of one row.
+    ///
+    /// # Panics
+    /// If the spec has no such vector: specs and forward pass are written together.
+    fn vector(&self, tensor: TensorId) -> Weights;
+
+    /// Fills `bands`, which is empty, with the next ones of a sweep, waiting until there is at least one; leaves it empty
+    /// once every row has come. Rows of a matrix ascend. Of matrices that are swept side by side, the same rows follow each
+    /// other in one filling.
+    ///
+    /// # Errors
+    /// What kept the bytes from coming; `bands` is then empty.
+    fn bands(&mut self, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError>;
+
+    /// Lets go of `bands`, so that their memory can be read into again once `device` has executed what `used` names.
+    ///
+    /// # Errors
+    /// The device failed. The bands are gone all the same.
+    fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError>;
+
+    /// Finds the first few rows `wanted` of a matrix that is read row by row, all of them or fewer, at least one.
+    ///
+    /// # Errors
+    /// What kept the bytes from coming.
+    fn rows<'a>(&mut self, tensor: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError>;
 
     /// The pass is over: tells whether what it computed can be trusted.
     ///
     /// # Errors
     /// The weights changed under it.
-    fn end_pass(&self) -> Result<(), WeightError> {
+    fn end_pass(&mut self) -> Result<(), WeightError> {
         Ok(())
     }
-}
 
-impl<T: WeightSource + ?Sized> WeightSource for Arc<T> {
-    fn num_groups(&self) -> usize {
-        (**self).num_groups()
-    }
-
-    fn acquire(&self, group: usize) -> Result<GroupGuard<'_>, WeightError> {
-        (**self).acquire(group)
-    }
-
-    fn end_pass(&self) -> Result<(), WeightError> {
-        (**self).end_pass()
+    /// These weights as some whose memory may change between passes, where it may.
+    fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
+        None
     }
 }
 
-/// Uses some rows of a matrix: those `wanted[range]`, which are rows `place(0)`, `place(1)`, … of the matrix given.
-pub type UseRows<'a> = dyn FnMut(Range<usize>, Matrix<'_>, &(dyn Fn(usize) -> usize + Sync)) + 'a;
+/// Weights that take more or less memory as they are asked to.
+pub trait ElasticWeights {
+    /// The memory that they take, once the reads that have ended are taken note of.
+    fn memory(&mut self) -> StreamMemory;
 
-/// What stands behind a guard. Every method is called between acquisition and release of `group` only.
-pub trait GroupHolder: Send + Sync {
-    /// How many tensors `group` has.
-    fn num_tensors(&self, group: usize) -> usize;
-
-    /// The tensor at `index` in the order of the group's spec, which must be one that is at hand whole. Its bytes neither
-    /// move nor change.
-    fn tensor(&self, group: usize, index: usize) -> TensorView<'_>;
-
-    /// Rows and columns of the matrix at `index`.
-    fn shape(&self, group: usize, index: usize) -> (usize, usize);
-
-    /// Fills `bands` with the next ones of a sweep over the matrices `tensors`, waiting until there is at least one; leaves
-    /// it empty if the sweep is over. `cursor` is 0 when it begins and belongs to the holder afterwards. Of matrices that
-    /// are swept side by side, the same rows follow each other in one filling.
+    /// Changes how many bytes of memory all of it may take. What is not in use is given back before this returns; see
+    /// [`StreamMemory::held`] for the rest.
     ///
     /// # Errors
-    /// What kept the bytes from coming; `bands` is then empty.
-    fn next_bands(
-        &self,
-        group: usize,
-        tensors: &[usize],
-        cursor: &mut usize,
-        bands: &mut ArrayVec<Band, BANDS_MAX>,
-    ) -> Result<(), WeightError>;
+    /// Less than the least with which passes can be computed; nothing has changed then.
+    fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError>;
 
-    /// The bands will not be read any more. Does not block.
-    fn release_bands(&self, group: usize, bands: &mut ArrayVec<Band, BANDS_MAX>);
+    /// Bytes of weights that stay in memory from pass to pass.
+    fn resident_bytes(&self) -> u64;
 
-    /// Hands the rows `wanted` of the matrix at `index` to `use_rows`, all at once or in several parts.
-    ///
-    /// # Errors
-    /// What kept the bytes from coming.
-    fn with_rows(
-        &self,
-        group: usize,
-        index: usize,
-        wanted: &[u32],
-        use_rows: &mut UseRows<'_>,
-    ) -> Result<(), WeightError>;
-
-    /// One guard of `group` is gone. Called exactly once for each guard; does not block.
-    fn release(&self, group: usize);
+    /// Waits until what is read ahead has come; for measurements.
+    fn settle(&mut self);
 }
 
-/// The right to read one group's weights.
-pub struct GroupGuard<'a> {
-    holder: &'a dyn GroupHolder,
-    group: usize,
+/// What memory streamed weights take, in bytes, everything included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamMemory {
+    /// What they may take.
+    pub budget: u64,
+    /// What they take now: more than a budget that was lowered while reads were under way, until those have ended.
+    pub held: u64,
+    /// Whether reads are under way.
+    pub loading: bool,
 }
 
-impl<'a> GroupGuard<'a> {
-    /// For sources: a guard over a group that the holder has just begun to hold.
-    pub fn new(holder: &'a dyn GroupHolder, group: usize) -> Self {
-        Self { holder, group }
-    }
+/// A walk over all rows of some matrices that follow each other in a group's spec.
+#[derive(Debug, Clone)]
+pub struct Sweep {
+    tensors: ArrayVec<TensorId, SWEEP_MAX>,
+    /// Belongs to the source.
+    pub(crate) cursor: usize,
+}
 
-    /// Which group it guards.
-    pub fn group(&self) -> usize {
-        self.group
-    }
-
-    /// How many tensors the group has.
-    pub fn num_tensors(&self) -> usize {
-        self.holder.num_tensors(self.group)
-    }
-
-    /// The tensor at `index` in the order of the group's spec: a vector, or with resident weights any. The view ends with
-    /// the guard.
-    ///
-    /// # Panics
-    /// If the spec has no such tensor, or it is not at hand whole: forward pass and spec are written together.
-    pub fn tensor(&self, index: usize) -> TensorView<'_> {
-        self.holder.tensor(self.group, index)
-    }
-
-    /// Rows and columns of the matrix at `index`.
-    ///
-    /// # Panics
-    /// If the spec has no such matrix.
-    pub fn shape(&self, index: usize) -> (usize, usize) {
-        self.holder.shape(self.group, index)
-    }
-
-    /// A sweep over all rows of the matrices at `indices`, which follow each other in the spec.
+impl Sweep {
+    /// A sweep over these matrices of one group.
     ///
     /// # Panics
     /// If there are more than [`SWEEP_MAX`].
-    pub fn sweep(&self, indices: &[usize]) -> Sweep<'_> {
-        let tensors = indices.iter().copied().collect();
-        Sweep { holder: self.holder, group: self.group, tensors, cursor: 0, bands: ArrayVec::new() }
+    pub fn new(tensors: impl IntoIterator<Item = TensorId>) -> Self {
+        Self { tensors: tensors.into_iter().collect(), cursor: 0 }
     }
 
-    /// Hands the rows `wanted` of the matrix at `index` to `use_rows`, all at once or in several parts.
-    ///
-    /// # Errors
-    /// What kept the bytes from coming.
-    pub fn with_rows(&self, index: usize, wanted: &[u32], use_rows: &mut UseRows<'_>) -> Result<(), WeightError> {
-        self.holder.with_rows(self.group, index, wanted, use_rows)
+    /// What it goes over.
+    pub fn tensors(&self) -> &[TensorId] {
+        &self.tensors
     }
 }
 
-impl Drop for GroupGuard<'_> {
-    fn drop(&mut self) {
-        self.holder.release(self.group);
-    }
+/// Bands that are at hand.
+pub type Bands = ArrayVec<Band, BANDS_MAX>;
+
+/// Some whole rows of a matrix, the unit in which streamed weights are read, held and multiplied.
+#[derive(Debug)]
+pub struct Band {
+    /// Which of a sweep's matrices, counted from 0 in the sweep's order.
+    pub matrix: usize,
+    /// Which of its rows.
+    pub rows: Range<usize>,
+    /// The rows' weights, `[rows, cols]`.
+    pub weights: Weights,
+    /// For the source, which band of its own this is.
+    pub(crate) unit: u32,
 }
 
-impl std::fmt::Debug for GroupGuard<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GroupGuard").field("group", &self.group).finish_non_exhaustive()
-    }
-}
-
-/// A walk over all rows of some matrices, a few bands at a time.
-pub struct Sweep<'a> {
-    holder: &'a dyn GroupHolder,
-    group: usize,
-    tensors: ArrayVec<usize, SWEEP_MAX>,
-    cursor: usize,
-    bands: ArrayVec<Band, BANDS_MAX>,
-}
-
-impl Sweep<'_> {
-    /// Lets go of the bands at hand and waits for the next ones. They come in ascending order of each matrix's rows, and
-    /// every row once; none when all have been.
-    ///
-    /// # Errors
-    /// What kept the bytes from coming.
-    pub fn advance(&mut self) -> Result<&[Band], WeightError> {
-        self.let_go();
-        self.holder.next_bands(self.group, &self.tensors, &mut self.cursor, &mut self.bands)?;
-        Ok(&self.bands)
-    }
-
-    fn let_go(&mut self) {
-        if !self.bands.is_empty() {
-            self.holder.release_bands(self.group, &mut self.bands);
-        }
-    }
-}
-
-impl Drop for Sweep<'_> {
-    fn drop(&mut self) {
-        self.let_go();
-    }
+/// Rows that were looked up.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    /// A matrix that has them, `[any, cols]`.
+    pub table: Weights,
+    /// Which of its rows they are, in the order in which they were wanted.
+    pub numbers: &'a [u32],
 }

@@ -62,7 +62,7 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
     answer.stats.prompt_tokens = prompt.len();
     answer.stats.budget = loaded.budget;
     let begin = Instant::now();
-    let before = loaded.streamed.as_ref().map(|streaming| streaming.weights.stats());
+    let before = loaded.streamed.as_ref().map(|streaming| streaming.monitor.stats());
     let request = Request { prompt, params, ..Request::default() };
     let events = loaded.engine.handle().submit(request).map_err(by_flag)?;
     let mut stream = TextStream::new(events, loaded.tokenizer.clone(), text);
@@ -109,7 +109,7 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
         let outcome: Result<()> = outcome;
         outcome?;
     }
-    let after = loaded.streamed.as_ref().map(|streaming| streaming.weights.stats());
+    let after = loaded.streamed.as_ref().map(|streaming| streaming.monitor.stats());
     answer.stats.stream = after.zip(before).map(|(after, before)| after.since(&before));
     Ok(answer)
 }

@@ -119,7 +119,8 @@ pub fn run(args: BenchArgs) -> Result<()> {
         );
     }
     let work = ModelWork::of(&dir, &args.limits);
-    let limits = MachineLimits::new(&runner.device, Unit::of(runner.device.level, work.weights), args.sweep)?;
+    let limits =
+        MachineLimits::new(runner.device.cpu(), Unit::of(runner.device.cpu().level, work.weights), args.sweep)?;
     let mut bench = Bench { runner, limits, block_size, chunk, vocab: dir.config.vocab_size };
 
     let bar = progress::steps("measuring", (args.batch.len() + args.prompt_tokens.len()) as u64);
@@ -149,9 +150,8 @@ pub fn run(args: BenchArgs) -> Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let (device, machine) = (&bench.runner.device, bench.limits.summary());
-    let report =
-        Report { model: dir.name(), work, level: device.level, threads: device.pool.threads(), machine, figures };
+    let (cpu, machine) = (bench.runner.device.cpu(), bench.limits.summary());
+    let report = Report { model: dir.name(), work, level: cpu.level, threads: cpu.pool.threads(), machine, figures };
     print!("{}", if args.json { report.json_lines() } else { report.table() });
     Ok(())
 }
@@ -219,7 +219,7 @@ impl Bench {
     ) -> Result<Measured> {
         let (mut times, mut shares, mut bounds) = (Vec::new(), Vec::new(), Vec::new());
         for i in 0..repeat {
-            let bound = self.limits.bound(&self.runner.device, work);
+            let bound = self.limits.bound(self.runner.device.cpu(), work);
             let seconds = pass(self, i)?.as_secs_f64();
             times.push(seconds);
             shares.push(bound.seconds / seconds);

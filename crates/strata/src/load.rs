@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use strata_device::{Bytes, CpuDevice, KvPool};
+use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
     Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, SwapSpace, WeightMemory,
 };
 use strata_kernels::{LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
-use strata_model::Model;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::config::ModelConfig;
 use strata_model::generation_config::GenerationConfig;
@@ -115,11 +114,11 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, needs.swap, layout.block_bytes())?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
-        let streaming = streaming::start(dir, plan.weights, &limits.stream)?;
-        let weights = Arc::clone(&streaming.weights);
+        let (weights, streaming) = streaming::start(dir, plan.weights, &limits.stream)?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = KvPool::new_sparse(layout, plan.num_blocks_max)?;
-        (Box::new(Arc::clone(&weights)), WeightMemory::Streamed { weights, trade }, kv, Some(streaming))
+        let monitor = Arc::clone(&streaming.monitor);
+        (Box::new(weights), WeightMemory::Streamed { monitor, trade }, kv, Some(streaming))
     } else {
         let bar = progress::bytes("loading", dir.weight_bytes.0);
         let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
@@ -134,13 +133,9 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
             Level::detect().name()
         );
     }
-    let runner = ModelRunner {
-        device: CpuDevice::new(threads(limits), usize::try_from(needs.scratch.0)?)?,
-        kv,
-        swap,
-        model: Model::new(dir.config.clone(), source),
-        weights,
-    };
+    let cpu = Cpu::new(threads(limits));
+    let mut runner = ModelRunner::on_cpu(dir.config.clone(), source, weights, kv, cpu, batched_tokens)?;
+    runner.swap = swap;
     Ok(Runnable { runner, plan, streamed, batched_tokens })
 }
 

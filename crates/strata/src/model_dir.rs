@@ -12,7 +12,7 @@ use strata_model::chat_template::ChatTemplate;
 use strata_model::config::ModelConfig;
 use strata_model::generation_config::GenerationConfig;
 use strata_model::gguf::GgufModel;
-use strata_model::groups;
+use strata_model::layers;
 use strata_model::tokenizer::Tokenizer;
 use strata_weights::{
     BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
@@ -59,8 +59,8 @@ impl ModelDir {
         // Before complaints about weights: without a configuration it is no model at all.
         let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
         let catalog = opened?;
-        config.settle_head(catalog.get(groups::HEAD_TENSOR).is_some());
-        let specs = groups::group_specs(&config);
+        config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
+        let specs = layers::group_specs(&config);
         if let Some(gguf) = GgufModel::of(&catalog) {
             gguf.check_tensors(&specs)?;
         }
@@ -172,7 +172,7 @@ impl ModelDir {
         let weights = WeightNeeds {
             dtype: self.weight_dtype(),
             whole: self.weight_bytes,
-            streamed: Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.least_budget()),
+            streamed: Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().least_budget()),
         };
         memory_needs(&self.config, &self.name(), &weights, limits)
     }

@@ -81,7 +81,7 @@ pub fn memory_needs(
         process: Bytes(HostMemory::read().resident),
         weights: weights.whole,
         weights_streamed: weights.streamed,
-        scratch: Bytes(Model::scratch_bytes(config, tokens, tokens, threads(limits).get()) as u64),
+        scratch: Bytes(Model::pass_bytes(config, tokens, tokens, threads(limits)) as u64),
         requests: Bytes(REQUEST_BYTES as u64),
         swap: Bytes(0),
         block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
@@ -106,7 +106,7 @@ pub fn longer_passes(
     limits: &LimitOptions,
 ) -> Option<(MemoryNeeds, usize)> {
     let more = batched_tokens(limits, BATCHED_TOKENS_STREAMED);
-    let scratch = Bytes(Model::scratch_bytes(config, more, more, threads(limits).get()) as u64);
+    let scratch = Bytes(Model::pass_bytes(config, more, more, threads(limits)) as u64);
     let worth = more != batched_tokens(limits, BATCHED_TOKENS) && scratch.0 <= total.0 / SCRATCH_SHARE;
     worth.then_some((MemoryNeeds { scratch, ..*needs }, more))
 }

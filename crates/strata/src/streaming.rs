@@ -5,15 +5,17 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_io::{DirectRead, ProbeLimits, ReadSettings, probe};
-use strata_weights::{StreamConfig, StreamPlan, StreamedWeights, WeightError, band_bytes, open_direct};
+use strata_weights::{
+    ElasticWeights, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, WeightError, band_bytes, open_direct,
+};
 
 use crate::model_dir::ModelDir;
 use crate::options::StreamOptions;
 use crate::progress;
 
-/// Weights that are streamed, and how.
+/// How weights are streamed, and what may be known of them while the engine computes.
 pub struct Streaming {
-    pub weights: Arc<StreamedWeights>,
+    pub monitor: Arc<StreamMonitor>,
     pub settings: ReadSettings,
     pub files: Vec<Arc<dyn DirectRead>>,
     /// Bytes of weights that the budget could keep in memory, under the policy that keeps most.
@@ -22,7 +24,7 @@ pub struct Streaming {
 
 impl Drop for Streaming {
     fn drop(&mut self) {
-        self.weights.stop();
+        self.monitor.stop();
     }
 }
 
@@ -30,11 +32,12 @@ impl Drop for Streaming {
 ///
 /// # Errors
 /// A file that cannot be read, a budget that is too small, memory that the system refuses.
-pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<Streaming> {
+pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<(StreamedWeights, Streaming)> {
     let files = open_direct(&dir.catalog)?;
     let settings = try_out(&files)?;
     eprintln!("reads   {settings}");
-    let least = |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.least_budget());
+    let least =
+        |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.partition().least_budget());
     let band_bytes = band_bytes(budget.0, settings.chunk_bytes, least)?;
     let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
     let config = StreamConfig {
@@ -52,14 +55,15 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<S
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    let (resident, swept) = (weights.resident_bytes(), weights.swept_bytes());
+    let monitor = weights.monitor();
+    let (resident, swept) = (weights.resident_bytes(), monitor.swept_bytes());
     eprintln!(
         "stream  {:>10}  of {} stay in memory, {} come from disk in each pass",
         Bytes(resident.min(swept)),
         Bytes(swept),
         Bytes(swept.saturating_sub(resident))
     );
-    Ok(Streaming { weights: Arc::new(weights), settings, files, most_resident })
+    Ok((weights, Streaming { monitor, settings, files, most_resident }))
 }
 
 /// Tries how the largest of the files is read best.

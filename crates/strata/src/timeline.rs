@@ -1,4 +1,4 @@
-//! A timeline of streamed weights, for ui.perfetto.dev or chrome://tracing (W12).
+//! A timeline of streamed weights, for ui.perfetto.dev or chrome://tracing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::json;
 use strata_io::AtomicWriter;
-use strata_weights::{EVENTS_MAX, EventKind, StreamEvent, StreamedWeights};
+use strata_weights::{EVENTS_MAX, EventKind, StreamEvent, StreamMonitor};
 
 /// The line of what the forward pass does; reads have those behind it.
 const PASS_LINE: usize = 0;
@@ -16,8 +16,8 @@ const PASS_LINE: usize = 0;
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(weights: &StreamedWeights, path: &Path) -> Result<()> {
-    let mut events = weights.take_events();
+pub fn write(monitor: &StreamMonitor, path: &Path) -> Result<()> {
+    let mut events = monitor.take_events();
     events.sort_by_key(|event| event.start);
     let count = events.len();
     let failed = || format!("the timeline cannot be written to {}", path.display());
@@ -35,7 +35,7 @@ pub fn write(weights: &StreamedWeights, path: &Path) -> Result<()> {
             named += 1;
             text.push_str(&format!(",\n{}", name_of_line(named, &format!("read {named}"))));
         }
-        text.push_str(&format!(",\n{}", trace_event(weights, event, line)));
+        text.push_str(&format!(",\n{}", trace_event(monitor, event, line)));
         if text.len() > 1 << 20 {
             file.append(text.as_bytes()).with_context(failed)?;
             text.clear();
@@ -51,7 +51,7 @@ pub fn write(weights: &StreamedWeights, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn trace_event(weights: &StreamedWeights, event: &StreamEvent, line: usize) -> serde_json::Value {
+fn trace_event(monitor: &StreamMonitor, event: &StreamEvent, line: usize) -> serde_json::Value {
     let kind = match event.kind {
         EventKind::Read => "read",
         EventKind::Stall => "stall",
@@ -59,7 +59,7 @@ fn trace_event(weights: &StreamedWeights, event: &StreamEvent, line: usize) -> s
     };
     let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
     json!({
-        "name": weights.group_name(event.group), "cat": kind, "ph": "X", "pid": 1, "tid": line,
+        "name": monitor.group_name(event.group), "cat": kind, "ph": "X", "pid": 1, "tid": line,
         "ts": microseconds(event.start), "dur": microseconds(event.end.saturating_sub(event.start)),
         "args": {"kind": kind, "bytes": event.bytes},
         "cname": match event.kind { EventKind::Stall => "terrible", EventKind::Compute => "good", EventKind::Read => "yellow" },

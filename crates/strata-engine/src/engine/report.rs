@@ -5,7 +5,7 @@ use crate::{EngineStatus, KvStatus, SwapStatus};
 
 impl Worker {
     /// Copies the figures out for whoever asks.
-    pub(super) fn publish(&self) {
+    pub(super) fn publish(&mut self) {
         let kv = self.scheduler.blocks().stats();
         let memory = self.runner.memory();
         let preemptions = self.scheduler.preemptions();

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use strata_device::{Bytes, CpuDevice, KvPool};
+use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
     Engine, EngineStatus, ModelRunner, PreemptionMode, Request, SchedulerConfig, SwapSpace, WeightMemory,
 };
 use strata_io::SwapFile;
 use strata_kernels::KvDType;
 use strata_kv::KvConfig;
-use strata_model::{Model, config::ModelConfig, groups};
+use strata_model::{Model, config::ModelConfig, layers};
 use strata_weights::{Catalog, ResidentWeights};
 
 use crate::model::engine_config;
@@ -27,22 +27,18 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/storyteller");
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights =
-        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &groups::group_specs(&config), &mut |_, _| ()).unwrap();
+        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config), &mut |_, _| ()).unwrap();
     let layout = Model::kv_layout(&config, BLOCK_SIZE, KvDType::F16);
     let swap = tempfile::tempdir().unwrap();
     let file = SwapFile::create(swap.path(), (blocks * SwapSpace::slot_bytes(layout.block_bytes())) as u64).unwrap();
     let swap = SwapSpace::new(Arc::new(file), layout.block_bytes(), 0).unwrap();
-    let scratch = Model::scratch_bytes(&config, BATCHED_TOKENS, BATCHED_TOKENS, threads.get());
     let scheduler = SchedulerConfig { max_num_seqs: MAX_NUM_SEQS, max_num_batched_tokens: BATCHED_TOKENS, preemption };
     let kv = KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, num_swap_blocks: blocks, ..KvConfig::default() };
     let engine = engine_config(&config, scheduler, kv);
-    let runner = ModelRunner {
-        device: CpuDevice::new(threads, scratch).unwrap(),
-        weights: WeightMemory::Resident(Bytes(weights.bytes())),
-        swap: Some(swap),
-        kv: KvPool::new(layout, blocks).unwrap(),
-        model: Model::new(config, Box::new(weights)),
-    };
+    let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+    let (kv, cpu) = (KvPool::new(layout, blocks).unwrap(), Cpu::new(threads));
+    let mut runner = ModelRunner::on_cpu(config, Box::new(weights), memory, kv, cpu, BATCHED_TOKENS).unwrap();
+    runner.swap = Some(swap);
     Engine::start(engine, Box::new(runner)).unwrap()
 }
 

@@ -3,14 +3,14 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use strata_device::{Bytes, CpuDevice, KvPool};
+use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
     BeamParams, Engine, EngineConfig, Event, ModelRunner, PositionLogprobs, PreemptionMode, Request, SamplingParams,
     SchedulerConfig, WeightMemory,
 };
 use strata_kernels::KvDType;
 use strata_kv::KvConfig;
-use strata_model::{Model, config::ModelConfig, groups};
+use strata_model::{Model, config::ModelConfig, layers};
 use strata_weights::{Catalog, ResidentWeights};
 
 use crate::beams::searched;
@@ -24,19 +24,12 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strata-model/tests/fixtures").join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights =
-        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &groups::group_specs(&config), &mut |_, _| ()).unwrap();
+        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config), &mut |_, _| ()).unwrap();
     let block_size = 4;
-    let runner = ModelRunner {
-        device: CpuDevice::new(
-            NonZeroUsize::new(threads).unwrap(),
-            Model::scratch_bytes(&config, budget, budget, threads),
-        )
-        .unwrap(),
-        swap: None,
-        weights: WeightMemory::Resident(Bytes(weights.bytes())),
-        kv: KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap(),
-        model: Model::new(config.clone(), Box::new(weights)),
-    };
+    let kv = KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap();
+    let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+    let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
+    let runner = ModelRunner::on_cpu(config.clone(), Box::new(weights), memory, kv, cpu, budget).unwrap();
     let scheduler = SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption: PreemptionMode::Auto };
     let kv = KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() };
     let engine = EngineConfig { check_invariants: true, ..engine_config(&config, scheduler, kv) };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use strata_device::{Bytes, CpuDevice, KvPool};
+use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
     Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, RunnerMemory,
     SchedulerConfig, TradeLimits, WeightMemory,
@@ -14,9 +14,10 @@ use strata_io::EngineKind;
 use strata_kernels::KvDType;
 use strata_kv::{BlockCopy, KvConfig};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, LogitRow, Model, groups};
+use strata_model::{BatchSequence, LogitRow, Model, layers};
 use strata_weights::{
-    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource, open_direct,
+    Catalog, ElasticWeights, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource,
+    open_direct,
 };
 
 use crate::model::engine_config;
@@ -43,10 +44,12 @@ struct Watched {
 struct Seen {
     kv_most: AtomicU64,
     weights_least: AtomicU64,
+    /// Bytes of weights that stayed in memory when it was last divided.
+    resident: AtomicU64,
 }
 
 impl Watched {
-    fn check(&self) {
+    fn check(&mut self) {
         let (weights, kv) = (self.runner.memory().weights.0, self.present as u64 * self.block);
         assert!(weights + kv <= self.total, "weights hold {weights}, KV may take {kv} of {}", self.total);
         self.seen.kv_most.fetch_max(kv, Ordering::Relaxed);
@@ -78,7 +81,7 @@ impl Runner for Watched {
         Some(self)
     }
 
-    fn memory(&self) -> RunnerMemory {
+    fn memory(&mut self) -> RunnerMemory {
         self.runner.memory()
     }
 }
@@ -92,6 +95,8 @@ impl KvMemory for Watched {
         self.present = demand.present;
         self.check();
         let grant = self.runner.balance(demand);
+        let resident = self.runner.model.weights().elastic().unwrap().resident_bytes();
+        self.seen.resident.store(resident, Ordering::Relaxed);
         self.present = self.present.max(grant.blocks);
         self.check();
         grant
@@ -110,9 +115,9 @@ struct Parts {
 impl Parts {
     /// The weights, streamed with so many bytes more than the least, and the budget that this is.
     fn stream(&self, extra: u64) -> (StreamedWeights, u64) {
-        let plan = StreamPlan::new(&self.catalog, &groups::group_specs(&self.config), BAND_BYTES).unwrap();
+        let plan = StreamPlan::new(&self.catalog, &layers::group_specs(&self.config), BAND_BYTES).unwrap();
         let settings = StreamConfig {
-            budget: plan.least_budget() + extra,
+            budget: plan.partition().least_budget() + extra,
             engine: EngineKind::Pread,
             depth: 2,
             disk_bytes_per_s: 0.0,
@@ -130,15 +135,9 @@ impl Parts {
     }
 
     fn runner(&self, source: Box<dyn WeightSource>, weights: WeightMemory, blocks: usize) -> ModelRunner {
-        let scratch = Model::scratch_bytes(&self.config, BATCHED_TOKENS, BATCHED_TOKENS, 1);
         let layout = Model::kv_layout(&self.config, BLOCK_SIZE, KvDType::BF16);
-        ModelRunner {
-            device: CpuDevice::new(NonZeroUsize::MIN, scratch).unwrap(),
-            kv: KvPool::new_sparse(layout, blocks).unwrap(),
-            model: Model::new(self.config.clone(), source),
-            swap: None,
-            weights,
-        }
+        let (kv, cpu) = (KvPool::new_sparse(layout, blocks).unwrap(), Cpu::new(NonZeroUsize::MIN));
+        ModelRunner::on_cpu(self.config.clone(), source, weights, kv, cpu, BATCHED_TOKENS).unwrap()
     }
 
     fn engine(&self, runner: Box<dyn Runner>, blocks: usize) -> Engine {
@@ -154,7 +153,7 @@ impl Parts {
 
     /// Each request alone, with everything in memory.
     fn expected(&self, requests: &[Request]) -> Vec<Vec<u32>> {
-        let specs = groups::group_specs(&self.config);
+        let specs = layers::group_specs(&self.config);
         let weights = ResidentWeights::load(&self.catalog, &specs, &mut |_, _| ()).unwrap();
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         let engine = self.engine(Box::new(self.runner(Box::new(weights), memory, 64)), 64);
@@ -171,8 +170,7 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
         .collect();
     let expected = parts.expected(&requests);
 
-    let (weights, budget) = parts.stream(2 << 20);
-    let weights = Arc::new(weights);
+    let (mut weights, budget) = parts.stream(2 << 20);
     let block = Model::kv_layout(&parts.config, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
     let total = budget + BLOCKS_START as u64 * block;
     let trade = MemoryTrade::new(TradeLimits {
@@ -186,9 +184,13 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
     let blocks = trade.blocks_max();
     assert!(trade.blocks_start() == BLOCKS_START && (60..120).contains(&blocks), "{blocks}");
     let (resident, held) = (weights.resident_bytes(), weights.memory().held);
-    let memory = WeightMemory::Streamed { weights: weights.clone(), trade };
-    let runner = parts.runner(Box::new(weights.clone()), memory, blocks);
-    let seen = Arc::new(Seen { kv_most: AtomicU64::new(0), weights_least: AtomicU64::new(u64::MAX) });
+    let memory = WeightMemory::Streamed { monitor: weights.monitor(), trade };
+    let runner = parts.runner(Box::new(weights), memory, blocks);
+    let seen = Arc::new(Seen {
+        kv_most: AtomicU64::new(0),
+        weights_least: AtomicU64::new(u64::MAX),
+        resident: AtomicU64::new(0),
+    });
     let watched = Watched { runner, total, block, present: BLOCKS_START, seen: seen.clone() };
     let engine = parts.engine(Box::new(watched), blocks);
 
@@ -210,7 +212,8 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
             status.kv.bytes == BLOCKS_START as u64 * block && status.weights_bytes + 2 * BAND > held
         };
         assert!((0..60_000).any(|turn| back(&turn)), "{:?}, {held} at first", engine.handle().status());
-        assert!(weights.resident_bytes() + BAND > resident, "{} of {resident} bytes", weights.resident_bytes());
+        let back = seen.resident.load(Ordering::Relaxed);
+        assert!(back + BAND > resident, "{back} of {resident} bytes");
     }
 }
 
@@ -218,7 +221,7 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
 #[test]
 fn the_memory_of_streamed_weights_is_what_they_were_given() {
     let parts = Parts::open();
-    let (weights, given) = parts.stream(1 << 20);
+    let (mut weights, given) = parts.stream(1 << 20);
     let (least, full) = (weights.least_budget(), weights.full_budget());
     assert!(least < given && given < full);
     for budget in [full, least, given, full, full + (1 << 20), least] {
@@ -230,7 +233,7 @@ fn the_memory_of_streamed_weights_is_what_they_were_given() {
         assert_eq!(memory.budget, budget);
         assert!(memory.held <= budget.min(full), "{memory:?}");
         assert!(memory.held + (256 << 10) >= budget.min(full), "{memory:?}: much is left unused");
-        assert_eq!(weights.resident_bytes() == weights.swept_bytes(), budget >= full);
+        assert_eq!(weights.resident_bytes() == weights.monitor().swept_bytes(), budget >= full);
     }
     assert!(weights.set_budget(least - 1).is_err());
     assert_eq!(weights.memory().budget, least);

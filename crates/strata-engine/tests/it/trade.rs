@@ -83,7 +83,7 @@ impl Runner for TradingRunner {
         Some(self)
     }
 
-    fn memory(&self) -> RunnerMemory {
+    fn memory(&mut self) -> RunnerMemory {
         RunnerMemory { weights: strata_device::Bytes(self.held), kv_block: strata_device::Bytes(self.limits.block) }
     }
 }

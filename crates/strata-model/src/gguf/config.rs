@@ -8,7 +8,7 @@ use strata_weights::{GroupSpec, MetadataValue, Number, gguf_name};
 
 use super::{GgufModel, tokenizer};
 use crate::config::{Architecture, ConfigProblem, ModelConfig};
-use crate::groups::{EMBEDDING_TENSOR, HEAD_TENSOR};
+use crate::layers::{EMBEDDING_TENSOR, HEAD_TENSOR};
 
 /// An architecture of GGUF files.
 pub(super) struct Family {

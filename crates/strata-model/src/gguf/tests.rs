@@ -113,7 +113,7 @@ fn tensors_that_nobody_asks_for_are_refused() {
         let gguf = GgufModel::of(&catalog).unwrap();
         // As many layers as the names below speak of.
         let config = ModelConfig { num_layers: 4, ..gguf.config().unwrap() };
-        gguf.check_tensors(&crate::groups::group_specs(&config)).map_err(|error| error.to_string())
+        gguf.check_tensors(&crate::layers::group_specs(&config)).map_err(|error| error.to_string())
     };
     for name in
         ["blk.1.attn_q_norm.weight", "blk.2.attn_q.bias", "blk.0.ffn_sub_norm.weight", "blk.0.ffn_gate_exps.weight"]

@@ -1,7 +1,7 @@
 //! Models that are made here must be models that are read here.
 
 use strata_kernels::RopeStyle;
-use strata_weights::{Catalog, ElementType, ResidentWeights, WeightSource};
+use strata_weights::{Catalog, ElementType, ResidentWeights, TensorId, WeightSource};
 
 use super::random::CHUNK_ELEMENTS;
 use super::*;
@@ -52,7 +52,8 @@ fn a_made_model_is_read_back_whole() {
         assert!(catalog.files().len() > 1, "it was cut into shards");
         assert!(catalog.tensors().all(|(_, entry)| entry.element_type == ElementType::Known(dtype)));
         let weights = ResidentWeights::load(&catalog, &group_specs(&config), &mut |_, _| {}).unwrap();
-        assert_eq!(weights.num_groups(), 1 + 2 * 3 + 1);
+        assert!(weights.bytes() > 0);
+        assert_eq!(group_specs(&config).len(), 1 + 2 * 3 + 1);
     }
 }
 
@@ -179,15 +180,11 @@ fn numbers(catalog: &Catalog, config: &ModelConfig) -> Vec<(String, Vec<f32>)> {
     let weights = ResidentWeights::load(catalog, &specs, &mut |_, _| {}).unwrap();
     let mut all = Vec::new();
     for (group, spec) in specs.iter().enumerate() {
-        let guard = weights.acquire(group).unwrap();
         for (index, tensor) in spec.tensors.iter().enumerate() {
-            let view = guard.tensor(index);
-            let cols = *view.shape.last().unwrap();
-            let rows = view.shape.iter().product::<usize>() / cols;
-            let mut values = vec![0.0; rows * cols];
-            let matrix = strata_kernels::Matrix::new(view.dtype, rows, cols, view.bytes);
-            for (row, out) in values.chunks_exact_mut(cols).enumerate() {
-                matrix.widen_row(row, out);
+            let view = weights.vector(TensorId { group, index });
+            let mut values = vec![0.0; view.rows() * view.cols()];
+            for (row, out) in values.chunks_exact_mut(view.cols()).enumerate() {
+                view.matrix().widen_row(row, out);
             }
             all.push((tensor.name.clone(), values));
         }

@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use strata_device::{CpuDevice, KvPool};
+use strata_device::{Cpu, CpuDevice, KvPool};
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, LogitRows, Model, groups};
+use strata_model::{BatchSequence, LogitRows, Model, layers};
 use strata_weights::{Catalog, ResidentWeights, WeightSource};
 
 pub const BLOCK_SIZE: usize = 4;
@@ -21,7 +21,6 @@ pub fn fixtures() -> PathBuf {
 pub struct Harness {
     pub model: Model,
     pub device: CpuDevice,
-    pub kv: KvPool,
 }
 
 /// One sequence under way.
@@ -52,7 +51,7 @@ impl Harness {
     }
 
     fn with_blocks(config: ModelConfig, catalog: &Catalog, kv_dtype: KvDType, threads: usize, blocks: usize) -> Self {
-        let weights = ResidentWeights::load(catalog, &groups::group_specs(&config), &mut |_, _| ()).unwrap();
+        let weights = ResidentWeights::load(catalog, &layers::group_specs(&config), &mut |_, _| ()).unwrap();
         Self::over(config, Box::new(weights), kv_dtype, threads, blocks)
     }
 
@@ -64,18 +63,16 @@ impl Harness {
         threads: usize,
         blocks: usize,
     ) -> Self {
-        let scratch = Model::scratch_bytes(&config, MAX_TOKENS, MAX_TOKENS, threads);
-        let kv = KvPool::new(Model::kv_layout(&config, BLOCK_SIZE, kv_dtype), blocks).unwrap();
-        Self {
-            model: Model::new(config, weights),
-            device: CpuDevice::new(NonZeroUsize::new(threads).unwrap(), scratch).unwrap(),
-            kv,
-        }
+        let needs = Model::pass_needs(&config, MAX_TOKENS, MAX_TOKENS);
+        let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
+        let kv = KvPool::new(layout.clone(), blocks).unwrap();
+        let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
+        Self { model: Model::new(config, weights, layout), device: CpuDevice::new(cpu, &needs, kv).unwrap() }
     }
 
     /// The same, computing with the instructions of `level`.
     pub fn at(mut self, level: Level) -> Self {
-        self.device.level = level;
+        self.device.cpu_mut().level = level;
         self
     }
 
@@ -103,9 +100,7 @@ impl Harness {
             })
             .collect();
         let mut rows = Vec::new();
-        self.model
-            .forward(&mut self.device, &mut self.kv, &batch, &mut |_, logits| rows.push(logits.to_vec()))
-            .unwrap();
+        self.model.forward(&mut self.device, &batch, &mut |_, logits| rows.push(logits.to_vec())).unwrap();
         drop(batch);
         for (sequence, count) in sequences.iter_mut().zip(counts) {
             sequence.computed += count;

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use strata_kernels::{DType, KvDType, Level};
 use strata_model::config::ModelConfig;
-use strata_weights::{Catalog, GroupSpec, ResidentWeights, TensorSpec, WeightSource};
+use strata_weights::{Catalog, GroupSpec, ResidentWeights, Role, TensorId, TensorSpec, WeightSource};
 
 use crate::harness::{Harness, fixtures};
 
@@ -23,14 +23,14 @@ pub fn expected(name: &str) -> Expected {
     let catalog = Catalog::from_files(vec![std::sync::Arc::new(file)]).unwrap();
     let tensors = catalog.tensors().map(|(name, entry)| TensorSpec::new(name, entry.shape.clone())).collect::<Vec<_>>();
     let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
-    let group = GroupSpec { name: "expected".into(), tensors };
+    let group = GroupSpec { name: "expected".into(), role: Role::FeedForward, layer: 0, tensors };
     let weights = ResidentWeights::load(&catalog, &[group], &mut |_, _| ()).unwrap();
-    let guard = weights.acquire(0).unwrap();
     let logits = names
         .into_iter()
         .enumerate()
-        .map(|(i, name)| {
-            let (numbers, _) = guard.tensor(i).bytes.as_chunks::<4>();
+        .map(|(index, name)| {
+            let numbers = weights.vector(TensorId { group: 0, index });
+            let (numbers, _) = numbers.matrix().bytes().as_chunks::<4>();
             (name, numbers.iter().map(|&number| f32::from_le_bytes(number)).collect())
         })
         .collect();

@@ -5,6 +5,7 @@ mod harness;
 mod invariance;
 mod kv_cache;
 mod logits;
+mod reference_device;
 mod streamed;
 mod templates;
 

@@ -2,15 +2,14 @@
 //! any cut into bands, and while the budget changes.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use strata_io::EngineKind;
 use strata_kernels::{DType, KvDType};
 use strata_model::config::ModelConfig;
 use strata_model::gguf::GgufModel;
-use strata_model::groups::group_specs;
+use strata_model::layers::group_specs;
 use strata_model::synth::{SynthSpec, synthesize};
-use strata_weights::{Catalog, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, open_direct};
+use strata_weights::{Catalog, ElasticWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, open_direct};
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
 
@@ -43,11 +42,15 @@ fn stream(
     budget: u64,
     policy: StreamPolicy,
     engine: EngineKind,
-) -> Arc<StreamedWeights> {
+) -> StreamedWeights {
     let settings = StreamConfig { budget, engine, depth: 2, disk_bytes_per_s: 0.0, policy, timeline: false };
     let files = open_direct(catalog).unwrap();
     let plan = plan(catalog, config, band_bytes);
-    Arc::new(StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap())
+    StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap()
+}
+
+fn elastic(harness: &mut Harness) -> &mut dyn ElasticWeights {
+    harness.model.weights().elastic().unwrap()
 }
 
 /// Policies and ways of reading; io_uring only where this machine allows it.
@@ -77,8 +80,8 @@ fn logits_are_those_of_weights_in_memory() {
         let config = config_of(&catalog, &dir);
         let want = logits(&mut Harness::load(name, dtype, 2, 1), &prompt(70), usize::MAX);
         for band_bytes in [1, 5000, 1 << 20] {
-            let least = plan(&catalog, &config, band_bytes).least_budget();
-            let all = least + plan(&catalog, &config, band_bytes).band_memory();
+            let least = plan(&catalog, &config, band_bytes).partition().least_budget();
+            let all = least + plan(&catalog, &config, band_bytes).partition().band_memory();
             for budget in [least, least + (all - least) / 3, all] {
                 for (policy, engine) in ways() {
                     let weights = stream(&catalog, &config, band_bytes, budget, policy, engine);
@@ -122,36 +125,37 @@ fn quantised_weights_stream_as_well() {
         let (catalog, config) = synthetic(dtype, &dir.path().join("model"));
         let mut resident = Harness::of(config.clone(), &catalog, KvDType::F16, 2, 1);
         let want = logits(&mut resident, &prompt(40), usize::MAX);
-        let budget = plan(&catalog, &config, 40_000).least_budget() + 600_000;
+        let budget = plan(&catalog, &config, 40_000).partition().least_budget() + 600_000;
         let weights = stream(&catalog, &config, 40_000, budget, StreamPolicy::Resident, EngineKind::Pread);
-        assert!(weights.resident_bytes() > 0 && weights.resident_bytes() < weights.swept_bytes());
+        assert!(weights.resident_bytes() > 0 && weights.resident_bytes() < weights.monitor().swept_bytes());
         let mut harness = Harness::over(config, Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
         assert_eq!(logits(&mut harness, &prompt(40), 13), want, "{dtype}");
     }
 }
 
-/// W13: what stays in memory is not read again, and nothing else is read twice.
+/// What stays in memory is not read again, and nothing else is read twice.
 #[test]
 fn a_pass_reads_what_does_not_stay() {
     let dir = tempfile::tempdir().unwrap();
     let (catalog, config) = synthetic(DType::BF16, &dir.path().join("model"));
-    let least = plan(&catalog, &config, 256 << 10).least_budget();
+    let least = plan(&catalog, &config, 256 << 10).partition().least_budget();
     for extra in [0, 2 << 20, 5 << 20] {
         let weights = stream(&catalog, &config, 256 << 10, least + extra, StreamPolicy::Resident, EngineKind::Pread);
-        let kept = Arc::clone(&weights);
+        let monitor = weights.monitor();
         let mut harness = Harness::over(config.clone(), Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
         let mut sequence = harness.sequence(0, &prompt(5));
         harness.prompt_logits(&mut sequence, usize::MAX);
-        assert!(kept.resident_bytes() + (400 << 10) >= extra, "{} of {extra} stay", kept.resident_bytes());
+        let resident = elastic(&mut harness).resident_bytes();
+        assert!(resident + (400 << 10) >= extra, "{resident} of {extra} stay");
         // What is read ahead for the next pass has come, before and after: as much each time.
-        kept.settle();
-        let before = kept.stats();
+        elastic(&mut harness).settle();
+        let before = monitor.stats();
         for passes in 1..=4 {
             sequence.tokens.push(passes);
             harness.prompt_logits(&mut sequence, usize::MAX);
-            kept.settle();
-            let read = kept.stats().since(&before).bytes_read;
-            let bound = kept.swept_bytes() - kept.resident_bytes();
+            elastic(&mut harness).settle();
+            let read = monitor.stats().since(&before).bytes_read;
+            let bound = monitor.swept_bytes() - elastic(&mut harness).resident_bytes();
             // Reads end on whole pages, and a token's row of the embedding is read too.
             let share = read as f64 / (bound * u64::from(passes)) as f64;
             assert!((1.0..=1.03).contains(&share), "{extra}: {read} bytes in {passes} passes, {bound} each");
@@ -165,17 +169,16 @@ fn the_budget_may_change_between_passes() {
     let (catalog, config) = synthetic(DType::BF16, &dir.path().join("model"));
     let mut resident = Harness::of(config.clone(), &catalog, KvDType::F16, 2, 1);
     let want = logits(&mut resident, &prompt(24), usize::MAX);
-    let least = plan(&catalog, &config, 64 << 10).least_budget();
+    let least = plan(&catalog, &config, 64 << 10).partition().least_budget();
     let weights = stream(&catalog, &config, 64 << 10, least + (4 << 20), StreamPolicy::Resident, EngineKind::Pread);
-    let kept = Arc::clone(&weights);
     let mut harness = Harness::over(config, Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
     let mut sizes = Vec::new();
     for extra in [4, 1, 0, 3, 7, 2] {
-        kept.set_budget(least + (extra << 20)).unwrap();
+        elastic(&mut harness).set_budget(least + (extra << 20)).unwrap();
         assert_eq!(logits(&mut harness, &prompt(24), 7), want, "{extra} MiB beyond the least");
-        sizes.push(kept.resident_bytes());
+        sizes.push(elastic(&mut harness).resident_bytes());
     }
     assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2] && sizes[4] > sizes[3], "{sizes:?}");
-    assert!(kept.set_budget(least / 2).is_err());
+    assert!(elastic(&mut harness).set_budget(least / 2).is_err());
     assert_eq!(logits(&mut harness, &prompt(24), 7), want);
 }

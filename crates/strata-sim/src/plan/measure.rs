@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use strata_device::{Bytes, CpuDevice, HostBuffer, HostMemory};
+use strata_device::{Bytes, Cpu, HostBuffer, HostMemory};
 use strata_io::{DirectRead, ProbeLimits, probe};
 use strata_kernels::{DType, Unit, peak, read_bandwidth};
 
@@ -46,17 +46,17 @@ pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refu
 /// # Errors
 /// No memory for the sweep.
 pub(super) fn cores(threads: NonZeroUsize, dtype: DType) -> Result<Cores, Refusal> {
-    let device = CpuDevice::new(threads, 0)?;
+    let cpu = Cpu::new(threads);
     let memory = HostMemory::read();
     let free = memory.usable().saturating_sub(memory.resident) / 2;
     let bytes = SWEEP_BYTES.min(free).max(SWEEP_LEAST);
     let mut sweep = HostBuffer::new_zeroed(usize::try_from(bytes)?)?;
     // Untouched pages are all one page of zeroes, which the cache holds.
     sweep.as_mut_slice().fill(1);
-    let bandwidth = read_bandwidth(&device.pool, device.level, sweep.as_slice(), SWEEPS);
-    let unit = Unit::of(device.level, dtype);
-    let flops = peak(&device.pool, device.level, unit, ROUNDS)
-        .ok_or_else(|| Refusal::new(format!("this machine has no {unit} unit at level {}", device.level.name())))?;
+    let bandwidth = read_bandwidth(&cpu.pool, cpu.level, sweep.as_slice(), SWEEPS);
+    let unit = Unit::of(cpu.level, dtype);
+    let flops = peak(&cpu.pool, cpu.level, unit, ROUNDS)
+        .ok_or_else(|| Refusal::new(format!("this machine has no {unit} unit at level {}", cpu.level.name())))?;
     let threads = if threads.get() == 1 { "1 thread".into() } else { format!("{threads} threads") };
     Ok(Cores {
         bandwidth: Figure { value: bandwidth, source: Source::Measured(format!("{threads} over {}", Bytes(bytes))) },

@@ -335,7 +335,7 @@ mod tests {
     /// The layers of a model of 70 billion numbers, without the head.
     fn layers(cut: Cut) -> Shape {
         let mut shape = shape_of("llama-3-70b", DType::BF16, cut);
-        let num_layers = shape.num_layers as u32;
+        let num_layers = shape.num_layers;
         shape.units.retain(|unit| unit.layer < num_layers);
         shape
     }

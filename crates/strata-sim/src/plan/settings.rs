@@ -112,7 +112,7 @@ fn device_ring(ring: &Shape, units: u64, credits: &Credits) -> RingConfig {
 }
 
 fn layers(shape: &Shape) -> Vec<u32> {
-    shape.units.iter().map(|unit| unit.layer).collect()
+    shape.units.iter().map(|unit| unit.layer as u32).collect()
 }
 
 fn whole_in(room: u64, size: f64) -> usize {

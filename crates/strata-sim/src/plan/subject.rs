@@ -9,11 +9,13 @@ use strata_device::Bytes;
 use strata_io::DirectRead;
 use strata_kernels::DType;
 use strata_model::config::{ConfigError, ConfigProblem, ModelConfig};
-use strata_model::groups;
+use strata_model::layers;
 use strata_model::presets::{preset, preset_names};
-use strata_weights::{BAND_LEAST, Catalog, ElementType, GroupSpec, StreamPlan, TensorSpec, WeightError, open_direct};
+use strata_weights::{
+    BAND_LEAST, Catalog, ElementType, GroupSpec, StoredAt, StreamPlan, TensorSpec, WeightError, open_direct,
+};
 
-use super::shape::{Cut, Place, Shape};
+use super::shape::{Cut, Shape};
 use crate::refusal::Refusal;
 
 /// Longest configuration that is read, in bytes.
@@ -60,7 +62,7 @@ impl Subject {
     pub fn imagined(model: &Path, dtype: Option<DType>) -> Result<Option<Self>, Refusal> {
         let Some((config, name, note)) = imagined(model)? else { return Ok(None) };
         let dtype = dtype.or(config.dtype).unwrap_or(DType::BF16);
-        let specs = groups::group_specs(&config);
+        let specs = layers::group_specs(&config);
         let subject = Self { name, note: Some(note), config, dtype, specs, weights: Weights::Imagined(dtype) };
         subject.cut(Cut::Bands(BAND_LEAST))?;
         Ok(Some(subject))
@@ -78,7 +80,7 @@ impl Subject {
         catalog: Catalog,
         whole: Bytes,
     ) -> Result<Self, WeightError> {
-        let streamed = Bytes(StreamPlan::new(&catalog, &specs, BAND_LEAST)?.least_budget());
+        let streamed = Bytes(StreamPlan::new(&catalog, &specs, BAND_LEAST)?.partition().least_budget());
         let weights = Weights::AtHand { catalog: Box::new(catalog), bytes: WeightBytes { whole, streamed } };
         Ok(Self { name, note: None, config, dtype, specs, weights })
     }
@@ -117,7 +119,7 @@ impl Subject {
         }
     }
 
-    fn place(&self, tensor: &TensorSpec) -> Place {
+    fn place(&self, tensor: &TensorSpec) -> StoredAt {
         match &self.weights {
             Weights::AtHand { catalog, .. } => {
                 let entry = catalog.get(&tensor.name);
@@ -126,7 +128,7 @@ impl Subject {
                     // Refused when the model was opened.
                     _ => self.dtype,
                 };
-                Place { dtype, offset: entry.map_or(0, |entry| entry.offset) }
+                StoredAt { dtype, file: 0, offset: entry.map_or(0, |entry| entry.offset) }
             }
             Weights::Imagined(dtype) => {
                 // As `strata synth` writes them.
@@ -136,7 +138,7 @@ impl Subject {
                     _ => [(DType::F32, 1); 3],
                 };
                 let fitting = candidates.into_iter().find(|(dtype, cols)| dtype.row_bytes(*cols).is_some());
-                Place { dtype: fitting.map_or(DType::F16, |(dtype, _)| dtype), offset: 0 }
+                StoredAt { dtype: fitting.map_or(DType::F16, |(dtype, _)| dtype), file: 0, offset: 0 }
             }
         }
     }
@@ -224,8 +226,8 @@ mod tests {
     fn at_hand(dir: &Path, config_json: &str, dtype: DType) -> Subject {
         let mut config = ModelConfig::from_json(config_json).expect("a configuration");
         let catalog = Catalog::open(dir).expect("weights");
-        config.settle_head(catalog.get(groups::HEAD_TENSOR).is_some());
-        let specs = groups::group_specs(&config);
+        config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
+        let specs = layers::group_specs(&config);
         let whole = Bytes(plan_bytes(&catalog, &specs).expect("weights that fit"));
         Subject::at_hand("tiny".into(), config, dtype, specs, catalog, whole).expect("weights that fit")
     }
@@ -253,9 +255,9 @@ mod tests {
             for band in [8 << 10, 64 << 10] {
                 let shape = subject.cut(Cut::Bands(band)).expect("sizes can be counted");
                 let streamed = StreamPlan::new(&catalog, specs, band).expect("a model that streams");
-                assert_eq!(shape.swept_bytes(), streamed.swept_bytes(), "{dtype}");
-                assert_eq!(shape.fixed_bytes(), streamed.fixed_bytes(), "{dtype}");
-                assert_eq!(shape.memory(), streamed.band_memory(), "{dtype}");
+                assert_eq!(shape.swept_bytes(), streamed.partition().swept_bytes(), "{dtype}");
+                assert_eq!(shape.fixed_bytes(), streamed.partition().fixed_bytes(), "{dtype}");
+                assert_eq!(shape.memory(), streamed.partition().band_memory(), "{dtype}");
                 if let (Ok(Some(imagined)), DType::F32) = (&imagined, dtype) {
                     let without = imagined.cut(Cut::Bands(band)).expect("sizes can be counted");
                     assert_eq!(without.swept_bytes(), shape.swept_bytes());

@@ -1,7 +1,9 @@
 //! What a pass has to compute and to move, unit by unit. Pure arithmetic.
 
 use super::bound::{Pass, Rates};
-use super::shape::{Role, Shape, Unit};
+use strata_weights::{Role, WeightUnit};
+
+use super::shape::Shape;
 
 /// The tokens of a pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,13 +41,13 @@ impl Work {
     }
 
     /// Whether the pass needs the unit at all.
-    pub fn touches(&self, unit: &Unit) -> bool {
+    pub fn touches(&self, unit: &WeightUnit) -> bool {
         unit.role != Role::Head || self.logits > 0
     }
 
     /// Nanoseconds of computing with one unit. `kv_per_byte` spreads reads of keys and values over the weights of
     /// attention; bytes that came from disk cross host memory once more.
-    pub fn compute_ns(&self, unit: &Unit, streamed: bool, kv_per_byte: f64, rates: &Rates) -> u64 {
+    pub fn compute_ns(&self, unit: &WeightUnit, streamed: bool, kv_per_byte: f64, rates: &Rates) -> u64 {
         let bytes = unit.bytes as f64;
         let kv = if unit.role == Role::Attention { self.kv_bytes * kv_per_byte * bytes } else { 0.0 };
         let memory = match rates.device {
@@ -55,7 +57,7 @@ impl Work {
         (memory.max(self.operations(unit) / rates.flops) * 1e9) as u64
     }
 
-    fn operations(&self, unit: &Unit) -> f64 {
+    fn operations(&self, unit: &WeightUnit) -> f64 {
         let rows = if unit.role == Role::Head { self.logits } else { self.tokens };
         2.0 * unit.parameters as f64 * rows as f64
     }

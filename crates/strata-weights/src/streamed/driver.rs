@@ -8,9 +8,9 @@ use strata_device::{AllocError, HostBuffer};
 use strata_io::{DirectRead, IoError, ReadDone, ReadEngine, ReadRequest};
 
 use super::buffer::StreamBuffer;
-use super::layout::BandPlace;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
+use crate::partition::BandPlace;
 use crate::window::{Acquired, Command, UnitId, UnitState, Window, WindowError};
 
 /// Bytes of slots that are made at a time, at most.

@@ -2,10 +2,10 @@
 
 use strata_io::EngineKind;
 
-use super::layout::Layout;
 use crate::catalog::Catalog;
 use crate::error::WeightError;
 use crate::group::GroupSpec;
+use crate::partition::Partition;
 use crate::window::{Policy, ResidentConfig, RingConfig, UnitId, Window, WindowConfig};
 
 /// Streamed bands that one filling of a sweep takes, at most.
@@ -14,15 +14,12 @@ pub const BANDS_STREAMED: usize = 8;
 /// How often a band's read is tried before it fails the pass.
 const LOAD_ATTEMPTS: u32 = 3;
 
-/// Fewest slots that bands pass through: two turns, so that one is read while the other computes.
-pub const SLOTS_LEAST: usize = 4;
-
 /// Which bands stay in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamPolicy {
-    /// A fixed subset stays, the rest passes through (W13).
+    /// A fixed subset stays, the rest passes through.
     Resident,
-    /// Everything passes through a sliding window, as the seed has it (W3).
+    /// Everything passes through a sliding window.
     Ring,
 }
 
@@ -46,7 +43,7 @@ pub struct StreamConfig {
 /// Weights to be streamed, before any is read: what a budget would make of them.
 #[derive(Debug)]
 pub struct StreamPlan {
-    pub(super) layout: Layout,
+    pub(super) partition: Partition,
 }
 
 impl StreamPlan {
@@ -55,49 +52,36 @@ impl StreamPlan {
     /// # Errors
     /// A tensor that is missing, of another shape or of a type we do not compute with.
     pub fn new(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
-        Layout::new(catalog, specs, band_bytes).map(|layout| Self { layout })
+        Partition::of_catalog(catalog, specs, band_bytes).map(|partition| Self { partition })
     }
 
-    /// Bytes of weights that a pass sweeps: `W` of `bounds.md`.
-    pub fn swept_bytes(&self) -> u64 {
-        self.layout.swept_bytes
-    }
-
-    /// Bytes of memory that are taken besides bands: vectors, and buffers for rows.
-    pub fn fixed_bytes(&self) -> u64 {
-        self.layout.fixed_bytes()
-    }
-
-    /// The least budget with which passes can be computed.
-    pub fn least_budget(&self) -> u64 {
-        let slots = SLOTS_LEAST.max(2 * self.layout.widest_turn()) as u64;
-        self.fixed_bytes().saturating_add(slots.saturating_mul(self.layout.largest_band() as u64))
-    }
-
-    /// Bytes that all bands take in memory.
-    pub fn band_memory(&self) -> u64 {
-        self.layout.band_memory()
+    /// How the model is cut.
+    pub fn partition(&self) -> &Partition {
+        &self.partition
     }
 
     /// Bytes of weights that would stay in memory under [`StreamPolicy::Resident`]: the most that `config`'s budget can
-    /// hold, `M` of `bounds.md`.
+    /// hold.
     ///
     /// # Errors
-    /// A budget below [`StreamPlan::least_budget`].
+    /// A budget below [`Partition::least_budget`].
     pub fn resident_bytes(&self, config: &StreamConfig) -> Result<u64, WeightError> {
         let window = self.window(&StreamConfig { policy: StreamPolicy::Resident, ..*config })?;
-        Ok(self.layout.bytes_where(|band| window.is_resident(band)))
+        Ok(self.partition.bytes_where(|band| window.is_resident(UnitId(band))))
     }
 
     pub(super) fn window(&self, config: &StreamConfig) -> Result<Window, WeightError> {
+        let partition = &self.partition;
         let policy = match config.policy {
             StreamPolicy::Resident => Policy::Resident(ResidentConfig { stream_slots: self.slots(config) }),
-            StreamPolicy::Ring => Policy::Ring(RingConfig { slots: true, ..RingConfig::host(self.layout.layers()) }),
+            StreamPolicy::Ring => {
+                Policy::Ring(RingConfig { slots: true, ..RingConfig::host(partition.layers_of_bands()) })
+            }
         };
         Ok(Window::new(WindowConfig {
-            unit_bytes: self.layout.bands.iter().map(|band| band.memory() as u64).collect(),
-            order: (0..self.layout.bands.len() as u32).map(UnitId).collect(),
-            budget: config.budget.saturating_sub(self.fixed_bytes()),
+            unit_bytes: partition.bands().iter().map(|band| band.memory() as u64).collect(),
+            order: (0..partition.bands().len() as u32).map(UnitId).collect(),
+            budget: config.budget.saturating_sub(partition.fixed_bytes()),
             policy,
             load_attempts: LOAD_ATTEMPTS,
         })?)
@@ -106,9 +90,9 @@ impl StreamPlan {
     /// Slots that bands pass through: enough to keep the disk busy while a few are computed with, but a small part of
     /// the budget.
     pub(super) fn slots(&self, config: &StreamConfig) -> usize {
-        let least = SLOTS_LEAST.max(2 * self.layout.widest_turn());
+        let least = self.partition.slots_least();
         let wished = (2 * config.depth + 2 * BANDS_STREAMED).max(least);
-        let affordable = (config.budget / 16).checked_div(self.layout.largest_band() as u64).unwrap_or(0);
+        let affordable = (config.budget / 16).checked_div(self.partition.largest_band() as u64).unwrap_or(0);
         wished.min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(least)
     }
 }

@@ -1,4 +1,4 @@
-//! What streaming took: bytes, waits, and on demand a line for everything that happened (W12).
+//! What streaming took: bytes, waits, and on demand a line for everything that happened.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ impl StreamStats {
         known.then(|| self.bytes_read as f64 / self.disk_bytes_per_s / passes)
     }
 
-    /// `1 - stall / I/O time`: 1 if reading was hidden behind computing, 0 if they took turns (W12). `None` without I/O.
+    /// `1 - stall / I/O time`: 1 if reading was hidden behind computing, 0 if they took turns. `None` without I/O.
     pub fn overlap_efficiency(&self) -> Option<f64> {
         (!self.io.is_zero()).then(|| 1.0 - (self.stall.as_secs_f64() / self.io.as_secs_f64()).min(1.0))
     }
@@ -121,14 +121,14 @@ impl Recorder {
     }
 
     /// What happened since the last call, in the order in which it ended.
-    pub fn take_events(&mut self) -> Vec<StreamEvent> {
-        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    pub fn take_events(&mut self) -> impl Iterator<Item = StreamEvent> {
+        self.events.iter_mut().flat_map(|events| events.drain(..))
     }
 
     fn event(&mut self, kind: EventKind, group: u32, bytes: u64, start: Instant, end: Instant) {
         let since = |time: Instant| time.saturating_duration_since(self.origin);
         let event = StreamEvent { kind, group, bytes, start: since(start), end: since(end) };
-        if let Some(events) = self.events.as_mut().filter(|events| events.len() < EVENTS_MAX) {
+        if let Some(events) = &mut self.events {
             events.push(event);
         }
     }

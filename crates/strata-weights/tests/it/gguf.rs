@@ -5,8 +5,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use strata_kernels::DType;
 use strata_weights::{
-    Catalog, ElementType, GgufHeader, GgufProblem, GroupSpec, Metadata, MetadataValue, Number, Numbers, TensorMeta,
-    TensorSpec, Texts, WeightError, plan_bytes, read_gguf, write_gguf,
+    Catalog, ElementType, GgufHeader, GgufProblem, GroupSpec, Metadata, MetadataValue, Number, Numbers, Role,
+    TensorMeta, TensorSpec, Texts, WeightError, plan_bytes, read_gguf, write_gguf,
 };
 
 use crate::files::{MemoryFile, pattern, write};
@@ -362,7 +362,7 @@ fn vectors_in_blocks_are_refused_when_loading_is_planned() {
     let path = dir.path().join("model.gguf");
     put(&path, &metadata(), &[meta("output_norm.weight", DType::Q8_0, &[64])]).unwrap();
     let tensors = vec![TensorSpec::new("model.norm.weight", [64])];
-    let specs = [GroupSpec { name: "head".into(), tensors }];
+    let specs = [GroupSpec { name: "head".into(), role: Role::FeedForward, layer: 0, tensors }];
     let error = plan_bytes(&Catalog::open(&path).unwrap(), &specs).unwrap_err();
     assert!(matches!(&error, WeightError::UnsupportedDType { found, .. } if found == "Q8_0"), "{error}");
     assert!(error.to_string().contains("model.norm.weight"), "{error}");

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use strata_io::RandomAccessFile;
 use strata_kernels::DType;
-use strata_weights::{Catalog, GroupSpec, ResidentWeights, TensorSpec, WeightError, WeightSource, plan_bytes};
+use strata_weights::{
+    Catalog, GroupSpec, ResidentWeights, Role, TensorId, TensorSpec, WeightError, WeightSource, plan_bytes,
+};
 
 use crate::files::{MemoryFile, open, pattern, safetensors, write};
 
@@ -23,7 +25,7 @@ fn catalog() -> Catalog {
 
 fn group(name: &str, tensors: &[(&str, &[usize])]) -> GroupSpec {
     let spec = |(name, shape): &(&str, &[usize])| TensorSpec::new(*name, *shape);
-    GroupSpec { name: name.to_owned(), tensors: tensors.iter().map(spec).collect() }
+    GroupSpec { name: name.to_owned(), role: Role::FeedForward, layer: 0, tensors: tensors.iter().map(spec).collect() }
 }
 
 fn specs() -> Vec<GroupSpec> {
@@ -46,20 +48,19 @@ fn every_tensor_arrives_where_its_spec_says() {
     assert_eq!((steps.first(), steps.last()), (Some(&(0, 122)), Some(&(122, 122))), "shared tensors are read once");
     assert!(steps.is_sorted());
     let expect = |group: usize, index: usize, dtype, shape: &[usize], bytes: &[u8]| {
-        let guard = weights.acquire(group).unwrap();
-        let view = guard.tensor(index);
-        assert_eq!((view.dtype, view.shape, view.bytes), (dtype, shape, bytes), "group {group}, tensor {index}");
-        assert_eq!(view.bytes.as_ptr().addr() % 64, 0, "group {group}, tensor {index}");
+        let view = weights.vector(TensorId { group, index });
+        let rows = if shape.len() == 1 { 1 } else { shape[0] };
+        assert_eq!((view.dtype(), view.rows(), view.cols()), (dtype, rows, shape[shape.len() - 1]));
+        assert_eq!(view.matrix().bytes(), bytes, "group {group}, tensor {index}");
+        assert_eq!(view.matrix().bytes().as_ptr().addr() % 64, 0, "group {group}, tensor {index}");
     };
     expect(0, 0, DType::BF16, &[8, 4], &data[..64]);
     expect(1, 0, DType::F16, &[3, 7], &data[80..122]);
     expect(1, 1, DType::F32, &[4], &data[64..80]);
     expect(2, 0, DType::F32, &[4], &data[64..80]);
     expect(2, 1, DType::BF16, &[8, 4], &data[..64]);
-    let [embedding, head] = [0, 2].map(|group| weights.acquire(group).unwrap());
-    assert_eq!(embedding.tensor(0).bytes.as_ptr(), head.tensor(1).bytes.as_ptr(), "the tied head is the embedding");
-    assert_eq!((weights.num_groups(), head.num_tensors(), head.group()), (3, 2, 2));
-    assert!(matches!(weights.acquire(3), Err(WeightError::NoSuchGroup { group: 3, num_groups: 3 })));
+    let at = |group, index| weights.vector(TensorId { group, index }).matrix().bytes().as_ptr();
+    assert_eq!(at(0, 0), at(2, 1), "the tied head is the embedding");
 }
 
 #[test]
@@ -81,8 +82,8 @@ fn tensors_larger_than_a_piece_are_put_together() {
     write(dir.path(), "model.safetensors", &safetensors(&header, 3 + 4 * ROWS));
     let catalog = Catalog::from_files(vec![open(&dir.path().join("model.safetensors"))]).unwrap();
     let weights = load(&catalog, &[group("all", &[("big", &[ROWS])])]).unwrap();
-    let guard = weights.acquire(0).unwrap();
-    assert!(guard.tensor(0).bytes.iter().copied().eq(pattern(3 + 4 * ROWS).skip(3)));
+    let big = weights.vector(TensorId { group: 0, index: 0 });
+    assert!(big.matrix().bytes().iter().copied().eq(pattern(3 + 4 * ROWS).skip(3)));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use strata_io::{TargetError, WriteTarget};
 use strata_kernels::{DType, Matrix};
 use strata_weights::{
-    Catalog, Coding, Damage, ElementType, GroupSpec, Metadata, PAGE_BYTES, PackPhase, PackReport, StorePlan,
+    Catalog, Coding, Damage, ElementType, GroupSpec, Metadata, PAGE_BYTES, PackPhase, PackReport, Role, StorePlan,
     StoreProblem, TensorMeta, TensorSpec, WeightError, verify, write_gguf, write_model, write_store,
 };
 
@@ -32,6 +32,8 @@ fn specs() -> Vec<GroupSpec> {
     let all = tensors();
     let group = |name: &str, tensors: &[&str]| GroupSpec {
         name: name.into(),
+        role: Role::FeedForward,
+        layer: 0,
         tensors: tensors
             .iter()
             .map(|name| all.iter().find(|tensor| tensor.name == *name).unwrap())
@@ -341,6 +343,8 @@ fn codable(dir: &Path) -> (Catalog, Vec<GroupSpec>) {
     .unwrap();
     let spec = |name: &str, all: &[usize]| GroupSpec {
         name: name.into(),
+        role: Role::FeedForward,
+        layer: 0,
         tensors: all.iter().map(|&i| TensorSpec::new(shapes[i].0, shapes[i].1)).collect(),
     };
     (
@@ -464,8 +468,18 @@ fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
     let catalog = Catalog::open(dir).unwrap();
     let tensor = |name: &str, shape: &[usize]| TensorSpec::new(name, shape);
     let specs = [
-        GroupSpec { name: "embedding".into(), tensors: vec![tensor("embed", &[2, 3])] },
-        GroupSpec { name: "head".into(), tensors: vec![tensor("norm", &[3]), tensor("embed", &[2, 3])] },
+        GroupSpec {
+            name: "embedding".into(),
+            role: Role::FeedForward,
+            layer: 0,
+            tensors: vec![tensor("embed", &[2, 3])],
+        },
+        GroupSpec {
+            name: "head".into(),
+            role: Role::FeedForward,
+            layer: 0,
+            tensors: vec![tensor("norm", &[3]), tensor("embed", &[2, 3])],
+        },
     ];
     let files = vec![("config.json".into(), b"{\"a\": 1}".to_vec())];
     let plan = StorePlan::new(&catalog, &specs, "fixture", files, &Coding::none()).unwrap();

@@ -1,15 +1,17 @@
 //! Streamed weights against the bytes of the files, with reads that fail, budgets that change and passes that jump.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use strata_device::{Cpu, CpuDevice, KvPool, PassNeeds};
 use strata_io::testing::{Effect, Fault, FaultyFile, Which};
 use strata_io::{EngineKind, FileChange, IoError};
-use strata_kernels::DType;
+use strata_kernels::{DType, KvDType, KvLayout};
 use strata_weights::{
-    Access, Catalog, EventKind, GroupSpec, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TensorMeta,
-    TensorSpec, WeightError, WeightSource, open_direct, write_model,
+    Access, Bands, Catalog, ElasticWeights, EventKind, GroupSpec, Role, StreamConfig, StreamPlan, StreamPolicy,
+    StreamedWeights, Sweep, TensorId, TensorMeta, TensorSpec, WeightError, WeightSource, open_direct, write_model,
 };
 use tempfile::TempDir;
 
@@ -21,6 +23,12 @@ const MICROSECOND: Duration = Duration::from_micros(1);
 /// Every byte tells its tensor and its place.
 fn byte(tensor: usize, at: usize) -> u8 {
     (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(tensor as u64 * 77).to_be_bytes()[0]
+}
+
+/// A device that has executed everything there was.
+fn processor() -> CpuDevice {
+    let kv = KvPool::new(KvLayout::new(1, KvDType::F32, []), 0).unwrap();
+    CpuDevice::new(Cpu::new(NonZeroUsize::MIN), &PassNeeds::default(), kv).unwrap()
 }
 
 /// An embedding, groups of a vector, two matrices side by side and one alone, in files that need not be aligned.
@@ -41,13 +49,18 @@ impl Model {
             TensorSpec::new(name, shape)
         };
         let embedding = add("embedding".into(), &[40, 70]).by(Access::Rows);
-        specs.push(GroupSpec { name: "embedding".into(), tensors: vec![embedding] });
+        specs.push(GroupSpec { name: "embedding".into(), role: Role::FeedForward, layer: 0, tensors: vec![embedding] });
         for group in 0..GROUPS {
             let norm = add(format!("norm {group}"), &[70]);
             let gate = add(format!("gate {group}"), &[130 + group, 70]);
             let up = add(format!("up {group}"), &[130 + group, 70]).by(Access::SweepBeside);
             let down = add(format!("down {group}"), &[70, 131]);
-            specs.push(GroupSpec { name: format!("group {group}"), tensors: vec![norm, gate, up, down] });
+            specs.push(GroupSpec {
+                name: format!("group {group}"),
+                role: Role::FeedForward,
+                layer: 0,
+                tensors: vec![norm, gate, up, down],
+            });
         }
         write_model(dir.path(), &metas, 60_000, &mut |tensor, sink| {
             let len = metas[tensor].shape.iter().product::<usize>() * 2;
@@ -76,27 +89,29 @@ impl Model {
     }
 
     /// Sweeps over a group as the forward pass does, and checks every byte.
-    fn visit(&self, weights: &StreamedWeights, group: usize) -> Result<(), WeightError> {
-        let guard = weights.acquire(group)?;
+    fn visit(&self, weights: &mut StreamedWeights, group: usize) -> Result<(), WeightError> {
         if group == 0 {
+            weights.begin_pass()?;
             let wanted = [3, 39, 0, 3, 17];
             let embedding = self.tensor(0, 0);
-            return guard.with_rows(0, &wanted, &mut |range, matrix, place| {
-                for (i, &row) in wanted[range].iter().enumerate() {
-                    let at = place(i) * matrix.row_bytes();
-                    let got = &matrix.bytes()[at..at + matrix.row_bytes()];
-                    let want: Vec<u8> = (0..140).map(|byte_of| byte(embedding, row as usize * 140 + byte_of)).collect();
-                    assert_eq!(got, want, "row {row}");
-                }
-            });
+            let found = weights.rows(TensorId { group: 0, index: 0 }, &wanted)?;
+            assert_eq!(found.numbers.len(), wanted.len());
+            for (&row, &number) in wanted.iter().zip(found.numbers) {
+                let got = &found.table.matrix().bytes()[number as usize * 140..][..140];
+                let want: Vec<u8> = (0..140).map(|byte_of| byte(embedding, row as usize * 140 + byte_of)).collect();
+                assert_eq!(got, want, "row {row}");
+            }
+            return Ok(());
         }
         let norm = self.tensor(group, 0);
-        assert!(guard.tensor(0).bytes.iter().enumerate().all(|(at, &got)| got == byte(norm, at)));
+        let vector = weights.vector(TensorId { group, index: 0 });
+        assert!(vector.matrix().bytes().iter().enumerate().all(|(at, &got)| got == byte(norm, at)));
+        let (mut device, mut bands) = (processor(), Bands::new());
         for indices in [&[1, 2][..], &[3]] {
-            let mut sweep = guard.sweep(indices);
+            let mut sweep = Sweep::new(indices.iter().map(|&index| TensorId { group, index }));
             let mut next_row = vec![0; indices.len()];
             loop {
-                let bands = sweep.advance()?;
+                weights.bands(&mut sweep, &mut bands)?;
                 if bands.is_empty() {
                     break;
                 }
@@ -104,20 +119,22 @@ impl Model {
                     let tensor = self.tensor(group, indices[band.matrix]);
                     assert_eq!(band.rows.start, next_row[band.matrix], "rows ascend, and none is left out");
                     assert_eq!(number % indices.len(), band.matrix, "what is swept side by side comes in turns");
+                    assert_eq!(band.rows.len(), band.weights.rows());
                     next_row[band.matrix] = band.rows.end;
-                    let start = band.rows.start * band.cols * 2;
-                    let matrix = band.weights();
+                    let start = band.rows.start * band.weights.cols() * 2;
+                    let matrix = band.weights.matrix();
                     assert!(matrix.bytes().iter().enumerate().all(|(at, &got)| got == byte(tensor, start + at)));
                 }
+                weights.release(&mut bands, &mut device, None).unwrap();
             }
-            for (row, index) in next_row.into_iter().zip(indices) {
-                assert_eq!(row, guard.shape(*index).0, "every row came");
+            for (row, &index) in next_row.into_iter().zip(indices) {
+                assert_eq!(row, self.specs[group].tensors[index].shape[0], "every row came");
             }
         }
         Ok(())
     }
 
-    fn pass(&self, weights: &StreamedWeights) -> Result<(), WeightError> {
+    fn pass(&self, weights: &mut StreamedWeights) -> Result<(), WeightError> {
         (0..=GROUPS).try_for_each(|group| self.visit(weights, group))
     }
 
@@ -135,10 +152,10 @@ proptest! {
         steps in prop::collection::vec((0usize..=GROUPS, 0u8..12, 0.0f64..1.2), 1..60),
     ) {
         let model = Model::new();
-        let (least, all) = (model.plan().least_budget(), model.plan().band_memory());
+        let (least, all) = (model.plan().partition().least_budget(), model.plan().partition().band_memory());
         let budget = |share: f64| least + (all as f64 * share) as u64;
         let policy = if ring { StreamPolicy::Ring } else { StreamPolicy::Resident };
-        let weights = model.stream(budget(share), policy).unwrap();
+        let mut weights = model.stream(budget(share), policy).unwrap();
         let mut group = 0;
         for (jump, what, share) in steps {
             match what {
@@ -148,7 +165,7 @@ proptest! {
                 2 => model.fault(jump % model.files.len(), Which::All, Some(1 + jump as u32 % 4)),
                 _ => group = (group + 1) % (GROUPS + 1),
             }
-            match model.visit(&weights, group) {
+            match model.visit(&mut weights, group) {
                 Ok(()) => {}
                 Err(WeightError::Io(IoError::Read { source, .. })) => assert_eq!(source.raw_os_error(), Some(EIO)),
                 Err(error) => panic!("{error}"),
@@ -157,23 +174,23 @@ proptest! {
         model.files.iter().for_each(|file| file.heal());
         for _ in 0..2 {
             // The first may meet what failed before.
-            let _ = model.pass(&weights);
+            let _ = model.pass(&mut weights);
         }
-        model.pass(&weights).unwrap();
+        model.pass(&mut weights).unwrap();
     }
 }
 
 #[test]
 fn a_read_that_fails_while_weights_are_loaded_is_tried_again_too() {
     let model = Model::new();
-    let budget = model.plan().least_budget() + model.plan().band_memory();
+    let budget = model.plan().partition().least_budget() + model.plan().partition().band_memory();
     model
         .files
         .iter()
         .for_each(|file| file.inject(Fault { reads: Which::All, effect: Effect::Errno(EIO), times: Some(2) }));
-    let weights = model.stream(budget, StreamPolicy::Resident).unwrap();
-    assert_eq!(weights.resident_bytes(), weights.swept_bytes());
-    model.pass(&weights).unwrap();
+    let mut weights = model.stream(budget, StreamPolicy::Resident).unwrap();
+    assert_eq!(weights.resident_bytes(), weights.monitor().swept_bytes());
+    model.pass(&mut weights).unwrap();
     model.fault(0, Which::All, None);
     assert!(matches!(model.stream(budget, StreamPolicy::Resident), Err(WeightError::Io(_))));
 }
@@ -194,23 +211,23 @@ fn a_file_that_was_replaced_before_streaming_began_is_refused() {
 #[test]
 fn a_read_that_fails_is_tried_again() {
     let model = Model::new();
-    let weights = model.stream(model.plan().least_budget(), StreamPolicy::Resident).unwrap();
+    let mut weights = model.stream(model.plan().partition().least_budget(), StreamPolicy::Resident).unwrap();
     for file in 0..model.files.len() {
         model.fault(file, Which::All, Some(2));
     }
-    model.pass(&weights).unwrap();
-    assert!(weights.stats().reads_failed >= 2);
+    model.pass(&mut weights).unwrap();
+    assert!(weights.monitor().stats().reads_failed >= 2);
 }
 
 #[test]
 fn a_read_that_keeps_failing_fails_the_pass_by_name_and_later_ones_work() {
     let model = Model::new();
-    let weights = model.stream(model.plan().least_budget(), StreamPolicy::Resident).unwrap();
-    model.pass(&weights).unwrap();
+    let mut weights = model.stream(model.plan().partition().least_budget(), StreamPolicy::Resident).unwrap();
+    model.pass(&mut weights).unwrap();
     let entry = model.catalog.get("down 2").unwrap();
     let range = entry.offset + 100..entry.offset + 101;
     model.fault(entry.file, Which::Touching(range.clone()), None);
-    let error = model.pass(&weights).and_then(|()| model.pass(&weights)).unwrap_err();
+    let error = model.pass(&mut weights).and_then(|()| model.pass(&mut weights)).unwrap_err();
     let WeightError::Io(IoError::Read { path, offset, wanted, ref source, .. }) = error else { panic!("{error}") };
     assert_eq!(
         (path.as_path(), source.raw_os_error()),
@@ -218,37 +235,37 @@ fn a_read_that_keeps_failing_fails_the_pass_by_name_and_later_ones_work() {
     );
     assert!((offset..offset + wanted as u64).contains(&range.start), "{offset} + {wanted}");
     model.files[entry.file].heal();
-    let _ = model.pass(&weights);
-    model.pass(&weights).unwrap();
+    let _ = model.pass(&mut weights);
+    model.pass(&mut weights).unwrap();
 }
 
 #[test]
 fn a_file_that_changes_is_noticed_and_named() {
     let model = Model::new();
-    let weights = model.stream(model.plan().least_budget(), StreamPolicy::Resident).unwrap();
-    model.pass(&weights).unwrap();
+    let mut weights = model.stream(model.plan().partition().least_budget(), StreamPolicy::Resident).unwrap();
+    model.pass(&mut weights).unwrap();
     model.files[1].pretend_changed(Some(FileChange::Modified));
-    let error = model.pass(&weights).unwrap_err().to_string();
+    let error = model.pass(&mut weights).unwrap_err().to_string();
     assert!(error.contains(&strata_io::DirectRead::path(model.files[1].as_ref()).display().to_string()), "{error}");
     model.files[1].pretend_changed(None);
-    model.pass(&weights).unwrap();
+    model.pass(&mut weights).unwrap();
 }
 
 #[test]
 fn a_truncated_file_is_an_error_and_never_data() {
     let model = Model::new();
-    let weights = model.stream(model.plan().least_budget(), StreamPolicy::Resident).unwrap();
+    let mut weights = model.stream(model.plan().partition().least_budget(), StreamPolicy::Resident).unwrap();
     let entry = model.catalog.get("gate 3").unwrap();
     let reads = Which::Touching(entry.offset..entry.offset + entry.bytes);
     model.files[entry.file].inject(Fault { reads, effect: Effect::EndAfter(100), times: None });
-    let error = model.pass(&weights).and_then(|()| model.pass(&weights)).unwrap_err();
+    let error = model.pass(&mut weights).and_then(|()| model.pass(&mut weights)).unwrap_err();
     assert!(matches!(error, WeightError::Io(IoError::Ended { .. })), "{error}");
 }
 
 #[test]
 fn too_small_a_budget_is_refused() {
     let model = Model::new();
-    let least = model.plan().least_budget();
+    let least = model.plan().partition().least_budget();
     model.stream(least, StreamPolicy::Resident).unwrap();
     assert!(matches!(model.stream(least - 1, StreamPolicy::Resident), Err(WeightError::Window(_))));
 }
@@ -256,32 +273,32 @@ fn too_small_a_budget_is_refused() {
 #[test]
 fn who_stops_does_not_wait_for_the_pass() {
     let model = Model::new();
-    let weights = model.stream(model.plan().least_budget(), StreamPolicy::Resident).unwrap();
-    model.visit(&weights, 0).unwrap();
-    weights.stop();
-    assert!(matches!(model.visit(&weights, 1), Err(WeightError::Stopped)));
+    let mut weights = model.stream(model.plan().partition().least_budget(), StreamPolicy::Resident).unwrap();
+    model.visit(&mut weights, 0).unwrap();
+    weights.monitor().stop();
+    assert!(matches!(model.visit(&mut weights, 1), Err(WeightError::Stopped)));
 }
 
 #[test]
 fn times_and_bytes_are_counted() {
     let model = Model::new();
-    let weights = model.stream(model.plan().least_budget(), StreamPolicy::Resident).unwrap();
-    let (before, begin) = (weights.stats(), Instant::now());
+    let mut weights = model.stream(model.plan().partition().least_budget(), StreamPolicy::Resident).unwrap();
+    let (before, begin) = (weights.monitor().stats(), Instant::now());
     for _ in 0..3 {
-        model.pass(&weights).unwrap();
+        model.pass(&mut weights).unwrap();
     }
     weights.settle();
-    let events = weights.take_events();
+    let events = weights.monitor().take_events();
     let read: u64 = events.iter().map(|event| event.bytes).sum();
-    let stats = weights.stats().since(&before);
+    let stats = weights.monitor().stats().since(&before);
     assert_eq!(stats.passes, 3);
     assert!(read > 0 && stats.bytes_read > 0 && !stats.compute.is_zero() && !stats.io.is_zero());
     // Events are kept from the start, reads before the first pass among them.
-    assert_eq!(read, weights.stats().bytes_read);
+    assert_eq!(read, weights.monitor().stats().bytes_read);
     let of =
         |kind| events.iter().filter(|event| event.kind == kind).map(|event| event.end - event.start).sum::<Duration>();
     let (stalled, computed) = (of(EventKind::Stall), of(EventKind::Compute));
-    let total = weights.stats();
+    let total = weights.monitor().stats();
     assert!(
         stalled.abs_diff(total.stall) < MICROSECOND * 1000 && computed.abs_diff(total.compute) < MICROSECOND * 1000
     );

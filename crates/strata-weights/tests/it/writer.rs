@@ -2,7 +2,8 @@
 
 use strata_kernels::DType;
 use strata_weights::{
-    Catalog, ElementType, GroupSpec, ResidentWeights, TensorMeta, TensorSpec, WeightError, WeightSource, write_model,
+    Catalog, ElementType, GroupSpec, ResidentWeights, Role, TensorId, TensorMeta, TensorSpec, WeightError,
+    WeightSource, write_model,
 };
 
 fn metas() -> Vec<TensorMeta> {
@@ -55,14 +56,19 @@ fn shards_are_cut_and_read_back() {
         assert_eq!(paths, expected);
         let catalog = Catalog::open(dir.path()).unwrap();
         let spec = |meta: &TensorMeta| TensorSpec::new(meta.name.clone(), meta.shape.clone());
-        let specs = [GroupSpec { name: "all".to_owned(), tensors: metas().iter().map(spec).collect() }];
+        let specs = [GroupSpec {
+            name: "all".to_owned(),
+            role: Role::FeedForward,
+            layer: 0,
+            tensors: metas().iter().map(spec).collect(),
+        }];
         let weights = ResidentWeights::load(&catalog, &specs, &mut |_, _| {}).unwrap();
-        let guard = weights.acquire(0).unwrap();
         for (index, meta) in metas().iter().enumerate() {
-            let view = guard.tensor(index);
-            assert_eq!((view.dtype, view.shape), (meta.dtype, meta.shape.as_slice()));
-            assert_eq!(view.bytes.len() as u64, meta.bytes().unwrap());
-            assert!(view.bytes.iter().all(|&byte| byte == index as u8 + 1));
+            let view = weights.vector(TensorId { group: 0, index });
+            let elements: usize = meta.shape.iter().product();
+            assert_eq!((view.dtype(), view.rows() * view.cols()), (meta.dtype, elements));
+            assert_eq!(view.matrix().bytes().len() as u64, meta.bytes().unwrap());
+            assert!(view.matrix().bytes().iter().all(|&byte| byte == index as u8 + 1));
         }
         let first = catalog.get("first").unwrap();
         assert_eq!(

@@ -1,7 +1,7 @@
 //! What the machine allows at this moment, and the bound that follows for a piece of work.
 
 use anyhow::{Context, Result};
-use strata_device::{Bytes, CpuDevice, HostBuffer, HostMemory};
+use strata_device::{Bytes, Cpu, HostBuffer, HostMemory};
 use strata_kernels::{Unit, peak, read_bandwidth};
 
 use super::median;
@@ -73,7 +73,7 @@ impl MachineLimits {
     ///
     /// # Errors
     /// There is no memory for the sweep, or the machine lacks `unit`.
-    pub fn new(device: &CpuDevice, unit: Unit, sweep: Bytes) -> Result<Self> {
+    pub fn new(cpu: &Cpu, unit: Unit, sweep: Bytes) -> Result<Self> {
         // Beside the weights there may be room for less.
         let memory = HostMemory::read();
         let bytes = sweep.0.min(memory.usable().saturating_sub(memory.resident) / 2).max(SWEEP_MIN.0);
@@ -87,21 +87,21 @@ impl MachineLimits {
         let mut sweep = HostBuffer::new_zeroed(usize::try_from(bytes)?)?;
         // Untouched pages are all one page of zeroes, which the cache holds.
         sweep.as_mut_slice().fill(1);
-        peak(&device.pool, device.level, unit, 1)
-            .with_context(|| format!("this machine has no {unit} unit at level {}", device.level.name()))?;
+        peak(&cpu.pool, cpu.level, unit, 1)
+            .with_context(|| format!("this machine has no {unit} unit at level {}", cpu.level.name()))?;
         let others = Unit::ALL
             .into_iter()
             .filter(|&other| other != unit)
-            .filter_map(|other| Some((other, peak(&device.pool, device.level, other, OTHER_ROUNDS)?)))
+            .filter_map(|other| Some((other, peak(&cpu.pool, cpu.level, other, OTHER_ROUNDS)?)))
             .collect();
         Ok(Self { sweep, unit, bandwidths: Vec::new(), peaks: Vec::new(), others })
     }
 
     /// The least time that `work` takes on this machine at this moment.
-    pub fn bound(&mut self, device: &CpuDevice, work: Work) -> Bound {
-        let bandwidth = read_bandwidth(&device.pool, device.level, self.sweep.as_slice(), 1);
+    pub fn bound(&mut self, cpu: &Cpu, work: Work) -> Bound {
+        let bandwidth = read_bandwidth(&cpu.pool, cpu.level, self.sweep.as_slice(), 1);
         // `new` has seen that the unit exists.
-        let peak = peak(&device.pool, device.level, self.unit, 1).unwrap_or(f64::INFINITY);
+        let peak = peak(&cpu.pool, cpu.level, self.unit, 1).unwrap_or(f64::INFINITY);
         self.bandwidths.push(bandwidth);
         self.peaks.push(peak);
         let (memory, arithmetic) = (work.bytes / bandwidth, work.flops / peak);

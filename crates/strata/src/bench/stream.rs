@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use strata_device::{Bytes, CpuDevice, peak_resident};
+use strata_device::{Bytes, Cpu, peak_resident};
 use strata_engine::{MemoryPlan, ModelRunner};
 use strata_io::{DirectRead, ReadSettings, sequential_bandwidth};
 use strata_kernels::Unit;
 use strata_model::LogitRows;
-use strata_weights::{StreamStats, StreamedWeights};
+use strata_weights::{ElasticWeights, StreamStats};
 
 use super::limits::{MachineLimits, Summary};
 use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
@@ -104,7 +104,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         };
         check_room(&args, &plan, limits.block_size)?;
         settings = Some(streaming.settings.clone());
-        let weights = Arc::clone(&streaming.weights);
+        let monitor = Arc::clone(&streaming.monitor);
         let mut bench = StreamBench {
             runner,
             chunk: batched_tokens,
@@ -117,7 +117,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         };
         bench.measure_all(&args, policy, &work, &mut lines)?;
         if let Some(path) = &args.timeline.timeline {
-            timeline::write(&weights, path)?;
+            timeline::write(&monitor, path)?;
         }
     }
     let report = StreamReport {
@@ -134,10 +134,10 @@ pub fn run(args: StreamArgs) -> Result<()> {
 
 /// Memory and arithmetic, measured before the weights take the memory.
 fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
-    let device = CpuDevice::new(threads(limits), 0)?;
-    let mut machine = MachineLimits::new(&device, Unit::of(device.level, work.weights), SWEEP)?;
+    let cpu = Cpu::new(threads(limits));
+    let mut machine = MachineLimits::new(&cpu, Unit::of(cpu.level, work.weights), SWEEP)?;
     for _ in 0..3 {
-        machine.bound(&device, Work { bytes: 1.0, flops: 1.0 });
+        machine.bound(&cpu, Work { bytes: 1.0, flops: 1.0 });
     }
     Ok(machine.summary())
 }
@@ -215,12 +215,12 @@ impl StreamBench<'_> {
         bar: &indicatif::ProgressBar,
         mut pass: impl FnMut(&mut Self, usize) -> Result<Duration>,
     ) -> Result<Measured> {
-        let weights = Arc::clone(&self.streaming.weights);
-        let swept = weights.swept_bytes();
+        let monitor = Arc::clone(&self.streaming.monitor);
+        let swept = monitor.swept_bytes();
         let streamed_least = (swept - self.most_resident.min(swept)) * passes as u64;
-        weights.settle();
+        self.weights().settle();
         let (mut seconds, mut shares, mut bounds, mut disks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let begin = weights.stats();
+        let begin = monitor.stats();
         for i in 0..repeat {
             let disk = self.disk_bandwidth()?;
             let bound = bound_seconds(streamed_least as f64, disk, work, self.machine);
@@ -231,7 +231,7 @@ impl StreamBench<'_> {
             disks.push(disk);
             bar.inc(1);
         }
-        let stats: StreamStats = weights.stats().since(&begin);
+        let stats: StreamStats = monitor.stats().since(&begin);
         let total: f64 = seconds.iter().sum();
         Ok(Measured {
             seconds: median(seconds),
@@ -240,7 +240,7 @@ impl StreamBench<'_> {
             disk: median(disks),
             bytes: stats.bytes_read as f64 / repeat as f64,
             bytes_bound: streamed_least as f64,
-            resident_bytes: weights.resident_bytes(),
+            resident_bytes: self.weights().resident_bytes(),
             stall_share: stats.stall.as_secs_f64() / total,
             overlap_efficiency: stats.overlap_efficiency(),
         })
@@ -263,7 +263,7 @@ impl StreamBench<'_> {
     fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
         let begin = std::time::Instant::now();
         timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
-        self.streaming.weights.settle();
+        self.weights().settle();
         Ok(begin.elapsed())
     }
 
@@ -274,8 +274,11 @@ impl StreamBench<'_> {
             let logits = if start + count == tokens { LogitRows::Last } else { LogitRows::None };
             timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
         }
-        let weights: &StreamedWeights = &self.streaming.weights;
-        weights.settle();
+        self.weights().settle();
         Ok(begin.elapsed())
+    }
+
+    fn weights(&mut self) -> &mut dyn ElasticWeights {
+        self.runner.model.weights().elastic().expect("only models that are streamed are measured here")
     }
 }

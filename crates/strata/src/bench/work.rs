@@ -1,7 +1,7 @@
 //! What a pass has to move and to compute at least.
 
 use strata_kernels::DType;
-use strata_model::groups;
+use strata_weights::Role;
 
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
@@ -44,21 +44,18 @@ impl ModelWork {
         let (attended, inner) = (config.num_heads.saturating_mul(config.head_dim), config.intermediate_size);
         let widths = attended.saturating_add(inner.saturating_mul(3));
         let last_parameters = widths.saturating_mul(config.hidden_size) as u64;
-        let last = dir.specs.len().saturating_sub(1);
-        let layers = groups::EMBEDDING + 1..last;
-        let mut group_bytes = Vec::new();
-        for group in &dir.specs {
-            let entries = group.tensors.iter().filter_map(|tensor| dir.catalog.get(&tensor.name));
-            group_bytes.push(entries.fold(0u64, |bytes, entry| bytes.saturating_add(entry.bytes)));
-        }
-        let bytes_of = |group: usize| group_bytes.get(group).copied().unwrap_or(0);
-        let (layer_bytes, head_bytes) = (layers.map(bytes_of).sum::<u64>(), bytes_of(last));
+        let bytes_of = |roles: &[Role]| {
+            let groups = dir.specs.iter().filter(|group| roles.contains(&group.role));
+            let entries = groups.flat_map(|group| &group.tensors).filter_map(|tensor| dir.catalog.get(&tensor.name));
+            entries.fold(0u64, |bytes, entry| bytes.saturating_add(entry.bytes))
+        };
+        let (layer_bytes, head_bytes) = (bytes_of(&[Role::Attention, Role::FeedForward]), bytes_of(&[Role::Head]));
         Self {
             weights: dir.weight_dtype(),
             parameters: config.num_parameters(),
             weight_bytes: layer_bytes
                 + head_bytes
-                + if config.tied_embeddings { 0 } else { bytes_of(groups::EMBEDDING) },
+                + if config.tied_embeddings { 0 } else { bytes_of(&[Role::Embedding]) },
             layer_bytes,
             head_bytes,
             layer_parameters: config.num_parameters().saturating_sub(ends),

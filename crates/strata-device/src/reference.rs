@@ -1,0 +1,198 @@
+//! A device that finds what nobody waited for: it executes what was submitted in any order that is legal, at random, and
+//! refuses submissions that use the same memory in no order. Plain arithmetic in f32; for tests.
+
+mod operations;
+
+use strata_kernels::KvLayout;
+
+use crate::{Command, Device, DeviceError, PassNeeds, Place, Queue, Tensor, Token, Use};
+use operations::{Memory, Operation};
+
+/// Queues, by what [`index_of`] says.
+const QUEUES: usize = 3;
+
+/// For each queue, the number of the last submission that is known to have been executed.
+type Known = [u64; QUEUES];
+
+/// See the module.
+pub struct ReferenceDevice {
+    memory: Memory,
+    capacity: usize,
+    /// Commands that were submitted and have not been executed, in the order of submission.
+    pending: Vec<Pending>,
+    /// Submissions that the host does not know to be complete, in their order.
+    open: Vec<Open>,
+    /// What the last submission to each queue came after; later ones do so too.
+    last: [Known; QUEUES],
+    /// What the host has waited for.
+    host: Known,
+    submitted: u64,
+    random: u64,
+}
+
+/// A command that waits for its turn.
+struct Pending {
+    number: u64,
+    queue: Queue,
+    /// What it may not be executed before.
+    after: Known,
+    uses: Vec<Use>,
+    operation: Operation,
+}
+
+/// A submission that others may have to wait for.
+struct Open {
+    token: Token,
+    after: Known,
+    uses: Vec<Use>,
+}
+
+impl ReferenceDevice {
+    /// A device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution. All memory is
+    /// poisoned: nothing can be read before it was written without a trace in the results.
+    pub fn new(needs: &PassNeeds, layout: &KvLayout, seed: u64) -> Self {
+        let capacity = needs.tensors.bytes() / size_of::<f32>();
+        Self {
+            memory: Memory::poisoned(capacity, layout.block_size()),
+            capacity,
+            pending: Vec::new(),
+            open: Vec::new(),
+            last: [[0; QUEUES]; QUEUES],
+            host: [0; QUEUES],
+            submitted: 0,
+            random: seed,
+        }
+    }
+
+    /// Commands that were submitted and have not been executed.
+    pub fn num_pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Executes one command that may be executed now, any of them. False if there is none.
+    fn execute_any(&mut self) -> bool {
+        let ready: Vec<_> = (0..self.pending.len()).filter(|&index| self.is_ready(index)).collect();
+        if ready.is_empty() {
+            return false;
+        }
+        let chosen = ready[self.next_random() as usize % ready.len()];
+        let pending = self.pending.remove(chosen);
+        (pending.operation)(&mut self.memory);
+        true
+    }
+
+    /// Whether nothing that a command must come after is pending.
+    fn is_ready(&self, index: usize) -> bool {
+        let command = &self.pending[index];
+        self.pending[..index].iter().all(|earlier| {
+            let waited_for = earlier.number <= command.after[index_of(earlier.queue)];
+            let in_order = earlier.queue == command.queue && conflict(&earlier.uses, &command.uses);
+            !(waited_for || in_order)
+        })
+    }
+
+    /// By splitmix64.
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.random;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn tensor_capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
+        let number = self.submitted + 1;
+        let mut after = self.last[index_of(queue)];
+        raise(&mut after, &self.host);
+        for token in waits {
+            assert!(token.number <= self.submitted, "a wait for what has not been submitted never ends");
+            raise(&mut after, &self.last_of(*token));
+        }
+        let uses: Vec<_> = commands.iter().flat_map(Command::uses).collect();
+        let unordered = self.open.iter().find(|earlier| {
+            let ordered = earlier.token.queue == queue || earlier.token.number <= after[index_of(earlier.token.queue)];
+            !ordered && conflict(&earlier.uses, &uses)
+        });
+        if let Some(first) = unordered {
+            return Err(DeviceError::Unordered { first: first.token.number, second: number });
+        }
+        for command in commands {
+            let uses: Vec<_> = command.uses().into_iter().collect();
+            for used in &uses {
+                if let (Place::Host(tensor), true) = (used.place, used.writes) {
+                    self.memory.poison_host(tensor);
+                }
+            }
+            self.pending.push(Pending { number, queue, after, uses, operation: operations::of(command) });
+        }
+        self.submitted = number;
+        self.last[index_of(queue)] = after;
+        let token = Token { queue, number };
+        self.open.push(Open { token, after, uses });
+        // Sometimes something is executed while the host goes on, sometimes nothing.
+        for _ in 0..self.next_random() % 4 {
+            self.execute_any();
+        }
+        Ok(token)
+    }
+
+    fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
+        while self.pending.iter().any(|pending| pending.queue == token.queue && pending.number <= token.number) {
+            assert!(self.execute_any(), "submissions only wait for earlier ones, so something can be executed");
+        }
+        let known = self.last_of(token);
+        raise(&mut self.host, &known);
+        let host = self.host;
+        self.open.retain(|earlier| earlier.token.number > host[index_of(earlier.token.queue)]);
+        Ok(())
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        let read = Use { place: Place::Host(tensor), writes: false };
+        // What the host has waited for is open no more.
+        match self.open.iter().find(|earlier| conflict(&earlier.uses, &[read])) {
+            Some(writer) => Err(DeviceError::ReadTooEarly { writer: writer.token.number }),
+            None => Ok(self.memory.host(tensor)),
+        }
+    }
+}
+
+impl ReferenceDevice {
+    /// What has been executed once `token` is complete: all of its queue up to it, and what that came after.
+    fn last_of(&self, token: Token) -> Known {
+        let mut known = self.host;
+        for earlier in &self.open {
+            if earlier.token.queue == token.queue && earlier.token.number <= token.number {
+                raise(&mut known, &earlier.after);
+            }
+        }
+        let own = &mut known[index_of(token.queue)];
+        *own = (*own).max(token.number);
+        known
+    }
+}
+
+fn index_of(queue: Queue) -> usize {
+    match queue {
+        Queue::Compute => 0,
+        Queue::Upload => 1,
+        Queue::Download => 2,
+    }
+}
+
+fn raise(known: &mut Known, by: &Known) {
+    known.iter_mut().zip(by).for_each(|(known, by)| *known = (*known).max(*by));
+}
+
+fn conflict(some: &[Use], others: &[Use]) -> bool {
+    some.iter().any(|one| others.iter().any(|other| one.conflicts(other)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! What each command does, in plain arithmetic.
+
+use std::collections::HashMap;
+
+use strata_kernels::{Activation, RopeStyle, rope};
+
+use crate::{BandProduct, Command, KvSequences, Tensor, Weights};
+
+/// A command as something to be done later. It owns, or keeps alive, everything that the command borrowed.
+pub type Operation = Box<dyn FnOnce(&mut Memory) + Send>;
+
+/// All memory of a device.
+pub struct Memory {
+    numbers: Vec<f32>,
+    /// As many, where the host reads.
+    host: Vec<f32>,
+    kv: HashMap<Slot, Vec<f32>>,
+    block_size: usize,
+}
+
+/// One head of one token in the KV: block, slot, where the layer begins in a block, head, and whether it is a value.
+type Slot = (u32, usize, usize, usize, bool);
+
+impl Memory {
+    /// Memory of which nothing has been written.
+    pub fn poisoned(capacity: usize, block_size: usize) -> Self {
+        Self { numbers: vec![f32::NAN; capacity], host: vec![f32::NAN; capacity], kv: HashMap::new(), block_size }
+    }
+
+    /// What the host had here is not to be read any more.
+    pub fn poison_host(&mut self, tensor: Tensor) {
+        self.host[tensor.range()].fill(f32::NAN);
+    }
+
+    /// What the host reads.
+    pub fn host(&mut self, tensor: Tensor) -> &mut [f32] {
+        &mut self.host[tensor.range()]
+    }
+
+    fn get(&self, tensor: Tensor) -> Vec<f32> {
+        self.numbers[tensor.range()].to_vec()
+    }
+
+    fn set(&mut self, tensor: Tensor, values: &[f32]) {
+        self.numbers[tensor.range()].copy_from_slice(values);
+    }
+}
+
+/// The operation of a command.
+pub fn of(command: &Command<'_>) -> Operation {
+    match *command {
+        Command::Fill { out, values } => {
+            let mut written = vec![f32::NAN; out.len()];
+            values(&mut written);
+            Box::new(move |memory| memory.set(out, &written))
+        }
+        Command::Gather { table, rows, multiplier, out } => {
+            let (table, rows) = (table.clone(), rows.to_vec());
+            Box::new(move |memory| {
+                let values: Vec<_> = rows.iter().flat_map(|&row| widened(&table, row as usize)).collect();
+                memory.set(out, &values.iter().map(|value| value * multiplier).collect::<Vec<_>>());
+            })
+        }
+        Command::KeepRows { tensor, width, rows } => {
+            let rows = rows.to_vec();
+            Box::new(move |memory| {
+                let values = memory.get(tensor);
+                let kept: Vec<_> =
+                    rows.iter().flat_map(|&row| &values[row as usize * width..][..width]).copied().collect();
+                memory.set(tensor.first(kept.len()), &kept);
+            })
+        }
+        Command::Norm { x, weight, epsilon, out } => {
+            let weight = widened(weight, 0);
+            Box::new(move |memory| {
+                let normed = norm(&memory.get(x), &weight, epsilon);
+                memory.set(out, &normed);
+            })
+        }
+        Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
+            let weight = widened(weight, 0);
+            Box::new(move |memory| {
+                add(memory, sum, branch, scale);
+                let normed = norm(&memory.get(sum), &weight, epsilon);
+                memory.set(out, &normed);
+            })
+        }
+        Command::Add { sum, branch, scale } => Box::new(move |memory| add(memory, sum, branch, scale)),
+        Command::Scale { x, by } => Box::new(move |memory| {
+            let scaled: Vec<_> = memory.get(x).iter().map(|value| value * by).collect();
+            memory.set(x, &scaled);
+        }),
+        Command::Products { x, cols, products, gate } => {
+            let products: Vec<_> = products.iter().map(OwnProduct::of).collect();
+            Box::new(move |memory| {
+                let x = memory.get(x);
+                products.iter().for_each(|product| product.compute(memory, &x, cols));
+                if let Some(activation) = gate {
+                    products
+                        .chunks_exact(2)
+                        .for_each(|pair| gate_rows(memory, &pair[0], &pair[1], x.len() / cols, activation));
+                }
+            })
+        }
+        Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
+            let (tokens, heads, head_dim, at) =
+                (tokens_of(sequences), layer.num_kv_heads(), layer.head_dim(), layer.key_offset(0));
+            Box::new(move |memory| {
+                let (cos, sin) = (memory.get(cos), memory.get(sin));
+                for tensor in [q, k] {
+                    let mut values = memory.get(tensor);
+                    let width = values.len() / tokens.len().max(1);
+                    for (token, row) in values.chunks_exact_mut(width.max(1)).enumerate() {
+                        turn(row, style, &cos, &sin, token, head_dim / 2);
+                    }
+                    memory.set(tensor, &values);
+                }
+                for (is_value, tensor) in [(false, k), (true, v)] {
+                    let values = memory.get(tensor);
+                    for (row, token) in values.chunks_exact(heads * head_dim).zip(&tokens) {
+                        let (block, slot) = token.place(token.position, memory.block_size);
+                        for (head, values) in row.chunks_exact(head_dim).enumerate() {
+                            memory.kv.insert((block, slot, at, head, is_value), values.to_vec());
+                        }
+                    }
+                }
+            })
+        }
+        Command::Attend { layer, sequences, q, out } => {
+            let (tokens, kv) = (tokens_of(sequences), layer.kv);
+            Box::new(move |memory| {
+                let queries = memory.get(q);
+                let mut attended = Vec::with_capacity(queries.len());
+                for (token, row) in tokens.iter().zip(queries.chunks_exact(layer.heads * kv.head_dim())) {
+                    let first = layer.window.map_or(0, |window| (token.position + 1).saturating_sub(window));
+                    for (head, query) in row.chunks_exact(kv.head_dim()).enumerate() {
+                        let kv_head = head / (layer.heads / kv.num_kv_heads());
+                        let poison = vec![f32::NAN; kv.head_dim()];
+                        let at = |position, is_value| {
+                            let (block, slot) = token.place(position, memory.block_size);
+                            let slot: Slot = (block, slot, kv.key_offset(0), kv_head, is_value);
+                            memory.kv.get(&slot).unwrap_or(&poison)
+                        };
+                        let seen = first..=token.position;
+                        let score = |position| dot(query, at(position, false)) * layer.scale;
+                        let scores: Vec<_> = seen.clone().map(score).collect();
+                        let values: Vec<_> = seen.map(|position| at(position, true)).collect();
+                        attended.extend(weighed(&scores, &values, kv.head_dim()));
+                    }
+                }
+                memory.set(out, &attended);
+            })
+        }
+        Command::CopyBlocks { copies } => {
+            let copies = copies.to_vec();
+            Box::new(move |memory| {
+                for (source, destination) in copies {
+                    memory.kv.retain(|slot, _| slot.0 != destination || source == destination);
+                    let of_source = memory.kv.iter().filter(|(slot, _)| slot.0 == source);
+                    let copied: Vec<_> = of_source
+                        .map(|(&(_, slot, at, head, is_value), values)| {
+                            ((destination, slot, at, head, is_value), values.clone())
+                        })
+                        .collect();
+                    memory.kv.extend(copied);
+                }
+            })
+        }
+        Command::Download { from } => Box::new(move |memory| {
+            let values = memory.get(from);
+            memory.host(from).copy_from_slice(&values);
+        }),
+    }
+}
+
+/// A token of the batch, and the block table of its sequence.
+struct BatchToken {
+    position: usize,
+    table: Vec<u32>,
+}
+
+impl BatchToken {
+    /// Block and slot of a position of its sequence.
+    fn place(&self, position: usize, block_size: usize) -> (u32, usize) {
+        (self.table[position / block_size], position % block_size)
+    }
+}
+
+fn tokens_of(sequences: KvSequences<'_>) -> Vec<BatchToken> {
+    let of_span = |span: &strata_kernels::AttentionSpan| {
+        let (first, table) =
+            (span.first_position, sequences.tables[span.table.start as usize..span.table.end as usize].to_vec());
+        (first..first + span.tokens).map(move |position| BatchToken { position, table: table.clone() })
+    };
+    sequences.spans.iter().flat_map(of_span).collect()
+}
+
+/// [`BandProduct`], with what it borrows.
+struct OwnProduct {
+    weights: Weights,
+    rows: std::ops::Range<usize>,
+    bias: Option<Vec<f32>>,
+    out: Tensor,
+}
+
+impl OwnProduct {
+    fn of(product: &BandProduct<'_>) -> Self {
+        let BandProduct { weights, rows, bias, out } = product;
+        let bias = bias.map(|bias| widened(bias, 0));
+        Self { weights: (*weights).clone(), rows: rows.clone(), bias, out: *out }
+    }
+
+    fn compute(&self, memory: &mut Memory, x: &[f32], cols: usize) {
+        let (start, width) = (self.out.range().start, self.out.len() / (x.len() / cols));
+        for (band_row, row) in self.rows.clone().enumerate() {
+            let weights = widened(&self.weights, band_row);
+            let bias = self.bias.as_ref().map_or(0.0, |bias| bias[row]);
+            for (token, x) in x.chunks_exact(cols).enumerate() {
+                memory.numbers[start + token * width + row] = dot(x, &weights) + bias;
+            }
+        }
+    }
+}
+
+fn gate_rows(memory: &mut Memory, gate: &OwnProduct, up: &OwnProduct, tokens: usize, activation: Activation) {
+    let width = gate.out.len() / tokens;
+    for token in 0..tokens {
+        for row in gate.rows.clone() {
+            let [gate, up] = [gate.out, up.out].map(|out| out.range().start + token * width + row);
+            memory.numbers[gate] = activated(activation, memory.numbers[gate]) * memory.numbers[up];
+        }
+    }
+}
+
+fn activated(activation: Activation, x: f32) -> f32 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => 0.5 * x * (1.0 + error_function(x * std::f32::consts::FRAC_1_SQRT_2)),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
+            0.5 * x * (1.0 + inner.tanh())
+        }
+    }
+}
+
+/// By its Taylor series where that converges fast, and 1 where nothing is left.
+fn error_function(x: f32) -> f32 {
+    let x = f64::from(x);
+    if x.abs() > 4.0 {
+        return x.signum() as f32;
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..100 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    (sum * 2.0 / std::f64::consts::PI.sqrt()) as f32
+}
+
+fn add(memory: &mut Memory, sum: Tensor, branch: Tensor, scale: f32) {
+    let branch = memory.get(branch);
+    memory.numbers[sum.range()].iter_mut().zip(branch).for_each(|(sum, branch)| *sum += branch * scale);
+}
+
+fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
+    let of_row = |row: &[f32]| {
+        let factor = 1.0 / (dot(row, row) / row.len() as f32 + epsilon).sqrt();
+        row.iter().zip(weight).map(|(x, weight)| x * factor * weight).collect::<Vec<_>>()
+    };
+    x.chunks_exact(weight.len()).flat_map(of_row).collect()
+}
+
+fn turn(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32], token: usize, half: usize) {
+    let own = token * half..(token + 1) * half;
+    rope(row, style, &cos[own.clone()], &sin[own]);
+}
+
+/// The values weighed by the softmax of the scores.
+fn weighed(scores: &[f32], values: &[&Vec<f32>], head_dim: usize) -> Vec<f32> {
+    let greatest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<_> = scores.iter().map(|score| (score - greatest).exp()).collect();
+    let total: f32 = weights.iter().sum();
+    let of_element =
+        |d: usize| weights.iter().zip(values).map(|(weight, value)| weight * value[d]).sum::<f32>() / total;
+    (0..head_dim).map(of_element).collect()
+}
+
+fn widened(weights: &Weights, row: usize) -> Vec<f32> {
+    let mut out = vec![0.0; weights.cols()];
+    weights.matrix().widen_row(row, &mut out);
+    out
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}

@@ -1,0 +1,84 @@
+use strata_kernels::{KvDType, KvShape};
+
+use super::*;
+use crate::TensorArea;
+
+/// A device with room for `count` numbers, and the tensors `len` long that fit.
+fn device(seed: u64) -> (ReferenceDevice, [Tensor; 3]) {
+    let mut area = TensorArea::default();
+    let tensors = [(); 3].map(|()| area.take(4));
+    let layout = KvLayout::new(2, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 2 }]);
+    (ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, seed), tensors)
+}
+
+fn fill(device: &mut ReferenceDevice, queue: Queue, out: Tensor, value: f32, waits: &[Token]) -> Token {
+    let values = |out: &mut [f32]| out.fill(value);
+    device.submit(queue, &[Command::Fill { out, values: &values }], waits).unwrap()
+}
+
+#[test]
+fn a_queue_keeps_the_order_of_what_depends_on_each_other_and_no_other() {
+    let mut overtaken = 0;
+    for seed in 0..50 {
+        let (mut device, [a, b, c]) = device(seed);
+        fill(&mut device, Queue::Compute, a, 1.0, &[]);
+        fill(&mut device, Queue::Compute, b, 2.0, &[]);
+        let sum = Command::Add { sum: a, branch: b, scale: 10.0 };
+        let scaled = Command::Scale { x: a, by: 2.0 };
+        let last = device.submit(Queue::Compute, &[sum, scaled], &[]).unwrap();
+        let independent = fill(&mut device, Queue::Compute, c, 3.0, &[]);
+        overtaken += usize::from(
+            device.pending.iter().any(|pending| pending.number < independent.number)
+                && device.pending.iter().all(|pending| pending.number != independent.number),
+        );
+        let down = device.submit(Queue::Download, &[Command::Download { from: a }], &[last]).unwrap();
+        device.complete(down).unwrap();
+        assert_eq!(device.downloaded(a).unwrap(), [42.0; 4], "seed {seed}");
+    }
+    assert!(overtaken > 0, "what depends on nothing is sometimes executed first");
+}
+
+#[test]
+fn queues_that_use_the_same_memory_wait_for_each_other_or_are_refused() {
+    let (mut device, [a, b, _]) = device(1);
+    let first = fill(&mut device, Queue::Upload, a, 1.0, &[]);
+    let add = || [Command::Add { sum: b, branch: a, scale: 1.0 }];
+    let error = device.submit(Queue::Compute, &add(), &[]).unwrap_err();
+    assert!(matches!(error, DeviceError::Unordered { first: 1, second: 2 }), "{error}");
+    fill(&mut device, Queue::Compute, b, 0.0, &[]);
+    let sum = device.submit(Queue::Compute, &add(), &[first]).unwrap();
+    // What is read may not be overwritten either.
+    let values = |out: &mut [f32]| out.fill(0.0);
+    let overwrite = [Command::Fill { out: a, values: &values }];
+    let error = device.submit(Queue::Upload, &overwrite, &[]).unwrap_err();
+    assert!(matches!(error, DeviceError::Unordered { first: 3, .. }), "{error}");
+    device.submit(Queue::Upload, &overwrite, &[sum]).unwrap();
+    // A wait for one submission is a wait for all before it in its queue, and for what those waited for.
+    let later = fill(&mut device, Queue::Compute, b, 5.0, &[]);
+    device.submit(Queue::Download, &[Command::Download { from: b }], &[later]).unwrap();
+}
+
+#[test]
+fn the_host_reads_what_it_waited_for() {
+    for seed in 0..20 {
+        let (mut device, [a, ..]) = device(seed);
+        let filled = fill(&mut device, Queue::Compute, a, 7.0, &[]);
+        let down = device.submit(Queue::Download, &[Command::Download { from: a }], &[filled]).unwrap();
+        assert!(matches!(device.downloaded(a), Err(DeviceError::ReadTooEarly { writer: 2 })));
+        device.complete(down).unwrap();
+        assert_eq!(device.downloaded(a).unwrap(), [7.0; 4]);
+        // What the host waited for orders all that it submits afterwards.
+        fill(&mut device, Queue::Upload, a, 8.0, &[]);
+        assert_eq!(device.downloaded(a).unwrap(), [7.0; 4], "a copy is the host's own");
+    }
+}
+
+#[test]
+fn what_was_never_written_is_no_number() {
+    let (mut device, [a, b, _]) = device(3);
+    fill(&mut device, Queue::Compute, a, 1.0, &[]);
+    let sum = device.submit(Queue::Compute, &[Command::Add { sum: a, branch: b, scale: 0.0 }], &[]).unwrap();
+    let down = device.submit(Queue::Download, &[Command::Download { from: a }], &[sum]).unwrap();
+    device.complete(down).unwrap();
+    assert!(device.downloaded(a).unwrap().iter().all(|number| number.is_nan()));
+}

@@ -1,0 +1,134 @@
+//! Attention: each token looks at those before it, of which keys and values are kept.
+
+use strata_device::{Command, PassNeeds, Tensor, TensorArea};
+use strata_kernels::{AttentionLayer, KvShape, RopeStyle, attention_scratch};
+use strata_weights::{Access, GroupSpec, Role, TensorId};
+
+use super::tensors::LayerTensors;
+use super::{Layer, SequenceState};
+use crate::config::ModelConfig;
+use crate::pass::{ForwardError, Linear, Pass, PassSize};
+
+/// Attention of one layer, of any kind: how many heads, who sees how far, and how positions are told.
+pub struct Attention {
+    spec: GroupSpec,
+    norm: TensorId,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    /// Norms of each query head and each key head.
+    head_norms: Option<[TensorId; 2]>,
+    output: Linear,
+    heads: usize,
+    kv: KvShape,
+    /// Which of the model's layers with KV it is.
+    kv_layer: usize,
+    /// What scores are multiplied by.
+    scale: f32,
+    /// Positions that a token sees, itself included; `None` sees all.
+    window: Option<usize>,
+    rope: RopeStyle,
+    epsilon: f32,
+    /// What its result is multiplied by before it is added.
+    residual: f32,
+    /// Most positions of a sequence.
+    context: usize,
+    /// Whether no later layer lets tokens see each other, so that only those go on whose logits are wanted.
+    is_last: bool,
+}
+
+/// The tensors of a pass.
+struct Scratch {
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attended: Tensor,
+}
+
+impl Attention {
+    /// The attention of decoder layer `layer`, at place `group` of the model's list.
+    pub fn new(config: &ModelConfig, group: usize, layer: usize) -> Self {
+        let hidden = config.hidden_size;
+        let kv = KvShape { num_kv_heads: config.num_kv_heads, head_dim: config.head_dim };
+        let (q, kv_rows) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
+        let name = format!("layer {layer}, attention");
+        let mut tensors = LayerTensors::new(group, name, Role::Attention, layer, format!("model.layers.{layer}."));
+        let norm = tensors.vector("input_layernorm.weight", hidden);
+        let mut input = |name: &str, rows| {
+            tensors.linear(&format!("self_attn.{name}_proj"), [rows, hidden], config.qkv_bias, Access::Sweep)
+        };
+        let [q, k, v] = [input("q", q), input("k", kv_rows), input("v", kv_rows)];
+        let head_norms = config
+            .qk_norm
+            .then(|| ["q", "k"].map(|name| tensors.vector(&format!("self_attn.{name}_norm.weight"), config.head_dim)));
+        let output = tensors.linear("self_attn.o_proj", [hidden, q.rows], config.output_bias, Access::Sweep);
+        Self {
+            spec: tensors.finish(),
+            norm,
+            q,
+            k,
+            v,
+            head_norms,
+            output,
+            heads: config.num_heads,
+            kv,
+            kv_layer: layer,
+            scale: config.attention_scale,
+            window: config.sliding_windows[layer],
+            rope: config.rope.style,
+            epsilon: config.rms_norm_eps,
+            residual: config.residual_multiplier,
+            context: config.context(),
+            is_last: layer + 1 == config.num_layers,
+        }
+    }
+
+    fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
+        let mut take = |width| area.take(rows * width);
+        Scratch { q: take(self.q.rows), k: take(self.k.rows), v: take(self.v.rows), attended: take(self.q.rows) }
+    }
+}
+
+impl Layer for Attention {
+    fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    fn state(&self) -> SequenceState {
+        SequenceState::Kv(self.kv)
+    }
+
+    fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
+        let mut area = needs.tensors.shared();
+        self.scratch(size.tokens, &mut area);
+        needs.tensors.reserve(&area);
+        needs.product_cols = needs.product_cols.max(self.q.cols).max(self.output.cols);
+        needs.norm_cols = needs.norm_cols.max(self.q.cols).max(self.kv.head_dim);
+        let scratch = attention_scratch(self.heads, self.kv.head_dim, self.context);
+        needs.attention_scratch = needs.attention_scratch.max(scratch);
+    }
+
+    fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+        let Scratch { q, k, v, attended } = self.scratch(pass.rows(), &mut pass.area());
+        let normed = pass.norm(self.norm, self.epsilon)?;
+        pass.products(normed, [&self.q, &self.k, &self.v], [q, k, v], None)?;
+        if let Some(norms) = self.head_norms {
+            for (heads, norm) in [q, k].into_iter().zip(norms) {
+                let (weight, epsilon) = (&pass.weights.vector(norm), self.epsilon);
+                pass.submit(&[Command::Norm { x: heads, weight, epsilon, out: heads }])?;
+            }
+        }
+        let (kv, sequences) = (pass.kv.layer(self.kv_layer), pass.batch.sequences());
+        let (style, [cos, sin]) = (self.rope, pass.rotation());
+        let layer = AttentionLayer { kv, heads: self.heads, scale: self.scale, window: self.window };
+        pass.submit(&[
+            Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v },
+            Command::Attend { layer, sequences, q, out: attended },
+        ])?;
+        let attended = if self.is_last { pass.keep_wanted_rows(attended, self.q.rows)? } else { attended };
+        let branch = pass.branch();
+        pass.products(attended, [&self.output], [branch], None)?;
+        pass.add_branch(self.residual);
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! The embedding: a row of a table for each token, where a pass begins.
+
+use strata_device::{Command, PassNeeds};
+use strata_weights::{Access, GroupSpec, Role, TensorId};
+
+use super::tensors::LayerTensors;
+use super::{Layer, SequenceState};
+use crate::config::ModelConfig;
+use crate::pass::{ForwardError, Pass, PassSize};
+
+/// The embedding's tensor, which may be the head's too.
+pub const EMBEDDING_TENSOR: &str = "model.embed_tokens.weight";
+
+/// See the module.
+pub struct Embedding {
+    spec: GroupSpec,
+    /// `[vocab, hidden]`
+    table: TensorId,
+    hidden: usize,
+    multiplier: f32,
+}
+
+impl Embedding {
+    /// The embedding, at place `group` of the model's list.
+    pub fn new(config: &ModelConfig, group: usize) -> Self {
+        let mut tensors = LayerTensors::new(group, "embedding", Role::Embedding, 0, "");
+        let table = tensors.matrix(EMBEDDING_TENSOR, [config.vocab_size, config.hidden_size], Access::Rows);
+        let (hidden, multiplier) = (config.hidden_size, config.embedding_multiplier);
+        Self { table, hidden, multiplier, spec: tensors.finish() }
+    }
+}
+
+impl Layer for Embedding {
+    fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    fn state(&self) -> SequenceState {
+        SequenceState::Nothing
+    }
+
+    fn plan(&self, _size: &PassSize, _needs: &mut PassNeeds) {}
+
+    fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+        let tokens = pass.batch.tokens();
+        let mut done = 0;
+        while done < tokens.len() {
+            let found = pass.weights.rows(self.table, &tokens[done..])?;
+            let count = found.numbers.len();
+            let out = pass.hidden().part(done * self.hidden..(done + count) * self.hidden);
+            let (table, rows, multiplier) = (&found.table, found.numbers, self.multiplier);
+            pass.submit(&[Command::Gather { table, rows, multiplier, out }])?;
+            done += count;
+        }
+        Ok(())
+    }
+}

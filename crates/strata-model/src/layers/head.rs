@@ -1,0 +1,91 @@
+//! The head: a last norm, and a logit for every token of the vocabulary.
+
+use strata_device::{Command, PassNeeds, Tensor, TensorArea};
+use strata_weights::{Access, GroupSpec, Role, TensorId};
+
+use super::embedding::EMBEDDING_TENSOR;
+use super::tensors::LayerTensors;
+use super::{Layer, SequenceState};
+use crate::config::ModelConfig;
+use crate::pass::{ForwardError, Linear, Pass, PassSize};
+
+/// The head's tensor, where it is not the embedding.
+pub const HEAD_TENSOR: &str = "lm_head.weight";
+
+/// Rows of logits that are computed at a time. Their memory is bounded by it however many rows a batch wants; the head's
+/// weights are walked, and where they are streamed, read, once for each so many.
+const LOGIT_ROWS: usize = 64;
+
+/// See the module.
+pub struct Head {
+    spec: GroupSpec,
+    norm: TensorId,
+    head: Linear,
+    epsilon: f32,
+    /// What hidden states are multiplied by: MiniCPM divides before the head, Granite after it; before is cheaper and as
+    /// exact.
+    scale: f32,
+}
+
+impl Head {
+    /// The head, at place `group` of the model's list.
+    pub fn new(config: &ModelConfig, group: usize) -> Self {
+        let (hidden, vocab) = (config.hidden_size, config.vocab_size);
+        let mut tensors = LayerTensors::new(group, "head", Role::Head, config.num_layers, "");
+        let norm = tensors.vector("model.norm.weight", hidden);
+        // A tied head is the embedding again: the same tensor in two groups, held once.
+        let name = if config.tied_embeddings { EMBEDDING_TENSOR } else { HEAD_TENSOR };
+        let weight = tensors.matrix(name, [vocab, hidden], Access::Sweep);
+        let head = Linear { weight, bias: None, rows: vocab, cols: hidden };
+        let (epsilon, scale) = (config.rms_norm_eps, 1.0 / config.logits_divisor);
+        Self { spec: tensors.finish(), norm, head, epsilon, scale }
+    }
+
+    /// Normed hidden states, and logits.
+    fn scratch(&self, rows: usize, area: &mut TensorArea) -> [Tensor; 2] {
+        [self.head.cols, self.head.rows].map(|width| area.take(rows * width))
+    }
+}
+
+impl Layer for Head {
+    fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    fn state(&self) -> SequenceState {
+        SequenceState::Nothing
+    }
+
+    fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
+        let mut area = needs.tensors.shared();
+        self.scratch(LOGIT_ROWS.min(size.logit_rows), &mut area);
+        needs.tensors.reserve(&area);
+        needs.product_cols = needs.product_cols.max(self.head.cols);
+        needs.norm_cols = needs.norm_cols.max(self.head.cols);
+    }
+
+    /// The logits of the rows that are left, which are those wanted.
+    fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+        let (width, vocab) = (self.head.cols, self.head.rows);
+        let wanted = pass.batch.wanted();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        pass.settle_branch()?;
+        let hidden = pass.hidden();
+        let [normed, logits] = self.scratch(LOGIT_ROWS.min(wanted.len()), &mut pass.area());
+        for (index, wanted) in wanted.chunks(LOGIT_ROWS).enumerate() {
+            let first = index * LOGIT_ROWS * width;
+            let hidden = hidden.part(first..first + wanted.len() * width);
+            let (normed, logits) = (normed.first(wanted.len() * width), logits.first(wanted.len() * vocab));
+            let (weight, epsilon) = (&pass.weights.vector(self.norm), self.epsilon);
+            pass.submit(&[
+                Command::Norm { x: hidden, weight, epsilon, out: normed },
+                Command::Scale { x: normed, by: self.scale },
+            ])?;
+            pass.products(normed, [&self.head], [logits], None)?;
+            pass.deliver(wanted, logits, vocab)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! One forward pass under way: what layers share while they compute.
+
+use arrayvec::ArrayVec;
+use strata_device::{
+    BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
+};
+use strata_kernels::{Activation, AttentionSpan, KvLayout};
+use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
+use thiserror::Error;
+
+use crate::batch::{BatchSequence, LogitRow, LogitRows};
+use crate::rope::RopeTable;
+
+/// A pass that could not be computed. What the batch's sequences had before it is unchanged.
+#[derive(Debug, Error)]
+pub enum ForwardError {
+    /// Weights could not be had.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// The device failed, or the batch is larger than what was reserved for it.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// How large a pass is, or may become.
+#[derive(Debug, Clone, Copy)]
+pub struct PassSize {
+    /// Rows of activations.
+    pub tokens: usize,
+    /// Rows of logits that are wanted.
+    pub logit_rows: usize,
+}
+
+/// A matrix to multiply with, and what is added to its products.
+#[derive(Debug, Clone, Copy)]
+pub struct Linear {
+    /// `[rows, cols]`
+    pub weight: TensorId,
+    /// `[rows]`
+    pub bias: Option<TensorId>,
+    /// Numbers that a token's product has.
+    pub rows: usize,
+    /// Numbers that it is made of.
+    pub cols: usize,
+}
+
+/// Where finished rows of logits go.
+pub type LogitSink<'a> = dyn FnMut(LogitRow, &mut [f32]) + 'a;
+
+/// A batch as devices need it: row after row. Kept from pass to pass, so that a pass allocates nothing.
+#[derive(Debug, Default)]
+pub struct BatchRows {
+    tokens: Vec<u32>,
+    /// Position of each row, and length of its sequence's prompt.
+    positions: Vec<(usize, usize)>,
+    spans: Vec<AttentionSpan>,
+    tables: Vec<u32>,
+    wanted: Vec<LogitRow>,
+    /// The rows of those wanted.
+    wanted_rows: Vec<u32>,
+}
+
+impl BatchRows {
+    /// Takes the rows of another batch.
+    pub fn set(&mut self, batch: &[BatchSequence<'_>]) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.spans.clear();
+        self.tables.clear();
+        self.wanted.clear();
+        self.wanted_rows.clear();
+        for (index, sequence) in batch.iter().enumerate() {
+            let (first_row, first_entry) = (self.tokens.len(), self.tables.len());
+            let count = sequence.tokens.len();
+            self.tokens.extend_from_slice(sequence.tokens);
+            self.positions.extend((0..count).map(|i| (sequence.first_position + i, sequence.prompt_len)));
+            self.tables.extend_from_slice(sequence.block_table);
+            let table = first_entry as u32..self.tables.len() as u32;
+            self.spans.push(AttentionSpan { first_position: sequence.first_position, tokens: count, table });
+            let wanted = match sequence.logits {
+                LogitRows::None => count..count,
+                LogitRows::Last => count.saturating_sub(1)..count,
+                LogitRows::All => 0..count,
+            };
+            self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
+            self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
+        }
+    }
+
+    /// The token of each row.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Whose logits are wanted, in the order of their rows.
+    pub fn wanted(&self) -> &[LogitRow] {
+        &self.wanted
+    }
+
+    /// Where the sequences' KV lies.
+    pub fn sequences(&self) -> KvSequences<'_> {
+        KvSequences { spans: &self.spans, tables: &self.tables }
+    }
+
+    /// Writes the cosines of all rows' positions, then their sines, `[2, rows, head_dim / 2]`.
+    fn fill_rotation(&self, table: &RopeTable, out: &mut [f32]) {
+        let (cos, sin) = out.split_at_mut(out.len() / 2);
+        let half = cos.len() / self.positions.len().max(1);
+        let rows = cos.chunks_exact_mut(half.max(1)).zip(sin.chunks_exact_mut(half.max(1)));
+        for ((cos, sin), &(position, prompt_len)) in rows.zip(&self.positions) {
+            table.fill(position, prompt_len, cos, sin);
+        }
+    }
+}
+
+/// The tensors that layers have in common.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedTensors {
+    /// `[tokens, hidden]`
+    hidden: Tensor,
+    /// As `hidden`.
+    normed: Tensor,
+    /// As `hidden`: what a layer adds to it.
+    branch: Tensor,
+    /// `[cos|sin, tokens, head_dim / 2]`
+    rotation: Tensor,
+}
+
+impl SharedTensors {
+    /// For so many rows.
+    pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, head_dim: usize) -> Self {
+        Self {
+            hidden: area.take(tokens * hidden),
+            normed: area.take(tokens * hidden),
+            branch: area.take(tokens * hidden),
+            rotation: area.take(tokens * head_dim),
+        }
+    }
+}
+
+/// A pass under way. Layers come one after the other; each finds the rows that are left in [`hidden`](Self::hidden), and
+/// tensors of its own in [`area`](Self::area).
+pub struct Pass<'a> {
+    /// Where weights come from.
+    pub weights: &'a mut dyn WeightSource,
+    /// The batch.
+    pub batch: &'a BatchRows,
+    /// How KV blocks lie in memory.
+    pub kv: &'a KvLayout,
+    device: &'a mut dyn Device,
+    sink: &'a mut LogitSink<'a>,
+    shared: SharedTensors,
+    area: TensorArea,
+    /// Numbers of a hidden state.
+    width: usize,
+    /// Rows that are left.
+    rows: usize,
+    /// What `branch` has yet to be multiplied by and added to `hidden`; the next norm does so on its way.
+    pending: Option<f32>,
+    /// What the next submission waits for.
+    upload: Option<Token>,
+    last: Option<Token>,
+}
+
+impl<'a> Pass<'a> {
+    /// Begins a pass of at least one row, behind what was submitted `last`.
+    ///
+    /// # Errors
+    /// The batch is larger than what the device reserved.
+    #[expect(clippy::too_many_arguments, reason = "everything that a pass brings together")]
+    pub fn begin(
+        device: &'a mut dyn Device,
+        weights: &'a mut dyn WeightSource,
+        batch: &'a BatchRows,
+        kv: &'a KvLayout,
+        rope: &RopeTable,
+        (shared, area, needed): (SharedTensors, TensorArea, TensorArea),
+        last: Option<Token>,
+        sink: &'a mut LogitSink<'a>,
+    ) -> Result<Self, ForwardError> {
+        needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
+        let rows = batch.tokens.len();
+        let width = shared.hidden.len() / rows;
+        let mut pass =
+            Self { weights, batch, kv, device, sink, shared, area, width, rows, pending: None, upload: None, last };
+        let values = |out: &mut [f32]| batch.fill_rotation(rope, out);
+        // The pass before may still read its own.
+        let waits: ArrayVec<Token, 1> = last.into_iter().collect();
+        let fill = Command::Fill { out: shared.rotation, values: &values };
+        pass.upload = Some(pass.device.submit(Queue::Upload, &[fill], &waits)?);
+        Ok(pass)
+    }
+
+    /// What was submitted last, if the host does not know it to be complete.
+    pub fn last(&self) -> Option<Token> {
+        self.last
+    }
+
+    /// Rows that layers go on with.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The hidden states, `[rows, hidden]`, but for a branch that is yet to be added.
+    pub fn hidden(&self) -> Tensor {
+        self.of_rows(self.shared.hidden)
+    }
+
+    /// Where a layer leaves what is to be added to the hidden states, as [`hidden`](Self::hidden).
+    pub fn branch(&self) -> Tensor {
+        self.of_rows(self.shared.branch)
+    }
+
+    /// Cosines and sines, `[all rows, head_dim / 2]` each.
+    pub fn rotation(&self) -> [Tensor; 2] {
+        let rotation = self.shared.rotation;
+        let half = rotation.len() / 2;
+        [rotation.part(0..half), rotation.part(half..2 * half)]
+    }
+
+    /// Memory for a layer's own tensors, which the next layer uses again.
+    pub fn area(&self) -> TensorArea {
+        self.area
+    }
+
+    /// Has the device execute `commands` behind everything before.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn submit(&mut self, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
+        let waits: ArrayVec<Token, 1> = self.upload.take().into_iter().collect();
+        let token = self.device.submit(Queue::Compute, commands, &waits)?;
+        self.last = Some(token);
+        Ok(token)
+    }
+
+    /// The norm of the hidden states, with what the last branch adds.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn norm(&mut self, weight: TensorId, epsilon: f32) -> Result<Tensor, ForwardError> {
+        let (hidden, branch, out) = (self.hidden(), self.branch(), self.of_rows(self.shared.normed));
+        let weight = &self.weights.vector(weight);
+        let command = match self.pending.take() {
+            Some(scale) => Command::AddAndNorm { sum: hidden, branch, scale, weight, epsilon, out },
+            None => Command::Norm { x: hidden, weight, epsilon, out },
+        };
+        self.submit(&[command])?;
+        Ok(out)
+    }
+
+    /// Adds the branch, times `scale`, to the hidden states, together with whatever reads them next.
+    pub fn add_branch(&mut self, scale: f32) {
+        debug_assert!(self.pending.is_none(), "a layer reads the hidden states before it writes its branch");
+        self.pending = Some(scale);
+    }
+
+    /// Sees to it that the hidden states have all that was added to them.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn settle_branch(&mut self) -> Result<(), ForwardError> {
+        if let Some(scale) = self.pending.take() {
+            let (sum, branch) = (self.hidden(), self.branch());
+            self.submit(&[Command::Add { sum, branch, scale }])?;
+        }
+        Ok(())
+    }
+
+    /// Multiplies `x` with some matrices in one sweep, each to one of `outs`; with `gate`, with two matrices that are swept
+    /// side by side: see [`Command::Products`].
+    ///
+    /// # Errors
+    /// Weights could not be had, or the device failed.
+    pub fn products<const N: usize>(
+        &mut self,
+        x: Tensor,
+        matrices: [&Linear; N],
+        outs: [Tensor; N],
+        gate: Option<Activation>,
+    ) -> Result<(), ForwardError> {
+        let cols = matrices[0].cols;
+        let biases: [Option<Weights>; N] = matrices.map(|matrix| matrix.bias.map(|bias| self.weights.vector(bias)));
+        let mut sweep = Sweep::new(matrices.iter().map(|matrix| matrix.weight));
+        let mut bands = Bands::new();
+        loop {
+            self.weights.bands(&mut sweep, &mut bands)?;
+            if bands.is_empty() {
+                return Ok(());
+            }
+            let of_band = bands.iter().map(|band| BandProduct {
+                weights: &band.weights,
+                rows: band.rows.clone(),
+                bias: biases[band.matrix].as_ref(),
+                out: outs[band.matrix],
+            });
+            let products: ArrayVec<_, BANDS_MAX> = of_band.collect();
+            let submitted = self.submit(&[Command::Products { x, cols, products: &products, gate }]);
+            drop(products);
+            let used = submitted.as_ref().ok().copied();
+            let released = self.weights.release(&mut bands, self.device, used);
+            submitted?;
+            released?;
+        }
+    }
+
+    /// Goes on with the rows whose logits are wanted; with one, if there are none. `other`, of `width` numbers a row, keeps
+    /// the same rows.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn keep_wanted_rows(&mut self, other: Tensor, width: usize) -> Result<Tensor, ForwardError> {
+        let rows = &self.batch.wanted_rows;
+        let count = rows.len().max(1);
+        if count < self.rows && !rows.is_empty() {
+            self.settle_branch()?;
+            let hidden = Command::KeepRows { tensor: self.hidden(), width: self.width, rows };
+            self.submit(&[hidden, Command::KeepRows { tensor: other, width, rows }])?;
+        }
+        self.rows = count;
+        Ok(other.first(count * width))
+    }
+
+    /// Hands finished rows of logits to whoever wants them.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn deliver(&mut self, rows: &[LogitRow], logits: Tensor, vocab: usize) -> Result<(), ForwardError> {
+        // The host knows of everything before once it has the logits.
+        let computed: ArrayVec<Token, 1> = self.last.take().into_iter().collect();
+        let token = self.device.submit(Queue::Download, &[Command::Download { from: logits }], &computed)?;
+        self.device.complete(token)?;
+        let logits = self.device.downloaded(logits)?;
+        for (&row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocab)) {
+            (self.sink)(row, logits);
+        }
+        Ok(())
+    }
+
+    fn of_rows(&self, tensor: Tensor) -> Tensor {
+        tensor.first(self.rows * self.width)
+    }
+}

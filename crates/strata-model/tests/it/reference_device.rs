@@ -1,0 +1,135 @@
+//! The forward pass on a device that executes what was submitted in any legal order, over memory that is poisoned: it
+//! computes what the processor does, and finds every wait that is left out.
+
+use strata_device::{Command, Device, DeviceError, Queue, ReferenceDevice, Tensor, Token};
+use strata_kernels::{KvDType, Level};
+use strata_model::config::ModelConfig;
+use strata_model::{BatchSequence, ForwardError, LogitRows, Model, layers};
+use strata_weights::{Catalog, ResidentWeights};
+
+use crate::harness::{BLOCK_SIZE, Harness, fixtures};
+
+/// Fixtures that differ in what their layers do: biases, norms of heads, windows, scales, tied heads.
+const MODELS: [&str; 4] = ["qwen2", "qwen3", "mistral_sliding", "granite"];
+
+/// Leaves out one of the waits that it is asked for, and passes on everything else.
+struct Forgetful {
+    device: ReferenceDevice,
+    /// Waits of submissions and of the host so far.
+    waits: usize,
+    forgotten: usize,
+}
+
+impl Forgetful {
+    fn forgets(&mut self) -> bool {
+        self.waits += 1;
+        self.waits - 1 == self.forgotten
+    }
+}
+
+impl Device for Forgetful {
+    fn tensor_capacity(&self) -> usize {
+        self.device.tensor_capacity()
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
+        let kept: Vec<_> = waits.iter().copied().filter(|_| !self.forgets()).collect();
+        self.device.submit(queue, commands, &kept)
+    }
+
+    fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
+        if self.forgets() { Ok(()) } else { self.device.complete(token) }
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        self.device.downloaded(tensor)
+    }
+}
+
+/// Passes of two sequences: both prompts in chunks, then tokens of both together.
+const PASSES: [[(usize, LogitRows); 2]; 5] = [
+    [(4, LogitRows::None), (2, LogitRows::None)],
+    [(3, LogitRows::None), (1, LogitRows::All)],
+    [(6, LogitRows::Last), (5, LogitRows::None)],
+    [(1, LogitRows::Last), (1, LogitRows::Last)],
+    [(1, LogitRows::Last), (2, LogitRows::All)],
+];
+
+fn model_of(name: &str) -> Model {
+    let dir = fixtures().join(name);
+    let config = ModelConfig::from_dir(&dir).unwrap();
+    let weights =
+        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config), &mut |_, _| ()).unwrap();
+    let layout = Model::kv_layout(&config, BLOCK_SIZE, KvDType::F32);
+    Model::new(config, Box::new(weights), layout)
+}
+
+fn reference(name: &str, seed: u64) -> ReferenceDevice {
+    let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
+    let layout = Model::kv_layout(&config, BLOCK_SIZE, KvDType::F32);
+    ReferenceDevice::new(&Model::pass_needs(&config, 16, 16), &layout, seed)
+}
+
+/// All logits of [`PASSES`].
+fn logits(model: &mut Model, device: &mut dyn Device) -> Result<Vec<Vec<f32>>, ForwardError> {
+    let tokens =
+        [[3u32, 17, 4, 40, 5, 9, 21, 3, 8, 13, 2, 6, 50, 51, 7], [11, 3, 3, 9, 30, 31, 32, 1, 14, 15, 16, 0, 0, 0, 0]];
+    let tables = [[5u32, 0, 7, 2], [1, 6, 4, 3]];
+    let (mut done, mut rows) = ([0; 2], Vec::new());
+    for pass in PASSES {
+        let of = |index: usize| {
+            let (count, logits) = pass[index];
+            BatchSequence {
+                tokens: &tokens[index][done[index]..done[index] + count],
+                first_position: done[index],
+                prompt_len: 13,
+                block_table: &tables[index],
+                logits,
+            }
+        };
+        model.forward(device, &[of(0), of(1)], &mut |_, row| rows.push(row.to_vec()))?;
+        done = [0, 1].map(|index| done[index] + pass[index].0);
+    }
+    Ok(rows)
+}
+
+#[test]
+fn any_legal_order_gives_the_processors_logits() {
+    for name in MODELS {
+        let plain = Level::available().find(|level| level.name() == "portable").unwrap();
+        let mut harness = Harness::load(name, KvDType::F32, 1, 2).at(plain);
+        let want = logits(&mut harness.model, &mut harness.device).unwrap();
+        let largest = want.concat().iter().fold(0f32, |largest, logit| largest.max(logit.abs()));
+        let mut first: Option<Vec<Vec<f32>>> = None;
+        for seed in 0..6 {
+            let got = logits(&mut model_of(name), &mut reference(name, seed)).unwrap();
+            for (got, want) in got.concat().iter().zip(want.concat()) {
+                assert!((got - want).abs() <= 1e-4 * largest, "{name}, seed {seed}: {got} for {want}");
+            }
+            assert_eq!(&got, first.get_or_insert_with(|| got.clone()), "{name}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn every_wait_that_is_left_out_is_found() {
+    let name = MODELS[0];
+    let count = {
+        let mut device = Forgetful { device: reference(name, 0), waits: 0, forgotten: usize::MAX };
+        logits(&mut model_of(name), &mut device).unwrap();
+        device.waits
+    };
+    // Each pass waits for its upload; for its logits twice, if it has any, and else the next pass's upload waits for it.
+    assert_eq!(count, PASSES.len() + 2 * (PASSES.len() - 1) + 1);
+    for forgotten in 0..count {
+        let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten };
+        let outcome = logits(&mut model_of(name), &mut device);
+        assert!(
+            matches!(
+                outcome,
+                Err(ForwardError::Device(DeviceError::Unordered { .. } | DeviceError::ReadTooEarly { .. }))
+            ),
+            "wait {forgotten} of {count} was left out, and nobody noticed: {outcome:?}"
+        );
+    }
+}

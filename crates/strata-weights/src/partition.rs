@@ -1,0 +1,433 @@
+//! A model cut into what passes move and compute with: every matrix into bands, every vector kept, the embedding read row by
+//! row. Pure arithmetic over shapes; streaming, reports and plans all use it.
+
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
+use strata_io::DIRECT_ALIGN;
+use strata_kernels::DType;
+
+use crate::catalog::Catalog;
+use crate::error::WeightError;
+use crate::group::{Access, GroupSpec, Role, TensorSpec};
+use crate::resident::checked;
+use crate::source::SWEEP_MAX;
+
+/// Rows of a band come in multiples of this: what two threads share evenly in whole tiles of the widest kernel.
+const ROW_GRANULE: usize = 64;
+
+/// Every vector starts on a multiple of this many bytes: a cache line.
+const VECTOR_ALIGN: usize = 64;
+
+/// Rows of the embedding that are read at a time.
+pub const ROWS_AT_A_TIME: usize = 32;
+
+/// How a tensor lies in its file, or would.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredAt {
+    /// How elements are stored.
+    pub dtype: DType,
+    /// Which of the model's files.
+    pub file: usize,
+    /// The first byte.
+    pub offset: u64,
+}
+
+/// Where the bytes of all groups lie, and in which pieces they are read.
+#[derive(Debug, Clone)]
+pub struct Partition {
+    groups: Vec<Group>,
+    bands: Vec<BandPlace>,
+    vectors: Vec<VectorPlace>,
+    vector_bytes: usize,
+    swept_bytes: u64,
+}
+
+/// One group of the forward pass.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// What it is, for people.
+    pub name: String,
+    /// What it does in a pass.
+    pub role: Role,
+    /// See [`GroupSpec::layer`].
+    pub layer: usize,
+    /// In the order of the spec.
+    pub tensors: Vec<TensorPlace>,
+    /// In the order of a pass.
+    pub turns: Vec<Turn>,
+    /// Its bands.
+    pub bands: Range<u32>,
+}
+
+/// One tensor of a group, by how it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TensorPlace {
+    /// At hand in the memory of vectors.
+    Vector {
+        /// How elements are stored.
+        dtype: DType,
+        /// How many there are.
+        len: usize,
+        /// Where in that memory.
+        range: Range<usize>,
+    },
+    /// In bands, which are those of the group's turns `turns`.
+    Swept {
+        /// How elements are stored.
+        dtype: DType,
+        /// Of the whole matrix.
+        rows: usize,
+        /// Of the whole matrix.
+        cols: usize,
+        /// Which turns.
+        turns: Range<usize>,
+    },
+    /// Row by row, out of the file.
+    Rows {
+        /// Where the matrix begins.
+        at: StoredAt,
+        /// Of the matrix.
+        rows: usize,
+        /// Of the matrix.
+        cols: usize,
+        /// Bytes of a row.
+        row_bytes: usize,
+    },
+}
+
+/// Some rows of one matrix, or the same rows of matrices that are swept side by side.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// Tensor of the group, and number of the band.
+    pub bands: ArrayVec<(usize, u32), SWEEP_MAX>,
+}
+
+/// Where a band's bytes come from. A read takes the aligned range around them.
+#[derive(Debug, Clone, Copy)]
+pub struct BandPlace {
+    /// Which of the model's files.
+    pub file: usize,
+    /// Where the read begins, aligned.
+    pub offset: u64,
+    /// Bytes of the read before the band's first.
+    pub skip: usize,
+    /// Bytes of the band.
+    pub bytes: usize,
+    /// Numbers, each of which takes a multiply-add for every token.
+    pub parameters: u64,
+}
+
+impl BandPlace {
+    /// Bytes that must arrive.
+    pub fn needed(&self) -> usize {
+        self.skip + self.bytes
+    }
+
+    /// Bytes of memory that the read needs, whole pages.
+    pub fn memory(&self) -> usize {
+        self.needed().next_multiple_of(DIRECT_ALIGN)
+    }
+}
+
+/// Where a vector's bytes come from, and where in the memory of vectors they go.
+#[derive(Debug, Clone)]
+pub struct VectorPlace {
+    /// Which of the model's files.
+    pub file: usize,
+    /// The first byte.
+    pub offset: u64,
+    /// Where it goes.
+    pub range: Range<usize>,
+}
+
+/// What is moved, held and computed with in one go: a band, or all matrices of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightUnit {
+    /// Bytes of weights.
+    pub bytes: u64,
+    /// Bytes of memory, whole pages.
+    pub memory: u64,
+    /// Numbers, each of which takes a multiply-add for every token.
+    pub parameters: u64,
+    /// See [`GroupSpec::layer`].
+    pub layer: usize,
+    /// What it is for.
+    pub role: Role,
+}
+
+impl Partition {
+    /// Fewest slots that units of any kind pass through: two fillings, so that one is read while the other computes.
+    pub const SLOTS_LEAST: usize = 4;
+
+    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`.
+    ///
+    /// # Errors
+    /// A tensor that is missing, of another shape or of a type we do not compute with; sizes beyond what can be counted.
+    pub fn of_catalog(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
+        Self::new(specs, band_bytes, |group, tensor| {
+            let (entry, dtype) = checked(catalog, group, tensor)?;
+            Ok(StoredAt { dtype, file: entry.file, offset: entry.offset })
+        })
+    }
+
+    /// Cuts the matrices of `specs` into bands of about `band_bytes`; `stored_at` says how each tensor is stored.
+    ///
+    /// # Errors
+    /// Those of `stored_at`, and sizes beyond what can be counted.
+    pub fn new(
+        specs: &[GroupSpec],
+        band_bytes: usize,
+        stored_at: impl Fn(&GroupSpec, &TensorSpec) -> Result<StoredAt, WeightError>,
+    ) -> Result<Self, WeightError> {
+        let mut partition =
+            Self { groups: Vec::new(), bands: Vec::new(), vectors: Vec::new(), vector_bytes: 0, swept_bytes: 0 };
+        for spec in specs {
+            let too_large = || WeightError::TooLarge { group: spec.name.clone() };
+            let mut stored = Vec::with_capacity(spec.tensors.len());
+            for tensor in &spec.tensors {
+                stored.push(stored_at(spec, tensor)?);
+            }
+            partition.add_group(spec, &stored, band_bytes).ok_or_else(too_large)?;
+        }
+        Ok(partition)
+    }
+
+    /// In the order of a pass.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// All bands, in the order in which a pass needs them.
+    pub fn bands(&self) -> &[BandPlace] {
+        &self.bands
+    }
+
+    /// All vectors.
+    pub fn vectors(&self) -> &[VectorPlace] {
+        &self.vectors
+    }
+
+    /// Bytes of all vectors, padded.
+    pub fn vector_bytes(&self) -> usize {
+        self.vector_bytes
+    }
+
+    /// Bytes of the matrices that a pass sweeps, as they are in the files.
+    pub fn swept_bytes(&self) -> u64 {
+        self.swept_bytes
+    }
+
+    /// The bands as units.
+    pub fn units(&self) -> Vec<WeightUnit> {
+        let of_group = |group: &Group| {
+            let (layer, role) = (group.layer, group.role);
+            self.bands_of(group).iter().map(move |band| WeightUnit {
+                bytes: band.bytes as u64,
+                memory: band.memory() as u64,
+                parameters: band.parameters,
+                layer,
+                role,
+            })
+        };
+        self.groups.iter().flat_map(of_group).collect()
+    }
+
+    /// The groups that have matrices as units, each all of its bands together.
+    pub fn group_units(&self) -> Vec<WeightUnit> {
+        let of_group = |group: &Group| {
+            let bands = self.bands_of(group);
+            let sum = |of: fn(&BandPlace) -> u64| bands.iter().map(of).sum();
+            (!bands.is_empty()).then(|| WeightUnit {
+                bytes: sum(|band| band.bytes as u64),
+                memory: sum(|band| band.memory() as u64),
+                parameters: sum(|band| band.parameters),
+                layer: group.layer,
+                role: group.role,
+            })
+        };
+        self.groups.iter().filter_map(of_group).collect()
+    }
+
+    /// The group of each band.
+    pub fn groups_of_bands(&self) -> Vec<u32> {
+        self.of_bands(|index, _| index as u32)
+    }
+
+    /// The layer of each band.
+    pub fn layers_of_bands(&self) -> Vec<u32> {
+        self.of_bands(|_, group| group.layer as u32)
+    }
+
+    /// The memory of the largest band, in bytes.
+    pub fn largest_band(&self) -> usize {
+        self.bands.iter().map(BandPlace::memory).max().unwrap_or(0)
+    }
+
+    /// Bytes of weights in the bands that `chosen` picks by their numbers.
+    pub fn bytes_where(&self, chosen: impl Fn(u32) -> bool) -> u64 {
+        let bands = self.bands.iter().enumerate();
+        bands.filter(|(band, _)| chosen(*band as u32)).map(|(_, band)| band.bytes as u64).sum()
+    }
+
+    /// Bytes of the longest row that is read by number, if there are such.
+    pub fn row_bytes(&self) -> Option<usize> {
+        self.row_matrices().map(|(_, row_bytes)| row_bytes).max()
+    }
+
+    /// Bytes of the matrices of which passes read single rows.
+    pub fn embedding_bytes(&self) -> u64 {
+        self.row_matrices().map(|(rows, row_bytes)| rows as u64 * row_bytes as u64).sum()
+    }
+
+    /// Bytes that all bands take in memory.
+    pub fn band_memory(&self) -> u64 {
+        self.bands.iter().map(|band| band.memory() as u64).sum()
+    }
+
+    /// Bytes of memory that are taken besides bands: vectors, and buffers for rows.
+    pub fn fixed_bytes(&self) -> u64 {
+        self.vector_bytes.saturating_add(self.row_bytes().map_or(0, row_reader_memory)) as u64
+    }
+
+    /// Fewest slots that bands can stream through: two turns, one being read while the other computes.
+    pub fn slots_least(&self) -> usize {
+        let widest = self.groups.iter().flat_map(|group| &group.turns).map(|turn| turn.bands.len()).max();
+        Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
+    }
+
+    /// The least memory with which passes can be computed, in bytes.
+    pub fn least_budget(&self) -> u64 {
+        let slots = self.slots_least() as u64;
+        self.fixed_bytes().saturating_add(slots.saturating_mul(self.largest_band() as u64))
+    }
+
+    fn bands_of(&self, group: &Group) -> &[BandPlace] {
+        &self.bands[group.bands.start as usize..group.bands.end as usize]
+    }
+
+    fn of_bands(&self, what: impl Fn(usize, &Group) -> u32) -> Vec<u32> {
+        let groups = self.groups.iter().enumerate();
+        groups.flat_map(|(index, group)| std::iter::repeat_n(what(index, group), group.bands.len())).collect()
+    }
+
+    /// Rows, and bytes of each, of the matrices that are read row by row.
+    fn row_matrices(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.groups.iter().flat_map(|group| &group.tensors).filter_map(|tensor| match tensor {
+            TensorPlace::Rows { rows, row_bytes, .. } => Some((*rows, *row_bytes)),
+            TensorPlace::Vector { .. } | TensorPlace::Swept { .. } => None,
+        })
+    }
+
+    /// `None` if sizes cannot be counted.
+    fn add_group(&mut self, spec: &GroupSpec, stored: &[StoredAt], band_bytes: usize) -> Option<()> {
+        let first_band = self.count_bands()?;
+        let mut group = Group {
+            name: spec.name.clone(),
+            role: spec.role,
+            layer: spec.layer,
+            tensors: Vec::new(),
+            turns: Vec::new(),
+            bands: first_band..first_band,
+        };
+        // Matrices that are swept side by side, with the place of each.
+        let mut beside: Vec<(usize, Matrix)> = Vec::new();
+        for (index, (tensor, &at)) in spec.tensors.iter().zip(stored).enumerate() {
+            let &[rows, cols] = tensor.shape.as_slice() else {
+                let len = tensor.shape.iter().try_fold(1usize, |len, &size| len.checked_mul(size))?;
+                let start = self.vector_bytes;
+                let end = start.checked_add(at.dtype.row_bytes(len)?)?;
+                self.vector_bytes = end.checked_next_multiple_of(VECTOR_ALIGN)?;
+                self.vectors.push(VectorPlace { file: at.file, offset: at.offset, range: start..end });
+                group.tensors.push(TensorPlace::Vector { dtype: at.dtype, len, range: start..end });
+                continue;
+            };
+            let row_bytes = at.dtype.row_bytes(cols).filter(|&bytes| bytes > 0)?;
+            let bytes = (row_bytes as u64).checked_mul(rows as u64)?;
+            if tensor.access == Access::Rows {
+                group.tensors.push(TensorPlace::Rows { at, rows, cols, row_bytes });
+                continue;
+            }
+            if tensor.access != Access::SweepBeside {
+                self.cut(&mut group, &mut beside, band_bytes);
+            }
+            self.swept_bytes = self.swept_bytes.checked_add(bytes)?;
+            beside.push((index, Matrix { at, rows, cols, row_bytes }));
+            group.tensors.push(TensorPlace::Swept { dtype: at.dtype, rows, cols, turns: 0..0 });
+        }
+        self.cut(&mut group, &mut beside, band_bytes);
+        group.bands.end = self.count_bands()?;
+        self.groups.push(group);
+        Some(())
+    }
+
+    fn count_bands(&self) -> Option<u32> {
+        u32::try_from(self.bands.len()).ok()
+    }
+
+    /// Cuts matrices that are swept side by side into turns.
+    fn cut(&mut self, group: &mut Group, beside: &mut Vec<(usize, Matrix)>, band_bytes: usize) {
+        let Some((_, first)) = beside.first() else { return };
+        let rows = first.rows;
+        let widest = beside.iter().map(|(_, matrix)| matrix.row_bytes).max().unwrap_or(1);
+        let step = rows_of_band(widest, band_bytes);
+        let first_turn = group.turns.len();
+        for start in (0..rows).step_by(step) {
+            let range = start..(start + step).min(rows);
+            let mut turn = Turn { rows: range.clone(), bands: ArrayVec::new() };
+            for &(tensor, matrix) in beside.iter() {
+                turn.bands.push((tensor, self.bands.len() as u32));
+                self.bands.push(matrix.band(&range));
+            }
+            group.turns.push(turn);
+        }
+        let all = first_turn..group.turns.len();
+        for (tensor, _) in beside.drain(..) {
+            if let TensorPlace::Swept { turns, .. } = &mut group.tensors[tensor] {
+                *turns = all.clone();
+            }
+        }
+    }
+}
+
+/// A matrix in a file.
+#[derive(Debug, Clone, Copy)]
+struct Matrix {
+    at: StoredAt,
+    rows: usize,
+    cols: usize,
+    row_bytes: usize,
+}
+
+impl Matrix {
+    fn band(&self, rows: &Range<usize>) -> BandPlace {
+        // Whoever says where a tensor is stored has checked that all of it lies there.
+        let first = self.at.offset + (rows.start * self.row_bytes) as u64;
+        let skip = (first % DIRECT_ALIGN as u64) as usize;
+        BandPlace {
+            file: self.at.file,
+            offset: first - skip as u64,
+            skip,
+            bytes: rows.len() * self.row_bytes,
+            parameters: (rows.len() * self.cols) as u64,
+        }
+    }
+}
+
+/// Bytes of memory that reading rows of `row_bytes` takes; the most that can be counted if it is more.
+fn row_reader_memory(row_bytes: usize) -> usize {
+    row_buffer_bytes(row_bytes).saturating_add(row_bytes).saturating_mul(ROWS_AT_A_TIME)
+}
+
+/// Memory of one row's read: its bytes with what lies around them.
+pub fn row_buffer_bytes(row_bytes: usize) -> usize {
+    row_bytes.saturating_add(DIRECT_ALIGN).checked_next_multiple_of(DIRECT_ALIGN).unwrap_or(usize::MAX)
+}
+
+/// Rows that make a band of about `band_bytes`: whole granules where one fits, otherwise fewer rows.
+fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
+    let fitting = (band_bytes / row_bytes).max(1);
+    if fitting >= ROW_GRANULE { fitting / ROW_GRANULE * ROW_GRANULE } else { fitting }
+}
