@@ -1,4 +1,4 @@
-//! Attention over a paged KV cache: exact, with online softmax, for prefill chunks and decodes alike.
+//! Attention over the KV cache: exact, with online softmax, for prefill chunks and decodes alike.
 //!
 //! A token attends to the positions from its window's start up to its own. They are taken in segments of [`SEGMENT`]
 //! positions and, within these, runs of [`RUN`], both counted from position 0; a segment's part is summed by itself, and
@@ -25,7 +25,7 @@ use tile::{Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, segments
 
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{KvLayout, Level};
+use crate::{KvLayer, KvView, Level};
 
 /// Positions whose scores are held at a time.
 pub const RUN: usize = 64;
@@ -49,23 +49,32 @@ const SCRATCH_MAX: usize = 1 << 20;
 const SCRATCH_SEQUENCES: usize = 4;
 
 /// The tokens of one sequence that a pass computes.
-#[derive(Debug, Clone, Copy)]
-pub struct AttentionSequence<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttentionSpan {
     /// Position of the first of them.
     pub first_position: usize,
-    /// How many there are. Their rows follow those of the sequence before.
+    /// How many there are. Their rows follow those of the span before.
     pub tokens: usize,
-    /// Physical block of each logical block, up to that of the last token.
-    pub block_table: &'a [u32],
+    /// The sequence's block table, up to the block of the last token: this range of the tables that come with the spans.
+    pub table: Range<u32>,
+}
+
+impl AttentionSpan {
+    pub(crate) fn positions(&self) -> Range<usize> {
+        let end = self.first_position.checked_add(self.tokens);
+        self.first_position..end.expect("positions are counted in a usize")
+    }
+
+    pub(crate) fn kv<'a>(&self, tables: &'a [u32]) -> KvView<'a> {
+        KvView::paged(&tables[self.table.start as usize..self.table.end as usize])
+    }
 }
 
 /// One layer's attention.
 #[derive(Debug, Clone, Copy)]
-pub struct AttentionLayer<'a> {
-    /// How a block lies in memory.
-    pub layout: &'a KvLayout,
-    /// The layer.
-    pub layer: usize,
+pub struct AttentionLayer {
+    /// The layer's keys and values.
+    pub kv: KvLayer,
     /// Query heads; a multiple of the KV heads.
     pub heads: usize,
     /// What products of queries and keys are multiplied by.
@@ -91,7 +100,7 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, in which the keys and values of all positions up
 ///   to these tokens' own have been written
-/// - `sequences`, `sequence_at`: how many, and which
+/// - `tables`: the block tables of the spans
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: see [`attention_scratch`]; what it holds does not matter
 /// - `out`: as `q`
@@ -99,56 +108,55 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 /// # Panics
 /// If the lengths disagree, or a block table is too short or names a block that is not in the pool.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
-pub fn attention<'a>(
+pub fn attention(
     pool: &Pool,
     level: Level,
-    layer: AttentionLayer<'_>,
+    layer: &AttentionLayer,
     blocks: &[u8],
-    sequences: usize,
-    sequence_at: impl Fn(usize) -> AttentionSequence<'a> + Sync,
+    spans: &[AttentionSpan],
+    tables: &[u32],
     q: &[f32],
     scratch: &mut [f32],
     out: &mut [f32],
 ) {
-    let AttentionLayer { layout, heads, window, .. } = layer;
-    let head_dim = layout.head_dim;
-    assert!(heads.is_multiple_of(layout.num_kv_heads) && layer.layer < layout.num_layers);
-    let num_blocks = blocks.len() / layout.block_bytes();
+    let &AttentionLayer { kv, heads, window, .. } = layer;
+    let head_dim = kv.head_dim();
+    assert!(heads.is_multiple_of(kv.num_kv_heads()));
+    let num_blocks = blocks.len() / kv.block_bytes();
     let (mut tokens, mut cost) = (0usize, 0usize);
-    let mut plan = Plan::new(layer);
-    for sequence in (0..sequences).map(&sequence_at) {
-        let end = sequence.first_position + sequence.tokens;
-        let table = &sequence.block_table[..end.div_ceil(layout.block_size)];
-        assert!(table.iter().all(|&block| (block as usize) < num_blocks));
-        tokens += sequence.tokens;
+    for span in spans {
+        let end = span.positions().end;
+        span.kv(tables).check(&kv, num_blocks, &(0..end));
+        tokens += span.tokens;
         let seen = seen_from(end.saturating_sub(1), window).len();
-        cost = cost.saturating_add(2 * seen * sequence.tokens * heads * head_dim);
+        cost = cost.saturating_add(2 * seen * span.tokens * heads * head_dim);
     }
-    assert!(q.len() == tokens * heads * head_dim && out.len() == q.len());
-    plan.decide(pool.threads(), sequences, &sequence_at, tokens, scratch.len());
+    let numbers = tokens.checked_mul(heads).and_then(|rows| rows.checked_mul(head_dim));
+    assert!(numbers == Some(q.len()) && out.len() == q.len());
+    let plan = Plan::new(*layer, pool.threads(), spans, tokens, scratch.len());
 
     let (next, threads) = (AtomicUsize::new(0), pool.threads());
     let (shared_out, shared_parts) = (Share::new(out), Share::new(scratch));
-    let operands = Operands { plan: &plan, level, blocks, q, out: shared_out, parts: shared_parts };
+    let operands = Operands { plan: &plan, level, blocks, spans, tables, q, out: shared_out, parts: shared_parts };
     // One share a thread, each of which takes items until none is left.
     pool.split(threads, 1, cost.div_ceil(threads), |_| {
         let mut work = Workspace::new();
         let mut cursor = Cursor::default();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = cursor.advance(&plan, number, sequences, &sequence_at) else { return };
+            let Some(item) = cursor.advance(&plan, number, spans) else { return };
             operands.compute(&item, &mut work);
         }
     });
     if plan.parts_per_row > 0 {
         let cost = 2 * plan.parts_per_row * head_dim * heads;
-        pool.split(tokens, 1, cost, |rows| operands.merge_tokens(rows, sequences, &sequence_at));
+        pool.split(tokens, 1, cost, |rows| operands.merge_tokens(rows));
     }
 }
 
 /// How the batch is cut into items.
-struct Plan<'a> {
-    layer: AttentionLayer<'a>,
+struct Plan {
+    layer: AttentionLayer,
     /// Query heads of a tile: those that share a KV head, unless they are very many.
     tile_heads: usize,
     /// Tiles that the query heads of one KV head make.
@@ -158,70 +166,60 @@ struct Plan<'a> {
     parts_per_row: usize,
 }
 
-impl<'a> Plan<'a> {
-    fn new(layer: AttentionLayer<'a>) -> Self {
-        let sharing = layer.heads / layer.layout.num_kv_heads;
-        let rows = rows_max(layer.layout.head_dim);
-        assert!(rows > 0, "a head of {} elements is beyond what attention can hold", layer.layout.head_dim);
+impl Plan {
+    /// Cuts segments off too if there are few tiles, and room for the parts.
+    fn new(layer: AttentionLayer, threads: usize, spans: &[AttentionSpan], tokens: usize, room: usize) -> Self {
+        let (sharing, head_dim) = (layer.heads / layer.kv.num_kv_heads(), layer.kv.head_dim());
+        let rows = rows_max(head_dim);
+        assert!(rows > 0, "a head of {head_dim} elements is beyond what attention can hold");
         let tile_heads = sharing.min(rows);
-        Self {
+        let mut plan = Self {
             layer,
             tile_heads,
             tiles_per_kv_head: sharing.div_ceil(tile_heads),
             tile_tokens: (rows / tile_heads).max(1),
             parts_per_row: 0,
-        }
-    }
-
-    /// Cuts segments off too if there are few tiles, and room for the parts.
-    fn decide<'s>(
-        &mut self,
-        threads: usize,
-        sequences: usize,
-        sequence_at: &impl Fn(usize) -> AttentionSequence<'s>,
-        tokens: usize,
-        room: usize,
-    ) {
+        };
         let (mut tiles, mut parts) = (0, 0);
-        for sequence in (0..sequences).map(sequence_at) {
-            tiles += self.items_of(&sequence);
-            let last = (sequence.first_position + sequence.tokens).saturating_sub(1);
+        for span in spans {
+            tiles += plan.items_of(span);
+            let last = span.positions().end.saturating_sub(1);
             // A window that is not aligned touches one segment more than the last token's own may.
-            let window = self.layer.window.map_or(usize::MAX, |window| window.div_ceil(SEGMENT) + 1);
+            let window = layer.window.map_or(usize::MAX, |window| window.div_ceil(SEGMENT) + 1);
             parts = parts.max(window.min(last / SEGMENT + 1));
         }
-        let row = parts * (self.layer.layout.head_dim + PART_HEAD);
-        let fits = tokens.saturating_mul(self.layer.heads).saturating_mul(row) <= room;
+        let fits = tokens.saturating_mul(layer.heads).saturating_mul(parts * (head_dim + PART_HEAD)) <= room;
         if threads > 1 && tiles < TILES_A_THREAD * threads && parts > 1 && fits {
-            self.parts_per_row = parts;
+            plan.parts_per_row = parts;
         }
+        plan
     }
 
     /// Positions that a tile of tokens sees.
-    fn seen_by(&self, sequence: &AttentionSequence<'_>, tile: usize) -> Range<usize> {
-        let first = sequence.first_position + tile * self.tile_tokens;
-        let end = (first + self.tile_tokens).min(sequence.first_position + sequence.tokens);
+    fn seen_by(&self, span: &AttentionSpan, tile: usize) -> Range<usize> {
+        let first = span.first_position + tile * self.tile_tokens;
+        let end = (first + self.tile_tokens).min(span.first_position + span.tokens);
         seen_from(first, self.layer.window).start..end
     }
 
-    /// Items that each head tile of the sequence makes.
-    fn items_per_head(&self, sequence: &AttentionSequence<'_>) -> usize {
-        let tiles = sequence.tokens.div_ceil(self.tile_tokens);
+    /// Items that each head tile of the span makes.
+    fn items_per_head(&self, span: &AttentionSpan) -> usize {
+        let tiles = span.tokens.div_ceil(self.tile_tokens);
         match self.parts_per_row {
             0 => tiles,
-            _ => (0..tiles).map(|tile| segments_of(&self.seen_by(sequence, tile)).len()).sum(),
+            _ => (0..tiles).map(|tile| segments_of(&self.seen_by(span, tile)).len()).sum(),
         }
     }
 
-    fn items_of(&self, sequence: &AttentionSequence<'_>) -> usize {
-        self.items_per_head(sequence) * self.layer.layout.num_kv_heads * self.tiles_per_kv_head
+    fn items_of(&self, span: &AttentionSpan) -> usize {
+        self.items_per_head(span) * self.layer.kv.num_kv_heads() * self.tiles_per_kv_head
     }
 }
 
 /// One piece of work.
 struct Item<'a> {
-    sequence: AttentionSequence<'a>,
-    /// Row of the sequence's first token.
+    span: &'a AttentionSpan,
+    /// Row of the span's first token.
     first_row: usize,
     kv_head: usize,
     /// Which of the KV head's tiles of query heads.
@@ -234,51 +232,42 @@ struct Item<'a> {
 /// Finds items by their numbers, which only ever grow.
 #[derive(Default)]
 struct Cursor {
-    sequence: usize,
+    span: usize,
     first_item: usize,
     first_row: usize,
 }
 
 impl Cursor {
-    fn advance<'s>(
-        &mut self,
-        plan: &Plan<'_>,
-        number: usize,
-        sequences: usize,
-        sequence_at: &impl Fn(usize) -> AttentionSequence<'s>,
-    ) -> Option<Item<'s>> {
-        let sequence = loop {
-            if self.sequence == sequences {
-                return None;
-            }
-            let sequence = sequence_at(self.sequence);
-            let items = plan.items_of(&sequence);
+    fn advance<'a>(&mut self, plan: &Plan, number: usize, spans: &'a [AttentionSpan]) -> Option<Item<'a>> {
+        let span = loop {
+            let span = spans.get(self.span)?;
+            let items = plan.items_of(span);
             if number < self.first_item + items {
-                break sequence;
+                break span;
             }
-            self.sequence += 1;
+            self.span += 1;
             self.first_item += items;
-            self.first_row += sequence.tokens;
+            self.first_row += span.tokens;
         };
-        let per_head = plan.items_per_head(&sequence);
+        let per_head = plan.items_per_head(span);
         let (head, mut left) = ((number - self.first_item) / per_head, (number - self.first_item) % per_head);
         // Later tokens see more, so their tiles come first.
-        let mut token_tile = sequence.tokens.div_ceil(plan.tile_tokens) - 1;
-        let mut segments = segments_of(&plan.seen_by(&sequence, token_tile));
+        let mut token_tile = span.tokens.div_ceil(plan.tile_tokens) - 1;
+        let mut segments = segments_of(&plan.seen_by(span, token_tile));
         if plan.parts_per_row == 0 {
             token_tile -= left;
-            segments = segments_of(&plan.seen_by(&sequence, token_tile));
+            segments = segments_of(&plan.seen_by(span, token_tile));
         } else {
             while left >= segments.len() {
                 left -= segments.len();
                 token_tile -= 1;
-                segments = segments_of(&plan.seen_by(&sequence, token_tile));
+                segments = segments_of(&plan.seen_by(span, token_tile));
             }
             let segment = segments.start + left;
             segments = segment..segment + 1;
         }
         Some(Item {
-            sequence,
+            span,
             first_row: self.first_row,
             kv_head: head / plan.tiles_per_kv_head,
             head_tile: head % plan.tiles_per_kv_head,
@@ -290,9 +279,11 @@ impl Cursor {
 
 /// What all items read and write.
 struct Operands<'a> {
-    plan: &'a Plan<'a>,
+    plan: &'a Plan,
     level: Level,
     blocks: &'a [u8],
+    spans: &'a [AttentionSpan],
+    tables: &'a [u32],
     q: &'a [f32],
     out: Share<'a, f32>,
     /// `[row, part, PART_HEAD + head_dim]`
@@ -302,21 +293,21 @@ struct Operands<'a> {
 impl<'a> Operands<'a> {
     fn compute(&self, item: &Item<'_>, work: &mut Workspace) {
         let plan = self.plan;
-        let AttentionLayer { layout, layer, heads, scale, window } = plan.layer;
-        let head_dim = layout.head_dim;
-        let sharing = heads / layout.num_kv_heads;
+        let AttentionLayer { kv: layer, heads, scale, window } = plan.layer;
+        let head_dim = layer.head_dim();
+        let sharing = heads / layer.num_kv_heads();
         let first_head = item.kv_head * sharing + item.head_tile * plan.tile_heads;
         let first_token = item.token_tile * plan.tile_tokens;
         let first = (item.first_row + first_token) * heads + first_head;
         let tile = Tile {
-            layout: *layout,
-            keys: self.blocks[layout.key_offset(layer, item.kv_head)..].as_ptr(),
-            block_table: item.sequence.block_table,
+            layer,
+            kv: item.span.kv(self.tables),
+            keys: self.blocks[layer.key_offset(item.kv_head)..].as_ptr(),
             queries: self.q[first * head_dim..].as_ptr(),
             token_stride: heads * head_dim,
             heads: plan.tile_heads.min(sharing - item.head_tile * plan.tile_heads),
-            first_position: item.sequence.first_position + first_token,
-            tokens: plan.tile_tokens.min(item.sequence.tokens - first_token),
+            first_position: item.span.first_position + first_token,
+            tokens: plan.tile_tokens.min(item.span.tokens - first_token),
             window,
             scale,
         };
@@ -336,8 +327,8 @@ impl<'a> Operands<'a> {
         }
         let finished = plan.parts_per_row == 0;
         let mut outcome = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
-        // SAFETY: the operands have been checked: queries and outcome are as long as the tile has rows, and the block table
-        // names blocks of the pool.
+        // SAFETY: `attention` has checked its operands, which nobody has changed since: queries and outcome are as long as
+        // the tile has rows, and all positions up to the tile's last lie in the pool.
         unsafe { attend(self.level, &tile, item.segments.clone(), finished, work, &mut outcome) };
         if !finished {
             for row in 0..rows {
@@ -360,27 +351,22 @@ impl<'a> Operands<'a> {
     /// # Safety
     /// Nothing else reads or writes this part while it is in use.
     unsafe fn part(&self, row: usize, part: usize) -> &'a mut [f32] {
-        let len = PART_HEAD + self.plan.layer.layout.head_dim;
+        let len = PART_HEAD + self.plan.layer.kv.head_dim();
         // SAFETY: the caller's promise.
         unsafe { self.parts.slice((row * self.plan.parts_per_row + part) * len, len) }
     }
 
     /// Merges the parts of the tokens in `tokens`, once all of them are there.
-    fn merge_tokens<'s>(
-        &self,
-        tokens: Range<usize>,
-        sequences: usize,
-        sequence_at: &impl Fn(usize) -> AttentionSequence<'s>,
-    ) {
-        let AttentionLayer { layout, heads, window, .. } = self.plan.layer;
+    fn merge_tokens(&self, tokens: Range<usize>) {
+        let AttentionLayer { kv, heads, window, .. } = self.plan.layer;
         let mut first_token = 0;
-        for sequence in (0..sequences).map(sequence_at) {
-            let own = first_token..first_token + sequence.tokens;
+        for span in self.spans {
+            let own = first_token..first_token + span.tokens;
             for token in own.start.max(tokens.start)..own.end.min(tokens.end) {
-                let parts = segments_of(&seen_from(sequence.first_position + token - own.start, window)).len();
+                let parts = segments_of(&seen_from(span.first_position + token - own.start, window)).len();
                 for row in token * heads..(token + 1) * heads {
                     // SAFETY: each token is in one share only, and all parts have been written.
-                    let out = unsafe { self.out.slice(row * layout.head_dim, layout.head_dim) };
+                    let out = unsafe { self.out.slice(row * kv.head_dim(), kv.head_dim()) };
                     // SAFETY: as above.
                     let part = |part| &*unsafe { self.part(row, part) };
                     merge_row(self.level, parts, part, out);
@@ -393,10 +379,10 @@ impl<'a> Operands<'a> {
 
 /// What one thread would have merged on its way through all segments, in the same order.
 fn merge_row<'a>(level: Level, parts: usize, part: impl Fn(usize) -> &'a [f32], out: &mut [f32]) {
-    let (sums, count) = (out.as_mut_ptr(), out.len());
     let seen = |part: &[f32]| Seen { greatest: part[0], total: part[1] };
     let first = part(0);
     out.copy_from_slice(&first[PART_HEAD..]);
+    let (sums, count) = (out.as_mut_ptr(), out.len());
     let into = &mut seen(first);
     for other in (1..parts).map(part) {
         // SAFETY: a part has as many sums as `out`.

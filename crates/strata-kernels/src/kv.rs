@@ -37,9 +37,9 @@ impl KvDType {
     /// A slot of [`KvDType::Q8`] is its scales (bf16, one for each [`KvDType::SCALED`] elements), then its integers.
     pub const fn slot_bytes(self, head_dim: usize) -> usize {
         match self {
-            Self::F32 => 4 * head_dim,
-            Self::F16 | Self::BF16 => 2 * head_dim,
-            Self::Q8 => 2 * head_dim.div_ceil(Self::SCALED) + head_dim,
+            Self::F32 => head_dim.saturating_mul(4),
+            Self::F16 | Self::BF16 => head_dim.saturating_mul(2),
+            Self::Q8 => head_dim.saturating_add(2 * head_dim.div_ceil(Self::SCALED)),
         }
     }
 
@@ -60,50 +60,138 @@ impl std::fmt::Display for KvDType {
     }
 }
 
-/// How one KV block lies in memory: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
-/// copy moves a block in one piece.
+/// Heads that a layer keeps keys and values of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvLayout {
-    /// Layers of the model.
-    pub num_layers: usize,
-    /// Key-value heads of a layer.
+pub struct KvShape {
+    /// Key-value heads.
     pub num_kv_heads: usize,
     /// Elements of one head.
     pub head_dim: usize,
-    /// Tokens of one block.
-    pub block_size: usize,
-    /// How elements are stored.
-    pub dtype: KvDType,
+}
+
+/// How one KV block lies in memory: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
+/// copy moves a block in one piece.
+///
+/// The layers are those that keep keys and values; each has heads of its own number and size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvLayout {
+    block_size: usize,
+    dtype: KvDType,
+    block_bytes: usize,
+    layers: Vec<KvLayer>,
 }
 
 impl KvLayout {
+    /// Blocks of `block_size` tokens, for one shape for each layer that keeps keys and values.
+    ///
+    /// A block too large for a `usize` saturates: no memory can hold it, and whoever asks for some is told so.
+    pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
+        let mut layout = Self { block_size, dtype, block_bytes: 0, layers: Vec::new() };
+        for shape in layers {
+            let layer = KvLayer { shape, block_size, dtype, offset: layout.block_bytes, block_bytes: 0 };
+            let heads = shape.num_kv_heads.saturating_mul(2);
+            let bytes = heads.saturating_mul(block_size).saturating_mul(layer.slot_bytes());
+            layout.block_bytes = layout.block_bytes.saturating_add(bytes);
+            layout.layers.push(layer);
+        }
+        for layer in &mut layout.layers {
+            layer.block_bytes = layout.block_bytes;
+        }
+        layout
+    }
+
+    /// Layers that keep keys and values.
+    pub fn num_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Tokens of one block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// How elements are stored.
+    pub fn dtype(&self) -> KvDType {
+        self.dtype
+    }
+
     /// Bytes of one block: all layers, keys and values.
-    pub const fn block_bytes(&self) -> usize {
-        self.num_layers * 2 * self.num_kv_heads * self.head_bytes()
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
     }
 
     /// Bytes of the KV of one token.
-    pub const fn token_bytes(&self) -> usize {
-        self.block_bytes() / self.block_size
+    ///
+    /// # Panics
+    /// If a block has room for no token.
+    pub fn token_bytes(&self) -> usize {
+        self.block_bytes / self.block_size
+    }
+
+    /// The layer number `index` of those that keep keys and values.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn layer(&self, index: usize) -> KvLayer {
+        self.layers[index]
+    }
+}
+
+/// One layer's part of every block. Only a [`KvLayout`] makes it, so kernels trust that it lies within a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayer {
+    shape: KvShape,
+    block_size: usize,
+    dtype: KvDType,
+    /// From the start of a block to this layer's part of it.
+    offset: usize,
+    /// Bytes of a block, all layers.
+    block_bytes: usize,
+}
+
+impl KvLayer {
+    /// Key-value heads.
+    pub fn num_kv_heads(&self) -> usize {
+        self.shape.num_kv_heads
+    }
+
+    /// Elements of one head.
+    pub fn head_dim(&self) -> usize {
+        self.shape.head_dim
+    }
+
+    /// Tokens of one block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// How elements are stored.
+    pub fn dtype(&self) -> KvDType {
+        self.dtype
+    }
+
+    /// From the start of one block to that of the next.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
     }
 
     /// Bytes of one head of one token, keys or values.
-    pub const fn slot_bytes(&self) -> usize {
-        self.dtype.slot_bytes(self.head_dim)
+    pub fn slot_bytes(&self) -> usize {
+        self.dtype.slot_bytes(self.shape.head_dim)
     }
 
-    /// Bytes of one head's slots, of one layer, keys or values.
-    const fn head_bytes(&self) -> usize {
-        self.block_size * self.slot_bytes()
-    }
-
-    /// Where the keys of `kv_head` begin in a block; the values follow [`KvLayout::value_offset`] later.
-    pub(crate) const fn key_offset(&self, layer: usize, kv_head: usize) -> usize {
-        (layer * 2 * self.num_kv_heads + kv_head) * self.head_bytes()
+    /// From the start of a block to the first slot of the keys of `kv_head`.
+    pub fn key_offset(&self, kv_head: usize) -> usize {
+        self.offset + kv_head * self.head_bytes()
     }
 
     /// From a slot of keys to the slot of the same token's values.
-    pub(crate) const fn value_offset(&self) -> usize {
-        self.num_kv_heads * self.head_bytes()
+    pub fn value_offset(&self) -> usize {
+        self.shape.num_kv_heads * self.head_bytes()
+    }
+
+    /// Bytes of one head's slots, keys or values.
+    fn head_bytes(&self) -> usize {
+        self.block_size * self.slot_bytes()
     }
 }

@@ -14,6 +14,7 @@ mod coded;
 mod dtype;
 mod elementwise;
 mod kv;
+mod kv_view;
 mod level;
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
 mod matmul;
@@ -30,11 +31,12 @@ mod store_kv;
 mod transpose;
 
 pub use activations::Activations;
-pub use attention::{AttentionLayer, AttentionSequence, RUN, SEGMENT, attention, attention_scratch};
+pub use attention::{AttentionLayer, AttentionSpan, RUN, SEGMENT, attention, attention_scratch};
 pub use coded::{encode_row, patches_of};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, gated_activation, gather_rows, scale};
-pub use kv::{KvDType, KvLayout};
+pub use kv::{KvDType, KvLayer, KvLayout, KvShape};
+pub use kv_view::{KvRun, KvView};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::{Columns, Product, matmul, matmul_gated};
 pub use matrix::Matrix;

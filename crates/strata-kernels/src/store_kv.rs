@@ -1,11 +1,11 @@
 //! The step before attention: queries and keys are rotated, keys and values go into the cache, all in one operation.
 
-use crate::attention::{AttentionSequence, Lanes};
+use crate::attention::{AttentionSpan, Lanes};
 use crate::pool::Pool;
 use crate::rope::{RopeStyle, rope};
 use crate::share::Share;
 use crate::simd::{F32, LANES, dispatch, load_part};
-use crate::{KvDType, KvLayout, Level};
+use crate::{KvDType, KvLayer, Level};
 
 /// How queries and keys are rotated.
 #[derive(Debug, Clone, Copy)]
@@ -25,63 +25,66 @@ const ELEMENT_COST: usize = 4;
 /// type.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
-/// - `sequences`, `sequence_at`: how many, and which
+/// - `tables`: the block tables of the spans
 /// - `q`: `[tokens, heads, head_dim]`, rotated in place
 /// - `k`: `[tokens, num_kv_heads, head_dim]`, rotated in place
 /// - `v`: as `k`
 ///
 /// # Panics
-/// If a block table is too short or names a block that is not in the pool, or the lengths disagree.
+/// If a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has been
+/// written then.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
-pub fn rotate_and_store<'a>(
+pub fn rotate_and_store(
     pool: &Pool,
     level: Level,
-    layout: &KvLayout,
+    layer: &KvLayer,
     blocks: &mut [u8],
-    layer: usize,
-    sequences: usize,
-    sequence_at: impl Fn(usize) -> AttentionSequence<'a> + Sync,
+    spans: &[AttentionSpan],
+    tables: &[u32],
     rotation: Rotation<'_>,
     q: &mut [f32],
     k: &mut [f32],
     v: &[f32],
 ) {
-    let (head_dim, kv_heads, half) = (layout.head_dim, layout.num_kv_heads, layout.head_dim / 2);
-    let tokens: usize = (0..sequences).map(|index| sequence_at(index).tokens).sum();
-    assert!(k.len() == tokens * kv_heads * head_dim && v.len() == k.len() && layer < layout.num_layers);
+    let (head_dim, kv_heads, half) = (layer.head_dim(), layer.num_kv_heads(), layer.head_dim() / 2);
+    let num_blocks = blocks.len() / layer.block_bytes();
+    for span in spans {
+        span.kv(tables).check(layer, num_blocks, &span.positions());
+    }
+    let tokens: usize = spans.iter().map(|span| span.tokens).sum();
+    assert!(k.len() == tokens * kv_heads * head_dim && v.len() == k.len());
     assert!(rotation.cos.len() == tokens * half && rotation.sin.len() == tokens * half);
     if tokens == 0 {
         return;
     }
     let width = q.len() / tokens;
     assert!(q.len() == tokens * width && width.is_multiple_of(head_dim));
+    let slot_bytes = layer.slot_bytes();
     let (queries, keys, blocks) = (Share::new(q), Share::new(k), Share::new(blocks));
     // Heads of the cache lie apart from each other whatever the block tables say, so threads share them out rather than
     // tokens.
     pool.split(2 * kv_heads, 1, ELEMENT_COST * tokens * head_dim, |heads| {
         for head in heads {
             let (kv_head, is_value) = (head / 2, head % 2 == 1);
-            let offset = layout.key_offset(layer, kv_head) + if is_value { layout.value_offset() } else { 0 };
-            let mut token = 0;
-            for sequence in (0..sequences).map(&sequence_at) {
-                for position in sequence.first_position..sequence.first_position + sequence.tokens {
+            let first_slot = layer.key_offset(kv_head) + if is_value { layer.value_offset() } else { 0 };
+            let mut first_token = 0;
+            for run in spans.iter().flat_map(|span| span.kv(tables).runs(layer, span.positions())) {
+                // SAFETY: slots of one head, keys or values, belong to no other, and each head is in one thread's share
+                // only.
+                let slots = unsafe { blocks.slice(first_slot + run.offset, run.tokens * slot_bytes) };
+                for (token, slot) in (first_token..).zip(slots.chunks_exact_mut(slot_bytes)) {
                     let at = (token * kv_heads + kv_head) * head_dim;
                     let row = if is_value {
                         &v[at..at + head_dim]
                     } else {
-                        // SAFETY: each head is in one thread's share only.
+                        // SAFETY: as above.
                         let row = unsafe { keys.slice(at, head_dim) };
                         turn(level, rotation, half, token, row);
                         &*row
                     };
-                    let block = sequence.block_table[position / layout.block_size] as usize;
-                    let slot = position % layout.block_size * layout.slot_bytes();
-                    let start = block * layout.block_bytes() + offset + slot;
-                    // SAFETY: as above; slots of one head, keys or values, belong to no other.
-                    let slot = unsafe { blocks.slice(start, layout.slot_bytes()) };
-                    narrow(level, layout.dtype, row, slot);
-                    token += 1;
+                    narrow(level, layer.dtype(), row, slot);
                 }
+                first_token += run.tokens;
             }
         }
     });

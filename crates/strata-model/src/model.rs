@@ -3,8 +3,8 @@
 use arrayvec::{ArrayVec, IntoIter as ArrayVecIntoIter};
 use strata_device::{Arena, ArenaFull, CpuDevice, Frame, KvPool};
 use strata_kernels::{
-    Activations, AttentionLayer, AttentionSequence, Columns, KvDType, KvLayout, Level, Matrix, Pool, Product, Rotation,
-    add_and_norm, add_scaled, attention, attention_scratch, gather_rows, matmul, matmul_gated, rms_norm,
+    Activations, AttentionLayer, AttentionSpan, Columns, KvDType, KvLayout, KvShape, Level, Matrix, Pool, Product,
+    Rotation, add_and_norm, add_scaled, attention, attention_scratch, gather_rows, matmul, matmul_gated, rms_norm,
     rms_norm_heads, rotate_and_store, scale,
 };
 use strata_weights::{BANDS_MAX, GroupGuard, WeightError, WeightSource};
@@ -37,6 +37,8 @@ pub struct Model {
     weights: Box<dyn WeightSource>,
     /// Sequence and position of each token of the batch; kept, so that a pass allocates nothing.
     rows: Vec<(u32, u32)>,
+    spans: Vec<AttentionSpan>,
+    tables: Vec<u32>,
     tokens: Vec<u32>,
     logit_rows: Vec<(LogitRow, u32)>,
 }
@@ -45,7 +47,16 @@ impl Model {
     /// A model over `weights`, whose groups are those of [`groups::group_specs`].
     pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>) -> Self {
         let rope = RopeTable::new(&config.rope, config.head_dim);
-        Self { config, rope, weights, rows: Vec::new(), tokens: Vec::new(), logit_rows: Vec::new() }
+        Self {
+            config,
+            rope,
+            weights,
+            rows: Vec::new(),
+            spans: Vec::new(),
+            tables: Vec::new(),
+            tokens: Vec::new(),
+            logit_rows: Vec::new(),
+        }
     }
 
     /// The model's shape.
@@ -60,13 +71,8 @@ impl Model {
 
     /// How a KV block of this model lies in memory.
     pub fn kv_layout(config: &ModelConfig, block_size: usize, dtype: KvDType) -> KvLayout {
-        KvLayout {
-            num_layers: config.num_layers,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-            block_size,
-            dtype,
-        }
+        let shape = KvShape { num_kv_heads: config.num_kv_heads, head_dim: config.head_dim };
+        KvLayout::new(block_size, dtype, (0..config.num_layers).map(|_| shape))
     }
 
     /// Scratch bytes of a pass of up to `max_tokens` tokens on `threads` threads that wants up to `max_logit_rows` rows
@@ -115,6 +121,8 @@ impl Model {
             level: *level,
             batch,
             rows: &self.rows,
+            spans: &self.spans,
+            tables: &self.tables,
             tokens: &self.tokens,
             scratch: Scratch::take(&mut frame, &self.config, tokens, pool.threads())?,
             pending: false,
@@ -135,12 +143,18 @@ impl Model {
 
     fn list_rows(&mut self, batch: &[BatchSequence<'_>]) {
         self.rows.clear();
+        self.spans.clear();
+        self.tables.clear();
         self.tokens.clear();
         self.logit_rows.clear();
         for (index, sequence) in batch.iter().enumerate() {
             let first_row = self.rows.len();
             let count = sequence.tokens.len();
             self.tokens.extend_from_slice(sequence.tokens);
+            let first_block = self.tables.len() as u32;
+            self.tables.extend_from_slice(sequence.block_table);
+            let table = first_block..self.tables.len() as u32;
+            self.spans.push(AttentionSpan { first_position: sequence.first_position, tokens: count, table });
             self.rows.extend((0..count).map(|i| (index as u32, (sequence.first_position + i) as u32)));
             let wanted = match sequence.logits {
                 LogitRows::None => count..count,
@@ -270,6 +284,8 @@ struct Pass<'a> {
     level: Level,
     batch: &'a [BatchSequence<'a>],
     rows: &'a [(u32, u32)],
+    spans: &'a [AttentionSpan],
+    tables: &'a [u32],
     tokens: &'a [u32],
     scratch: Scratch<'a>,
     /// Whether `branch` has yet to be added to `hidden`; the next norm does so on its way.
@@ -309,7 +325,7 @@ impl Pass<'_> {
         layer: usize,
         read: Option<&[(LogitRow, u32)]>,
     ) -> Result<(), WeightError> {
-        let (config, pool, level, batch) = (self.config, self.pool, self.level, self.batch);
+        let (config, pool, level) = (self.config, self.pool, self.level);
         let mut tensors = Tensors::new(guard);
         self.norm_hidden(tensors.vector());
         let s = &mut self.scratch;
@@ -324,22 +340,16 @@ impl Pass<'_> {
                 rms_norm_heads(pool, level, heads, weight, config.rms_norm_eps);
             }
         }
-        let sequence_at = |index: usize| {
-            let BatchSequence { first_position, tokens, block_table, .. } = batch[index];
-            AttentionSequence { first_position, tokens: tokens.len(), block_table }
-        };
-        let layout = *kv.layout();
+        let (kv_layer, spans, tables) = (kv.layout().layer(layer), self.spans, self.tables);
         let rotation = Rotation { style: config.rope.style, cos: s.cos, sin: s.sin };
-        let (blocks, count) = (kv.blocks_mut(), batch.len());
-        rotate_and_store(pool, level, &layout, blocks, layer, count, sequence_at, rotation, s.q, s.k, s.v);
+        rotate_and_store(pool, level, &kv_layer, kv.blocks_mut(), spans, tables, rotation, s.q, s.k, s.v);
         let operands = AttentionLayer {
-            layout: &layout,
-            layer,
+            kv: kv_layer,
             heads: config.num_heads,
             scale: config.attention_scale,
             window: config.sliding_windows[layer],
         };
-        attention(pool, level, operands, kv.blocks(), count, sequence_at, s.q, s.parts, s.attended);
+        attention(pool, level, &operands, kv.blocks(), spans, tables, s.q, s.parts, s.attended);
         if let Some(read) = read {
             s.keep_rows(config, self.rows.len(), read);
         }

@@ -2,7 +2,7 @@
 
 use strata_io::testing::{Effect, Fault, FaultySpace, Which, WriteEffect};
 use strata_io::{DirectRead, SwapFile};
-use strata_kernels::{KvDType, KvLayout};
+use strata_kernels::{KvDType, KvLayout, KvShape};
 use strata_kv::{BlockId, SwapSlot};
 
 use super::*;
@@ -22,7 +22,7 @@ impl Bench {
     /// Blocks of so many 1,536 bytes, of which the last page in the file is not full in general.
     fn new(heads: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let layout = KvLayout { num_layers: 3, num_kv_heads: heads, head_dim: 32, block_size: 2, dtype: KvDType::F32 };
+        let layout = KvLayout::new(2, KvDType::F32, [KvShape { num_kv_heads: heads, head_dim: 32 }; 3]);
         let slot = SwapSpace::slot_bytes(layout.block_bytes());
         let file = SwapFile::create(dir.path(), (SLOTS * slot) as u64).unwrap();
         let file = Arc::new(FaultySpace::new(Arc::new(file)));
@@ -191,7 +191,7 @@ fn a_space_that_holds_no_block_is_refused() {
 #[test]
 #[ignore = "a measurement: run it in release, with --nocapture, when the machine is quiet"]
 fn share_of_the_engine_thread_in_a_swap() {
-    let layout = KvLayout { num_layers: 16, num_kv_heads: 8, head_dim: 64, block_size: 16, dtype: KvDType::F32 };
+    let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 8, head_dim: 64 }; 16]);
     let bytes = layout.block_bytes();
     let dir = tempfile::tempdir().unwrap();
     let blocks = 512;

@@ -1,7 +1,7 @@
 //! Attention of one token that decodes and of a prompt's chunk, over keys and values of each type, and the step before.
 
 use strata_kernels::{
-    AttentionLayer, AttentionSequence, KvDType, KvLayout, RopeStyle, Rotation, attention, attention_scratch,
+    AttentionLayer, AttentionSpan, KvDType, KvLayout, KvShape, RopeStyle, Rotation, attention, attention_scratch,
     rotate_and_store,
 };
 
@@ -11,8 +11,10 @@ const HEADS: usize = 8;
 const CONTEXT: usize = 512;
 const CHUNK: usize = 64;
 
-const fn layout(dtype: KvDType) -> KvLayout {
-    KvLayout { num_layers: 1, num_kv_heads: 2, head_dim: 64, block_size: 16, dtype }
+const SHAPE: KvShape = KvShape { num_kv_heads: 2, head_dim: 64 };
+
+fn layout(dtype: KvDType) -> KvLayout {
+    KvLayout::new(16, dtype, [SHAPE])
 }
 
 pub fn kernels() -> impl Iterator<Item = Entry> {
@@ -24,34 +26,34 @@ pub fn kernels() -> impl Iterator<Item = Entry> {
     attentions.chain([entry("rotate_and_store", store)])
 }
 
-fn block_table(layout: KvLayout) -> Vec<u32> {
-    (0..CONTEXT.div_ceil(layout.block_size) as u32).collect()
+fn block_table(layout: &KvLayout) -> Vec<u32> {
+    (0..CONTEXT.div_ceil(layout.block_size()) as u32).collect()
 }
 
 fn attend(dtype: KvDType, first_position: usize, tokens: usize) -> Kernel {
     let layout = layout(dtype);
-    let table = block_table(layout);
+    let table = block_table(&layout);
     let blocks = bytes(table.len() * layout.block_bytes());
-    let q = numbers(tokens * HEADS * layout.head_dim);
-    let mut scratch = vec![0.0; attention_scratch(HEADS, layout.head_dim, CONTEXT)];
+    let q = numbers(tokens * HEADS * SHAPE.head_dim);
+    let mut scratch = vec![0.0; attention_scratch(HEADS, SHAPE.head_dim, CONTEXT)];
     let mut out = vec![0.0; q.len()];
     Box::new(move |pool, level| {
-        let layer = AttentionLayer { layout: &layout, layer: 0, heads: HEADS, scale: 0.125, window: None };
-        let sequence_at = |_| AttentionSequence { first_position, tokens, block_table: &table };
-        attention(pool, level, layer, &blocks, 1, sequence_at, &q, &mut scratch, &mut out);
+        let layer = AttentionLayer { kv: layout.layer(0), heads: HEADS, scale: 0.125, window: None };
+        let span = AttentionSpan { first_position, tokens, table: 0..table.len() as u32 };
+        attention(pool, level, &layer, &blocks, &[span], &table, &q, &mut scratch, &mut out);
     })
 }
 
 fn store() -> Kernel {
     let layout = layout(KvDType::BF16);
-    let table = block_table(layout);
+    let table = block_table(&layout);
     let mut blocks = bytes(table.len() * layout.block_bytes());
     let (mut q, mut k) =
-        (numbers(CHUNK * HEADS * layout.head_dim), numbers(CHUNK * layout.num_kv_heads * layout.head_dim));
-    let (v, angles) = (k.clone(), numbers(CHUNK * layout.head_dim / 2));
+        (numbers(CHUNK * HEADS * SHAPE.head_dim), numbers(CHUNK * SHAPE.num_kv_heads * SHAPE.head_dim));
+    let (v, angles) = (k.clone(), numbers(CHUNK * SHAPE.head_dim / 2));
     Box::new(move |pool, level| {
         let rotation = Rotation { style: RopeStyle::Halves, cos: &angles, sin: &angles };
-        let sequence_at = |_| AttentionSequence { first_position: 0, tokens: CHUNK, block_table: &table };
-        rotate_and_store(pool, level, &layout, &mut blocks, 0, 1, sequence_at, rotation, &mut q, &mut k, &v);
+        let span = AttentionSpan { first_position: 0, tokens: CHUNK, table: 0..table.len() as u32 };
+        rotate_and_store(pool, level, &layout.layer(0), &mut blocks, &[span], &table, rotation, &mut q, &mut k, &v);
     })
 }

@@ -7,7 +7,7 @@ use super::products::{Slots, add_scores, add_values, turn_keys, widen_values};
 use super::softmax::{Seen, finish, merge, weigh_rows};
 use super::{CHUNK, RUN, SEGMENT};
 use crate::simd::{LANES, Simd, dispatch};
-use crate::{KvDType, KvLayout, Level};
+use crate::{KvDType, KvLayer, KvView, Level};
 
 /// Rows (tokens times query heads) of a tile: what reads of keys and values are shared among.
 pub(super) const ROWS: usize = 64;
@@ -27,10 +27,11 @@ pub(super) const fn rows_max(head_dim: usize) -> usize {
 /// What a tile computes.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
-    pub layout: KvLayout,
+    pub layer: KvLayer,
+    /// Where the sequence's keys and values lie.
+    pub kv: KvView<'a>,
     /// Slot 0 of this layer's and head's keys in block 0.
     pub keys: *const u8,
-    pub block_table: &'a [u32],
     /// The first token's query of the tile's first head. Heads follow each other, tokens are `token_stride` apart.
     pub queries: *const f32,
     pub token_stride: usize,
@@ -104,8 +105,8 @@ pub(super) struct Outcome<'a> {
 /// that the tile sees, and the outcome is attention's; otherwise it is one segment's part.
 ///
 /// # Safety
-/// The tile's queries, and the blocks that hold the positions it sees, are readable; the outcome is writable and as long
-/// as the tile has rows.
+/// The tile's queries, and the slots of the positions it sees, are readable; the outcome is writable and as long as the
+/// tile has rows.
 pub(super) unsafe fn attend(
     level: Level,
     tile: &Tile<'_>,
@@ -114,7 +115,7 @@ pub(super) unsafe fn attend(
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
-    let (head_dim, rows) = (tile.layout.head_dim, tile.rows());
+    let (head_dim, rows) = (tile.layer.head_dim(), tile.rows());
     let own = work.sums.as_mut_ptr().cast::<f32>();
     for segment in segments.clone() {
         let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
@@ -158,7 +159,7 @@ unsafe fn attend_segment(
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
-    let (head_dim, rows) = (tile.layout.head_dim, tile.rows());
+    let (head_dim, rows) = (tile.layer.head_dim(), tile.rows());
     let bounds = segment * SEGMENT..(segment + 1) * SEGMENT;
     let seen = tile.seen();
     let end = seen.end.min(bounds.end);
@@ -189,7 +190,7 @@ unsafe fn attend_run(
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
-    let (head_dim, rows) = (tile.layout.head_dim, queries.len());
+    let (head_dim, rows) = (tile.layer.head_dim(), queries.len());
     let in_run = |seen: Range<usize>| {
         let bound = |position: usize| position.clamp(run_start, run_start + RUN) - run_start;
         bound(seen.start)..bound(seen.end)
@@ -201,7 +202,7 @@ unsafe fn attend_run(
     let keys = &work.keys[..rows];
     let slots = slots_of(level, tile, run_start, &run);
     let (chunk, scores) = (work.chunk.as_mut_ptr().cast::<f32>(), work.scores.as_mut_ptr().cast::<f32>());
-    let dtype = tile.layout.dtype;
+    let dtype = tile.layer.dtype();
     for first in (0..head_dim).step_by(CHUNK) {
         let keys = Slots { slots: &slots, head_dim, first, count: CHUNK.min(head_dim - first) };
         // SAFETY: `slots` are readable by the caller's promise; the workspace has room for a chunk and a tile's rows.
@@ -212,7 +213,7 @@ unsafe fn attend_run(
     }
     // SAFETY: as above.
     unsafe { weigh_rows(level, scores, keys, tile.scale, outcome.seen, outcome.sums, head_dim) };
-    let values = slots.map(|slot| slot.wrapping_add(tile.layout.value_offset()));
+    let values = slots.map(|slot| slot.wrapping_add(tile.layer.value_offset()));
     for first in (0..head_dim).step_by(CHUNK) {
         let count = CHUNK.min(head_dim - first);
         let values = Slots { slots: &values, head_dim, first, count };
@@ -233,20 +234,17 @@ unsafe fn attend_run(
 /// The slots of a run's keys. Where the tile sees none, the slot of one that it does see: readable, and of no effect.
 /// The values are asked for from memory on the way, while the keys are at work.
 fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
-    let layout = &tile.layout;
-    let (slot_bytes, block_bytes) = (layout.slot_bytes(), layout.block_bytes());
+    let (bytes, offset) = (tile.layer.slot_bytes(), tile.layer.value_offset());
     let mut slots = [std::ptr::null::<u8>(); RUN];
-    let first = run_start + run.start;
-    let (mut logical, mut slot) = (first / layout.block_size, first % layout.block_size);
-    for key in run.clone() {
-        let block = tile.block_table[logical] as usize;
-        slots[key] = tile.keys.wrapping_add(block * block_bytes + slot * slot_bytes);
-        slot += 1;
-        if slot == layout.block_size {
-            (logical, slot) = (logical + 1, 0);
+    let mut key = run.start;
+    for side_by_side in tile.kv.runs(&tile.layer, run_start + run.start..run_start + run.end) {
+        let mut at = tile.keys.wrapping_add(side_by_side.offset);
+        for slot in &mut slots[key..][..side_by_side.tokens] {
+            *slot = at;
+            at = at.wrapping_add(bytes);
         }
+        key += side_by_side.tokens;
     }
-    let (bytes, offset) = (slot_bytes, layout.value_offset());
     let seen = &slots[run.clone()];
     dispatch!(level, ask_kernel::<_>(seen: &[*const u8], offset: usize, bytes: usize));
     let any = slots[run.start];

@@ -5,14 +5,15 @@ use std::ops::Range;
 use half::{bf16, f16};
 use proptest::prelude::*;
 use strata_kernels::{
-    AttentionLayer, AttentionSequence, KvDType, KvLayout, Level, RUN, SEGMENT, attention, attention_scratch,
+    AttentionLayer, AttentionSpan, KvDType, KvLayer, KvLayout, KvShape, KvView, Level, RUN, SEGMENT, attention,
+    attention_scratch,
 };
 
-use crate::support::{Numbers, assert_close, bits, fused_levels, kernel_levels, pool, store};
+use crate::support::{Numbers, alike, assert_close, bits, fused_levels, kernel_levels, pool, store};
 
 /// One sequence's keys and values in a scattered block table, and queries for its last tokens.
 struct Case {
-    layout: KvLayout,
+    layer: KvLayer,
     heads: usize,
     window: Option<usize>,
     blocks: Vec<u8>,
@@ -25,9 +26,11 @@ struct Case {
 
 const LAYER: usize = 1;
 
+const OTHERS: u32 = 3;
+
 impl Case {
     fn new(
-        layout: KvLayout,
+        layout: &KvLayout,
         heads: usize,
         asked: Range<usize>,
         window: Option<usize>,
@@ -36,58 +39,61 @@ impl Case {
     ) -> Self {
         let mut numbers = Numbers(seed);
         let length = asked.end;
-        let num_blocks = length.div_ceil(layout.block_size) + 3;
+        let layer = layout.layer(LAYER);
+        let num_blocks = length.div_ceil(layout.block_size()) + 3;
         // A permutation, so that neighbours in the sequence are not neighbours in memory.
         let mut block_table: Vec<u32> = (0..num_blocks as u32).collect();
         block_table.reverse();
         block_table.rotate_left(1);
-        let row = layout.num_kv_heads * layout.head_dim;
+        let row = layer.num_kv_heads() * layer.head_dim();
         let (k, v) = (numbers.take(length * row), numbers.take(length * row));
-        let q = numbers.take(asked.len() * heads * layout.head_dim).iter().map(|q| q * loudness).collect();
+        let q = numbers.take(asked.len() * heads * layer.head_dim()).iter().map(|q| q * loudness).collect();
         let mut blocks = vec![0xff; num_blocks * layout.block_bytes()];
-        store(&layout, &mut blocks, LAYER, &block_table, 0, &k, &v);
-        Self { layout, heads, window, blocks, block_table, asked, q }
+        store(&layer, &mut blocks, &block_table, 0, &k, &v);
+        Self { layer, heads, window, blocks, block_table, asked, q }
     }
 
-    fn sequence(&self, positions: &Range<usize>) -> AttentionSequence<'_> {
-        AttentionSequence { first_position: positions.start, tokens: positions.len(), block_table: &self.block_table }
+    /// The span of `positions`, whose table lies behind another sequence's of [`OTHERS`] blocks.
+    fn span(&self, positions: &Range<usize>) -> AttentionSpan {
+        let table = OTHERS..OTHERS + self.block_table.len() as u32;
+        AttentionSpan { first_position: positions.start, tokens: positions.len(), table }
     }
 
     /// All asked positions, cut as `chunks`, as sequences of one batch.
     fn attend_chunks(&self, level: Level, threads: usize, scratch: usize, chunks: &[Range<usize>]) -> Vec<f32> {
-        let row = self.heads * self.layout.head_dim;
+        let row = self.heads * self.layer.head_dim();
         let rows = chunks.iter().flat_map(|chunk| chunk.clone().map(|position| position - self.asked.start));
         let q: Vec<f32> = rows.flat_map(|at| &self.q[at * row..(at + 1) * row]).copied().collect();
         let mut out = vec![7.0; q.len()];
         let layer = AttentionLayer {
-            layout: &self.layout,
-            layer: LAYER,
+            kv: self.layer,
             heads: self.heads,
-            scale: 1.0 / (self.layout.head_dim as f32).sqrt(),
+            scale: 1.0 / (self.layer.head_dim() as f32).sqrt(),
             window: self.window,
         };
         let mut scratch = vec![f32::NAN; scratch];
-        let sequence_at = |index: usize| self.sequence(&chunks[index]);
+        let spans: Vec<_> = chunks.iter().map(|chunk| self.span(chunk)).collect();
+        let tables = [&[u32::MAX; OTHERS as usize], &self.block_table[..], &[u32::MAX]].concat();
         let pool = pool(threads);
-        attention(&pool, level, layer, &self.blocks, chunks.len(), sequence_at, &q, &mut scratch, &mut out);
+        attention(&pool, level, &layer, &self.blocks, &spans, &tables, &q, &mut scratch, &mut out);
         out
     }
 
     fn attend(&self, level: Level, threads: usize) -> Vec<f32> {
-        let scratch = attention_scratch(self.heads, self.layout.head_dim, self.asked.end);
+        let scratch = attention_scratch(self.heads, self.layer.head_dim(), self.asked.end);
         self.attend_chunks(level, threads, scratch, std::slice::from_ref(&self.asked))
     }
 
     /// What the cache holds, by the documented layout of a block and of a slot.
     fn cached(&self, values: bool, kv_head: usize, position: usize) -> Vec<f64> {
-        let KvLayout { num_kv_heads, head_dim, block_size, dtype, .. } = self.layout;
-        let slot_bytes = self.layout.slot_bytes();
+        let (num_kv_heads, head_dim) = (self.layer.num_kv_heads(), self.layer.head_dim());
+        let (block_size, slot_bytes) = (self.layer.block_size(), self.layer.slot_bytes());
         let block = self.block_table[position / block_size] as usize;
         let head = (LAYER * 2 + usize::from(values)) * num_kv_heads + kv_head;
-        let start = block * self.layout.block_bytes() + (head * block_size + position % block_size) * slot_bytes;
+        let start = block * self.layer.block_bytes() + (head * block_size + position % block_size) * slot_bytes;
         let slot = &self.blocks[start..start + slot_bytes];
         let (pairs, _) = slot.as_chunks::<2>();
-        match dtype {
+        match self.layer.dtype() {
             KvDType::F32 => slot.as_chunks::<4>().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect(),
             KvDType::F16 => pairs.iter().map(|&b| f16::from_le_bytes(b).to_f64()).collect(),
             KvDType::BF16 => pairs.iter().map(|&b| bf16::from_le_bytes(b).to_f64()).collect(),
@@ -100,7 +106,7 @@ impl Case {
     }
 
     fn reference(&self) -> Vec<f64> {
-        let KvLayout { head_dim, num_kv_heads, .. } = self.layout;
+        let (num_kv_heads, head_dim) = (self.layer.num_kv_heads(), self.layer.head_dim());
         let mut out = Vec::new();
         for position in self.asked.clone() {
             let seen = self.window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1;
@@ -167,11 +173,11 @@ proptest! {
         kv_heads in 1usize..4, per_kv_head in 1usize..13, head_dim in 1usize..129, block_size in 1usize..65,
         dtype in dtypes(), asked in positions(), window in windows(), loudness in 1u32..60, seed in any::<u64>(),
     ) {
-        let layout = KvLayout { num_layers: 2, num_kv_heads: kv_heads, head_dim: 2 * head_dim, block_size, dtype };
+        let layout = alike(2, kv_heads, 2 * head_dim, block_size, dtype);
         // The reference is slow; wide heads come with short sequences.
         let count = asked.len().min(1 + 6000 / (head_dim * per_kv_head * kv_heads));
         let asked = asked.end - count..asked.end;
-        let case = Case::new(layout, kv_heads * per_kv_head, asked, window, loudness as f32, seed);
+        let case = Case::new(&layout, kv_heads * per_kv_head, asked, window, loudness as f32, seed);
         let want = case.reference();
         for level in kernel_levels() {
             let got = case.attend(level, 2);
@@ -185,12 +191,12 @@ proptest! {
         dtype in dtypes(), asked in positions(), window in windows(), size in 1usize..30, threads in 1usize..5,
         seed in any::<u64>(),
     ) {
-        let layout = KvLayout { num_layers: 2, num_kv_heads: kv_heads, head_dim: 2 * head_dim, block_size, dtype };
-        let case = Case::new(layout, kv_heads * per_kv_head, asked.clone(), window, 4.0, seed);
+        let layout = alike(2, kv_heads, 2 * head_dim, block_size, dtype);
+        let case = Case::new(&layout, kv_heads * per_kv_head, asked.clone(), window, 4.0, seed);
         let level = Level::detect();
         let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&asked)));
         // Together in one batch, in chunks of which some may be cut into segments.
-        let enough = 64 * asked.len() * case.heads * (layout.head_dim + 2);
+        let enough = 64 * asked.len() * case.heads * (2 * head_dim + 2);
         prop_assert_eq!(&bits(&case.attend_chunks(level, threads, enough, &chunks_of(&asked, size))), &whole);
         prop_assert_eq!(&bits(&case.attend(level, threads)), &whole);
         // Each chunk by itself.
@@ -209,8 +215,8 @@ proptest! {
         per_kv_head in 1usize..13, head_dim in 1usize..129, dtype in dtypes(), asked in positions(),
         window in windows(), seed in any::<u64>(),
     ) {
-        let layout = KvLayout { num_layers: 2, num_kv_heads: 2, head_dim: 2 * head_dim, block_size: 16, dtype };
-        let case = Case::new(layout, 2 * per_kv_head, asked, window, 4.0, seed);
+        let layout = alike(2, 2, 2 * head_dim, 16, dtype);
+        let case = Case::new(&layout, 2 * per_kv_head, asked, window, 4.0, seed);
         let results: Vec<_> = fused_levels().map(|level| bits(&case.attend(level, 2))).collect();
         prop_assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
     }
@@ -220,13 +226,13 @@ proptest! {
         block_size in 1usize..65, dtype in dtypes(), length in 1usize..300, seed in any::<u64>(),
     ) {
         // The same tokens in one block, and in blocks of any size that other sequences' blocks lie between.
-        let layout = KvLayout { num_layers: 2, num_kv_heads: 2, head_dim: 26, block_size: 512, dtype };
+        let layout = alike(2, 2, 26, 512, dtype);
         let first = length.saturating_sub(9);
-        let case = Case::new(layout, 6, first..length, Some(150), 4.0, seed);
+        let case = Case::new(&layout, 6, first..length, Some(150), 4.0, seed);
         let mut numbers = Numbers(seed);
-        let row = 2 * layout.head_dim;
+        let row = 2 * 26;
         let (k, v) = (numbers.take(length * row), numbers.take(length * row));
-        let layout = KvLayout { block_size, ..layout };
+        let layout = alike(2, 2, 26, block_size, dtype);
         let mut pool_of_blocks: Vec<u32> = (0..3 * length.div_ceil(block_size) as u32).collect();
         for i in (1..pool_of_blocks.len()).rev() {
             let other = (numbers.next().abs() * i as f32) as usize;
@@ -234,17 +240,68 @@ proptest! {
         }
         let mut blocks = vec![0xff; pool_of_blocks.len() * layout.block_bytes()];
         let block_table = pool_of_blocks[..length.div_ceil(block_size)].to_vec();
-        store(&layout, &mut blocks, LAYER, &block_table, 0, &k, &v);
-        let other = Case { layout, blocks, block_table, q: case.q.clone(), asked: case.asked.clone(), ..case };
+        let layer = layout.layer(LAYER);
+        store(&layer, &mut blocks, &block_table, 0, &k, &v);
+        let other = Case { layer, blocks, block_table, q: case.q.clone(), asked: case.asked.clone(), ..case };
         prop_assert_eq!(bits(&other.attend(Level::detect(), 2)), bits(&case.attend(Level::detect(), 2)));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn keys_and_values_side_by_side_are_one_block_as_large_as_the_context(
+        block_size in 1usize..65, dtype in dtypes(), asked in positions(), room in 0usize..40, window in windows(),
+        threads in 1usize..4, seed in any::<u64>(),
+    ) {
+        let context = asked.end + room;
+        let contiguous = Case::new(&alike(2, 2, 26, context, dtype), 6, asked.clone(), window, 4.0, seed);
+        let paged = Case::new(&alike(2, 2, 26, block_size, dtype), 6, asked, window, 4.0, seed);
+        let level = Level::detect();
+        prop_assert_eq!(bits(&contiguous.attend(level, threads)), bits(&paged.attend(level, threads)));
+    }
+
+    #[test]
+    fn other_layers_of_any_shape_make_no_difference(
+        before in (1usize..4, 1usize..40), behind in (1usize..4, 1usize..40), per_kv_head in 1usize..5,
+        half in 1usize..40, block_size in 1usize..65, dtype in dtypes(), asked in positions(), seed in any::<u64>(),
+    ) {
+        let among = [before, (2, half), behind]
+            .map(|(num_kv_heads, half)| KvShape { num_kv_heads, head_dim: 2 * half });
+        // Bytes of the other layers are NaN in every type.
+        let among = Case::new(&KvLayout::new(block_size, dtype, among), 2 * per_kv_head, asked.clone(), None, 4.0, seed);
+        let alone = Case::new(&alike(2, 2, 2 * half, block_size, dtype), 2 * per_kv_head, asked, None, 4.0, seed);
+        let level = Level::detect();
+        prop_assert_eq!(bits(&among.attend(level, 2)), bits(&alone.attend(level, 2)));
+    }
+
+    #[test]
+    fn runs_are_the_positions_in_order_and_as_long_as_blocks_allow(
+        table in proptest::collection::vec(0u32..1000, 1..20), block_size in 1usize..9, ends in (0usize..200, 0usize..200),
+    ) {
+        let layer = alike(3, 2, 10, block_size, KvDType::Q8).layer(1);
+        let limit = table.len() * block_size;
+        let (start, end) = (ends.0.min(ends.1) % limit, ends.0.max(ends.1) % (limit + 1));
+        let runs: Vec<_> = KvView::paged(&table).runs(&layer, start..end).collect();
+        let slot = |position: usize| {
+            table[position / block_size] as usize * layer.block_bytes() + position % block_size * layer.slot_bytes()
+        };
+        let slots: Vec<_> = runs
+            .iter()
+            .flat_map(|run| (0..run.tokens).map(|token| run.offset + token * layer.slot_bytes()))
+            .collect();
+        prop_assert_eq!(slots, (start..end).map(slot).collect::<Vec<_>>());
+        let blocks = if start < end { start / block_size..end.div_ceil(block_size) } else { 0..0 };
+        prop_assert_eq!(runs.len(), blocks.len());
     }
 }
 
 #[test]
 fn many_query_heads_and_long_heads_are_cut_into_tiles() {
     for (heads, head_dim) in [(150, 16), (9, 4096)] {
-        let layout = KvLayout { num_layers: 2, num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDType::F32 };
-        let case = Case::new(layout, heads, 70..75, None, 4.0, 3);
+        let layout = alike(2, 1, head_dim, 16, KvDType::F32);
+        let case = Case::new(&layout, heads, 70..75, None, 4.0, 3);
         let want = case.reference();
         let whole = case.attend(Level::detect(), 2);
         assert_close(&whole, &want, 2e-4, "tiles");
@@ -264,14 +321,14 @@ fn an_overflow_shows_from_its_token_on_and_never_before() {
         (KvDType::Q8, f32::INFINITY),
         (KvDType::F32, 3e38),
     ] {
-        let layout = KvLayout { num_layers: 2, num_kv_heads: 1, head_dim: 16, block_size: 16, dtype };
+        let layout = alike(2, 1, 16, 16, dtype);
         for (in_key, bad) in [(true, 3), (false, 3), (true, 70)] {
-            let mut case = Case::new(layout, 1, 0..100, None, 100.0, 1);
+            let mut case = Case::new(&layout, 1, 0..100, None, 100.0, 1);
             let table = case.block_table.clone();
             let clean = case.attend(Level::detect(), 1);
             let (loud, quiet) = ([key; 16], [0.0; 16]);
             let (k, v) = if in_key { (&loud, &quiet) } else { (&quiet, &loud) };
-            store(&layout, &mut case.blocks, LAYER, &table, bad, k, v);
+            store(&layout.layer(LAYER), &mut case.blocks, &table, bad, k, v);
             for level in kernel_levels() {
                 let out = case.attend(level, 1);
                 let (before, after) = out.split_at(bad * 16);
@@ -290,10 +347,10 @@ fn an_overflow_shows_from_its_token_on_and_never_before() {
 
 #[test]
 fn an_overflow_in_one_segment_shows_in_the_whole() {
-    let layout = KvLayout { num_layers: 2, num_kv_heads: 1, head_dim: 16, block_size: 16, dtype: KvDType::F16 };
-    let mut case = Case::new(layout, 1, 2 * SEGMENT + 50..2 * SEGMENT + 51, None, 1.0, 1);
+    let layout = alike(2, 1, 16, 16, KvDType::F16);
+    let mut case = Case::new(&layout, 1, 2 * SEGMENT + 50..2 * SEGMENT + 51, None, 1.0, 1);
     let table = case.block_table.clone();
-    store(&layout, &mut case.blocks, LAYER, &table, 3, &[1e6; 16], &[0.0; 16]);
+    store(&layout.layer(LAYER), &mut case.blocks, &table, 3, &[1e6; 16], &[0.0; 16]);
     for level in kernel_levels() {
         for threads in [1, 2] {
             assert!(case.attend(level, threads).iter().all(|value| value.is_nan()), "{}", level.name());
@@ -305,13 +362,13 @@ fn an_overflow_in_one_segment_shows_in_the_whole() {
 fn extreme_but_finite_scores_are_exact() {
     // Greatest and least scores hundreds apart, and rising, so that every run shrinks what was there.
     for dtype in KvDType::ALL {
-        let layout = KvLayout { num_layers: 2, num_kv_heads: 1, head_dim: 64, block_size: 16, dtype };
-        let mut case = Case::new(layout, 2, 250..260, None, 1.0, 1);
+        let layout = alike(2, 1, 64, 16, dtype);
+        let mut case = Case::new(&layout, 2, 250..260, None, 1.0, 1);
         let table = case.block_table.clone();
         let mut numbers = Numbers(5);
         for position in 0..260 {
             let k: Vec<f32> = (0..64).map(|d| if d == 0 { position as f32 } else { 0.0 }).collect();
-            store(&layout, &mut case.blocks, LAYER, &table, position, &k, &numbers.take(64));
+            store(&layout.layer(LAYER), &mut case.blocks, &table, position, &k, &numbers.take(64));
         }
         for (i, q) in case.q.iter_mut().enumerate() {
             *q = if i % 64 == 0 { 40.0 } else { 0.0 };
@@ -327,8 +384,8 @@ fn extreme_but_finite_scores_are_exact() {
 fn what_lies_beyond_the_sequence_is_never_read() {
     // Unwritten slots hold 0xff bytes, which are NaN in every type: one of them would spoil the sums.
     for dtype in KvDType::ALL {
-        let layout = KvLayout { num_layers: 2, num_kv_heads: 1, head_dim: 16, block_size: 16, dtype };
-        let case = Case::new(layout, 1, 0..65, None, 1.0, 1);
+        let layout = alike(2, 1, 16, 16, dtype);
+        let case = Case::new(&layout, 1, 0..65, None, 1.0, 1);
         for level in kernel_levels() {
             assert!(case.attend(level, 1).iter().all(|value| value.is_finite()));
         }
@@ -337,8 +394,8 @@ fn what_lies_beyond_the_sequence_is_never_read() {
 
 #[test]
 fn a_batch_without_tokens_and_sequences_without_tokens_are_nothing() {
-    let layout = KvLayout { num_layers: 2, num_kv_heads: 1, head_dim: 16, block_size: 16, dtype: KvDType::F32 };
-    let case = Case::new(layout, 2, 0..5, None, 1.0, 1);
+    let layout = alike(2, 1, 16, 16, KvDType::F32);
+    let case = Case::new(&layout, 2, 0..5, None, 1.0, 1);
     let level = Level::detect();
     assert!(case.attend_chunks(level, 2, 0, &[]).is_empty());
     let with_empty = case.attend_chunks(level, 2, 0, &[0..0, 0..3, 3..3, 3..5, 5..5]);
@@ -347,9 +404,10 @@ fn a_batch_without_tokens_and_sequences_without_tokens_are_nothing() {
 
 #[test]
 fn too_short_a_table_and_blocks_outside_the_pool_are_refused() {
-    let layout = KvLayout { num_layers: 2, num_kv_heads: 1, head_dim: 16, block_size: 16, dtype: KvDType::F32 };
+    let layout = alike(2, 1, 16, 16, KvDType::F32);
     for break_it in [|table: &mut Vec<u32>| table.truncate(1), |table: &mut Vec<u32>| table[1] = 1000] {
-        let mut case = Case::new(layout, 1, 0..20, None, 1.0, 1);
+        let mut case = Case::new(&layout, 1, 0..20, None, 1.0, 1);
+        assert_eq!(case.attend(Level::detect(), 1).len(), 20 * 16);
         break_it(&mut case.block_table);
         let outcome = std::panic::catch_unwind(|| case.attend(Level::detect(), 1));
         assert!(outcome.is_err());
@@ -357,10 +415,28 @@ fn too_short_a_table_and_blocks_outside_the_pool_are_refused() {
 }
 
 #[test]
+fn layers_of_different_shapes_share_a_block() {
+    let shapes = [(8, 64), (1, 256), (2, 70)].map(|(num_kv_heads, head_dim)| KvShape { num_kv_heads, head_dim });
+    let layout = KvLayout::new(16, KvDType::Q8, shapes);
+    assert_eq!(layout.token_bytes(), 2 * (8 * (64 + 4) + (256 + 16) + 2 * (70 + 6)));
+    assert_eq!((layout.num_layers(), layout.block_size(), layout.dtype()), (3, 16, KvDType::Q8));
+    let mut end = 0;
+    for (index, shape) in shapes.into_iter().enumerate() {
+        let layer = layout.layer(index);
+        assert_eq!(KvShape { num_kv_heads: layer.num_kv_heads(), head_dim: layer.head_dim() }, shape);
+        assert_eq!((layer.key_offset(0), layer.block_bytes()), (end, layout.block_bytes()));
+        end += 2 * layer.value_offset();
+    }
+    assert_eq!(end, layout.block_bytes());
+    assert!(std::panic::catch_unwind(|| layout.layer(3)).is_err());
+    assert_eq!(KvLayout::new(16, KvDType::Q8, []).token_bytes(), 0);
+}
+
+#[test]
 fn a_block_is_one_contiguous_piece() {
-    let layout = KvLayout { num_layers: 16, num_kv_heads: 8, head_dim: 64, block_size: 16, dtype: KvDType::BF16 };
+    let layout = alike(16, 8, 64, 16, KvDType::BF16);
     assert_eq!(layout.token_bytes(), 16 * 2 * 8 * 64 * 2);
     assert_eq!(layout.block_bytes(), 16 * layout.token_bytes());
-    let layout = KvLayout { head_dim: 70, dtype: KvDType::Q8, ..layout };
+    let layout = alike(16, 8, 70, 16, KvDType::Q8);
     assert_eq!(layout.token_bytes(), 16 * 2 * 8 * (70 + 3 * 2));
 }

@@ -2,26 +2,38 @@
 
 use half::{bf16, f16};
 use proptest::prelude::*;
-use strata_kernels::{AttentionSequence, KvDType, KvLayout, Level, RopeStyle, Rotation, rope, rotate_and_store};
+use strata_kernels::{AttentionSpan, KvDType, KvLayout, KvShape, Level, RopeStyle, Rotation, rope, rotate_and_store};
 
-use crate::support::{Numbers, bits, kernel_levels, pool, store};
+use crate::support::{Numbers, alike, bits, kernel_levels, pool, store, store_at};
 
 /// A cache of one head and slots of one token, so that a slot's bytes are easy to find.
 fn layout(head_dim: usize, dtype: KvDType) -> KvLayout {
-    KvLayout { num_layers: 1, num_kv_heads: 1, head_dim, block_size: 1, dtype }
+    alike(1, 1, head_dim, 1, dtype)
+}
+
+/// The slot that one head of one token becomes.
+fn slot_alone(dtype: KvDType, head: &[f32]) -> Vec<u8> {
+    slots(&layout(head.len(), dtype), head).remove(0)
 }
 
 /// The slots of values that `values`, `[tokens, head_dim]`, become.
 fn slots(layout: &KvLayout, values: &[f32]) -> Vec<Vec<u8>> {
-    let tokens = values.len() / layout.head_dim;
+    let layer = layout.layer(0);
+    let tokens = values.len() / layer.head_dim();
     let table: Vec<u32> = (0..tokens as u32).collect();
     let mut blocks = vec![0xee; tokens * layout.block_bytes()];
-    store(layout, &mut blocks, 0, &table, 0, values, values);
-    let pairs = blocks.chunks(layout.slot_bytes()).collect::<Vec<_>>();
+    store(&layer, &mut blocks, &table, 0, values, values);
+    let pairs = blocks.chunks(layer.slot_bytes()).collect::<Vec<_>>();
     // Turning by nothing still multiplies a neighbour by zero, which shows beside what is not finite.
     let alike = pairs.chunks(2).all(|pair| pair[0] == pair[1]);
     assert!(alike || values.iter().any(|value| !value.is_finite()), "keys and values are rounded alike");
     pairs.chunks(2).map(|pair| pair[1].to_vec()).collect()
+}
+
+/// What distinguishes the layers of a layout.
+fn shapes() -> impl Strategy<Value = Vec<KvShape>> {
+    let shape = (1usize..4, 1usize..24).prop_map(|(num_kv_heads, half)| KvShape { num_kv_heads, head_dim: 2 * half });
+    proptest::collection::vec(shape, 1..5)
 }
 
 /// Floats of all kinds, by their bits.
@@ -75,21 +87,19 @@ proptest! {
 
     #[test]
     fn every_level_stores_the_same_bytes(half in 1usize..100, dtype in 0usize..4, style in 0usize..2, seed in any::<u64>()) {
-        let layout = KvLayout {
-            num_layers: 2, num_kv_heads: 3, head_dim: 2 * half, block_size: 4, dtype: KvDType::ALL[dtype],
-        };
+        let layout = alike(2, 3, 2 * half, 4, KvDType::ALL[dtype]);
         let style = [RopeStyle::Halves, RopeStyle::Neighbours][style];
         let mut numbers = Numbers(seed);
         let tokens = 11;
-        let width = 3 * layout.head_dim;
+        let width = 3 * 2 * half;
         let (q, k, v) = (numbers.take(2 * tokens * width), numbers.take(tokens * width), numbers.take(tokens * width));
         let (cos, sin) = (numbers.take(tokens * half), numbers.take(tokens * half));
-        let tables: [&[u32]; 2] = [&[5, 1], &[4, 0, 2]];
-        let sequence_at = |index: usize| AttentionSequence {
-            first_position: [3, 6][index],
-            tokens: [5, 6][index],
-            block_table: tables[index],
-        };
+        // The tables of the two sequences, the second's first.
+        let tables = [4, 0, 2, 5, 1];
+        let spans = [
+            AttentionSpan { first_position: 3, tokens: 5, table: 3..5 },
+            AttentionSpan { first_position: 6, tokens: 6, table: 0..3 },
+        ];
         let results: Vec<_> = kernel_levels()
             .flat_map(|level| [1, 3].map(|threads| (level, threads)))
             .map(|(level, threads)| {
@@ -98,7 +108,7 @@ proptest! {
                 let rotation = Rotation { style, cos: &cos, sin: &sin };
                 let pool = pool(threads);
                 rotate_and_store(
-                    &pool, level, &layout, &mut blocks, 1, 2, sequence_at, rotation, &mut q, &mut k, &v,
+                    &pool, level, &layout.layer(1), &mut blocks, &spans, &tables, rotation, &mut q, &mut k, &v,
                 );
                 (blocks, bits(&q), bits(&k))
             })
@@ -124,6 +134,43 @@ proptest! {
         let unnamed = &results[0].0[3 * layout.block_bytes()..4 * layout.block_bytes()];
         prop_assert!(unnamed.iter().all(|&byte| byte == 0xee));
     }
+
+    #[test]
+    fn layers_of_any_shapes_do_not_touch_each_other(
+        shapes in shapes(), dtype in 0usize..4, block_size in 1usize..9, first in 0usize..20, tokens in 1usize..20,
+        level in proptest::sample::select(kernel_levels().collect::<Vec<_>>()), seed in any::<u64>(),
+    ) {
+        let dtype = KvDType::ALL[dtype];
+        let layout = KvLayout::new(block_size, dtype, shapes.iter().copied());
+        let mut numbers = Numbers(seed);
+        // Every second block of the pool is this sequence's, the last one first; the others hold poison, and keep it.
+        let mut table: Vec<u32> = (0..(first + tokens).div_ceil(block_size) as u32).map(|block| 2 * block + 1).collect();
+        table.reverse();
+        let mut blocks = vec![0xee; (2 * table.len() + 1) * layout.block_bytes()];
+        let mut expected = blocks.clone();
+        let mut layers_start = 0;
+        for (index, shape) in shapes.iter().enumerate() {
+            let (heads, head_dim) = (shape.num_kv_heads, shape.head_dim);
+            let slot_bytes = dtype.slot_bytes(head_dim);
+            let row = heads * head_dim;
+            let (k, v) = (numbers.take(tokens * row), numbers.take(tokens * row));
+            store_at(level, &layout.layer(index), &mut blocks, &table, first, &k, &v);
+            // By the documented layout of a block, `[layer, k|v, kv_head, slot, head_dim]`.
+            for (is_value, values) in [(0, &k), (1, &v)] {
+                for (at, head) in values.chunks(head_dim).enumerate() {
+                    let (position, kv_head) = (first + at / heads, at % heads);
+                    let slot = (is_value * heads + kv_head) * block_size + position % block_size;
+                    let block = table[position / block_size] as usize * layout.block_bytes();
+                    let start = block + layers_start + slot * slot_bytes;
+                    expected[start..start + slot_bytes].copy_from_slice(&slot_alone(dtype, head));
+                }
+            }
+            // After each layer, so that no other repairs what one has damaged.
+            prop_assert!(blocks == expected, "layer {}", index);
+            layers_start += 2 * heads * block_size * slot_bytes;
+        }
+        prop_assert_eq!(layers_start, layout.block_bytes());
+    }
 }
 
 #[test]
@@ -148,10 +195,37 @@ fn what_is_not_finite_stays_so_and_zeros_stay_zero() {
 }
 
 #[test]
+fn tables_that_do_not_reach_or_leave_the_pool_are_refused_before_anything_is_written() {
+    let layer = alike(1, 2, 8, 4, KvDType::F16).layer(0);
+    let written = |table: std::ops::Range<u32>, tables: &[u32]| {
+        let mut blocks = vec![0xee; 6 * layer.block_bytes()];
+        let (mut q, mut k, v) = (vec![0.5; 10 * 8], vec![0.5; 10 * 16], vec![0.5; 10 * 16]);
+        let (cos, sin) = (vec![0.0; 10 * 4], vec![1.0; 10 * 4]);
+        let rotation = Rotation { style: RopeStyle::Halves, cos: &cos, sin: &sin };
+        let spans = [
+            AttentionSpan { first_position: 3, tokens: 4, table: 0..2 },
+            AttentionSpan { first_position: 7, tokens: 6, table },
+        ];
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let pool = pool(1);
+            rotate_and_store(&pool, Level::detect(), &layer, &mut blocks, &spans, tables, rotation, &mut q, &mut k, &v);
+        }));
+        let untouched = blocks.iter().all(|&byte| byte == 0xee) && q.iter().chain(&k).all(|&number| number == 0.5);
+        assert_eq!(outcome.is_err(), untouched);
+        outcome.is_ok()
+    };
+    // What lies before the first of these positions need not be in the pool.
+    assert!(written(2..6, &[0, 5, 9, 4, 3, 2]));
+    assert!(!written(2..5, &[0, 5, 9, 4, 3, 2]));
+    assert!(!written(2..6, &[0, 5, 9, 4, 3]));
+    assert!(!written(2..6, &[0, 5, 1, 4, 3, 6]));
+}
+
+#[test]
 fn a_batch_without_tokens_is_nothing() {
     let layout = layout(8, KvDType::Q8);
     let rotation = Rotation { style: RopeStyle::Halves, cos: &[], sin: &[] };
-    let sequence_at = |_| AttentionSequence { first_position: 0, tokens: 0, block_table: &[] };
-    let (mut q, mut k) = ([], []);
-    rotate_and_store(&pool(2), Level::detect(), &layout, &mut [], 0, 1, sequence_at, rotation, &mut q, &mut k, &[]);
+    let spans = [AttentionSpan { first_position: 0, tokens: 0, table: 0..0 }];
+    let (pool, level, layer, mut q, mut k) = (pool(2), Level::detect(), layout.layer(0), [], []);
+    rotate_and_store(&pool, level, &layer, &mut [], &spans, &[], rotation, &mut q, &mut k, &[]);
 }

@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 
 use half::{bf16, f16};
-use strata_kernels::{AttentionSequence, DType, KvLayout, Level, Pool, RopeStyle, Rotation, rotate_and_store};
+use strata_kernels::{
+    AttentionSpan, DType, KvDType, KvLayer, KvLayout, KvShape, Level, Pool, RopeStyle, Rotation, rotate_and_store,
+};
 
 /// Numbers in -1 .. 1 from a linear congruential generator.
 pub struct Numbers(pub u64);
@@ -63,22 +65,32 @@ pub fn kernel_levels() -> impl Iterator<Item = Level> {
     Level::available().filter(|level| ["portable", "neon", "avx2", "avx512"].contains(&level.name()))
 }
 
+/// A layout whose layers are alike.
+pub fn alike(num_layers: usize, num_kv_heads: usize, head_dim: usize, block_size: usize, dtype: KvDType) -> KvLayout {
+    KvLayout::new(block_size, dtype, vec![KvShape { num_kv_heads, head_dim }; num_layers])
+}
+
 /// Writes keys and values `[tokens, kv_heads, head_dim]` of the positions from `first` on, not rotated.
-pub fn store(
-    layout: &KvLayout,
+pub fn store(layer: &KvLayer, blocks: &mut [u8], block_table: &[u32], first: usize, k: &[f32], v: &[f32]) {
+    store_at(Level::detect(), layer, blocks, block_table, first, k, v);
+}
+
+/// As [`store`], with the instructions of `level`.
+pub fn store_at(
+    level: Level,
+    layer: &KvLayer,
     blocks: &mut [u8],
-    layer: usize,
     block_table: &[u32],
     first: usize,
     k: &[f32],
     v: &[f32],
 ) {
-    let tokens = k.len() / layout.num_kv_heads / layout.head_dim;
-    let half = tokens * layout.head_dim / 2;
+    let tokens = k.len() / layer.num_kv_heads() / layer.head_dim();
+    let half = tokens * layer.head_dim() / 2;
     let (cos, sin) = (vec![1.0; half], vec![0.0; half]);
     let rotation = Rotation { style: RopeStyle::Neighbours, cos: &cos, sin: &sin };
-    let sequence_at = |_| AttentionSequence { first_position: first, tokens, block_table };
-    let (mut q, mut keys) = (vec![0.0; tokens * layout.head_dim], k.to_vec());
+    let spans = [AttentionSpan { first_position: first, tokens, table: 0..block_table.len() as u32 }];
+    let (mut q, mut keys) = (vec![0.0; tokens * layer.head_dim()], k.to_vec());
     let pool = pool(1);
-    rotate_and_store(&pool, Level::detect(), layout, blocks, layer, 1, sequence_at, rotation, &mut q, &mut keys, v);
+    rotate_and_store(&pool, level, layer, blocks, &spans, block_table, rotation, &mut q, &mut keys, v);
 }

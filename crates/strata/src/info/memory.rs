@@ -48,7 +48,7 @@ impl Memory {
             None => budgets(least, &|budget| dir.divide(budget, limits).ok()),
         };
         Ok(Self {
-            kv_dtype: layout.dtype.name(),
+            kv_dtype: layout.dtype().name(),
             kv_token,
             kv_context: Bytes(kv_token.0.saturating_mul(needs.max_model_len as u64)),
             scratch: needs.scratch,
