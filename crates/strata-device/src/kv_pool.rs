@@ -5,7 +5,7 @@ use strata_kernels::KvLayout;
 use crate::buffer::page_size;
 use crate::{AllocError, Bytes, HostBuffer};
 
-/// `num_blocks` blocks of `[layer, k|v, kv_head, slot, head_dim]`, side by side.
+/// `num_blocks` blocks of `[layer, k|v, kv_head, slot, head_dim]`, side by side; the layers are those that keep KV.
 #[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
@@ -23,7 +23,7 @@ impl KvPool {
         Ok(Self { layout, num_blocks, buffer })
     }
 
-    /// Reserves the addresses of up to `num_blocks` blocks, most of which may have no memory at a time (M4): they count
+    /// Reserves the addresses of up to `num_blocks` blocks, most of which may have no memory at a time: they count
     /// from their first write until they are [given back](Self::give_back).
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl KvPool {
         if bytes.is_multiple_of(page) { bytes } else { (bytes / page).saturating_sub(1) * page }
     }
 
-    /// Copies whole blocks within the pool, each `(source, destination)` after those before it (K11): copy-on-write, and
+    /// Copies whole blocks within the pool, each `(source, destination)` after those before it: copy-on-write, and
     /// moves that compact the pool.
     ///
     /// # Panics
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A pool of blocks of `heads` KiB each, all written.
+    /// A pool of blocks of `kib` KiB each, all written.
     fn written(kib: usize, num_blocks: usize) -> KvPool {
         let layout = KvLayout::new(4, KvDType::F32, [KvShape { num_kv_heads: kib, head_dim: 32 }]);
         assert_eq!(layout.block_bytes(), kib << 10);
@@ -203,5 +203,24 @@ mod tests {
         *pool.blocks_mut().last_mut().unwrap() = 1;
         pool.give_back(&[(1 << 14) - 1]).unwrap();
         assert_eq!(pool.blocks().last(), Some(&0));
+    }
+
+    #[test]
+    fn the_blocks_of_a_model_that_keeps_no_kv_take_no_memory() {
+        let layout = KvLayout::new(16, KvDType::F16, []);
+        assert_eq!(KvPool::returnable_bytes(&layout), 0);
+        for mut pool in [KvPool::new(layout.clone(), 9).unwrap(), KvPool::new_sparse(layout, 9).unwrap()] {
+            pool.copy_blocks([(0, 8)]);
+            pool.give_back(&[3, 4, 7]).unwrap();
+            assert_eq!((pool.num_blocks(), pool.bytes(), pool.block(8)), (9, Bytes(0), &[][..]));
+        }
+    }
+
+    #[test]
+    fn blocks_that_no_memory_can_hold_are_an_error() {
+        for dtype in KvDType::ALL {
+            let shapes = [1, usize::MAX / 3].map(|head_dim| KvShape { num_kv_heads: 4, head_dim });
+            assert!(KvPool::new_sparse(KvLayout::new(16, dtype, shapes), 2).is_err());
+        }
     }
 }
