@@ -4,6 +4,7 @@ mod bench;
 mod bundled;
 mod chat;
 mod gguf;
+mod house;
 mod info;
 mod pack;
 mod plan;

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
+use strata_sim::eviction::POLICIES;
 use tempfile::TempDir;
 
 use crate::support::{ended, refused, succeeded, text};
@@ -221,9 +222,9 @@ fn every_policy_is_replayed_and_one_is_the_default() {
         let rate = figures.of_policy("replay.hit_rate", policy.as_str().unwrap(), blocks);
         assert!((0.0..=infinite).contains(&rate), "{line}");
     }
-    let expected =
-        [("2q", false), ("adaptive", true), ("lfu", false), ("lru", false), ("s3-fifo", false), ("slru", false)];
-    assert_eq!(policies, expected.map(|(policy, default)| (policy.to_owned(), default)).into());
+    assert_eq!(policies, POLICIES.map(|kind| (kind.to_string(), kind.name() == "adaptive")).into());
+    let known = ["2q", "adaptive", "lfu", "lru", "s3-fifo", "slru"];
+    assert!(known.iter().all(|policy| policies.contains_key(*policy)), "{policies:?}");
     for operation in ["allocate", "publish", "append", "append_token", "free", "hit", "evict"] {
         for policy in policies.keys() {
             let params = [("operation", operation.into()), ("policy", policy.as_str().into())];
@@ -319,7 +320,10 @@ fn the_plot_is_a_picture_of_the_figures() {
         svg.contains(&format!(">{label} {:.1} %</text>", rate.parse::<f64>().expect("a number")))
     };
     let missing: Vec<&str> = rows.iter().copied().filter(|row| !drawn(row)).collect();
-    assert!(rows.len() == 9 && missing.len() == 1 && missing[0].starts_with("  offline  "), "{missing:?}");
+    assert!(
+        rows.len() == POLICIES.len() + 3 && missing.len() == 1 && missing[0].starts_with("  offline  "),
+        "{missing:?}"
+    );
     for label in [">40<", ">10<"] {
         assert!(svg.contains(label), "{label}");
     }
