@@ -142,6 +142,9 @@ impl Active {
         heir.siblings = std::mem::take(&mut self.siblings);
         heir.prompt_logprobs = std::mem::take(&mut self.prompt_logprobs);
         (heir.cached_tokens, heir.miss, heir.started) = (self.cached_tokens, self.miss, self.started);
+        if self.started {
+            heir.client.leave_queue();
+        }
         *self = heir;
         (before - 1 - self.siblings.len(), true)
     }
@@ -193,8 +196,7 @@ impl Active {
         self.params.prompt_logprobs.is_some() && !self.prompt_done
     }
 
-    /// A client that has gone is noticed before the next pass, so a failed send needs no answer.
     pub(crate) fn send(&self, event: Event) {
-        let _ = self.client.send(event);
+        self.client.send(event);
     }
 }

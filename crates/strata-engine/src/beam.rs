@@ -11,25 +11,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::{FinishReason, PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
-
-/// What beam search is asked for.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BeamParams {
-    /// Beams that live at a time; at least 1, which is greedy.
-    pub width: usize,
-    /// Exponent of the length that a hypothesis' summed log-probability is divided by; in [-10, 10]. Above 0, longer
-    /// hypotheses gain; 1 is usual.
-    pub length_penalty: f32,
-    /// End as soon as `width` hypotheses are finished, even if one that lives could still beat them.
-    pub early_stopping: bool,
-}
-
-impl Default for BeamParams {
-    fn default() -> Self {
-        Self { width: 1, length_penalty: 1.0, early_stopping: false }
-    }
-}
+use crate::{BeamParams, FinishReason, PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
 
 /// What may follow a beam.
 #[derive(Debug, Clone)]

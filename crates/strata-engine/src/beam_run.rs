@@ -101,6 +101,11 @@ impl BeamRun {
         Some(self.rows.iter_mut().filter_map(Option::take).collect())
     }
 
+    /// It has been admitted.
+    pub(crate) fn leave_queue(&mut self) {
+        self.clients.iter_mut().for_each(Client::leave_queue);
+    }
+
     /// Clients that there are, gone or not.
     pub(crate) fn num_clients(&self) -> usize {
         self.clients.len()
@@ -119,25 +124,25 @@ impl BeamRun {
         let is_swap = (0..preempted.times).map(|time| time < preempted.swaps);
         for client in clients {
             for swapped in is_swap.clone() {
-                let _ = client.send(Event::Preempted { swapped });
+                client.send(Event::Preempted { swapped });
             }
             let hypothesis = best.next();
-            let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs: Vec::new() });
+            client.send(Event::PromptDone { cached_tokens, miss, logprobs: Vec::new() });
             let mut tokens = 0;
             for (id, logprobs) in hypothesis.iter().flat_map(|hypothesis| hypothesis.tokens()) {
                 tokens += 1;
-                let _ = client.send(Event::Token { id, logprobs });
+                client.send(Event::Token { id, logprobs });
             }
             let reason = hypothesis.as_ref().map_or(FinishReason::Length, |hypothesis: &Hypothesis| hypothesis.reason);
             finished(reason, tokens);
-            let _ = client.send(Event::Finished { reason });
+            client.send(Event::Finished { reason });
         }
     }
 
     /// Tells every client that it has failed.
     pub(crate) fn fail(&self, error: &RequestError) {
         for client in &self.clients {
-            let _ = client.send(Event::Failed(error.clone()));
+            client.send(Event::Failed(error.clone()));
         }
     }
 }

@@ -19,11 +19,10 @@ use thiserror::Error;
 
 use crate::active::Active;
 use crate::beam_run::BeamRuns;
-use crate::handle::Submission;
+use crate::handle::{EngineShared, Submission};
 use crate::runner::Runner;
 use crate::sampler::Sampler;
 use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
-use crate::shared::EngineShared;
 use crate::{EngineHandle, Event, FinishedCounts, Histogram, Limits, RequestError, TokenId};
 
 /// Everything that an engine is built from besides what computes.

@@ -6,8 +6,8 @@
 mod active;
 mod beam;
 mod beam_run;
-mod check;
 mod engine;
+mod event;
 mod forecast;
 mod handle;
 mod kv_swap;
@@ -19,15 +19,14 @@ mod runner;
 mod sampler;
 mod scheduler;
 mod sequence;
-mod shared;
 mod status;
 mod swap_space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
 
-pub use beam::BeamParams;
 pub use engine::{Engine, EngineConfig, StartError};
+pub use event::*;
 pub use handle::{EngineHandle, EventStream};
 pub use kv_swap::{KvSwap, SwapEnded, SwapTook, SwapTrial};
 pub use memory_plan::{BudgetTooSmall, MemoryNeeds, MemoryPlan};
@@ -37,6 +36,6 @@ pub use request::*;
 pub use runner::{KvMemory, ModelRunner, Runner, RunnerMemory, WeightMemory};
 pub use scheduler::SchedulerConfig;
 pub use status::*;
-pub use strata_kv::{Miss, MissReason};
+pub use strata_kv::{Miss, MissReason, TokenId};
 pub use strata_weights::StreamStats;
 pub use swap_space::{SwapSpace, SwapSpaceError};

@@ -1,7 +1,5 @@
 //! Beam searches within the engine's loop (K11).
 
-use std::sync::atomic::Ordering;
-
 use strata_kv::SequenceId;
 
 use super::Worker;
@@ -131,9 +129,6 @@ impl Worker {
     /// Takes a search out of every structure, and gives its blocks back. Returns it with the times that it was preempted.
     fn end_beams(&mut self, id: SequenceId) -> Option<(BeamRun, Preempted)> {
         let run = self.beams.remove(id)?;
-        if !run.started {
-            self.shared.queued.fetch_sub(run.num_clients(), Ordering::Relaxed);
-        }
         let removed = run.sequences.iter().filter_map(|&id| self.scheduler.remove(id));
         // All have been through the same.
         let preempted = removed.map(|sequence| sequence.preempted()).last().unwrap_or_default();

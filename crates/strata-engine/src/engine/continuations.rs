@@ -1,7 +1,5 @@
 //! Continuations within the engine's loop: they begin, fork off, go on and end.
 
-use std::sync::atomic::Ordering;
-
 use strata_kv::{ChainRoot, Miss, SequenceId};
 
 use super::Worker;
@@ -40,8 +38,6 @@ impl Worker {
         for (&id, active) in &mut self.active {
             let (cancelled, goes_on) = active.drop_cancelled();
             self.totals.finished.cancelled += cancelled as u64;
-            // Whoever takes the place of the first leaves the queue with it; `end` counts the last.
-            self.shared.queued.fetch_sub(cancelled - usize::from(!goes_on), Ordering::Relaxed);
             if !goes_on {
                 gone.push(id);
             }
@@ -52,8 +48,6 @@ impl Worker {
     /// Takes a request out of every structure, and gives its blocks back.
     fn end(&mut self, id: SequenceId) -> Option<Active> {
         let active = self.active.remove(&id)?;
-        let queued = usize::from(!active.started) + active.siblings.len();
-        self.shared.queued.fetch_sub(queued, Ordering::Relaxed);
         self.scheduler.remove(id);
         Some(active)
     }
@@ -91,24 +85,24 @@ impl Worker {
             tracing::debug!("{id}: {cached} tokens of its prompt were cached: {}", miss.reason);
         }
         let miss = miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
-        let (prompt_len, clients) = if let Some(active) = self.active.get_mut(&id).filter(|active| !active.started) {
+        let prompt_len = if let Some(active) = self.active.get_mut(&id).filter(|active| !active.started) {
             active.started = true;
+            active.client.leave_queue();
             if active.generated > 0 {
                 // It forked off when there was no room, and its prompt has been counted.
-                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
             (active.cached_tokens, active.miss) = (cached, miss);
-            (active.prompt_len, 1)
+            active.prompt_len
         } else if let Some(run) = self.beams.get_mut(id).filter(|run| !run.started) {
             (run.started, run.cached_tokens, run.miss) = (true, cached, miss);
-            (run.prompt_len, run.num_clients())
+            run.leave_queue();
+            run.prompt_len
         } else {
             return;
         };
         self.totals.prompt_tokens += prompt_len as u64;
         self.totals.cached_tokens += cached as u64;
-        self.shared.queued.fetch_sub(clients, Ordering::Relaxed);
     }
 
     /// A prompt is computed: its other continuations get sequences of their own.
@@ -121,7 +115,7 @@ impl Worker {
             // It has ended, or runs, or is still in the queue.
             if let Some(sibling) = self.active.get_mut(&id).filter(|_| self.scheduler.is_running(id)) {
                 sibling.started = true;
-                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+                sibling.client.leave_queue();
             }
         }
     }
