@@ -177,12 +177,13 @@ impl Scheduler {
     pub(crate) fn add(&mut self, arrival: Arrival) {
         let Arrival { id, prompt, max_tokens, root, priority, tenant, explain, beams } = arrival;
         self.arrivals += 1;
+        let hashes = self.blocks.hash_prefix(&root, &prompt);
         let sequence = Sequence {
             prompt_len: prompt.len(),
             tokens_max: prompt.len().saturating_add(max_tokens),
             tokens: prompt,
             computed: 0,
-            root,
+            hashes,
             priority,
             tenant,
             explain,

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use strata_kv::{ChainRoot, SequenceId};
+use strata_kv::{PrefixHashes, SequenceId};
 
 use crate::{TenantId, TokenId};
 
@@ -17,8 +17,8 @@ pub(crate) struct Sequence {
     pub(crate) tokens_max: usize,
     /// Leading tokens whose KV is in the sequence's blocks, or in swap space. 0 while waiting.
     pub(crate) computed: usize,
-    /// Where its chain of blocks starts.
-    pub(crate) root: ChainRoot,
+    /// Names its prefixes: the root of its chain and the hashes of its blocks.
+    pub(crate) hashes: PrefixHashes,
     /// Lower runs first.
     pub(crate) priority: i32,
     /// Whose share of the blocks it takes.

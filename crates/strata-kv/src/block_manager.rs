@@ -1,8 +1,8 @@
 //! Who holds which blocks (K1 to K6, K13, K15).
 
 use crate::{
-    AllocError, BlockCopy, ChainHasher, ChainRoot, ConfigError, EvictionPolicy, KvConfig, KvStats, SequenceId,
-    SequenceState, TokenId,
+    AllocError, BlockCopy, ChainHasher, ChainRoot, ConfigError, EvictionPolicy, KvConfig, KvStats, PrefixHashes,
+    SequenceId, SequenceState, TokenId,
     block_pool::{BlockPool, Parent},
     block_table::{BlockTable, place},
     sequence::{Sequence, SequenceMap},
@@ -87,6 +87,15 @@ impl BlockManager {
         self.config.prefix_caching
     }
 
+    /// The hashes of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the sequence grows. They stay valid
+    /// in an [emptied](Self::emptied) manager. Nothing is hashed where nothing could be found.
+    pub fn hash_prefix(&self, root: &ChainRoot, token_ids: &[TokenId]) -> PrefixHashes {
+        let findable = self.config.prefix_caching && root.is_shared();
+        let mut hashes = PrefixHashes::new(root.clone(), self.pool.hasher.clone(), self.config.block_size, findable);
+        hashes.extend(token_ids);
+        hashes
+    }
+
     /// Tokens per block.
     pub fn block_size(&self) -> usize {
         self.config.block_size
@@ -98,7 +107,8 @@ impl BlockManager {
     }
 
     /// Gives sequence `id` blocks for all `token_ids`: published ones for the longest prefix that is cached under
-    /// `root`, fresh ones from the first miss on (K3). The watermark does not apply here.
+    /// the root of `hashes`, fresh ones from the first miss on (K3). `hashes` are those of `token_ids`. The watermark does
+    /// not apply here.
     ///
     /// # Errors
     /// When the blocks are not there, or `id` holds some. Nothing has changed then.
@@ -106,7 +116,7 @@ impl BlockManager {
         &mut self,
         id: SequenceId,
         token_ids: &[TokenId],
-        root: &ChainRoot,
+        hashes: &PrefixHashes,
     ) -> Result<Allocation, AllocError> {
         if self.sequences.contains_key(&id) {
             return Err(AllocError::AlreadyHeld(id));
@@ -118,7 +128,7 @@ impl BlockManager {
         }
         let mut blocks = Vec::with_capacity(need);
         let mut revived = 0;
-        let hits = self.walk(token_ids, root, |block| {
+        let hits = self.walk(token_ids, hashes, |block| {
             blocks.push(block);
             revived += usize::from(self.pool.is_cached(block));
         });
@@ -130,13 +140,19 @@ impl BlockManager {
         blocks.iter().for_each(|&block| self.pool.share(block));
         let num_cached_tokens = hits * self.config.block_size;
         let mut rest = &token_ids[num_cached_tokens..];
-        for _ in 0..num_fresh_blocks {
+        let mut num_hashed = hits;
+        for index in hits..need {
             let block = self.pool.take(id);
             rest = self.pool.write(block, 0, rest);
+            // Hashes may reach further than these tokens.
+            if let Some(hash) = hashes.get(index).filter(|_| index < token_ids.len() / self.config.block_size) {
+                self.pool.set_hash(block, hash);
+                num_hashed += 1;
+            }
             blocks.push(block);
         }
         self.counters.allocations += 1;
-        let publishing = self.config.prefix_caching && root.is_shared();
+        let publishing = hashes.root_hash().is_some();
         if publishing {
             self.counters.prefix_query_tokens += token_ids.len() as u64;
             self.counters.prefix_hit_tokens += num_cached_tokens as u64;
@@ -148,8 +164,9 @@ impl BlockManager {
             uncomputed: Vec::new(),
             num_computed: num_cached_tokens,
             num_published: hits,
+            num_hashed,
             publishing,
-            root: root.clone(),
+            root: hashes.root().clone(),
         };
         self.sequences.insert(id, sequence);
         Ok(Allocation { num_cached_tokens, num_fresh_blocks })
@@ -241,7 +258,10 @@ fn publish(sequence: &mut Sequence, full: usize, root: Parent, pool: &mut BlockP
     while sequence.num_published < full {
         let block = blocks[sequence.num_published];
         let parent = sequence.num_published.checked_sub(1).map_or(root, |last| Parent::block(blocks[last]));
-        let hash = pool.hasher.block(pool.hash_of(parent), pool.tokens(block));
+        let hash = match sequence.num_published < sequence.num_hashed {
+            true => pool.hash(block),
+            false => pool.hasher.block(pool.hash_of(parent), pool.tokens(block)),
+        };
         match pool.find(hash, parent, pool.tokens(block)) {
             // A sequence that was forked from the same one has published the block that both hold.
             Some(canonical) if canonical == block => {}

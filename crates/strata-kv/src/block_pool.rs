@@ -1,7 +1,7 @@
 //! The physical blocks: who is free, cached or used, what each holds, and which of them can be found.
 
 use crate::{
-    BlockHash, BlockId, ChainHasher, ChainRoot, Content, EvictionPolicy, KvConfig, SequenceId, TokenId,
+    BlockHash, BlockId, ChainHasher, Content, EvictionPolicy, KvConfig, PrefixHashes, SequenceId, TokenId,
     block_list::BlockList,
     losses::{Loss, Losses},
     prefix_index::PrefixIndex,
@@ -56,7 +56,7 @@ impl Parent {
 /// used, what becomes free or cached is withdrawn at once, or another in its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
-    /// Names the content and all before it; means nothing until published.
+    /// Names the content and all before it; means nothing until the block is published, or its sequence says so.
     pub(crate) hash: BlockHash,
     /// Block tables that hold the block, and swaps under way that read or write it.
     pub(crate) ref_count: u32,
@@ -178,19 +178,19 @@ impl BlockPool {
         self.slots_filled += slots;
     }
 
-    /// The longest chain of published blocks from `root` that holds `blocks` of tokens, given to `hit` in order; returns
-    /// its length.
+    /// The longest chain of published blocks that holds `blocks` of tokens, hashed in `hashes` as far as they are, given to
+    /// `hit` in order; returns its length.
     pub(crate) fn walk<'t>(
         &self,
         blocks: impl Iterator<Item = &'t [TokenId]>,
-        root: &ChainRoot,
+        hashes: &PrefixHashes,
         mut hit: impl FnMut(BlockId),
     ) -> usize {
-        let Some(root) = self.roots.find(root) else { return 0 };
-        let (mut hash, mut parent) = (self.roots.hash(root), Parent::root(root));
+        let (Some(mut hash), Some(root)) = (hashes.root_hash(), self.roots.find(hashes.root())) else { return 0 };
+        let mut parent = Parent::root(root);
         let mut length = 0;
         for tokens in blocks {
-            hash = self.hasher.block(hash, tokens);
+            hash = hashes.get_or_hash(length, hash, tokens);
             let Some(block) = self.find(hash, parent, tokens) else { break };
             hit(block);
             parent = Parent::block(block);
@@ -205,6 +205,16 @@ impl BlockPool {
             let block = &self.blocks[candidate.index()];
             block.hash == hash && block.parent == parent && self.tokens(candidate) == tokens
         })
+    }
+
+    /// The hash that `block` was given, or was published under.
+    pub(crate) fn hash(&self, block: BlockId) -> BlockHash {
+        self.blocks[block.index()].hash
+    }
+
+    /// Notes the hash of the full `block` ahead of its being published.
+    pub(crate) fn set_hash(&mut self, block: BlockId, hash: BlockHash) {
+        self.blocks[block.index()].hash = hash;
     }
 
     /// The hash that the children of `parent`, which is there, continue.

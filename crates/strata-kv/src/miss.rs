@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{BlockHash, BlockManager, ChainRoot, SequenceId, TokenId, block_pool::Parent, losses::Loss};
+use crate::{BlockHash, BlockManager, PrefixHashes, SequenceId, TokenId, block_pool::Parent, losses::Loss};
 
 /// Where a look-up stopped, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,18 +69,18 @@ impl fmt::Display for MissReason {
 impl BlockManager {
     /// Where the prefix of a prompt stops matching now, and why. Costs as much as a look-up, changes nothing; ask before
     /// [`allocate`](Self::allocate), which may evict.
-    pub fn explain(&self, token_ids: &[TokenId], root: &ChainRoot) -> Miss {
+    pub fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Miss {
         let mut last = None;
-        let num_matched = self.walk(token_ids, root, |block| last = Some(block));
+        let num_matched = self.walk(token_ids, hashes, |block| last = Some(block));
         let findable = &token_ids[..token_ids.len().saturating_sub(1)];
-        let reason = match findable.chunks_exact(self.config.block_size).nth(num_matched) {
-            _ if !self.config.prefix_caching || !root.is_shared() => MissReason::NotCacheable,
-            None => MissReason::PartialBlock,
-            Some(missed) => {
-                let hasher = &self.pool.hasher;
-                let previous = last.map_or_else(|| hasher.root(root), |block| self.pool.hash_of(Parent::block(block)));
-                self.reason(hasher.block(previous, missed)).unwrap_or_else(|| {
-                    let tokens = hasher.block(BlockHash(0), missed);
+        let missed = findable.chunks_exact(self.config.block_size).nth(num_matched);
+        let reason = match (hashes.root_hash(), missed) {
+            (None, _) => MissReason::NotCacheable,
+            (_, None) => MissReason::PartialBlock,
+            (Some(root), Some(missed)) => {
+                let previous = last.map_or(root, |block| self.pool.hash_of(Parent::block(block)));
+                self.reason(hashes.get_or_hash(num_matched, previous, missed)).unwrap_or_else(|| {
+                    let tokens = self.pool.hasher.block(BlockHash(0), missed);
                     match num_matched == 0 && self.pool.losses.other_root(tokens, previous) {
                         true => MissReason::OtherSalt,
                         false => MissReason::NeverSeen,

@@ -42,6 +42,8 @@ pub(crate) struct Sequence {
     pub(crate) num_computed: usize,
     /// Leading blocks of the table that are published, and were found or published as this sequence's.
     pub(crate) num_published: usize,
+    /// Leading blocks of the table whose states have their hashes, published or not.
+    pub(crate) num_hashed: usize,
     /// False without prefix caching, and after a reset: what was computed before it must not be found after it.
     pub(crate) publishing: bool,
     /// Where the sequence's chain starts.

@@ -231,7 +231,7 @@ impl BlockManager {
         let mut taken: HashMap<SwapSlot, BlockId> = HashMap::with_capacity(arrival.num_fresh);
         for (&member, hits) in group.iter().zip(arrival.hits) {
             let sequence = sequences.get_mut(&member).expect("the group is held");
-            sequence.num_published = hits.len();
+            (sequence.num_published, sequence.num_hashed) = (hits.len(), hits.len());
             sequence.table.blocks = hits;
             for (index, &slot) in sequence.slots.iter().enumerate().skip(sequence.num_published) {
                 let block = *taken.entry(slot).or_insert_with(|| {
@@ -295,7 +295,7 @@ impl BlockManager {
     fn leave(&mut self, id: SequenceId) {
         let sequence = self.sequences.get_mut(&id).expect("it waits for its swap");
         sequence.state = SequenceState::Swapped;
-        sequence.num_published = 0;
+        (sequence.num_published, sequence.num_hashed) = (0, 0);
         self.num_swapped += 1;
         sequence.table.blocks.drain(..).rev().for_each(|block| self.pool.release(block));
     }
@@ -350,7 +350,7 @@ impl BlockManager {
                 // Only what it has computed itself: it would write to what others have computed beyond.
                 let computed = &sequence.slots[..sequence.num_computed / self.config.block_size];
                 let blocks = computed.iter().map(|&slot| self.swaps.pool.tokens(slot));
-                self.pool.walk(blocks, &sequence.root, |block| hits.push(block));
+                self.pool.walk(blocks, &self.hash_prefix(&sequence.root, &[]), |block| hits.push(block));
             }
             revived.extend(hits.iter().copied().filter(|&block| self.pool.is_cached(block)));
             copied.extend(sequence.slots[hits.len()..].iter().copied());

@@ -171,13 +171,13 @@ impl Scheduler {
 
     fn verdict(&self, id: SequenceId) -> Verdict {
         let sequence = &self.sequences[&id];
-        match self.blocks.can_allocate(&sequence.tokens, &sequence.root) {
+        match self.blocks.can_allocate(&sequence.tokens, &sequence.hashes) {
             AllocStatus::Never { need, limit } => Verdict::Never { need, limit },
             AllocStatus::Later => Verdict::Short,
             AllocStatus::Ok if self.seats_taken() + sequence.seats > self.config.max_num_seqs => Verdict::Short,
             AllocStatus::Ok if self.prefix_is_under_way(sequence) => Verdict::Soon,
             AllocStatus::Ok => {
-                let (need, _) = self.blocks.demand(&sequence.tokens, &sequence.root);
+                let (need, _) = self.blocks.demand(&sequence.tokens, &sequence.hashes);
                 if self.has_room_to_grow(&[sequence], need) { Verdict::Now } else { Verdict::Short }
             }
         }
@@ -248,8 +248,8 @@ impl Scheduler {
     fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
         let wanted = sequence.explain || self.explain_all;
-        let miss = wanted.then(|| self.blocks.explain(&sequence.tokens, &sequence.root));
-        let allocation = self.blocks.allocate(id, &sequence.tokens, &sequence.root);
+        let miss = wanted.then(|| self.blocks.explain(&sequence.tokens, &sequence.hashes));
+        let allocation = self.blocks.allocate(id, &sequence.tokens, &sequence.hashes);
         let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
         self.waiting.remove(&sequence.waiting_key());
         self.admissions += 1;
@@ -291,14 +291,14 @@ impl Scheduler {
     /// steps is cheaper than computing them twice: the rule that makes `n` completions of a prompt compute it once.
     fn prefix_is_under_way(&self, sequence: &Sequence) -> bool {
         let block = self.blocks.block_size();
-        let computing = |other: &&Sequence| other.pending() > 1 && other.root == sequence.root;
+        let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
         let mut others = self.running.values().map(|id| &self.sequences[id]).filter(computing).peekable();
-        if !self.blocks.prefix_caching() || !sequence.root.is_shared() || others.peek().is_none() {
+        if !self.blocks.prefix_caching() || !sequence.hashes.root().is_shared() || others.peek().is_none() {
             return false;
         }
         // The last token is always recomputed, so a block that ends with it is of no use.
         let usable = (sequence.tokens.len() - 1) / block * block;
-        let cached = self.blocks.cached_prefix(&sequence.tokens, &sequence.root);
+        let cached = self.blocks.cached_prefix(&sequence.tokens, &sequence.hashes);
         others.any(|other| {
             let common = sequence.tokens[..usable].iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
             common / block * block > cached.max(other.computed / block * block)

@@ -25,7 +25,7 @@ impl Scheduler {
         let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
         let others = self.waiting.values().map(|id| &self.sequences[id]).filter(|one| !one.is_urgent());
         for sequence in urgent.chain(others).take(room.min(LOOKAHEAD)) {
-            let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.root);
+            let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.hashes);
             // One that can never fit is about to be rejected.
             if blocks > stats.blocks_total {
                 continue;

@@ -121,6 +121,8 @@ impl Scheduler {
         let sequence = self.sequences.get_mut(&id).expect("a sequence that is preempted is known");
         sequence.place = Place::Waiting;
         sequence.computed = 0;
+        // It comes back with what it has generated.
+        sequence.hashes.extend(&sequence.tokens);
         self.waiting.insert(sequence.waiting_key(), id);
     }
 

@@ -2,7 +2,7 @@
 
 use strata_kv::{BlockId, BlockManager, Fragmentation, KvConfig, Resize, SequenceState, SwapOutcome};
 
-use crate::{config, copies, id, pool, release, rng::Rng, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, copies, id, pool, release, rng::Rng, root, run_prompt, table, tokens};
 
 /// Eight blocks of two tokens: the odd ones used by sequences 10, 11, …, the others free.
 fn scattered() -> BlockManager {
@@ -46,7 +46,8 @@ fn a_smaller_pool_ends_below_its_size_with_its_prefix_cache() {
     release(&mut manager, 2);
     // All is cached but one partial block; that goes, and the tail of the first chain.
     manager.set_usable(12);
-    let found = |manager: &BlockManager| [0, 1000].map(|start| manager.cached_prefix(&tokens(start, 17), &root()));
+    let found =
+        |manager: &BlockManager| [0, 1000].map(|start| manager.cached_prefix_under(&tokens(start, 17), &root()));
     let before = found(&manager);
     assert_eq!(manager.take_resize().left.len(), 4);
     assert_eq!((manager.blocks_above(), manager.fragmentation().blocks_above), (3, 3));
@@ -88,7 +89,7 @@ fn free_memory_is_exchanged_without_a_copy() {
     assert_eq!(compact(&mut manager, 8), 4);
     assert_eq!((copies(&mut manager).len(), manager.stats().moves), (0, 0));
     assert_eq!(manager.fragmentation().blocks_above, 0);
-    manager.allocate(id(3), &tokens(0, 4), &root()).unwrap();
+    manager.allocate_under(id(3), &tokens(0, 4), &root()).unwrap();
     let blocks = table(&manager, 3);
     assert!(blocks.iter().all(|&block| block < 4));
 }
@@ -134,7 +135,7 @@ fn fragmented(steps_of_compaction: usize) -> (usize, usize) {
         match rng.below(8) {
             0 | 1 => {
                 let prompt = tokens(1000 * rng.below(64) as u32, 1 + rng.below(40) as u32);
-                if manager.allocate(id(number), &prompt, &root()).is_ok() {
+                if manager.allocate_under(id(number), &prompt, &root()).is_ok() {
                     manager.commit(id(number), prompt.len());
                     running.push(number);
                 }

@@ -2,7 +2,7 @@
 
 use strata_kv::{AllocError, BlockCopy, BlockId, BlockManager, KvConfig};
 
-use crate::{config, copies, id, pool, release, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, copies, id, pool, release, root, run_prompt, table, tokens};
 
 fn copy(source: u32, destination: u32) -> BlockCopy {
     BlockCopy { source: BlockId(source), destination: BlockId(destination) }
@@ -99,7 +99,7 @@ fn a_source_may_be_overwritten_later_in_the_list() {
 #[test]
 fn forks_of_what_is_not_computed_or_not_there_are_refused() {
     let mut manager = pool(8, 4);
-    manager.allocate(id(1), &tokens(0, 6), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 6), &root()).unwrap();
     assert_eq!(manager.fork(id(1), id(2)), Err(AllocError::Uncomputed { id: id(1), computed: 0, tokens: 6 }));
     manager.commit(id(1), 6);
     manager.fork(id(1), id(2)).unwrap();

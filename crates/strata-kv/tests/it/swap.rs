@@ -5,7 +5,7 @@ use strata_kv::{
     SwapOutcome,
 };
 
-use crate::{config, copies, id, release, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, copies, id, release, root, run_prompt, table, tokens};
 
 fn pool(num_blocks: usize, block_size: usize, num_swap_blocks: usize) -> BlockManager {
     BlockManager::new(KvConfig { num_swap_blocks, ..config(num_blocks, block_size) }).expect("a good configuration")
@@ -70,7 +70,7 @@ fn out_and_in_again() {
     assert_eq!((stats.swapped_out_blocks, stats.swapped_in_blocks, stats.swap_spared_blocks), (3, 1, 2));
     manager.append(id(1), &[10, 11]).unwrap();
     manager.commit(id(1), 12);
-    assert_eq!(manager.cached_prefix(&tokens(0, 13), &root()), 12);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 13), &root()), 12);
     release(&mut manager, 1);
 }
 
@@ -81,15 +81,15 @@ fn what_was_evicted_meanwhile_is_copied_and_found_again_once_it_is_there() {
     let out = swap_out(&mut manager, &[id(1)]);
     finish(&mut manager, &out, SwapOutcome::Done);
     run_prompt(&mut manager, 2, &tokens(1000, 10));
-    assert_eq!(manager.cached_prefix(&tokens(0, 14), &root()), 4);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 14), &root()), 4);
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Later);
     assert_eq!(manager.swap_in(&[id(1)]), Err(AllocError::OutOfBlocks { need: 3, available: 0 }));
     release(&mut manager, 2);
     let back = swap_in(&mut manager, &[id(1)]);
     assert_eq!((back.copies.len(), back.num_spared), (3, 1));
-    assert_eq!(manager.cached_prefix(&tokens(0, 14), &root()), 4);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 14), &root()), 4);
     finish(&mut manager, &back, SwapOutcome::Done);
-    assert_eq!(manager.cached_prefix(&tokens(0, 14), &root()), 12);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 14), &root()), 12);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn the_watermark_holds_for_coming_back_but_not_on_an_idle_device() {
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Later);
     release(&mut manager, 2);
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Ok);
-    assert_eq!(manager.can_allocate(&tokens(3000, 8), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(3000, 8), &root()), AllocStatus::Ok);
 }
 
 #[test]
@@ -190,14 +190,14 @@ fn a_failed_swap_loses_the_kv_of_its_group_and_nothing_else() {
     assert_eq!(back.copies.len(), 3);
     assert_eq!(finish(&mut manager, &back, SwapOutcome::Failed), [id(1)]);
     assert_eq!((manager.state(id(1)), used_and_swapped(&manager)), (None, (1, 0)));
-    assert_eq!(manager.cached_prefix(&tokens(0, 10), &root()), 0);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 10), &root()), 0);
     assert_eq!(manager.stats().swaps_failed, 2);
 }
 
 #[test]
 fn what_was_not_committed_when_it_left_is_neither_found_nor_shared() {
     let mut manager = pool(8, 4, 8);
-    manager.allocate(id(1), &tokens(0, 12), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 12), &root()).unwrap();
     manager.commit(id(1), 5);
     let out = swap_out(&mut manager, &[id(1)]);
     // A step that outlives the decision.
@@ -218,7 +218,7 @@ fn what_was_not_committed_when_it_left_is_neither_found_nor_shared() {
 #[test]
 fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
     let mut manager = pool(8, 4, 2);
-    manager.allocate(id(1), &tokens(0, 18), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 18), &root()).unwrap();
     manager.commit(id(1), 6);
     // Five blocks, of which two hold computed tokens, and one of these is findable: slots for two are enough.
     assert_eq!((manager.swap_cost(&[id(1)]), manager.blocks_required(&[id(1)])), (2, 5));
@@ -240,7 +240,7 @@ fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
     assert_eq!(used_and_swapped(&manager), (5, 0));
     // It goes on where it was, with the tokens that it had.
     let mut manager = pool(8, 4, 2);
-    manager.allocate(id(1), &tokens(0, 18), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 18), &root()).unwrap();
     let out = swap_out(&mut manager, &[id(1)]);
     assert_eq!(out.copies, []);
     finish(&mut manager, &out, SwapOutcome::Done);
@@ -248,7 +248,7 @@ fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
     assert_eq!(back.copies, []);
     finish(&mut manager, &back, SwapOutcome::Done);
     manager.commit(id(1), 18);
-    assert_eq!(manager.cached_prefix(&tokens(0, 18), &root()), 16);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 18), &root()), 16);
 }
 
 #[test]

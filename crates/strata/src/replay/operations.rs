@@ -115,7 +115,8 @@ impl Bench {
         for (number, &length) in self.lengths.iter().enumerate() {
             let (prompt, others) = rest.split_at(length);
             rest = others;
-            self.manager.allocate(SequenceId(number as u64), prompt, &self.root).context("the pool has room")?;
+            let hashes = self.manager.hash_prefix(&self.root, prompt);
+            self.manager.allocate(SequenceId(number as u64), prompt, &hashes).context("the pool has room")?;
         }
         Ok(started.elapsed())
     }
@@ -160,7 +161,8 @@ impl Bench {
     /// One sequence takes all free blocks, so that others can only be had by eviction.
     fn fill(&mut self) -> Result<()> {
         let tokens = vec![7; self.manager.stats().blocks_free * self.block_size];
-        self.manager.allocate(self.filler(), &tokens, &ChainRoot::unshared()).context("blocks are free")?;
+        let hashes = self.manager.hash_prefix(&ChainRoot::unshared(), &tokens);
+        self.manager.allocate(self.filler(), &tokens, &hashes).context("blocks are free")?;
         Ok(())
     }
 

@@ -69,9 +69,10 @@ impl Room for Paged {
         if longest > self.manager.capacity_tokens() {
             return Ok(Admission::Never);
         }
-        match self.manager.can_allocate(tokens, &self.root) {
+        let hashes = self.manager.hash_prefix(&self.root, tokens);
+        match self.manager.can_allocate(tokens, &hashes) {
             AllocStatus::Ok => {
-                let allocation = self.manager.allocate(id, tokens, &self.root).context("after it was promised")?;
+                let allocation = self.manager.allocate(id, tokens, &hashes).context("after it was promised")?;
                 Ok(Admission::Now { cached: allocation.num_cached_tokens })
             }
             AllocStatus::Later => Ok(Admission::Later),

@@ -2,7 +2,7 @@
 
 use strata_kv::{BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 
-use crate::rng::Rng;
+use crate::{UnderRoot, rng::Rng};
 
 /// Runs prompts of single-token blocks through a block manager; the share of blocks found in the last half of them, in
 /// prompts that `counts`.
@@ -25,7 +25,7 @@ fn hit_share_in(manager: &mut BlockManager, prompts: &[Vec<TokenId>], counts: im
     let (mut hits, mut all) = (0, 0);
     for (number, prompt) in prompts.iter().enumerate() {
         let tokens = [prompt, &[TokenId::MAX][..]].concat();
-        let allocation = manager.allocate(SequenceId(0), &tokens, &ChainRoot::default()).expect("room");
+        let allocation = manager.allocate_under(SequenceId(0), &tokens, &ChainRoot::default()).expect("room");
         manager.commit(SequenceId(0), prompt.len());
         manager.free(SequenceId(0));
         if number >= prompts.len() / 2 && counts(prompt) {
