@@ -3,12 +3,11 @@
 //! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], [`Event`]s come out.
 //! [`text`] turns them into text for whoever shows them to people.
 
-mod active;
-mod beam;
-mod beam_run;
+mod drafter;
 mod engine;
 mod event;
 mod forecast;
+mod group;
 mod handle;
 mod kv_swap;
 mod memory_plan;
@@ -25,6 +24,7 @@ mod swap_space;
 pub mod testing;
 pub mod text;
 
+pub use drafter::Drafter;
 pub use engine::{Engine, EngineConfig, StartError};
 pub use event::*;
 pub use handle::{EngineHandle, EventStream};

@@ -8,6 +8,7 @@ use strata_kv::{BlockCopy, Swap};
 use strata_model::{BatchSequence, LogitRow, Model};
 use strata_weights::{StreamStats, StreamedWeights};
 
+use crate::drafter::Drafter;
 use crate::kv_swap::{KvSwap, SwapEnded, SwapTrial};
 use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
 use crate::swap_space::SwapSpace;
@@ -35,6 +36,11 @@ pub trait Runner: Send {
 
     /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks.
     fn cache_namespace(&self, prompt_len: usize) -> u64;
+
+    /// What guesses at tokens ahead of the model, if anything does: each pass then computes several tokens of a sequence.
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
+        None
+    }
 
     /// Whether, and how, KV gets memory from elsewhere. Without it all blocks may be used at any time.
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {

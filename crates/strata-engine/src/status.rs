@@ -69,6 +69,18 @@ pub struct FinishedCounts {
     pub failed: u64,
 }
 
+/// What the engine counts besides what its parts count themselves.
+#[derive(Default)]
+pub(crate) struct Totals {
+    pub(crate) steps: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) cached_tokens: u64,
+    pub(crate) generation_tokens: u64,
+    pub(crate) finished: FinishedCounts,
+    pub(crate) leaks_found: u64,
+    pub(crate) allocation_seconds: Histogram,
+}
+
 impl FinishedCounts {
     /// Counts one that ended well.
     pub(crate) fn count(&mut self, reason: FinishReason) {

@@ -1,4 +1,4 @@
-//! Shares of blocks and places among the tenants that have any sequence (S5). What a tenant leaves of its share is others'.
+//! Shares of blocks and places among the tenants that have any sequence. What a tenant leaves of its share is others'.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use strata_kv::SwapDirection;
 
-use super::swapping::SWAP_STEPS_MAX;
+use super::flights::SWAP_STEPS_MAX;
 use super::*;
 use crate::kv_swap::{SwapTook, SwapTrial};
 
@@ -133,7 +133,7 @@ fn what_others_hold_as_well_is_not_counted_as_lost() {
         bench.scheduler.add(Arrival { max_tokens: 1000, ..arrival(id, length) });
     }
     assert_eq!(bench.step().len(), 2);
-    let mut prompt = bench.scheduler.sequence(SequenceId(2)).tokens[..20].to_vec();
+    let mut prompt = bench.scheduler.sequence(SequenceId(2)).tokens()[..20].to_vec();
     prompt.extend([500, 501]);
     bench.scheduler.add(Arrival { prompt, max_tokens: 1000, ..arrival(3, 0) });
     assert_eq!(bench.step().len(), 3);
@@ -151,7 +151,7 @@ fn blocks_that_others_hold_as_well_are_not_waited_for() {
     let mut bench = Bench::with_swap(8, 8);
     bench.add(3, 8);
     bench.step();
-    let mut prompt = bench.scheduler.sequence(SequenceId(3)).tokens[..8].to_vec();
+    let mut prompt = bench.scheduler.sequence(SequenceId(3)).tokens()[..8].to_vec();
     prompt.extend([500, 501, 502]);
     bench.add(1, 8);
     bench.add(2, 8);
@@ -249,7 +249,7 @@ fn everybody_else_ends_beside_one_that_hangs(direction: SwapDirection) {
     let mut hangs = None;
     for _ in 0..2 * SWAP_STEPS_MAX {
         for (id, _) in bench.step() {
-            if bench.scheduler.sequence(SequenceId(id)).tokens.len() >= 14 {
+            if bench.scheduler.sequence(SequenceId(id)).len() >= 14 {
                 bench.scheduler.remove(SequenceId(id));
             }
         }

@@ -1,4 +1,4 @@
-//! Beam search (K11): which continuations of a prompt go on, and which are done. A planner: it sees log-probabilities,
+//! Beam search: which continuations of a prompt go on, and which are done. A planner: it sees log-probabilities,
 //! and decides; sequences, blocks and passes are the engine's.
 //!
 //! In each step every live beam offers its `2 x width` most likely tokens. Those that end a sequence finish a hypothesis
@@ -160,9 +160,9 @@ impl BeamSearch {
     }
 
     /// The best hypotheses, best first: as many as are wanted, if there are.
-    pub(crate) fn into_best(mut self) -> Vec<Hypothesis> {
+    pub(crate) fn take_best(&mut self) -> Vec<Hypothesis> {
         self.finished.truncate(self.wanted);
-        self.finished
+        std::mem::take(&mut self.finished)
     }
 
     /// Tokens that have been generated for each beam.
