@@ -229,7 +229,7 @@ impl Scheduler {
     }
 
     /// The same of the swapped `id`, with all that comes back with it.
-    fn return_of(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> Admission {
+    pub(super) fn return_of(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> Admission {
         let seats_free = self.config.max_num_seqs - self.queues.seats();
         let wait = None
             .or_else(|| (seats_free == 0).then_some(Wait::Seats))
@@ -327,7 +327,7 @@ impl Scheduler {
     }
 
     /// Tenants that have nothing, and wait for what they may [`claim`](Self::claim).
-    fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
+    pub(super) fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
         if self.tenants.len() < 2 {
             return Vec::new();
         }

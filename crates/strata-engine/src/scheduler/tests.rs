@@ -1,5 +1,6 @@
 //! The scheduler without an engine: what each step plans, and the bugs that others had (`lessons.md`, "Scheduling").
 
+mod admission;
 mod fairness;
 mod groups;
 mod load;

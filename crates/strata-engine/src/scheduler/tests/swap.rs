@@ -35,7 +35,7 @@ impl Bench {
 }
 
 /// Two sequences of two blocks in a pool of four, the first of which has just made the second leave.
-fn one_leaves_another(swap_blocks: usize) -> Bench {
+pub(super) fn one_leaves_another(swap_blocks: usize) -> Bench {
     let mut bench = Bench::with_swap(4, swap_blocks);
     bench.add(1, 8);
     bench.add(2, 7);
