@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockCopy, BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
+use strata_kv::{BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId, Transfer};
 use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
@@ -150,7 +150,7 @@ struct Worker {
     plan: StepPlan,
     /// Block tables of the batch, one after the other.
     tables: Vec<u32>,
-    copies: Vec<BlockCopy>,
+    copies: Vec<Transfer>,
     next_id: u64,
     totals: Totals,
     idle_steps: u32,

@@ -87,7 +87,7 @@ impl Scheduler {
     /// Notes that the swap of `sequences` begins with this step.
     pub(super) fn depart(&mut self, sequences: Vec<SequenceId>, swap: Swap, plan: &mut StepPlan) {
         let Swap { direction, num_freed, .. } = swap;
-        let flight = Flight { sequences, direction, blocks: swap.copies.len(), num_freed, begun: self.steps };
+        let flight = Flight { sequences, direction, blocks: swap.transfers.len(), num_freed, begun: self.steps };
         self.flights.insert(swap.id, flight);
         plan.swaps.push(swap);
     }
