@@ -28,7 +28,7 @@ pub use drafter::Drafter;
 pub use engine::{Engine, EngineConfig, StartError};
 pub use event::*;
 pub use handle::{EngineHandle, EventStream};
-pub use kv_swap::{KvSwap, SwapEnded, SwapTook, SwapTrial};
+pub use kv_swap::{KvSwap, SwapEnded, SwapStore, SwapTook, SwapTrial};
 pub use memory_plan::{BudgetTooSmall, MemoryNeeds, MemoryPlan};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
 pub use preemption::PreemptionMode;

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strata_device::{Bytes, CpuDevice, KvPool};
-use strata_kv::{BlockCopy, Swap};
+use strata_kv::{Swap, Transfer};
 use strata_model::{BatchSequence, LogitRow, Model};
 use strata_weights::{StreamStats, StreamedWeights};
 
 use crate::drafter::Drafter;
-use crate::kv_swap::{KvSwap, SwapEnded, SwapTrial};
+use crate::kv_swap::{KvSwap, SwapEnded, SwapStore, SwapTrial};
 use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
-use crate::swap_space::SwapSpace;
 
 /// Computes forward passes. The engine thread owns it.
 pub trait Runner: Send {
@@ -25,11 +24,11 @@ pub trait Runner: Send {
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String>;
 
-    /// Copies whole KV blocks, in this order (K11). Called between passes, before any of them is read, written or given
-    /// back.
-    fn copy_blocks(&mut self, copies: &[BlockCopy]);
+    /// Carries out transfers between KV blocks, in this order. Called between passes, before any of them is read, written or
+    /// given back.
+    fn copy_blocks(&mut self, copies: &[Transfer]);
 
-    /// Room to swap KV blocks to, if there is any (K12): as many slots as the block manager was told.
+    /// Room to swap KV blocks to, if there is any: as many slots as the block manager was told.
     fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
         None
     }
@@ -89,7 +88,7 @@ pub struct ModelRunner {
     /// The KV blocks.
     pub kv: KvPool,
     /// Room to swap KV blocks to.
-    pub swap: Option<SwapSpace>,
+    pub swap: Option<Box<dyn SwapStore>>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
 }
@@ -116,8 +115,9 @@ impl Runner for ModelRunner {
         self.model.forward(&mut self.device, &mut self.kv, batch, sink).map_err(|error| error.to_string())
     }
 
-    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        self.kv.copy_blocks(copies.iter().map(|copy| (copy.source.0, copy.destination.0)));
+    fn copy_blocks(&mut self, copies: &[Transfer]) {
+        let copies = copies.iter().filter_map(|copy| copy.blocks());
+        self.kv.copy_blocks(copies.map(|(source, destination)| (source.0, destination.0)));
     }
 
     fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
@@ -150,12 +150,12 @@ impl Runner for ModelRunner {
 
 impl KvSwap for ModelRunner {
     fn trial(&self) -> SwapTrial {
-        self.swap.as_ref().map(SwapSpace::trial).unwrap_or_default()
+        self.swap.as_ref().map(|store| store.trial()).unwrap_or_default()
     }
 
     fn start(&mut self, swap: &Swap) {
-        if let Some(space) = &mut self.swap {
-            space.start(swap);
+        if let Some(store) = &mut self.swap {
+            store.start(swap);
         }
     }
 

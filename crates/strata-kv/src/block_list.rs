@@ -46,12 +46,14 @@ impl BlockList {
         self.link(block, self.tail, NONE);
     }
 
+    #[cfg(test)]
     pub(crate) fn pop_front(&mut self) -> Option<BlockId> {
         let front = self.front()?;
         self.remove(front);
         Some(front)
     }
 
+    #[cfg(test)]
     pub(crate) fn pop_back(&mut self) -> Option<BlockId> {
         let back = (self.tail != NONE).then_some(BlockId(self.tail))?;
         self.remove(back);
@@ -82,6 +84,7 @@ impl BlockList {
     }
 
     /// From front to back.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> {
         let mut at = self.head;
         std::iter::from_fn(move || {
@@ -89,11 +92,6 @@ impl BlockList {
             at = self.links[block.index()].next;
             Some(block)
         })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        self.links.capacity() * size_of::<Link>()
     }
 
     fn link(&mut self, block: BlockId, previous: u32, next: u32) {

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::{BlockHash, ChainHasher, ChainRoot, TokenId};
+use crate::{
+    hash::{BlockHash, ChainHasher, ChainRoot},
+    ids::TokenId,
+};
 
 /// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps it beside the tokens, from
 /// arrival to end: hashes outlive the blocks that a sequence loses and gets back.

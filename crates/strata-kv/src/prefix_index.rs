@@ -12,17 +12,12 @@ pub(crate) const BUCKET_MAX: usize = 32;
 pub(crate) struct PrefixIndex {
     heads: Vec<u32>, // [bucket]
     next: Vec<u32>,  // [block]
-    len: usize,
 }
 
 impl PrefixIndex {
     /// For block ids below `capacity`.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { heads: vec![NONE; capacity.next_power_of_two()], next: vec![NONE; capacity], len: 0 }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
+        Self { heads: vec![NONE; capacity.next_power_of_two()], next: vec![NONE; capacity] }
     }
 
     /// Blocks that may carry `hash`, and others of its bucket: the caller compares contents anyway.
@@ -43,7 +38,6 @@ impl PrefixIndex {
         }
         let bucket = self.bucket(hash);
         self.next[block.index()] = std::mem::replace(&mut self.heads[bucket], block.0);
-        self.len += 1;
         true
     }
 
@@ -60,21 +54,6 @@ impl PrefixIndex {
             }
         }
         self.next[block.index()] = NONE;
-        self.len -= 1;
-    }
-
-    /// `to`, which must not be in the index, takes the place of `from`, which was inserted under `hash`.
-    pub(crate) fn rename(&mut self, hash: BlockHash, from: BlockId, to: BlockId) {
-        self.remove(hash, from);
-        // The bucket is as full as before.
-        let bucket = self.bucket(hash);
-        self.next[to.index()] = std::mem::replace(&mut self.heads[bucket], to.0);
-        self.len += 1;
-    }
-
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        (self.heads.capacity() + self.next.capacity()) * size_of::<u32>()
     }
 
     fn bucket(&self, hash: BlockHash) -> usize {
@@ -97,13 +76,9 @@ mod tests {
         assert_eq!(found(&index), [BlockId(3), BlockId(0), BlockId(2)]);
         index.remove(hash, BlockId(0));
         assert_eq!(found(&index), [BlockId(3), BlockId(2)]);
-        index.rename(hash, BlockId(2), BlockId(1));
-        assert_eq!((found(&index), index.len()), (vec![BlockId(1), BlockId(3)], 2));
-        index.rename(hash, BlockId(1), BlockId(2));
         index.remove(hash, BlockId(3));
         index.remove(hash, BlockId(2));
         assert_eq!(found(&index), []);
-        assert_eq!(index.len(), 0);
     }
 
     #[test]
@@ -112,7 +87,6 @@ mod tests {
         let blocks = |count: usize| (0..count as u32).map(BlockId);
         assert!(blocks(BUCKET_MAX).all(|block| index.insert(BlockHash(0), block)));
         assert!(!index.insert(BlockHash(0), BlockId(BUCKET_MAX as u32)));
-        assert_eq!(index.len(), BUCKET_MAX);
         index.remove(BlockHash(0), BlockId(7));
         assert!(index.insert(BlockHash(0), BlockId(BUCKET_MAX as u32)));
     }

@@ -38,7 +38,7 @@ impl Flights {
     /// The swap of `sequences` begins with this step.
     pub(super) fn depart(&mut self, sequences: Vec<SequenceId>, swap: &Swap) {
         let Swap { direction, num_freed, .. } = *swap;
-        let flight = Flight { sequences, direction, blocks: swap.copies.len(), num_freed, begun: self.steps };
+        let flight = Flight { sequences, direction, blocks: swap.transfers.len(), num_freed, begun: self.steps };
         self.under_way.insert(swap.id, flight);
     }
 

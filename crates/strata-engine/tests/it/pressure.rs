@@ -39,7 +39,7 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let runner = ModelRunner {
         device: CpuDevice::new(threads, scratch).unwrap(),
         weights: WeightMemory::Resident(Bytes(weights.bytes())),
-        swap: Some(swap),
+        swap: Some(Box::new(swap)),
         kv: KvPool::new(layout, blocks).unwrap(),
         model: Model::new(config, Box::new(weights)),
     };

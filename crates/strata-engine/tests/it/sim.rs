@@ -11,7 +11,7 @@ use strata_engine::{
     Drafter, Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PreemptionMode, Request,
     Runner, SamplingParams, SchedulerConfig,
 };
-use strata_kv::{BlockCopy, KvConfig};
+use strata_kv::{KvConfig, Transfer};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 use swap::SimSwap;
 
@@ -173,14 +173,14 @@ impl Runner for SimRunner {
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+    fn copy_blocks(&mut self, copies: &[Transfer]) {
         self.controls.blocks_copied.fetch_add(copies.len(), Ordering::Relaxed);
-        for copy in copies {
+        for (source, destination) in copies.iter().filter_map(|copy| copy.blocks()) {
             for slot in 0..self.block_size {
-                let fingerprint = self.slots.get(&(copy.source.0, slot)).copied();
+                let fingerprint = self.slots.get(&(source.0, slot)).copied();
                 // What had nothing to copy leaves nothing: reading it is a panic.
-                self.slots.remove(&(copy.destination.0, slot));
-                self.slots.extend(fingerprint.map(|fingerprint| ((copy.destination.0, slot), fingerprint)));
+                self.slots.remove(&(destination.0, slot));
+                self.slots.extend(fingerprint.map(|fingerprint| ((destination.0, slot), fingerprint)));
             }
         }
     }

@@ -31,7 +31,7 @@ fn content_moves_from_the_highest_blocks_to_the_lowest_free_ones() {
     assert_eq!((table(&manager, 5), table(&manager, 1), table(&manager, 3)), (vec![2], vec![1], vec![3]));
     let done = Fragmentation { blocks_misplaced: 0, blocks_above: 0, blocks_free: 4, free_run_max: 4 };
     assert_eq!((manager.fragmentation(), compact(&mut manager, 8), manager.stats().moves), (done, 0, 2));
-    let moved: Vec<_> = copies(&mut manager).iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
+    let moved: Vec<_> = copies(&mut manager).iter().map(|(source, destination)| (source.0, destination.0)).collect();
     assert_eq!(moved, [(7, 0), (5, 2)]);
     // No memory has changed hands.
     assert_eq!(manager.take_resize(), Resize::default());
@@ -117,7 +117,7 @@ fn copies_of_writes_and_moves_are_one_list() {
     manager.append(id(3), &[7]).unwrap();
     release(&mut manager, 1);
     assert_eq!(compact(&mut manager, 4), 1);
-    let list: Vec<_> = copies(&mut manager).iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
+    let list: Vec<_> = copies(&mut manager).iter().map(|(source, destination)| (source.0, destination.0)).collect();
     // The copy is made first, and moved then.
     assert_eq!(list, [(1, 2), (2, 0)]);
     assert_eq!((table(&manager, 2), table(&manager, 3)), (vec![1], vec![0]));

@@ -1,11 +1,11 @@
 //! Sequences with one past, and what they need of it when they part (K10, K11).
 
-use strata_kv::{AllocError, BlockCopy, BlockId, BlockManager, KvConfig};
+use strata_kv::{AllocError, BlockId, BlockManager, KvConfig};
 
 use crate::{UnderRoot, config, copies, id, pool, release, root, run_prompt, table, tokens};
 
-fn copy(source: u32, destination: u32) -> BlockCopy {
-    BlockCopy { source: BlockId(source), destination: BlockId(destination) }
+fn copy(source: u32, destination: u32) -> (BlockId, BlockId) {
+    (BlockId(source), BlockId(destination))
 }
 
 #[test]

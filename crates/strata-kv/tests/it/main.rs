@@ -16,8 +16,8 @@ mod rng;
 mod swap;
 
 use strata_kv::{
-    AllocError, AllocStatus, Allocation, BlockCopy, BlockId, BlockManager, ChainRoot, EvictionKind, KvConfig, Miss,
-    SequenceId, TokenId,
+    AllocError, AllocStatus, Allocation, BlockId, BlockManager, ChainRoot, EvictionKind, KvConfig, Miss, SequenceId,
+    TokenId,
 };
 
 /// A pool without watermark.
@@ -96,9 +96,9 @@ impl UnderRoot for BlockManager {
     }
 }
 
-/// What is to be copied before the next pass.
-fn copies(manager: &mut BlockManager) -> Vec<BlockCopy> {
+/// What is to be copied before the next pass: source and destination.
+fn copies(manager: &mut BlockManager) -> Vec<(BlockId, BlockId)> {
     let mut copies = Vec::new();
     manager.take_copies(&mut copies);
-    copies
+    copies.into_iter().map(|copy| copy.blocks().expect("between blocks")).collect()
 }

@@ -50,7 +50,7 @@ pub(super) fn one_leaves_another(swap_blocks: usize) -> Bench {
 #[test]
 fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
     let mut bench = one_leaves_another(8);
-    assert_eq!((bench.place(2), bench.plan.swaps[0].copies.len()), (Place::Leaving, 2));
+    assert_eq!((bench.place(2), bench.plan.swaps[0].transfers.len()), (Place::Leaving, 2));
     let swap = bench.plan.swaps[0].id;
     for _ in 0..3 {
         assert_eq!(bench.step(), []);

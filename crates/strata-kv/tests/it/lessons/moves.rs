@@ -109,7 +109,7 @@ fn what_arrives_is_found_only_when_it_is_there() {
     run_prompt(&mut manager, 2, &tokens(1000, 32));
     release(&mut manager, 2);
     let back = manager.swap_in(&[id(1)]).unwrap();
-    assert_eq!(back.copies.len(), 3);
+    assert_eq!(back.transfers.len(), 3);
     assert_eq!(manager.cached_prefix_under(&tokens(0, 10), &root()), 0);
     assert_eq!(manager.block_table(id(1)), None);
     finish(&mut manager, &back, SwapOutcome::Done);
