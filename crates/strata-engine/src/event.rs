@@ -26,7 +26,7 @@ pub enum RequestError {
          type: try --kv-dtype f32"
     )]
     NotFinite,
-    /// It could not fit even in an empty KV pool (S3).
+    /// It could not fit even in an empty KV pool.
     #[error(
         "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens, or raise --memory"
     )]
@@ -82,7 +82,7 @@ pub enum Event {
         /// Present when `logprobs` was set.
         logprobs: Option<PositionLogprobs>,
     },
-    /// The sequence had to make room for others, since it was on its own (S2); of a beam search, the search.
+    /// The sequence had to make room for others, since it was on its own; of a beam search, the search.
     Preempted {
         /// Whether its KV was swapped out; if not, it is computed again.
         swapped: bool,

@@ -52,7 +52,7 @@ pub(crate) trait Policy: Send {
         entry: &Entry,
         position: usize,
         logits: &mut [f32],
-        sampling: Sampling,
+        sampling: Sampling<'_>,
     );
 
     /// The pass has retired. Of the tokens that were sampled for `sequence`, so many come next.

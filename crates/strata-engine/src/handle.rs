@@ -97,7 +97,7 @@ impl EngineHandle {
         streams.pop().ok_or(SubmitError::Stopped)
     }
 
-    /// The same for `count` continuations of one prompt, which is computed once (K11). Number `i` has the request's seed
+    /// The same for `count` continuations of one prompt, which is computed once. Number `i` has the request's seed
     /// plus `i`, and is what a request of its own with that seed would give; each is cancelled by itself. Of a beam search,
     /// they are the best hypotheses, best first, whose events come when the search is over; it is cancelled when nobody is
     /// left to hear of it.

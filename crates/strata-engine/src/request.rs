@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Most entries of `logit_bias` and of `stop_token_ids` (OpenAI's limit on the former is 300; vLLM has none).
 const MAX_TOKEN_LIST: usize = 1024;
 
-/// Whose requests they are, where several share an engine: each has a share of the KV blocks (S5).
+/// Whose requests they are, where several share an engine: each has a share of the KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u128);
 
@@ -18,7 +18,7 @@ pub struct Request {
     pub prompt: Vec<TokenId>,
     /// How the next token is chosen, and when generation ends.
     pub params: SamplingParams,
-    /// Requests with different salts never share cached KV (K15). `None` is the common namespace.
+    /// Requests with different salts never share cached KV. `None` is the common namespace.
     pub cache_salt: Option<String>,
     /// Lower runs first; ties by arrival. 0 by default.
     pub priority: i32,
@@ -26,11 +26,11 @@ pub struct Request {
     pub tenant: Option<TenantId>,
     /// Whether [`Event::PromptDone`] is to say why its prefix was not cached.
     pub explain_miss: bool,
-    /// The best continuations by beam search instead of sampled ones (K11).
+    /// The best continuations by beam search instead of sampled ones.
     pub beam: Option<BeamParams>,
 }
 
-/// How tokens are chosen (L4). The defaults are those of the OpenAI API and vLLM.
+/// How tokens are chosen. The defaults are those of the OpenAI API and vLLM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// Most tokens to generate. 0 only computes the prompt (for prompt log-probabilities).

@@ -13,7 +13,7 @@ use std::fmt;
 
 use strata_kv::{AllocStatus, SequenceId};
 
-use super::shares::{Holding, Shares};
+use super::shares::{Aged, Holding, Shares};
 use super::{Admitted, Rejected, Scheduler, StepPlan, Tenant};
 use crate::TenantId;
 use crate::forecast::{Growth, blocks_wanted};
@@ -42,6 +42,8 @@ pub(crate) enum Wait {
     Seats,
     /// Fewer seats are free than its beams take.
     BeamSeats,
+    /// One that many others have passed comes first.
+    AgedFirst,
     /// One that is swapped out comes first.
     SwappedFirst,
     /// It would have more than its tenant's share, and another tenant, which has nothing, waits for that.
@@ -67,7 +69,12 @@ impl Wait {
 
     /// Whether those behind it wait for the same.
     fn stops_queue(self) -> bool {
-        matches!(self, Self::Seats | Self::SwappedFirst)
+        matches!(self, Self::Seats | Self::AgedFirst | Self::SwappedFirst)
+    }
+
+    /// Whether it ends if another makes room.
+    fn may_claim(self) -> bool {
+        self.is_shortage() || matches!(self, Self::Seats | Self::SwappedFirst)
     }
 }
 
@@ -76,6 +83,7 @@ impl fmt::Display for Wait {
         f.write_str(match self {
             Self::Seats => "all seats are taken (--max-num-seqs)",
             Self::BeamSeats => "its beams need more seats than are free (--max-num-seqs)",
+            Self::AgedFirst => "a request that waits for longer comes first",
             Self::SwappedFirst => "a request that was swapped out comes first",
             Self::Claimed => "another tenant has a claim on its blocks",
             Self::SwapHangs => "a swap does not end",
@@ -144,7 +152,8 @@ impl Scheduler {
             return;
         }
         let mut shares = self.shares();
-        if self.swapped_keep_all(&shares) {
+        let mut aged = self.aged_swapped(&shares);
+        if aged.keep_all_out() {
             return;
         }
         let mut queues = self.waiting_queues(&shares);
@@ -154,28 +163,26 @@ impl Scheduler {
             && let Some(queue) = next_queue(&mut queues)
             && let Some(id) = queue.waiting.pop_front()
         {
-            let admission = self.admission(&self.sequences[&id], &shares);
+            let admission = self.admission(&self.sequences[&id], &shares, &aged);
             match admission {
                 Admission::Never { need, limit } => {
                     let sequence = self.remove(id).expect("a waiting sequence is known");
                     plan.rejected.push(Rejected { sequence, need, limit });
                 }
-                Admission::Waits(wait) if wait != Wait::Prefix && self.claim(id, &mut shares, plan) => {
+                Admission::Waits(wait) if wait.may_claim() && self.claim(id, &mut shares, plan) => {
                     queue.waiting.push_front(id);
                 }
                 Admission::Waits(wait) => {
                     let sequence = &self.sequences[&id];
-                    all_short &= wait.is_shortage();
+                    all_short &= wait.is_shortage() || wait == Wait::AgedFirst;
                     if wait.stops_queue() {
                         queue.waiting.clear();
                     }
                     if wait.is_shortage() {
                         short.push(id);
-                        // Whoever is admitted past an urgent one would keep it waiting. Other tenants have nothing to do with
-                        // one that has its share.
-                        let keeps_all = !shares.is_above(sequence.tenant);
-                        let stays = |queue: &Queue| !keeps_all && queue.tenant != sequence.tenant;
-                        queues.retain(|queue| !sequence.is_urgent() || stays(queue));
+                        if sequence.is_urgent() {
+                            aged.add(sequence.tenant, &shares);
+                        }
                     }
                 }
                 Admission::Now => {
@@ -194,18 +201,21 @@ impl Scheduler {
 
     /// Why the first that waits does so, as far as it depends on itself; none if it does not have to.
     pub(crate) fn first_wait(&self) -> Option<Wait> {
-        match self.admission(&self.sequences[&self.queues.waiting().next()?], &self.shares()) {
+        let shares = self.shares();
+        let first = &self.sequences[&self.queues.waiting().next()?];
+        match self.admission(first, &shares, &self.aged_swapped(&shares)) {
             Admission::Waits(wait) => Some(wait),
             Admission::Now | Admission::Never { .. } => None,
         }
     }
 
     /// Whether `one`, which waits, is admitted: the first rule that keeps it out is the reason.
-    pub(super) fn admission(&self, one: &Sequence, shares: &Shares) -> Admission {
+    pub(super) fn admission(&self, one: &Sequence, shares: &Shares, aged: &Aged) -> Admission {
         let seats_free = self.config.max_num_seqs - self.queues.seats();
         let needs = || self.blocks.demand(one.tokens(), &one.hashes).0;
         let allocation = || self.blocks.can_allocate(one.tokens(), &one.hashes);
         let wait = None
+            .or_else(|| aged.keep_out(one.tenant).then_some(Wait::AgedFirst))
             .or_else(|| (seats_free == 0).then_some(Wait::Seats))
             .or_else(|| self.is_behind_swapped(one, shares).then_some(Wait::SwappedFirst));
         if let Some(wait) = wait {
@@ -280,12 +290,15 @@ impl Scheduler {
         !one.rank().outranks(&first.rank())
     }
 
-    /// Whether a sequence that is swapped out has let so many pass that nobody else is admitted before it. Other tenants have
-    /// nothing to do with one that has its share.
-    fn swapped_keep_all(&self, shares: &Shares) -> bool {
-        let mut urgent =
-            self.queues.swapped().map(|id| &self.sequences[&id]).take_while(|sequence| sequence.is_urgent());
-        urgent.any(|sequence| !shares.is_above(sequence.tenant))
+    /// Those that are swapped out and have let so many pass that nobody else is admitted before them. Those whose tenants have
+    /// more than their share keep nobody out.
+    pub(super) fn aged_swapped(&self, shares: &Shares) -> Aged {
+        let mut aged = Aged::default();
+        let urgent = self.queues.swapped().map(|id| &self.sequences[&id]).take_while(|sequence| sequence.is_urgent());
+        for sequence in urgent.filter(|sequence| !shares.is_above(sequence.tenant)) {
+            aged.add(sequence.tenant, shares);
+        }
+        aged
     }
 
     /// Whether the swapped `id`, with all that comes back with it, leaves its place to what one of `claimants` waits for.

@@ -1,4 +1,4 @@
-//! The scheduler without an engine: what each step plans, and the bugs that others had (`lessons.md`, "Scheduling").
+//! The scheduler without an engine: what each step plans, and the bugs that others had.
 
 mod admission;
 mod fairness;

@@ -1,4 +1,4 @@
-//! A pool that shrinks while it serves (K8): what lies above its new end moves down between passes, and no answer changes.
+//! A pool that shrinks while it serves: what lies above its new end moves down between passes, and no answer changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,7 +7,7 @@ use strata_engine::{Event, FinishReason, PreemptionMode, Request};
 
 use crate::forks::{sampled, told};
 use crate::sim::{
-    EOS, Shape, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start, teach_short_answers,
+    EOS, Shape, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start, teach_short_answers,
 };
 
 /// The events of as many continuations as are asked for, all in one engine, without what depends on who else there was.
@@ -20,9 +20,10 @@ fn serve(shape: Shape, drafts: usize, requests: &[(Request, usize)]) -> Vec<Vec<
         requests.iter().flat_map(|(request, count)| engine.handle().submit_many(request.clone(), *count).unwrap());
     let streams: Vec<_> = streams.collect();
     let events: Vec<_> = streams.into_iter().map(|stream| told(stream).0).collect();
-    assert_idle_and_whole(&engine);
     let tokens = events.iter().flatten().filter(|event| matches!(event, Event::Token { .. })).count();
-    assert_eq!(engine.handle().status().generation_tokens, 80 + tokens as u64);
+    // The status is told after the events.
+    eventually("all are counted", || engine.handle().status().generation_tokens == 80 + tokens as u64);
+    assert_idle_and_whole(&engine);
     events
 }
 

@@ -1,4 +1,4 @@
-//! Several continuations of one prompt (K11): the prompt is computed once, and each is what a request of its own would give.
+//! Several continuations of one prompt: the prompt is computed once, and each is what a request of its own would give.
 
 use std::sync::atomic::Ordering;
 

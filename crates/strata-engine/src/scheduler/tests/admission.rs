@@ -8,7 +8,7 @@ impl Bench {
     fn admission(&self, id: u64) -> Admission {
         let (sequence, shares) = (self.scheduler.sequence(SequenceId(id)), self.scheduler.shares());
         match sequence.place {
-            Place::Waiting => self.scheduler.admission(sequence, &shares),
+            Place::Waiting => self.scheduler.admission(sequence, &shares, &self.scheduler.aged_swapped(&shares)),
             _ => self.scheduler.return_of(SequenceId(id), &shares, &self.scheduler.claimants(&shares)),
         }
     }
@@ -81,7 +81,13 @@ fn for_one_that_is_swapped_out() {
     let mut bench = one_leaves_another(8);
     bench.finish(Ok(TOOK));
     bench.scheduler.remove(SequenceId(1));
-    bench.waits(3, Wait::SwappedFirst, &[2]);
+    assert_eq!(bench.admission(3), Admission::Waits(Wait::SwappedFirst));
+    // Past one that has aged not even an important one comes.
+    bench.add_with_priority(4, 1, -1);
+    assert_eq!(bench.admission(4), Admission::Now);
+    bench.suffer(2, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    bench.waits(4, Wait::AgedFirst, &[2]);
+    assert_eq!(bench.admission(3), Admission::Now);
 }
 
 #[test]

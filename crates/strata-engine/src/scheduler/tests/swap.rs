@@ -1,4 +1,4 @@
-//! Swapping without any swap space: when it is begun, and what follows from how it ends (K12, S2).
+//! Swapping without any swap space: when it is begun, and what follows from how it ends.
 
 use strata_kv::SwapDirection;
 
