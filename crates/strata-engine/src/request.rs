@@ -24,7 +24,7 @@ pub struct Request {
     pub priority: i32,
     /// Whose it is. Requests without one share as if they were one tenant's.
     pub tenant: Option<TenantId>,
-    /// Whether [`Event::PromptDone`] is to say why its prefix was not cached.
+    /// Whether [`Event::PromptDone`](crate::Event::PromptDone) is to say why its prefix was not cached.
     pub explain_miss: bool,
     /// The best continuations by beam search instead of sampled ones.
     pub beam: Option<BeamParams>,

@@ -42,7 +42,9 @@ fn for_blocks() {
     bench.add(2, 36);
     bench.add(3, 41);
     assert_eq!(bench.admission(3), Admission::Never { need: 11, limit: 10 });
+    assert_eq!(bench.scheduler.first_wait(), Some(Wait::Blocks));
     bench.waits(2, Wait::Blocks, &[1]);
+    assert_eq!(bench.scheduler.first_wait(), None);
 }
 
 #[test]
