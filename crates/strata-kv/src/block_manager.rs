@@ -18,6 +18,8 @@ use crate::{
 
 mod invariants;
 mod swapping;
+#[cfg(test)]
+mod tests;
 
 /// What [`BlockManager::allocate`] found and took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,14 +189,10 @@ impl BlockManager {
         self.cache.tick();
         // Hits first: what is held cannot be evicted for the fresh ones.
         blocks.iter().for_each(|&block| self.cache.share(block));
-        let (full, mut rest) = (token_ids.len() / block_size, &token_ids[hits * block_size..]);
+        let mut rest = &token_ids[hits * block_size..];
         for index in hits..need {
-            let block = self.cache.take(id);
-            rest = self.cache.write(block, 0, rest);
-            // Hashes may reach further than these tokens.
-            if let Some(hash) = hashes.get(index).filter(|_| index < full) {
-                self.cache.set_hash(block, hash);
-            }
+            let block;
+            (block, rest) = self.cache.take_with(id, rest, hashes.get(index));
             blocks.push(block);
         }
         self.counters.allocations += 1;

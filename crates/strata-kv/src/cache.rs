@@ -188,10 +188,21 @@ impl Cache {
     /// # Panics
     /// When nothing is [`available`](Self::available), which callers test first.
     pub(crate) fn take(&mut self, id: SequenceId) -> BlockId {
+        self.take_with(id, &[], None).0
+    }
+
+    /// The same with as many of `tokens` in it as fit, and with this hash if it is full; returns it and the other tokens.
+    pub(crate) fn take_with<'t>(
+        &mut self,
+        id: SequenceId,
+        tokens: &'t [TokenId],
+        hash: Option<BlockHash>,
+    ) -> (BlockId, &'t [TokenId]) {
         let block = self.vacate(id);
-        let content = self.contents.create(block);
+        let (content, rest) = self.contents.create(block, tokens, hash);
         self.blocks.occupy(block, content);
-        block
+        self.tokens_used += tokens.len() - rest.len();
+        (block, rest)
     }
 
     /// A block for what `slot` holds, one holder's, as [`take`](Self::take) gives it. Until the transfer that fills it has
@@ -208,7 +219,7 @@ impl Cache {
                 self.blocks.occupy(block, content);
             }
             Some(_) => {
-                let equal = self.contents.create(block);
+                let (equal, _) = self.contents.create(block, &[], None);
                 self.contents.copy(content, equal, self.contents.filled(content));
                 self.blocks.occupy(block, equal);
             }
@@ -226,27 +237,28 @@ impl Cache {
         block
     }
 
-    /// Writes `tokens` into `block`, which its only holder owns, from position `at` on, as many as fit; returns the rest.
+    /// Writes `tokens` into `block`, which its only holder owns, behind the `at` tokens in it, as many as fit; returns the
+    /// rest.
     pub(crate) fn write<'t>(&mut self, block: BlockId, at: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
         let mut content = self.blocks.content(block);
         if self.contents.is_below(content) {
-            // What lies in a slot does not change with the block: they part.
-            let below = content;
-            content = self.contents.create(block);
-            self.contents.copy(below, content, at);
-            self.blocks.occupy(block, content);
-            assert_eq!(self.contents.release(below), 0, "{block} is written to, but shared");
-            self.contents.clear_block(below);
+            content = self.part(block, at);
         }
-        let before = self.contents.filled(content);
         let rest = self.contents.write(content, at, tokens);
-        self.tokens_used = self.tokens_used + self.contents.filled(content) - before;
+        self.tokens_used += tokens.len() - rest.len();
         rest
     }
 
-    /// Notes the hash of the full `block` ahead of its being published.
-    pub(crate) fn set_hash(&mut self, block: BlockId, hash: BlockHash) {
-        self.contents.set_hash(self.blocks.content(block), hash);
+    /// What lies in a slot does not change with the block: from now on `block` has a content of its own, with the first
+    /// `filled` tokens.
+    fn part(&mut self, block: BlockId, filled: usize) -> ContentId {
+        let below = self.blocks.content(block);
+        let (content, _) = self.contents.create(block, &[], None);
+        self.contents.copy(below, content, filled);
+        self.blocks.occupy(block, content);
+        assert_eq!(self.contents.release(below), 0, "{block} is written to, but shared");
+        self.contents.clear_block(below);
+        content
     }
 
     /// One holder lets go of `block`. If it was the last, a findable content is cached; any other cannot be found again, and
@@ -403,18 +415,8 @@ impl Cache {
     /// content ends, unless it lies below as well.
     fn evict(&mut self, id: Option<SequenceId>) -> BlockId {
         let victim = self.policy.victim().expect("a block is taken only when one is available");
-        let content = self.blocks.content(victim);
-        let unused = self.contents.users(content) == 0 && self.contents.is_leaf(content);
-        assert!(unused, "{victim} was evicted, but is held or has children");
-        let hash = self.contents.hash(content).expect("a cached content was published under its hash");
-        if let Some(parent) = self.contents.unpublish(content)
-            && self.contents.is_leaf(parent)
-            && self.contents.users(parent) == 0
-            && let Some(parent) = self.contents.block(parent)
-        {
-            self.policy.became_leaf(parent);
-        }
-        self.contents.clear_block(content);
+        let (hash, leaf) = self.contents.evict(self.blocks.content(victim));
+        leaf.into_iter().for_each(|parent| self.policy.became_leaf(parent));
         self.losses.lose(hash, id.map_or(Loss::Withdrawn, Loss::Evicted));
         self.evictions += 1;
         victim

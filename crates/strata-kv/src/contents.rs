@@ -146,17 +146,28 @@ impl Contents {
         &self.hasher
     }
 
-    /// An empty content in `block`, with one user.
+    /// A content in `block`, with one user, of as many of `tokens` as fit, and with this hash if it is full; returns it and
+    /// the other tokens.
     ///
     /// # Panics
     /// When there are more contents than locations, which cannot be.
-    pub(crate) fn create(&mut self, block: BlockId) -> ContentId {
+    pub(crate) fn create<'t>(
+        &mut self,
+        block: BlockId,
+        tokens: &'t [TokenId],
+        hash: Option<BlockHash>,
+    ) -> (ContentId, &'t [TokenId]) {
         let content = ContentId(self.vacant);
+        let (fit, rest) = tokens.split_at(tokens.len().min(self.block_size));
+        self.tokens[content.index() * self.block_size..][..fit.len()].copy_from_slice(fit);
         let node = &mut self.nodes[content.index()];
         self.vacant = node.next;
-        *node = Node { users: 1, block: block.0, ..Node::VACANT };
+        *node = Node { users: 1, block: block.0, filled: fit.len() as u16, ..Node::VACANT };
+        if let Some(hash) = hash.filter(|_| fit.len() == self.block_size) {
+            (node.hash, node.hashed) = (hash, true);
+        }
         self.num_contents += 1;
-        content
+        (content, rest)
     }
 
     /// Makes the empty `content` equal to the first `filled` tokens of `source`.
@@ -174,12 +185,6 @@ impl Contents {
         self.tokens[content.index() * self.block_size + at..][..fit.len()].copy_from_slice(fit);
         self.node_mut(content).filled = (at + fit.len()) as u16;
         rest
-    }
-
-    /// Notes the hash of the full `content`.
-    pub(crate) fn set_hash(&mut self, content: ContentId, hash: BlockHash) {
-        let node = self.node_mut(content);
-        (node.hash, node.hashed) = (hash, true);
     }
 
     pub(crate) fn hash(&self, content: ContentId) -> Option<BlockHash> {
@@ -318,7 +323,8 @@ impl Contents {
     pub(crate) fn hash_behind(&mut self, content: ContentId, parent: Parent) -> BlockHash {
         self.hash(content).unwrap_or_else(|| {
             let hash = self.hasher.block(self.hash_of(parent), self.tokens(content));
-            self.set_hash(content, hash);
+            let node = self.node_mut(content);
+            (node.hash, node.hashed) = (hash, true);
             hash
         })
     }
@@ -367,6 +373,19 @@ impl Contents {
                 None
             }
         }
+    }
+
+    /// `content`, which can be found, which nobody uses and nothing continues, loses its block. Returns its hash and the block
+    /// of its parent, if that is a content that nobody uses and nothing continues any more.
+    pub(crate) fn evict(&mut self, content: ContentId) -> (BlockHash, Option<BlockId>) {
+        let node = self.node(content);
+        assert!(node.users == 0 && node.children == 0, "a content was evicted, but is used or has children");
+        let hash = node.hash;
+        let parent = self.unpublish(content).map(|parent| self.node(parent));
+        let leaf =
+            parent.filter(|parent| parent.children == 0 && parent.users == 0).map(|parent| BlockId(parent.block));
+        self.clear_block(content);
+        (hash, leaf)
     }
 
     /// The hash of `parent`, if it is a root.

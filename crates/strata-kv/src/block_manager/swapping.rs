@@ -167,9 +167,7 @@ impl BlockManager {
                 blocks.push(block);
             }
             for tokens in table.uncomputed().chunks(config.block_size) {
-                let block = cache.take(member);
-                cache.write(block, 0, tokens);
-                blocks.push(block);
+                blocks.push(cache.take_with(member, tokens, None).0);
             }
             tables.begin_arriving(member, id, blocks, num_found);
         }

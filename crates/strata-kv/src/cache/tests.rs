@@ -16,3 +16,20 @@ fn bookkeeping_takes_less_than_100_bytes_a_block() {
         assert!((80.0..100.0).contains(&bytes), "{bytes}");
     }
 }
+
+impl Cache {
+    pub(crate) fn content(&self, block: BlockId) -> ContentId {
+        self.blocks.content(block)
+    }
+
+    pub(crate) fn content_below(&self, slot: SwapSlot) -> ContentId {
+        self.slots.content(slot)
+    }
+
+    /// What can be found, and under which hash, in the order of blocks.
+    pub(crate) fn findable(&self) -> Vec<(ContentId, Option<BlockHash>)> {
+        let contents = self.blocks.contents().map(|(_, content)| content);
+        let findable = contents.filter(|&content| self.contents.is_findable(content));
+        findable.map(|content| (content, self.contents.hash(content))).collect()
+    }
+}

@@ -8,8 +8,8 @@ fn contents(capacity: usize, bits: u32) -> Contents {
 
 /// A full content with these tokens, findable behind `parent` if the index has room.
 fn published(contents: &mut Contents, block: u32, tokens: [TokenId; BLOCK], parent: Parent) -> (ContentId, bool) {
-    let content = contents.create(BlockId(block));
-    assert!(contents.write(content, 0, &tokens).is_empty());
+    let (content, rest) = contents.create(BlockId(block), &tokens, None);
+    assert!(rest.is_empty());
     contents.hash_behind(content, parent);
     let published = contents.publish(content, parent);
     (content, published)
@@ -46,8 +46,7 @@ fn a_full_bucket_takes_no_more() {
 #[test]
 fn a_content_lives_as_long_as_it_lies_anywhere() {
     let mut contents = contents(2, 64);
-    let content = contents.create(BlockId(1));
-    contents.write(content, 0, &[7]);
+    let (content, _) = contents.create(BlockId(1), &[7], None);
     contents.add_slot(content);
     contents.add_slot(content);
     contents.release(content);
@@ -61,5 +60,5 @@ fn a_content_lives_as_long_as_it_lies_anywhere() {
     assert_eq!((contents.filled(content), contents.tokens(content)[0]), (1, 7));
     contents.clear_block(content);
     assert_eq!(contents.num_contents, 0);
-    assert_eq!(contents.create(BlockId(0)), content, "the room is used again");
+    assert_eq!(contents.create(BlockId(0), &[], None).0, content, "the room is used again");
 }
