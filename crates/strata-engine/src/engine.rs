@@ -147,7 +147,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Whoever listens when this ends learns it from a channel that closes.
+    /// The engine's thread. When it ends, channels close, from which clients learn that it has.
     fn live(mut self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| while self.turn() {}));
         let reason = match outcome {
@@ -266,8 +266,8 @@ impl Worker {
         self.plan = plan;
     }
 
-    /// Decides what the next pass computes, tells those that it does not please, and begins the copies and swaps that have to
-    /// come before it.
+    /// Decides what the next pass computes, tells clients whose sequences were preempted or rejected for it, and begins the
+    /// copies and swaps that have to come before it.
     fn plan(&mut self, plan: &mut StepPlan) {
         self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
         let begin = Instant::now();
