@@ -1,30 +1,30 @@
-//! The engine thread: one loop, one owner of scheduler, blocks and model.
+//! The engine thread: one loop, one owner of scheduler, blocks and model. Each step of it plans a pass, runs it, and applies
+//! what it gave.
 
 mod balance;
-mod beams;
-mod continuations;
 mod report;
 mod swaps;
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockCopy, BlockManager, ChainRoot, ConfigError, KvConfig, SequenceId};
+use strata_kv::{BlockManager, ChainRoot, ConfigError, IdHasher, KvConfig, Transfer};
 use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
-use crate::active::Active;
-use crate::beam_run::BeamRuns;
-use crate::handle::Submission;
+use crate::group::{Sampling, SequenceGroup, Stage};
+use crate::handle::{EngineShared, Submission};
 use crate::runner::Runner;
 use crate::sampler::Sampler;
-use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
-use crate::shared::EngineShared;
-use crate::{EngineHandle, Event, FinishedCounts, Histogram, Limits, RequestError, TokenId};
+use crate::scheduler::{Arrival, Entry, Rejected, Scheduler, SchedulerConfig, StepPlan};
+use crate::sequence::{Ends, GroupId, Place, Sequence};
+use crate::status::Totals;
+use crate::{EngineHandle, Limits, RequestError, TokenId};
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -39,9 +39,9 @@ pub struct EngineConfig {
     pub eos_token_ids: Vec<TokenId>,
     /// Time without a completed step, while there is work, after which health is no longer good.
     pub stall: Duration,
-    /// Time between two turns of an idle engine that still moves memory from KV to weights (M4).
+    /// Time between two turns of an idle engine that still moves memory from KV to weights.
     pub idle_turn: Duration,
-    /// Check after each step that queues and blocks agree (K14); takes time in proportion to all of them. For tests.
+    /// Check after each step that queues and blocks agree; takes time in proportion to all of them. For tests.
     pub check_invariants: bool,
 }
 
@@ -90,18 +90,17 @@ impl Engine {
             scheduler,
             runner,
             sampler: Sampler::default(),
-            active: HashMap::new(),
-            beams: BeamRuns::default(),
+            groups: HashMap::default(),
             config,
             plan: StepPlan::default(),
+            tokens: Vec::new(),
             tables: Vec::new(),
             copies: Vec::new(),
-            next_id: 0,
             totals: Totals::default(),
             idle_steps: 0,
             settled: true,
         };
-        let thread = std::thread::Builder::new().name("engine".into()).spawn(move || worker.run())?;
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(move || worker.live())?;
         Ok(Self { handle: EngineHandle { shared: shared.clone() }, shared, thread: Some(thread) })
     }
 
@@ -127,31 +126,20 @@ const SWAP_WAIT: Duration = Duration::from_millis(5);
 /// Steps in a row that may schedule nothing while sequences wait, before health says so.
 const IDLE_STEPS_MAX: u32 = 100;
 
-#[derive(Default)]
-struct Totals {
-    steps: u64,
-    prompt_tokens: u64,
-    cached_tokens: u64,
-    generation_tokens: u64,
-    finished: FinishedCounts,
-    leaks_found: u64,
-    allocation_seconds: Histogram,
-}
-
 struct Worker {
     shared: Arc<EngineShared>,
     submissions: Receiver<Option<Submission>>,
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
     sampler: Sampler,
-    active: HashMap<SequenceId, Active>,
-    beams: BeamRuns,
+    groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
     config: EngineConfig,
     plan: StepPlan,
-    /// Block tables of the batch, one after the other.
+    /// Tokens of the batch, one sequence's after the other's.
+    tokens: Vec<TokenId>,
+    /// Block tables of the batch, the same.
     tables: Vec<u32>,
-    copies: Vec<BlockCopy>,
-    next_id: u64,
+    copies: Vec<Transfer>,
     totals: Totals,
     idle_steps: u32,
     /// Whether memory is divided as it should be under the present demand.
@@ -159,7 +147,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(mut self) {
+    /// The engine's thread. When it ends, channels close, from which clients learn that it has.
+    fn live(mut self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| while self.turn() {}));
         let reason = match outcome {
             Ok(()) => "the engine was stopped".to_owned(),
@@ -174,9 +163,6 @@ impl Worker {
             }
         };
         self.shared.died(reason);
-        let continuations = self.active.values().flat_map(|active| active.siblings.iter().chain([active]));
-        continuations.for_each(|active| active.send(Event::Failed(RequestError::Stopped)));
-        self.beams.iter().for_each(|run| run.fail(&RequestError::Stopped));
     }
 
     /// One turn of the loop: take in requests, drop those whose client has gone, compute a step. `false` ends it.
@@ -185,7 +171,6 @@ impl Worker {
             return false;
         }
         self.drop_cancelled();
-        self.drop_cancelled_beams();
         self.poll_swaps(Duration::ZERO);
         self.balance();
         if self.scheduler.has_sequences() {
@@ -218,14 +203,8 @@ impl Worker {
             };
             match submission {
                 Ok(None) => {}
-                Ok(Some(Submission { request, clients })) => {
-                    let namespace = self.runner.cache_namespace(request.prompt.len());
-                    let root = match request.params.prompt_logprobs {
-                        // Every row of the prompt is wanted, so nothing of it may come from the cache.
-                        Some(_) => ChainRoot::unshared(),
-                        None => ChainRoot::new(request.cache_salt.as_deref(), namespace),
-                    };
-                    self.begin(request, root, clients);
+                Ok(Some(submission)) => {
+                    self.begin(submission);
                     self.shared.busy();
                 }
                 Err(TryRecvError::Empty) => return true,
@@ -234,52 +213,50 @@ impl Worker {
         }
     }
 
-    fn new_id(&mut self) -> SequenceId {
-        let id = SequenceId(self.next_id);
-        self.next_id += 1;
-        id
+    /// Queues what a request asks for.
+    fn begin(&mut self, Submission { mut request, clients }: Submission) {
+        let namespace = self.runner.cache_namespace(request.prompt.len());
+        let root = match request.params.prompt_logprobs {
+            // Every row of the prompt is wanted, so nothing of it may come from the cache.
+            Some(_) => ChainRoot::unshared(),
+            None => ChainRoot::new(request.cache_salt.as_deref(), namespace),
+        };
+        let (id, max_tokens) = (self.scheduler.new_id(), request.params.max_tokens);
+        let EngineConfig { limits, eos_token_ids, .. } = &self.config;
+        let (group, continuation) = SequenceGroup::new(id, &mut request, clients, limits.vocab_size, eos_token_ids);
+        self.groups.insert(GroupId(id.0), group);
+        self.scheduler.add(Arrival {
+            id,
+            group: GroupId(id.0),
+            continuation,
+            prompt: request.prompt,
+            max_tokens,
+            root,
+            priority: request.priority,
+            tenant: request.tenant,
+            explain: request.explain_miss,
+            beams: request.beam.map(|beam| beam.width),
+        });
     }
 
     fn step(&mut self) {
         // Whatever this step does, demand is another one afterwards.
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
-        self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
-        self.gather_beams(&mut plan);
-        let begin = Instant::now();
-        self.scheduler.schedule(&mut plan);
-        self.totals.allocation_seconds.record(begin.elapsed());
-        self.gather_beams(&mut plan);
-        self.tell_preempted(&plan);
-        for admitted in plan.admitted.drain(..) {
-            self.started(admitted);
-        }
-        for &(id, need, limit) in &plan.rejected {
-            self.fail(id, RequestError::TooLarge { need, limit });
-        }
-        self.begin_swaps(&plan);
-        if plan.entries.is_empty() && self.scheduler.num_swaps() > 0 {
-            self.poll_swaps(SWAP_WAIT);
-        } else if plan.entries.is_empty() {
-            self.idle_steps += 1;
-            // Nothing can change while nothing runs; do not spin.
-            std::thread::sleep(Duration::from_millis(1));
+        self.plan(&mut plan);
+        if plan.entries.is_empty() {
+            self.wait();
         } else {
             self.idle_steps = 0;
             let begin = Instant::now();
-            match self.forward(&plan) {
+            match self.run(&plan) {
                 Ok(()) => {
                     self.note_prefill(&plan, begin.elapsed());
-                    self.retire(&plan);
+                    self.apply(&plan);
                 }
                 // Whoever stops the engine does not want to wait for the pass, and expects this.
                 Err(_) if self.shared.stopping() => {}
-                Err(reason) => {
-                    tracing::error!("a forward pass failed: {reason}; its {} requests fail", plan.entries.len());
-                    for entry in &plan.entries {
-                        self.fail(entry.id, RequestError::Forward(reason.clone()));
-                    }
-                }
+                Err(reason) => self.fail_all(&plan, &reason),
             }
             self.totals.steps += 1;
         }
@@ -289,53 +266,133 @@ impl Worker {
         self.plan = plan;
     }
 
-    fn forward(&mut self, plan: &StepPlan) -> Result<(), String> {
-        let Self { scheduler, active, beams, tables, runner, sampler, config, .. } = self;
+    /// Decides what the next pass computes, tells clients whose sequences were preempted or rejected for it, and begins the
+    /// copies and swaps that have to come before it.
+    fn plan(&mut self, plan: &mut StepPlan) {
+        self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
+        let begin = Instant::now();
+        self.scheduler.schedule(plan);
+        self.totals.allocation_seconds.record(begin.elapsed());
+        for &id in &plan.preempted {
+            let Some(sequence) = self.scheduler.get_mut(id) else { continue };
+            let swapped = sequence.place == Place::Leaving;
+            self.groups.get(&sequence.group).into_iter().for_each(|group| group.preempted(sequence, swapped));
+        }
+        for admitted in plan.admitted.drain(..) {
+            if let Some(miss) = &admitted.miss {
+                let cached = admitted.cached;
+                tracing::debug!("{}: {cached} tokens of its prompt were cached: {}", admitted.id, miss.reason);
+            }
+            let group = self.scheduler.sequence(admitted.id).group;
+            self.on_group(group, |group, stage| group.admitted(&admitted, stage));
+        }
+        for Rejected { sequence, need, limit } in plan.rejected.drain(..) {
+            self.fail(sequence, &RequestError::TooLarge { need, limit });
+        }
+        if let Some(drafter) = self.runner.drafter() {
+            self.scheduler.draft(plan, drafter);
+        }
+        self.begin_swaps(plan);
+    }
+
+    /// Computes the pass, and samples each row as it comes.
+    fn run(&mut self, plan: &StepPlan) -> Result<(), String> {
+        let Self { scheduler, groups, tokens, tables, runner, sampler, config, .. } = self;
+        tokens.clear();
         tables.clear();
         let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");
         for entry in &plan.entries {
+            tokens.extend_from_slice(&scheduler.sequence(entry.id).tokens_from(entry.start)[..entry.count]);
             tables.extend(table(entry.id).iter().map(|block| block.0));
         }
-        let mut rest = &tables[..];
+        let (mut tokens, mut tables) = (&tokens[..], &tables[..]);
         let batch: Vec<_> = plan
             .entries
             .iter()
             .map(|entry| {
-                let (block_table, after) = rest.split_at(table(entry.id).len());
-                rest = after;
-                let (prompt_len, logits) = match beams.get(entry.id) {
-                    Some(run) => (run.prompt_len, run.wanted_rows(entry)),
-                    None => (active[&entry.id].prompt_len, active[&entry.id].wanted_rows(entry)),
-                };
+                let sequence = scheduler.sequence(entry.id);
                 BatchSequence {
-                    tokens: &scheduler.sequence(entry.id).tokens[entry.start..entry.start + entry.count],
+                    tokens: tokens.split_off(..entry.count).expect("all of them were appended"),
                     first_position: entry.start,
-                    prompt_len,
-                    block_table,
-                    logits,
+                    prompt_len: sequence.prompt_len,
+                    block_table: tables.split_off(..table(entry.id).len()).expect("all of them were appended"),
+                    logits: groups[&sequence.group].wanted_rows(sequence, entry),
                 }
             })
             .collect();
         let eos = &config.eos_token_ids;
         runner.forward(&batch, &mut |row: LogitRow, logits: &mut [f32]| {
             let entry = &plan.entries[row.sequence];
-            if let Some(run) = beams.get_mut(entry.id) {
-                return run.take_row(sampler, entry.id, logits);
-            }
-            let request = active.get_mut(&entry.id).expect("a planned request is active");
-            request.take_row(sampler, entry, row, &scheduler.sequence(entry.id).tokens, logits, eos);
+            let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
+            let group = groups.get_mut(&sequence.group).expect("its group is known");
+            group.take_row(sequence, entry, entry.start + row.token, logits, Sampling { sampler: &mut *sampler, eos });
         })
     }
 
-    /// The pass has retired: publish its blocks, append its tokens, end what is done.
-    fn retire(&mut self, plan: &StepPlan) {
-        // Before any of them is forked.
-        plan.entries.iter().for_each(|entry| self.scheduler.complete(entry));
+    /// The pass has retired: publishes its blocks, appends its tokens, ends what is done.
+    fn apply(&mut self, plan: &StepPlan) {
+        let ends = Self::ends(&self.config);
+        // All of them, before any is forked.
         for entry in &plan.entries {
-            self.retire_beams(entry.id);
-            self.fork_siblings(entry);
-            self.advance(entry.id, entry, |scheduler, token| scheduler.push_token(entry.id, token));
+            let Some(sequence) = self.scheduler.get_mut(entry.id) else { continue };
+            let group = self.groups.get_mut(&sequence.group);
+            let accepted = group.map_or(0, |group| group.accept(sequence, ends));
+            self.scheduler.complete(entry, accepted);
         }
+        for entry in &plan.entries {
+            // It may have ended with another one.
+            let group = self.scheduler.get_mut(entry.id).map(|sequence| sequence.group);
+            group.into_iter().for_each(|group| self.on_group(group, |group, stage| group.apply(entry, stage)));
+        }
+    }
+
+    /// There is nothing to compute: waits a little for what may change that.
+    fn wait(&mut self) {
+        if self.scheduler.num_swaps() > 0 {
+            self.poll_swaps(SWAP_WAIT);
+        } else {
+            self.idle_steps += 1;
+            // Nothing can change while nothing runs; do not spin.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The pass has failed, and its sequences with it.
+    fn fail_all(&mut self, plan: &StepPlan, reason: &str) {
+        tracing::error!("a forward pass failed: {reason}; its {} requests fail", plan.entries.len());
+        let error = RequestError::Forward(reason.to_owned());
+        for Entry { id, .. } in &plan.entries {
+            self.scheduler.remove(*id).into_iter().for_each(|sequence| self.fail(sequence, &error));
+        }
+    }
+
+    /// `sequence`, which the scheduler does not know any more, has failed.
+    fn fail(&mut self, sequence: Sequence, error: &RequestError) {
+        self.on_group(sequence.group, |group, stage| group.fail(sequence, error, stage));
+    }
+
+    /// Ends what nobody is left to hear of.
+    fn drop_cancelled(&mut self) {
+        let Self { groups, scheduler, totals, config, .. } = self;
+        let mut stage = Stage { scheduler, totals, ends: Self::ends(config) };
+        groups.retain(|_, group| {
+            group.drop_cancelled(&mut stage);
+            !group.is_over()
+        });
+    }
+
+    /// Lets a group act, and forgets it when it is over.
+    fn on_group(&mut self, id: GroupId, act: impl FnOnce(&mut SequenceGroup, &mut Stage<'_>)) {
+        let Self { groups, scheduler, totals, config, .. } = self;
+        let Some(group) = groups.get_mut(&id) else { return };
+        act(group, &mut Stage { scheduler, totals, ends: Self::ends(config) });
+        if group.is_over() {
+            groups.remove(&id);
+        }
+    }
+
+    fn ends(config: &EngineConfig) -> Ends<'_> {
+        Ends { eos: &config.eos_token_ids, length_max: config.limits.max_model_len }
     }
 
     /// Conservation: with nothing alive, free + cached + withdrawn = total. A leak is a bug; it is reported, and mended.

@@ -1,5 +1,5 @@
 //! How many blocks running sequences will want before they end: whoever is admitted beside them should find room to grow,
-//! or somebody will be preempted for it (S2). A planner: it learns from what has ended.
+//! or somebody will be preempted for it. A planner: it learns from what has ended.
 
 /// Tokens that a request is taken to generate before any has ended.
 const FIRST_GUESS: f64 = 128.0;

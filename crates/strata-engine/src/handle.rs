@@ -1,10 +1,13 @@
-//! The engine's front door: requests in, events out, over channels.
+//! The engine's front door: requests in, events out, over channels; and the last that the engine told of itself.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::{EngineStatus, Event, Limits, Request, RequestError, SubmitError};
+use crate::{EngineStatus, Event, Health, Limits, Request, RequestError, SubmitError};
 
 /// A checked request on its way to the engine thread.
 #[derive(Debug)]
@@ -14,8 +17,61 @@ pub(crate) struct Submission {
     pub(crate) clients: Vec<Client>,
 }
 
-/// Where the events of one continuation go.
-pub(crate) type Client = mpsc::UnboundedSender<Event>;
+/// Whoever asked for one continuation: where its events go, and its place in the queue until it is first admitted.
+#[derive(Debug)]
+pub(crate) struct Client {
+    events: mpsc::UnboundedSender<Event>,
+    ticket: Option<Ticket>,
+}
+
+impl Client {
+    /// A client that has no ticket yet, and what it will hear.
+    fn new() -> (Self, EventStream) {
+        let (events, receiver) = mpsc::unbounded_channel();
+        (Self { events, ticket: None }, EventStream { receiver, ended: false })
+    }
+
+    /// A client that has gone is noticed before the next pass, so a failed send needs no answer.
+    pub(crate) fn send(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    /// Whether nobody listens any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// Its continuation has been admitted. Calling it again changes nothing.
+    pub(crate) fn leave_queue(&mut self) {
+        self.ticket = None;
+    }
+}
+
+/// One continuation in the queue. It counts for as long as it lives, wherever its request ends.
+#[derive(Debug)]
+struct Ticket(Arc<AtomicUsize>);
+
+impl Ticket {
+    /// Gives each of `clients` a ticket for a queue of at most `limit`.
+    ///
+    /// # Errors
+    /// There is not room for all of them. How many are in the queue already.
+    fn give(clients: &mut [Client], queue: &Arc<AtomicUsize>, limit: usize) -> Result<(), usize> {
+        let before = queue.fetch_add(clients.len(), Ordering::Relaxed);
+        if before + clients.len() > limit {
+            queue.fetch_sub(clients.len(), Ordering::Relaxed);
+            return Err(before);
+        }
+        clients.iter_mut().for_each(|client| client.ticket = Some(Self(Arc::clone(queue))));
+        Ok(())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What the engine thread and the handles share.
 pub(crate) trait Shared: Send + Sync {
@@ -41,7 +97,7 @@ impl EngineHandle {
         streams.pop().ok_or(SubmitError::Stopped)
     }
 
-    /// The same for `count` continuations of one prompt, which is computed once (K11). Number `i` has the request's seed
+    /// The same for `count` continuations of one prompt, which is computed once. Number `i` has the request's seed
     /// plus `i`, and is what a request of its own with that seed would give; each is cancelled by itself. Of a beam search,
     /// they are the best hypotheses, best first, whose events come when the search is over; it is cancelled when nobody is
     /// left to hear of it.
@@ -51,9 +107,9 @@ impl EngineHandle {
     pub fn submit_many(&self, request: Request, count: usize) -> Result<Vec<EventStream>, SubmitError> {
         request.check(self.limits())?;
         request.check_count(count, self.limits())?;
-        let (clients, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+        let (clients, streams) = (0..count).map(|_| Client::new()).unzip();
         self.shared.submit(Submission { request, clients })?;
-        Ok(receivers.into_iter().map(|receiver| EventStream { receiver, ended: false }).collect())
+        Ok(streams)
     }
 
     /// What requests are checked against.
@@ -99,5 +155,196 @@ impl EventStream {
         let event = event.unwrap_or(Event::Failed(RequestError::Stopped));
         self.ended = matches!(event, Event::Finished { .. } | Event::Failed(_));
         event
+    }
+}
+
+/// What the engine thread shares with its handles.
+pub(crate) struct EngineShared {
+    limits: Limits,
+    stall: Duration,
+    /// `None` carries nothing; it wakes the thread, so that it sees that it has to stop.
+    submissions: Mutex<Sender<Option<Submission>>>,
+    /// Continuations that have a [`Ticket`]: submitted, and not yet admitted for the first time. It bounds the channel as well
+    /// as the queue behind it.
+    queued: Arc<AtomicUsize>,
+    stop: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+struct Progress {
+    status: EngineStatus,
+    /// When the last step ended, or work arrived at an idle engine.
+    moved: Instant,
+    busy: bool,
+    stuck: Option<String>,
+    dead: Option<String>,
+}
+
+impl EngineShared {
+    pub(crate) fn new(limits: Limits, stall: Duration) -> (Arc<Self>, Receiver<Option<Submission>>) {
+        let (sender, receiver) = channel();
+        let progress =
+            Progress { status: EngineStatus::default(), moved: Instant::now(), busy: false, stuck: None, dead: None };
+        let shared = Self {
+            limits,
+            stall,
+            submissions: Mutex::new(sender),
+            queued: Arc::default(),
+            stop: AtomicBool::new(false),
+            progress: Mutex::new(progress),
+        };
+        (Arc::new(shared), receiver)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = lock(&self.submissions).send(None);
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Work has arrived.
+    pub(crate) fn busy(&self) {
+        let mut progress = lock(&self.progress);
+        if !progress.busy {
+            progress.busy = true;
+            progress.moved = Instant::now();
+        }
+    }
+
+    /// No work is left.
+    pub(crate) fn idle(&self) {
+        lock(&self.progress).busy = false;
+    }
+
+    /// A turn has ended.
+    pub(crate) fn publish(&self, status: EngineStatus, stuck: Option<String>) {
+        self.publish_at(Instant::now(), status, stuck);
+    }
+
+    fn publish_at(&self, now: Instant, status: EngineStatus, stuck: Option<String>) {
+        let mut progress = lock(&self.progress);
+        if status.steps != progress.status.steps {
+            progress.moved = now;
+        }
+        progress.status = status;
+        progress.stuck = stuck;
+    }
+
+    fn status_at(&self, now: Instant) -> EngineStatus {
+        let progress = lock(&self.progress);
+        let since_last_step = now.saturating_duration_since(progress.moved);
+        let health = if let Some(reason) = &progress.dead {
+            Health::Dead(reason.clone())
+        } else if let Some(reason) = &progress.stuck {
+            Health::Stalled(reason.clone())
+        } else if progress.busy && since_last_step > self.stall {
+            Health::Stalled(format!("there is work, but no step has ended for {} s", since_last_step.as_secs()))
+        } else {
+            Health::Ok
+        };
+        EngineStatus { health, since_last_step, ..progress.status.clone() }
+    }
+
+    pub(crate) fn died(&self, reason: String) {
+        self.stop.store(true, Ordering::Release);
+        lock(&self.progress).dead = Some(reason);
+    }
+}
+
+impl Shared for EngineShared {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn status(&self) -> EngineStatus {
+        self.status_at(Instant::now())
+    }
+
+    fn submit(&self, mut submission: Submission) -> Result<(), SubmitError> {
+        if self.stopping() {
+            return Err(SubmitError::Stopped);
+        }
+        Ticket::give(&mut submission.clients, &self.queued, self.limits.max_waiting)
+            .map_err(|waiting| SubmitError::Overloaded { waiting })?;
+        lock(&self.submissions).send(Some(submission)).map_err(|_| SubmitError::Stopped)
+    }
+}
+
+/// The data behind these locks is replaced whole, so a panic while one was held leaves nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STALL: Duration = Duration::from_secs(10);
+
+    fn shared() -> Arc<EngineShared> {
+        let limits = Limits {
+            vocab_size: 1,
+            max_model_len: 1,
+            model_context: 1,
+            kv_capacity_tokens: 1,
+            kv_block_tokens: 1,
+            max_logprobs: 0,
+            max_beam_width: 1,
+            max_waiting: 1,
+        };
+        EngineShared::new(limits, STALL).0
+    }
+
+    fn stalled(shared: &EngineShared, now: Instant) -> bool {
+        matches!(shared.status_at(now).health, Health::Stalled(_))
+    }
+
+    fn after_steps(steps: u64) -> EngineStatus {
+        EngineStatus { steps, ..EngineStatus::default() }
+    }
+
+    #[test]
+    fn health_is_progress() {
+        let shared = shared();
+        shared.busy();
+        let start = Instant::now();
+        assert!(!stalled(&shared, start + STALL / 2));
+        assert!(stalled(&shared, start + 2 * STALL));
+        // A step that ends is progress; a turn without one is not.
+        shared.publish_at(start + 2 * STALL, after_steps(1), None);
+        assert!(!stalled(&shared, start + 2 * STALL + STALL / 2));
+        shared.publish_at(start + 3 * STALL, after_steps(1), None);
+        assert!(stalled(&shared, start + 4 * STALL));
+        // Without work there is nothing to wait for.
+        shared.idle();
+        assert!(!stalled(&shared, start + 9 * STALL));
+    }
+
+    #[test]
+    fn a_ticket_counts_while_it_lives() {
+        let queue = Arc::default();
+        let clients = |count| (0..count).map(|_| Client::new().0).collect::<Vec<_>>();
+        let mut first = clients(3);
+        assert_eq!(Ticket::give(&mut first, &queue, 4), Ok(()));
+        assert_eq!(Ticket::give(&mut clients(2), &queue, 4), Err(3));
+        first.pop();
+        first[0].leave_queue();
+        let mut second = clients(3);
+        assert_eq!(Ticket::give(&mut second, &queue, 4), Ok(()));
+        assert_eq!(queue.load(Ordering::Relaxed), 4);
+        drop((first, second));
+        assert_eq!(queue.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn waiting_while_nothing_can_be_scheduled_is_reported() {
+        let shared = shared();
+        shared.publish(after_steps(1), Some("3 requests wait".into()));
+        assert_eq!(shared.status().health, Health::Stalled("3 requests wait".into()));
+        shared.publish(after_steps(2), None);
+        assert_eq!(shared.status().health, Health::Ok);
     }
 }

@@ -1,7 +1,8 @@
-//! The seam between the scheduler, which decides that blocks are swapped, and whatever moves their bytes (K12).
+//! The seams between the scheduler, which decides that blocks are swapped, and whatever moves their bytes.
 
 use std::time::Duration;
 
+use strata_device::KvPool;
 use strata_kv::{Swap, SwapId};
 
 /// Room one tier below KV blocks, and how they get there and back. The engine thread calls it between passes, with the
@@ -18,6 +19,22 @@ pub trait KvSwap {
     /// Goes on with what is under way, and returns one swap that has ended, or none. Waits up to `wait` for one while any is
     /// under way.
     fn poll(&mut self, wait: Duration) -> Option<SwapEnded>;
+}
+
+/// A place to swap to: what a [`ModelRunner`](crate::ModelRunner), which has the blocks' memory, needs to be a [`KvSwap`].
+/// The methods are those of that seam, with the memory at hand where bytes are moved.
+pub trait SwapStore: Send {
+    /// Blocks that it has room for.
+    fn num_slots(&self) -> usize;
+
+    /// See [`KvSwap::trial`].
+    fn trial(&self) -> SwapTrial;
+
+    /// See [`KvSwap::start`].
+    fn start(&mut self, swap: &Swap);
+
+    /// See [`KvSwap::poll`]. No other call touches `pool`.
+    fn poll(&mut self, pool: &mut KvPool, wait: Duration) -> Option<SwapEnded>;
 }
 
 /// A swap that has come to its end.

@@ -3,12 +3,11 @@
 //! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], [`Event`]s come out.
 //! [`text`] turns them into text for whoever shows them to people.
 
-mod active;
-mod beam;
-mod beam_run;
-mod check;
+mod drafter;
 mod engine;
+mod event;
 mod forecast;
+mod group;
 mod handle;
 mod kv_swap;
 mod memory_plan;
@@ -19,17 +18,17 @@ mod runner;
 mod sampler;
 mod scheduler;
 mod sequence;
-mod shared;
 mod status;
 mod swap_space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
 
-pub use beam::BeamParams;
+pub use drafter::Drafter;
 pub use engine::{Engine, EngineConfig, StartError};
+pub use event::*;
 pub use handle::{EngineHandle, EventStream};
-pub use kv_swap::{KvSwap, SwapEnded, SwapTook, SwapTrial};
+pub use kv_swap::{KvSwap, SwapEnded, SwapStore, SwapTook, SwapTrial};
 pub use memory_plan::{BudgetTooSmall, MemoryNeeds, MemoryPlan};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
 pub use preemption::PreemptionMode;
@@ -37,6 +36,6 @@ pub use request::*;
 pub use runner::{KvMemory, ModelRunner, Runner, RunnerMemory, WeightMemory};
 pub use scheduler::SchedulerConfig;
 pub use status::*;
-pub use strata_kv::{Miss, MissReason};
+pub use strata_kv::{Miss, MissReason, TokenId};
 pub use strata_weights::StreamStats;
 pub use swap_space::{SwapSpace, SwapSpaceError};

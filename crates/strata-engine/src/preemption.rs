@@ -1,4 +1,4 @@
-//! How a sequence that has to make room is to get its KV back: computed again, or read back from swap space (S2). A planner:
+//! How a sequence that has to make room is to get its KV back: computed again, or read back from swap space. A planner:
 //! figures come in, a choice comes out.
 
 use strata_kv::SwapDirection;

@@ -1,14 +1,13 @@
-//! What a caller asks of the engine, and what the engine answers.
+//! What a caller asks of the engine, and what a request must satisfy before it is queued. A bad parameter is refused at the
+//! door: inside a batch it would harm its neighbours.
 
-use strata_kv::Miss;
+use strata_kv::TokenId;
 use thiserror::Error;
 
-use crate::BeamParams;
+/// Most entries of `logit_bias` and of `stop_token_ids` (OpenAI's limit on the former is 300; vLLM has none).
+const MAX_TOKEN_LIST: usize = 1024;
 
-/// A token of the model's vocabulary.
-pub type TokenId = u32;
-
-/// Whose requests they are, where several share an engine: each has a share of the KV blocks (S5).
+/// Whose requests they are, where several share an engine: each has a share of the KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u128);
 
@@ -19,19 +18,19 @@ pub struct Request {
     pub prompt: Vec<TokenId>,
     /// How the next token is chosen, and when generation ends.
     pub params: SamplingParams,
-    /// Requests with different salts never share cached KV (K15). `None` is the common namespace.
+    /// Requests with different salts never share cached KV. `None` is the common namespace.
     pub cache_salt: Option<String>,
     /// Lower runs first; ties by arrival. 0 by default.
     pub priority: i32,
     /// Whose it is. Requests without one share as if they were one tenant's.
     pub tenant: Option<TenantId>,
-    /// Whether [`Event::PromptDone`] is to say why its prefix was not cached.
+    /// Whether [`Event::PromptDone`](crate::Event::PromptDone) is to say why its prefix was not cached.
     pub explain_miss: bool,
-    /// The best continuations by beam search instead of sampled ones (K11).
+    /// The best continuations by beam search instead of sampled ones.
     pub beam: Option<BeamParams>,
 }
 
-/// How tokens are chosen (L4). The defaults are those of the OpenAI API and vLLM.
+/// How tokens are chosen. The defaults are those of the OpenAI API and vLLM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// Most tokens to generate. 0 only computes the prompt (for prompt log-probabilities).
@@ -88,6 +87,24 @@ impl Default for SamplingParams {
     }
 }
 
+/// What beam search is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BeamParams {
+    /// Beams that live at a time; at least 1, which is greedy.
+    pub width: usize,
+    /// Exponent of the length that a hypothesis' summed log-probability is divided by; in [-10, 10]. Above 0, longer
+    /// hypotheses gain; 1 is usual.
+    pub length_penalty: f32,
+    /// End as soon as `width` hypotheses are finished, even if one that lives could still beat them.
+    pub early_stopping: bool,
+}
+
+impl Default for BeamParams {
+    fn default() -> Self {
+        Self { width: 1, length_penalty: 1.0, early_stopping: false }
+    }
+}
+
 /// What requests are checked against; known once the model is loaded and memory divided.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -137,95 +154,195 @@ pub enum SubmitError {
     Stopped,
 }
 
-/// Why a sequence ended well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    /// An end-of-sequence token, which is not part of the text.
-    EndOfSequence,
-    /// One of the request's `stop_token_ids`.
-    StopToken(TokenId),
-    /// `max_tokens` or the context's end was reached.
-    Length,
+impl Request {
+    /// Checks every parameter against `limits`.
+    ///
+    /// # Errors
+    /// The first parameter that cannot be served, with its limit.
+    pub fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
+        if self.prompt.is_empty() {
+            return refuse("prompt", "the prompt has no tokens; send at least one".into());
+        }
+        check_tokens("prompt", self.prompt.iter().copied(), limits)?;
+        self.check_length(limits)?;
+        self.params.check(limits)?;
+        match &self.beam {
+            Some(beam) => beam.check(self.prompt.len(), &self.params, limits),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether so many continuations can be given at a time.
+    pub(crate) fn check_count(&self, count: usize, limits: &Limits) -> Result<(), InvalidRequest> {
+        let (most, why) = match &self.beam {
+            Some(beam) => (beam.width, "is the width of the beam search (best_of)"),
+            None => (limits.max_waiting.max(1), "is how many may wait (--max-waiting)"),
+        };
+        if count == 0 || count > most {
+            return refuse("n", format!("n is {count}, but must be at least 1 and at most {most}, which {why}"));
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, limits: &Limits) -> Result<(), InvalidRequest> {
+        let (prompt, limit) = (self.prompt.len(), limits.max_model_len);
+        // A context that KV memory cuts short has another remedy than one that was chosen, or that the model ends.
+        let more = if limit >= limits.model_context {
+            String::new()
+        } else if limits.kv_capacity_tokens <= limit {
+            format!("; the model supports {}, for which KV needs more --memory", limits.model_context)
+        } else {
+            format!("; the model supports {}, and --max-model-len may be raised", limits.model_context)
+        };
+        if prompt > limit || (prompt == limit && self.params.max_tokens > 0) {
+            return refuse(
+                "prompt",
+                format!(
+                    "the prompt has {prompt} tokens, but the context, prompt and answer together, is {limit}; shorten \
+                     the prompt{more}"
+                ),
+            );
+        }
+        if self.params.max_tokens > limit - prompt {
+            return refuse(
+                "max_tokens",
+                format!(
+                    "max_tokens is {}, but the prompt's {prompt} tokens leave {} of the context of {limit}; lower \
+                     max_tokens or shorten the prompt{more}",
+                    self.params.max_tokens,
+                    limit - prompt
+                ),
+            );
+        }
+        Ok(())
+    }
 }
 
-/// Why a sequence failed after it was accepted. HTTP 500, or an error event in a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum RequestError {
-    /// The pass that this request took part in failed.
-    #[error("the forward pass failed: {0}")]
-    Forward(String),
-    /// The model's answer was not a number.
-    #[error(
-        "the model computed numbers that are not finite; its weights may be damaged, or too large for the KV cache's \
-         type: try --kv-dtype f32"
-    )]
-    NotFinite,
-    /// It could not fit even in an empty KV pool (S3).
-    #[error(
-        "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens, or raise --memory"
-    )]
-    TooLarge {
-        /// Blocks needed.
-        need: usize,
-        /// Blocks in all.
-        limit: usize,
-    },
-    /// The engine was stopped, or died, while the request was under way.
-    #[error("the engine stopped before the request was done")]
-    Stopped,
+impl BeamParams {
+    /// Most tokens that each beam may generate after a prompt of so many, for which the KV blocks suffice when the search
+    /// is alone: the beams share the prompt's full blocks, and may share nothing else. 0 where there is room for none.
+    pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
+        let block = limits.kv_block_tokens.max(1);
+        let shared = prompt_len / block;
+        let own = (limits.kv_capacity_tokens / block).saturating_sub(shared) / self.width.max(1);
+        // The last token of a beam has no KV.
+        let room = ((shared + own) * block + 1).saturating_sub(prompt_len);
+        room.min(limits.max_model_len.saturating_sub(prompt_len))
+    }
+
+    /// A beam search goes by the model's own log-probabilities: what would change or narrow them is refused.
+    fn check(&self, prompt_len: usize, params: &SamplingParams, limits: &Limits) -> Result<(), InvalidRequest> {
+        if self.width == 0 || self.width > limits.max_beam_width {
+            return refuse(
+                "best_of",
+                format!(
+                    "the beam search is {} wide, but must be at least 1 and at most {} wide; lower best_of or n",
+                    self.width, limits.max_beam_width
+                ),
+            );
+        }
+        let most = self.max_tokens(prompt_len, limits);
+        if params.max_tokens > most {
+            return refuse(
+                "max_tokens",
+                format!(
+                    "max_tokens is {}, but after the prompt's {prompt_len} tokens KV memory has room for {most} of each of \
+                     {} beams; lower max_tokens or best_of, or raise --memory",
+                    params.max_tokens, self.width
+                ),
+            );
+        }
+        in_range("length_penalty", self.length_penalty, -10.0, 10.0)?;
+        let neutral = [
+            ("temperature", params.temperature, 0.0),
+            ("top_p", params.top_p, 1.0),
+            ("min_p", params.min_p, 0.0),
+            ("repetition_penalty", params.repetition_penalty, 1.0),
+            ("presence_penalty", params.presence_penalty, 0.0),
+            ("frequency_penalty", params.frequency_penalty, 0.0),
+        ];
+        if let Some((param, value, neutral)) = neutral.into_iter().find(|(_, value, neutral)| value != neutral) {
+            let message = format!("{param} is {value}, but a beam search has it at {neutral}; leave it out");
+            return refuse(param, message);
+        }
+        for (param, given) in [
+            ("top_k", params.top_k.is_some()),
+            ("logit_bias", !params.logit_bias.is_empty()),
+            ("prompt_logprobs", params.prompt_logprobs.is_some()),
+        ] {
+            if given {
+                return refuse(param, format!("{param} is not supported with beam search; leave it out"));
+            }
+        }
+        Ok(())
+    }
 }
 
-/// A token with its natural-log probability under the model (before temperature and penalties).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenLogprob {
-    /// The token.
-    pub token: TokenId,
-    /// Natural logarithm of its probability.
-    pub logprob: f32,
-    /// 1 for the most likely token.
-    pub rank: u32,
+impl SamplingParams {
+    fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
+        in_range("temperature", self.temperature, 0.0, 100.0)?;
+        in_range("top_p", self.top_p, f32::MIN_POSITIVE, 1.0)?;
+        in_range("min_p", self.min_p, 0.0, 1.0)?;
+        in_range("repetition_penalty", self.repetition_penalty, f32::MIN_POSITIVE, 100.0)?;
+        in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        if self.top_k == Some(0) {
+            return refuse("top_k", "top_k is 0; send at least 1, or leave it out to keep all tokens".into());
+        }
+        if self.max_tokens == 0 && self.prompt_logprobs.is_none() {
+            return refuse("max_tokens", "max_tokens is 0, so nothing would be generated; send at least 1".into());
+        }
+        if self.min_tokens > self.max_tokens {
+            return refuse(
+                "min_tokens",
+                format!("min_tokens is {}, above max_tokens, which is {}", self.min_tokens, self.max_tokens),
+            );
+        }
+        for (param, wanted) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            if let Some(wanted) = wanted.filter(|&wanted| wanted > limits.max_logprobs) {
+                return refuse(param, format!("{param} is {wanted}, but at most {} are reported", limits.max_logprobs));
+            }
+        }
+        for (param, length) in [("logit_bias", self.logit_bias.len()), ("stop_token_ids", self.stop_token_ids.len())] {
+            if length > MAX_TOKEN_LIST {
+                return refuse(
+                    param,
+                    format!("{param} has {length} entries, but at most {MAX_TOKEN_LIST} are allowed"),
+                );
+            }
+        }
+        check_tokens("stop_token_ids", self.stop_token_ids.iter().copied(), limits)?;
+        check_tokens("logit_bias", self.logit_bias.iter().map(|&(token, _)| token), limits)?;
+        self.logit_bias.iter().try_for_each(|&(_, bias)| in_range("logit_bias", bias, -100.0, 100.0))
+    }
 }
 
-/// Log-probabilities at one position.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PositionLogprobs {
-    /// The token that stands there.
-    pub chosen: TokenLogprob,
-    /// The most likely tokens, best first, as many as were asked for.
-    pub top: Vec<TokenLogprob>,
+fn check_tokens(
+    param: &'static str,
+    mut tokens: impl Iterator<Item = u32>,
+    limits: &Limits,
+) -> Result<(), InvalidRequest> {
+    match tokens.find(|&token| token as usize >= limits.vocab_size) {
+        None => Ok(()),
+        Some(token) => refuse(
+            param,
+            format!("token id {token} in {param} is not in the vocabulary, whose ids end at {}", limits.vocab_size - 1),
+        ),
+    }
 }
 
-/// What a request's stream carries. Order: `PromptDone`, then `Token`s, then exactly one `Finished` or `Failed`;
-/// `Preempted` anywhere before that.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// The prompt has been computed.
-    PromptDone {
-        /// Prompt tokens whose KV came from the prefix cache.
-        cached_tokens: usize,
-        /// Where the prefix stopped matching and why, when `explain_miss` was set: before the first pass, whatever
-        /// happened later.
-        miss: Option<Miss>,
-        /// One entry per prompt token when `prompt_logprobs` was set (the first is `None`), else empty.
-        logprobs: Vec<Option<PositionLogprobs>>,
-    },
-    /// One more token was generated.
-    Token {
-        /// The token. The end-of-sequence or stop token that ends a sequence is delivered too, before `Finished`.
-        id: TokenId,
-        /// Present when `logprobs` was set.
-        logprobs: Option<PositionLogprobs>,
-    },
-    /// The sequence had to make room for others, since it was on its own (S2); of a beam search, the search.
-    Preempted {
-        /// Whether its KV was swapped out; if not, it is computed again.
-        swapped: bool,
-    },
-    /// The last event of a sequence that ended well.
-    Finished {
-        /// Why.
-        reason: FinishReason,
-    },
-    /// The last event of a sequence that did not.
-    Failed(RequestError),
+/// Also refuses NaN, which compares with nothing.
+fn in_range(param: &'static str, value: f32, low: f32, high: f32) -> Result<(), InvalidRequest> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    let low = if low == f32::MIN_POSITIVE { "above 0".to_owned() } else { format!("at least {low}") };
+    refuse(param, format!("{param} is {value}, but must be {low} and at most {high}"))
 }
+
+fn refuse(param: &'static str, message: String) -> Result<(), InvalidRequest> {
+    Err(InvalidRequest { param, message })
+}
+
+#[cfg(test)]
+mod tests;

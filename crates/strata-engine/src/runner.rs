@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use strata_device::{AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, Queue};
-use strata_kv::{BlockCopy, Swap};
+use strata_kv::{Swap, Transfer};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRow, Model};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 
-use crate::kv_swap::{KvSwap, SwapEnded, SwapTrial};
+use crate::drafter::Drafter;
+use crate::kv_swap::{KvSwap, SwapEnded, SwapStore, SwapTrial};
 use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
-use crate::swap_space::SwapSpace;
 
 /// Computes forward passes. The engine thread owns it.
 pub trait Runner: Send {
@@ -26,17 +26,22 @@ pub trait Runner: Send {
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String>;
 
-    /// Copies whole KV blocks, in this order (K11). Called between passes, before any of them is read, written or given
-    /// back.
-    fn copy_blocks(&mut self, copies: &[BlockCopy]);
+    /// Carries out transfers between KV blocks, in this order. Called between passes, before any of them is read, written or
+    /// given back.
+    fn copy_blocks(&mut self, copies: &[Transfer]);
 
-    /// Room to swap KV blocks to, if there is any (K12): as many slots as the block manager was told.
+    /// Room to swap KV blocks to, if there is any: as many slots as the block manager was told.
     fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
         None
     }
 
     /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks.
     fn cache_namespace(&self, prompt_len: usize) -> u64;
+
+    /// What guesses at tokens ahead of the model, if anything does: each pass then computes several tokens of a sequence.
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
+        None
+    }
 
     /// Whether, and how, KV gets memory from elsewhere. Without it all blocks may be used at any time.
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
@@ -86,7 +91,7 @@ pub struct ModelRunner {
     /// The device, with the KV blocks.
     pub device: CpuDevice,
     /// Room to swap KV blocks to.
-    pub swap: Option<SwapSpace>,
+    pub swap: Option<Box<dyn SwapStore>>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
 }
@@ -132,10 +137,10 @@ impl Runner for ModelRunner {
         self.model.forward(&mut self.device, batch, sink).map_err(|error| error.to_string())
     }
 
-    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+    fn copy_blocks(&mut self, copies: &[Transfer]) {
         for copies in copies.chunks(COPIES_AT_A_TIME) {
             let copies: ArrayVec<_, COPIES_AT_A_TIME> =
-                copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
+                copies.iter().filter_map(|copy| copy.blocks()).map(|(from, to)| (from.0, to.0)).collect();
             // Passes come after it in the same queue; the processor, which this is, never fails.
             let copied = self.device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &copies }], &[]);
             copied.expect("the processor copies blocks at once");
@@ -173,12 +178,12 @@ impl Runner for ModelRunner {
 
 impl KvSwap for ModelRunner {
     fn trial(&self) -> SwapTrial {
-        self.swap.as_ref().map(SwapSpace::trial).unwrap_or_default()
+        self.swap.as_ref().map(|store| store.trial()).unwrap_or_default()
     }
 
     fn start(&mut self, swap: &Swap) {
-        if let Some(space) = &mut self.swap {
-            space.start(swap);
+        if let Some(store) = &mut self.swap {
+            store.start(swap);
         }
     }
 

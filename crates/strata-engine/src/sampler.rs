@@ -1,4 +1,4 @@
-//! From one row of logits to one token (L4), with the semantics of vLLM.
+//! From one row of logits to one token, with the semantics of vLLM.
 //!
 //! **Invariant:** the result depends on the row, the parameters, the sequence's own history and the number of its
 //! tokens alone: not on the batch, nor on what was sampled before. A preempted sequence that is computed again draws the
@@ -33,6 +33,7 @@ pub struct SamplerState {
     occurrences: HashMap<TokenId, u32>,
     vocab_size: usize,
     tracked: bool,
+    seed: u64,
 }
 
 impl SamplerState {
@@ -41,7 +42,13 @@ impl SamplerState {
         let repeats = params.repetition_penalty != 1.0;
         let tracked = repeats || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
         let known = prompt.iter().filter(|&&token| repeats && (token as usize) < vocab_size);
-        Self { occurrences: known.map(|&token| (token, 0)).collect(), vocab_size, tracked }
+        Self { occurrences: known.map(|&token| (token, 0)).collect(), vocab_size, tracked, seed: params.seed }
+    }
+
+    /// The same state of continuation number `number` of the prompt, which draws other tokens.
+    #[must_use]
+    pub fn continuation(&self, number: u64) -> Self {
+        Self { seed: self.seed.wrapping_add(number), ..self.clone() }
     }
 
     /// `token` was generated.
@@ -110,7 +117,7 @@ impl Sampler {
         }
         penalize(logits, params, state);
         let token = match params.temperature >= GREEDY_BELOW {
-            true => self.draw(logits, params, generated),
+            true => self.draw(logits, params, uniform(state.seed, generated)),
             false => argmax(logits),
         };
         let logprobs = params.logprobs.map(|top| {
@@ -150,8 +157,8 @@ impl Sampler {
         }
     }
 
-    /// One draw from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`, which hold no NaN.
-    fn draw(&mut self, logits: &[f32], params: &SamplingParams, generated: usize) -> TokenId {
+    /// One draw, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`, which hold no NaN.
+    fn draw(&mut self, logits: &[f32], params: &SamplingParams, uniform: f64) -> TokenId {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         if best == f32::NEG_INFINITY {
             return argmax(logits);
@@ -170,7 +177,7 @@ impl Sampler {
         if params.top_p < 1.0 {
             keep_nucleus(&mut self.candidates, params.top_p);
         }
-        pick(&self.candidates, uniform(params.seed, generated))
+        pick(&self.candidates, uniform)
     }
 }
 

@@ -1,23 +1,27 @@
-//! Which sequences take part in the next pass, and with how many tokens (S1 to S5). A planner: no I/O, no clock.
+//! Which sequences take part in the next pass, and with how many tokens. A planner: no I/O, no clock.
 
 mod admission;
 mod demand;
-mod groups;
+mod flights;
+mod forks;
 mod invariants;
 mod preempting;
+mod queues;
 mod shares;
 mod swapping;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
-use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap, SwapId};
+use strata_kv::{BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap, Transfer};
 
+use crate::drafter::Drafter;
 use crate::forecast::Forecast;
 use crate::preemption::PreemptionPlanner;
-use crate::sequence::{Place, RunningKey, Sequence, WaitingKey};
+use crate::sequence::{Continuation, GroupId, Place, Sequence};
 use crate::{PreemptionMode, TenantId, TokenId};
-use swapping::Flight;
+use flights::Flights;
+use queues::Queues;
 
 /// Limits of one pass, and what is done when blocks run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,12 +30,9 @@ pub struct SchedulerConfig {
     pub max_num_seqs: usize,
     /// Tokens that a pass computes, prefill chunks and decodes together.
     pub max_num_batched_tokens: usize,
-    /// What becomes of the KV of sequences that have to make room (S2).
+    /// What becomes of the KV of sequences that have to make room.
     pub preemption: PreemptionMode,
 }
-
-/// Waiting sequences that admission looks at in one step; bounds a step's cost when the queue is long.
-const LOOKAHEAD: usize = 64;
 
 /// Blocks that are moved together between two looks for new requests.
 const COMPACTION_STEPS: usize = 16;
@@ -40,6 +41,9 @@ const COMPACTION_STEPS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) id: SequenceId,
+    pub(crate) group: GroupId,
+    /// Who hears of it; none for a search.
+    pub(crate) continuation: Option<Continuation>,
     pub(crate) prompt: Vec<TokenId>,
     /// Tokens that it may generate.
     pub(crate) max_tokens: usize,
@@ -58,10 +62,23 @@ pub(crate) struct Entry {
     pub(crate) id: SequenceId,
     /// Position of the first token to compute.
     pub(crate) start: usize,
-    /// Tokens to compute.
+    /// Tokens to compute, drafts included.
     pub(crate) count: usize,
+    /// Tokens that may be sampled: none in the middle of a prompt; else one, behind all that is known, and one behind each
+    /// draft.
+    pub(crate) rows: usize,
+}
+
+impl Entry {
     /// Whether these are the last of its tokens, so that the next can be sampled.
-    pub(crate) samples: bool,
+    pub(crate) fn samples(&self) -> bool {
+        self.rows > 0
+    }
+
+    /// Tokens to compute that are guesses.
+    pub(crate) fn drafts(&self) -> usize {
+        self.rows.saturating_sub(1)
+    }
 }
 
 /// A sequence that has left the waiting queue.
@@ -74,6 +91,16 @@ pub(crate) struct Admitted {
     pub(crate) miss: Option<Miss>,
 }
 
+/// A sequence that has left the waiting queue for good.
+#[derive(Debug)]
+pub(crate) struct Rejected {
+    pub(crate) sequence: Sequence,
+    /// Blocks that it needs.
+    pub(crate) need: usize,
+    /// Blocks in all.
+    pub(crate) limit: usize,
+}
+
 /// What the next pass computes, and what the way there cost.
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
@@ -81,12 +108,14 @@ pub(crate) struct StepPlan {
     pub(crate) admitted: Vec<Admitted>,
     /// Lost their blocks, or are about to.
     pub(crate) preempted: Vec<SequenceId>,
-    /// Can never fit (S3): sequence, blocks needed, blocks in all. They have left the queue.
-    pub(crate) rejected: Vec<(SequenceId, usize, usize)>,
+    /// Can never fit.
+    pub(crate) rejected: Vec<Rejected>,
     /// To be begun, once the copies of [`Scheduler::take_copies`] are made.
     pub(crate) swaps: Vec<Swap>,
     /// Tokens that the pass still has room for.
     budget: usize,
+    /// Scratch.
+    drafts: Vec<TokenId>,
 }
 
 /// How often sequences have lost their blocks.
@@ -98,7 +127,7 @@ pub(crate) struct PreemptionCounts {
     pub(crate) swap: u64,
 }
 
-/// Whoever shares the engine with others (S5).
+/// Whoever shares the engine with others.
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     sequences: usize,
@@ -114,19 +143,15 @@ pub(crate) struct Scheduler {
     blocks: BlockManager,
     /// Looked up in every step, hence the plain hash; nothing depends on the map's order.
     sequences: HashMap<SequenceId, Sequence, BuildHasherDefault<IdHasher>>,
-    waiting: BTreeMap<WaitingKey, SequenceId>,
-    running: BTreeMap<RunningKey, SequenceId>,
-    swapped: BTreeMap<RunningKey, SequenceId>,
-    /// Swaps under way.
-    flights: BTreeMap<SwapId, Flight>,
+    queues: Queues,
+    flights: Flights,
     /// Those that have any sequence.
     tenants: BTreeMap<Option<TenantId>, Tenant>,
     forecast: Forecast,
     planner: PreemptionPlanner,
     /// Bytes of one block, if any can be swapped.
     block_bytes: u64,
-    /// Seats of beam searches that run, or are about to come back, and have fewer beams now.
-    seats_reserved: usize,
+    ids: u64,
     arrivals: u64,
     branches: u64,
     admissions: u64,
@@ -135,8 +160,6 @@ pub(crate) struct Scheduler {
     refused: bool,
     /// The same of the first that is swapped out.
     kept_out: bool,
-    /// Steps so far.
-    steps: u64,
     /// Whether every admission is to say why its prefix was not cached.
     pub(crate) explain_all: bool,
     /// Kept between steps, to be filled anew in each.
@@ -151,68 +174,49 @@ impl Scheduler {
             config,
             blocks,
             sequences: HashMap::default(),
-            waiting: BTreeMap::new(),
-            running: BTreeMap::new(),
-            swapped: BTreeMap::new(),
-            flights: BTreeMap::new(),
+            queues: Queues::default(),
+            flights: Flights::default(),
             tenants: BTreeMap::new(),
             forecast: Forecast::default(),
             planner: PreemptionPlanner::new(config.preemption),
             block_bytes: 0,
-            seats_reserved: 0,
+            ids: 0,
             arrivals: 0,
             branches: 0,
             admissions: 0,
             preemptions: PreemptionCounts::default(),
             refused: false,
             kept_out: false,
-            steps: 0,
             explain_all: false,
             decodes: Vec::new(),
             chunks: Vec::new(),
         }
     }
 
+    /// A name that no sequence has had.
+    pub(crate) fn new_id(&mut self) -> SequenceId {
+        self.ids += 1;
+        SequenceId(self.ids)
+    }
+
     /// Puts a new sequence into the waiting queue.
     pub(crate) fn add(&mut self, arrival: Arrival) {
-        let Arrival { id, prompt, max_tokens, root, priority, tenant, explain, beams } = arrival;
+        let Arrival { id, group, continuation, prompt, max_tokens, root, priority, tenant, explain, beams } = arrival;
         self.arrivals += 1;
-        let sequence = Sequence {
-            prompt_len: prompt.len(),
-            tokens_max: prompt.len().saturating_add(max_tokens),
-            tokens: prompt,
-            computed: 0,
-            root,
-            priority,
-            tenant,
-            explain,
-            arrival: self.arrivals,
-            branch: 0,
-            preemptions: 0,
-            swaps: 0,
-            overtaken: 0,
-            admission: None,
-            seats: beams.unwrap_or(1),
-            search: beams.map(|_| id),
-            place: Place::Waiting,
-        };
-        self.queue(id, sequence);
+        let hashes = self.blocks.hash_prefix(&root, &prompt);
+        let mut sequence = Sequence::new(id, group, prompt, hashes);
+        sequence.continuation = continuation;
+        sequence.tokens_max = sequence.tokens_max.saturating_add(max_tokens);
+        (sequence.priority, sequence.tenant, sequence.explain) = (priority, tenant, explain);
+        (sequence.arrival, sequence.lockstep, sequence.seats) = (self.arrivals, beams.is_some(), beams.unwrap_or(1));
+        self.know(sequence);
     }
 
     /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap under way when that has ended.
     /// An unknown id changes nothing, so a late cancellation is harmless.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
         let sequence = self.sequences.remove(&id)?;
-        match sequence.place {
-            Place::Waiting => drop(self.waiting.remove(&sequence.waiting_key())),
-            Place::Running => {
-                self.running.remove(&sequence.running_key());
-                self.seats_reserved -= sequence.seats - 1;
-            }
-            Place::Arriving => self.seats_reserved -= sequence.seats - 1,
-            Place::Swapped => drop(self.swapped.remove(&sequence.running_key())),
-            Place::Leaving => {}
-        }
+        self.queues.take(&sequence);
         if sequence.place != Place::Waiting {
             self.blocks.free(id);
         }
@@ -237,11 +241,11 @@ impl Scheduler {
         plan.rejected.clear();
         plan.swaps.clear();
         plan.budget = self.config.max_num_batched_tokens;
-        self.steps += 1;
+        self.flights.tick();
         let (mut decodes, mut chunks) = (std::mem::take(&mut self.decodes), std::mem::take(&mut self.chunks));
         decodes.clear();
         chunks.clear();
-        for &id in self.running.values() {
+        for id in self.queues.running() {
             match self.sequences[&id].pending() {
                 // A beam that waits for others of its search.
                 0 => {}
@@ -250,7 +254,7 @@ impl Scheduler {
             }
         }
         // Blocks that swaps under way will give back, and nobody waits for yet.
-        let mut leaving = self.blocks_leaving();
+        let mut leaving = self.flights.blocks_leaving();
         for &id in decodes.iter().chain(&chunks) {
             // One that ran earlier in this loop may have preempted this one.
             if plan.budget > 0 && !plan.preempted.contains(&id) && self.grow(id, &mut leaving, plan) {
@@ -258,16 +262,50 @@ impl Scheduler {
             }
         }
         (self.decodes, self.chunks) = (decodes, chunks);
-        // Beams that have lost their KV are to be gathered before one of them could be admitted alone.
         if plan.preempted.is_empty() && !self.bring_back(plan) {
             self.admit(plan);
         }
     }
 
-    /// The pass has retired: what it computed may now be found by others.
-    pub(crate) fn complete(&mut self, entry: &Entry) {
+    /// Lets `drafter` guess how sequences of `plan` go on that generate tokens, where the pass has room, and blocks are left
+    /// when each that runs has taken one.
+    pub(crate) fn draft(&mut self, plan: &mut StepPlan, drafter: &mut dyn Drafter) {
+        let StepPlan { entries, budget, drafts, .. } = plan;
+        for entry in entries {
+            let sequence = self.sequences.get_mut(&entry.id).expect("a planned sequence is known");
+            // The last token of all is never computed.
+            let most = sequence.tokens_max.saturating_sub(sequence.len() + 1).min(*budget);
+            if entry.count > 1 || !entry.samples() || sequence.generated() == 0 || sequence.lockstep || most == 0 {
+                continue;
+            }
+            drafts.clear();
+            drafter.draft(sequence.tokens(), most, drafts);
+            drafts.truncate(most);
+            let stats = self.blocks.stats();
+            let fresh = self.blocks.num_blocks_touched_by_append(entry.id, drafts.len(), 0);
+            if fresh + self.queues.running().len() > stats.blocks_free + stats.blocks_cached
+                || self.blocks.ensure_num_empty_slots(entry.id, drafts.len()).is_err()
+            {
+                continue;
+            }
+            sequence.set_drafts(drafts);
+            entry.count += drafts.len();
+            entry.rows += drafts.len();
+            *budget -= drafts.len();
+        }
+    }
+
+    /// The pass has retired: what it computed may now be found by others. Of the tokens that were sampled, `accepted` are
+    /// what comes next, all but the last of them drafts that were right; what was computed for others is dropped.
+    pub(crate) fn complete(&mut self, entry: &Entry, accepted: usize) {
         let Some(sequence) = self.sequences.get_mut(&entry.id) else { return };
-        sequence.computed = entry.start + entry.count;
+        let right = accepted.saturating_sub(1).min(entry.drafts());
+        sequence.accept_drafts(right);
+        sequence.computed = entry.start + entry.count - (entry.drafts() - right);
+        if right > 0 {
+            let seen = self.blocks.append(entry.id, self.blocks.unseen_token_ids(entry.id, sequence.tokens()));
+            seen.expect("slots were reserved for all drafts");
+        }
         self.blocks.commit(entry.id, sequence.computed);
         // A prompt that is published may spare one that waits the blocks that it was refused.
         if entry.count > 1 {
@@ -279,7 +317,7 @@ impl Scheduler {
     pub(crate) fn push_token(&mut self, id: SequenceId, token: TokenId) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             debug_assert_eq!(sequence.pending(), 0, "a token is sampled once all before it are computed");
-            sequence.tokens.push(token);
+            sequence.extend([token]);
         }
     }
 
@@ -293,13 +331,14 @@ impl Scheduler {
         self.planner.prefilled(tokens, seconds);
     }
 
+    /// A sequence that is known.
     pub(crate) fn sequence(&self, id: SequenceId) -> &Sequence {
         &self.sequences[&id]
     }
 
-    /// Whether it holds blocks, and may take part in passes.
-    pub(crate) fn is_running(&self, id: SequenceId) -> bool {
-        self.sequences.get(&id).is_some_and(|sequence| sequence.place == Place::Running)
+    /// A sequence, unless it has ended.
+    pub(crate) fn get_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
+        self.sequences.get_mut(&id)
     }
 
     pub(crate) fn blocks(&self) -> &BlockManager {
@@ -325,16 +364,16 @@ impl Scheduler {
     }
 
     /// Copies to be made before anything reads or writes KV, and before the memory of blocks that have left goes.
-    pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
+    pub(crate) fn take_copies(&mut self, copies: &mut Vec<Transfer>) {
         self.blocks.take_copies(copies);
     }
 
     pub(crate) fn num_waiting(&self) -> usize {
-        self.waiting.len()
+        self.queues.waiting().len()
     }
 
     pub(crate) fn num_running(&self) -> usize {
-        self.running.len()
+        self.queues.running().len()
     }
 
     pub(crate) fn preemptions(&self) -> PreemptionCounts {
@@ -348,7 +387,7 @@ impl Scheduler {
 
     /// Whether there is nothing to do, and nothing under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sequences.is_empty() && self.flights.is_empty()
+        self.sequences.is_empty() && self.flights.len() == 0
     }
 
     /// With no sequence alive, every block must be free or cached, and every swap slot free. Returns how many were not; if
@@ -363,23 +402,22 @@ impl Scheduler {
         leaked
     }
 
-    /// Sequences that hold a place among those that run: those that are about to come back have one.
-    fn seats_taken(&self) -> usize {
-        self.running.len() + self.num_arriving() + self.seats_reserved
+    /// Moves a sequence from its queue to that of another place.
+    fn move_to(&mut self, id: SequenceId, place: Place) {
+        let sequence = self.sequences.get_mut(&id).expect("a sequence that moves is known");
+        self.queues.take(sequence);
+        sequence.place = place;
+        self.queues.put(sequence);
     }
 
-    /// Puts a sequence that is not known yet into the waiting queue.
-    fn queue(&mut self, id: SequenceId, sequence: Sequence) {
-        self.waiting.insert(sequence.waiting_key(), id);
-        self.know(id, sequence);
-    }
-
-    fn know(&mut self, id: SequenceId, sequence: Sequence) {
+    /// Puts a sequence that is not known yet where it says that it is.
+    fn know(&mut self, sequence: Sequence) {
         let new = Tenant { sequences: 0, turn: (2 * self.admissions).saturating_sub(1) };
         self.tenants.entry(sequence.tenant).or_insert(new).sequences += 1;
+        self.queues.put(&sequence);
         self.reconsider();
-        let before = self.sequences.insert(id, sequence);
-        debug_assert!(before.is_none(), "{id} was added twice");
+        let before = self.sequences.insert(sequence.id, sequence);
+        debug_assert!(before.is_none(), "{before:?} was added twice");
     }
 
     /// Something has changed that may help those who were refused blocks.
@@ -391,8 +429,8 @@ impl Scheduler {
     fn plan_entry(&self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = &self.sequences[&id];
         let count = sequence.pending().min(plan.budget);
-        let samples = count == sequence.pending();
-        plan.entries.push(Entry { id, start: sequence.computed, count, samples });
+        let rows = usize::from(count == sequence.pending());
+        plan.entries.push(Entry { id, start: sequence.computed, count, rows });
         plan.budget -= count;
     }
 }

@@ -1,24 +1,40 @@
-//! What the scheduler knows of one sequence.
+//! One sequence of tokens from arrival to end: who hears of it, how its tokens are chosen, and where it stands among others.
 
 use std::cmp::Reverse;
 
-use strata_kv::{ChainRoot, SequenceId};
+use strata_kv::{PrefixHashes, SequenceId};
 
-use crate::{TenantId, TokenId};
+use crate::handle::Client;
+use crate::sampler::{Sampled, Sampler, SamplerState};
+use crate::{Event, FinishReason, SamplingParams, TenantId, TokenId};
+
+/// Names a [`SequenceGroup`](crate::group::SequenceGroup).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct GroupId(pub(crate) u64);
 
 /// A sequence from arrival to end.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Sequence {
-    /// Prompt and generated tokens. The last one generated has no KV yet.
-    pub(crate) tokens: Vec<TokenId>,
+    /// Its name, under which the block manager knows the KV that it holds.
+    pub(crate) id: SequenceId,
+    /// The request that it is part of.
+    pub(crate) group: GroupId,
+    /// Whether all sequences of its group make room and come back together: the beams of a search.
+    pub(crate) lockstep: bool,
+    /// What a client is told of it. Nobody is told of a beam before its search is over.
+    pub(crate) continuation: Option<Continuation>,
+    /// Prompt and generated tokens, then [`drafts`](Self::drafts). The last one generated has no KV yet.
+    tokens: Vec<TokenId>,
+    /// How many of them are prompt or generated.
+    length: usize,
     /// Tokens of the prompt.
     pub(crate) prompt_len: usize,
     /// Tokens, prompt and generated together, that it may come to.
     pub(crate) tokens_max: usize,
     /// Leading tokens whose KV is in the sequence's blocks, or in swap space. 0 while waiting.
     pub(crate) computed: usize,
-    /// Where its chain of blocks starts.
-    pub(crate) root: ChainRoot,
+    /// Names its prefixes: the root of its chain and the hashes of its blocks.
+    pub(crate) hashes: PrefixHashes,
     /// Lower runs first.
     pub(crate) priority: i32,
     /// Whose share of the blocks it takes.
@@ -27,7 +43,7 @@ pub(crate) struct Sequence {
     pub(crate) explain: bool,
     /// Order of submission.
     pub(crate) arrival: u64,
-    /// Order among all that have branched off others, which have the arrival of those; 0 for who has not.
+    /// Order among all that have branched off others, which have the arrival of those; 0 for one that has not.
     pub(crate) branch: u64,
     /// Times it lost its blocks to others.
     pub(crate) preemptions: u32,
@@ -36,13 +52,12 @@ pub(crate) struct Sequence {
     /// Sequences that were admitted while it waited, although they came later or had to wait for blocks behind it; or while
     /// it was the first to be swapped in.
     pub(crate) overtaken: u32,
-    /// Number of its first admission, which it keeps: who has been preempted is not the last-come again.
+    /// Number of its first admission, which it keeps: one that has been preempted is not the last-come again.
     pub(crate) admission: Option<u64>,
     /// Sequences that it counts for while it runs; at least 1. Beams of a search count for its width together.
     pub(crate) seats: usize,
-    /// The search whose beam it is, or what its beams begin with, named by its first sequence. They make room and come back
-    /// together.
-    pub(crate) search: Option<SequenceId>,
+    /// Whether it stands for all beams of its group, which have lost their blocks, and computes what they begin with.
+    pub(crate) trunk: bool,
     pub(crate) place: Place,
 }
 
@@ -54,27 +69,121 @@ pub(crate) struct Preempted {
     pub(crate) swaps: u32,
 }
 
-/// Sequences that may be admitted past one that waits, or is swapped out. After so many its priority has aged to the highest, whatever it was
-/// and however large it is, so that neither small nor important requests can starve it (S5).
+/// Sequences that may be admitted past one that waits, or is swapped out. After so many its priority has aged to the
+/// highest, whatever it was and however large it is, so that neither small nor important requests can starve it.
 pub(crate) const MAX_OVERTAKEN: u32 = 64;
 
 /// Preemptions after which a sequence is admitted only where it will find blocks up to its very end, and is not chosen
-/// again (`lessons.md`, "Scheduling").
+/// again.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 
 impl Sequence {
+    /// One that has just arrived with `prompt`, and waits.
+    pub(crate) fn new(id: SequenceId, group: GroupId, prompt: Vec<TokenId>, hashes: PrefixHashes) -> Self {
+        Self {
+            id,
+            group,
+            lockstep: false,
+            continuation: None,
+            length: prompt.len(),
+            prompt_len: prompt.len(),
+            tokens_max: prompt.len(),
+            tokens: prompt,
+            computed: 0,
+            hashes,
+            priority: 0,
+            tenant: None,
+            explain: false,
+            arrival: 0,
+            branch: 0,
+            preemptions: 0,
+            swaps: 0,
+            overtaken: 0,
+            admission: None,
+            seats: 1,
+            trunk: false,
+            place: Place::Waiting,
+        }
+    }
+
+    /// A sequence with the same past and in the same place, which comes right after this one in every order, and which no
+    /// client hears of yet. Its list of tokens may become twice as long, but not longer than it can come to, before it needs
+    /// more memory.
+    pub(crate) fn branch(&self, id: SequenceId, branch: u64) -> Self {
+        let mut tokens = self.tokens().to_vec();
+        tokens.reserve_exact(self.tokens_max.saturating_sub(self.length).min(self.length));
+        Self { id, branch, continuation: None, tokens, hashes: self.hashes.clone(), seats: 1, trunk: false, ..*self }
+    }
+
+    /// Prompt and generated tokens.
+    pub(crate) fn tokens(&self) -> &[TokenId] {
+        &self.tokens[..self.length]
+    }
+
+    /// Guesses at what comes next, which the next pass tries.
+    pub(crate) fn drafts(&self) -> &[TokenId] {
+        &self.tokens[self.length..]
+    }
+
+    /// The tokens of a pass that begins at position `start`, drafts included.
+    pub(crate) fn tokens_from(&self, start: usize) -> &[TokenId] {
+        &self.tokens[start..]
+    }
+
+    /// Prompt and generated tokens that there are.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.tokens.capacity()
+    }
+
+    /// Appends tokens that were generated. Drafts are dropped.
+    pub(crate) fn extend(&mut self, tokens: impl IntoIterator<Item = TokenId>) {
+        self.tokens.truncate(self.length);
+        self.tokens.extend(tokens);
+        self.length = self.tokens.len();
+    }
+
+    /// The next pass is to try `drafts`.
+    pub(crate) fn set_drafts(&mut self, drafts: &[TokenId]) {
+        self.tokens.truncate(self.length);
+        self.tokens.extend_from_slice(drafts);
+    }
+
+    /// The first `count` drafts turned out to be right, and the others wrong.
+    pub(crate) fn accept_drafts(&mut self, count: usize) {
+        self.length += count;
+        self.tokens.truncate(self.length);
+    }
+
+    /// It has lost its KV, and keeps the first `length` tokens.
+    pub(crate) fn lose_kv(&mut self, length: usize) {
+        self.tokens.truncate(length);
+        (self.length, self.computed) = (self.tokens.len(), 0);
+        // It comes back with what it has generated.
+        self.hashes.extend(&self.tokens);
+    }
+
     /// Tokens whose KV the next passes have to compute: at least one, but for a beam that waits for others of its search.
     pub(crate) fn pending(&self) -> usize {
-        self.tokens.len() - self.computed
+        self.length - self.computed
     }
 
     /// Tokens generated so far.
     pub(crate) fn generated(&self) -> usize {
-        self.tokens.len() - self.prompt_len
+        self.length - self.prompt_len
     }
 
     pub(crate) fn preempted(&self) -> Preempted {
         Preempted { times: self.preemptions, swaps: self.swaps }
+    }
+
+    /// The group that it shares its fate with, if there is one.
+    pub(crate) fn search(&self) -> Option<GroupId> {
+        self.lockstep.then_some(self.group)
     }
 
     /// Whether it has suffered enough to come before everybody else.
@@ -87,38 +196,42 @@ impl Sequence {
         self.preemptions >= MAX_PREEMPTIONS
     }
 
-    /// Place in the waiting queue: by tenant, and among a tenant's the urgent first, then by priority, then those that were
-    /// preempted (S2: to the front), then by arrival.
-    pub(crate) fn waiting_key(&self) -> WaitingKey {
-        let order = (self.arrival, self.branch);
-        let rank = (Reverse(self.is_urgent()), self.priority, Reverse(self.preemptions > 0), order);
-        WaitingKey { tenant: self.tenant, rank }
-    }
-
-    /// Place in the running set, and in the swapped queue: the urgent first, then by priority, then by first admission. The
-    /// last is the first to be preempted. Urgency does not change while it runs.
-    pub(crate) fn running_key(&self) -> RunningKey {
-        (Reverse(self.is_urgent()), self.priority, self.admission.unwrap_or(u64::MAX), (self.arrival, self.branch))
+    /// Where it stands in the queue of its [`place`](Self::place).
+    pub(crate) fn rank(&self) -> Rank {
+        let turn = match self.place {
+            Place::Waiting => u64::from(self.preemptions == 0),
+            _ => self.admission.unwrap_or(u64::MAX),
+        };
+        let (urgent, order) = (Reverse(self.is_urgent()), (self.arrival, self.branch));
+        Rank { urgent, priority: self.priority, turn, order }
     }
 }
 
-/// See [`Sequence::waiting_key`].
+/// The order of every queue. In the waiting one, each tenant has a queue of its own. The last that runs is the first to be
+/// preempted. Urgency does not change while a sequence runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct WaitingKey {
-    pub(crate) tenant: Option<TenantId>,
-    rank: (Reverse<bool>, i32, Reverse<bool>, (u64, u64)),
+pub(crate) struct Rank {
+    /// First those that have suffered enough.
+    urgent: Reverse<bool>,
+    /// Then the most important.
+    priority: i32,
+    /// Of those that wait, then the preempted; of others, who was admitted first.
+    turn: u64,
+    /// Then who came first.
+    order: (u64, u64),
 }
 
-impl WaitingKey {
-    /// Before all of a tenant's.
-    pub(crate) fn first_of(tenant: Option<TenantId>) -> Self {
-        Self { tenant, rank: (Reverse(true), i32::MIN, Reverse(true), (0, 0)) }
+impl Rank {
+    /// Before all others.
+    pub(crate) const FIRST: Self = Self { urgent: Reverse(true), priority: i32::MIN, turn: 0, order: (0, 0) };
+
+    /// Whether one is more urgent than the other, or as urgent and more important.
+    pub(crate) fn outranks(&self, other: &Self) -> bool {
+        (self.urgent, self.priority) < (other.urgent, other.priority)
     }
 }
 
-pub(crate) type RunningKey = (Reverse<bool>, i32, u64, (u64, u64));
-
-/// Which queue a sequence is in (S1).
+/// Which queue a sequence is in.
 ///
 /// | place | leaves it by |
 /// |---|---|
@@ -139,4 +252,99 @@ pub(crate) enum Place {
     Swapped,
     /// Its KV is being swapped in.
     Arriving,
+}
+
+/// One answer to a prompt: who hears of it, and how its tokens are chosen.
+#[derive(Debug)]
+pub(crate) struct Continuation {
+    pub(crate) client: Client,
+    sampler: SamplerState,
+    /// Tokens that the client was told of.
+    generated: usize,
+    /// What the pass under way has given: one token, and one more for each draft that turned out to be right.
+    run: Vec<Sampled>,
+    /// The end that the last of `run` is.
+    end: Option<FinishReason>,
+    /// Whether its logits were not numbers.
+    pub(crate) not_finite: bool,
+}
+
+/// What ends a continuation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends<'a> {
+    /// The model's end-of-sequence tokens.
+    pub(crate) eos: &'a [TokenId],
+    /// Tokens of prompt and answer together.
+    pub(crate) length_max: usize,
+}
+
+impl Continuation {
+    pub(crate) fn new(client: Client, sampler: SamplerState) -> Self {
+        Self { client, sampler, generated: 0, run: Vec::new(), end: None, not_finite: false }
+    }
+
+    /// Whether the row behind so many of `drafts` means anything: all of these are what was chosen in their places.
+    pub(crate) fn follows(&self, drafts: &[TokenId], count: usize) -> bool {
+        // What came before the last was compared before that was chosen.
+        self.run.len() == count && self.run.last().is_none_or(|last| last.token == drafts[count - 1])
+    }
+
+    /// Chooses the next token from `logits`.
+    pub(crate) fn sample(
+        &mut self,
+        sampler: &mut Sampler,
+        params: &SamplingParams,
+        logits: &mut [f32],
+        eos: &[TokenId],
+    ) {
+        if params.max_tokens > 0 {
+            let sampled = sampler.sample(logits, params, &self.sampler, self.generated + self.run.len(), eos);
+            self.sampler.record(sampled.token);
+            self.run.push(sampled);
+        }
+    }
+
+    /// Walks through the tokens that the pass gave after a prompt of so many, up to the first that ends the continuation;
+    /// forgets those behind it. Returns how many are left: none if none was wanted.
+    pub(crate) fn accept(&mut self, params: &SamplingParams, prompt_len: usize, ends: Ends<'_>) -> usize {
+        for index in 0..self.run.len() {
+            let (token, generated) = (self.run[index].token, self.generated + index + 1);
+            let may_stop = generated > params.min_tokens;
+            self.end = if may_stop && !params.ignore_eos && ends.eos.contains(&token) {
+                Some(FinishReason::EndOfSequence)
+            } else if may_stop && params.stop_token_ids.contains(&token) {
+                Some(FinishReason::StopToken(token))
+            } else if generated >= params.max_tokens || prompt_len + generated >= ends.length_max {
+                Some(FinishReason::Length)
+            } else {
+                None
+            };
+            if self.end.is_some() {
+                self.run.truncate(index + 1);
+                break;
+            }
+        }
+        self.run.len()
+    }
+
+    /// Tells the client of the tokens that were accepted. Returns how many, and the last one, or why nothing follows it.
+    pub(crate) fn deliver(&mut self) -> (usize, Result<TokenId, FinishReason>) {
+        let (count, last) = (self.run.len(), self.run.last().map(|sampled| sampled.token));
+        for Sampled { token, logprobs } in self.run.drain(..) {
+            self.client.send(Event::Token { id: token, logprobs });
+        }
+        self.generated += count;
+        let outcome = match (self.end, last) {
+            (Some(reason), _) => Err(reason),
+            (None, Some(last)) => Ok(last),
+            // No token was asked for.
+            (None, None) => Err(FinishReason::Length),
+        };
+        (count, outcome)
+    }
+
+    /// Tokens that the client was told of.
+    pub(crate) fn generated(&self) -> usize {
+        self.generated
+    }
 }

@@ -29,13 +29,13 @@ pub struct EngineStatus {
     pub preemptions: u64,
     /// Those of them in which KV was swapped out; in all others it was computed again.
     pub preemptions_swap: u64,
-    /// Swap space (K12).
+    /// Swap space.
     pub swap: SwapStatus,
-    /// KV blocks, by state, and the prefix cache's figures (K9).
+    /// KV blocks, by state, and the prefix cache's figures.
     pub kv: KvStatus,
     /// Bytes of memory that weights take.
     pub weights_bytes: u64,
-    /// What streamed weights took so far, if they are streamed (W12).
+    /// What streamed weights took so far, if they are streamed.
     pub stream: Option<StreamStats>,
     /// Time since the last step ended.
     pub since_last_step: Duration,
@@ -69,6 +69,18 @@ pub struct FinishedCounts {
     pub failed: u64,
 }
 
+/// What the engine counts besides what its parts count themselves.
+#[derive(Default)]
+pub(crate) struct Totals {
+    pub(crate) steps: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) cached_tokens: u64,
+    pub(crate) generation_tokens: u64,
+    pub(crate) finished: FinishedCounts,
+    pub(crate) leaks_found: u64,
+    pub(crate) allocation_seconds: Histogram,
+}
+
 impl FinishedCounts {
     /// Counts one that ended well.
     pub(crate) fn count(&mut self, reason: FinishReason) {
@@ -79,7 +91,7 @@ impl FinishedCounts {
     }
 }
 
-/// KV blocks by state (K9).
+/// KV blocks by state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KvStatus {
     /// All blocks, at the most.
@@ -116,7 +128,7 @@ pub struct KvStatus {
     pub allocation_seconds: Histogram,
 }
 
-/// Swap space, in blocks (K12).
+/// Swap space, in blocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SwapStatus {
     /// Slots, each for one block; 0 without swap space.

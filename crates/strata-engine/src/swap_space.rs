@@ -1,4 +1,4 @@
-//! Moves KV blocks between the pool and a file, in pieces, while passes compute (K12).
+//! Moves KV blocks between the pool and a file, in pieces, while passes compute.
 //!
 //! The engine thread copies blocks into buffers of their own, or out of them, between passes; a worker writes and reads the
 //! buffers meanwhile. So no thread but one ever touches the pool, and a pass that is being computed shares no memory with a
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use strata_device::KvPool;
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, DirectWrite, IoError};
-use strata_kv::{Swap, SwapCopy, SwapDirection, SwapId};
+use strata_kv::{BlockId, Swap, SwapDirection, SwapId};
 use thiserror::Error;
 
-use crate::kv_swap::{SwapEnded, SwapTook, SwapTrial};
+use crate::kv_swap::{SwapEnded, SwapStore, SwapTook, SwapTrial};
 use worker::{Part, PartDone, SwapWorker};
 
 /// Bytes that one part of a swap moves at most, unless a single block is larger.
@@ -60,8 +60,10 @@ pub struct SwapSpace {
     sums: Vec<u64>,
     /// Swaps under way, in the order in which they began.
     swaps: VecDeque<UnderWay>,
-    /// Parts that wait for a buffer, in order.
-    parts: VecDeque<Part>,
+    /// Parts that wait for a buffer, in order, and the blocks of each.
+    parts: VecDeque<(Part, Vec<BlockId>)>,
+    /// The blocks of the parts that the worker has, in order.
+    at_work: VecDeque<Vec<BlockId>>,
     buffers: Vec<AlignedBuffer>,
     ended: VecDeque<SwapEnded>,
     /// End of the last one that moved anything.
@@ -113,63 +115,13 @@ impl SwapSpace {
             sums: vec![0; num_slots],
             swaps: VecDeque::new(),
             parts: VecDeque::new(),
+            at_work: VecDeque::new(),
             buffers,
             ended: VecDeque::new(),
             last_end: Instant::now(),
             worker,
             trial,
         })
-    }
-
-    /// Blocks that it has room for.
-    pub fn num_slots(&self) -> usize {
-        self.sums.len()
-    }
-
-    /// See [`KvSwap::trial`](crate::KvSwap::trial).
-    pub fn trial(&self) -> SwapTrial {
-        self.trial
-    }
-
-    /// See [`KvSwap::start`](crate::KvSwap::start).
-    pub fn start(&mut self, swap: &Swap) {
-        let mut copies = swap.copies.clone();
-        // Neighbours in the file are written, and read, at once.
-        copies.sort_unstable_by_key(|copy| copy.slot);
-        let blocks_a_part = self.blocks_a_part();
-        let bytes = (copies.len() as u64).saturating_mul(self.block_bytes as u64);
-        let parts = copies.chunks(blocks_a_part).map(|copies| Part {
-            swap: swap.id,
-            direction: swap.direction,
-            sums: copies.iter().map(|copy| self.sums[copy.slot.index()]).collect(),
-            copies: copies.to_vec(),
-        });
-        let before = self.parts.len();
-        self.parts.extend(parts);
-        let parts_left = self.parts.len() - before;
-        self.swaps.push_back(UnderWay { id: swap.id, started: Instant::now(), bytes, parts_left, failed: None });
-        // One of shared blocks alone has nothing to move.
-        self.settle();
-    }
-
-    /// See [`KvSwap::poll`](crate::KvSwap::poll).
-    pub fn poll(&mut self, pool: &mut KvPool, wait: Duration) -> Option<SwapEnded> {
-        let deadline = Instant::now() + wait;
-        loop {
-            while let Some(done) = self.worker.done(Duration::ZERO) {
-                self.take(done, pool);
-            }
-            self.feed(pool);
-            if let Some(ended) = self.ended.pop_front() {
-                return Some(ended);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.swaps.is_empty() {
-                return None;
-            }
-            let done = self.worker.done(left)?;
-            self.take(done, pool);
-        }
     }
 
     fn blocks_a_part(&self) -> usize {
@@ -181,37 +133,40 @@ impl SwapSpace {
         while !self.parts.is_empty()
             && let Some(mut buffer) = self.buffers.pop()
         {
-            let Some(part) = self.parts.pop_front() else { return };
+            let Some((part, blocks)) = self.parts.pop_front() else { return };
             if part.direction == SwapDirection::Out {
-                for (slot, copy) in buffer.as_mut().chunks_exact_mut(self.slot_bytes).zip(&part.copies) {
-                    slot[..self.block_bytes].copy_from_slice(pool.block(copy.block.0));
+                for (slot, block) in buffer.as_mut().chunks_exact_mut(self.slot_bytes).zip(&blocks) {
+                    slot[..self.block_bytes].copy_from_slice(pool.block(block.0));
                 }
             }
+            self.at_work.push_back(blocks);
             self.worker.submit(part, buffer);
         }
     }
 
     fn take(&mut self, done: PartDone, pool: &mut KvPool) {
         let PartDone { part, buffer, outcome } = done;
+        // Parts come back in the order in which they were handed over.
+        let Some(blocks) = self.at_work.pop_front() else { return };
         let Some(swap) = self.swaps.iter_mut().find(|swap| swap.id == part.swap) else { return };
         swap.parts_left -= 1;
         match outcome {
             Ok(()) if part.direction == SwapDirection::Out => {
-                for (SwapCopy { slot, .. }, sum) in part.copies.iter().zip(&part.sums) {
+                for (slot, sum) in part.slots.iter().zip(&part.sums) {
                     self.sums[slot.index()] = *sum;
                 }
             }
             // A swap that has failed elsewhere moves no more bytes.
             Ok(()) if swap.failed.is_none() => {
-                for (slot, copy) in buffer.as_ref().chunks_exact(self.slot_bytes).zip(&part.copies) {
-                    pool.block_mut(copy.block.0).copy_from_slice(&slot[..self.block_bytes]);
+                for (slot, block) in buffer.as_ref().chunks_exact(self.slot_bytes).zip(&blocks) {
+                    pool.block_mut(block.0).copy_from_slice(&slot[..self.block_bytes]);
                 }
             }
             Ok(()) => {}
             Err(reason) => {
                 swap.failed.get_or_insert(reason);
                 let before = self.parts.len();
-                self.parts.retain(|waiting| waiting.swap != part.swap);
+                self.parts.retain(|(waiting, _)| waiting.swap != part.swap);
                 swap.parts_left -= before - self.parts.len();
             }
         }
@@ -231,6 +186,53 @@ impl SwapSpace {
             }
             let outcome = swap.failed.map_or(Ok(SwapTook { bytes: swap.bytes, seconds }), Err);
             self.ended.push_back(SwapEnded { id: swap.id, outcome });
+        }
+    }
+}
+
+impl SwapStore for SwapSpace {
+    fn num_slots(&self) -> usize {
+        self.sums.len()
+    }
+
+    fn trial(&self) -> SwapTrial {
+        self.trial
+    }
+
+    fn start(&mut self, swap: &Swap) {
+        let mut places: Vec<_> = swap.transfers.iter().filter_map(|transfer| transfer.block_and_slot()).collect();
+        // Neighbours in the file are written, and read, at once.
+        places.sort_unstable_by_key(|&(_, slot)| slot);
+        let bytes = (places.len() as u64).saturating_mul(self.block_bytes as u64);
+        let before = self.parts.len();
+        for places in places.chunks(self.blocks_a_part()) {
+            let slots: Vec<_> = places.iter().map(|&(_, slot)| slot).collect();
+            let sums = slots.iter().map(|slot| self.sums[slot.index()]).collect();
+            let part = Part { swap: swap.id, direction: swap.direction, slots, sums };
+            self.parts.push_back((part, places.iter().map(|&(block, _)| block).collect()));
+        }
+        let parts_left = self.parts.len() - before;
+        self.swaps.push_back(UnderWay { id: swap.id, started: Instant::now(), bytes, parts_left, failed: None });
+        // One of shared blocks alone has nothing to move.
+        self.settle();
+    }
+
+    fn poll(&mut self, pool: &mut KvPool, wait: Duration) -> Option<SwapEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.worker.done(Duration::ZERO) {
+                self.take(done, pool);
+            }
+            self.feed(pool);
+            if let Some(ended) = self.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.swaps.is_empty() {
+                return None;
+            }
+            let done = self.worker.done(left)?;
+            self.take(done, pool);
         }
     }
 }

@@ -207,7 +207,7 @@ impl State {
                 let cached_tokens = request.prompt.len() / 2;
                 let miss = Miss { matched_tokens: cached_tokens, reason: *lock(&self.miss) };
                 let miss = request.explain_miss.then_some(miss);
-                let _ = client.send(Event::PromptDone { cached_tokens, miss, logprobs });
+                client.send(Event::PromptDone { cached_tokens, miss, logprobs });
                 lock(&self.status).prompt_tokens += request.prompt.len() as u64;
                 running.push(Running { request, client, generated: 0 });
             }
@@ -235,11 +235,11 @@ impl State {
             _ => (self.script)(&sequence.request, sequence.generated),
         };
         if matches!(step, Step::Preempted(_)) {
-            let _ = sequence.client.send(Event::Preempted { swapped: false });
+            sequence.client.send(Event::Preempted { swapped: false });
         }
         let mut finish = |reason, count: fn(&mut EngineStatus) -> &mut u64| {
             *count(&mut status) += 1;
-            let _ = sequence.client.send(Event::Finished { reason });
+            sequence.client.send(Event::Finished { reason });
             false
         };
         if params.max_tokens == 0 {
@@ -251,13 +251,12 @@ impl State {
             Step::Wait => return true,
             Step::Fail(reason) => {
                 status.finished.failed += 1;
-                let _ = sequence.client.send(Event::Failed(RequestError::Forward(reason)));
+                sequence.client.send(Event::Failed(RequestError::Forward(reason)));
                 return false;
             }
         };
         sequence.generated += 1;
-        let _ =
-            sequence.client.send(Event::Token { id, logprobs: params.logprobs.map(|top| logprobs(id, logprob, top)) });
+        sequence.client.send(Event::Token { id, logprobs: params.logprobs.map(|top| logprobs(id, logprob, top)) });
         let may_stop = sequence.generated > params.min_tokens;
         if may_stop && id == EOS && !params.ignore_eos {
             return finish(FinishReason::EndOfSequence, |status| &mut status.finished.stop);

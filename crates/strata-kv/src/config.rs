@@ -2,28 +2,25 @@
 
 use thiserror::Error;
 
-use crate::eviction::EvictionKind;
-
-/// Most tokens a block may hold (K6).
-pub const BLOCK_SIZE_MAX: usize = 256;
-
-/// Most blocks a pool may have. At 16 tokens a block these hold a thousand million tokens.
-pub const BLOCKS_MAX: usize = 1 << 26;
+use crate::{
+    eviction::EvictionKind,
+    ids::{BLOCK_SIZE_MAX, BLOCKS_MAX},
+};
 
 /// Shape and behaviour of a block manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvConfig {
     /// Physical blocks, at the most: [`crate::BlockManager::set_usable`] may make do with fewer. 1 to [`BLOCKS_MAX`].
     pub num_blocks: usize,
-    /// Tokens per block: a power of two, 1 to [`BLOCK_SIZE_MAX`] (K6).
+    /// Tokens per block: a power of two, 1 to [`BLOCK_SIZE_MAX`].
     pub block_size: usize,
-    /// Whether sequences share the KV of equal prefixes. Without it this is a plain allocator (K13).
+    /// Whether sequences share the KV of equal prefixes. Without it this is a plain allocator.
     pub prefix_caching: bool,
-    /// Share of the blocks that admission leaves available, so that running sequences can grow; in [0, 1) (K12).
+    /// Share of the blocks that admission leaves available, so that running sequences can grow; in [0, 1).
     pub watermark: f64,
-    /// Slots of the swap pool, each for one block; 0 for none, at most [`BLOCKS_MAX`] (K12).
+    /// Slots of the swap pool, each for one block; 0 for none, at most [`BLOCKS_MAX`].
     pub num_swap_blocks: usize,
-    /// Seed of the chain's hash; random per process, so that collisions cannot be prepared ahead (K2).
+    /// Seed of the chain's hash; random per process, so that collisions cannot be prepared ahead.
     pub seed: u64,
     /// Which cached blocks give way to fresh ones.
     pub eviction: EvictionKind,

@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
-use crate::{SequenceId, SequenceState};
+use crate::{ids::SequenceId, sequence_state::SequenceState};
 
-/// Whether a sequence can be given its blocks, or a group be swapped (K12).
+/// Whether a sequence can be given its blocks, or a group be swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocStatus {
     /// Now.

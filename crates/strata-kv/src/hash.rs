@@ -1,4 +1,4 @@
-//! The chain of hashes that names a block by all the tokens up to its end (K2, K15).
+//! The chain of hashes that names a block by all the tokens up to its end.
 //!
 //! A hash only says where to look: [`crate::BlockManager`] believes a hit after the tokens and the parent compare equal.
 
@@ -6,13 +6,13 @@ use std::{fmt, sync::Arc};
 
 use xxhash_rust::xxh64::xxh64;
 
-use crate::{BLOCK_SIZE_MAX, TokenId};
+use crate::ids::{BLOCK_SIZE_MAX, TokenId};
 
 /// Hash of a full block and of everything before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BlockHash(pub u64);
 
-/// Where a chain of blocks starts. Chains with different roots share nothing, whatever their tokens (K15).
+/// Where a chain of blocks starts. Chains with different roots share nothing, whatever their tokens.
 ///
 /// Cheap to clone. Roots compare by their fields, never by a hash of them.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+/// Most tokens a block may hold.
+pub const BLOCK_SIZE_MAX: usize = 256;
+
+/// Most blocks a pool may have. At 16 tokens a block these hold a thousand million tokens.
+pub const BLOCKS_MAX: usize = 1 << 26;
+
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
 
@@ -22,7 +28,7 @@ impl fmt::Display for BlockId {
     }
 }
 
-/// Room for one block in the swap pool: an index below [`crate::KvConfig::num_swap_blocks`] (K12).
+/// Room for one block in the swap pool: an index below [`crate::KvConfig::num_swap_blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapSlot(pub u32);
 

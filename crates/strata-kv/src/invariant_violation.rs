@@ -1,8 +1,8 @@
-//! The ways in which a block manager can be wrong (K14).
+//! The ways in which a block manager can be wrong.
 
 use thiserror::Error;
 
-use crate::{BlockId, SequenceId, SwapId, SwapSlot};
+use crate::ids::{BlockId, SequenceId, SwapId, SwapSlot};
 
 /// The first broken invariant that was found. Always a bug of this crate, or of an eviction policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -16,28 +16,40 @@ pub enum InvariantViolation {
         free: bool,
         /// The eviction policy knows it.
         cached: bool,
-        /// A table or a swap under way holds it.
+        /// A table or a transfer holds it.
         used: bool,
         /// It has no memory.
         withdrawn: bool,
     },
-    /// Free and withdrawn blocks are not findable, cached ones are.
-    #[error("{block} is held by nobody, but its being findable ({published}) does not go with that")]
-    Published {
+    /// The list of free blocks must hold each free block once, and no other.
+    #[error("{block} is in the free list twice, or without being free")]
+    FreeList {
         /// The block.
         block: BlockId,
-        /// It has a place in a chain.
-        published: bool,
     },
-    /// A block's reference count must be the number of tables and swaps under way that hold it.
-    #[error("{block} has reference count {ref_count}, but {holders} tables and swaps hold it")]
-    RefCount {
+    /// What nobody holds is kept only while it can be found.
+    #[error("{block} is cached, but its content cannot be found")]
+    Unfindable {
         /// The block.
         block: BlockId,
-        /// What the block says.
-        ref_count: u32,
-        /// What tables and swaps say.
+    },
+    /// A block's count of holders must be the number of tables and transfers that hold it.
+    #[error("{block} counts {counted} holders, but {holders} tables and transfers hold it")]
+    Holders {
+        /// The block.
+        block: BlockId,
+        /// What the block's content says.
+        counted: u32,
+        /// What tables and transfers say.
         holders: u32,
+    },
+    /// Each location must hold exactly one content, which names it; what is in use or can be found is in a block.
+    #[error("content {content} is to be in {block:?}, but places say otherwise, or its use or its slots do")]
+    Location {
+        /// The content's number.
+        content: u32,
+        /// Where it says that it is.
+        block: Option<BlockId>,
     },
     /// A slot's count of holders must be the number of sequences and swaps under way that hold it; free slots have none.
     #[error("{slot} counts {counted} holders, but {found} sequences and swaps hold it, and it is free: {free}")]
@@ -59,23 +71,23 @@ pub enum InvariantViolation {
         /// The swap.
         swap: SwapId,
     },
-    /// A block's count of children must be the number of published blocks that name it as parent.
-    #[error("{block} counts {counted} children, but {found} published blocks name it as their parent")]
+    /// A content's count of children must be the number of findable contents that name it as parent.
+    #[error("content {content} counts {counted} children, but {found} findable contents name it as their parent")]
     Children {
-        /// The block.
-        block: BlockId,
-        /// What the block says.
+        /// The content's number.
+        content: u32,
+        /// What the content says.
         counted: u32,
         /// What the others say.
         found: u32,
     },
-    /// The parent of a published block must be published.
-    #[error("{block} continues {parent}, which has lost its content")]
+    /// The parent of a findable content must be findable.
+    #[error("what {block} holds continues content {parent}, which cannot be found")]
     Orphan {
-        /// The published block.
+        /// The block of the findable content.
         block: BlockId,
-        /// Its parent.
-        parent: BlockId,
+        /// Its parent's number.
+        parent: u32,
     },
     /// A published block's hash must be that of its parent's hash and its tokens.
     #[error("{block} is published under a hash that is not that of its tokens")]
@@ -118,4 +130,8 @@ pub enum InvariantViolation {
         /// What is wrong with it.
         what: &'static str,
     },
+}
+
+pub(crate) fn count(list: &'static str, counted: usize, found: usize) -> Result<(), InvariantViolation> {
+    if counted == found { Ok(()) } else { Err(InvariantViolation::Count { list, counted, found }) }
 }

@@ -3,7 +3,7 @@
 //! Two tables of fixed size, each entry at a place that its hash names: a later one overwrites an earlier one. Nothing
 //! here is ever believed for content.
 
-use crate::{BlockHash, SequenceId};
+use crate::{hash::BlockHash, ids::SequenceId};
 
 /// Of 16 bytes each; a quarter as many as blocks are 4 bytes a block.
 const LOST_MIN: usize = 4096;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{BlockHash, BlockManager, ChainRoot, SequenceId, TokenId, block_pool::Parent, losses::Loss};
+use crate::{ids::SequenceId, losses::Loss};
 
 /// Where a look-up stopped, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum MissReason {
 }
 
 impl MissReason {
-    /// What a client may know: nothing of others (K15).
+    /// What a client may know: nothing of others.
     #[must_use]
     pub fn for_client(self) -> Self {
         match self {
@@ -66,37 +66,13 @@ impl fmt::Display for MissReason {
     }
 }
 
-impl BlockManager {
-    /// Where the prefix of a prompt stops matching now, and why. Costs as much as a look-up, changes nothing; ask before
-    /// [`allocate`](Self::allocate), which may evict.
-    pub fn explain(&self, token_ids: &[TokenId], root: &ChainRoot) -> Miss {
-        let mut last = None;
-        let num_matched = self.walk(token_ids, root, |block| last = Some(block));
-        let findable = &token_ids[..token_ids.len().saturating_sub(1)];
-        let reason = match findable.chunks_exact(self.config.block_size).nth(num_matched) {
-            _ if !self.config.prefix_caching || !root.is_shared() => MissReason::NotCacheable,
-            None => MissReason::PartialBlock,
-            Some(missed) => {
-                let hasher = &self.pool.hasher;
-                let previous = last.map_or_else(|| hasher.root(root), |block| self.pool.hash_of(Parent::block(block)));
-                self.reason(hasher.block(previous, missed)).unwrap_or_else(|| {
-                    let tokens = hasher.block(BlockHash(0), missed);
-                    match num_matched == 0 && self.pool.losses.other_root(tokens, previous) {
-                        true => MissReason::OtherSalt,
-                        false => MissReason::NeverSeen,
-                    }
-                })
-            }
-        };
-        Miss { matched_tokens: num_matched * self.config.block_size, reason }
-    }
-
-    fn reason(&self, hash: BlockHash) -> Option<MissReason> {
-        let (loss, lookups_ago) = self.pool.losses.loss(hash)?;
-        Some(match loss {
-            Loss::Evicted(id) => MissReason::Evicted { by: Some(id), lookups_ago },
-            Loss::Withdrawn => MissReason::Evicted { by: None, lookups_ago },
-            Loss::Reset => MissReason::CacheReset { lookups_ago },
-        })
+impl From<(Loss, u32)> for MissReason {
+    /// Of content that was lost so many look-ups ago.
+    fn from((loss, lookups_ago): (Loss, u32)) -> Self {
+        match loss {
+            Loss::Evicted(id) => Self::Evicted { by: Some(id), lookups_ago },
+            Loss::Withdrawn => Self::Evicted { by: None, lookups_ago },
+            Loss::Reset => Self::CacheReset { lookups_ago },
+        }
     }
 }

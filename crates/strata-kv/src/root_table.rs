@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{BlockHash, ChainHasher, ChainRoot};
+use crate::hash::{BlockHash, ChainHasher, ChainRoot};
 
 /// An entry of a [`RootTable`], as long as somebody holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What monitoring sees (K9).
+//! What monitoring sees.
 
 /// A snapshot of a block manager. `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total`, always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -40,14 +40,17 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let received = receive(&app, request, Purpose::Prompts).await?;
     let tenant = received.tenant;
     let prepared = app.blocking(move |app| prepare(app, received)).await?;
-    let Prepared { common, prompts, echo, logprobs, share } = prepared;
+    let Prepared { common, mut prompts, echo, logprobs, share } = prepared;
     let envelope = Envelope {
         id: unique_id("cmpl-"),
         object: "text_completion",
         created: unix_seconds(),
         model: app.model_name().to_owned(),
     };
-    let ids = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
+    // Only an echo with log-probabilities names the prompt's tokens.
+    let repeated = echo && logprobs;
+    let ids = |ids: &mut Vec<_>| if repeated { ids.clone() } else { std::mem::take(ids) };
+    let ids = prompts.iter_mut().map(|prompt| ids(&mut prompt.ids)).collect();
     let echo_bytes = prompts.iter().map(|prompt| prompt.echo.len()).sum();
     let mut sequences = submit(&app, Asked { prompts: ids, echo_bytes, tenant, share }, &common).await?;
     let mut writer = Writer::new(&app, prompts, common.n, echo, logprobs);

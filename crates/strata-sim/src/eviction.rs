@@ -74,7 +74,8 @@ mod tests {
                 let families = num_blocks as u64 / 8;
                 let (family, length) = (random(families) * random(families) / families as TokenId, 1 + random(60));
                 let prompt: Vec<_> = (0..length).map(|at| if at < 20 { family } else { random(9) }).collect();
-                manager.allocate(SequenceId(0), &prompt, &ChainRoot::default()).expect("room");
+                let hashes = manager.hash_prefix(&ChainRoot::default(), &prompt);
+                manager.allocate(SequenceId(0), &prompt, &hashes).expect("room");
                 manager.commit(SequenceId(0), prompt.len());
                 manager.free(SequenceId(0));
                 blocks += prompt.len();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, SwapSpace, WeightMemory,
+    Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
 };
 use strata_kernels::{LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
@@ -145,7 +145,7 @@ fn start_engine(
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
     let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits)?;
-    let num_swap_blocks = runner.swap.as_ref().map_or(0, SwapSpace::num_slots);
+    let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
     let config = EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: limits.max_num_seqs.get(),

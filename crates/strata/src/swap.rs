@@ -1,12 +1,12 @@
-//! Room to swap KV to (K12): as much as was asked for, or as may be taken without asking.
+//! Room to swap KV to: as much as was asked for, or as may be taken without asking.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+mod file;
+
+use std::path::Path;
 
 use anyhow::Result;
 use strata_device::Bytes;
-use strata_engine::{MemoryPlan, SwapSpace};
-use strata_io::{IoError, SwapFile, disk_bytes_free};
+use strata_engine::{MemoryPlan, SwapSpace, SwapStore};
 use strata_kv::BLOCKS_MAX;
 
 use crate::failure::Advised;
@@ -14,16 +14,34 @@ use crate::options::{LimitOptions, PreemptionOption, SwapOptions};
 
 /// Most that is taken of a disk without asking.
 const SPACE_MAX: u64 = 4 << 30;
-/// So much of what a disk has free is taken without asking at the most: one part in this many.
-const DISK_SHARE: u64 = 8;
 /// Of the budget, buffers get one part in so many, up to [`BUFFERS_MAX`]: a pass is as long as a model is large, and between
 /// two passes no more moves than buffers hold.
 const BUFFERS_SHARE: u64 = 128;
 const BUFFERS_MAX: u64 = 32 << 20;
-/// Bookkeeping of a slot besides its tokens: holders, list of free ones, checksum.
-const SLOT_BOOKKEEPING: u64 = 16;
-/// Where temporary files lie on a disk when those of the first choice lie in memory.
-const TEMPORARY_ON_DISK: &str = "/var/tmp";
+/// Bookkeeping of a slot besides its tokens: a content of its own and how many slots that has, the slot's holders and what it
+/// holds, list of free ones, checksum.
+const SLOT_BOOKKEEPING: u64 = 72;
+
+/// What a place to swap to is asked for.
+struct Wanted<'a> {
+    /// What `--swap-dir` names.
+    directory: Option<&'a Path>,
+    /// Bytes that `--swap-space` asks for.
+    space: Option<Bytes>,
+    /// All memory that the process may take.
+    budget: Bytes,
+    /// Blocks that there can be in memory.
+    num_blocks_max: usize,
+    block_bytes: usize,
+    /// Memory to move blocks through.
+    buffer_bytes: usize,
+}
+
+/// Takes the room, or returns none if what is wanted is another place's business.
+type OpenPlace = fn(&Wanted<'_>) -> Result<Option<Box<dyn SwapStore>>>;
+
+/// The places to swap to; the first that takes what `--swap-dir` names, or its absence, serves.
+const PLACES: [OpenPlace; 1] = [file::open];
 
 /// Memory that swapping takes of a budget of `total`.
 pub fn memory(limits: &LimitOptions, total: Bytes, block_bytes: usize) -> Bytes {
@@ -38,7 +56,12 @@ pub fn memory(limits: &LimitOptions, total: Bytes, block_bytes: usize) -> Bytes 
 ///
 /// # Errors
 /// Room that was asked for is not to be had.
-pub fn open(limits: &LimitOptions, plan: &MemoryPlan, memory: Bytes, block_bytes: usize) -> Result<Option<SwapSpace>> {
+pub fn open(
+    limits: &LimitOptions,
+    plan: &MemoryPlan,
+    memory: Bytes,
+    block_bytes: usize,
+) -> Result<Option<Box<dyn SwapStore>>> {
     let Some(swap) = &limits.swap else { return Ok(None) };
     if swap.preemption == PreemptionOption::Swap && swap.swap_space == Some(Bytes(0)) {
         let hint = "give --swap-space a size, or choose another --preemption";
@@ -49,7 +72,7 @@ pub fn open(limits: &LimitOptions, plan: &MemoryPlan, memory: Bytes, block_bytes
     }
     let asked = swap.swap_space.is_some() || swap.swap_dir.is_some() || swap.preemption == PreemptionOption::Swap;
     match take(swap, plan, memory, block_bytes) {
-        Ok(space) => Ok(Some(space)),
+        Ok(store) => Ok(store),
         Err(error) if asked => Err(error),
         Err(error) => {
             eprintln!("note: KV is not swapped to disk: {error:#}");
@@ -67,39 +90,32 @@ fn buffer_bytes(total: Bytes, block_bytes: usize) -> u64 {
     SwapSpace::buffer_bytes(block_bytes, wanted) as u64
 }
 
-fn take(swap: &SwapOptions, plan: &MemoryPlan, memory: Bytes, block_bytes: usize) -> Result<SwapSpace> {
-    let refused = |error: &dyn std::fmt::Display| {
-        let hint = "give less --swap-space, another --swap-dir on a disk, or --swap-space 0 for none";
-        Advised::input(format!("cannot take swap space: {error}"), hint)
+fn take(
+    swap: &SwapOptions,
+    plan: &MemoryPlan,
+    memory: Bytes,
+    block_bytes: usize,
+) -> Result<Option<Box<dyn SwapStore>>> {
+    let budget = plan.budget.total();
+    let wanted = Wanted {
+        directory: swap.swap_dir.as_deref(),
+        space: swap.swap_space,
+        budget,
+        num_blocks_max: plan.num_blocks_max,
+        block_bytes,
+        buffer_bytes: usize::try_from(buffer_bytes(budget, block_bytes).min(memory.0))?,
     };
-    let directory = swap.swap_dir.clone().map_or_else(temporary, Ok).map_err(|error| refused(&error))?;
-    let free = disk_bytes_free(&directory).map_err(|error| refused(&error))?;
-    let slot = SwapSpace::slot_bytes(block_bytes) as u64;
-    let bytes = match swap.swap_space {
-        Some(asked) => asked.0,
-        None => {
-            let kv = slot.saturating_mul(plan.num_blocks_max as u64);
-            kv.min(SPACE_MAX).min(plan.budget.total().0).min(free / DISK_SHARE)
+    for place in PLACES {
+        if let Some(store) = place(&wanted)? {
+            return Ok(Some(store));
         }
-    };
-    let slots = (bytes / slot).min(BLOCKS_MAX as u64);
-    if slots == 0 {
-        return Err(Advised::input(
-            format!("swap space of {} holds no KV block, which takes {}", Bytes(bytes), Bytes(slot)),
-            format!("give --swap-space {slot} or more, or 0 for none"),
-        ));
     }
-    let file = SwapFile::create(&directory, slots * slot).map_err(|error| refused(&error))?;
-    let buffers = usize::try_from(buffer_bytes(plan.budget.total(), block_bytes).min(memory.0))?;
-    let space = SwapSpace::new(Arc::new(file), block_bytes, buffers).map_err(|error| refused(&error))?;
-    eprintln!("swap    {:>10}  {} blocks in {}", Bytes(slots * slot), space.num_slots(), directory.display());
-    Ok(space)
+    Ok(None)
 }
 
-/// The directory for temporary files that lies on a disk.
-fn temporary() -> Result<PathBuf, IoError> {
-    let first = std::env::temp_dir();
-    Ok(if SwapFile::is_in_memory(&first)? { PathBuf::from(TEMPORARY_ON_DISK) } else { first })
+fn refused(error: &dyn std::fmt::Display) -> anyhow::Error {
+    let hint = "give less --swap-space, another --swap-dir on a disk, or --swap-space 0 for none";
+    Advised::input(format!("cannot take swap space: {error}"), hint)
 }
 
 #[cfg(test)]
@@ -137,10 +153,10 @@ mod tests {
             let taken = memory_of(total, &[]);
             assert!((2 << 20..total / 50).contains(&taken), "{taken} of {total}");
         }
-        // A slot takes 100 KiB on disk, and 80 bytes of bookkeeping.
+        // A slot takes 100 KiB on disk, and 136 bytes of bookkeeping.
         let (less, more) =
             (memory_of(1 << 30, &["--swap-space", "1000K"]), memory_of(1 << 30, &["--swap-space", "10000K"]));
-        assert_eq!(more - less, 90 * 80);
+        assert_eq!(more - less, 90 * 136);
     }
 
     #[test]

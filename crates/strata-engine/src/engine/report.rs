@@ -10,7 +10,9 @@ impl Worker {
         let memory = self.runner.memory();
         let preemptions = self.scheduler.preemptions();
         let stuck = (self.idle_steps > IDLE_STEPS_MAX).then(|| {
-            format!("{} requests wait, but {} steps scheduled none", self.scheduler.num_waiting(), self.idle_steps)
+            let (waiting, steps) = (self.scheduler.num_waiting(), self.idle_steps);
+            let why = self.scheduler.first_wait().map(|wait| format!(" ({wait})")).unwrap_or_default();
+            format!("{waiting} requests wait, but {steps} steps scheduled none{why}")
         });
         let status = EngineStatus {
             steps: self.totals.steps,

@@ -1,4 +1,4 @@
-//! Copies and swaps of KV blocks, between passes (K11, K12).
+//! Copies and swaps of KV blocks, between passes.
 
 use std::time::Duration;
 

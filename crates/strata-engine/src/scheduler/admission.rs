@@ -1,14 +1,99 @@
-//! Who leaves the waiting queue (S1, S3, S5).
+//! Who comes in, from the waiting queue and from swap space.
+//!
+//! Candidates are looked at in one order:
+//!
+//! 1. sequences that were swapped out, by [`Rank`](crate::sequence::Rank);
+//! 2. those that wait: first those of the tenant that holds the fewest blocks, of equals the one whose turn was longest ago;
+//!    among a tenant's own by `Rank`.
+//!
+//! One list of rules for either kind says of each candidate whether it comes in, and if not, why: see [`Admission`].
 
 use std::collections::{HashSet, VecDeque};
+use std::fmt;
 
 use strata_kv::{AllocStatus, SequenceId};
 
-use super::shares::{Holding, Shares};
-use super::{Admitted, LOOKAHEAD, Scheduler, StepPlan, Tenant};
+use super::shares::{Aged, Holding, Shares};
+use super::{Admitted, Rejected, Scheduler, StepPlan, Tenant};
 use crate::TenantId;
 use crate::forecast::{Growth, blocks_wanted};
-use crate::sequence::{Place, Sequence, WaitingKey};
+use crate::sequence::{Place, Sequence};
+
+/// Waiting sequences that admission looks at in one step; bounds a step's cost when the queue is long.
+pub(super) const LOOKAHEAD: usize = 64;
+
+/// Whether a sequence comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Now,
+    /// Not as long as this is so.
+    Waits(Wait),
+    /// It takes more blocks than there are.
+    Never {
+        need: usize,
+        limit: usize,
+    },
+}
+
+/// Why a sequence has to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// All seats are taken.
+    Seats,
+    /// Fewer seats are free than its beams take.
+    BeamSeats,
+    /// One that many others have passed comes first.
+    AgedFirst,
+    /// One that is swapped out comes first.
+    SwappedFirst,
+    /// It would have more than its tenant's share, and another tenant, which has nothing, waits for that.
+    Claimed,
+    /// Some swap hangs; until it ends no other is begun.
+    SwapHangs,
+    /// Others are computing what it could share.
+    Prefix,
+    /// Too few blocks are left for what it has.
+    Blocks,
+    /// Enough blocks are left for what it has, but not for what it and all others will grow by.
+    Growth,
+    /// It, or one that runs, is not to be preempted again, and there are too few blocks for such sequences up to their very
+    /// ends.
+    VeryEnd,
+}
+
+impl Wait {
+    /// Whether it waits for blocks, or for several seats at once, which those behind it may not need.
+    fn is_shortage(self) -> bool {
+        matches!(self, Self::BeamSeats | Self::Blocks | Self::Growth | Self::VeryEnd)
+    }
+
+    /// Whether those behind it wait for the same.
+    fn stops_queue(self) -> bool {
+        matches!(self, Self::Seats | Self::AgedFirst | Self::SwappedFirst)
+    }
+
+    /// Whether it ends if another makes room.
+    fn may_claim(self) -> bool {
+        self.is_shortage() || matches!(self, Self::Seats | Self::SwappedFirst)
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Seats => "all seats are taken (--max-num-seqs)",
+            Self::BeamSeats => "its beams need more seats than are free (--max-num-seqs)",
+            Self::AgedFirst => "a request that waits for longer comes first",
+            Self::SwappedFirst => "a request that was swapped out comes first",
+            Self::Claimed => "another tenant has a claim on its blocks",
+            Self::SwapHangs => "a swap does not end",
+            Self::Prefix => "another request computes the same prefix",
+            Self::Blocks => "KV blocks are short",
+            Self::Growth => "KV blocks would be short soon",
+            Self::VeryEnd => "KV blocks would be short before its end, and it has made room too often",
+        })
+    }
+}
 
 /// What one tenant has waiting, and holds.
 struct Queue {
@@ -19,65 +104,88 @@ struct Queue {
     waiting: VecDeque<SequenceId>,
 }
 
-/// Whether a sequence may be admitted.
-enum Verdict {
-    Now,
-    /// There is no place for it, nor for those behind it.
-    Behind,
-    /// Blocks are short, or would be soon.
-    Short,
-    /// Others are computing what it could share.
-    Soon,
-    Never {
-        need: usize,
-        limit: usize,
-    },
-}
-
 impl Scheduler {
-    /// Admits waiting sequences while the budget, the number of sequences and the blocks allow, those of the tenant that
-    /// holds the least first; of tenants that hold as much, those of the one whose turn was longest ago. One that does not
-    /// fit yet does not stop those behind it (`lessons.md`, vllm#45387), except after many have passed it. Those that were
-    /// swapped out come first, unless they rank lower; they age as well.
+    /// Swaps in, in order, whoever finds room; the first that does not keeps all behind it, and new sequences, waiting. One
+    /// that gives way to a claim stops nobody: it may be for that claim that it left. Returns whether any has lost its KV, for
+    /// which it would have waited for ever.
+    pub(super) fn bring_back(&mut self, plan: &mut StepPlan) -> bool {
+        if self.queues.swapped().len() == 0 || (self.kept_out && self.may_wait()) {
+            return false;
+        }
+        let mut dropped = false;
+        let mut shares = self.shares();
+        let claimants = self.claimants(&shares);
+        while let Some((id, admission)) = self.next_return(&shares, &claimants) {
+            self.kept_out = admission == Admission::Waits(Wait::Blocks);
+            let group = self.group(id);
+            let swap = match admission {
+                Admission::Waits(Wait::Seats) => break,
+                Admission::Waits(_) | Admission::Never { .. } => None,
+                Admission::Now => self.blocks.swap_in(&group).ok(),
+            };
+            match swap {
+                Some(swap) => {
+                    for &id in &group {
+                        self.move_to(id, Place::Arriving);
+                        let sequence = &self.sequences[&id];
+                        shares.add(sequence.tenant, self.holding_of(sequence));
+                    }
+                    self.depart(group, swap, plan);
+                }
+                None if self.may_wait() => break,
+                None => {
+                    self.recompute(&group);
+                    dropped = true;
+                }
+            }
+        }
+        // Once nobody gives way any more, another one is the first.
+        self.kept_out &= claimants.is_empty();
+        dropped
+    }
+
+    /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless they would
+    /// wait for the same, or many have passed it.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
-        if self.waiting.is_empty() || plan.budget == 0 || (self.refused && !self.running.is_empty()) {
+        let any_runs = self.queues.running().len() > 0;
+        if self.num_waiting() == 0 || plan.budget == 0 || (self.refused && any_runs) {
             return;
         }
         let mut shares = self.shares();
-        if self.swapped_keep_all(&shares) {
+        let mut aged = self.aged_swapped(&shares);
+        if aged.keep_all_out() {
             return;
         }
-        let mut queues = self.queues(&shares);
+        let mut queues = self.waiting_queues(&shares);
         let mut short = Vec::new();
         let mut all_short = true;
         while plan.budget > 0
             && let Some(queue) = next_queue(&mut queues)
             && let Some(id) = queue.waiting.pop_front()
         {
-            let blocked = self.seats_taken() == self.config.max_num_seqs || self.is_behind_swapped(id, &shares);
-            let verdict = if blocked { Verdict::Behind } else { self.verdict(id) };
-            match verdict {
-                Verdict::Never { need, limit } => {
-                    self.remove(id);
-                    plan.rejected.push((id, need, limit));
+            let admission = self.admission(&self.sequences[&id], &shares, &aged);
+            match admission {
+                Admission::Never { need, limit } => {
+                    let sequence = self.remove(id).expect("a waiting sequence is known");
+                    plan.rejected.push(Rejected { sequence, need, limit });
                 }
-                Verdict::Soon => all_short = false,
-                Verdict::Behind | Verdict::Short if self.claim(id, &mut shares, plan) => queue.waiting.push_front(id),
-                Verdict::Behind => {
-                    all_short = false;
-                    queue.waiting.clear();
+                Admission::Waits(wait) if wait.may_claim() && self.claim(id, &mut shares, plan) => {
+                    queue.waiting.push_front(id);
                 }
-                Verdict::Short => {
+                Admission::Waits(wait) => {
                     let sequence = &self.sequences[&id];
-                    short.push(id);
-                    if sequence.is_urgent() {
-                        // Whoever is admitted past it would keep it waiting. Other tenants have nothing to do with one that
-                        // has its share.
-                        let keeps_all = !shares.is_above(sequence.tenant);
-                        queues.retain(|queue| !keeps_all && queue.tenant != sequence.tenant);
+                    all_short &= wait.is_shortage() || wait == Wait::AgedFirst;
+                    if wait.stops_queue() {
+                        queue.waiting.clear();
+                    }
+                    if wait.is_shortage() {
+                        short.push(id);
+                        if sequence.is_urgent() {
+                            aged.add(sequence.tenant, &shares);
+                        }
                     }
                 }
-                Verdict::Now => {
+                Admission::Now => {
                     self.start(id, plan);
                     let holding = self.holding_of(&self.sequences[&id]);
                     queue.blocks += holding.blocks;
@@ -91,46 +199,210 @@ impl Scheduler {
         self.count_overtaken(plan, &short);
     }
 
-    /// Whether sequences that take `need` blocks now find enough of them to grow beside all others, as far as can be
-    /// foreseen. Those that were preempted often enough must find them up to their very end; of all others, one that is
-    /// alone takes its chance.
-    pub(super) fn has_room_to_grow(&self, sequences: &[&Sequence], need: usize) -> bool {
-        if sequences.iter().any(|sequence| sequence.is_spared())
-            && self.blocks_promised(self.holders().chain(sequences.iter().copied())) > self.blocks.usable()
-        {
-            return false;
+    /// Why the first that waits does so, as far as it depends on itself; none if it does not have to.
+    pub(crate) fn first_wait(&self) -> Option<Wait> {
+        let shares = self.shares();
+        let first = &self.sequences[&self.queues.waiting().next()?];
+        match self.admission(first, &shares, &self.aged_swapped(&shares)) {
+            Admission::Waits(wait) => Some(wait),
+            Admission::Now | Admission::Never { .. } => None,
+        }
+    }
+
+    /// Whether `one`, which waits, is admitted: the first rule that keeps it out is the reason.
+    pub(super) fn admission(&self, one: &Sequence, shares: &Shares, aged: &Aged) -> Admission {
+        let seats_free = self.config.max_num_seqs - self.queues.seats();
+        let needs = || self.blocks.demand(one.tokens(), &one.hashes).0;
+        let allocation = || self.blocks.can_allocate(one.tokens(), &one.hashes);
+        let wait = None
+            .or_else(|| aged.keep_out(one.tenant).then_some(Wait::AgedFirst))
+            .or_else(|| (seats_free == 0).then_some(Wait::Seats))
+            .or_else(|| self.is_behind_swapped(one, shares).then_some(Wait::SwappedFirst));
+        if let Some(wait) = wait {
+            return Admission::Waits(wait);
+        }
+        let wait = match allocation() {
+            AllocStatus::Never { need, limit } => return Admission::Never { need, limit },
+            AllocStatus::Later => Some(Wait::Blocks),
+            AllocStatus::Ok => None
+                .or_else(|| (seats_free < one.seats).then_some(Wait::BeamSeats))
+                .or_else(|| self.prefix_is_under_way(one).then_some(Wait::Prefix))
+                .or_else(|| self.short_of(&[one], needs())),
+        };
+        wait.map_or(Admission::Now, Admission::Waits)
+    }
+
+    /// The first that is swapped out and does not give way, and whether it comes back.
+    fn next_return(&self, shares: &Shares, claimants: &[Option<TenantId>]) -> Option<(SequenceId, Admission)> {
+        let mut all = self.queues.swapped().map(|id| (id, self.return_of(id, shares, claimants)));
+        all.find(|(_, admission)| *admission != Admission::Waits(Wait::Claimed))
+    }
+
+    /// The same of the swapped `id`, with all that comes back with it.
+    pub(super) fn return_of(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> Admission {
+        let seats_free = self.config.max_num_seqs - self.queues.seats();
+        let wait = None
+            .or_else(|| (seats_free == 0).then_some(Wait::Seats))
+            .or_else(|| self.gives_way(id, shares, claimants).then_some(Wait::Claimed))
+            .or_else(|| self.flights.any_hangs().then_some(Wait::SwapHangs));
+        if let Some(wait) = wait {
+            return Admission::Waits(wait);
+        }
+        let group = self.group(id);
+        let sequences: Vec<_> = group.iter().map(|id| &self.sequences[id]).collect();
+        let seats: usize = sequences.iter().map(|sequence| sequence.seats).sum();
+        let blocks = |tokens| self.blocks.num_required_blocks(tokens, 0);
+        // Blocks also for tokens that have no KV yet.
+        let pending: usize = sequences.iter().map(|one| blocks(one.len()) - blocks(one.computed)).sum();
+        None.or_else(|| (seats_free < seats).then_some(Wait::BeamSeats))
+            .or_else(|| self.short_of(&sequences, self.blocks.swap_cost(&group) + pending))
+            // This looks at every token, so it comes last.
+            .or_else(|| (self.blocks.can_swap_in(&group) != AllocStatus::Ok).then_some(Wait::Blocks))
+            .map_or(Admission::Now, Admission::Waits)
+    }
+
+    /// What keeps sequences that take `need` blocks now from finding enough of them to grow beside all others, as far as can be
+    /// foreseen, if anything does. Those that were preempted often enough must find them up to their very ends; any other one
+    /// is let in where nobody else holds blocks, however far it may grow.
+    pub(super) fn short_of(&self, sequences: &[&Sequence], need: usize) -> Option<Wait> {
+        let together = || self.holders().chain(sequences.iter().copied());
+        let any_spared = sequences.iter().any(|sequence| sequence.is_spared());
+        if any_spared && self.blocks_promised(together()) > self.blocks.usable() {
+            return Some(Wait::VeryEnd);
         }
         let stats = self.blocks.stats();
         let available = stats.blocks_free + stats.blocks_cached;
         if self.holders().next().is_none() {
-            return need <= available;
+            return (need > available).then_some(Wait::Blocks);
         }
-        let mut growths: Vec<_> =
-            self.holders().chain(sequences.iter().copied()).flat_map(|one| self.growths(one)).collect();
-        need + blocks_wanted(&mut growths, self.blocks.block_size()) <= available
+        let mut growths: Vec<_> = together().flat_map(|one| self.growths(one)).collect();
+        let wanted = blocks_wanted(&mut growths, self.blocks.block_size());
+        (need + wanted > available).then_some(Wait::Growth)
     }
 
-    /// Blocks that have to be there for those of `sequences` that are not to make room again, up to their very ends: the
-    /// full blocks of a prompt once for all beams of a search. Those that hang are nobody's.
-    pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
-        let blocks_total = self.blocks.stats().blocks_total;
-        let mut searches = HashSet::new();
-        let promised = |one: &Sequence| {
-            // The last token has no KV.
-            let all = self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0);
-            let shared = one.search.map_or(0, |_| one.prompt_len / self.blocks.block_size());
-            let is_counted = one.search.is_some_and(|search| !searches.insert(search));
-            let blocks = (all - shared).saturating_mul(one.seats).saturating_add(if is_counted { 0 } else { shared });
-            // Whoever would outgrow the whole pool is rejected when it has.
-            blocks.min(blocks_total)
-        };
-        sequences.filter(|one| one.is_spared()).map(promised).sum::<usize>() + self.blocks_hanging()
+    /// Whether swapped sequences come before `one`, which waits: they do, unless they are less urgent or important, or
+    /// belong to others who have as much as its tenant at least.
+    fn is_behind_swapped(&self, one: &Sequence, shares: &Shares) -> bool {
+        let Some(first) = self.queues.first_swapped().map(|id| &self.sequences[&id]) else { return false };
+        if one.tenant != first.tenant {
+            return shares.is_above(one.tenant);
+        }
+        !one.rank().outranks(&first.rank())
     }
 
-    /// Tokens that `sequence` is likely to generate yet; all that it may, if it is not to make room again.
-    pub(super) fn tokens_left(&self, sequence: &Sequence) -> usize {
-        let left_max = sequence.tokens_max.saturating_sub(sequence.tokens.len());
-        if sequence.is_spared() { left_max } else { self.forecast.tokens_left(sequence.generated(), left_max) }
+    /// Those that are swapped out and have let so many pass that nobody else is admitted before them. Those whose tenants have
+    /// more than their share keep nobody out.
+    pub(super) fn aged_swapped(&self, shares: &Shares) -> Aged {
+        let mut aged = Aged::default();
+        let urgent = self.queues.swapped().map(|id| &self.sequences[&id]).take_while(|sequence| sequence.is_urgent());
+        for sequence in urgent.filter(|sequence| !shares.is_above(sequence.tenant)) {
+            aged.add(sequence.tenant, shares);
+        }
+        aged
+    }
+
+    /// Whether the swapped `id`, with all that comes back with it, leaves its place to what one of `claimants` waits for.
+    fn gives_way(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> bool {
+        let sequence = &self.sequences[&id];
+        let others_claim = claimants.iter().any(|&other| other != sequence.tenant && shares.may_claim(other, 0));
+        if !others_claim || sequence.is_urgent() {
+            return false;
+        }
+        let group = self.group(id);
+        let holdings = group.iter().map(|id| self.holding_of(&self.sequences[id]));
+        shares.would_be_above(sequence.tenant, holdings.fold(Holding::default(), Holding::with))
+    }
+
+    /// Whether blocks may become more by waiting. They will not where nothing runs, or swaps hang: what is swapped out is then
+    /// dropped, so that its sequence can be admitted like all others.
+    fn may_wait(&self) -> bool {
+        let nothing_goes_on = self.queues.running().len() == 0 && self.flights.len() == 0;
+        !nothing_goes_on && !self.flights.any_hangs()
+    }
+
+    /// Whether a running sequence is computing blocks that this one could share once they are done. Then waiting a few
+    /// steps is cheaper than computing them twice.
+    fn prefix_is_under_way(&self, sequence: &Sequence) -> bool {
+        let block = self.blocks.block_size();
+        let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
+        let mut others = self.queues.running().map(|id| &self.sequences[&id]).filter(computing).peekable();
+        if !self.blocks.prefix_caching() || !sequence.hashes.root().is_shared() || others.peek().is_none() {
+            return false;
+        }
+        // The last token is always recomputed, so a block that ends with it is of no use.
+        let usable = (sequence.len() - 1) / block * block;
+        let cached = self.blocks.cached_prefix(sequence.tokens(), &sequence.hashes);
+        others.any(|other| {
+            let pairs = sequence.tokens()[..usable].iter().zip(other.tokens());
+            let common = pairs.take_while(|(a, b)| a == b).count();
+            common / block * block > cached.max(other.computed / block * block)
+        })
+    }
+
+    /// Tenants that have nothing, and wait for what they may [`claim`](Self::claim).
+    pub(super) fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
+        if self.tenants.len() < 2 {
+            return Vec::new();
+        }
+        let claims = |queue: &Queue| queue.waiting.iter().any(|&id| shares.may_claim(queue.tenant, self.blocks_of(id)));
+        self.waiting_queues(shares).into_iter().filter(claims).map(|queue| queue.tenant).collect()
+    }
+
+    /// Takes blocks for `id`, whose tenant has none, from tenants that have more than their share. Returns whether any came
+    /// free, or a seat.
+    fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
+        let (tenant, need) = (self.sequences[&id].tenant, self.blocks_of(id));
+        let enough_leave = self.flights.blocks_leaving() >= need;
+        if self.tenants.len() < 2 || !shares.may_claim(tenant, need) || enough_leave {
+            return false;
+        }
+        let Some(victim) = self.victim_above(shares) else { return false };
+        let leaving = self.preempt(victim, plan);
+        *shares = self.shares();
+        leaving == 0
+    }
+
+    /// Whoever came before one that was admitted, or had to let one of another tenant pass, has been overtaken by it; and so
+    /// has the first that is swapped out.
+    fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
+        if !plan.admitted.is_empty()
+            && let Some(first) = self.queues.first_swapped()
+        {
+            for id in self.group(first) {
+                self.overtake(id, plan.admitted.len() as u32);
+            }
+        }
+        for Admitted { id, .. } in &plan.admitted {
+            let (arrival, tenant) = (self.sequences[id].arrival, self.sequences[id].tenant);
+            let earlier = |id: &SequenceId| self.sequences[id].arrival < arrival;
+            let others = short.iter().copied().filter(|id| self.sequences[id].tenant != tenant);
+            let passed: Vec<_> = self.queues.waiting_of(tenant).filter(earlier).chain(others).collect();
+            passed.into_iter().for_each(|id| self.overtake(id, 1));
+        }
+    }
+
+    /// So many more have passed `id`; it may become urgent, and so have another place in its queue.
+    fn overtake(&mut self, id: SequenceId, by: u32) {
+        let sequence = self.sequences.get_mut(&id).expect("a sequence in a queue is known");
+        self.queues.take(sequence);
+        sequence.overtaken += by;
+        self.queues.put(sequence);
+    }
+
+    /// Gives `id` its blocks.
+    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
+        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
+        let wanted = sequence.explain || self.explain_all;
+        let miss = wanted.then(|| self.blocks.explain(sequence.tokens(), &sequence.hashes));
+        let allocation = self.blocks.allocate(id, sequence.tokens(), &sequence.hashes);
+        let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
+        self.admissions += 1;
+        self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
+        sequence.computed = cached;
+        // Its rank in the waiting queue does not depend on this.
+        sequence.admission.get_or_insert(self.admissions);
+        self.move_to(id, Place::Running);
+        plan.admitted.push(Admitted { id, cached, miss });
     }
 
     /// What each tenant has, and should have.
@@ -145,164 +417,62 @@ impl Scheduler {
         shares
     }
 
-    /// Tenants that have nothing, and wait for what they may [`claim`](Self::claim).
-    pub(super) fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
-        if self.tenants.len() < 2 {
-            return Vec::new();
-        }
-        let claims = |queue: &Queue| queue.waiting.iter().any(|&id| shares.may_claim(queue.tenant, self.blocks_of(id)));
-        self.queues(shares).into_iter().filter(claims).map(|queue| queue.tenant).collect()
-    }
-
-    fn queues(&self, shares: &Shares) -> Vec<Queue> {
+    fn waiting_queues(&self, shares: &Shares) -> Vec<Queue> {
         let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
         let queue = |(&tenant, &Tenant { turn, .. }): (&Option<TenantId>, &Tenant)| {
-            let waiting = self.waiting_of(tenant).take(each).collect();
+            let waiting = self.queues.waiting_of(tenant).take(each).collect();
             Queue { tenant, blocks: shares.of(tenant).blocks, turn, waiting }
         };
         self.tenants.iter().map(queue).collect()
     }
 
-    /// What a tenant has waiting, the urgent first.
-    pub(super) fn waiting_of(&self, tenant: Option<TenantId>) -> impl Iterator<Item = SequenceId> {
-        let from_first = self.waiting.range(WaitingKey::first_of(tenant)..);
-        from_first.take_while(move |(key, _)| key.tenant == tenant).map(|(_, &id)| id)
-    }
-
-    fn verdict(&self, id: SequenceId) -> Verdict {
-        let sequence = &self.sequences[&id];
-        match self.blocks.can_allocate(&sequence.tokens, &sequence.root) {
-            AllocStatus::Never { need, limit } => Verdict::Never { need, limit },
-            AllocStatus::Later => Verdict::Short,
-            AllocStatus::Ok if self.seats_taken() + sequence.seats > self.config.max_num_seqs => Verdict::Short,
-            AllocStatus::Ok if self.prefix_is_under_way(sequence) => Verdict::Soon,
-            AllocStatus::Ok => {
-                let (need, _) = self.blocks.demand(&sequence.tokens, &sequence.root);
-                if self.has_room_to_grow(&[sequence], need) { Verdict::Now } else { Verdict::Short }
-            }
-        }
-    }
-
-    /// Whether swapped sequences come before the waiting `id`: they do, unless they are less urgent or important, or
-    /// belong to others who have as much as `id`'s tenant at least.
-    fn is_behind_swapped(&self, id: SequenceId, shares: &Shares) -> bool {
-        let Some((&(urgent, priority, ..), first)) = self.swapped.first_key_value() else { return false };
-        let (sequence, first) = (&self.sequences[&id], &self.sequences[first]);
-        if sequence.tenant != first.tenant {
-            return shares.is_above(sequence.tenant);
-        }
-        let key = sequence.running_key();
-        (key.0, key.1) >= (urgent, priority)
-    }
-
-    /// Whether somebody who is swapped out has let so many pass that nobody else is admitted before it. Other tenants have
-    /// nothing to do with one that has its share.
-    fn swapped_keep_all(&self, shares: &Shares) -> bool {
-        let mut urgent =
-            self.swapped.values().map(|id| &self.sequences[id]).take_while(|sequence| sequence.is_urgent());
-        urgent.any(|sequence| !shares.is_above(sequence.tenant))
-    }
-
-    /// Takes blocks for `id`, whose tenant has none, from tenants that have more than their share. Returns whether any came
-    /// free, or a seat.
-    fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
-        let (tenant, need) = (self.sequences[&id].tenant, self.blocks_of(id));
-        if self.tenants.len() < 2 || !shares.may_claim(tenant, need) || self.blocks_leaving() >= need {
-            return false;
-        }
-        let Some(victim) = self.victim_above(shares) else { return false };
-        let leaving = self.preempt(victim, plan);
-        *shares = self.shares();
-        leaving == 0
-    }
-
-    /// Whoever came before one that was admitted, or had to let one of another tenant pass, has been overtaken by it; and so
-    /// has the first that is swapped out.
-    fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
-        if !plan.admitted.is_empty()
-            && let Some((_, &first)) = self.swapped.first_key_value()
-        {
-            for id in self.group(first, &self.swapped) {
-                let sequence = self.sequences.get_mut(&id).expect("a swapped sequence is known");
-                self.swapped.remove(&sequence.running_key());
-                sequence.overtaken += plan.admitted.len() as u32;
-                self.swapped.insert(sequence.running_key(), id);
-            }
-        }
-        for Admitted { id, .. } in &plan.admitted {
-            let (arrival, tenant) = (self.sequences[id].arrival, self.sequences[id].tenant);
-            let earlier = |id: &SequenceId| self.sequences[id].arrival < arrival;
-            let others = short.iter().copied().filter(|id| self.sequences[id].tenant != tenant);
-            let passed: Vec<_> = self.waiting_of(tenant).filter(earlier).chain(others).collect();
-            for id in passed {
-                let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
-                // It may become urgent, and so have another place.
-                self.waiting.remove(&sequence.waiting_key());
-                sequence.overtaken += 1;
-                self.waiting.insert(sequence.waiting_key(), id);
-            }
-        }
-    }
-
-    /// Gives `id` its blocks.
-    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
-        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
-        let wanted = sequence.explain || self.explain_all;
-        let miss = wanted.then(|| self.blocks.explain(&sequence.tokens, &sequence.root));
-        let allocation = self.blocks.allocate(id, &sequence.tokens, &sequence.root);
-        let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
-        self.waiting.remove(&sequence.waiting_key());
-        self.admissions += 1;
-        self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
-        sequence.admission.get_or_insert(self.admissions);
-        sequence.place = Place::Running;
-        sequence.computed = cached;
-        self.seats_reserved += sequence.seats - 1;
-        self.running.insert(sequence.running_key(), id);
-        plan.admitted.push(Admitted { id, cached, miss });
-    }
-
     /// What `sequence` takes of its tenant's share while it runs: a search all seats from the start.
-    pub(super) fn holding_of(&self, sequence: &Sequence) -> Holding {
-        Holding { blocks: self.blocks.num_required_blocks(sequence.tokens.len(), 0), seats: sequence.seats }
+    fn holding_of(&self, sequence: &Sequence) -> Holding {
+        Holding { blocks: self.blocks.num_required_blocks(sequence.len(), 0), seats: sequence.seats }
     }
 
     /// Blocks that the tokens of `id` take.
     pub(super) fn blocks_of(&self, id: SequenceId) -> usize {
-        self.blocks.num_required_blocks(self.sequences[&id].tokens.len(), 0)
+        self.blocks.num_required_blocks(self.sequences[&id].len(), 0)
     }
 
     /// Sequences that hold blocks to stay.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Sequence> {
-        self.running.values().copied().chain(self.arriving()).map(|id| &self.sequences[&id])
+        let arriving = self.flights.arriving().filter_map(|id| self.sequences.get(&id));
+        self.queues.running().map(|id| &self.sequences[&id]).chain(arriving)
+    }
+
+    /// Blocks that have to be there for those of `sequences` that are not to make room again, up to their very ends: the
+    /// full blocks of a prompt once for all beams of a search. Blocks of swaps that hang are lost to all.
+    pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
+        let blocks_total = self.blocks.stats().blocks_total;
+        let mut searches = HashSet::new();
+        let promised = |one: &Sequence| {
+            // The last token has no KV.
+            let all = self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0);
+            let shared = one.search().map_or(0, |_| one.prompt_len / self.blocks.block_size());
+            let is_counted = one.search().is_some_and(|search| !searches.insert(search));
+            let blocks = (all - shared).saturating_mul(one.seats).saturating_add(if is_counted { 0 } else { shared });
+            // A sequence that would outgrow the whole pool is rejected when it has.
+            blocks.min(blocks_total)
+        };
+        sequences.filter(|one| one.is_spared()).map(promised).sum::<usize>() + self.flights.blocks_hanging()
+    }
+
+    /// Tokens that `sequence` is likely to generate yet; all that it may, if it is not to make room again.
+    pub(super) fn tokens_left(&self, sequence: &Sequence) -> usize {
+        let left_max = sequence.tokens_max.saturating_sub(sequence.len());
+        if sequence.is_spared() { left_max } else { self.forecast.tokens_left(sequence.generated(), left_max) }
     }
 
     /// How a sequence will grow; one that beams will branch off, so many times.
     pub(super) fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> + use<> {
-        let tokens = sequence.tokens.len();
+        let tokens = sequence.len();
         let blocks_held = self.blocks.num_required_blocks(tokens, 0);
         let slots_empty = blocks_held * self.blocks.block_size() - tokens;
         let growth = Growth { tokens_left: self.tokens_left(sequence), slots_empty, blocks_held };
         let branch = Growth { slots_empty: 0, blocks_held: 0, ..growth };
         std::iter::once(growth).chain(std::iter::repeat_n(branch, sequence.seats - 1))
-    }
-
-    /// Whether a running sequence is computing blocks that this one could share once they are done. Then waiting a few
-    /// steps is cheaper than computing them twice: the rule that makes `n` completions of a prompt compute it once.
-    fn prefix_is_under_way(&self, sequence: &Sequence) -> bool {
-        let block = self.blocks.block_size();
-        let computing = |other: &&Sequence| other.pending() > 1 && other.root == sequence.root;
-        let mut others = self.running.values().map(|id| &self.sequences[id]).filter(computing).peekable();
-        if !self.blocks.prefix_caching() || !sequence.root.is_shared() || others.peek().is_none() {
-            return false;
-        }
-        // The last token is always recomputed, so a block that ends with it is of no use.
-        let usable = (sequence.tokens.len() - 1) / block * block;
-        let cached = self.blocks.cached_prefix(&sequence.tokens, &sequence.root);
-        others.any(|other| {
-            let common = sequence.tokens[..usable].iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
-            common / block * block > cached.max(other.computed / block * block)
-        })
     }
 }
 

@@ -1,6 +1,7 @@
-//! What KV could use, for whoever divides memory (M4).
+//! What KV could use, for whoever divides memory.
 
-use super::{LOOKAHEAD, Scheduler};
+use super::Scheduler;
+use super::admission::LOOKAHEAD;
 use crate::forecast::blocks_wanted;
 use crate::memory_trade::KvDemand;
 
@@ -12,20 +13,20 @@ impl Scheduler {
         let stats = self.blocks.stats();
         let mut wanted = self.blocks.reserve();
         let mut sequences: Vec<_> = self.holders().collect();
-        let seats_free = self.config.max_num_seqs - self.seats_taken();
-        for &id in self.swapped.values().take(seats_free) {
+        let seats_free = self.config.max_num_seqs - self.queues.seats();
+        for id in self.queues.swapped().take(seats_free) {
             wanted += self.blocks_of(id);
             sequences.push(&self.sequences[&id]);
         }
         // One that waits may have to come before all that are swapped out.
-        let room = seats_free.saturating_sub(self.swapped.len()).max(seats_free.min(1));
+        let room = seats_free.saturating_sub(self.queues.swapped().len()).max(seats_free.min(1));
         let mut budget = self.config.max_num_batched_tokens;
         // The urgent of all tenants first: as long as one of them is short, nobody else may be admitted.
-        let of_each = self.tenants.keys().map(|&tenant| self.waiting_of(tenant).map(|id| &self.sequences[&id]));
+        let of_each = self.tenants.keys().map(|&tenant| self.queues.waiting_of(tenant).map(|id| &self.sequences[&id]));
         let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
-        let others = self.waiting.values().map(|id| &self.sequences[id]).filter(|one| !one.is_urgent());
+        let others = self.queues.waiting().map(|id| &self.sequences[&id]).filter(|one| !one.is_urgent());
         for sequence in urgent.chain(others).take(room.min(LOOKAHEAD)) {
-            let (blocks, tokens) = self.blocks.demand(&sequence.tokens, &sequence.root);
+            let (blocks, tokens) = self.blocks.demand(sequence.tokens(), &sequence.hashes);
             // One that can never fit is about to be rejected.
             if blocks > stats.blocks_total {
                 continue;
@@ -39,7 +40,7 @@ impl Scheduler {
         }
         let mut growths: Vec<_> = sequences.iter().flat_map(|one| self.growths(one)).collect();
         // A block for each that runs, however little it is expected to grow.
-        wanted += blocks_wanted(&mut growths, self.blocks.block_size()).max(self.running.len());
+        wanted += blocks_wanted(&mut growths, self.blocks.block_size()).max(self.queues.running().len());
         let promised = self.blocks_promised(sequences.into_iter());
         let wanted = wanted.max(promised.saturating_sub(stats.blocks_used));
         KvDemand { present: self.blocks.present(), used: stats.blocks_used, wanted }

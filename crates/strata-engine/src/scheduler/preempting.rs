@@ -1,22 +1,20 @@
-//! Who has to make room when blocks run out, and which way (S2).
-
-use std::collections::BTreeMap;
+//! Who has to make room when blocks run out, and which way.
 
 use strata_kv::{AllocError, AllocStatus, SequenceId};
 
 use super::shares::Shares;
 use super::{Scheduler, StepPlan};
 use crate::preemption::{Effort, Way};
-use crate::sequence::{Place, RunningKey, Sequence};
+use crate::sequence::{Place, Sequence};
 
 impl Scheduler {
-    /// Sees to it that every token of `id` has a slot, preempting others where blocks are short (S2), unless enough of them
+    /// Sees to it that every token of `id` has a slot, preempting others where blocks are short, unless enough of them
     /// are on their way out already: `leaving` is what others do not wait for yet. Returns whether `id` takes part in
     /// this pass.
     pub(super) fn grow(&mut self, id: SequenceId, leaving: &mut usize, plan: &mut StepPlan) -> bool {
         loop {
             let sequence = &self.sequences[&id];
-            let missing = self.blocks.unseen_token_ids(id, &sequence.tokens);
+            let missing = self.blocks.unseen_token_ids(id, sequence.tokens());
             if missing.is_empty() {
                 return true;
             }
@@ -31,15 +29,15 @@ impl Scheduler {
                 return false;
             }
             let Some(victim) = self.victim() else { return false };
-            let itself = self.group(victim, &self.running).contains(&id);
+            let itself = self.group(victim).contains(&id);
             let is_spared = self.sequences[&victim].is_spared();
             // Those that arrive hold blocks, but cannot make room yet.
-            if (itself || is_spared) && self.swaps_in_under_way() {
+            if (itself || is_spared) && self.flights.any_arrives() {
                 return false;
             }
             // Blocks were promised to all that are left, but some still leave. Beams that wait to copy the same one are
             // short of fewer than each of them alone.
-            if is_spared && self.blocks_leaving() > 0 {
+            if is_spared && self.flights.blocks_leaving() > 0 {
                 return false;
             }
             *leaving += self.preempt(victim, plan);
@@ -62,15 +60,15 @@ impl Scheduler {
     }
 
     fn last_running(&self, chosen: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
-        self.running.values().rev().copied().find(|id| chosen(&self.sequences[id]))
+        self.queues.running().rev().find(|id| chosen(&self.sequences[id]))
     }
 
     /// Takes the blocks of `id`, which runs, and those of all other beams if it is one. Returns how many of them will come
     /// free only when a swap has ended; all others are free now.
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
-        let group = self.group(id, &self.running);
+        let group = self.group(id);
         let way = match self.blocks.can_swap_out(&group) {
-            AllocStatus::Ok if !self.swaps_hang() => self.planner.choose(self.effort(&group)),
+            AllocStatus::Ok if !self.flights.any_hangs() => self.planner.choose(self.effort(&group)),
             AllocStatus::Ok | AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
         let swap = match way {
@@ -83,15 +81,11 @@ impl Scheduler {
             plan.take_entry(id);
             plan.preempted.push(id);
             let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
-            self.running.remove(&sequence.running_key());
-            self.seats_reserved -= sequence.seats - 1;
+            self.queues.take(sequence);
             sequence.preemptions += 1;
-            if swap.is_some() {
-                sequence.swaps += 1;
-                sequence.place = Place::Leaving;
-            } else {
-                self.recompute(id);
-            }
+            sequence.swaps += u32::from(swap.is_some());
+            sequence.place = Place::Leaving;
+            self.queues.put(sequence);
         }
         match swap {
             Some(swap) => {
@@ -102,26 +96,36 @@ impl Scheduler {
             }
             None => {
                 self.preemptions.recompute += 1;
+                self.recompute(&group);
                 0
             }
         }
     }
 
-    /// Those in `queue` that go where `id` goes: itself, or all beams of its search.
-    pub(super) fn group(&self, id: SequenceId, queue: &BTreeMap<RunningKey, SequenceId>) -> Vec<SequenceId> {
-        match self.sequences[&id].search {
-            None => vec![id],
-            search => queue.values().filter(|id| self.sequences[id].search == search).copied().collect(),
+    /// Those that go where `id` goes, in order: itself, or all beams of its search, which are in the same place.
+    pub(super) fn group(&self, id: SequenceId) -> Vec<SequenceId> {
+        let one = &self.sequences[&id];
+        let Some(search) = one.search() else { return vec![id] };
+        let in_search = |id: &SequenceId| self.sequences[id].search() == Some(search);
+        match one.place {
+            Place::Running => self.queues.running().filter(in_search).collect(),
+            Place::Swapped => self.queues.swapped().filter(in_search).collect(),
+            Place::Waiting | Place::Leaving | Place::Arriving => vec![id],
         }
     }
 
-    /// Puts `id`, which is in no queue, to the front of the waiting one, without any KV.
-    pub(super) fn recompute(&mut self, id: SequenceId) {
-        self.blocks.free(id);
-        let sequence = self.sequences.get_mut(&id).expect("a sequence that is preempted is known");
+    /// Those of `group`, which share their fate, drop their KV, and wait at the front of the queue: as one, if they are beams.
+    pub(super) fn recompute(&mut self, group: &[SequenceId]) {
+        let Some(&first) = group.first() else { return };
+        for &id in group {
+            self.blocks.free(id);
+            self.queues.take(&self.sequences[&id]);
+        }
+        let num_common = self.gather(group);
+        let sequence = self.sequences.get_mut(&first).expect("it stands for all of them");
         sequence.place = Place::Waiting;
-        sequence.computed = 0;
-        self.waiting.insert(sequence.waiting_key(), id);
+        sequence.lose_kv(num_common);
+        self.queues.put(sequence);
     }
 
     /// What it takes to bring the KV of `group` back, either way.
@@ -132,15 +136,15 @@ impl Scheduler {
         let computed = computed.min(swap_blocks * self.blocks.block_size());
         // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else left
         // to evict: until one of them ends. What others hold as well stays.
-        let others = self.running.values().filter(|other| !group.contains(other));
-        let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[other])).min().unwrap_or(0);
+        let others = self.queues.running().filter(|other| !group.contains(other));
+        let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[&other])).min().unwrap_or(0);
         let exclusive = self.blocks.blocks_exclusive(group) * self.blocks.block_size();
         let taken = soonest.saturating_mul(others.count()).min(exclusive);
         let unpublished = self.blocks.recompute_cost(group).min(computed);
         let block_bytes = self.block_bytes;
         Effort {
             swap_bytes: (swap_blocks as u64).saturating_mul(block_bytes),
-            bytes_ahead: (self.blocks_under_way() as u64).saturating_mul(block_bytes),
+            bytes_ahead: (self.flights.blocks_under_way() as u64).saturating_mul(block_bytes),
             recompute_tokens: computed.min(unpublished.saturating_add(taken)),
         }
     }

@@ -1,4 +1,4 @@
-//! Shares of blocks and places among the tenants that have any sequence (S5). What a tenant leaves of its share is others'.
+//! Shares of blocks and places among the tenants that have any sequence. What a tenant leaves of its share is others'.
 
 use std::collections::BTreeMap;
 
@@ -58,5 +58,34 @@ impl Shares {
 
     pub(super) fn of(&self, tenant: Option<TenantId>) -> Holding {
         self.holdings.get(&tenant).copied().unwrap_or_default()
+    }
+}
+
+/// Sequences that so many have passed that nobody else comes in before them.
+#[derive(Debug, Default)]
+pub(super) struct Aged {
+    /// Those whose tenants have more than their share concern nobody else.
+    tenants: Vec<Option<TenantId>>,
+    any_other: bool,
+}
+
+impl Aged {
+    /// One more, of `tenant`.
+    pub(super) fn add(&mut self, tenant: Option<TenantId>, shares: &Shares) {
+        if shares.is_above(tenant) {
+            self.tenants.push(tenant);
+        } else {
+            self.any_other = true;
+        }
+    }
+
+    /// Whether sequences of `tenant` wait for one of them.
+    pub(super) fn keep_out(&self, tenant: Option<TenantId>) -> bool {
+        self.any_other || self.tenants.contains(&tenant)
+    }
+
+    /// Whether all others wait for one of them.
+    pub(super) fn keep_all_out(&self) -> bool {
+        self.any_other
     }
 }

@@ -1,5 +1,6 @@
-//! The scheduler without an engine: what each step plans, and the bugs that others had (`lessons.md`, "Scheduling").
+//! The scheduler without an engine: what each step plans, and the bugs that others had.
 
+mod admission;
 mod fairness;
 mod groups;
 mod load;
@@ -8,7 +9,7 @@ mod swap;
 
 use std::collections::HashSet;
 
-use strata_kv::{BlockManager, ChainRoot, KvConfig, SequenceId};
+use strata_kv::{BlockManager, ChainRoot, KvConfig, SequenceId, SwapId};
 
 use super::*;
 use crate::sequence::{MAX_OVERTAKEN, MAX_PREEMPTIONS};
@@ -49,7 +50,7 @@ impl Bench {
         for entry in &self.plan.entries {
             let sequence = self.scheduler.sequence(entry.id);
             assert!(entry.count > 0 && entry.start == sequence.computed);
-            assert_eq!(entry.samples, entry.start + entry.count == sequence.tokens.len());
+            assert_eq!(entry.samples(), entry.start + entry.count == sequence.len());
             let blocks = self.scheduler.blocks().block_table(entry.id).expect("whoever computes holds blocks").len();
             assert!(
                 blocks * self.scheduler.blocks().block_size() >= entry.start + entry.count,
@@ -59,8 +60,8 @@ impl Bench {
         self.check();
         let entries = self.plan.entries.clone();
         for entry in &entries {
-            self.scheduler.complete(entry);
-            if entry.samples && self.scheduler.sequence(entry.id).search.is_none() {
+            self.scheduler.complete(entry, 1);
+            if entry.samples() && self.scheduler.sequence(entry.id).search().is_none() {
                 self.scheduler.push_token(entry.id, 7);
             }
         }
@@ -77,15 +78,17 @@ impl Bench {
     /// Changes what a waiting sequence has been through; its place in the queue follows from that.
     fn suffer(&mut self, id: u64, change: impl FnOnce(&mut Sequence)) {
         let sequence = self.scheduler.sequences.get_mut(&SequenceId(id)).unwrap();
-        self.scheduler.waiting.remove(&sequence.waiting_key());
+        self.scheduler.queues.take(sequence);
         change(sequence);
-        self.scheduler.waiting.insert(sequence.waiting_key(), SequenceId(id));
+        self.scheduler.queues.put(sequence);
     }
 }
 
 fn arrival(id: u64, length: usize) -> Arrival {
     Arrival {
         id: SequenceId(id),
+        group: GroupId(id),
+        continuation: None,
         prompt: (0..length).map(|i| (id * 1000) as u32 + i as u32).collect(),
         max_tokens: 0,
         root: ChainRoot::default(),
@@ -113,7 +116,7 @@ fn tokens_are_counted_net_of_what_the_cache_holds() {
     let mut bench = Bench::new(100, 4, 20);
     bench.add(1, 17);
     assert_eq!(bench.step(), [(1, 17)]);
-    let prompt = bench.scheduler.sequence(SequenceId(1)).tokens[..17].to_vec();
+    let prompt = bench.scheduler.sequence(SequenceId(1)).tokens()[..17].to_vec();
     for id in [2, 3] {
         bench.scheduler.add(Arrival { prompt: prompt.clone(), ..arrival(id, 0) });
     }
@@ -126,7 +129,8 @@ fn a_prompt_that_can_never_fit_is_rejected_at_once_and_wedges_nothing() {
     bench.add(1, 17);
     bench.add(2, 8);
     assert_eq!(bench.step(), [(2, 8)]);
-    assert_eq!(bench.plan.rejected, [(SequenceId(1), 5, 4)]);
+    let [Rejected { sequence, need: 5, limit: 4 }] = &bench.plan.rejected[..] else { panic!("{:?}", bench.plan) };
+    assert_eq!(sequence.id, SequenceId(1));
     assert_eq!(bench.scheduler.num_waiting(), 0);
 }
 
@@ -144,7 +148,7 @@ fn who_was_refused_is_looked_at_again_when_what_it_shares_has_been_published() {
     let mut bench = Bench::new(10, 4, 12);
     bench.add(1, 20);
     bench.step();
-    let mut longer = bench.scheduler.sequence(SequenceId(1)).tokens.clone();
+    let mut longer = bench.scheduler.sequence(SequenceId(1)).tokens().to_vec();
     longer.extend(500..512);
     bench.scheduler.add(Arrival { prompt: longer, ..arrival(2, 0) });
     // Of its 8 blocks, 5 are there only when the first has computed them.
@@ -220,7 +224,7 @@ fn a_leak_is_found_counted_and_mended() {
     bench.step();
     // A bug: the sequence is forgotten, its blocks are not given back.
     bench.scheduler.sequences.clear();
-    bench.scheduler.running.clear();
+    bench.scheduler.queues = Queues::default();
     bench.scheduler.tenants.clear();
     assert_eq!(bench.scheduler.recover_leaks(), 2);
     assert_eq!(bench.scheduler.recover_leaks(), 0);
@@ -238,7 +242,7 @@ fn the_last_come_is_preempted_to_the_front_of_the_queue() {
     // The first crosses into its third block, and there is none.
     assert_eq!(bench.step(), [(1, 1)]);
     assert_eq!(bench.plan.preempted, [SequenceId(2)]);
-    assert_eq!(bench.scheduler.waiting.values().map(|id| id.0).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(bench.scheduler.queues.waiting().map(|id| id.0).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(bench.scheduler.sequence(SequenceId(2)).preemptions, 1);
     bench.scheduler.remove(SequenceId(1));
     // Its prompt and the token that it had generated are computed again, less the block that the cache still held.
@@ -257,7 +261,7 @@ fn re_prefill_after_preemption_appends_at_a_block_boundary() {
     bench.scheduler.remove(SequenceId(1));
     bench.step();
     let sequence = bench.scheduler.sequence(SequenceId(2));
-    assert_eq!((sequence.tokens.len(), sequence.computed), (10, 9));
+    assert_eq!((sequence.len(), sequence.computed), (10, 9));
     assert_eq!(bench.step(), [(2, 1)]);
 }
 
@@ -285,7 +289,7 @@ fn a_late_completion_of_an_aborted_request_is_harmless() {
     bench.scheduler.schedule(&mut bench.plan);
     let entry = bench.plan.entries[0];
     assert!(bench.scheduler.remove(SequenceId(1)).is_some());
-    bench.scheduler.complete(&entry);
+    bench.scheduler.complete(&entry, 1);
     bench.scheduler.push_token(SequenceId(1), 3);
     assert!(bench.scheduler.remove(SequenceId(1)).is_none());
     assert_eq!(bench.scheduler.recover_leaks(), 0);

@@ -3,7 +3,7 @@
 use strata_io::testing::{Effect, Fault, FaultySpace, Which, WriteEffect};
 use strata_io::{DirectRead, SwapFile};
 use strata_kernels::{KvDType, KvLayout, KvShape};
-use strata_kv::{BlockId, SwapSlot};
+use strata_kv::{SwapSlot, Transfer};
 
 use super::*;
 
@@ -48,9 +48,9 @@ impl Bench {
     fn start(&mut self, direction: SwapDirection, copies: &[(u32, u32)]) -> SwapId {
         let id = SwapId(self.next);
         self.next += 1;
-        let copies =
-            copies.iter().map(|&(block, slot)| SwapCopy { block: BlockId(block), slot: SwapSlot(slot) }).collect();
-        self.space.start(&Swap { id, direction, copies, num_spared: 0, num_freed: 0 });
+        let transfer = |&(block, slot)| Transfer::swap(direction, BlockId(block), SwapSlot(slot));
+        let transfers = copies.iter().map(transfer).collect();
+        self.space.start(&Swap { id, direction, transfers, num_spared: 0, num_freed: 0 });
         id
     }
 
@@ -202,10 +202,10 @@ fn share_of_the_engine_thread_in_a_swap() {
     for (number, direction) in
         [SwapDirection::Out, SwapDirection::In, SwapDirection::Out, SwapDirection::In].into_iter().enumerate()
     {
-        let copies =
-            (0..blocks as u32).map(|block| SwapCopy { block: BlockId(block), slot: SwapSlot(block) }).collect();
+        let transfer = |block| Transfer::swap(direction, BlockId(block), SwapSlot(block));
+        let transfers = (0..blocks as u32).map(transfer).collect();
         let begin = Instant::now();
-        space.start(&Swap { id: SwapId(number as u64), direction, copies, num_spared: 0, num_freed: 0 });
+        space.start(&Swap { id: SwapId(number as u64), direction, transfers, num_spared: 0, num_freed: 0 });
         let mut busy = Duration::ZERO;
         let ended = loop {
             let poll = Instant::now();

@@ -1,4 +1,4 @@
-//! Several continuations of one prompt (K11): the prompt is computed once, and each is what a request of its own would give.
+//! Several continuations of one prompt: the prompt is computed once, and each is what a request of its own would give.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::sim::{
     Ended, Shape, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start, teach_short_answers,
 };
 
-fn sampled(prompt: Vec<u32>, max_tokens: usize, seed: u64) -> Request {
+pub fn sampled(prompt: Vec<u32>, max_tokens: usize, seed: u64) -> Request {
     let mut request = greedy(prompt, max_tokens);
     request.params.temperature = 3.0;
     request.params.seed = seed;
@@ -30,7 +30,7 @@ fn separately(request: &Request, count: usize) -> Vec<(Vec<Event>, Vec<u32>)> {
 }
 
 /// What a client is told of its continuation, without what depends on who else there was; and its tokens.
-fn told(mut stream: EventStream) -> (Vec<Event>, Vec<u32>) {
+pub fn told(mut stream: EventStream) -> (Vec<Event>, Vec<u32>) {
     let (mut events, mut tokens) = (Vec::new(), Vec::new());
     while let Some(mut event) = stream.blocking_next() {
         match &mut event {

@@ -3,6 +3,7 @@
 mod beams;
 mod compaction;
 mod company;
+mod drafts;
 mod endings;
 mod forks;
 mod model;

@@ -38,7 +38,7 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));
     let (kv, cpu) = (KvPool::new(layout, blocks).unwrap(), Cpu::new(threads));
     let mut runner = ModelRunner::on_cpu(config, Box::new(weights), memory, kv, cpu, BATCHED_TOKENS).unwrap();
-    runner.swap = Some(swap);
+    runner.swap = Some(Box::new(swap));
     Engine::start(engine, Box::new(runner)).unwrap()
 }
 

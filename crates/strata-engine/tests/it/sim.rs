@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use strata_engine::{
-    Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PreemptionMode, Request, Runner,
-    SamplingParams, SchedulerConfig,
+    Drafter, Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PreemptionMode, Request,
+    Runner, SamplingParams, SchedulerConfig,
 };
-use strata_kv::{BlockCopy, KvConfig};
+use strata_kv::{KvConfig, Transfer};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 use swap::SimSwap;
 
@@ -34,6 +34,10 @@ pub struct Controls {
     pub fail_every_swap: AtomicU64,
     /// Swaps end only when this is false.
     pub hold_swaps: AtomicBool,
+    /// Tokens that are guessed ahead at a time, some of them wrongly; 0 for none.
+    pub drafts: AtomicUsize,
+    /// All of them are right for a greedy sequence.
+    pub drafts_well: AtomicBool,
     /// Passes that may still run; `None` is any number. A pass that has none left waits.
     gate: Mutex<Option<u64>>,
     opened: Condvar,
@@ -100,6 +104,11 @@ pub fn fingerprint(tokens: &[u32]) -> u64 {
     tokens.iter().fold(0, |before, &token| extend(before, token))
 }
 
+/// The most likely token, of equals the lowest.
+fn most_likely(logits: &[f32]) -> u32 {
+    (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as u32
+}
+
 /// What greedy generation must give, computed without any engine.
 pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
     let mut fingerprint = fingerprint(prompt);
@@ -109,7 +118,7 @@ pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
         if output.len() < params.min_tokens {
             logits[EOS as usize] = f32::NEG_INFINITY;
         }
-        let best = (0..VOCAB).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as u32;
+        let best = most_likely(&logits);
         output.push(best);
         if best == EOS && !params.ignore_eos {
             break;
@@ -164,14 +173,14 @@ impl Runner for SimRunner {
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+    fn copy_blocks(&mut self, copies: &[Transfer]) {
         self.controls.blocks_copied.fetch_add(copies.len(), Ordering::Relaxed);
-        for copy in copies {
+        for (source, destination) in copies.iter().filter_map(|copy| copy.blocks()) {
             for slot in 0..self.block_size {
-                let fingerprint = self.slots.get(&(copy.source.0, slot)).copied();
+                let fingerprint = self.slots.get(&(source.0, slot)).copied();
                 // What had nothing to copy leaves nothing: reading it is a panic.
-                self.slots.remove(&(copy.destination.0, slot));
-                self.slots.extend(fingerprint.map(|fingerprint| ((copy.destination.0, slot), fingerprint)));
+                self.slots.remove(&(destination.0, slot));
+                self.slots.extend(fingerprint.map(|fingerprint| ((destination.0, slot), fingerprint)));
             }
         }
     }
@@ -182,6 +191,24 @@ impl Runner for SimRunner {
 
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
         0
+    }
+
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
+        (self.controls.drafts.load(Ordering::Relaxed) > 0).then_some(self)
+    }
+}
+
+impl Drafter for SimRunner {
+    fn draft(&mut self, tokens: &[u32], most: usize, drafts: &mut Vec<u32>) {
+        let errs = !self.controls.drafts_well.load(Ordering::Relaxed);
+        let mut fingerprint = fingerprint(tokens);
+        // More than are asked for do no harm.
+        for _ in 0..(most + 1).min(self.controls.drafts.load(Ordering::Relaxed)) {
+            let best = most_likely(&logits_of(fingerprint));
+            let draft = if errs && fingerprint.is_multiple_of(5) { (best + 1) % VOCAB as u32 } else { best };
+            drafts.push(draft);
+            fingerprint = extend(fingerprint, draft);
+        }
     }
 }
 

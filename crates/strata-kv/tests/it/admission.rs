@@ -2,25 +2,25 @@
 
 use strata_kv::{AllocError, AllocStatus, BlockManager, ConfigError, KvConfig};
 
-use crate::{config, id, pool, release, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, id, pool, release, root, run_prompt, table, tokens};
 
 #[test]
 fn never_later_ok() {
     let mut manager = pool(4, 4);
     assert_eq!(manager.capacity_tokens(), 16);
-    assert_eq!(manager.can_allocate(&tokens(0, 16), &root()), AllocStatus::Ok);
-    assert_eq!(manager.can_allocate(&tokens(0, 17), &root()), AllocStatus::Never { need: 5, limit: 4 });
-    assert_eq!(manager.allocate(id(1), &tokens(0, 17), &root()), Err(AllocError::Never { need: 5, limit: 4 }),);
+    assert_eq!(manager.can_allocate_under(&tokens(0, 16), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(0, 17), &root()), AllocStatus::Never { need: 5, limit: 4 });
+    assert_eq!(manager.allocate_under(id(1), &tokens(0, 17), &root()), Err(AllocError::Never { need: 5, limit: 4 }),);
     run_prompt(&mut manager, 1, &tokens(0, 9));
-    assert_eq!(manager.can_allocate(&tokens(1000, 4), &root()), AllocStatus::Ok);
-    assert_eq!(manager.can_allocate(&tokens(1000, 5), &root()), AllocStatus::Later);
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 4), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 5), &root()), AllocStatus::Later);
     assert_eq!(
-        manager.allocate(id(2), &tokens(1000, 5), &root()),
+        manager.allocate_under(id(2), &tokens(1000, 5), &root()),
         Err(AllocError::OutOfBlocks { need: 2, available: 1 }),
     );
     // Hits make it fit; but even all hits do not fit a pool that is too small.
-    assert_eq!(manager.can_allocate(&tokens(0, 12), &root()), AllocStatus::Ok);
-    assert_eq!(manager.can_allocate(&tokens(0, 18), &root()), AllocStatus::Never { need: 5, limit: 4 });
+    assert_eq!(manager.can_allocate_under(&tokens(0, 12), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(0, 18), &root()), AllocStatus::Never { need: 5, limit: 4 });
 }
 
 #[test]
@@ -31,12 +31,12 @@ fn cached_blocks_count_once_as_hit_or_as_room() {
     run_prompt(&mut manager, 2, &[500]);
     // Two blocks are cached, one of them the hit: one is left, where two are needed.
     assert_eq!(manager.stats().blocks_cached, 2);
-    assert_eq!(manager.can_allocate(&[0, 1, 900, 901, 902], &root()), AllocStatus::Later);
+    assert_eq!(manager.can_allocate_under(&[0, 1, 900, 901, 902], &root()), AllocStatus::Later);
     assert_eq!(
-        manager.allocate(id(3), &[0, 1, 900, 901, 902], &root()),
+        manager.allocate_under(id(3), &[0, 1, 900, 901, 902], &root()),
         Err(AllocError::OutOfBlocks { need: 2, available: 1 }),
     );
-    assert_eq!(manager.can_allocate(&[0, 1, 900, 901], &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&[0, 1, 900, 901], &root()), AllocStatus::Ok);
     assert_eq!(run_prompt(&mut manager, 3, &[0, 1, 900, 901]), 2);
 }
 
@@ -44,10 +44,10 @@ fn cached_blocks_count_once_as_hit_or_as_room() {
 fn the_watermark_holds_back_blocks_only_while_others_run() {
     let config = KvConfig { watermark: 0.25, ..config(8, 1) };
     let mut manager = BlockManager::new(config).unwrap();
-    assert_eq!(manager.can_allocate(&tokens(0, 8), &root()), AllocStatus::Ok);
-    manager.allocate(id(1), &tokens(0, 3), &root()).unwrap();
-    assert_eq!(manager.can_allocate(&tokens(1000, 3), &root()), AllocStatus::Ok);
-    assert_eq!(manager.can_allocate(&tokens(1000, 4), &root()), AllocStatus::Later);
+    assert_eq!(manager.can_allocate_under(&tokens(0, 8), &root()), AllocStatus::Ok);
+    manager.allocate_under(id(1), &tokens(0, 3), &root()).unwrap();
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 3), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 4), &root()), AllocStatus::Later);
     // Growth may use what admission may not.
     assert!(manager.can_append(id(1), 5));
     manager.append(id(1), &tokens(3, 5)).unwrap();
@@ -55,13 +55,13 @@ fn the_watermark_holds_back_blocks_only_while_others_run() {
     // Idle again: everything that fits is admitted, although all of it is cached.
     manager.commit(id(1), 8);
     release(&mut manager, 1);
-    assert_eq!(manager.can_allocate(&tokens(1000, 8), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 8), &root()), AllocStatus::Ok);
 }
 
 #[test]
 fn append_takes_a_block_only_on_crossing_a_boundary() {
     let mut manager = pool(3, 4);
-    manager.allocate(id(1), &tokens(0, 3), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 3), &root()).unwrap();
     for (length, blocks) in [(4, 1), (5, 2), (6, 2), (7, 2), (8, 2), (9, 3), (10, 3), (11, 3), (12, 3)] {
         assert!(manager.can_append(id(1), 1));
         manager.append(id(1), &[length]).unwrap();
@@ -77,8 +77,8 @@ fn append_takes_a_block_only_on_crossing_a_boundary() {
 #[test]
 fn a_failed_append_changes_nothing() {
     let mut manager = pool(3, 2);
-    manager.allocate(id(1), &[1], &root()).unwrap();
-    manager.allocate(id(2), &[2], &root()).unwrap();
+    manager.allocate_under(id(1), &[1], &root()).unwrap();
+    manager.allocate_under(id(2), &[2], &root()).unwrap();
     let before = table(&manager, 1);
     assert_eq!(manager.append(id(1), &[3, 4, 5, 6]), Err(AllocError::OutOfBlocks { need: 2, available: 1 }));
     assert_eq!((table(&manager, 1), manager.num_tokens(id(1))), (before, Some(1)));
@@ -87,7 +87,7 @@ fn a_failed_append_changes_nothing() {
     // Nor was anything written: the next token lands where it should.
     manager.append(id(1), &[7, 8]).unwrap();
     manager.commit(id(1), 3);
-    assert_eq!(manager.cached_prefix(&[1, 7, 8], &root()), 2);
+    assert_eq!(manager.cached_prefix_under(&[1, 7, 8], &root()), 2);
 }
 
 #[test]
@@ -117,12 +117,12 @@ fn a_reset_hides_everything_and_takes_nothing_away() {
     // What was begun before the reset stays hidden, also what is computed of it later.
     manager.append(id(1), &tokens(6, 2)).unwrap();
     manager.commit(id(1), 8);
-    assert_eq!(manager.cached_prefix(&tokens(0, 9), &root()), 0);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 9), &root()), 0);
     release(&mut manager, 1);
     release(&mut manager, 2);
     assert_eq!(manager.stats().blocks_free, 8);
     run_prompt(&mut manager, 4, &tokens(0, 6));
-    assert_eq!(manager.cached_prefix(&tokens(0, 6), &root()), 4);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 6), &root()), 4);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn internal_fragmentation_is_small() {
     let mut manager = pool(4096, 16);
     for number in 0..64u32 {
         let length = 100 + number * 37 % 800;
-        manager.allocate(id(number.into()), &tokens(number * 1000, length), &root()).unwrap();
+        manager.allocate_under(id(number.into()), &tokens(number * 1000, length), &root()).unwrap();
     }
     let fragmentation = manager.stats().internal_fragmentation();
     assert!(fragmentation > 0.0 && fragmentation < 0.05, "{fragmentation}");

@@ -2,7 +2,7 @@
 
 use strata_kv::{BlockId, BlockManager, Fragmentation, KvConfig, Resize, SequenceState, SwapOutcome};
 
-use crate::{config, copies, id, pool, release, rng::Rng, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, copies, id, pool, release, rng::Rng, root, run_prompt, table, tokens};
 
 /// Eight blocks of two tokens: the odd ones used by sequences 10, 11, …, the others free.
 fn scattered() -> BlockManager {
@@ -31,7 +31,7 @@ fn content_moves_from_the_highest_blocks_to_the_lowest_free_ones() {
     assert_eq!((table(&manager, 5), table(&manager, 1), table(&manager, 3)), (vec![2], vec![1], vec![3]));
     let done = Fragmentation { blocks_misplaced: 0, blocks_above: 0, blocks_free: 4, free_run_max: 4 };
     assert_eq!((manager.fragmentation(), compact(&mut manager, 8), manager.stats().moves), (done, 0, 2));
-    let moved: Vec<_> = copies(&mut manager).iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
+    let moved: Vec<_> = copies(&mut manager).iter().map(|(source, destination)| (source.0, destination.0)).collect();
     assert_eq!(moved, [(7, 0), (5, 2)]);
     // No memory has changed hands.
     assert_eq!(manager.take_resize(), Resize::default());
@@ -46,7 +46,8 @@ fn a_smaller_pool_ends_below_its_size_with_its_prefix_cache() {
     release(&mut manager, 2);
     // All is cached but one partial block; that goes, and the tail of the first chain.
     manager.set_usable(12);
-    let found = |manager: &BlockManager| [0, 1000].map(|start| manager.cached_prefix(&tokens(start, 17), &root()));
+    let found =
+        |manager: &BlockManager| [0, 1000].map(|start| manager.cached_prefix_under(&tokens(start, 17), &root()));
     let before = found(&manager);
     assert_eq!(manager.take_resize().left.len(), 4);
     assert_eq!((manager.blocks_above(), manager.fragmentation().blocks_above), (3, 3));
@@ -88,7 +89,7 @@ fn free_memory_is_exchanged_without_a_copy() {
     assert_eq!(compact(&mut manager, 8), 4);
     assert_eq!((copies(&mut manager).len(), manager.stats().moves), (0, 0));
     assert_eq!(manager.fragmentation().blocks_above, 0);
-    manager.allocate(id(3), &tokens(0, 4), &root()).unwrap();
+    manager.allocate_under(id(3), &tokens(0, 4), &root()).unwrap();
     let blocks = table(&manager, 3);
     assert!(blocks.iter().all(|&block| block < 4));
 }
@@ -116,7 +117,7 @@ fn copies_of_writes_and_moves_are_one_list() {
     manager.append(id(3), &[7]).unwrap();
     release(&mut manager, 1);
     assert_eq!(compact(&mut manager, 4), 1);
-    let list: Vec<_> = copies(&mut manager).iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
+    let list: Vec<_> = copies(&mut manager).iter().map(|(source, destination)| (source.0, destination.0)).collect();
     // The copy is made first, and moved then.
     assert_eq!(list, [(1, 2), (2, 0)]);
     assert_eq!((table(&manager, 2), table(&manager, 3)), (vec![1], vec![0]));
@@ -134,7 +135,7 @@ fn fragmented(steps_of_compaction: usize) -> (usize, usize) {
         match rng.below(8) {
             0 | 1 => {
                 let prompt = tokens(1000 * rng.below(64) as u32, 1 + rng.below(40) as u32);
-                if manager.allocate(id(number), &prompt, &root()).is_ok() {
+                if manager.allocate_under(id(number), &prompt, &root()).is_ok() {
                     manager.commit(id(number), prompt.len());
                     running.push(number);
                 }

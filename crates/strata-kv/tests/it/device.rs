@@ -33,8 +33,8 @@ impl Device {
     /// so that there is never more of it than blocks.
     pub fn flush(&mut self, manager: &mut BlockManager) {
         let Resize { came, left } = manager.take_resize();
-        for copy in copies(manager) {
-            let (source, destination) = (self.range(copy.source), self.range(copy.destination));
+        for (source, destination) in copies(manager) {
+            let (source, destination) = (self.range(source), self.range(destination));
             self.blocks.copy_within(source, destination.start);
         }
         for block in left {
@@ -73,10 +73,11 @@ impl Device {
         let chosen = rng.below(self.swaps.len());
         let fails = rng.once_in(64);
         let mut swap = self.swaps.swap_remove(chosen);
-        let count = if fails { swap.copies.len() } else { 1 + rng.below(swap.copies.len() + 1) };
-        for _ in 0..count.min(swap.copies.len()) {
-            let copy = swap.copies.swap_remove(rng.below(swap.copies.len()));
-            let (block, slot) = (self.range(copy.block), copy.slot.index() * self.block_size);
+        let count = if fails { swap.transfers.len() } else { 1 + rng.below(swap.transfers.len() + 1) };
+        for _ in 0..count.min(swap.transfers.len()) {
+            let transfer = swap.transfers.swap_remove(rng.below(swap.transfers.len()));
+            let (block, slot) = transfer.block_and_slot().expect("one of a swap");
+            let (block, slot) = (self.range(block), slot.index() * self.block_size);
             let (block, slot) = (&mut self.blocks[block], &mut self.slots[slot..slot + self.block_size]);
             match (swap.direction, fails) {
                 (SwapDirection::Out, false) => slot.copy_from_slice(block),
@@ -87,7 +88,7 @@ impl Device {
         }
         match swap {
             swap if fails => Some((swap.id, SwapOutcome::Failed)),
-            swap if swap.copies.is_empty() && !rng.once_in(4) => Some((swap.id, SwapOutcome::Done)),
+            swap if swap.transfers.is_empty() && !rng.once_in(4) => Some((swap.id, SwapOutcome::Done)),
             swap => {
                 self.swaps.push(swap);
                 None

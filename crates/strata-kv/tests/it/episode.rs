@@ -107,12 +107,16 @@ impl Episode {
         let prints = extend_prints(root as u64, &[], &tokens);
         let (id, chain_root) = (self.unused_id(), &self.roots[root]);
         let need_blocks = tokens.len().div_ceil(self.config.block_size);
-        let status = self.manager.can_allocate(&tokens, chain_root);
-        let cached = self.manager.cached_prefix(&tokens, chain_root);
-        let miss = self.manager.explain(&tokens, chain_root);
-        let demand = self.manager.demand(&tokens, chain_root);
+        let hashed = [0, tokens.len(), self.rng.below(tokens.len() + 1)][self.rng.below(3)];
+        // As far as they are there, hashes are taken; the others are computed.
+        let mut hashes = self.manager.hash_prefix(chain_root, &tokens[..hashed / 2]);
+        hashes.extend(&tokens[..hashed]);
+        let status = self.manager.can_allocate(&tokens, &hashes);
+        let cached = self.manager.cached_prefix(&tokens, &hashes);
+        let miss = self.manager.explain(&tokens, &hashes);
+        let demand = self.manager.demand(&tokens, &hashes);
         let before = self.manager.stats();
-        let result = self.manager.allocate(SequenceId(id), &tokens, chain_root);
+        let result = self.manager.allocate(SequenceId(id), &tokens, &hashes);
 
         assert_eq!(cached % self.config.block_size, 0);
         assert!(cached == 0 || (self.config.prefix_caching && cached < tokens.len()));
@@ -281,7 +285,8 @@ impl Episode {
         assert_eq!(self.manager.append(unknown, &[1]), Err(AllocError::NotHeld(unknown)));
         assert_eq!(self.manager.block_table(unknown), None);
         if let Some(held) = self.pick().map(SequenceId) {
-            assert_eq!(self.manager.allocate(held, &[1], &self.roots[0]), Err(AllocError::AlreadyHeld(held)));
+            let hashes = self.manager.hash_prefix(&self.roots[0], &[1]);
+            assert_eq!(self.manager.allocate(held, &[1], &hashes), Err(AllocError::AlreadyHeld(held)));
             assert_eq!(self.manager.fork(held, held), Err(AllocError::AlreadyHeld(held)));
             assert!(!self.manager.can_append(held, usize::MAX));
         }

@@ -1,11 +1,11 @@
 //! Sequences with one past, and what they need of it when they part (K10, K11).
 
-use strata_kv::{AllocError, BlockCopy, BlockId, BlockManager, KvConfig};
+use strata_kv::{AllocError, BlockId, BlockManager, KvConfig};
 
-use crate::{config, copies, id, pool, release, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, copies, id, pool, release, root, run_prompt, table, tokens};
 
-fn copy(source: u32, destination: u32) -> BlockCopy {
-    BlockCopy { source: BlockId(source), destination: BlockId(destination) }
+fn copy(source: u32, destination: u32) -> (BlockId, BlockId) {
+    (BlockId(source), BlockId(destination))
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_source_may_be_overwritten_later_in_the_list() {
 #[test]
 fn forks_of_what_is_not_computed_or_not_there_are_refused() {
     let mut manager = pool(8, 4);
-    manager.allocate(id(1), &tokens(0, 6), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 6), &root()).unwrap();
     assert_eq!(manager.fork(id(1), id(2)), Err(AllocError::Uncomputed { id: id(1), computed: 0, tokens: 6 }));
     manager.commit(id(1), 6);
     manager.fork(id(1), id(2)).unwrap();

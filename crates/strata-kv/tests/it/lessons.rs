@@ -5,7 +5,7 @@ mod moves;
 use strata_kv::{AllocError, BlockManager, ChainHasher, ChainRoot};
 
 use crate::policies::OLDEST_LEAF;
-use crate::{config, id, pool, release, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, id, pool, release, root, run_prompt, table, tokens};
 
 /// A pool whose hashes have few bits, so that they collide.
 fn colliding_pool(num_blocks: usize, block_size: usize, bits: u32) -> BlockManager {
@@ -21,9 +21,9 @@ fn a_reused_block_is_not_found_by_its_old_content() {
     let old = tokens(0, 8);
     run_prompt(&mut manager, 1, &old);
     release(&mut manager, 1);
-    assert_eq!(manager.cached_prefix(&old, &root()), 4);
+    assert_eq!(manager.cached_prefix_under(&old, &root()), 4);
     run_prompt(&mut manager, 2, &tokens(1000, 8));
-    assert_eq!(manager.cached_prefix(&old, &root()), 0);
+    assert_eq!(manager.cached_prefix_under(&old, &root()), 0);
     release(&mut manager, 2);
     assert_eq!(run_prompt(&mut manager, 3, &old), 0);
 }
@@ -34,8 +34,8 @@ fn a_second_content_under_one_hash_does_not_replace_the_first() {
     let (first, second) = (tokens(0, 5), tokens(1000, 5));
     run_prompt(&mut manager, 1, &first);
     run_prompt(&mut manager, 2, &second);
-    assert_eq!(manager.cached_prefix(&first, &root()), 4);
-    assert_eq!(manager.cached_prefix(&second, &root()), 4);
+    assert_eq!(manager.cached_prefix_under(&first, &root()), 4);
+    assert_eq!(manager.cached_prefix_under(&second, &root()), 4);
     release(&mut manager, 1);
     release(&mut manager, 2);
     assert_eq!(run_prompt(&mut manager, 3, &first), 4);
@@ -50,11 +50,11 @@ fn colliding_hashes_never_serve_another_prompt() {
         let mut manager = colliding_pool(32, 1, bits);
         run_prompt(&mut manager, 1, &[1, 2, 3, 4]);
         // Equal tokens at equal depth, after another parent.
-        assert_eq!(manager.cached_prefix(&[9, 2, 3, 4], &root()), 0, "{bits} bits");
-        assert_eq!(manager.cached_prefix(&[1, 9, 3, 4], &root()), 1, "{bits} bits");
+        assert_eq!(manager.cached_prefix_under(&[9, 2, 3, 4], &root()), 0, "{bits} bits");
+        assert_eq!(manager.cached_prefix_under(&[1, 9, 3, 4], &root()), 1, "{bits} bits");
         assert_eq!(run_prompt(&mut manager, 2, &[9, 2, 3, 4, 5]), 0, "{bits} bits");
-        assert_eq!(manager.cached_prefix(&[9, 2, 3, 4, 5], &root()), 4, "{bits} bits");
-        assert_eq!(manager.cached_prefix(&[1, 2, 3, 4, 5], &root()), 4, "{bits} bits");
+        assert_eq!(manager.cached_prefix_under(&[9, 2, 3, 4, 5], &root()), 4, "{bits} bits");
+        assert_eq!(manager.cached_prefix_under(&[1, 2, 3, 4, 5], &root()), 4, "{bits} bits");
     }
 }
 
@@ -70,10 +70,10 @@ fn colliding_salts_never_serve_another_tenant() {
     ];
     for (number, root) in roots.iter().enumerate() {
         let number = number as u64;
-        assert_eq!(manager.cached_prefix(&prompt, root), 0);
-        assert_eq!(manager.allocate(id(number), &prompt, root).unwrap().num_cached_tokens, 0);
+        assert_eq!(manager.cached_prefix_under(&prompt, root), 0);
+        assert_eq!(manager.allocate_under(id(number), &prompt, root).unwrap().num_cached_tokens, 0);
         manager.commit(id(number), prompt.len());
-        assert_eq!(manager.cached_prefix(&prompt, root), 4);
+        assert_eq!(manager.cached_prefix_under(&prompt, root), 4);
         manager.check().unwrap();
     }
 }
@@ -83,7 +83,7 @@ fn colliding_salts_never_serve_another_tenant() {
 fn prompts_made_to_collide_stay_private_when_too_many() {
     let mut manager = colliding_pool(100, 1, 0);
     run_prompt(&mut manager, 1, &tokens(0, 41));
-    let findable = manager.cached_prefix(&tokens(0, 41), &root());
+    let findable = manager.cached_prefix_under(&tokens(0, 41), &root());
     assert!((1..40).contains(&findable), "{findable}");
     // Nothing is lost: the next prompt is served, uncached, and all blocks come back.
     assert_eq!(run_prompt(&mut manager, 2, &tokens(1000, 41)), 0);
@@ -100,14 +100,14 @@ fn a_fully_cached_prompt_recomputes_its_last_token() {
         let mut manager = pool(8, block_size);
         let prompt = tokens(0, 3 * block_size as u32);
         run_prompt(&mut manager, 1, &prompt);
-        assert_eq!(manager.cached_prefix(&prompt, &root()), 2 * block_size);
+        assert_eq!(manager.cached_prefix_under(&prompt, &root()), 2 * block_size);
         assert_eq!(run_prompt(&mut manager, 2, &prompt), 2 * block_size);
         // The recomputed block is merged with the one that was there.
         assert_eq!(table(&manager, 1), table(&manager, 2));
         assert_eq!(manager.stats().blocks_merged, 1);
         assert_eq!(manager.stats().blocks_used, 3);
         // One token more, and all three blocks are shared.
-        assert_eq!(manager.cached_prefix(&tokens(0, prompt.len() as u32 + 1), &root()), prompt.len());
+        assert_eq!(manager.cached_prefix_under(&tokens(0, prompt.len() as u32 + 1), &root()), prompt.len());
     }
 }
 
@@ -117,29 +117,29 @@ fn blocks_are_found_only_after_the_step_that_fills_them_has_retired() {
     let mut manager = pool(16, 4);
     let prompt = tokens(0, 13);
     for number in [1, 2] {
-        assert_eq!(manager.allocate(id(number), &prompt, &root()).unwrap().num_cached_tokens, 0);
+        assert_eq!(manager.allocate_under(id(number), &prompt, &root()).unwrap().num_cached_tokens, 0);
     }
     assert!(table(&manager, 1).iter().all(|block| !table(&manager, 2).contains(block)));
     // A chunk of the first retires: only its full blocks are there to be found.
     manager.commit(id(1), 7);
-    assert_eq!(manager.cached_prefix(&prompt, &root()), 4);
+    assert_eq!(manager.cached_prefix_under(&prompt, &root()), 4);
     manager.commit(id(1), 8);
-    assert_eq!(manager.cached_prefix(&prompt, &root()), 8);
+    assert_eq!(manager.cached_prefix_under(&prompt, &root()), 8);
     manager.check().unwrap();
     // An append is a reservation, not a result.
     manager.append(id(1), &tokens(13, 8)).unwrap();
     manager.commit(id(1), 13);
-    assert_eq!(manager.cached_prefix(&tokens(0, 30), &root()), 12);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 30), &root()), 12);
     manager.commit(id(1), 21);
-    assert_eq!(manager.cached_prefix(&tokens(0, 30), &root()), 20);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 30), &root()), 20);
 }
 
 #[test]
 fn prompts_of_one_batch_are_merged_when_both_have_computed() {
     let mut manager = pool(8, 4);
     let prompt = tokens(0, 10);
-    manager.allocate(id(1), &prompt, &root()).unwrap();
-    manager.allocate(id(2), &prompt, &root()).unwrap();
+    manager.allocate_under(id(1), &prompt, &root()).unwrap();
+    manager.allocate_under(id(2), &prompt, &root()).unwrap();
     manager.commit(id(2), 10);
     manager.commit(id(1), 10);
     manager.check().unwrap();
@@ -155,9 +155,9 @@ fn hits_are_known_before_allocation() {
     run_prompt(&mut manager, 1, &tokens(0, 9));
     for length in [1, 4, 5, 8, 9, 10, 13] {
         let prompt = tokens(0, length);
-        let expect = manager.cached_prefix(&prompt, &root());
+        let expect = manager.cached_prefix_under(&prompt, &root());
         assert_eq!(expect, (length as usize - 1) / 4 * 4 * usize::from(length < 9) + 8 * usize::from(length >= 9));
-        let allocation = manager.allocate(id(2), &prompt, &root()).unwrap();
+        let allocation = manager.allocate_under(id(2), &prompt, &root()).unwrap();
         assert_eq!(allocation.num_cached_tokens, expect);
         release(&mut manager, 2);
     }
@@ -185,12 +185,12 @@ fn a_sequence_preempted_at_a_block_boundary_comes_back_with_room_to_append() {
 #[test]
 fn a_sequence_preempted_in_mid_prefill_leaves_only_what_it_computed() {
     let mut manager = pool(8, 4);
-    manager.allocate(id(1), &tokens(0, 20), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 20), &root()).unwrap();
     manager.commit(id(1), 10);
     release(&mut manager, 1);
     let stats = manager.stats();
     assert_eq!((stats.blocks_cached, stats.blocks_free), (2, 6));
-    assert_eq!(manager.cached_prefix(&tokens(0, 20), &root()), 8);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 20), &root()), 8);
 }
 
 // The free list is threaded through an array; elsewhere `deque.remove` searched it.
@@ -206,7 +206,7 @@ fn a_hit_revives_cached_blocks_from_the_middle_of_the_list() {
     // The recomputed third block took the oldest leaf's place, and was merged again at once.
     let stats = manager.stats();
     assert_eq!((stats.blocks_used, stats.blocks_cached, stats.blocks_free, stats.evictions), (3, 5, 1, 1));
-    assert_eq!(manager.cached_prefix(&tokens(2000, 3), &root()), 2);
+    assert_eq!(manager.cached_prefix_under(&tokens(2000, 3), &root()), 2);
 }
 
 // dynamo PR#13398, vllm#42571: decrementing all first and collecting afterwards queued a block twice.
@@ -235,7 +235,7 @@ fn partial_blocks_are_reused_first_then_full_ones_from_the_deepest_on() {
     assert_eq!(manager.stats().blocks_cached, 3);
     let mut reused = Vec::new();
     for number in 2..6 {
-        manager.allocate(id(number), &[9000 + number as u32], &root()).unwrap();
+        manager.allocate_under(id(number), &[9000 + number as u32], &root()).unwrap();
         manager.check().unwrap();
         reused.extend(table(&manager, number));
     }
@@ -245,11 +245,11 @@ fn partial_blocks_are_reused_first_then_full_ones_from_the_deepest_on() {
 #[test]
 fn what_a_partial_block_leaves_is_reused_before_blocks_that_were_never_used() {
     let mut manager = pool(8, 4);
-    manager.allocate(id(1), &tokens(0, 6), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 6), &root()).unwrap();
     manager.commit(id(1), 6);
     let held = table(&manager, 1);
     release(&mut manager, 1);
-    manager.allocate(id(2), &tokens(1000, 5), &root()).unwrap();
+    manager.allocate_under(id(2), &tokens(1000, 5), &root()).unwrap();
     assert_eq!(table(&manager, 2)[0], held[1]);
     assert!(!held.contains(&table(&manager, 2)[1]));
 }
@@ -264,11 +264,11 @@ fn leaves_are_evicted_before_their_parents() {
     release(&mut manager, 1);
     release(&mut manager, 2);
     let findable = |manager: &BlockManager| {
-        (manager.cached_prefix(&[1, 2, 3, 0], &root()), manager.cached_prefix(&[1, 2, 4, 5, 0], &root()))
+        (manager.cached_prefix_under(&[1, 2, 3, 0], &root()), manager.cached_prefix_under(&[1, 2, 4, 5, 0], &root()))
     };
     let mut seen = vec![findable(&manager)];
     for number in 3..9 {
-        manager.allocate(id(number), &[100 + number as u32], &root()).unwrap();
+        manager.allocate_under(id(number), &[100 + number as u32], &root()).unwrap();
         manager.check().unwrap();
         seen.push(findable(&manager));
     }
@@ -305,13 +305,13 @@ fn tenants_share_neither_blocks_nor_the_timing_of_hits() {
     let mut manager = pool(16, 4);
     let (alice, bob) = (ChainRoot::new(Some("alice"), 0), ChainRoot::new(Some("bob"), 0));
     let prompt = tokens(0, 9);
-    manager.allocate(id(1), &prompt, &alice).unwrap();
+    manager.allocate_under(id(1), &prompt, &alice).unwrap();
     manager.commit(id(1), 9);
     manager.free(id(1));
     for other in [&bob, &root(), &ChainRoot::new(Some("alice"), 1)] {
-        assert_eq!(manager.cached_prefix(&prompt, other), 0);
+        assert_eq!(manager.cached_prefix_under(&prompt, other), 0);
     }
-    assert_eq!(manager.cached_prefix(&prompt, &alice), 8);
+    assert_eq!(manager.cached_prefix_under(&prompt, &alice), 8);
     manager.check().unwrap();
 }
 
@@ -319,14 +319,14 @@ fn tenants_share_neither_blocks_nor_the_timing_of_hits() {
 #[test]
 fn late_completions_are_harmless() {
     let mut manager = pool(4, 2);
-    manager.allocate(id(1), &tokens(0, 6), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 6), &root()).unwrap();
     release(&mut manager, 1);
     let before = manager.stats();
     manager.commit(id(1), 6);
     assert!(!manager.free(id(1)));
     assert_eq!(manager.append(id(1), &[1]), Err(AllocError::NotHeld(id(1))));
     assert_eq!(manager.stats(), before);
-    assert_eq!(manager.cached_prefix(&tokens(0, 6), &root()), 0);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 6), &root()), 0);
     manager.check().unwrap();
 }
 
@@ -338,8 +338,8 @@ fn an_unshared_sequence_neither_finds_nor_publishes() {
     run_prompt(&mut manager, 1, &prompt);
     release(&mut manager, 1);
     let cached = manager.stats().blocks_cached;
-    assert_eq!(manager.cached_prefix(&prompt, &ChainRoot::unshared()), 0);
-    assert_eq!(manager.allocate(id(2), &prompt, &ChainRoot::unshared()).unwrap().num_cached_tokens, 0);
+    assert_eq!(manager.cached_prefix_under(&prompt, &ChainRoot::unshared()), 0);
+    assert_eq!(manager.allocate_under(id(2), &prompt, &ChainRoot::unshared()).unwrap().num_cached_tokens, 0);
     manager.commit(id(2), 9);
     manager.check().unwrap();
     manager.free(id(2));

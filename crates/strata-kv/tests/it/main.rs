@@ -14,7 +14,9 @@ mod resize;
 mod rng;
 mod swap;
 
-use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
+use strata_kv::{
+    AllocError, AllocStatus, Allocation, BlockId, BlockManager, ChainRoot, KvConfig, Miss, SequenceId, TokenId,
+};
 
 /// A pool without watermark.
 fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
@@ -44,7 +46,7 @@ fn table(manager: &BlockManager, number: u64) -> Vec<u32> {
 
 /// Allocates and computes all of a prompt; returns its cached tokens.
 fn run_prompt(manager: &mut BlockManager, number: u64, prompt: &[TokenId]) -> usize {
-    let allocation = manager.allocate(id(number), prompt, &root()).expect("room for the prompt");
+    let allocation = manager.allocate_under(id(number), prompt, &root()).expect("room for the prompt");
     manager.commit(id(number), prompt.len());
     manager.check().expect("invariants");
     allocation.num_cached_tokens
@@ -56,9 +58,45 @@ fn release(manager: &mut BlockManager, number: u64) {
     manager.check().expect("invariants");
 }
 
-/// What is to be copied before the next pass.
-fn copies(manager: &mut BlockManager) -> Vec<BlockCopy> {
+/// The verbs that take hashes, for tests that have no use for them but this once.
+trait UnderRoot {
+    fn allocate_under(
+        &mut self,
+        id: SequenceId,
+        token_ids: &[TokenId],
+        root: &ChainRoot,
+    ) -> Result<Allocation, AllocError>;
+    fn can_allocate_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> AllocStatus;
+    fn cached_prefix_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> usize;
+    fn explain_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> Miss;
+}
+
+impl UnderRoot for BlockManager {
+    fn allocate_under(
+        &mut self,
+        id: SequenceId,
+        token_ids: &[TokenId],
+        root: &ChainRoot,
+    ) -> Result<Allocation, AllocError> {
+        self.allocate(id, token_ids, &self.hash_prefix(root, token_ids))
+    }
+
+    fn can_allocate_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> AllocStatus {
+        self.can_allocate(token_ids, &self.hash_prefix(root, token_ids))
+    }
+
+    fn cached_prefix_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> usize {
+        self.cached_prefix(token_ids, &self.hash_prefix(root, token_ids))
+    }
+
+    fn explain_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> Miss {
+        self.explain(token_ids, &self.hash_prefix(root, token_ids))
+    }
+}
+
+/// What is to be copied before the next pass: source and destination.
+fn copies(manager: &mut BlockManager) -> Vec<(BlockId, BlockId)> {
     let mut copies = Vec::new();
     manager.take_copies(&mut copies);
-    copies
+    copies.into_iter().map(|copy| copy.blocks().expect("between blocks")).collect()
 }

@@ -2,11 +2,11 @@
 
 use strata_kv::{BlockManager, ChainRoot, KvConfig, Miss, MissReason};
 
-use crate::{config, id, pool, release, root, run_prompt, tokens};
+use crate::{UnderRoot, config, id, pool, release, root, run_prompt, tokens};
 
 fn miss(manager: &BlockManager, prompt: &[u32]) -> (usize, MissReason) {
-    let Miss { matched_tokens, reason } = manager.explain(prompt, &root());
-    assert_eq!(matched_tokens, manager.cached_prefix(prompt, &root()));
+    let Miss { matched_tokens, reason } = manager.explain_under(prompt, &root());
+    assert_eq!(matched_tokens, manager.cached_prefix_under(prompt, &root()));
     (matched_tokens, reason)
 }
 
@@ -49,7 +49,7 @@ fn reset_and_not_cacheable() {
     run_prompt(&mut manager, 1, &tokens(0, 9));
     manager.reset_cache();
     assert_eq!(miss(&manager, &tokens(0, 9)), (0, MissReason::CacheReset { lookups_ago: 0 }));
-    let unshared = manager.explain(&tokens(0, 9), &ChainRoot::unshared());
+    let unshared = manager.explain_under(&tokens(0, 9), &ChainRoot::unshared());
     assert_eq!(unshared, Miss { matched_tokens: 0, reason: MissReason::NotCacheable });
     let plain = BlockManager::new(KvConfig { prefix_caching: false, ..config(8, 4) }).unwrap();
     assert_eq!(miss(&plain, &tokens(0, 2)), (0, MissReason::NotCacheable));
@@ -60,12 +60,15 @@ fn reset_and_not_cacheable() {
 fn other_salt() {
     let mut manager = pool(8, 4);
     let (alice, bob) = (ChainRoot::new(Some("alice"), 0), ChainRoot::new(Some("bob"), 0));
-    manager.allocate(id(1), &tokens(0, 9), &alice).unwrap();
-    assert_eq!(manager.explain(&tokens(0, 9), &bob).reason, MissReason::NeverSeen);
+    manager.allocate_under(id(1), &tokens(0, 9), &alice).unwrap();
+    assert_eq!(manager.explain_under(&tokens(0, 9), &bob).reason, MissReason::NeverSeen);
     manager.commit(id(1), 9);
-    assert_eq!(manager.explain(&tokens(0, 9), &bob).reason, MissReason::OtherSalt);
-    assert_eq!(manager.explain(&tokens(1, 9), &bob).reason, MissReason::NeverSeen);
-    assert_eq!(manager.explain(&tokens(0, 13), &alice), Miss { matched_tokens: 8, reason: MissReason::NeverSeen });
+    assert_eq!(manager.explain_under(&tokens(0, 9), &bob).reason, MissReason::OtherSalt);
+    assert_eq!(manager.explain_under(&tokens(1, 9), &bob).reason, MissReason::NeverSeen);
+    assert_eq!(
+        manager.explain_under(&tokens(0, 13), &alice),
+        Miss { matched_tokens: 8, reason: MissReason::NeverSeen }
+    );
     assert_eq!(MissReason::OtherSalt.for_client(), MissReason::NeverSeen);
     let evicted = |by| MissReason::Evicted { by, lookups_ago: 2 };
     assert_eq!(evicted(Some(id(4))).for_client(), evicted(None));

@@ -2,7 +2,7 @@
 
 use strata_kv::{AllocError, AllocStatus, BlockId, BlockManager, KvConfig, Resize};
 
-use crate::{config, id, pool, release, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, id, pool, release, root, run_prompt, table, tokens};
 
 #[test]
 fn free_blocks_go_first_then_cached_leaves_and_never_used_ones() {
@@ -10,7 +10,7 @@ fn free_blocks_go_first_then_cached_leaves_and_never_used_ones() {
     run_prompt(&mut manager, 1, &tokens(0, 6));
     run_prompt(&mut manager, 2, &tokens(1000, 4));
     release(&mut manager, 1);
-    let cached = |manager: &BlockManager| manager.cached_prefix(&tokens(0, 7), &root());
+    let cached = |manager: &BlockManager| manager.cached_prefix_under(&tokens(0, 7), &root());
     assert_eq!(cached(&manager), 6);
     manager.set_usable(5);
     manager.check().unwrap();
@@ -28,7 +28,7 @@ fn free_blocks_go_first_then_cached_leaves_and_never_used_ones() {
     assert_eq!((manager.present(), manager.stats().blocks_withdrawn), (1, 7));
     // The leaf of the chain has gone, and its parent is still found.
     assert_eq!(manager.take_resize(), Resize { came: vec![], left: vec![BlockId(held[1])] });
-    assert_eq!(manager.cached_prefix(&tokens(1000, 5), &root()), 2);
+    assert_eq!(manager.cached_prefix_under(&tokens(1000, 5), &root()), 2);
 }
 
 #[test]
@@ -53,18 +53,18 @@ fn each_block_is_reported_on_the_side_where_it_is() {
 fn never_refers_to_the_maximum_and_the_watermark_to_what_may_be_used() {
     let mut manager = BlockManager::new(KvConfig { watermark: 0.5, ..config(8, 2) }).unwrap();
     manager.set_usable(4);
-    assert_eq!(manager.can_allocate(&tokens(0, 16), &root()), AllocStatus::Later);
-    assert_eq!(manager.can_allocate(&tokens(0, 17), &root()), AllocStatus::Never { need: 9, limit: 8 });
+    assert_eq!(manager.can_allocate_under(&tokens(0, 16), &root()), AllocStatus::Later);
+    assert_eq!(manager.can_allocate_under(&tokens(0, 17), &root()), AllocStatus::Never { need: 9, limit: 8 });
     assert_eq!(
-        manager.allocate(id(1), &tokens(0, 16), &root()),
+        manager.allocate_under(id(1), &tokens(0, 16), &root()),
         Err(AllocError::OutOfBlocks { need: 8, available: 4 })
     );
     run_prompt(&mut manager, 1, &tokens(0, 2));
-    assert_eq!(manager.can_allocate(&tokens(1000, 2), &root()), AllocStatus::Ok);
-    assert_eq!(manager.can_allocate(&tokens(1000, 4), &root()), AllocStatus::Later);
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 2), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 4), &root()), AllocStatus::Later);
     manager.set_usable(8);
-    assert_eq!(manager.can_allocate(&tokens(1000, 6), &root()), AllocStatus::Ok);
-    assert_eq!(manager.can_allocate(&tokens(1000, 8), &root()), AllocStatus::Later);
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 6), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(1000, 8), &root()), AllocStatus::Later);
 }
 
 #[test]

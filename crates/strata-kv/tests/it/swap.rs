@@ -1,14 +1,19 @@
 //! Groups that leave for the swap pool and come back (K12).
 
 use strata_kv::{
-    AllocError, AllocStatus, BlockManager, KvConfig, SequenceId, SequenceState, Swap, SwapDirection, SwapId,
-    SwapOutcome,
+    AllocError, AllocStatus, BlockId, BlockManager, KvConfig, SequenceId, SequenceState, Swap, SwapDirection, SwapId,
+    SwapOutcome, SwapSlot, Transfer,
 };
 
-use crate::{config, copies, id, release, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, copies, id, release, root, run_prompt, table, tokens};
 
 fn pool(num_blocks: usize, block_size: usize, num_swap_blocks: usize) -> BlockManager {
     BlockManager::new(KvConfig { num_swap_blocks, ..config(num_blocks, block_size) }).expect("a good configuration")
+}
+
+/// Block and slot of a transfer.
+fn places(transfer: &Transfer) -> (BlockId, SwapSlot) {
+    transfer.block_and_slot().expect("one of a swap")
 }
 
 fn finish(manager: &mut BlockManager, swap: &Swap, outcome: SwapOutcome) -> Vec<SequenceId> {
@@ -44,7 +49,7 @@ fn out_and_in_again() {
 
     let out = swap_out(&mut manager, &[id(1)]);
     assert_eq!((out.direction, out.num_spared), (SwapDirection::Out, 0));
-    assert_eq!(out.copies.iter().map(|copy| copy.block.0).collect::<Vec<_>>(), held);
+    assert_eq!(out.transfers.iter().map(|transfer| places(transfer).0.0).collect::<Vec<_>>(), held);
     assert_eq!(manager.state(id(1)), Some(SequenceState::Leaving(out.id)));
     // Neither are its blocks reused, nor may it compute, before the copies are there.
     assert_eq!((used_and_swapped(&manager), manager.block_table(id(1))), ((3, 3), None));
@@ -60,8 +65,8 @@ fn out_and_in_again() {
 
     // The full blocks are still findable: only the partial one is copied.
     let back = swap_in(&mut manager, &[id(1)]);
-    assert_eq!((back.direction, back.copies.len(), back.num_spared), (SwapDirection::In, 1, 2));
-    assert_eq!(back.copies[0].slot, out.copies[2].slot);
+    assert_eq!((back.direction, back.transfers.len(), back.num_spared), (SwapDirection::In, 1, 2));
+    assert_eq!(places(&back.transfers[0]).1, places(&out.transfers[2]).1);
     assert_eq!((manager.state(id(1)), manager.block_table(id(1))), (Some(SequenceState::Arriving(back.id)), None));
     assert_eq!(finish(&mut manager, &back, SwapOutcome::Done), [id(1)]);
     assert_eq!((manager.state(id(1)), used_and_swapped(&manager)), (Some(SequenceState::Resident), (3, 0)));
@@ -70,7 +75,7 @@ fn out_and_in_again() {
     assert_eq!((stats.swapped_out_blocks, stats.swapped_in_blocks, stats.swap_spared_blocks), (3, 1, 2));
     manager.append(id(1), &[10, 11]).unwrap();
     manager.commit(id(1), 12);
-    assert_eq!(manager.cached_prefix(&tokens(0, 13), &root()), 12);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 13), &root()), 12);
     release(&mut manager, 1);
 }
 
@@ -81,15 +86,15 @@ fn what_was_evicted_meanwhile_is_copied_and_found_again_once_it_is_there() {
     let out = swap_out(&mut manager, &[id(1)]);
     finish(&mut manager, &out, SwapOutcome::Done);
     run_prompt(&mut manager, 2, &tokens(1000, 10));
-    assert_eq!(manager.cached_prefix(&tokens(0, 14), &root()), 4);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 14), &root()), 4);
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Later);
     assert_eq!(manager.swap_in(&[id(1)]), Err(AllocError::OutOfBlocks { need: 3, available: 0 }));
     release(&mut manager, 2);
     let back = swap_in(&mut manager, &[id(1)]);
-    assert_eq!((back.copies.len(), back.num_spared), (3, 1));
-    assert_eq!(manager.cached_prefix(&tokens(0, 14), &root()), 4);
+    assert_eq!((back.transfers.len(), back.num_spared), (3, 1));
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 14), &root()), 4);
     finish(&mut manager, &back, SwapOutcome::Done);
-    assert_eq!(manager.cached_prefix(&tokens(0, 14), &root()), 12);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 14), &root()), 12);
 }
 
 #[test]
@@ -106,11 +111,11 @@ fn a_group_moves_as_one_and_its_shared_blocks_once() {
         assert_eq!((manager.swap_cost(&group), manager.swap_cost(&group[1..])), (4, 3));
         assert_eq!(manager.recompute_cost(&group), if prefix_caching { 5 } else { 13 });
         let out = swap_out(&mut manager, &[id(2), id(1), id(2)]);
-        assert_eq!(out.copies.len(), 4);
+        assert_eq!(out.transfers.len(), 4);
         assert_eq!(finish(&mut manager, &out, SwapOutcome::Done), group);
         assert_eq!(used_and_swapped(&manager), (0, 4));
         let back = swap_in(&mut manager, &group);
-        assert_eq!(back.copies.len(), if prefix_caching { 2 } else { 4 });
+        assert_eq!(back.transfers.len(), if prefix_caching { 2 } else { 4 });
         finish(&mut manager, &back, SwapOutcome::Done);
         assert_eq!(used_and_swapped(&manager), (4, 0));
         assert_eq!(table(&manager, 1)[..2], table(&manager, 2)[..2]);
@@ -124,7 +129,7 @@ fn members_of_a_group_may_come_back_one_by_one() {
     run_prompt(&mut manager, 1, &tokens(0, 6));
     manager.fork(id(1), id(2)).unwrap();
     let out = swap_out(&mut manager, &[id(1), id(2)]);
-    assert_eq!(out.copies.len(), 2);
+    assert_eq!(out.transfers.len(), 2);
     finish(&mut manager, &out, SwapOutcome::Done);
     let back = swap_in(&mut manager, &[id(2)]);
     finish(&mut manager, &back, SwapOutcome::Done);
@@ -169,7 +174,7 @@ fn the_watermark_holds_for_coming_back_but_not_on_an_idle_device() {
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Later);
     release(&mut manager, 2);
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Ok);
-    assert_eq!(manager.can_allocate(&tokens(3000, 8), &root()), AllocStatus::Ok);
+    assert_eq!(manager.can_allocate_under(&tokens(3000, 8), &root()), AllocStatus::Ok);
 }
 
 #[test]
@@ -187,17 +192,17 @@ fn a_failed_swap_loses_the_kv_of_its_group_and_nothing_else() {
     finish(&mut manager, &out, SwapOutcome::Done);
     manager.reset_cache();
     let back = swap_in(&mut manager, &[id(1)]);
-    assert_eq!(back.copies.len(), 3);
+    assert_eq!(back.transfers.len(), 3);
     assert_eq!(finish(&mut manager, &back, SwapOutcome::Failed), [id(1)]);
     assert_eq!((manager.state(id(1)), used_and_swapped(&manager)), (None, (1, 0)));
-    assert_eq!(manager.cached_prefix(&tokens(0, 10), &root()), 0);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 10), &root()), 0);
     assert_eq!(manager.stats().swaps_failed, 2);
 }
 
 #[test]
 fn what_was_not_committed_when_it_left_is_neither_found_nor_shared() {
     let mut manager = pool(8, 4, 8);
-    manager.allocate(id(1), &tokens(0, 12), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 12), &root()).unwrap();
     manager.commit(id(1), 5);
     let out = swap_out(&mut manager, &[id(1)]);
     // A step that outlives the decision.
@@ -207,7 +212,7 @@ fn what_was_not_committed_when_it_left_is_neither_found_nor_shared() {
     run_prompt(&mut manager, 2, &tokens(0, 12));
     let back = swap_in(&mut manager, &[id(1)]);
     // Of three blocks one is found, one was computed in part, and one not at all.
-    assert_eq!((back.copies.len(), back.num_spared), (1, 1));
+    assert_eq!((back.transfers.len(), back.num_spared), (1, 1));
     finish(&mut manager, &back, SwapOutcome::Done);
     assert_eq!(table(&manager, 1)[0], table(&manager, 2)[0]);
     assert!(table(&manager, 1)[1..].iter().all(|block| !table(&manager, 2).contains(block)));
@@ -218,13 +223,13 @@ fn what_was_not_committed_when_it_left_is_neither_found_nor_shared() {
 #[test]
 fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
     let mut manager = pool(8, 4, 2);
-    manager.allocate(id(1), &tokens(0, 18), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 18), &root()).unwrap();
     manager.commit(id(1), 6);
     // Five blocks, of which two hold computed tokens, and one of these is findable: slots for two are enough.
     assert_eq!((manager.swap_cost(&[id(1)]), manager.blocks_required(&[id(1)])), (2, 5));
     assert_eq!(manager.recompute_cost(&[id(1)]), 2);
     let out = swap_out(&mut manager, &[id(1)]);
-    assert_eq!((out.copies.len(), out.num_freed), (2, 5));
+    assert_eq!((out.transfers.len(), out.num_freed), (2, 5));
     finish(&mut manager, &out, SwapOutcome::Done);
     assert_eq!((used_and_swapped(&manager), manager.num_tokens(id(1))), ((0, 2), Some(18)));
 
@@ -235,20 +240,20 @@ fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
     release(&mut manager, 2);
     manager.reset_cache();
     let back = swap_in(&mut manager, &[id(1)]);
-    assert_eq!((back.copies.len(), back.num_spared, back.num_freed), (2, 0, 0));
+    assert_eq!((back.transfers.len(), back.num_spared, back.num_freed), (2, 0, 0));
     finish(&mut manager, &back, SwapOutcome::Done);
     assert_eq!(used_and_swapped(&manager), (5, 0));
     // It goes on where it was, with the tokens that it had.
     let mut manager = pool(8, 4, 2);
-    manager.allocate(id(1), &tokens(0, 18), &root()).unwrap();
+    manager.allocate_under(id(1), &tokens(0, 18), &root()).unwrap();
     let out = swap_out(&mut manager, &[id(1)]);
-    assert_eq!(out.copies, []);
+    assert_eq!(out.transfers, []);
     finish(&mut manager, &out, SwapOutcome::Done);
     let back = swap_in(&mut manager, &[id(1)]);
-    assert_eq!(back.copies, []);
+    assert_eq!(back.transfers, []);
     finish(&mut manager, &back, SwapOutcome::Done);
     manager.commit(id(1), 18);
-    assert_eq!(manager.cached_prefix(&tokens(0, 18), &root()), 16);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 18), &root()), 16);
 }
 
 #[test]
@@ -263,7 +268,7 @@ fn what_others_hold_does_not_come_free() {
     assert_eq!(exclusive.map(|group| manager.blocks_exclusive(group)), [1, 1, 4, 4, 1, 0]);
     let before = manager.stats();
     let out = swap_out(&mut manager, &group);
-    assert_eq!((out.copies.len(), out.num_freed), (5, 4));
+    assert_eq!((out.transfers.len(), out.num_freed), (5, 4));
     // The swap under way holds them too.
     assert_eq!(manager.blocks_exclusive(&group), 0);
     finish(&mut manager, &out, SwapOutcome::Done);
@@ -293,7 +298,7 @@ fn a_cow_while_the_sibling_leaves_does_not_disturb_the_copy() {
     release(&mut manager, 2);
     manager.append(id(1), &[7]).unwrap();
     let copied = copies(&mut manager);
-    assert_eq!((copied.len(), copied[0].source.0), (1, shared));
+    assert_eq!((copied.len(), copied[0].0.0), (1, shared));
     assert_eq!(finish(&mut manager, &out, SwapOutcome::Done), []);
     assert_eq!(used_and_swapped(&manager), (2, 0));
 }

@@ -75,11 +75,14 @@ pub(super) fn replay(
         tokens.clear();
         tokens.extend_from_slice(trace.blocks(request));
         tokens.push(ANSWER);
-        let miss = explain.is_some().then(|| manager.explain(&tokens, &root));
+        let hashing = Instant::now();
+        let hashes = manager.hash_prefix(&root, &tokens);
+        let hashing = hashing.elapsed();
+        let miss = explain.is_some().then(|| manager.explain(&tokens, &hashes));
         let started = Instant::now();
-        let allocation = manager.allocate(id, &tokens, &root);
+        let allocation = manager.allocate(id, &tokens, &hashes);
         manager.commit(id, tokens.len() - 1);
-        let time = started.elapsed();
+        let time = hashing + started.elapsed();
         let found = match allocation {
             Ok(allocation) => Some(allocation.num_cached_tokens),
             Err(AllocError::Never { .. }) => None,

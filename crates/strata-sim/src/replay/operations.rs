@@ -120,8 +120,9 @@ impl Bench {
         for (number, &length) in self.lengths.iter().enumerate() {
             let (prompt, others) = rest.split_at(length);
             rest = others;
+            let hashes = self.manager.hash_prefix(&self.root, prompt);
             self.manager
-                .allocate(SequenceId(number as u64), prompt, &self.root)
+                .allocate(SequenceId(number as u64), prompt, &hashes)
                 .map_err(|error| Refusal::because("the pool has room", error))?;
         }
         Ok(started.elapsed())
@@ -171,8 +172,9 @@ impl Bench {
     /// One sequence takes all free blocks, so that others can only be had by eviction.
     fn fill(&mut self) -> Result<(), Refusal> {
         let tokens = vec![7; self.manager.stats().blocks_free * self.block_size];
+        let hashes = self.manager.hash_prefix(&ChainRoot::unshared(), &tokens);
         self.manager
-            .allocate(self.filler(), &tokens, &ChainRoot::unshared())
+            .allocate(self.filler(), &tokens, &hashes)
             .map_err(|error| Refusal::because("blocks are free", error))?;
         Ok(())
     }

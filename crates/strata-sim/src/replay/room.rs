@@ -70,11 +70,12 @@ impl Room for Paged {
         if longest > self.manager.capacity_tokens() {
             return Ok(Admission::Never);
         }
-        match self.manager.can_allocate(tokens, &self.root) {
+        let hashes = self.manager.hash_prefix(&self.root, tokens);
+        match self.manager.can_allocate(tokens, &hashes) {
             AllocStatus::Ok => {
                 let allocation = self
                     .manager
-                    .allocate(id, tokens, &self.root)
+                    .allocate(id, tokens, &hashes)
                     .map_err(|error| Refusal::because("after it was promised", error))?;
                 Ok(Admission::Now { cached: allocation.num_cached_tokens })
             }

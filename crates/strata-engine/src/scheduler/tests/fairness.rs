@@ -1,4 +1,4 @@
-//! Shares of tenants, and who comes first (S5).
+//! Shares of tenants, and who comes first.
 
 use std::collections::VecDeque;
 

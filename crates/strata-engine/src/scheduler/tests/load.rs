@@ -135,20 +135,18 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
             }
             let planned = bench.step();
             let moved = !planned.is_empty() || !bench.plan.preempted.is_empty() || bench.scheduler.num_swaps() > 0;
-            searches.gather(&mut bench);
             searches.retire(&mut bench, &mut |end| random.below(end));
             swaps.pass(&mut bench, &mut random, round % 5 == 3);
-            searches.gather(&mut bench);
             let may_wait = memory == Memory::Wavers && bench.scheduler.blocks().usable() < blocks;
             idle = if moved || may_wait || !bench.scheduler.has_sequences() { 0 } else { idle + 1 };
             assert!(idle < 2, "round {round}, step {step}: work waits, but nothing was planned");
             let most = bench.scheduler.sequences.values().map(|sequence| sequence.preemptions).max();
             assert!(most <= Some(MAX_PREEMPTIONS), "round {round}: one was preempted {most:?} times");
-            let spared = |one: &&Sequence| one.search.is_some() && one.is_spared();
+            let spared = |one: &&Sequence| one.search().is_some() && one.is_spared();
             searches_spared += bench.scheduler.sequences.values().filter(spared).count();
             for (id, _) in planned {
                 if let Some(&end) = ends.get(&id)
-                    && bench.scheduler.sequence(SequenceId(id)).tokens.len() >= end
+                    && bench.scheduler.sequence(SequenceId(id)).len() >= end
                 {
                     let sequence = bench.scheduler.remove(SequenceId(id)).unwrap();
                     bench.scheduler.ended(sequence.generated());
@@ -214,11 +212,11 @@ fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u
             "work waits, but nothing was planned"
         );
         for entry in std::mem::take(&mut bench.plan.entries) {
-            bench.scheduler.complete(&entry);
-            if entry.samples {
+            bench.scheduler.complete(&entry, 1);
+            if entry.samples() {
                 bench.scheduler.push_token(entry.id, 7);
             }
-            if bench.scheduler.sequence(entry.id).tokens.len() >= ends[&entry.id.0] {
+            if bench.scheduler.sequence(entry.id).len() >= ends[&entry.id.0] {
                 let sequence = bench.scheduler.remove(entry.id).unwrap();
                 bench.scheduler.ended(if surprise { 0 } else { sequence.generated() });
                 served.preemptions_most = served.preemptions_most.max(sequence.preemptions);
@@ -273,7 +271,7 @@ fn time_of_a_step_over_256_decodes() {
             bench.scheduler.schedule(&mut bench.plan);
             times.push(begin.elapsed().as_nanos());
             for entry in std::mem::take(&mut bench.plan.entries) {
-                bench.scheduler.complete(&entry);
+                bench.scheduler.complete(&entry, 1);
                 bench.scheduler.push_token(entry.id, 7);
             }
         }

@@ -1,8 +1,8 @@
-//! Swapping without any swap space: when it is begun, and what follows from how it ends (K12, S2).
+//! Swapping without any swap space: when it is begun, and what follows from how it ends.
 
 use strata_kv::SwapDirection;
 
-use super::swapping::SWAP_STEPS_MAX;
+use super::flights::SWAP_STEPS_MAX;
 use super::*;
 use crate::kv_swap::{SwapTook, SwapTrial};
 
@@ -35,7 +35,7 @@ impl Bench {
 }
 
 /// Two sequences of two blocks in a pool of four, the first of which has just made the second leave.
-fn one_leaves_another(swap_blocks: usize) -> Bench {
+pub(super) fn one_leaves_another(swap_blocks: usize) -> Bench {
     let mut bench = Bench::with_swap(4, swap_blocks);
     bench.add(1, 8);
     bench.add(2, 7);
@@ -50,7 +50,7 @@ fn one_leaves_another(swap_blocks: usize) -> Bench {
 #[test]
 fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
     let mut bench = one_leaves_another(8);
-    assert_eq!((bench.place(2), bench.plan.swaps[0].copies.len()), (Place::Leaving, 2));
+    assert_eq!((bench.place(2), bench.plan.swaps[0].transfers.len()), (Place::Leaving, 2));
     let swap = bench.plan.swaps[0].id;
     for _ in 0..3 {
         assert_eq!(bench.step(), []);
@@ -133,7 +133,7 @@ fn what_others_hold_as_well_is_not_counted_as_lost() {
         bench.scheduler.add(Arrival { max_tokens: 1000, ..arrival(id, length) });
     }
     assert_eq!(bench.step().len(), 2);
-    let mut prompt = bench.scheduler.sequence(SequenceId(2)).tokens[..20].to_vec();
+    let mut prompt = bench.scheduler.sequence(SequenceId(2)).tokens()[..20].to_vec();
     prompt.extend([500, 501]);
     bench.scheduler.add(Arrival { prompt, max_tokens: 1000, ..arrival(3, 0) });
     assert_eq!(bench.step().len(), 3);
@@ -151,7 +151,7 @@ fn blocks_that_others_hold_as_well_are_not_waited_for() {
     let mut bench = Bench::with_swap(8, 8);
     bench.add(3, 8);
     bench.step();
-    let mut prompt = bench.scheduler.sequence(SequenceId(3)).tokens[..8].to_vec();
+    let mut prompt = bench.scheduler.sequence(SequenceId(3)).tokens()[..8].to_vec();
     prompt.extend([500, 501, 502]);
     bench.add(1, 8);
     bench.add(2, 8);
@@ -249,7 +249,7 @@ fn everybody_else_ends_beside_one_that_hangs(direction: SwapDirection) {
     let mut hangs = None;
     for _ in 0..2 * SWAP_STEPS_MAX {
         for (id, _) in bench.step() {
-            if bench.scheduler.sequence(SequenceId(id)).tokens.len() >= 14 {
+            if bench.scheduler.sequence(SequenceId(id)).len() >= 14 {
                 bench.scheduler.remove(SequenceId(id));
             }
         }

@@ -25,7 +25,8 @@ impl KvSwap for SimRunner {
 
     fn start(&mut self, swap: &Swap) {
         if swap.direction == SwapDirection::In {
-            let blocks: Vec<_> = swap.copies.iter().map(|copy| copy.block.0).collect();
+            let places = swap.transfers.iter().filter_map(|transfer| transfer.block_and_slot());
+            let blocks: Vec<_> = places.map(|(block, _)| block.0).collect();
             self.forget(&blocks);
         }
         self.swap.started += 1;
@@ -47,9 +48,9 @@ impl KvSwap for SimRunner {
         if every > 0 && swap.id.0 % every == every - 1 {
             return Some(SwapEnded { id: swap.id, outcome: Err("the cable is loose".into()) });
         }
-        for copy in &swap.copies {
+        for (block, slot) in swap.transfers.iter().filter_map(|transfer| transfer.block_and_slot()) {
             for position in 0..self.block_size {
-                let (block, slot) = ((copy.block.0, position), (copy.slot.0, position));
+                let (block, slot) = ((block.0, position), (slot.0, position));
                 match swap.direction {
                     SwapDirection::Out => {
                         self.swap.slots.remove(&slot);

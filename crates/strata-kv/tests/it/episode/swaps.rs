@@ -33,7 +33,7 @@ impl Episode {
             let sequence = self.running.get_mut(id).expect("it is running");
             sequence.computed = sequence.committed;
         }
-        assert_eq!((swap.direction, swap.copies.len(), swap.num_spared), (SwapDirection::Out, need, 0));
+        assert_eq!((swap.direction, swap.transfers.len(), swap.num_spared), (SwapDirection::Out, need, 0));
         if let Some(naive) = &mut self.naive {
             naive.swap_out(swap.id, &group);
         }
@@ -67,9 +67,9 @@ impl Episode {
                 self.free()
             };
         };
-        assert_eq!((swap.direction, swap.copies.len()), (SwapDirection::In, cost - swap.num_spared));
+        assert_eq!((swap.direction, swap.transfers.len()), (SwapDirection::In, cost - swap.num_spared));
         if let Some(naive) = &mut self.naive {
-            assert_eq!(swap.copies.len() + naive.uncomputed(&group), naive.arrival(&group).0);
+            assert_eq!(swap.transfers.len() + naive.uncomputed(&group), naive.arrival(&group).0);
             naive.swap_in(swap.id, &group);
         }
         self.device.flush(&mut self.manager);

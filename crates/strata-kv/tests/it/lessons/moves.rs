@@ -2,7 +2,7 @@
 
 use strata_kv::{AllocError, AllocStatus, BlockManager, KvConfig, SequenceState, Swap, SwapOutcome};
 
-use crate::{config, copies, id, pool, release, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, copies, id, pool, release, root, run_prompt, table, tokens};
 
 fn swapping_pool(num_blocks: usize, num_swap_blocks: usize) -> BlockManager {
     BlockManager::new(KvConfig { num_swap_blocks, ..config(num_blocks, 4) }).expect("a good configuration")
@@ -80,7 +80,7 @@ fn an_abort_in_the_midst_of_a_swap_leaks_nothing() {
         assert_eq!((manager.stats().blocks_used, manager.stats().swap_slots_used), (3, 3));
         assert_eq!(finish(&mut manager, &back, outcome), 0);
         assert!(nothing_held(&manager));
-        assert_eq!(manager.cached_prefix(&tokens(0, 10), &root()), 0);
+        assert_eq!(manager.cached_prefix_under(&tokens(0, 10), &root()), 0);
     }
 }
 
@@ -109,11 +109,11 @@ fn what_arrives_is_found_only_when_it_is_there() {
     run_prompt(&mut manager, 2, &tokens(1000, 32));
     release(&mut manager, 2);
     let back = manager.swap_in(&[id(1)]).unwrap();
-    assert_eq!(back.copies.len(), 3);
-    assert_eq!(manager.cached_prefix(&tokens(0, 10), &root()), 0);
+    assert_eq!(back.transfers.len(), 3);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 10), &root()), 0);
     assert_eq!(manager.block_table(id(1)), None);
     finish(&mut manager, &back, SwapOutcome::Done);
-    assert_eq!(manager.cached_prefix(&tokens(0, 10), &root()), 8);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 10), &root()), 8);
 }
 
 // dynamo#15079: a load that failed was counted as a hit.
@@ -176,8 +176,8 @@ fn moved_content_is_found_at_its_new_place_only() {
     let after = table(&manager, 2);
     assert!(after.iter().all(|&block| block < 4));
     assert_eq!(copies(&mut manager).len(), 3);
-    assert_eq!(manager.cached_prefix(&tokens(0, 4), &root()), 3);
+    assert_eq!(manager.cached_prefix_under(&tokens(0, 4), &root()), 3);
     manager.set_usable(8);
     run_prompt(&mut manager, 4, &tokens(3000, 5));
-    assert_eq!((manager.cached_prefix(&tokens(0, 4), &root()), table(&manager, 2)), (3, after));
+    assert_eq!((manager.cached_prefix_under(&tokens(0, 4), &root()), table(&manager, 2)), (3, after));
 }

@@ -75,7 +75,8 @@ impl Life {
         let length = 1 + self.rng.below(4 * self.block_size);
         let tokens: Vec<TokenId> = (0..length).map(|_| self.rng.below(2) as TokenId).collect();
         let id = self.next_id;
-        if let Ok(allocation) = self.manager.allocate(SequenceId(id), &tokens, &ChainRoot::default()) {
+        let hashes = self.manager.hash_prefix(&ChainRoot::default(), &tokens);
+        if let Ok(allocation) = self.manager.allocate(SequenceId(id), &tokens, &hashes) {
             self.next_id += 1;
             self.found += allocation.num_cached_tokens;
             self.sequences.insert(id, (tokens, allocation.num_cached_tokens));
@@ -126,8 +127,8 @@ impl Life {
         let mut copies = Vec::new();
         self.manager.take_copies(&mut copies);
         for copy in copies {
-            let source = copy.source.index() * self.block_size;
-            let destination = copy.destination.index() * self.block_size;
+            let (source, destination) = copy.blocks().expect("copies are from block to block");
+            let [source, destination] = [source, destination].map(|block| block.index() * self.block_size);
             self.memory.copy_within(source..source + self.block_size, destination);
         }
     }

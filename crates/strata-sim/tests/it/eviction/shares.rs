@@ -30,7 +30,8 @@ fn hit_share_in(manager: &mut BlockManager, prompts: &[Vec<TokenId>], counts: im
     let (mut hits, mut all) = (0, 0);
     for (number, prompt) in prompts.iter().enumerate() {
         let tokens = [prompt, &[TokenId::MAX][..]].concat();
-        let allocation = manager.allocate(SequenceId(0), &tokens, &ChainRoot::default()).expect("room");
+        let hashes = manager.hash_prefix(&ChainRoot::default(), &tokens);
+        let allocation = manager.allocate(SequenceId(0), &tokens, &hashes).expect("room");
         manager.commit(SequenceId(0), prompt.len());
         manager.free(SequenceId(0));
         if number >= prompts.len() / 2 && counts(prompt) {

@@ -92,7 +92,7 @@ impl Task {
             assert!(search.live.iter().all(within), "no more memory than it is charged");
         }
         assert!(steps <= self.max_tokens);
-        let best = search.into_best();
+        let best = search.take_best();
         assert!(best.len() <= self.wanted);
         let answer = best.iter().map(|one| (one.tokens().map(|(token, _)| token).collect(), one.reason)).collect();
         (answer, steps)
@@ -250,7 +250,7 @@ fn a_hypothesis_tells_its_log_probabilities() {
         let rows: Vec<Row> = live.iter().map(|tokens| toy.row(tokens, search.row_len())).collect();
         live = search.advance(&rows).iter().map(|next| [&live[next.parent][..], &[next.token]].concat()).collect();
     }
-    let best = search.into_best().remove(0);
+    let best = search.take_best().remove(0);
     let mut history = Vec::new();
     for (token, logprobs) in best.tokens() {
         let logprobs = logprobs.expect("they are wanted");

@@ -1,4 +1,4 @@
-//! Beam search (K11): which continuations of a prompt go on, and which are done. A planner: it sees log-probabilities,
+//! Beam search: which continuations of a prompt go on, and which are done. A planner: it sees log-probabilities,
 //! and decides; sequences, blocks and passes are the engine's.
 //!
 //! In each step every live beam offers its `2 x width` most likely tokens. Those that end a sequence finish a hypothesis
@@ -11,25 +11,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::{FinishReason, PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
-
-/// What beam search is asked for.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BeamParams {
-    /// Beams that live at a time; at least 1, which is greedy.
-    pub width: usize,
-    /// Exponent of the length that a hypothesis' summed log-probability is divided by; in [-10, 10]. Above 0, longer
-    /// hypotheses gain; 1 is usual.
-    pub length_penalty: f32,
-    /// End as soon as `width` hypotheses are finished, even if one that lives could still beat them.
-    pub early_stopping: bool,
-}
-
-impl Default for BeamParams {
-    fn default() -> Self {
-        Self { width: 1, length_penalty: 1.0, early_stopping: false }
-    }
-}
+use crate::{BeamParams, FinishReason, PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
 
 /// What may follow a beam.
 #[derive(Debug, Clone)]
@@ -178,9 +160,9 @@ impl BeamSearch {
     }
 
     /// The best hypotheses, best first: as many as are wanted, if there are.
-    pub(crate) fn into_best(mut self) -> Vec<Hypothesis> {
+    pub(crate) fn take_best(&mut self) -> Vec<Hypothesis> {
         self.finished.truncate(self.wanted);
-        self.finished
+        std::mem::take(&mut self.finished)
     }
 
     /// Tokens that have been generated for each beam.

@@ -1,0 +1,176 @@
+//! A request: the sequences that answer it, and the policy by which they go on.
+
+mod beam_search;
+mod beams;
+mod independent;
+
+use strata_kv::{Miss, SequenceId};
+use strata_model::LogitRows;
+
+use crate::handle::Client;
+use crate::sampler::Sampler;
+use crate::scheduler::{Admitted, Entry, Scheduler};
+use crate::sequence::{Continuation, Ends, Sequence};
+use crate::status::Totals;
+use crate::{Event, PositionLogprobs, Request, RequestError, TokenId};
+use beams::Beams;
+use independent::Independent;
+
+/// A request that the engine has taken on.
+pub(crate) struct SequenceGroup {
+    prompt: Prompt,
+    policy: Box<dyn Policy>,
+}
+
+/// What is known of a request's prompt, whichever sequence computes it.
+pub(crate) struct Prompt {
+    len: usize,
+    /// Whether a sequence that computes it has been admitted: what the cache spares that after a preemption is not counted.
+    admitted: bool,
+    cached_tokens: usize,
+    /// Why not more of them, if the client asked.
+    miss: Option<Miss>,
+}
+
+/// What sequences of a group are to do, and who hears of it. All calls but [`wanted_rows`](Self::wanted_rows) and
+/// [`take_row`](Self::take_row) are made between passes.
+pub(crate) trait Policy: Send {
+    /// One of its sequences has been admitted, perhaps for the first time.
+    fn admitted(&mut self, sequence: &mut Sequence);
+
+    /// One of its sequences makes room for others.
+    fn preempted(&self, sequence: &Sequence, swapped: bool);
+
+    /// The rows that a pass is to give for `entry`, the part of `sequence` in it.
+    fn wanted_rows(&self, sequence: &Sequence, entry: &Entry) -> LogitRows;
+
+    /// A pass gives the logits behind the token at `position` of `sequence`, whose part in it is `entry`. They come in order;
+    /// what is left in `logits` matters to nobody.
+    fn take_row(
+        &mut self,
+        sequence: &mut Sequence,
+        entry: &Entry,
+        position: usize,
+        logits: &mut [f32],
+        sampling: Sampling<'_>,
+    );
+
+    /// The pass has retired. Of the tokens that were sampled for `sequence`, so many come next.
+    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> usize;
+
+    /// All that the pass has computed is published: the sequence of `entry` goes on, branches or ends.
+    fn apply(&mut self, entry: &Entry, prompt: &Prompt, stage: &mut Stage<'_>);
+
+    /// Ends what nobody is left to hear of.
+    fn drop_cancelled(&mut self, prompt: &Prompt, stage: &mut Stage<'_>);
+
+    /// Its sequence, which the scheduler does not know any more, has failed, with all that depends on it.
+    fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>);
+
+    /// Whether it has no sequence left.
+    fn is_over(&self) -> bool;
+}
+
+/// What tokens are sampled with.
+pub(crate) struct Sampling<'a> {
+    pub(crate) sampler: &'a mut Sampler,
+    pub(crate) eos: &'a [TokenId],
+}
+
+/// What policies act upon.
+pub(crate) struct Stage<'a> {
+    pub(crate) scheduler: &'a mut Scheduler,
+    pub(crate) totals: &'a mut Totals,
+    pub(crate) ends: Ends<'a>,
+}
+
+impl SequenceGroup {
+    /// What `request` asks for, for each of `clients`, of which there is at least one; with what its first sequence, `id`,
+    /// samples by itself.
+    pub(crate) fn new(
+        id: SequenceId,
+        request: &mut Request,
+        clients: Vec<Client>,
+        vocab_size: usize,
+        eos: &[TokenId],
+    ) -> (Self, Option<Continuation>) {
+        let prompt = Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, miss: None };
+        let params = std::mem::take(&mut request.params);
+        let (policy, continuation): (Box<dyn Policy>, _) = match request.beam {
+            Some(beam) => (Box::new(Beams::new(id, beam, &params, prompt.len, clients, eos)), None),
+            None => {
+                let (policy, first) = Independent::new(id, params, &request.prompt, clients, vocab_size);
+                (Box::new(policy), first)
+            }
+        };
+        (Self { prompt, policy }, continuation)
+    }
+
+    /// One of its sequences has been admitted.
+    pub(crate) fn admitted(&mut self, admitted: &Admitted, stage: &mut Stage<'_>) {
+        if let Some(sequence) = stage.scheduler.get_mut(admitted.id) {
+            self.policy.admitted(sequence);
+        }
+        if !self.prompt.admitted {
+            let miss = admitted.miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
+            let (len, cached_tokens) = (self.prompt.len, admitted.cached);
+            self.prompt = Prompt { len, admitted: true, cached_tokens, miss };
+            stage.totals.prompt_tokens += len as u64;
+            stage.totals.cached_tokens += cached_tokens as u64;
+        }
+    }
+
+    /// See [`Policy::preempted`].
+    pub(crate) fn preempted(&self, sequence: &Sequence, swapped: bool) {
+        self.policy.preempted(sequence, swapped);
+    }
+
+    /// See [`Policy::wanted_rows`].
+    pub(crate) fn wanted_rows(&self, sequence: &Sequence, entry: &Entry) -> LogitRows {
+        self.policy.wanted_rows(sequence, entry)
+    }
+
+    /// See [`Policy::take_row`].
+    pub(crate) fn take_row(
+        &mut self,
+        sequence: &mut Sequence,
+        entry: &Entry,
+        position: usize,
+        logits: &mut [f32],
+        sampling: Sampling<'_>,
+    ) {
+        self.policy.take_row(sequence, entry, position, logits, sampling);
+    }
+
+    /// See [`Policy::accept`].
+    pub(crate) fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> usize {
+        self.policy.accept(sequence, &self.prompt, ends)
+    }
+
+    /// See [`Policy::apply`].
+    pub(crate) fn apply(&mut self, entry: &Entry, stage: &mut Stage<'_>) {
+        self.policy.apply(entry, &self.prompt, stage);
+    }
+
+    /// See [`Policy::drop_cancelled`].
+    pub(crate) fn drop_cancelled(&mut self, stage: &mut Stage<'_>) {
+        self.policy.drop_cancelled(&self.prompt, stage);
+    }
+
+    /// See [`Policy::fail`].
+    pub(crate) fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>) {
+        self.policy.fail(sequence, error, stage);
+    }
+
+    /// See [`Policy::is_over`].
+    pub(crate) fn is_over(&self) -> bool {
+        self.policy.is_over()
+    }
+}
+
+impl Prompt {
+    /// What clients are told when the prompt has been computed.
+    fn done(&self, logprobs: Vec<Option<PositionLogprobs>>) -> Event {
+        Event::PromptDone { cached_tokens: self.cached_tokens, miss: self.miss, logprobs }
+    }
+}

@@ -1,0 +1,123 @@
+//! What must hold after every operation, checked from scratch: slow, and independent of how it came about.
+
+use super::BlockManager;
+use crate::{
+    ids::SequenceId,
+    invariant_violation::{InvariantViolation, count},
+    sequence_state::SequenceState,
+    tables::Table,
+    transfer::SwapDirection,
+};
+
+impl BlockManager {
+    /// Checks every invariant; takes time in proportion to the pool.
+    ///
+    /// # Errors
+    /// The first violation found.
+    pub fn check(&self) -> Result<(), InvariantViolation> {
+        // Also where a table holds a block that its own sequence shares with a transfer: each counts once.
+        let mut holders = vec![0u32; self.cache.blocks().len()];
+        let mut slot_holders = vec![0u32; self.cache.slots().len()];
+        for (_, table) in self.tables.iter() {
+            table.blocks().iter().for_each(|block| holders[block.index()] += 1);
+            table.slots().iter().for_each(|slot| slot_holders[slot.index()] += 1);
+        }
+        let under_way = self.transfers.flights().flat_map(|(_, flight)| &flight.transfers);
+        for (block, slot) in under_way.filter_map(|transfer| transfer.block_and_slot()) {
+            holders[block.index()] += 1;
+            slot_holders[slot.index()] += 1;
+        }
+        self.cache.check(&holders, &slot_holders)?;
+        self.check_transfers()?;
+        for (id, table) in self.tables.iter() {
+            let checks = [self.check_state(id, table), self.check_table(table)];
+            if let Some(what) = checks.into_iter().find_map(Result::err) {
+                return Err(InvariantViolation::Sequence { id, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// What is on its way in cannot be found yet, and goes nowhere else.
+    fn check_transfers(&self) -> Result<(), InvariantViolation> {
+        let swapped = self.tables.iter().filter(|(_, table)| table.state() == SequenceState::Swapped).count();
+        count("number of sequences swapped out", self.tables.num_swapped(), swapped)?;
+        for (swap, flight) in self.transfers.flights().filter(|(_, flight)| flight.direction == SwapDirection::In) {
+            let mut blocks = flight.transfers.iter().filter_map(|transfer| transfer.block_and_slot());
+            if let Some((block, _)) = blocks.find(|&(block, _)| self.cache.continues(block).is_some()) {
+                return Err(InvariantViolation::FoundTooEarly { block, swap });
+            }
+        }
+        Ok(())
+    }
+
+    /// A sequence has blocks, slots and a swap under way as its state says.
+    fn check_state(&self, id: SequenceId, table: &Table) -> Result<(), &'static str> {
+        let block_size = self.config.block_size;
+        let num_filled = table.num_filled(block_size);
+        let under_way = |swap, direction| {
+            let flight = self.transfers.flight(swap);
+            flight.is_some_and(|flight| flight.direction == direction && flight.group.contains(&id))
+        };
+        let (blocks, slots, swap) = match table.state() {
+            SequenceState::Resident => (true, false, true),
+            SequenceState::Leaving(swap) => (true, true, under_way(swap, SwapDirection::Out)),
+            SequenceState::Swapped => (false, true, true),
+            SequenceState::Arriving(swap) => (true, true, under_way(swap, SwapDirection::In)),
+        };
+        if !swap {
+            return Err("it waits for a swap that is not under way");
+        }
+        let num_slots = table.slots().len();
+        if num_slots != if slots { table.num_computed_blocks(block_size) } else { 0 } {
+            return Err("it has more or fewer slots than its state and computed tokens need");
+        }
+        let keeps = matches!(table.state(), SequenceState::Leaving(_) | SequenceState::Swapped);
+        let behind = table.num_tokens().saturating_sub(num_slots * block_size);
+        if table.uncomputed().len() != if keeps { behind } else { 0 } {
+            return Err("it keeps more or fewer tokens beside its slots than are not in them");
+        }
+        let filled = |index: usize| table.num_tokens().saturating_sub(index * block_size).min(block_size);
+        if table.slots().iter().enumerate().any(|(index, &slot)| self.cache.filled_below(slot) != filled(index)) {
+            return Err("a slot of it holds more or fewer tokens than it has there");
+        }
+        match blocks {
+            true if table.blocks().len() < num_filled => Err("it has fewer blocks than its tokens need"),
+            false if !table.blocks().is_empty() => Err("it is swapped out, but holds blocks"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The blocks of a table are what the sequence may think they are.
+    fn check_table(&self, table: &Table) -> Result<(), &'static str> {
+        let (block_size, num_tokens, num_computed) = (self.config.block_size, table.num_tokens(), table.num_computed());
+        if num_computed > num_tokens || table.num_published() * block_size > num_computed {
+            return Err("more is published than computed, or computed than there is");
+        }
+        let mut parent = self.cache.find_root(table.root());
+        for (index, &block) in table.blocks().iter().enumerate() {
+            let start = index * block_size;
+            if self.cache.filled(block) != Some(num_tokens.saturating_sub(start).min(block_size)) {
+                return Err("a block of it holds more or fewer tokens than it has there");
+            }
+            let continues = self.cache.continues(block);
+            // Also where another has published what both hold: whoever holds a block holds its parent.
+            if continues.is_some() && continues != parent {
+                return Err("its published blocks are not a chain from its root");
+            }
+            if continues.is_none() && index < table.num_published() {
+                return Err("a block of it is not published that it has published");
+            }
+            if continues.is_some() && start + block_size > num_computed {
+                return Err("a block of it is published before it has computed it");
+            }
+            parent = Some(self.cache.parent(block));
+            let writes = start + block_size > num_computed && num_tokens > num_computed;
+            let written = writes || start >= num_tokens;
+            if table.state() == SequenceState::Resident && written && self.cache.is_shared(block) {
+                return Err("a block that it may write is shared");
+            }
+        }
+        Ok(())
+    }
+}

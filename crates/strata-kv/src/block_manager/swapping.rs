@@ -1,0 +1,286 @@
+//! Groups of sequences leave their blocks for slots one tier down, and come back.
+//!
+//! Transfers may take as long as they like while other sequences compute; [`Transfer`] says what holds meanwhile.
+
+use std::collections::{HashMap, HashSet};
+
+use super::BlockManager;
+use crate::{
+    error::{AllocError, AllocStatus},
+    ids::{BlockId, SequenceId, SwapId, SwapSlot},
+    sequence_state::SequenceState,
+    tables::Table,
+    transfer::{Flight, KvPlace, Swap, SwapDirection, SwapOutcome, Transfer},
+};
+
+impl BlockManager {
+    /// Where the KV of `id` is; none when it has none.
+    pub fn state(&self, id: SequenceId) -> Option<SequenceState> {
+        self.tables.get(id).map(Table::state)
+    }
+
+    /// Whether [`swap_out`](Self::swap_out) of `group` would find slots. `Never` too when one of them is not resident:
+    /// waiting does not change that.
+    pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {
+        let (need, limit) = (self.swap_cost(group), self.cache.slots().len());
+        let resident = group.iter().all(|&id| self.state(id) == Some(SequenceState::Resident));
+        match need {
+            _ if need > limit || !resident => AllocStatus::Never { need, limit },
+            _ if need > self.cache.slots().num_free() => AllocStatus::Later,
+            _ => AllocStatus::Ok,
+        }
+    }
+
+    /// Blocks that a swap of `group` would copy, whatever may be spared: those with computed tokens, shared ones once.
+    pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
+        match group {
+            // A table holds each block once.
+            [_] => self.places(group).count(),
+            _ => self.places(group).map(|(_, _, place)| place).collect::<HashSet<_>>().len(),
+        }
+    }
+
+    /// Blocks that the tokens of `group` take, whether computed or not, and whatever may be spared; shared ones once. So
+    /// many it has when it has come back.
+    pub fn blocks_required(&self, group: &[SequenceId]) -> usize {
+        // What is not computed is not shared.
+        let uncomputed = |table: &Table| {
+            let block_size = self.config.block_size;
+            table.num_filled(block_size) - table.num_computed_blocks(block_size)
+        };
+        self.swap_cost(group) + self.members(group).map(uncomputed).sum::<usize>()
+    }
+
+    /// Blocks that nobody outside `group` holds, neither a sequence nor a swap under way: what would come free, or be
+    /// cached, if it let go of all that it has. Those reserved ahead count.
+    pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
+        let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
+        if let [_] = group {
+            return blocks.filter(|&block| self.cache.holders(block) == 1).count();
+        }
+        let mut holders: HashMap<BlockId, u32> = HashMap::new();
+        blocks.for_each(|block| *holders.entry(block).or_default() += 1);
+        holders.into_iter().filter(|&(block, holders)| self.cache.holders(block) == holders).count()
+    }
+
+    /// Tokens that would have to be computed again if the resident `group` lost its blocks now and came back at once:
+    /// those of the computed ones that a look-up would not find. What several of them share is computed once.
+    pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
+        let block_size = self.config.block_size;
+        let lost = self.places(group).filter(|(table, index, _)| *index >= table.num_published());
+        let tokens =
+            lost.map(|(table, index, place)| (place, block_size.min(table.num_computed() - index * block_size)));
+        match group {
+            [_] => tokens.map(|(_, tokens)| tokens).sum(),
+            // All that share a block have as many tokens in it.
+            _ => tokens.collect::<HashMap<_, _>>().values().sum(),
+        }
+    }
+
+    /// Begins to move `group` to slots: all at once, for sequences that share blocks are of no use to each other
+    /// in two places. Only blocks with computed tokens are copied, as far as those were committed. The sequences are
+    /// `Leaving` until [`finish_swap`](Self::finish_swap), and their blocks come free then.
+    ///
+    /// # Errors
+    /// When slots are short, or one of the group is not resident. Nothing has changed then.
+    pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, AllocError> {
+        let group = self.group_in(group, SequenceState::Resident)?;
+        let (need, available, limit) =
+            (self.swap_cost(&group), self.cache.slots().num_free(), self.cache.slots().len());
+        if need > available {
+            return Err(AllocError::OutOfSwap { need, available, limit });
+        }
+        // Before the swap holds them too.
+        let num_freed = self.blocks_exclusive(&group);
+        let Self { config, cache, tables, transfers: ledger, .. } = self;
+        let (id, block_size) = (ledger.next_id(), config.block_size);
+        let mut transfers = Vec::with_capacity(need);
+        let mut taken: HashMap<BlockId, SwapSlot> = HashMap::with_capacity(need);
+        for &member in &group {
+            let table = tables.resident(member)?;
+            let filled = &table.blocks()[..table.num_filled(block_size)];
+            let (computed, uncomputed) = filled.split_at(table.num_computed_blocks(block_size));
+            let slot_of = |&block: &BlockId| {
+                let slot = *taken.entry(block).or_insert_with(|| {
+                    cache.hold(block);
+                    let slot = cache.take_slot(block);
+                    transfers.push(Transfer::swap(SwapDirection::Out, block, slot));
+                    slot
+                });
+                cache.hold_slot(slot);
+                slot
+            };
+            let slots = computed.iter().map(slot_of).collect();
+            let uncomputed = uncomputed.iter().flat_map(|&block| cache.tokens(block)).copied().collect();
+            table.begin_leaving(id, slots, uncomputed);
+        }
+        let swap = Swap { id, direction: SwapDirection::Out, transfers, num_spared: 0, num_freed };
+        Ok(ledger.begin(group, swap))
+    }
+
+    /// Whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave
+    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, as admission does. `Never` too when one of
+    /// them is not swapped out.
+    pub fn can_swap_in(&self, group: &[SequenceId]) -> AllocStatus {
+        let (need, limit) = (self.blocks_required(group), self.config.num_blocks);
+        let swapped = group.iter().all(|&id| self.state(id) == Some(SequenceState::Swapped));
+        if need > limit || !swapped {
+            return AllocStatus::Never { need, limit };
+        }
+        let arrival = self.arrival(group);
+        match arrival.num_fresh + self.reserve() <= self.cache.available() - arrival.num_revived {
+            true => AllocStatus::Ok,
+            false => AllocStatus::Later,
+        }
+    }
+
+    /// Begins to bring `group` back: blocks whose content can still be found are shared, the others filled from their
+    /// slots; blocks of which nothing was computed are fresh ones. The sequences are `Arriving` until
+    /// [`finish_swap`](Self::finish_swap). The watermark does not apply here.
+    ///
+    /// # Errors
+    /// When blocks are short, or one of the group is not swapped out. Nothing has changed then.
+    pub fn swap_in(&mut self, group: &[SequenceId]) -> Result<Swap, AllocError> {
+        let group = self.group_in(group, SequenceState::Swapped)?;
+        let num_slots = self.swap_cost(&group);
+        let arrival = self.arrival(&group);
+        self.expect_available(arrival.num_fresh, self.cache.available() - arrival.num_revived)?;
+        // Hits first: what is held cannot be evicted for the fresh ones.
+        arrival.hits.iter().flatten().for_each(|&block| self.cache.share(block));
+
+        let Self { config, cache, tables, transfers: ledger, .. } = self;
+        let id = ledger.next_id();
+        let mut transfers = Vec::with_capacity(arrival.num_fresh);
+        // Each filled block, which its transfer holds, by the slot that it is filled from.
+        let mut taken: HashMap<SwapSlot, BlockId> = HashMap::with_capacity(arrival.num_fresh);
+        for (&member, hits) in group.iter().zip(arrival.hits) {
+            let table = tables.get(member).expect("the group is held");
+            let (num_found, mut blocks) = (hits.len(), hits);
+            for &slot in &table.slots()[num_found..] {
+                let block = *taken.entry(slot).or_insert_with(|| {
+                    cache.hold_slot(slot);
+                    let block = cache.fetch(slot, member);
+                    transfers.push(Transfer::swap(SwapDirection::In, block, slot));
+                    block
+                });
+                cache.hold(block);
+                blocks.push(block);
+            }
+            for tokens in table.uncomputed().chunks(config.block_size) {
+                blocks.push(cache.take_with(member, tokens, None).0);
+            }
+            tables.begin_arriving(member, id, blocks, num_found);
+        }
+        let num_spared = num_slots - transfers.len();
+        self.counters.swap_spared_blocks += num_spared as u64;
+        Ok(ledger.begin(group, Swap { id, direction: SwapDirection::In, transfers, num_spared, num_freed: 0 }))
+    }
+
+    /// The driver reports how a swap ended, once for each. Returns those of its group that still wait for it, in the
+    /// order of their ids: swapped out or resident now, or, when it failed, without blocks and slots, as if freed.
+    /// An unknown swap changes nothing, and sequences that were freed meanwhile are not concerned.
+    pub fn finish_swap(&mut self, id: SwapId, outcome: SwapOutcome) -> Vec<SequenceId> {
+        let Some(Flight { direction, mut group, transfers }) = self.transfers.end(id) else { return Vec::new() };
+        // The deepest first, as when a sequence is freed: this may be the last hold.
+        for (block, slot) in transfers.iter().rev().filter_map(|transfer| transfer.block_and_slot()) {
+            self.cache.release(block);
+            self.cache.release_slot(slot);
+        }
+        let waiting = match direction {
+            SwapDirection::Out => SequenceState::Leaving(id),
+            SwapDirection::In => SequenceState::Arriving(id),
+        };
+        group.retain(|&id| self.state(id) == Some(waiting));
+        match (outcome, direction) {
+            (SwapOutcome::Failed, _) => {
+                self.counters.swaps_failed += 1;
+                for &id in &group {
+                    self.free(id);
+                }
+            }
+            (SwapOutcome::Done, SwapDirection::Out) => {
+                self.counters.swapped_out_blocks += transfers.len() as u64;
+                for &id in &group {
+                    let blocks = self.tables.finish_leaving(id);
+                    blocks.into_iter().rev().for_each(|block| self.cache.release(block));
+                }
+            }
+            (SwapOutcome::Done, SwapDirection::In) => {
+                self.counters.swapped_in_blocks += transfers.len() as u64;
+                group.iter().for_each(|&id| self.arrive(id));
+            }
+        }
+        group
+    }
+
+    fn arrive(&mut self, id: SequenceId) {
+        let slots = self.tables.finish_arriving(id);
+        slots.into_iter().for_each(|slot| self.cache.release_slot(slot));
+        // What was evicted meanwhile can be found again.
+        self.commit(id, 0);
+    }
+
+    /// The group in the order of ids, each once, if all are in this state.
+    fn group_in(&self, group: &[SequenceId], expected: SequenceState) -> Result<Vec<SequenceId>, AllocError> {
+        for &id in group {
+            match self.state(id) {
+                None => return Err(AllocError::NotHeld(id)),
+                Some(state) if state != expected => return Err(AllocError::WrongState { id, state }),
+                Some(_) => {}
+            }
+        }
+        let mut group = group.to_vec();
+        group.sort_unstable();
+        group.dedup();
+        Ok(group)
+    }
+
+    /// The tables of those of `group` that are known, each once.
+    fn members(&self, group: &[SequenceId]) -> impl Iterator<Item = &Table> {
+        let first = |&(index, id): &(usize, &SequenceId)| !group[..index].contains(id);
+        group.iter().enumerate().filter(first).filter_map(|(_, &id)| self.tables.get(id))
+    }
+
+    /// Where the computed tokens of the group are: table, logical block, place.
+    fn places(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, KvPlace)> {
+        self.members(group).flat_map(|table| {
+            let num_computed = table.num_computed_blocks(self.config.block_size);
+            (0..num_computed).map(move |index| match table.slots().get(index) {
+                Some(&slot) => (table, index, KvPlace::Slot(slot)),
+                None => (table, index, KvPlace::Block(table.blocks()[index])),
+            })
+        })
+    }
+
+    fn arrival(&self, group: &[SequenceId]) -> Arrival {
+        let (mut revived, mut copied): (HashSet<BlockId>, HashSet<SwapSlot>) = Default::default();
+        let mut num_uncomputed = 0;
+        let mut find = |table: &Table| {
+            let mut hits = Vec::with_capacity(table.slots().len());
+            if table.is_publishing() {
+                // Only what it has computed itself: it would write to what others have computed beyond.
+                let computed = &table.slots()[..table.num_computed() / self.config.block_size];
+                self.cache.walk_slots(computed, table.root(), |block, cached| {
+                    hits.push(block);
+                    if cached {
+                        revived.insert(block);
+                    }
+                });
+            }
+            copied.extend(table.slots()[hits.len()..].iter().copied());
+            num_uncomputed += table.uncomputed().len().div_ceil(self.config.block_size);
+            hits
+        };
+        let hits = self.members(group).map(&mut find).collect();
+        Arrival { hits, num_fresh: copied.len() + num_uncomputed, num_revived: revived.len() }
+    }
+}
+
+/// What a group that comes back finds, and what it needs besides.
+struct Arrival {
+    /// For each sequence, leading blocks that are findable.
+    hits: Vec<Vec<BlockId>>,
+    num_fresh: usize,
+    /// Hits that nobody holds yet.
+    num_revived: usize,
+}

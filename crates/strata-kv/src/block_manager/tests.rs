@@ -1,0 +1,168 @@
+//! What stays the same when KV moves: looks at contents, which no caller sees.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::*;
+use crate::{
+    contents::ContentId,
+    eviction::EvictionKind,
+    hash::BlockHash,
+    transfer::{Swap, SwapDirection, SwapOutcome},
+};
+
+const BLOCK: usize = 2;
+
+fn manager(num_blocks: usize, eviction: EvictionKind) -> BlockManager {
+    let config =
+        KvConfig { num_blocks, num_swap_blocks: num_blocks, block_size: BLOCK, eviction, ..KvConfig::default() };
+    BlockManager::new(config).expect("a good configuration")
+}
+
+fn begin(manager: &mut BlockManager, id: u64, tokens: &[TokenId]) -> bool {
+    let hashes = manager.hash_prefix(&ChainRoot::default(), tokens);
+    manager.allocate(SequenceId(id), tokens, &hashes).is_ok()
+}
+
+/// The contents of each sequence, in memory and below.
+fn contents(manager: &BlockManager) -> BTreeMap<SequenceId, (Vec<ContentId>, Vec<ContentId>)> {
+    let of_table = |table: &Table| {
+        let blocks = table.blocks().iter().map(|&block| manager.cache.content(block)).collect();
+        (blocks, table.slots().iter().map(|&slot| manager.cache.content_below(slot)).collect())
+    };
+    manager.tables.iter().map(|(id, table)| (id, of_table(table))).collect()
+}
+
+fn findable(manager: &BlockManager) -> HashSet<(ContentId, Option<BlockHash>)> {
+    manager.cache.findable().into_iter().collect()
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % end as u64) as usize
+    }
+}
+
+/// Random operations; contents are compared before and after each compaction and each end of a swap.
+struct Load {
+    random: Random,
+    manager: BlockManager,
+    swaps: Vec<Swap>,
+    moves: usize,
+    failures: usize,
+}
+
+impl Load {
+    fn step(&mut self, number: u64) {
+        let id = self.random.below(6) as u64;
+        let sequence = SequenceId(id);
+        match self.random.below(20) {
+            0..5 => {
+                let family = self.random.below(2);
+                let tokens: Vec<_> = (0..1 + self.random.below(9)).map(|at| (family * at) as TokenId).collect();
+                begin(&mut self.manager, id, &tokens);
+            }
+            5..8 => drop(self.manager.append(sequence, &[self.random.below(3) as TokenId])),
+            8..12 => self.manager.commit(sequence, usize::MAX),
+            12 => drop(self.manager.fork(sequence, SequenceId(6 + number % 4))),
+            13 => drop(self.manager.free(SequenceId(self.random.below(10) as u64))),
+            14 => self.swaps.extend(self.manager.swap_out(&[sequence])),
+            15 => self.swaps.extend(self.manager.swap_in(&[sequence])),
+            16 | 17 if !self.swaps.is_empty() => self.end_swap(),
+            18 => self.manager.set_usable(4 + self.random.below(12)),
+            19 => self.compact(),
+            _ => {}
+        }
+        self.manager.check().unwrap_or_else(|violation| panic!("step {number}: {violation}"));
+    }
+
+    fn compact(&mut self) {
+        let before = (contents(&self.manager), findable(&self.manager), self.manager.stats());
+        self.moves += self.manager.compact(1 + self.random.below(8));
+        let after = (contents(&self.manager), findable(&self.manager), self.manager.stats());
+        assert_eq!(after.0, before.0, "a move changed a content");
+        let evicted = (after.2.evictions - before.2.evictions) as usize;
+        assert!(after.1.is_subset(&before.1) && after.1.len() + evicted == before.1.len());
+    }
+
+    fn end_swap(&mut self) {
+        let swap = self.swaps.swap_remove(self.random.below(self.swaps.len()));
+        let fails = self.random.below(3) == 0;
+        let before = (contents(&self.manager), findable(&self.manager));
+        let outcome = if fails { SwapOutcome::Failed } else { SwapOutcome::Done };
+        let group = self.manager.finish_swap(swap.id, outcome);
+        let after = (contents(&self.manager), findable(&self.manager));
+        for (id, contents) in &before.0 {
+            let lost = fails && group.contains(id);
+            assert_eq!(after.0.contains_key(id), !lost, "{id} waits for another swap, or for none");
+            if !group.contains(id) {
+                assert_eq!(&after.0[id], contents, "{id} has nothing to do with this swap");
+            } else if !fails && swap.direction == SwapDirection::Out {
+                assert_eq!(after.0[id].1, contents.1, "what is below is what was in memory");
+            }
+        }
+        // What could be found in memory is still there, unless more blocks are than may be used.
+        if self.manager.stats().blocks_withdrawn == 0 {
+            assert!(before.1.is_subset(&after.1), "a swap that has ended took what it had nothing to do with");
+        }
+        assert!(!fails || after.1.is_subset(&before.1), "a failed swap has published something");
+        self.failures += usize::from(fails);
+    }
+}
+
+#[test]
+fn moves_and_swaps_change_locations_and_no_content() {
+    for seed in 0..24 {
+        let eviction = EvictionKind::ADAPTIVE;
+        let mut load =
+            Load { random: Random(seed), manager: manager(16, eviction), swaps: Vec::new(), moves: 0, failures: 0 };
+        (0..4000).for_each(|number| load.step(number));
+        assert!(load.moves > 0 && load.failures > 0);
+    }
+}
+
+#[test]
+fn a_content_keeps_its_name_on_the_way_down_and_up() {
+    let mut manager = manager(4, EvictionKind::ADAPTIVE);
+    assert!(begin(&mut manager, 1, &[1, 2, 3, 4, 5]));
+    manager.commit(SequenceId(1), 5);
+    let before = contents(&manager)[&SequenceId(1)].0.clone();
+    let out = manager.swap_out(&[SequenceId(1)]).unwrap();
+    manager.finish_swap(out.id, SwapOutcome::Done);
+    // Another needs all blocks.
+    assert!(begin(&mut manager, 2, &[9; 8]));
+    manager.free(SequenceId(2));
+    assert_eq!(contents(&manager)[&SequenceId(1)], (vec![], before.clone()));
+    let back = manager.swap_in(&[SequenceId(1)]).unwrap();
+    assert_eq!(contents(&manager)[&SequenceId(1)], (before.clone(), before.clone()), "on its way, it has both");
+    manager.finish_swap(back.id, SwapOutcome::Done);
+    assert_eq!(contents(&manager)[&SequenceId(1)], (before, vec![]));
+    manager.check().unwrap();
+}
+
+#[test]
+fn what_is_below_does_not_change_when_its_block_is_written() {
+    let mut manager = manager(8, EvictionKind::ADAPTIVE);
+    let [first, second] = [1, 2].map(SequenceId);
+    assert!(begin(&mut manager, 1, &[1, 2, 3]));
+    manager.commit(first, 3);
+    manager.fork(first, second).unwrap();
+    let out = manager.swap_out(&[second]).unwrap();
+    manager.finish_swap(out.id, SwapOutcome::Done);
+    // The last that holds the partial block writes in place; what the other has below is as it was.
+    manager.append(first, &[7]).unwrap();
+    manager.commit(first, 4);
+    manager.check().unwrap();
+    let mut copies = Vec::new();
+    manager.take_copies(&mut copies);
+    assert_eq!(copies, []);
+    let back = manager.swap_in(&[second]).unwrap();
+    manager.finish_swap(back.id, SwapOutcome::Done);
+    manager.append(second, &[8]).unwrap();
+    manager.commit(second, 4);
+    manager.check().unwrap();
+    let found = |tokens: &[TokenId]| manager.cached_prefix(tokens, &manager.hash_prefix(&ChainRoot::default(), tokens));
+    assert_eq!([found(&[1, 2, 3, 7, 0]), found(&[1, 2, 3, 8, 0])], [4, 4]);
+}

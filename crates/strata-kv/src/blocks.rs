@@ -1,0 +1,288 @@
+//! The places of KV in memory: which blocks are free, which lie idle without memory, and which content each holds.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::{contents::ContentId, ids::BlockId};
+
+/// What a block is, in four bytes. The highest bit says whether it came or left since the last report.
+#[derive(Debug, Clone, Copy)]
+struct Entry(u32);
+
+impl Entry {
+    const REPORT: u32 = 1 << 31;
+    const FREE: u32 = Self::REPORT - 1;
+    const WITHDRAWN: u32 = Self::REPORT - 2;
+
+    fn what(self) -> u32 {
+        self.0 & !Self::REPORT
+    }
+
+    fn content(self) -> Option<ContentId> {
+        let what = self.what();
+        (what < Self::WITHDRAWN).then_some(ContentId(what))
+    }
+
+    fn is(self, what: u32) -> bool {
+        self.what() == what
+    }
+
+    fn set(&mut self, what: u32) {
+        self.0 = self.0 & Self::REPORT | what;
+    }
+}
+
+/// Blocks that have changed sides since the last report, each in the list of the side on which it is now, even if it was
+/// there before; both in ascending order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Resize {
+    /// Blocks that may be used now. Their content is undefined.
+    pub came: Vec<BlockId>,
+    /// Blocks without content that are not used before they are reported to have come: their memory may be given back.
+    pub left: Vec<BlockId>,
+}
+
+/// What compaction would gain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fragmentation {
+    /// Blocks with content that would have to move for all content to lie in the lowest blocks.
+    pub blocks_misplaced: usize,
+    /// Present blocks that do not lie below the [number](crate::BlockManager::present) of present ones.
+    pub blocks_above: usize,
+    /// Free blocks.
+    pub blocks_free: usize,
+    /// Most free blocks in a row.
+    pub free_run_max: usize,
+}
+
+/// All blocks: each is free, withdrawn (without memory), or holds one content.
+///
+/// | state | leaves it by |
+/// |---|---|
+/// | free | `take` and `occupy` → holds a content; `withdraw_free`, `exchange` → withdrawn |
+/// | holds a content | `free_first`, `free_last` → free; `withdraw` → withdrawn; `relocate` → free, its content elsewhere |
+/// | withdrawn | `grow`, `exchange` → free |
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    entries: Vec<Entry>, // [block]
+    /// The next to be taken first.
+    free: VecDeque<BlockId>,
+    /// Blocks that shall not be withdrawn; more are there only while they hold contents in use.
+    usable: usize,
+    num_withdrawn: usize,
+    /// Withdrawn blocks whose numbers are below `usable`.
+    num_holes: usize,
+    /// No block below this number is withdrawn.
+    first_withdrawn: usize,
+    /// Blocks that came or left since the last report.
+    num_to_report: usize,
+}
+
+impl Blocks {
+    /// All of them free.
+    pub(crate) fn new(num_blocks: usize) -> Self {
+        Self {
+            entries: vec![Entry(Entry::FREE); num_blocks],
+            free: (0..num_blocks as u32).map(BlockId).collect(),
+            usable: num_blocks,
+            num_withdrawn: 0,
+            num_holes: 0,
+            first_withdrawn: num_blocks,
+            num_to_report: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn num_free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) fn num_withdrawn(&self) -> usize {
+        self.num_withdrawn
+    }
+
+    pub(crate) fn num_holes(&self) -> usize {
+        self.num_holes
+    }
+
+    pub(crate) fn usable(&self) -> usize {
+        self.usable
+    }
+
+    /// Blocks that are not withdrawn.
+    pub(crate) fn present(&self) -> usize {
+        self.len() - self.num_withdrawn
+    }
+
+    /// Whether more blocks are there than there should be.
+    pub(crate) fn has_excess(&self) -> bool {
+        self.present() > self.usable
+    }
+
+    /// What `block`, which holds something, holds.
+    pub(crate) fn content(&self, block: BlockId) -> ContentId {
+        self.entries[block.index()].content().expect("only a block that holds a content is asked for it")
+    }
+
+    /// The blocks that hold something, in ascending order, and what they hold.
+    pub(crate) fn contents(&self) -> impl Iterator<Item = (BlockId, ContentId)> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(index, entry)| Some((BlockId(index as u32), entry.content()?)))
+    }
+
+    /// A free block, if there is one, to be [occupied](Self::occupy) at once.
+    pub(crate) fn take(&mut self) -> Option<BlockId> {
+        self.free.pop_front()
+    }
+
+    /// `block`, which was taken or whose content has ended, holds `content` from now on.
+    pub(crate) fn occupy(&mut self, block: BlockId, content: ContentId) {
+        self.entries[block.index()].set(content.0);
+    }
+
+    /// `block`, which held a content, is free and the next to be taken.
+    pub(crate) fn free_first(&mut self, block: BlockId) {
+        self.entries[block.index()].set(Entry::FREE);
+        self.free.push_front(block);
+    }
+
+    /// The same, but the last to be taken.
+    pub(crate) fn free_last(&mut self, block: BlockId) {
+        self.entries[block.index()].set(Entry::FREE);
+        self.free.push_back(block);
+    }
+
+    /// Changes how many blocks shall be there; free ones come if they are more. If they are fewer, the caller withdraws those
+    /// in [excess](Self::has_excess).
+    pub(crate) fn set_usable(&mut self, usable: usize) {
+        let between = self.usable.min(usable)..self.usable.max(usable);
+        let withdrawn = self.entries[between].iter().filter(|entry| entry.is(Entry::WITHDRAWN)).count();
+        match usable > self.usable {
+            true => self.num_holes += withdrawn,
+            false => self.num_holes -= withdrawn,
+        }
+        self.usable = usable;
+        while self.present() < usable {
+            let block = self.lowest_withdrawn();
+            self.come(block);
+            self.free.push_back(block);
+        }
+    }
+
+    /// Withdraws the free block that was used longest ago: it is the least likely to be in the processor's caches, or was
+    /// never written at all. False when none is free.
+    #[must_use]
+    pub(crate) fn withdraw_free(&mut self) -> bool {
+        let block = self.free.pop_back();
+        block.into_iter().for_each(|block| self.withdraw(block));
+        block.is_some()
+    }
+
+    /// `block`, which is in no list, has no memory from now on. It is reported although its coming may not have been: it may
+    /// have been written to meanwhile.
+    pub(crate) fn withdraw(&mut self, block: BlockId) {
+        self.num_withdrawn += 1;
+        self.num_holes += usize::from(block.index() < self.usable);
+        self.first_withdrawn = self.first_withdrawn.min(block.index());
+        self.report(block, Entry::WITHDRAWN);
+    }
+
+    /// What came and left since the last call. Takes time in proportion to the pool, but none if there is nothing to report.
+    pub(crate) fn take_resize(&mut self) -> Resize {
+        let mut resize = Resize::default();
+        if std::mem::take(&mut self.num_to_report) == 0 {
+            return resize;
+        }
+        for (index, entry) in self.entries.iter_mut().enumerate().filter(|(_, entry)| entry.0 & Entry::REPORT != 0) {
+            entry.0 &= !Entry::REPORT;
+            let side = if entry.is(Entry::WITHDRAWN) { &mut resize.left } else { &mut resize.came };
+            side.push(BlockId(index as u32));
+        }
+        resize
+    }
+
+    /// How far from compact the blocks are: content first, then free blocks, then withdrawn ones.
+    pub(crate) fn fragmentation(&self) -> Fragmentation {
+        let num_content = self.present() - self.num_free();
+        let (mut result, mut run) = (Fragmentation { blocks_free: self.num_free(), ..Fragmentation::default() }, 0);
+        for (index, entry) in self.entries.iter().enumerate() {
+            let has_content = entry.content().is_some();
+            result.blocks_misplaced += usize::from(has_content && index >= num_content);
+            result.blocks_above += usize::from(!entry.is(Entry::WITHDRAWN) && index >= self.present());
+            run = if entry.is(Entry::FREE) { run + 1 } else { 0 };
+            result.free_run_max = result.free_run_max.max(run);
+        }
+        result
+    }
+
+    /// Chooses moves of the highest contents to the lowest free blocks, as far as they then lie where they may stay: source
+    /// and destination, the highest source first. Blocks that are `pinned` stay.
+    pub(crate) fn plan_moves(&self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
+        let (num_content, end) = ((self.present() - self.num_free()) as u32, self.len() as u32);
+        let entry = |block: &BlockId| self.entries[block.index()];
+        let free = (0..num_content).map(BlockId).filter(|block| entry(block).is(Entry::FREE));
+        let movable = |block: &BlockId| entry(block).content().is_some() && !pinned.contains(block);
+        let contents = (num_content..end).rev().map(BlockId).filter(movable);
+        contents.zip(free).take(max).collect()
+    }
+
+    /// Carries out [planned](Self::plan_moves) moves: sources are free afterwards, in this order.
+    pub(crate) fn relocate(&mut self, moves: &[(BlockId, BlockId)]) {
+        for &(source, destination) in moves {
+            let content = self.entries[source.index()].what();
+            self.entries[destination.index()].set(content);
+            self.entries[source.index()].set(Entry::FREE);
+        }
+        // Destinations are free no longer; one pass for all of them, as everything here goes through the pool.
+        let Self { free, entries, .. } = self;
+        free.retain(|block| entries[block.index()].is(Entry::FREE));
+        free.extend(moves.iter().map(|&(source, _)| source));
+    }
+
+    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to so many times.
+    pub(crate) fn exchange(&mut self, max: usize) -> usize {
+        let ids = (0..self.len() as u32).map(BlockId);
+        let withdrawn = ids.clone().filter(|block| self.entries[block.index()].is(Entry::WITHDRAWN));
+        let free = ids.rev().filter(|block| self.entries[block.index()].is(Entry::FREE));
+        let pairs: Vec<_> = free.zip(withdrawn).take(max).take_while(|(free, withdrawn)| withdrawn < free).collect();
+        for &(free, withdrawn) in &pairs {
+            self.withdraw(free);
+            self.come(withdrawn);
+        }
+        let Self { free, entries, .. } = self;
+        free.retain(|block| entries[block.index()].is(Entry::FREE));
+        free.extend(pairs.iter().map(|&(_, withdrawn)| withdrawn));
+        pairs.len()
+    }
+
+    /// # Panics
+    /// When none is withdrawn.
+    fn lowest_withdrawn(&mut self) -> BlockId {
+        while !self.entries[self.first_withdrawn].is(Entry::WITHDRAWN) {
+            self.first_withdrawn += 1;
+        }
+        BlockId(self.first_withdrawn as u32)
+    }
+
+    /// `block`, which was withdrawn, has memory from now on. The caller puts it into the list of free ones.
+    fn come(&mut self, block: BlockId) {
+        self.num_withdrawn -= 1;
+        self.num_holes -= usize::from(block.index() < self.usable);
+        self.report(block, Entry::FREE);
+    }
+
+    fn report(&mut self, block: BlockId, what: u32) {
+        let entry = &mut self.entries[block.index()];
+        self.num_to_report += usize::from(entry.0 & Entry::REPORT == 0);
+        *entry = Entry(Entry::REPORT | what);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.free.capacity() * size_of::<BlockId>()
+    }
+}
+
+mod invariants;

@@ -1,0 +1,95 @@
+//! What must hold between contents, places and policy, checked from scratch.
+
+use super::Cache;
+use crate::{
+    contents::Parent,
+    hash::ChainRoot,
+    ids::{BlockId, SwapSlot},
+    invariant_violation::{InvariantViolation, count},
+};
+
+impl Cache {
+    /// Checks the cache by itself, and against its users: `holders` of each block and `slot_holders` of each slot are the
+    /// tables and transfers that hold them.
+    pub(crate) fn check(&self, holders: &[u32], slot_holders: &[u32]) -> Result<(), InvariantViolation> {
+        self.blocks.check()?;
+        self.check_blocks(holders)?;
+        self.check_size()?;
+        let num_contents = self.blocks.len() + self.slots.len();
+        let (mut located, mut slots) = (vec![None; num_contents], vec![0u32; num_contents]);
+        let mut num_free = 0;
+        for slot in self.slots.ids() {
+            let (counted, found, free) =
+                (self.slots.holders(slot), slot_holders[slot.index()], self.slots.is_free(slot));
+            if counted != found || free != (found == 0) {
+                return Err(InvariantViolation::Slot { slot, counted, found, free });
+            }
+            num_free += usize::from(free);
+            if !free {
+                slots[self.slots.content(slot).0 as usize] += 1;
+            }
+        }
+        count("list of free slots", self.slots.num_free(), num_free)?;
+        for (block, content) in self.blocks.contents() {
+            if located[content.0 as usize].replace(block).is_some() {
+                return Err(InvariantViolation::Location { content: content.0, block: Some(block) });
+            }
+        }
+        self.contents.check(&located, &slots)
+    }
+
+    /// Each block is one of free, cached, used, withdrawn; holders are those of tables and transfers.
+    fn check_blocks(&self, holders: &[u32]) -> Result<(), InvariantViolation> {
+        let (mut num_cached, mut tokens_used) = (0, 0);
+        for block in (0..self.blocks.len() as u32).map(BlockId) {
+            let holders = holders[block.index()];
+            let (cached, used, free) = (self.policy.contains(block), holders > 0, self.blocks.is_free(block));
+            let content = self.blocks.content_of(block);
+            let withdrawn = !free && content.is_none();
+            if [free, cached, used, withdrawn].map(u8::from).iter().sum::<u8>() != 1 {
+                return Err(InvariantViolation::State { block, free, cached, used, withdrawn });
+            }
+            let Some(content) = content else { continue };
+            let counted = self.contents.users(content);
+            if counted != holders {
+                return Err(InvariantViolation::Holders { block, counted, holders });
+            }
+            if cached && !self.contents.is_findable(content) {
+                return Err(InvariantViolation::Unfindable { block });
+            }
+            num_cached += usize::from(cached);
+            tokens_used += if used { self.contents.filled(content) } else { 0 };
+        }
+        count("eviction policy", self.policy.len(), num_cached)?;
+        count("counter of tokens in use", self.tokens_used, tokens_used)
+    }
+
+    /// The size is what was asked for, as far as used blocks allow.
+    fn check_size(&self) -> Result<(), InvariantViolation> {
+        let (present, unused, usable) = (self.blocks.present(), self.available(), self.blocks.usable());
+        if present < usable || (present > usable && unused > 0) {
+            return Err(InvariantViolation::Usable { present, unused, usable });
+        }
+        Ok(())
+    }
+
+    /// Tokens in `block`, if it holds any content.
+    pub(crate) fn filled(&self, block: BlockId) -> Option<usize> {
+        self.blocks.content_of(block).map(|content| self.contents.filled(content))
+    }
+
+    /// What the findable content of `block` continues.
+    pub(crate) fn continues(&self, block: BlockId) -> Option<Parent> {
+        self.contents.continues(self.blocks.content(block))
+    }
+
+    /// What chains from `root` continue, if anything under it can be found.
+    pub(crate) fn find_root(&self, root: &ChainRoot) -> Option<Parent> {
+        self.contents.find_root(root)
+    }
+
+    /// Tokens that the content of `slot` has.
+    pub(crate) fn filled_below(&self, slot: SwapSlot) -> usize {
+        self.contents.filled(self.slots.content(slot))
+    }
+}

@@ -1,0 +1,35 @@
+use super::*;
+use crate::Adaptive;
+
+#[test]
+fn bookkeeping_takes_less_than_100_bytes_a_block() {
+    // Just above a power of two, where tables that are rounded up are largest.
+    for num_blocks in [100_000, (1 << 17) + 4] {
+        let policy = Adaptive::new(num_blocks);
+        let of_policy = policy.bytes();
+        let cache = Cache::new(num_blocks, 0, 16, ChainHasher::new(0), Box::new(policy));
+        let of_cache = cache.contents.bytes() + cache.blocks.bytes() + cache.losses.bytes();
+        // Each block in one table.
+        let of_tables = num_blocks * size_of::<BlockId>();
+        let bytes = (of_cache + of_policy + of_tables) as f64 / num_blocks as f64;
+        println!("{bytes:.1} bytes a block of {num_blocks}");
+        assert!((80.0..100.0).contains(&bytes), "{bytes}");
+    }
+}
+
+impl Cache {
+    pub(crate) fn content(&self, block: BlockId) -> ContentId {
+        self.blocks.content(block)
+    }
+
+    pub(crate) fn content_below(&self, slot: SwapSlot) -> ContentId {
+        self.slots.content(slot)
+    }
+
+    /// What can be found, and under which hash, in the order of blocks.
+    pub(crate) fn findable(&self) -> Vec<(ContentId, Option<BlockHash>)> {
+        let contents = self.blocks.contents().map(|(_, content)| content);
+        let findable = contents.filter(|&content| self.contents.is_findable(content));
+        findable.map(|content| (content, self.contents.hash(content))).collect()
+    }
+}

@@ -1,0 +1,456 @@
+//! The tree of contents: which tokens' KV there is, what it continues, who uses it and where it lies.
+//!
+//! A content keeps its id as long as it lies anywhere: moves, swaps and evictions change its locations, never the content.
+
+use std::collections::HashMap;
+
+use crate::{
+    hash::{BlockHash, ChainHasher, ChainRoot},
+    ids::{BlockId, TokenId},
+    root_table::{RootId, RootTable},
+};
+
+const NONE: u32 = u32::MAX;
+
+/// Most contents in one bucket of the index. Honest hashes never come near it; hashes made to collide cannot make look-ups
+/// slow.
+pub(crate) const BUCKET_MAX: usize = 32;
+
+/// A content, as long as it lies anywhere. No block id: contents move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ContentId(pub(crate) u32);
+
+impl ContentId {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a findable content continues, in four bytes: parents outlive their children, so a number is enough to name one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parent(u32);
+
+/// [`Parent`], spelt out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Continues {
+    /// Nothing: the content is the first of its chain.
+    Root(RootId),
+    /// Another content.
+    Content(ContentId),
+}
+
+impl Parent {
+    /// Of a content that cannot be found.
+    const NONE: Self = Self(u32::MAX);
+    const ROOT: u32 = 1 << 31;
+
+    fn root(root: RootId) -> Self {
+        Self(root.0 | Self::ROOT)
+    }
+
+    pub(crate) fn content(content: ContentId) -> Self {
+        Self(content.0)
+    }
+
+    fn get(self) -> Option<Continues> {
+        match self {
+            Self::NONE => None,
+            Self(number) if number & Self::ROOT != 0 => Some(Continues::Root(RootId(number & !Self::ROOT))),
+            Self(number) => Some(Continues::Content(ContentId(number))),
+        }
+    }
+}
+
+/// One content, in 32 bytes; its tokens stand apart.
+#[derive(Debug, Clone)]
+struct Node {
+    /// Names the content and all before it, if `hashed`.
+    hash: BlockHash,
+    /// Place in a chain while findable: full, computed, in a block, and in the index.
+    parent: Parent,
+    /// Findable contents whose parent this is.
+    children: u32,
+    /// Tables that hold its block, and transfers that read or write it.
+    users: u32,
+    /// The block it lies in, or `NONE`.
+    block: u32,
+    /// The next content of the index's bucket while findable; the next vacant node of one that is vacant.
+    next: u32,
+    /// Tokens in it.
+    filled: u16,
+    hashed: bool,
+    /// Whether it lies in slots below as well, or alone.
+    below: bool,
+}
+
+const _: () = assert!(size_of::<Node>() == 32);
+
+impl Node {
+    const VACANT: Self = Self {
+        hash: BlockHash(0),
+        parent: Parent::NONE,
+        children: 0,
+        users: 0,
+        block: NONE,
+        next: NONE,
+        filled: 0,
+        hashed: false,
+        below: false,
+    };
+}
+
+/// All contents, and the index that finds them by hash.
+///
+/// A content has at most one block, and any number of slots below. It can be found while it is in a block, full and
+/// computed, and its parent can be found. It ends when it has lost its last location.
+///
+/// A findable content stands for a prefix: the path from the root to it. Where layers keep state that is no KV of tokens (a
+/// recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be kept here, as
+/// another thing that the content has and that has locations of its own.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    block_size: usize,
+    hasher: ChainHasher,
+    nodes: Vec<Node>,     // [content]
+    tokens: Vec<TokenId>, // [content, position]
+    /// The first content of each bucket; a hash table threaded through the nodes, which never allocates.
+    heads: Vec<u32>, // [bucket]
+    /// How many slots hold each content that is `below`.
+    slots: HashMap<ContentId, u32>,
+    vacant: u32,
+    num_contents: usize,
+    num_findable: usize,
+    roots: RootTable,
+}
+
+impl Contents {
+    /// Room for the contents of so many blocks and slots.
+    pub(crate) fn new(num_blocks: usize, num_slots: usize, block_size: usize, hasher: ChainHasher) -> Self {
+        let capacity = num_blocks + num_slots;
+        let node = |next: usize| Node { next: if next < capacity { next as u32 } else { NONE }, ..Node::VACANT };
+        Self {
+            block_size,
+            hasher,
+            nodes: (1..=capacity).map(node).collect(),
+            tokens: vec![0; capacity * block_size],
+            heads: vec![NONE; num_blocks],
+            slots: HashMap::new(),
+            vacant: 0,
+            num_contents: 0,
+            num_findable: 0,
+            roots: RootTable::default(),
+        }
+    }
+
+    pub(crate) fn hasher(&self) -> &ChainHasher {
+        &self.hasher
+    }
+
+    /// A content in `block`, with one user, of as many of `tokens` as fit, and with this hash if it is full; returns it and
+    /// the other tokens.
+    ///
+    /// # Panics
+    /// When there are more contents than locations, which cannot be.
+    pub(crate) fn create<'t>(
+        &mut self,
+        block: BlockId,
+        tokens: &'t [TokenId],
+        hash: Option<BlockHash>,
+    ) -> (ContentId, &'t [TokenId]) {
+        let content = ContentId(self.vacant);
+        let (fit, rest) = tokens.split_at(tokens.len().min(self.block_size));
+        self.tokens[content.index() * self.block_size..][..fit.len()].copy_from_slice(fit);
+        let node = &mut self.nodes[content.index()];
+        self.vacant = node.next;
+        *node = Node { users: 1, block: block.0, filled: fit.len() as u16, ..Node::VACANT };
+        if let Some(hash) = hash.filter(|_| fit.len() == self.block_size) {
+            (node.hash, node.hashed) = (hash, true);
+        }
+        self.num_contents += 1;
+        (content, rest)
+    }
+
+    /// Makes the empty `content` equal to the first `filled` tokens of `source`.
+    pub(crate) fn copy(&mut self, source: ContentId, content: ContentId, filled: usize) {
+        let start = source.index() * self.block_size;
+        self.tokens.copy_within(start..start + filled, content.index() * self.block_size);
+        let (hash, hashed) = (self.node(source).hash, self.node(source).hashed && filled == self.block_size);
+        let node = self.node_mut(content);
+        (node.hash, node.hashed, node.filled) = (hash, hashed, filled as u16);
+    }
+
+    /// Writes `tokens` from position `at` on, as many as fit; returns the rest.
+    pub(crate) fn write<'t>(&mut self, content: ContentId, at: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
+        let (fit, rest) = tokens.split_at(tokens.len().min(self.block_size - at));
+        self.tokens[content.index() * self.block_size + at..][..fit.len()].copy_from_slice(fit);
+        self.node_mut(content).filled = (at + fit.len()) as u16;
+        rest
+    }
+
+    pub(crate) fn hash(&self, content: ContentId) -> Option<BlockHash> {
+        let node = self.node(content);
+        node.hashed.then_some(node.hash)
+    }
+
+    pub(crate) fn filled(&self, content: ContentId) -> usize {
+        self.node(content).filled.into()
+    }
+
+    /// The tokens of a full content; those of one that is not, and then others.
+    pub(crate) fn tokens(&self, content: ContentId) -> &[TokenId] {
+        &self.tokens[content.index() * self.block_size..][..self.block_size]
+    }
+
+    pub(crate) fn users(&self, content: ContentId) -> u32 {
+        self.node(content).users
+    }
+
+    pub(crate) fn hold(&mut self, content: ContentId) {
+        self.node_mut(content).users += 1;
+    }
+
+    /// One user less; returns how many are left.
+    pub(crate) fn release(&mut self, content: ContentId) -> u32 {
+        let users = &mut self.node_mut(content).users;
+        *users = users.checked_sub(1).expect("a released content is used");
+        *users
+    }
+
+    pub(crate) fn block(&self, content: ContentId) -> Option<BlockId> {
+        let block = self.node(content).block;
+        (block != NONE).then_some(BlockId(block))
+    }
+
+    /// `content` lies in `block` from now on; in another one before, or in none.
+    pub(crate) fn set_block(&mut self, content: ContentId, block: BlockId) {
+        self.node_mut(content).block = block.0;
+    }
+
+    /// `content`, which cannot be found and which nobody uses there, has lost its block. If that was its last location, it
+    /// has ended.
+    pub(crate) fn clear_block(&mut self, content: ContentId) {
+        let node = self.node_mut(content);
+        node.block = NONE;
+        if !node.below {
+            self.end(content);
+        }
+    }
+
+    /// Whether `content` lies in any slot.
+    pub(crate) fn is_below(&self, content: ContentId) -> bool {
+        self.node(content).below
+    }
+
+    /// One more slot holds `content`.
+    pub(crate) fn add_slot(&mut self, content: ContentId) {
+        self.node_mut(content).below = true;
+        *self.slots.entry(content).or_default() += 1;
+    }
+
+    /// One slot less holds `content`. If that was its last location, it has ended.
+    pub(crate) fn remove_slot(&mut self, content: ContentId) {
+        let slots = self.slots.get_mut(&content).expect("it lies in the slot that it leaves");
+        *slots -= 1;
+        if *slots > 0 {
+            return;
+        }
+        self.slots.remove(&content);
+        let node = self.node_mut(content);
+        node.below = false;
+        if node.block == NONE {
+            self.end(content);
+        }
+    }
+
+    /// What the contents at the front of a chain from `root` continue. The root is held until it is
+    /// [released](Self::release_root).
+    pub(crate) fn hold_root(&mut self, root: &ChainRoot) -> Parent {
+        Parent::root(self.roots.hold(root, &self.hasher))
+    }
+
+    pub(crate) fn release_root(&mut self, root: Parent) {
+        if let Some(Continues::Root(root)) = root.get() {
+            self.roots.release(root);
+        }
+    }
+
+    pub(crate) fn is_findable(&self, content: ContentId) -> bool {
+        self.node(content).parent != Parent::NONE
+    }
+
+    /// The content that the findable `content` continues; none for the first of a chain.
+    pub(crate) fn parent(&self, content: ContentId) -> Option<ContentId> {
+        match self.node(content).parent.get()? {
+            Continues::Root(_) => None,
+            Continues::Content(parent) => Some(parent),
+        }
+    }
+
+    /// Whether no findable content continues `content`.
+    pub(crate) fn is_leaf(&self, content: ContentId) -> bool {
+        self.node(content).children == 0
+    }
+
+    /// The longest chain of findable contents from `root` that has these hashes, where they are known, and tokens; given to
+    /// `hit` in order. Returns its length.
+    pub(crate) fn walk<'t>(
+        &self,
+        root: &ChainRoot,
+        blocks: impl Iterator<Item = (Option<BlockHash>, &'t [TokenId])>,
+        mut hit: impl FnMut(ContentId),
+    ) -> usize {
+        let Some(root) = self.roots.find(root) else { return 0 };
+        let (mut last, mut parent, mut length) = (self.roots.hash(root), Parent::root(root), 0);
+        for (hash, tokens) in blocks {
+            last = hash.unwrap_or_else(|| self.hasher.block(last, tokens));
+            let Some(content) = self.find(last, parent, tokens) else { break };
+            hit(content);
+            parent = Parent::content(content);
+            length += 1;
+        }
+        length
+    }
+
+    /// The findable content that is equal to this one. The hash only says where to look.
+    pub(crate) fn find(&self, hash: BlockHash, parent: Parent, tokens: &[TokenId]) -> Option<ContentId> {
+        self.candidates(self.bucket(hash)).find(|&candidate| {
+            let node = self.node(candidate);
+            node.hash == hash && node.parent == parent && self.tokens(candidate) == tokens
+        })
+    }
+
+    /// The hash of the full `content` behind `parent`: the one noted, or computed and noted.
+    pub(crate) fn hash_behind(&mut self, content: ContentId, parent: Parent) -> BlockHash {
+        self.hash(content).unwrap_or_else(|| {
+            let hash = self.hasher.block(self.hash_of(parent), self.tokens(content));
+            let node = self.node_mut(content);
+            (node.hash, node.hashed) = (hash, true);
+            hash
+        })
+    }
+
+    /// Makes the full and computed `content` findable behind `parent`, under its noted hash; no equal one may be. False when
+    /// the index has no room for one more content of this hash: it then stays private.
+    #[must_use]
+    pub(crate) fn publish(&mut self, content: ContentId, parent: Parent) -> bool {
+        let bucket = self.bucket(self.node(content).hash);
+        if self.candidates(bucket).take(BUCKET_MAX).count() == BUCKET_MAX {
+            return false;
+        }
+        match parent.get().expect("a findable content continues something") {
+            Continues::Content(parent) => self.node_mut(parent).children += 1,
+            Continues::Root(root) => self.roots.hold_again(root),
+        }
+        let next = std::mem::replace(&mut self.heads[bucket], content.0);
+        let node = self.node_mut(content);
+        (node.parent, node.next) = (parent, next);
+        self.num_findable += 1;
+        true
+    }
+
+    /// `content`, which has no children, can be found no longer. Returns its parent, if that is a content.
+    pub(crate) fn unpublish(&mut self, content: ContentId) -> Option<ContentId> {
+        let node = self.node_mut(content);
+        let (parent, next) =
+            (std::mem::replace(&mut node.parent, Parent::NONE), std::mem::replace(&mut node.next, NONE));
+        let bucket = self.bucket(self.node(content).hash);
+        let before = self.candidates(bucket).find(|before| self.node(*before).next == content.0);
+        match before {
+            Some(before) => self.node_mut(before).next = next,
+            None => {
+                assert_eq!(self.heads[bucket], content.0, "a content is not in the index that it is removed from");
+                self.heads[bucket] = next;
+            }
+        }
+        self.num_findable -= 1;
+        match parent.get().expect("it could be found") {
+            Continues::Content(parent) => {
+                self.node_mut(parent).children -= 1;
+                Some(parent)
+            }
+            Continues::Root(root) => {
+                self.roots.release(root);
+                None
+            }
+        }
+    }
+
+    /// `content`, which can be found, which nobody uses and nothing continues, loses its block. Returns its hash and the block
+    /// of its parent, if that is a content that nobody uses and nothing continues any more.
+    pub(crate) fn evict(&mut self, content: ContentId) -> (BlockHash, Option<BlockId>) {
+        let node = self.node(content);
+        assert!(node.users == 0 && node.children == 0, "a content was evicted, but is used or has children");
+        let hash = node.hash;
+        let parent = self.unpublish(content).map(|parent| self.node(parent));
+        let leaf =
+            parent.filter(|parent| parent.children == 0 && parent.users == 0).map(|parent| BlockId(parent.block));
+        self.clear_block(content);
+        (hash, leaf)
+    }
+
+    /// The hash of `parent`, if it is a root.
+    pub(crate) fn root_hash(&self, parent: Parent) -> Option<BlockHash> {
+        match parent.get()? {
+            Continues::Root(root) => Some(self.roots.hash(root)),
+            Continues::Content(_) => None,
+        }
+    }
+
+    /// Nothing can be found any more.
+    pub(crate) fn unpublish_all(&mut self) {
+        self.heads.fill(NONE);
+        self.roots = RootTable::default();
+        self.num_findable = 0;
+        for node in self.nodes.iter_mut().filter(|node| node.parent != Parent::NONE) {
+            (node.children, node.parent, node.next) = (0, Parent::NONE, NONE);
+        }
+    }
+
+    fn end(&mut self, content: ContentId) {
+        let vacant = std::mem::replace(&mut self.vacant, content.0);
+        let node = self.node_mut(content);
+        assert!(node.users == 0 && node.parent == Parent::NONE, "content {} has ended, but is used", content.0);
+        node.next = vacant;
+        self.num_contents -= 1;
+    }
+
+    /// The hash that the children of `parent`, which is there, continue.
+    fn hash_of(&self, parent: Parent) -> BlockHash {
+        match parent.get().expect("only a content that continues something has such a parent") {
+            Continues::Root(root) => self.roots.hash(root),
+            Continues::Content(content) => self.node(content).hash,
+        }
+    }
+
+    fn candidates(&self, bucket: usize) -> impl Iterator<Item = ContentId> {
+        let mut at = self.heads[bucket];
+        std::iter::from_fn(move || {
+            let content = (at != NONE).then_some(ContentId(at))?;
+            at = self.node(content).next;
+            Some(content)
+        })
+    }
+
+    fn bucket(&self, hash: BlockHash) -> usize {
+        // Spread first: hashes that were truncated differ in their lowest bits alone.
+        let spread = hash.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        ((spread * self.heads.len() as u64) >> 32) as usize
+    }
+
+    fn node(&self, content: ContentId) -> &Node {
+        &self.nodes[content.index()]
+    }
+
+    fn node_mut(&mut self, content: ContentId) -> &mut Node {
+        &mut self.nodes[content.index()]
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>() + self.heads.capacity() * size_of::<u32>()
+    }
+}
+
+mod invariants;
+#[cfg(test)]
+mod tests;

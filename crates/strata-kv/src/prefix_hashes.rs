@@ -1,0 +1,105 @@
+//! What names a sequence's prefixes, computed once for each block however often they are looked up.
+
+use std::fmt;
+
+use crate::{
+    hash::{BlockHash, ChainHasher, ChainRoot},
+    ids::TokenId,
+};
+
+/// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps it beside the tokens, from
+/// arrival to end: hashes outlive the blocks that a sequence loses and gets back.
+///
+/// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes it, and every look-up takes it. It only says where
+/// to look: a hit is believed once tokens and parent compare equal.
+#[derive(Clone)]
+pub struct PrefixHashes {
+    root: ChainRoot,
+    hasher: ChainHasher,
+    /// None when nothing under this root can be found: then nothing is hashed.
+    root_hash: Option<BlockHash>,
+    block_size: usize,
+    blocks: Vec<BlockHash>, // [logical block]
+}
+
+impl PrefixHashes {
+    /// Of no tokens yet. Hashes nothing, ever, unless `findable`.
+    pub(crate) fn new(root: ChainRoot, hasher: ChainHasher, block_size: usize, findable: bool) -> Self {
+        let root_hash = findable.then(|| hasher.root(&root));
+        Self { root, hasher, root_hash, block_size, blocks: Vec::new() }
+    }
+
+    /// Where the sequence's chain starts.
+    pub fn root(&self) -> &ChainRoot {
+        &self.root
+    }
+
+    /// Hashes the full blocks of `token_ids` that have not been hashed yet. `token_ids` are all tokens of the sequence,
+    /// those of earlier calls unchanged at their front.
+    ///
+    /// Look-ups may come before it: they hash by themselves what is missing here, each time anew.
+    pub fn extend(&mut self, token_ids: &[TokenId]) {
+        let Some(root) = self.root_hash else { return };
+        let mut last = self.blocks.last().copied().unwrap_or(root);
+        let missing = token_ids.chunks_exact(self.block_size).skip(self.blocks.len());
+        self.blocks.reserve_exact(missing.len());
+        for tokens in missing {
+            last = self.hasher.block(last, tokens);
+            self.blocks.push(last);
+        }
+    }
+
+    /// The hash before the first block; none when nothing under this root can be found.
+    pub(crate) fn root_hash(&self) -> Option<BlockHash> {
+        self.root_hash
+    }
+
+    /// The hash of logical block `index`, if [`extend`](Self::extend) has seen all of the block.
+    pub(crate) fn get(&self, index: usize) -> Option<BlockHash> {
+        self.blocks.get(index).copied()
+    }
+
+    /// The same, or computed from `previous`, the hash of what comes before, and `tokens`, which fill the block.
+    pub(crate) fn get_or_hash(&self, index: usize, previous: BlockHash, tokens: &[TokenId]) -> BlockHash {
+        self.get(index).unwrap_or_else(|| self.hasher.block(previous, tokens))
+    }
+}
+
+impl fmt::Debug for PrefixHashes {
+    // Hashes of what a tenant has asked must not reach logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrefixHashes({:?}, {} blocks)", self.root, self.blocks.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growing_tokens_give_the_hashes_that_they_give_at_once() {
+        let (root, hasher) = (ChainRoot::new(Some("a"), 1), ChainHasher::new(5));
+        let tokens: Vec<TokenId> = (0..35).collect();
+        let mut at_once = PrefixHashes::new(root.clone(), hasher.clone(), 4, true);
+        at_once.extend(&tokens);
+        let mut grown = PrefixHashes::new(root.clone(), hasher.clone(), 4, true);
+        (0..=35).step_by(3).for_each(|end| grown.extend(&tokens[..end]));
+        grown.extend(&tokens);
+        let mut previous = hasher.root(&root);
+        for (index, block) in tokens.chunks_exact(4).enumerate() {
+            let hash = hasher.block(previous, block);
+            assert_eq!((at_once.get(index), grown.get(index)), (Some(hash), Some(hash)));
+            assert_eq!(at_once.get_or_hash(index, BlockHash(0), &[]), hash);
+            previous = hash;
+        }
+        assert_eq!((at_once.get(8), grown.blocks.len()), (None, 8));
+        assert_eq!(at_once.get_or_hash(8, previous, &tokens[32..]), hasher.block(previous, &tokens[32..]));
+    }
+
+    #[test]
+    fn what_nobody_can_find_is_not_hashed() {
+        let mut hashes = PrefixHashes::new(ChainRoot::unshared(), ChainHasher::new(5), 1, false);
+        hashes.extend(&[1, 2, 3]);
+        assert_eq!((hashes.root_hash(), hashes.get(0)), (None, None));
+    }
+}

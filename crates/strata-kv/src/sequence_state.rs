@@ -1,0 +1,25 @@
+//! Where the KV of a sequence is.
+
+use crate::ids::SwapId;
+
+/// Where the KV of a sequence is.
+///
+/// | state | leaves it by |
+/// |---|---|
+/// | resident | `swap_out` → leaving |
+/// | leaving | `finish_swap`: done → swapped, failed → freed |
+/// | swapped | `swap_in` → arriving |
+/// | arriving | `finish_swap`: done → resident, failed → freed |
+///
+/// `allocate` and `fork` begin a sequence, resident; `free` ends it in any state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SequenceState {
+    /// In blocks: it may be computed, appended to and forked.
+    Resident,
+    /// In blocks, from which this swap copies; they are not reused before it has finished.
+    Leaving(SwapId),
+    /// In slots of the swap pool. It holds no block.
+    Swapped,
+    /// In slots, from which this swap copies into blocks that must not be read before it has finished.
+    Arriving(SwapId),
+}

@@ -1,0 +1,86 @@
+//! The places of KV one tier below: which slots are free, and which content each holds.
+
+use crate::{contents::ContentId, ids::SwapSlot};
+
+/// Slots that are free, or hold one content for at least one sequence or transfer.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    entries: Vec<Entry>, // [slot]
+    /// The next to be taken last.
+    free: Vec<SwapSlot>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    holders: u32,
+    /// Means nothing while there are no holders.
+    content: ContentId,
+}
+
+impl Slots {
+    pub(crate) fn new(num_slots: usize) -> Self {
+        Self {
+            entries: vec![Entry { holders: 0, content: ContentId(0) }; num_slots],
+            // The lowest goes first: a file is then no longer than it must be.
+            free: (0..num_slots as u32).rev().map(SwapSlot).collect(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn num_free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) fn num_used(&self) -> usize {
+        self.len() - self.num_free()
+    }
+
+    /// A free slot for `content`, with one holder.
+    ///
+    /// # Panics
+    /// When none is free, which callers test first.
+    pub(crate) fn take(&mut self, content: ContentId) -> SwapSlot {
+        let slot = self.free.pop().expect("a slot is taken only when one is free");
+        self.entries[slot.index()] = Entry { holders: 1, content };
+        slot
+    }
+
+    /// One more holder of `slot`.
+    pub(crate) fn hold(&mut self, slot: SwapSlot) {
+        let holders = &mut self.entries[slot.index()].holders;
+        assert!(*holders > 0, "{slot} is held once more, but nobody holds it");
+        *holders += 1;
+    }
+
+    /// One holder less. The last frees the slot, and is told which content has left it.
+    #[must_use]
+    pub(crate) fn release(&mut self, slot: SwapSlot) -> Option<ContentId> {
+        let Entry { holders, content } = &mut self.entries[slot.index()];
+        *holders = holders.checked_sub(1).expect("a released slot is held");
+        if *holders > 0 {
+            return None;
+        }
+        self.free.push(slot);
+        Some(*content)
+    }
+
+    /// What `slot`, which is held, holds.
+    pub(crate) fn content(&self, slot: SwapSlot) -> ContentId {
+        self.entries[slot.index()].content
+    }
+
+    pub(crate) fn is_free(&self, slot: SwapSlot) -> bool {
+        self.entries[slot.index()].holders == 0
+    }
+
+    pub(crate) fn holders(&self, slot: SwapSlot) -> u32 {
+        self.entries[slot.index()].holders
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = SwapSlot> + use<> {
+        (0..self.entries.len() as u32).map(SwapSlot)
+    }
+}

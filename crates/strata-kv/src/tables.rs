@@ -1,0 +1,294 @@
+//! The tables: which blocks, or slots below, hold the tokens of each sequence.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::{BuildHasherDefault, Hasher},
+};
+
+use crate::{
+    error::AllocError,
+    hash::ChainRoot,
+    ids::{BlockId, SequenceId, SwapId, SwapSlot, TokenId},
+    sequence_state::SequenceState,
+};
+
+/// The table of one sequence, and how much of it others can find.
+///
+/// Blocks stand in logical order. All but those behind the last token are full or, the last, partial; those behind it were
+/// reserved ahead and hold nothing.
+#[derive(Debug)]
+pub(crate) struct Table {
+    state: SequenceState,
+    blocks: Vec<BlockId>, // [logical block]
+    /// Where the blocks with computed tokens are below; empty while resident. [logical block]
+    slots: Vec<SwapSlot>,
+    /// Tokens behind those of `slots`, none of them computed; empty unless leaving or swapped.
+    uncomputed: Vec<TokenId>,
+    /// Tokens that have a place, whether computed or not.
+    num_tokens: usize,
+    /// Leading tokens whose KV has been computed, as far as was reported.
+    num_computed: usize,
+    /// Leading blocks that are published, and were found or published as this sequence's.
+    num_published: usize,
+    /// False without prefix caching, and after a reset: what was computed before it must not be found after it.
+    publishing: bool,
+    /// Where the sequence's chain starts.
+    root: ChainRoot,
+}
+
+impl Table {
+    /// Of a sequence that holds `blocks` for its tokens, the first of which were found.
+    pub(crate) fn new(
+        root: ChainRoot,
+        publishing: bool,
+        blocks: Vec<BlockId>,
+        num_tokens: usize,
+        num_found: usize,
+        block_size: usize,
+    ) -> Self {
+        Self {
+            state: SequenceState::Resident,
+            blocks,
+            slots: Vec::new(),
+            uncomputed: Vec::new(),
+            num_tokens,
+            num_computed: num_found * block_size,
+            num_published: num_found,
+            publishing,
+            root,
+        }
+    }
+
+    /// The same for another sequence, which begins with all tokens of this one. Blocks that this one reserved ahead are its
+    /// own.
+    pub(crate) fn fork(&self, block_size: usize) -> Self {
+        Self {
+            blocks: self.blocks[..self.num_filled(block_size)].to_vec(),
+            slots: Vec::new(),
+            uncomputed: Vec::new(),
+            root: self.root.clone(),
+            ..*self
+        }
+    }
+
+    pub(crate) fn state(&self) -> SequenceState {
+        self.state
+    }
+
+    pub(crate) fn expect_resident(&self, id: SequenceId) -> Result<(), AllocError> {
+        match self.state {
+            SequenceState::Resident => Ok(()),
+            state => Err(AllocError::WrongState { id, state }),
+        }
+    }
+
+    pub(crate) fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+
+    pub(crate) fn slots(&self) -> &[SwapSlot] {
+        &self.slots
+    }
+
+    pub(crate) fn uncomputed(&self) -> &[TokenId] {
+        &self.uncomputed
+    }
+
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.num_tokens
+    }
+
+    pub(crate) fn num_computed(&self) -> usize {
+        self.num_computed
+    }
+
+    pub(crate) fn num_published(&self) -> usize {
+        self.num_published
+    }
+
+    pub(crate) fn is_publishing(&self) -> bool {
+        self.publishing
+    }
+
+    pub(crate) fn root(&self) -> &ChainRoot {
+        &self.root
+    }
+
+    /// Blocks that hold tokens.
+    pub(crate) fn num_filled(&self, block_size: usize) -> usize {
+        blocks_for(self.num_tokens, block_size)
+    }
+
+    /// Leading blocks with tokens that have been computed, the last perhaps in part.
+    pub(crate) fn num_computed_blocks(&self, block_size: usize) -> usize {
+        blocks_for(self.num_computed, block_size)
+    }
+
+    /// The partial block, if there is one: where the next token goes.
+    pub(crate) fn partial(&self, block_size: usize) -> Option<BlockId> {
+        let (block, slot) = position(self.num_tokens, block_size);
+        (slot > 0).then(|| self.blocks[block])
+    }
+
+    /// The block at `index` is another one from now on.
+    pub(crate) fn replace(&mut self, index: usize, block: BlockId) {
+        self.blocks[index] = block;
+    }
+
+    /// One more block, behind all others.
+    pub(crate) fn push(&mut self, block: BlockId) {
+        self.blocks.push(block);
+    }
+
+    /// So many more tokens have a place.
+    pub(crate) fn add_tokens(&mut self, count: usize) {
+        self.num_tokens += count;
+    }
+
+    /// At least so many tokens have been computed, as far as they have a place.
+    pub(crate) fn computed(&mut self, num_computed: usize) {
+        self.num_computed = self.num_computed.max(num_computed.min(self.num_tokens));
+    }
+
+    /// One more block is published.
+    pub(crate) fn published(&mut self) {
+        self.num_published += 1;
+    }
+
+    /// What it holds can no longer be found, now or later.
+    pub(crate) fn stop_publishing(&mut self) {
+        (self.num_published, self.publishing) = (0, false);
+    }
+
+    /// Resident → leaving.
+    pub(crate) fn begin_leaving(&mut self, swap: SwapId, slots: Vec<SwapSlot>, uncomputed: Vec<TokenId>) {
+        (self.state, self.slots, self.uncomputed) = (SequenceState::Leaving(swap), slots, uncomputed);
+    }
+
+    /// The blocks and slots that it holds, when it ends.
+    pub(crate) fn into_places(self) -> (Vec<BlockId>, Vec<SwapSlot>) {
+        (self.blocks, self.slots)
+    }
+}
+
+/// All tables.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    /// Each is looked up in every step, hence the plain hash; nothing depends on the map's order.
+    tables: HashMap<SequenceId, Table, BuildHasherDefault<IdHasher>>,
+    /// How many of them are [`SequenceState::Swapped`].
+    num_swapped: usize,
+}
+
+impl Tables {
+    pub(crate) fn len(&self) -> usize {
+        self.tables.len()
+    }
+
+    pub(crate) fn num_swapped(&self) -> usize {
+        self.num_swapped
+    }
+
+    pub(crate) fn get(&self, id: SequenceId) -> Option<&Table> {
+        self.tables.get(&id)
+    }
+
+    /// The table of `id`, if it is resident.
+    ///
+    /// # Errors
+    /// It has none, or is not resident.
+    pub(crate) fn resident(&mut self, id: SequenceId) -> Result<&mut Table, AllocError> {
+        let table = self.tables.get_mut(&id).ok_or(AllocError::NotHeld(id))?;
+        table.expect_resident(id)?;
+        Ok(table)
+    }
+
+    /// In no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SequenceId, &Table)> {
+        self.tables.iter().map(|(&id, table)| (id, table))
+    }
+
+    /// In no order.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Table> {
+        self.tables.values_mut()
+    }
+
+    /// Begins the table of `id`, which has none.
+    pub(crate) fn insert(&mut self, id: SequenceId, table: Table) {
+        let Entry::Vacant(vacant) = self.tables.entry(id) else { panic!("{id} has a table already") };
+        vacant.insert(table);
+    }
+
+    /// Ends the table of `id`, if it has one; its places are the caller's to release.
+    pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Table> {
+        let table = self.tables.remove(&id)?;
+        self.num_swapped -= usize::from(table.state == SequenceState::Swapped);
+        Some(table)
+    }
+
+    /// Leaving → swapped. Returns the blocks that `id` leaves.
+    pub(crate) fn finish_leaving(&mut self, id: SequenceId) -> Vec<BlockId> {
+        let table = self.tables.get_mut(&id).expect("it waits for its swap");
+        (table.state, table.num_published) = (SequenceState::Swapped, 0);
+        self.num_swapped += 1;
+        std::mem::take(&mut table.blocks)
+    }
+
+    /// Swapped → arriving: into `blocks`, the first of which were found.
+    pub(crate) fn begin_arriving(&mut self, id: SequenceId, swap: SwapId, blocks: Vec<BlockId>, num_found: usize) {
+        let table = self.tables.get_mut(&id).expect("the group is held");
+        (table.state, table.blocks, table.num_published) = (SequenceState::Arriving(swap), blocks, num_found);
+        table.uncomputed = Vec::new();
+        self.num_swapped -= 1;
+    }
+
+    /// Arriving → resident. Returns the slots that `id` leaves.
+    pub(crate) fn finish_arriving(&mut self, id: SequenceId) -> Vec<SwapSlot> {
+        let table = self.tables.get_mut(&id).expect("it waits for its swap");
+        table.state = SequenceState::Resident;
+        std::mem::take(&mut table.slots)
+    }
+
+    /// Whoever names a source of `moves`, which stand in descending order, names its destination from now on.
+    pub(crate) fn rename(&mut self, moves: &[(BlockId, BlockId)]) {
+        // Most blocks are below the last source.
+        let Some(&(lowest, _)) = moves.last() else { return };
+        let renamed: HashMap<_, _> = moves.iter().copied().collect();
+        let blocks = self.tables.values_mut().flat_map(|table| &mut table.blocks);
+        for block in blocks.filter(|block| **block >= lowest) {
+            *block = renamed.get(block).copied().unwrap_or(*block);
+        }
+    }
+}
+
+/// Block and slot of a position. Block sizes are powers of two, and in a step's many short appends divisions would cost as
+/// much as all the rest.
+pub(crate) fn position(position: usize, block_size: usize) -> (usize, usize) {
+    (position >> block_size.trailing_zeros(), position & (block_size - 1))
+}
+
+/// Blocks that so many tokens fill, the last perhaps in part.
+pub(crate) fn blocks_for(num_tokens: usize, block_size: usize) -> usize {
+    let (full, slots) = position(num_tokens, block_size);
+    full + usize::from(slots > 0)
+}
+
+/// Spreads numbers that the engine gives out one after the other, and nobody else chooses.
+#[derive(Debug, Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The map takes the lowest bits for the place and the highest for a tag: both must depend on all of the number.
+        let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}
