@@ -6,7 +6,7 @@ mod operations;
 use strata_kernels::KvLayout;
 
 use crate::{Command, Device, DeviceError, PassNeeds, Place, Queue, Tensor, Token, Use};
-use operations::{Memory, Operation};
+use operations::{DeviceMemory, Operation};
 
 /// Queues, by what [`index_of`] says.
 const QUEUES: usize = 3;
@@ -16,7 +16,7 @@ type Known = [u64; QUEUES];
 
 /// See the module.
 pub struct ReferenceDevice {
-    memory: Memory,
+    memory: DeviceMemory,
     capacity: usize,
     /// Commands that were submitted and have not been executed, in the order of submission.
     pending: Vec<Pending>,
@@ -53,7 +53,7 @@ impl ReferenceDevice {
     pub fn new(needs: &PassNeeds, layout: &KvLayout, seed: u64) -> Self {
         let capacity = needs.tensors.bytes() / size_of::<f32>();
         Self {
-            memory: Memory::poisoned(capacity, layout.block_size()),
+            memory: DeviceMemory::poisoned(capacity, layout.block_size()),
             capacity,
             pending: Vec::new(),
             open: Vec::new(),

@@ -35,8 +35,11 @@ pub trait Runner: Send {
         None
     }
 
-    /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks.
-    fn cache_namespace(&self, prompt_len: usize) -> u64;
+    /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks. Nothing, if
+    /// nobody says otherwise.
+    fn cache_namespace(&self, _prompt_len: usize) -> u64 {
+        0
+    }
 
     /// What guesses at tokens ahead of the model, if anything does: each pass then computes several tokens of a sequence.
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
@@ -62,7 +65,7 @@ pub trait Runner: Send {
 /// Copies of blocks in one command.
 const COPIES_AT_A_TIME: usize = 64;
 
-/// Memory of KV blocks that comes and goes (M4).
+/// Memory of KV blocks that comes and goes.
 pub trait KvMemory {
     /// Blocks that may be used at first.
     fn blocks_at_start(&self) -> usize;

@@ -28,7 +28,7 @@ pub trait Layer: Send + Sync {
     fn spec(&self) -> &GroupSpec;
 
     /// What it keeps for each sequence from pass to pass.
-    fn state(&self) -> SequenceState;
+    fn state(&self) -> LayerState;
 
     /// Asks for what passes of this `size` need.
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds);
@@ -43,7 +43,7 @@ pub trait Layer: Send + Sync {
 /// What a layer keeps for a sequence. A prefix of a sequence is computed once all of its layers' states are there: the KV
 /// blocks of those tokens and, where a layer needs one, a snapshot of its state behind the last of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SequenceState {
+pub enum LayerState {
     /// Nothing: each token is computed by itself.
     Nothing,
     /// Keys and values of every token, in KV blocks.

@@ -8,7 +8,7 @@ use strata_weights::WeightSource;
 
 use crate::batch::BatchSequence;
 use crate::config::ModelConfig;
-use crate::layers::{Layer, SequenceState, layers_of};
+use crate::layers::{Layer, LayerState, layers_of};
 use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, SharedTensors};
 use crate::rope::RopeTable;
 
@@ -51,8 +51,8 @@ impl Model {
     pub fn kv_layout(config: &ModelConfig, block_size: usize, dtype: KvDType) -> KvLayout {
         let layers = layers_of(config);
         let shapes = layers.iter().filter_map(|layer| match layer.state() {
-            SequenceState::Kv(shape) => Some(shape),
-            SequenceState::Nothing => None,
+            LayerState::Kv(shape) => Some(shape),
+            LayerState::Nothing => None,
         });
         KvLayout::new(block_size, dtype, shapes)
     }

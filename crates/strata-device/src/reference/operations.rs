@@ -7,10 +7,10 @@ use strata_kernels::{Activation, RopeStyle, rope};
 use crate::{BandProduct, Command, KvSequences, Tensor, Weights};
 
 /// A command as something to be done later. It owns, or keeps alive, everything that the command borrowed.
-pub type Operation = Box<dyn FnOnce(&mut Memory) + Send>;
+pub type Operation = Box<dyn FnOnce(&mut DeviceMemory) + Send>;
 
-/// All memory of a device.
-pub struct Memory {
+/// All that a device remembers.
+pub struct DeviceMemory {
     numbers: Vec<f32>,
     /// As many, where the host reads.
     host: Vec<f32>,
@@ -21,8 +21,8 @@ pub struct Memory {
 /// One head of one token in the KV: block, slot, where the layer begins in a block, head, and whether it is a value.
 type Slot = (u32, usize, usize, usize, bool);
 
-impl Memory {
-    /// Memory of which nothing has been written.
+impl DeviceMemory {
+    /// DeviceMemory of which nothing has been written.
     pub fn poisoned(capacity: usize, block_size: usize) -> Self {
         Self { numbers: vec![f32::NAN; capacity], host: vec![f32::NAN; capacity], kv: HashMap::new(), block_size }
     }
@@ -210,7 +210,7 @@ impl OwnProduct {
         Self { weights: (*weights).clone(), rows: rows.clone(), bias, out: *out }
     }
 
-    fn compute(&self, memory: &mut Memory, x: &[f32], cols: usize) {
+    fn compute(&self, memory: &mut DeviceMemory, x: &[f32], cols: usize) {
         let (start, width) = (self.out.range().start, self.out.len() / (x.len() / cols));
         for (band_row, row) in self.rows.clone().enumerate() {
             let weights = widened(&self.weights, band_row);
@@ -222,7 +222,7 @@ impl OwnProduct {
     }
 }
 
-fn gate_rows(memory: &mut Memory, gate: &OwnProduct, up: &OwnProduct, tokens: usize, activation: Activation) {
+fn gate_rows(memory: &mut DeviceMemory, gate: &OwnProduct, up: &OwnProduct, tokens: usize, activation: Activation) {
     let width = gate.out.len() / tokens;
     for token in 0..tokens {
         for row in gate.rows.clone() {
@@ -257,7 +257,7 @@ fn error_function(x: f32) -> f32 {
     (sum * 2.0 / std::f64::consts::PI.sqrt()) as f32
 }
 
-fn add(memory: &mut Memory, sum: Tensor, branch: Tensor, scale: f32) {
+fn add(memory: &mut DeviceMemory, sum: Tensor, branch: Tensor, scale: f32) {
     let branch = memory.get(branch);
     memory.numbers[sum.range()].iter_mut().zip(branch).for_each(|(sum, branch)| *sum += branch * scale);
 }

@@ -5,7 +5,7 @@ use strata_kernels::{AttentionLayer, KvShape, RopeStyle, attention_scratch};
 use strata_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::tensors::LayerTensors;
-use super::{Layer, SequenceState};
+use super::{Layer, LayerState};
 use crate::config::ModelConfig;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
@@ -94,8 +94,8 @@ impl Layer for Attention {
         &self.spec
     }
 
-    fn state(&self) -> SequenceState {
-        SequenceState::Kv(self.kv)
+    fn state(&self) -> LayerState {
+        LayerState::Kv(self.kv)
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {

@@ -5,7 +5,7 @@ use strata_kernels::Activation;
 use strata_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::tensors::LayerTensors;
-use super::{Layer, SequenceState};
+use super::{Layer, LayerState};
 use crate::config::ModelConfig;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
@@ -48,8 +48,8 @@ impl Layer for DenseFfn {
         &self.spec
     }
 
-    fn state(&self) -> SequenceState {
-        SequenceState::Nothing
+    fn state(&self) -> LayerState {
+        LayerState::Nothing
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {

@@ -4,7 +4,7 @@ use strata_device::{Command, PassNeeds};
 use strata_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::tensors::LayerTensors;
-use super::{Layer, SequenceState};
+use super::{Layer, LayerState};
 use crate::config::ModelConfig;
 use crate::pass::{ForwardError, Pass, PassSize};
 
@@ -35,8 +35,8 @@ impl Layer for Embedding {
         &self.spec
     }
 
-    fn state(&self) -> SequenceState {
-        SequenceState::Nothing
+    fn state(&self) -> LayerState {
+        LayerState::Nothing
     }
 
     fn plan(&self, _size: &PassSize, _needs: &mut PassNeeds) {}

@@ -5,7 +5,7 @@ use strata_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::embedding::EMBEDDING_TENSOR;
 use super::tensors::LayerTensors;
-use super::{Layer, SequenceState};
+use super::{Layer, LayerState};
 use crate::config::ModelConfig;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
@@ -52,8 +52,8 @@ impl Layer for Head {
         &self.spec
     }
 
-    fn state(&self) -> SequenceState {
-        SequenceState::Nothing
+    fn state(&self) -> LayerState {
+        LayerState::Nothing
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
