@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::{
     blocks::{Blocks, Resize},
-    contents::{ContentId, Contents, Parent},
+    contents::{ContentId, Contents, Parent, Publication},
     eviction::{Content, EvictionPolicy},
     hash::{BlockHash, ChainHasher, ChainRoot},
     ids::{BlockId, SequenceId, SwapSlot, TokenId},
@@ -192,6 +192,7 @@ impl Cache {
     }
 
     /// The same with as many of `tokens` in it as fit, and with this hash if it is full; returns it and the other tokens.
+    #[inline]
     pub(crate) fn take_with<'t>(
         &mut self,
         id: SequenceId,
@@ -318,27 +319,26 @@ impl Cache {
     /// Makes the full and computed `block`, which the caller holds, findable behind `parent`, or takes an equal one for it.
     pub(crate) fn publish(&mut self, block: BlockId, parent: Parent) -> Published {
         let content = self.blocks.content(block);
-        let hash = self.contents.hash_behind(content, parent);
-        match self.contents.find(hash, parent, self.contents.tokens(content)) {
+        match self.contents.publish(content, parent) {
             // A sequence that was forked from the same one has published the block that both hold.
-            Some(equal) if equal == content => Published::Itself,
+            Publication::Equal(equal) if equal == content => Published::Itself,
             // A sequence forked from this one would hold what comes behind it without holding its parent.
-            Some(_) if self.is_shared(block) => Published::Refused,
-            Some(equal) => {
+            Publication::Equal(_) if self.is_shared(block) => Published::Refused,
+            Publication::Equal(equal) => {
                 let equal = self.contents.block(equal).expect("what can be found is in a block");
                 self.share(equal);
                 self.release(block);
                 Published::Equal(equal)
             }
             // Its descendants would have no findable parent. The next commit tries again.
-            None if !self.contents.publish(content, parent) => Published::Refused,
-            None => {
-                if let Some(root) = self.contents.root_hash(parent) {
+            Publication::Full => Published::Refused,
+            Publication::New(hash) => {
+                let parent = self.contents.parent_block(parent);
+                if let Err(root) = parent {
                     let rootless = self.hasher().block(BlockHash(0), self.contents.tokens(content));
                     self.losses.note_first(rootless, root);
                 }
-                let parent = self.contents.parent(content).and_then(|parent| self.contents.block(parent));
-                self.policy.publish(block, Content { hash, parent });
+                self.policy.publish(block, Content { hash, parent: parent.ok() });
                 Published::Itself
             }
         }

@@ -61,8 +61,20 @@ impl Parent {
     }
 }
 
-/// One content, in 32 bytes; its tokens stand apart.
+/// What became of a content that was to be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Publication {
+    /// It can be found, under this hash.
+    New(BlockHash),
+    /// This one can be found, which is equal to it, or is itself.
+    Equal(ContentId),
+    /// The index has no room for one more content of this hash: it stays private.
+    Full,
+}
+
+/// One content, in 32 bytes; its tokens stand apart. Aligned, so that none lies in two cache lines.
 #[derive(Debug, Clone)]
+#[repr(align(32))]
 struct Node {
     /// Names the content and all before it, if `hashed`.
     hash: BlockHash,
@@ -151,6 +163,7 @@ impl Contents {
     ///
     /// # Panics
     /// When there are more contents than locations, which cannot be.
+    #[inline]
     pub(crate) fn create<'t>(
         &mut self,
         block: BlockId,
@@ -278,14 +291,6 @@ impl Contents {
         self.node(content).parent != Parent::NONE
     }
 
-    /// The content that the findable `content` continues; none for the first of a chain.
-    pub(crate) fn parent(&self, content: ContentId) -> Option<ContentId> {
-        match self.node(content).parent.get()? {
-            Continues::Root(_) => None,
-            Continues::Content(parent) => Some(parent),
-        }
-    }
-
     /// Whether no findable content continues `content`.
     pub(crate) fn is_leaf(&self, content: ContentId) -> bool {
         self.node(content).children == 0
@@ -312,30 +317,30 @@ impl Contents {
     }
 
     /// The findable content that is equal to this one. The hash only says where to look.
+    #[inline]
     pub(crate) fn find(&self, hash: BlockHash, parent: Parent, tokens: &[TokenId]) -> Option<ContentId> {
-        self.candidates(self.bucket(hash)).find(|&candidate| {
-            let node = self.node(candidate);
-            node.hash == hash && node.parent == parent && self.tokens(candidate) == tokens
-        })
+        self.candidates(self.bucket(hash)).find(|&candidate| self.is_equal(candidate, hash, parent, tokens))
     }
 
-    /// The hash of the full `content` behind `parent`: the one noted, or computed and noted.
-    pub(crate) fn hash_behind(&mut self, content: ContentId, parent: Parent) -> BlockHash {
-        self.hash(content).unwrap_or_else(|| {
-            let hash = self.hasher.block(self.hash_of(parent), self.tokens(content));
-            let node = self.node_mut(content);
-            (node.hash, node.hashed) = (hash, true);
-            hash
-        })
+    fn is_equal(&self, candidate: ContentId, hash: BlockHash, parent: Parent, tokens: &[TokenId]) -> bool {
+        let node = self.node(candidate);
+        node.hash == hash && node.parent == parent && self.tokens(candidate) == tokens
     }
 
-    /// Makes the full and computed `content` findable behind `parent`, under its noted hash; no equal one may be. False when
-    /// the index has no room for one more content of this hash: it then stays private.
-    #[must_use]
-    pub(crate) fn publish(&mut self, content: ContentId, parent: Parent) -> bool {
-        let bucket = self.bucket(self.node(content).hash);
-        if self.candidates(bucket).take(BUCKET_MAX).count() == BUCKET_MAX {
-            return false;
+    /// Makes the full and computed `content` findable behind `parent`, unless an equal one is.
+    #[inline]
+    pub(crate) fn publish(&mut self, content: ContentId, parent: Parent) -> Publication {
+        let node = self.node(content);
+        let hash = if node.hashed { node.hash } else { self.note_hash(content, parent) };
+        let (bucket, mut length) = (self.bucket(hash), 0);
+        for candidate in self.candidates(bucket) {
+            if self.is_equal(candidate, hash, parent, self.tokens(content)) {
+                return Publication::Equal(candidate);
+            }
+            length += 1;
+        }
+        if length >= BUCKET_MAX {
+            return Publication::Full;
         }
         match parent.get().expect("a findable content continues something") {
             Continues::Content(parent) => self.node_mut(parent).children += 1,
@@ -345,10 +350,18 @@ impl Contents {
         let node = self.node_mut(content);
         (node.parent, node.next) = (parent, next);
         self.num_findable += 1;
-        true
+        Publication::New(hash)
+    }
+
+    fn note_hash(&mut self, content: ContentId, parent: Parent) -> BlockHash {
+        let hash = self.hasher.block(self.hash_of(parent), self.tokens(content));
+        let node = self.node_mut(content);
+        (node.hash, node.hashed) = (hash, true);
+        hash
     }
 
     /// `content`, which has no children, can be found no longer. Returns its parent, if that is a content.
+    #[inline]
     pub(crate) fn unpublish(&mut self, content: ContentId) -> Option<ContentId> {
         let node = self.node_mut(content);
         let (parent, next) =
@@ -377,6 +390,7 @@ impl Contents {
 
     /// `content`, which can be found, which nobody uses and nothing continues, loses its block. Returns its hash and the block
     /// of its parent, if that is a content that nobody uses and nothing continues any more.
+    #[inline]
     pub(crate) fn evict(&mut self, content: ContentId) -> (BlockHash, Option<BlockId>) {
         let node = self.node(content);
         assert!(node.users == 0 && node.children == 0, "a content was evicted, but is used or has children");
@@ -388,11 +402,12 @@ impl Contents {
         (hash, leaf)
     }
 
-    /// The hash of `parent`, if it is a root.
-    pub(crate) fn root_hash(&self, parent: Parent) -> Option<BlockHash> {
-        match parent.get()? {
-            Continues::Root(root) => Some(self.roots.hash(root)),
-            Continues::Content(_) => None,
+    /// The block of `parent`, or its hash if it is a root.
+    #[inline]
+    pub(crate) fn parent_block(&self, parent: Parent) -> Result<BlockId, BlockHash> {
+        match parent.get().expect("only a content that continues something has such a parent") {
+            Continues::Root(root) => Err(self.roots.hash(root)),
+            Continues::Content(content) => Ok(self.block(content).expect("what can be found is in a block")),
         }
     }
 
@@ -432,9 +447,8 @@ impl Contents {
     }
 
     fn bucket(&self, hash: BlockHash) -> usize {
-        // Spread first: hashes that were truncated differ in their lowest bits alone.
-        let spread = hash.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        ((spread * self.heads.len() as u64) >> 32) as usize
+        // Scaled to the length, which need be no power of two.
+        ((u128::from(hash.0) * self.heads.len() as u128) >> 64) as usize
     }
 
     fn node(&self, content: ContentId) -> &Node {

@@ -81,18 +81,13 @@ impl ChainHasher {
     pub fn root(&self, root: &ChainRoot) -> BlockHash {
         const SALT: u8 = 1;
         const NAMESPACE: u8 = 2;
-        let salt = root.0.salt.as_deref();
-        let mut bytes = Vec::with_capacity(32 + salt.map_or(0, str::len));
-        let mut field = |tag: u8, value: &[u8]| {
-            bytes.push(tag);
-            bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(value);
-        };
-        if let Some(salt) = salt {
-            field(SALT, salt.as_bytes());
-        }
-        field(NAMESPACE, &root.0.namespace.to_le_bytes());
-        self.finish(&bytes)
+        const NAMESPACE_BYTES: usize = 1 + 8 + 8;
+        let mut namespace = [NAMESPACE; NAMESPACE_BYTES];
+        namespace[1..9].copy_from_slice(&8u64.to_le_bytes());
+        namespace[9..].copy_from_slice(&root.0.namespace.to_le_bytes());
+        let Some(salt) = root.0.salt.as_deref() else { return self.finish(&namespace) };
+        let length = (salt.len() as u64).to_le_bytes();
+        self.finish(&[&[SALT], &length[..], salt.as_bytes(), &namespace].concat())
     }
 
     /// The hash of a full block: xxh64 over `previous` as 8 little-endian bytes, then `tokens`, 4 such bytes each.
@@ -107,6 +102,29 @@ impl ChainHasher {
         }
     }
 
+    /// Appends the hashes of the full blocks of `tokens`, each of `block_size` of them, to `hashes`; `last` is the hash before
+    /// the first of them.
+    ///
+    /// # Panics
+    /// When `block_size` is above [`BLOCK_SIZE_MAX`].
+    pub(crate) fn chain(
+        &self,
+        mut last: BlockHash,
+        tokens: &[TokenId],
+        block_size: usize,
+        hashes: &mut Vec<BlockHash>,
+    ) {
+        let blocks = tokens.chunks_exact(block_size);
+        hashes.reserve_exact(blocks.len());
+        // Cleared once for all of them.
+        let mut room = [0; 8 + 4 * BLOCK_SIZE_MAX];
+        hashes.extend(blocks.map(|block| {
+            last = self.block_in(&mut room, last, block);
+            last
+        }));
+    }
+
+    #[inline]
     fn block_in(&self, room: &mut [u8], previous: BlockHash, tokens: &[TokenId]) -> BlockHash {
         let bytes = &mut room[..8 + 4 * tokens.len()];
         let (head, body) = bytes.split_at_mut(8);

@@ -40,12 +40,11 @@ impl PrefixHashes {
     /// Look-ups may come before it: they hash by themselves what is missing here, each time anew.
     pub fn extend(&mut self, token_ids: &[TokenId]) {
         let Some(root) = self.root_hash else { return };
-        let mut last = self.blocks.last().copied().unwrap_or(root);
-        let missing = token_ids.chunks_exact(self.block_size).skip(self.blocks.len());
-        self.blocks.reserve_exact(missing.len());
-        for tokens in missing {
-            last = self.hasher.block(last, tokens);
-            self.blocks.push(last);
+        let last = self.blocks.last().copied().unwrap_or(root);
+        if let Some(missing) =
+            token_ids.get(self.blocks.len() * self.block_size..).filter(|it| it.len() >= self.block_size)
+        {
+            self.hasher.chain(last, missing, self.block_size, &mut self.blocks);
         }
     }
 

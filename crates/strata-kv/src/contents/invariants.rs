@@ -51,7 +51,7 @@ impl Contents {
     }
 
     fn check_findable(&self, content: ContentId, node: &Node, block: BlockId) -> Result<(), InvariantViolation> {
-        if let Some(parent) = self.parent(content)
+        if let Some(Continues::Content(parent)) = node.parent.get()
             && !self.is_findable(parent)
         {
             return Err(InvariantViolation::Orphan { block, parent: parent.0 });

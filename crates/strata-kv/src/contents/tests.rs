@@ -10,8 +10,7 @@ fn contents(capacity: usize, bits: u32) -> Contents {
 fn published(contents: &mut Contents, block: u32, tokens: [TokenId; BLOCK], parent: Parent) -> (ContentId, bool) {
     let (content, rest) = contents.create(BlockId(block), &tokens, None);
     assert!(rest.is_empty());
-    contents.hash_behind(content, parent);
-    let published = contents.publish(content, parent);
+    let published = matches!(contents.publish(content, parent), Publication::New(_));
     (content, published)
 }
 
@@ -40,7 +39,7 @@ fn a_full_bucket_takes_no_more() {
     assert!(all[..BUCKET_MAX].iter().all(|(_, published)| *published));
     assert!(!all[BUCKET_MAX].1);
     contents.unpublish(all[7].0);
-    assert!(contents.publish(all[BUCKET_MAX].0, root));
+    assert!(matches!(contents.publish(all[BUCKET_MAX].0, root), Publication::New(_)));
 }
 
 #[test]
