@@ -1,17 +1,13 @@
-//! The seam of weight streaming (W1, W2): reads in whole blocks, past the page cache.
+//! The seam of weight streaming: reads in whole blocks, past the page cache.
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::IoError;
 use crate::progress::Progress;
-
-/// Memory, offsets and lengths of direct reads are multiples of this many bytes. Disks in use ask for 512 or 4,096.
-pub const DIRECT_ALIGN: usize = 4096;
+use crate::{DIRECT_ALIGN, IoError};
 
 /// What can be read in aligned pieces past the page cache, by several threads at once: a file, a block device; in tests
 /// a faulty or a slow one.
@@ -36,7 +32,7 @@ pub trait DirectRead: Send + Sync {
     /// [`IoError::BadRequest`] for what is not aligned. `buf` is then partly written and must not be used.
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError>;
 
-    /// Whether the file is still the one that was opened, by length, time of modification and inode (W14).
+    /// Whether the file is still the one that was opened, by length, time of modification and inode.
     ///
     /// # Errors
     /// [`IoError::Changed`] if it is not, [`IoError::Open`] if it cannot be examined.
@@ -52,7 +48,7 @@ pub trait DirectRead: Send + Sync {
     }
 }
 
-/// What can be written in aligned pieces as well: room to swap to (K12).
+/// What can be written in aligned pieces as well: room to swap to.
 pub trait DirectWrite: DirectRead {
     /// Writes all of `buf` at `offset`; both, and the address of `buf`, are multiples of [`DIRECT_ALIGN`]. The file does
     /// not grow.
@@ -61,13 +57,6 @@ pub trait DirectWrite: DirectRead {
     /// [`IoError::Write`] if the system fails or the file ends before, [`IoError::BadRequest`] for what is not aligned.
     /// What lies in that range is unspecified then.
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError>;
-}
-
-/// The least range of whole blocks that holds `range` (bytes of a file): where to read, and how long the buffer must be.
-/// `None` if its end is beyond what can be counted.
-pub fn aligned_superset(range: Range<u64>) -> Option<Range<u64>> {
-    let align = DIRECT_ALIGN as u64;
-    Some(range.start / align * align..range.end.checked_next_multiple_of(align)?)
 }
 
 /// Does what [`DirectRead::read_aligned_at`] asks for by blocking reads of `file`, which had `len` bytes when it was opened.

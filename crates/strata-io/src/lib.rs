@@ -7,12 +7,14 @@
 //! past it, many at a time. [`SwapFile`] is room on a disk to write to and read from in whole blocks ([`DirectWrite`]).
 
 mod aligned_buffer;
+mod alignment;
 mod atomic_writer;
 mod bandwidth;
 mod block_device;
 mod direct_file;
 mod direct_read;
 mod disk;
+mod engine_kind;
 mod error;
 mod exact_file;
 mod identity;
@@ -28,18 +30,20 @@ mod uring_reader;
 mod write_target;
 
 pub use aligned_buffer::AlignedBuffer;
+pub use alignment::{DIRECT_ALIGN, aligned_superset};
 pub use atomic_writer::AtomicWriter;
 pub use bandwidth::sequential_bandwidth;
 pub use block_device::{block_device_bytes, signature};
 pub use direct_file::DirectFile;
-pub use direct_read::{DIRECT_ALIGN, DirectRead, DirectWrite, aligned_superset};
+pub use direct_read::{DirectRead, DirectWrite};
 pub use disk::disk_bytes_free;
+pub use engine_kind::EngineKind;
 pub use error::{FileChange, IoError};
 pub use exact_file::ExactFile;
 pub use identity::FileIdentity;
 pub use probe::{ProbeLimits, ReadSettings, probe};
 pub use random_access::RandomAccessFile;
-pub use read_engine::{EngineKind, ReadDone, ReadEngine, ReadRequest};
+pub use read_engine::{ReadDone, ReadEngine, ReadRequest};
 pub use reader_pool::ReaderPool;
 pub use swap_file::{SwapFile, SwapFileError};
 pub use uring_reader::UringReader;

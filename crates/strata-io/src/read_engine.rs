@@ -1,12 +1,11 @@
-//! Reads in the background (W2): requests go in, completions come out, buffers travel by value.
+//! Reads in the background: requests go in, completions come out, buffers travel by value.
 
 use std::any::Any;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::{DirectRead, IoError, ReaderPool, UringReader};
+use crate::{DirectRead, IoError};
 
 /// Reads in the background. Buffers move in and come back by value, so that nobody can touch one in flight; `B` gives the
 /// same memory each time it is asked for.
@@ -59,45 +58,6 @@ pub struct ReadDone<B> {
     pub started: Instant,
     /// When it ended.
     pub finished: Instant,
-}
-
-/// The ways of reading in the background.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EngineKind {
-    /// Threads that block in the kernel: [`ReaderPool`].
-    Pread,
-    /// The kernel's queue: [`UringReader`]. Not allowed on every machine.
-    Uring,
-}
-
-impl EngineKind {
-    /// Starts an engine that reads `depth` (at least 1) requests at a time.
-    ///
-    /// # Errors
-    /// [`IoError::Engine`] if this machine does not allow it.
-    pub fn start<B>(self, depth: usize) -> Result<Box<dyn ReadEngine<B>>, IoError>
-    where
-        B: AsMut<[u8]> + Send + 'static,
-    {
-        Ok(match self {
-            EngineKind::Pread => Box::new(ReaderPool::new(depth)?),
-            EngineKind::Uring => Box::new(UringReader::new(depth)?),
-        })
-    }
-
-    /// The name for people, as [`ReadEngine::name`] gives it.
-    pub fn name(self) -> &'static str {
-        match self {
-            EngineKind::Pread => "pread workers",
-            EngineKind::Uring => "io_uring",
-        }
-    }
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl<B: AsMut<[u8]>> ReadRequest<B> {

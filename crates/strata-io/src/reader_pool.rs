@@ -1,11 +1,14 @@
-//! Background reads by threads that block in the kernel (W2): works everywhere.
+//! Background reads by threads that block in the kernel: works everywhere.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::{EngineKind, IoError, ReadDone, ReadEngine, ReadRequest};
+use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
+
+/// The engine's name for people.
+pub(crate) const NAME: &str = "pread workers";
 
 /// `depth` threads, each of which reads one request at a time and sleeps in the kernel otherwise, so that they cost the
 /// threads that compute nothing.
@@ -43,7 +46,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReaderPool<B> {
             let worker = std::thread::Builder::new()
                 .name(format!("strata-read-{index}"))
                 .spawn(move || work(&queue, &sender))
-                .map_err(|source| IoError::Engine { engine: EngineKind::Pread.name(), source })?;
+                .map_err(|source| IoError::Engine { engine: NAME, source })?;
             pool.workers.push(worker);
         }
         Ok(pool)
@@ -78,7 +81,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for ReaderPool<B> {
     }
 
     fn name(&self) -> &'static str {
-        EngineKind::Pread.name()
+        NAME
     }
 }
 

@@ -1,4 +1,4 @@
-//! Background reads by the kernel's own queue (W2): no thread of ours, where it is allowed.
+//! Background reads by the kernel's own queue: no thread of ours, where it is allowed.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -12,8 +12,10 @@ use rustix::io::Errno;
 use crate::direct_read::check_request;
 use crate::progress::Progress;
 use crate::read_engine::front;
-use crate::{EngineKind, IoError, ReadDone, ReadEngine, ReadRequest};
+use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 
+/// The engine's name for people.
+pub(crate) const NAME: &str = "io_uring";
 /// The deepest queue on offer; disks gain nothing from more.
 const DEPTH_MAX: usize = 256;
 /// The most one entry reads: its length field has 32 bits, and the kernel cuts reads a page short of 2 GiB.
@@ -51,7 +53,7 @@ impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
     /// # Errors
     /// [`IoError::Engine`] where the kernel lacks it, or a container or a setting forbids it.
     pub fn new(depth: usize) -> Result<Self, IoError> {
-        let fault = |source| IoError::Engine { engine: EngineKind::Uring.name(), source };
+        let fault = |source| IoError::Engine { engine: NAME, source };
         let depth = depth.clamp(1, DEPTH_MAX);
         let ring = IoUring::new(u32::try_from(depth).unwrap_or(1)).map_err(fault)?;
         let mut probe = Probe::new();
@@ -136,7 +138,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for UringReader<B> {
     }
 
     fn name(&self) -> &'static str {
-        EngineKind::Uring.name()
+        NAME
     }
 }
 

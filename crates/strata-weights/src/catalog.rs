@@ -11,7 +11,7 @@ use strata_kernels::DType;
 use crate::error::{IndexProblem, WeightError};
 use crate::gguf::{GgufProblem, Metadata, Part, hugging_face_name, models_in, open_parts};
 use crate::pairs::Pairs;
-use crate::safetensors::{ElementType, read_header};
+use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
 
 /// The longest shard index we read, in bytes; that of the largest models is under 10 MB.
@@ -30,6 +30,14 @@ pub struct CatalogEntry {
     pub shape: Vec<usize>,
     /// How its elements are stored.
     pub element_type: ElementType,
+}
+
+impl CatalogEntry {
+    /// The name and the place of a tensor of file `file`.
+    fn of(file: usize, tensor: TensorRecord) -> (String, Self) {
+        let TensorRecord { name, element_type, shape, offset, bytes } = tensor;
+        (name, Self { file, offset, bytes, shape, element_type })
+    }
 }
 
 /// The tensors of a model by name, over one or many open files. Opening reads headers only.
@@ -100,9 +108,9 @@ impl Catalog {
     fn from_gguf(parts: Vec<Part>) -> Result<Self, WeightError> {
         let (mut files, mut entries, mut metadata) = (Vec::new(), Vec::new(), None);
         for (file, (opened, header)) in parts.into_iter().enumerate() {
-            for crate::TensorRecord { name, element_type, shape, offset, bytes } in header.tensors {
-                let name = hugging_face_name(&name).unwrap_or(name);
-                entries.push((name, CatalogEntry { file, offset, bytes, shape, element_type }));
+            for tensor in header.tensors {
+                let (name, entry) = CatalogEntry::of(file, tensor);
+                entries.push((hugging_face_name(&name).unwrap_or(name), entry));
             }
             files.push(opened);
             metadata.get_or_insert(header.metadata);
@@ -117,7 +125,8 @@ impl Catalog {
     /// Metadata that is damaged.
     pub fn from_store(store: Store) -> Result<Self, WeightError> {
         let metadata = store.read_gguf(METADATA_FILE)?.map(|header| header.metadata);
-        let catalog = Self::of(vec![store.file().clone()], store.entries(), metadata)?;
+        let entries = store.tensors().into_iter().map(|tensor| CatalogEntry::of(0, tensor)).collect();
+        let catalog = Self::of(vec![store.file().clone()], entries, metadata)?;
         Ok(Self { store: Some(store), ..catalog })
     }
 
@@ -250,10 +259,7 @@ impl std::fmt::Debug for Catalog {
 fn read_all(files: &[Arc<dyn RandomAccessFile>]) -> Result<Vec<(String, CatalogEntry)>, WeightError> {
     let mut entries = Vec::new();
     for (file, opened) in files.iter().enumerate() {
-        for record in read_header(opened.as_ref())? {
-            let crate::TensorRecord { name, element_type, shape, offset, bytes } = record;
-            entries.push((name, CatalogEntry { file, offset, bytes, shape, element_type }));
-        }
+        entries.extend(read_header(opened.as_ref())?.into_iter().map(|tensor| CatalogEntry::of(file, tensor)));
     }
     Ok(entries)
 }

@@ -1,4 +1,4 @@
-//! Packed stores: a whole model in one file or on one raw block device, in the order in which a pass reads it (W1, W14).
+//! Packed stores: a whole model in one file or on one raw block device, in the order in which a pass reads it.
 //!
 //! ```text
 //! 0      | header, one page of 4,096 bytes                                             all numbers little-endian
@@ -19,7 +19,7 @@
 //! Checksums are XXH3-128 because it is faster than any disk on one core, and 128 bits miss no accident; BLAKE3 would
 //! cost more time for a protection that checksums beside the data cannot give anyway: they are against rot, not malice.
 //!
-//! Matrices of bf16 may lie there coded without loss, which is decided matrix by matrix ([`Coding`], L8): their type is
+//! Matrices of bf16 may lie there coded without loss, which is decided matrix by matrix ([`Coding`]): their type is
 //! "coded BF16", beside it `patches` says for how many patches a row has room, and `strata-kernels` draws the rows. Since
 //! nothing else reads them, such a store has version 2; one without them has version 1.
 //!
@@ -30,21 +30,24 @@
 //! whatever an older reader must not pass over needs a new version.
 
 mod check;
+mod checksum;
 mod coding;
 mod error;
 mod format;
 mod layout;
 mod reader;
+mod source;
 mod writer;
 
 pub(crate) use check::checksums;
+pub use checksum::Checksum;
 pub use coding::Coding;
 pub use error::StoreProblem;
 pub use format::{
-    Checksum, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, Manifest, PAGE_BYTES, Region, SMALL_FILE_BYTES_MAX, STORE_VERSION,
-    Source, SourceFile, StoredFile, StoredGroup, StoredTensor, is_store,
+    LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, METADATA_FILE, Manifest, PAGE_BYTES, Region, SMALL_FILE_BYTES_MAX,
+    STORE_VERSION, Source, SourceFile, StoredFile, StoredGroup, StoredTensor, is_store,
 };
-pub use layout::{METADATA_FILE, StorePlan};
+pub use layout::StorePlan;
 pub use reader::Store;
 pub use writer::{PackPhase, PackReport, inspect_target, write_store};
 

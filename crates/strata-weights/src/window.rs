@@ -16,6 +16,7 @@ mod check;
 mod config;
 mod counters;
 mod credits;
+mod error;
 mod layers;
 mod list;
 mod on_demand;
@@ -28,13 +29,16 @@ mod ring;
 mod ring_config;
 mod spread;
 mod tiers;
+mod unit_id;
 mod units;
 
-pub use config::{Policy, ResidentConfig, UnitId, WindowConfig, WindowError};
+pub use config::{Policy, ResidentConfig, WindowConfig};
 pub use counters::WindowCounters;
 pub use credits::{Credits, Phase};
+pub use error::WindowError;
 pub use ring_config::{Reach, RingConfig};
 pub use tiers::{TierCommand, TierConfig, Tiers, TiersConfig};
+pub use unit_id::UnitId;
 pub use units::{Command, UnitState};
 
 use order::Order;

@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use strata_io::{IoError, RandomAccessFile};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::format::{Checksum, Region};
+use super::checksum::Checksum;
+use super::format::Region;
 use crate::chunks::{Extent, for_each_chunk};
 
 /// The caller asked to stop.

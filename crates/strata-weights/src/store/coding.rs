@@ -1,4 +1,4 @@
-//! Which matrices of a model a store has coded, and how their rows are (L8).
+//! Which matrices of a model a store has coded, and how their rows are.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use strata_kernels::{DType, encode_row, patches_of};
 
 use super::error::StoreProblem;
 use super::format::{Head, read_unfinished};
-use super::layout::source;
+use super::source::source;
 use crate::catalog::{Catalog, CatalogEntry};
 use crate::chunks::{Extent, for_each_chunk};
 use crate::error::WeightError;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::format::Checksum;
+use super::checksum::Checksum;
 
 /// Why a packed store is refused, or was not made.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

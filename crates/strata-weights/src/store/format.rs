@@ -1,14 +1,14 @@
 //! Header and manifest of a packed store: what is written, and what is believed of what is read.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::path::{Component, Path};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use strata_io::{IoError, RandomAccessFile};
 use strata_kernels::DType;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::checksum::Checksum;
 use super::error::StoreProblem;
 
 /// The highest version that is read, and written where coded matrices need it.
@@ -23,6 +23,8 @@ pub const LARGE_TENSOR_FROM: u64 = 256 << 10;
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// The longest small file, in bytes: the metadata of a GGUF file, with a vocabulary, may have so many.
 pub const SMALL_FILE_BYTES_MAX: u64 = crate::GGUF_HEADER_BYTES_MAX;
+/// The small file that holds the metadata of a GGUF source: a GGUF file without tensors.
+pub const METADATA_FILE: &str = "metadata.gguf";
 /// All tensors begin at a multiple of this: a cache line, and the widest vector.
 pub(super) const TENSOR_ALIGN: u64 = 64;
 
@@ -30,38 +32,6 @@ const MAGIC: [u8; 8] = *b"\x89STRATA\n";
 const UNFINISHED_MAGIC: [u8; 8] = *b"\x89STRPART";
 /// Where in the header the checksum lies: behind all that it covers.
 const CHECKSUM_AT: usize = PAGE_BYTES as usize - 16;
-
-/// An XXH3-128.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Checksum(pub u128);
-
-impl Checksum {
-    /// Of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(xxhash_rust::xxh3::xxh3_128(bytes))
-    }
-}
-
-impl fmt::Display for Checksum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl Serialize for Checksum {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Checksum {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let digits = Some(text.as_str()).filter(|text| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()));
-        let number = digits.and_then(|digits| u128::from_str_radix(digits, 16).ok());
-        number.map(Self).ok_or_else(|| serde::de::Error::custom("a checksum has 32 hexadecimal digits"))
-    }
-}
 
 /// What a store holds, and where. Offsets and lengths are in bytes, offsets from the start of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,27 +1,23 @@
 //! Where everything will lie in a packed store, decided before a byte is written.
 
 use std::collections::HashSet;
-use std::time::UNIX_EPOCH;
 
-use strata_io::{IoError, RandomAccessFile};
 use strata_kernels::DType;
 
+use super::checksum::Checksum;
 use super::coding::Coding;
 use super::error::StoreProblem;
 use super::format::{
-    Checksum, LARGE_TENSOR_FROM, Manifest, PAGE_BYTES, SMALL_FILE_BYTES_MAX, Source, SourceFile, StoredFile,
-    StoredGroup, StoredTensor, TENSOR_ALIGN, check, encode, tensor_bytes,
+    LARGE_TENSOR_FROM, METADATA_FILE, Manifest, PAGE_BYTES, SMALL_FILE_BYTES_MAX, StoredFile, StoredGroup,
+    StoredTensor, TENSOR_ALIGN, check, encode, tensor_bytes,
 };
+use super::source::source;
 use crate::catalog::{Catalog, CatalogEntry};
 use crate::error::WeightError;
 use crate::gguf::encode_metadata;
 use crate::group::GroupSpec;
 use crate::safetensors::ElementType;
 
-/// The small file that holds the metadata of a GGUF source: a GGUF file without tensors.
-pub const METADATA_FILE: &str = "metadata.gguf";
-/// Of a source file, so many bytes are remembered by their checksum.
-const BEGIN_BYTES: u64 = 1 << 20;
 /// The group of what no pass reads, but the model's metadata refers to.
 const REST: &str = "beside the passes";
 
@@ -109,34 +105,6 @@ impl StorePlan {
     pub fn left_out(&self) -> (usize, u64) {
         self.left_out
     }
-}
-
-/// What the catalog's files are, now.
-pub(super) fn source(catalog: &Catalog) -> Result<Source, WeightError> {
-    let format = match (catalog.store(), catalog.metadata()) {
-        (Some(_), _) => "strata",
-        (None, Some(_)) => "gguf",
-        (None, None) => "safetensors",
-    };
-    let files = catalog.files().iter().map(|file| source_file(file.as_ref())).collect::<Result<_, _>>()?;
-    Ok(Source { format: format.to_owned(), files })
-}
-
-fn source_file(file: &dyn RandomAccessFile) -> Result<SourceFile, WeightError> {
-    let path = file.path();
-    let open_error = |source| IoError::Open { path: path.to_owned(), source };
-    let metadata = std::fs::metadata(path).map_err(open_error)?;
-    let modified = metadata.modified().map_err(open_error)?;
-    let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut begin = vec![0; file.len().min(BEGIN_BYTES) as usize];
-    file.read_exact_at(&mut begin, 0)?;
-    Ok(SourceFile {
-        name: path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
-        // That of the open file would not show what has happened to it since.
-        bytes: if metadata.is_file() { metadata.len() } else { file.len() },
-        modified_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
-        begin: Checksum::of(&begin),
-    })
 }
 
 /// Fills in files and groups, at offsets from the start of the store. The manifest's own length decides where the first

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use strata_io::{IoError, RandomAccessFile};
 
+use super::checksum::Checksum;
 use super::error::StoreProblem;
-use super::format::{Checksum, Head, HeadFault, Manifest, PAGE_BYTES, is_store, read_head};
-use crate::catalog::CatalogEntry;
+use super::format::{Head, HeadFault, Manifest, PAGE_BYTES, is_store, read_head};
 use crate::error::WeightError;
 use crate::gguf::{GgufHeader, read_gguf};
-use crate::safetensors::ElementType;
+use crate::safetensors::{ElementType, TensorRecord};
 
 /// An open store: header and manifest are read and checked, nothing else.
 #[derive(Clone)]
@@ -101,11 +101,11 @@ impl Store {
         read_gguf(&InMemory { path: self.file.path(), content }).map(Some)
     }
 
-    /// Its tensors, as a catalog has them.
-    pub(crate) fn entries(&self) -> Vec<(String, CatalogEntry)> {
+    /// Its tensors, in the order of their bytes.
+    pub(crate) fn tensors(&self) -> Vec<TensorRecord> {
         let tensors = self.manifest.groups.iter().flat_map(|group| &group.tensors);
-        let entry = |tensor: &super::StoredTensor| CatalogEntry {
-            file: 0,
+        let record = |tensor: &super::StoredTensor| TensorRecord {
+            name: tensor.name.clone(),
             offset: tensor.offset,
             bytes: tensor.bytes,
             // Type and dimensions were checked when the manifest was.
@@ -115,7 +115,7 @@ impl Store {
                 Err(_) => ElementType::Other(tensor.dtype.clone()),
             },
         };
-        tensors.map(|tensor| (tensor.name.clone(), entry(tensor))).collect()
+        tensors.map(record).collect()
     }
 }
 

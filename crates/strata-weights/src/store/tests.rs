@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::checksum::Checksum;
 use super::error::StoreProblem;
 use super::format::*;
 use super::reader::{InMemory, Store};
@@ -89,7 +90,7 @@ fn problem_with(change: impl FnOnce(&mut Manifest)) -> StoreProblem {
 fn what_is_in_order_is_opened() {
     let store = open(forged(&json(&manifest()), TOTAL, STORE_VERSION)).unwrap();
     assert_eq!((store.manifest(), store.bytes()), (&manifest(), TOTAL));
-    assert_eq!(store.entries().len(), 3);
+    assert_eq!(store.tensors().len(), 3);
 }
 
 #[test]
@@ -225,9 +226,9 @@ proptest! {
                 }
                 prop_assert_eq!(end, len);
                 let mut end = DATA;
-                for (_, entry) in store.entries() {
-                    prop_assert!(entry.offset >= end && entry.offset % 64 == 0);
-                    end = entry.offset + entry.bytes;
+                for tensor in store.tensors() {
+                    prop_assert!(tensor.offset >= end && tensor.offset % 64 == 0);
+                    end = tensor.offset + tensor.bytes;
                 }
                 prop_assert!(end <= len);
                 // Small files have no right checksum here, and are within bounds.

@@ -7,10 +7,12 @@ use strata_kernels::DType;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::check::{Stop, checksums};
+use super::checksum::Checksum;
 use super::coding::{Coder, extent_of};
 use super::error::StoreProblem;
-use super::format::{Checksum, Head, Manifest, PAGE_BYTES, Region, encode, is_store, is_unfinished, read_unfinished};
-use super::layout::{StorePlan, source};
+use super::format::{Head, Manifest, PAGE_BYTES, Region, encode, is_store, is_unfinished, read_unfinished};
+use super::layout::StorePlan;
+use super::source::source;
 use crate::catalog::Catalog;
 use crate::chunks::{Extent, for_each_chunk};
 use crate::error::WeightError;

@@ -1,6 +1,6 @@
 //! A list of units that can be taken out anywhere, in constant time.
 
-use super::config::UnitId;
+use super::unit_id::UnitId;
 
 const END: u32 = u32::MAX;
 const OUTSIDE: u32 = u32::MAX - 1;

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::config::UnitId;
 use super::list::UnitList;
+use super::unit_id::UnitId;
 use super::units::{UnitState, Units};
 
 /// Which of them were announced, and which may go.

@@ -1,6 +1,7 @@
 //! The cyclic order of a pass.
 
-use super::config::{UnitId, WindowError};
+use super::error::WindowError;
+use super::unit_id::UnitId;
 
 const ON_DEMAND: u32 = u32::MAX;
 

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::config::{UnitId, WindowError};
+use super::error::WindowError;
 use super::order::Order;
+use super::unit_id::UnitId;
 use super::units::{Command, Units};
 
 /// Chooses what is loaded and what is evicted. The window keeps the records; a planner is told what changed, and

@@ -8,12 +8,14 @@
 
 use std::collections::VecDeque;
 
-use super::config::{ResidentConfig, UnitId, WindowError};
+use super::config::ResidentConfig;
+use super::error::WindowError;
 use super::on_demand::OnDemand;
 use super::order::Order;
 use super::planner::Planner;
 use super::positions::PositionSet;
 use super::residents::Residents;
+use super::unit_id::UnitId;
 use super::units::{Command, UnitState, Units};
 
 #[derive(Debug)]

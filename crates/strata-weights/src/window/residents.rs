@@ -1,8 +1,8 @@
 //! Who stays under policy `resident`, and what streams between them.
 
-use super::config::UnitId;
 use super::order::Order;
 use super::spread::spread;
+use super::unit_id::UnitId;
 use super::units::Units;
 
 /// The choice, and the streamed units as a cycle of their own.

@@ -10,13 +10,14 @@ mod span;
 
 use std::collections::VecDeque;
 
-use super::config::{UnitId, WindowError};
+use super::error::WindowError;
 use super::layers::Layers;
 use super::on_demand::OnDemand;
 use super::order::Order;
 use super::planner::Planner;
 use super::positions::PositionSet;
 use super::ring_config::{Reach, RingConfig};
+use super::unit_id::UnitId;
 use super::units::{Command, UnitState, Units};
 
 /// Why a unit is loaded, which decides what may be evicted for it.

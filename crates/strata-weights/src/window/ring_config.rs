@@ -1,6 +1,6 @@
 //! What the ring can be told. Names in capitals are those of the seed, whose defaults these are (W11).
 
-use super::config::WindowError;
+use super::error::WindowError;
 
 /// How [`Policy::Ring`](super::Policy::Ring) slides.
 ///

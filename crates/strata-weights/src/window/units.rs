@@ -1,7 +1,7 @@
 //! What the window knows of each unit, and the bytes that all of them hold.
 
-use super::config::UnitId;
 use super::counters::WindowCounters;
+use super::unit_id::UnitId;
 
 /// What the driver of a window is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

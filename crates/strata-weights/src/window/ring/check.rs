@@ -1,7 +1,7 @@
 //! What must hold of the ring after every event.
 
 use super::RingPlanner;
-use crate::window::config::UnitId;
+use crate::window::unit_id::UnitId;
 use crate::window::units::{UnitState, Units};
 
 impl RingPlanner {

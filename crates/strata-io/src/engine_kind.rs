@@ -1,0 +1,44 @@
+//! The choice between the ways of reading in the background.
+
+use std::fmt;
+
+use crate::{IoError, ReadEngine, ReaderPool, UringReader, reader_pool, uring_reader};
+
+/// The ways of reading in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// Threads that block in the kernel: [`ReaderPool`].
+    Pread,
+    /// The kernel's queue: [`UringReader`]. Not allowed on every machine.
+    Uring,
+}
+
+impl EngineKind {
+    /// Starts an engine that reads `depth` (at least 1) requests at a time.
+    ///
+    /// # Errors
+    /// [`IoError::Engine`] if this machine does not allow it.
+    pub fn start<B>(self, depth: usize) -> Result<Box<dyn ReadEngine<B>>, IoError>
+    where
+        B: AsMut<[u8]> + Send + 'static,
+    {
+        Ok(match self {
+            EngineKind::Pread => Box::new(ReaderPool::new(depth)?),
+            EngineKind::Uring => Box::new(UringReader::new(depth)?),
+        })
+    }
+
+    /// The name for people, as [`ReadEngine::name`] gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineKind::Pread => reader_pool::NAME,
+            EngineKind::Uring => uring_reader::NAME,
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
