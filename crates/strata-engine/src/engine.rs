@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockManager, ChainRoot, ConfigError, IdHasher, KvConfig, Transfer};
+use strata_kv::{BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, Transfer};
 use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
@@ -50,7 +50,7 @@ pub struct EngineConfig {
 pub enum StartError {
     /// The KV configuration cannot work.
     #[error(transparent)]
-    Kv(#[from] ConfigError),
+    Kv(#[from] KvConfigError),
     /// The system refused a thread.
     #[error("the engine thread could not be started: {0}")]
     Thread(#[from] std::io::Error),

@@ -3,8 +3,8 @@
 use crate::{
     blocks::{Fragmentation, Resize},
     cache::{Cache, Published},
-    config::{ConfigError, KvConfig},
-    error::{AllocError, AllocStatus},
+    config::{KvConfig, KvConfigError},
+    error::{AllocStatus, BlockError},
     eviction::EvictionPolicy,
     hash::{ChainHasher, ChainRoot},
     ids::{BlockId, SequenceId, TokenId},
@@ -51,7 +51,7 @@ impl BlockManager {
     ///
     /// # Errors
     /// When `config` cannot work.
-    pub fn new(config: KvConfig) -> Result<Self, ConfigError> {
+    pub fn new(config: KvConfig) -> Result<Self, KvConfigError> {
         // Checked before anything of that size is built.
         config.check()?;
         let (hasher, policy) = (ChainHasher::new(config.seed), config.eviction.build(config.num_blocks));
@@ -67,7 +67,7 @@ impl BlockManager {
         config: KvConfig,
         hasher: ChainHasher,
         policy: Box<dyn EvictionPolicy>,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, KvConfigError> {
         config.check()?;
         Ok(Self {
             cache: Cache::new(config.num_blocks, config.num_swap_blocks, config.block_size, hasher, policy),
@@ -168,14 +168,14 @@ impl BlockManager {
         id: SequenceId,
         token_ids: &[TokenId],
         hashes: &PrefixHashes,
-    ) -> Result<Allocation, AllocError> {
+    ) -> Result<Allocation, BlockError> {
         if self.tables.get(id).is_some() {
-            return Err(AllocError::AlreadyHeld(id));
+            return Err(BlockError::AlreadyHeld(id));
         }
         let (need, limit) = (self.num_required_blocks(token_ids.len(), 0), self.config.num_blocks);
         if need > limit {
             self.counters.allocation_failures += 1;
-            return Err(AllocError::Never { need, limit });
+            return Err(BlockError::Never { need, limit });
         }
         let mut blocks = Vec::with_capacity(need);
         let mut revived = 0;
@@ -250,7 +250,7 @@ impl BlockManager {
     ///
     /// # Errors
     /// When the blocks are not there, or `id` is not resident. Nothing has changed then.
-    pub fn append(&mut self, id: SequenceId, token_ids: &[TokenId]) -> Result<(), AllocError> {
+    pub fn append(&mut self, id: SequenceId, token_ids: &[TokenId]) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         let table = tables.resident(id)?;
         grow(table, token_ids.len(), id, config, cache, transfers, counters)?;
@@ -269,7 +269,7 @@ impl BlockManager {
     ///
     /// # Errors
     /// As [`append`](Self::append) of `count` tokens.
-    pub fn ensure_num_empty_slots(&mut self, id: SequenceId, count: usize) -> Result<(), AllocError> {
+    pub fn ensure_num_empty_slots(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         grow(tables.resident(id)?, count, id, config, cache, transfers, counters)
     }
@@ -316,14 +316,14 @@ impl BlockManager {
     /// # Errors
     /// When `parent` is not resident, `child` holds blocks, or `parent` has tokens that were not computed and committed.
     /// Nothing has changed then.
-    pub fn fork(&mut self, parent: SequenceId, child: SequenceId) -> Result<(), AllocError> {
+    pub fn fork(&mut self, parent: SequenceId, child: SequenceId) -> Result<(), BlockError> {
         if self.tables.get(child).is_some() {
-            return Err(AllocError::AlreadyHeld(child));
+            return Err(BlockError::AlreadyHeld(child));
         }
         let table = self.tables.resident(parent)?;
         let (computed, tokens) = (table.num_computed(), table.num_tokens());
         if computed < tokens {
-            return Err(AllocError::Uncomputed { id: parent, computed, tokens });
+            return Err(BlockError::Uncomputed { id: parent, computed, tokens });
         }
         let forked = table.fork(self.config.block_size);
         forked.blocks().iter().for_each(|&block| self.cache.hold(block));
@@ -453,12 +453,12 @@ impl BlockManager {
         self.tables.iter_mut().for_each(Table::stop_publishing);
     }
 
-    fn expect_available(&mut self, need: usize, available: usize) -> Result<(), AllocError> {
+    fn expect_available(&mut self, need: usize, available: usize) -> Result<(), BlockError> {
         if need <= available {
             return Ok(());
         }
         self.counters.allocation_failures += 1;
-        Err(AllocError::OutOfBlocks { need, available })
+        Err(BlockError::OutOfBlocks { need, available })
     }
 }
 
@@ -471,19 +471,19 @@ fn grow(
     cache: &mut Cache,
     transfers: &mut Transfers,
     counters: &mut KvStats,
-) -> Result<(), AllocError> {
+) -> Result<(), BlockError> {
     let (block_size, limit) = (config.block_size, config.num_blocks);
     let (need, fresh) = growth(table, count, cache, block_size);
     if need > limit {
         counters.allocation_failures += 1;
-        return Err(AllocError::Never { need, limit });
+        return Err(BlockError::Never { need, limit });
     }
     if fresh == 0 {
         return Ok(());
     }
     if fresh > cache.available() {
         counters.allocation_failures += 1;
-        return Err(AllocError::OutOfBlocks { need: fresh, available: cache.available() });
+        return Err(BlockError::OutOfBlocks { need: fresh, available: cache.available() });
     }
     if let Some(source) = table.partial(block_size).filter(|&block| cache.is_shared(block)) {
         let (index, filled) = position(table.num_tokens(), block_size);

@@ -45,18 +45,18 @@ impl KvConfig {
     ///
     /// # Errors
     /// The first field that cannot work.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    pub fn check(&self) -> Result<(), KvConfigError> {
         if self.num_blocks == 0 || self.num_blocks > BLOCKS_MAX {
-            return Err(ConfigError::NumBlocks { got: self.num_blocks });
+            return Err(KvConfigError::NumBlocks { got: self.num_blocks });
         }
         if self.num_swap_blocks > BLOCKS_MAX {
-            return Err(ConfigError::NumSwapBlocks { got: self.num_swap_blocks });
+            return Err(KvConfigError::NumSwapBlocks { got: self.num_swap_blocks });
         }
         if !self.block_size.is_power_of_two() || self.block_size > BLOCK_SIZE_MAX {
-            return Err(ConfigError::BlockSize { got: self.block_size });
+            return Err(KvConfigError::BlockSize { got: self.block_size });
         }
         if !(0.0..1.0).contains(&self.watermark) {
-            return Err(ConfigError::Watermark { got: self.watermark });
+            return Err(KvConfigError::Watermark { got: self.watermark });
         }
         Ok(())
     }
@@ -69,7 +69,7 @@ impl KvConfig {
 
 /// A configuration that cannot work.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum ConfigError {
+pub enum KvConfigError {
     /// No block, or more than can be numbered.
     #[error("the KV pool would have {got} blocks, but it must have 1 to {BLOCKS_MAX}; change the memory given to KV")]
     NumBlocks {

@@ -22,7 +22,7 @@ pub enum AllocStatus {
 
 /// Why blocks were not given. Nothing has changed then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum AllocError {
+pub enum BlockError {
     /// [`AllocStatus::Never`].
     #[error("the sequence needs {need} KV blocks but the pool has {limit}; shorten it or give KV more memory")]
     Never {

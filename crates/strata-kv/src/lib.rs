@@ -33,8 +33,8 @@ mod transfer;
 
 pub use block_manager::{Allocation, BlockManager};
 pub use blocks::{Fragmentation, Resize};
-pub use config::{ConfigError, KvConfig};
-pub use error::{AllocError, AllocStatus};
+pub use config::{KvConfig, KvConfigError};
+pub use error::{AllocStatus, BlockError};
 pub use eviction::{Adaptive, Content, EvictionKind, EvictionPolicy};
 pub use hash::{BlockHash, ChainHasher, ChainRoot};
 pub use ids::{BLOCK_SIZE_MAX, BLOCKS_MAX, BlockId, SequenceId, SwapId, SwapSlot, TokenId};

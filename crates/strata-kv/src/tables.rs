@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    error::AllocError,
+    error::BlockError,
     hash::ChainRoot,
     ids::{BlockId, SequenceId, SwapId, SwapSlot, TokenId},
     sequence_state::SequenceState,
@@ -75,10 +75,10 @@ impl Table {
         self.state
     }
 
-    pub(crate) fn expect_resident(&self, id: SequenceId) -> Result<(), AllocError> {
+    pub(crate) fn expect_resident(&self, id: SequenceId) -> Result<(), BlockError> {
         match self.state {
             SequenceState::Resident => Ok(()),
-            state => Err(AllocError::WrongState { id, state }),
+            state => Err(BlockError::WrongState { id, state }),
         }
     }
 
@@ -197,8 +197,8 @@ impl Tables {
     ///
     /// # Errors
     /// It has none, or is not resident.
-    pub(crate) fn resident(&mut self, id: SequenceId) -> Result<&mut Table, AllocError> {
-        let table = self.tables.get_mut(&id).ok_or(AllocError::NotHeld(id))?;
+    pub(crate) fn resident(&mut self, id: SequenceId) -> Result<&mut Table, BlockError> {
+        let table = self.tables.get_mut(&id).ok_or(BlockError::NotHeld(id))?;
         table.expect_resident(id)?;
         Ok(table)
     }

@@ -7,8 +7,8 @@ use std::io;
 use strata_device::AllocError;
 use strata_engine::BudgetTooSmall;
 use strata_io::IoError;
-use strata_kv::ConfigError;
-use strata_model::config::ConfigError as ModelConfigError;
+use strata_kv::KvConfigError;
+use strata_model::config::ConfigError;
 use strata_weights::WeightError;
 use strata_weights::window::WindowError;
 
@@ -72,9 +72,9 @@ macro_rules! passed_on {
 passed_on!(
     AllocError,
     BudgetTooSmall,
-    ConfigError,
+    KvConfigError,
     IoError,
-    ModelConfigError,
+    ConfigError,
     SimulationError,
     WeightError,
     WindowError,

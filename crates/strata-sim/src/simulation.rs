@@ -12,7 +12,7 @@ mod report;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use strata_weights::window::{Acquired, Command, TierCommand, Tiers, UnitId, Window};
+use strata_weights::window::{Acquired, TierCommand, Tiers, UnitId, Window, WindowCommand};
 use thiserror::Error;
 
 use channel::{Channel, Job};
@@ -236,15 +236,15 @@ impl Simulation {
     fn carry_out(&mut self) {
         for index in 0..self.out.len() {
             match self.out[index] {
-                TierCommand::Host(Command::Load { unit, ticket, .. }) => self.disk.push(Job { unit, ticket }),
-                TierCommand::Device(Command::Load { unit, ticket, .. }) => {
+                TierCommand::Host(WindowCommand::Load { unit, ticket, .. }) => self.disk.push(Job { unit, ticket }),
+                TierCommand::Device(WindowCommand::Load { unit, ticket, .. }) => {
                     self.link.iter_mut().for_each(|link| link.push(Job { unit, ticket }));
                 }
-                TierCommand::Host(Command::Evict { unit }) => {
+                TierCommand::Host(WindowCommand::Evict { unit }) => {
                     let delay_ns = self.up_to(self.machine.faults.eviction_ns);
                     self.plan(self.now_ns + delay_ns, Event::HostEvicted { unit });
                 }
-                TierCommand::Device(Command::Evict { unit }) => {
+                TierCommand::Device(WindowCommand::Evict { unit }) => {
                     let delay_ns = self.up_to(self.machine.faults.eviction_ns);
                     self.plan(self.now_ns + delay_ns, Event::DeviceEvicted { unit });
                 }

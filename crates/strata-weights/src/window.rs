@@ -4,7 +4,7 @@
 //! here. The same code runs over the real driver, over tests' drivers that fail on purpose, and over the simulated one
 //! with which `strata plan` predicts (`strata-sim`).
 //!
-//! **Whose memory.** From [`Command::Load`] until `evicted`, `load_failed` or `allocation_failed` is taken for it, the
+//! **Whose memory.** From [`WindowCommand::Load`] until `evicted`, `load_failed` or `allocation_failed` is taken for it, the
 //! unit's memory counts against the budget and belongs to the load that the ticket names. Loads are never given up by
 //! the window, so each is to be answered exactly once. An answer with another ticket, or a second one, is stale: it
 //! returns false and changes nothing; whatever memory the driver set aside for *that* ticket is the driver's to free.
@@ -39,7 +39,7 @@ pub use error::WindowError;
 pub use ring_config::{Reach, RingConfig};
 pub use tiers::{TierCommand, TierConfig, Tiers, TiersConfig};
 pub use unit_id::UnitId;
-pub use units::{Command, UnitState};
+pub use units::{UnitState, WindowCommand};
 
 use order::Order;
 use planner::Planner;
@@ -103,7 +103,7 @@ impl Window {
 
     /// Begins to load, in the order of access: what is to stay, and the first of what streams (W8). Calling
     /// [`acquire`](Self::acquire) begins as well.
-    pub fn start(&mut self, out: &mut Vec<Command>) {
+    pub fn start(&mut self, out: &mut Vec<WindowCommand>) {
         self.started = true;
         self.planner.start(&self.units);
         self.planner.pump(&mut self.units, out);
@@ -113,7 +113,7 @@ impl Window {
     ///
     /// # Panics
     /// If there is no such unit.
-    pub fn acquire(&mut self, unit: UnitId, out: &mut Vec<Command>) -> Acquired {
+    pub fn acquire(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) -> Acquired {
         self.started = true;
         let record = self.units.get_mut(unit);
         let answer = if record.state == UnitState::Present {
@@ -146,7 +146,7 @@ impl Window {
     ///
     /// # Panics
     /// If nobody uses the unit: acquisitions and releases come in pairs.
-    pub fn release(&mut self, unit: UnitId, out: &mut Vec<Command>) {
+    pub fn release(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         let record = self.units.get_mut(unit);
         assert!(record.users > 0, "{unit:?} is released more often than it was acquired");
         record.users -= 1;
@@ -156,7 +156,7 @@ impl Window {
 
     /// Whoever waited for `unit` will not ask again. Without this, the unit keeps its place until it is acquired, or
     /// until others cannot go on without it.
-    pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<Command>) {
+    pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         if self.units.end_wait(unit) {
             self.settle(unit, false, out);
             self.planner.pump(&mut self.units, out);
@@ -168,7 +168,7 @@ impl Window {
     ///
     /// # Panics
     /// If there is no such unit.
-    pub fn expect(&mut self, unit: UnitId, out: &mut Vec<Command>) {
+    pub fn expect(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         self.started = true;
         self.planner.expected(&self.units, unit);
         self.planner.pump(&mut self.units, out);
@@ -190,7 +190,7 @@ impl Window {
     ///
     /// # Panics
     /// If `unit` has none: pins come in pairs with this.
-    pub fn unpin(&mut self, unit: UnitId, out: &mut Vec<Command>) {
+    pub fn unpin(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         assert!(self.units.get(unit).pins > 0, "{unit:?} is unpinned more often than it was pinned");
         self.units.unpin(unit);
         self.settle(unit, true, out);
@@ -198,7 +198,7 @@ impl Window {
     }
 
     /// The load has arrived. False if the report is stale: see the module's word on memory.
-    pub fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<Command>) -> bool {
+    pub fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.loaded(unit, ticket);
         if taken {
             self.settle(unit, false, out);
@@ -209,7 +209,7 @@ impl Window {
 
     /// The load has failed, and its memory was given back. It is tried again at once, as often as the configuration
     /// allows; then those who wait are told. False if the report is stale.
-    pub fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<Command>) -> bool {
+    pub fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.failed(unit, ticket, self.load_attempts);
         if taken {
             self.units.counters.loads_failed += 1;
@@ -223,7 +223,7 @@ impl Window {
     /// have taken, as far as the least that works, so that something else is evicted; then as
     /// [`load_failed`](Self::load_failed). The budget stays so until [`set_budget`](Self::set_budget). False if the
     /// report is stale.
-    pub fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<Command>) -> bool {
+    pub fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let record = self.units.get(unit);
         let cost = if record.own { record.bytes } else { self.units.slot_bytes };
         let taken = self.units.failed(unit, ticket, self.load_attempts);
@@ -239,8 +239,8 @@ impl Window {
         taken
     }
 
-    /// The unit's memory was given back, as [`Command::Evict`] asked. False if the report is stale.
-    pub fn evicted(&mut self, unit: UnitId, out: &mut Vec<Command>) -> bool {
+    /// The unit's memory was given back, as [`WindowCommand::Evict`] asked. False if the report is stale.
+    pub fn evicted(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.evicted(unit);
         if taken {
             self.planner.absent(&self.units, unit);
@@ -256,7 +256,7 @@ impl Window {
     ///
     /// # Errors
     /// [`WindowError::BudgetTooSmall`]; then nothing has changed.
-    pub fn set_budget(&mut self, bytes: u64, out: &mut Vec<Command>) -> Result<(), WindowError> {
+    pub fn set_budget(&mut self, bytes: u64, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
         self.check_budget(bytes)?;
         self.units.budget = bytes;
         self.planner.plan(&mut self.units, out);
@@ -271,7 +271,7 @@ impl Window {
     ///
     /// # Errors
     /// If the order names a unit that does not exist, or one twice; then nothing has changed.
-    pub fn set_order(&mut self, order: Vec<UnitId>, out: &mut Vec<Command>) -> Result<(), WindowError> {
+    pub fn set_order(&mut self, order: Vec<UnitId>, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
         let order = Order::new(order, self.units.len())?;
         self.planner.set_order(order, &self.units);
         for unit in (0..self.units.len() as u32).map(UnitId) {
@@ -356,7 +356,7 @@ impl Window {
         self.planner.check_invariants(&self.units)
     }
 
-    fn settle(&mut self, unit: UnitId, used: bool, out: &mut Vec<Command>) {
+    fn settle(&mut self, unit: UnitId, used: bool, out: &mut Vec<WindowCommand>) {
         if self.units.is_idle(unit) {
             self.planner.idle(&mut self.units, unit, used, out);
         }

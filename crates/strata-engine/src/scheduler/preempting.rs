@@ -1,6 +1,6 @@
 //! Who has to make room when blocks run out, and which way.
 
-use strata_kv::{AllocError, AllocStatus, SequenceId};
+use strata_kv::{AllocStatus, BlockError, SequenceId};
 
 use super::shares::Shares;
 use super::{Scheduler, StepPlan};
@@ -20,7 +20,7 @@ impl Scheduler {
             }
             let short = match self.blocks.append(id, missing) {
                 Ok(()) => return true,
-                Err(AllocError::OutOfBlocks { need, available }) => need - available,
+                Err(BlockError::OutOfBlocks { need, available }) => need - available,
                 // It has outgrown the whole pool, and nobody can help.
                 Err(_) => usize::MAX,
             };

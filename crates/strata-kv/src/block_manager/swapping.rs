@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::BlockManager;
 use crate::{
-    error::{AllocError, AllocStatus},
+    error::{AllocStatus, BlockError},
     ids::{BlockId, SequenceId, SwapId, SwapSlot},
     sequence_state::SequenceState,
     tables::Table,
@@ -83,12 +83,12 @@ impl BlockManager {
     ///
     /// # Errors
     /// When slots are short, or one of the group is not resident. Nothing has changed then.
-    pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, AllocError> {
+    pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Resident)?;
         let (need, available, limit) =
             (self.swap_cost(&group), self.cache.slots().num_free(), self.cache.slots().len());
         if need > available {
-            return Err(AllocError::OutOfSwap { need, available, limit });
+            return Err(BlockError::OutOfSwap { need, available, limit });
         }
         // Before the swap holds them too.
         let num_freed = self.blocks_exclusive(&group);
@@ -140,7 +140,7 @@ impl BlockManager {
     ///
     /// # Errors
     /// When blocks are short, or one of the group is not swapped out. Nothing has changed then.
-    pub fn swap_in(&mut self, group: &[SequenceId]) -> Result<Swap, AllocError> {
+    pub fn swap_in(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Swapped)?;
         let num_slots = self.swap_cost(&group);
         let arrival = self.arrival(&group);
@@ -221,11 +221,11 @@ impl BlockManager {
     }
 
     /// The group in the order of ids, each once, if all are in this state.
-    fn group_in(&self, group: &[SequenceId], expected: SequenceState) -> Result<Vec<SequenceId>, AllocError> {
+    fn group_in(&self, group: &[SequenceId], expected: SequenceState) -> Result<Vec<SequenceId>, BlockError> {
         for &id in group {
             match self.state(id) {
-                None => return Err(AllocError::NotHeld(id)),
-                Some(state) if state != expected => return Err(AllocError::WrongState { id, state }),
+                None => return Err(BlockError::NotHeld(id)),
+                Some(state) if state != expected => return Err(BlockError::WrongState { id, state }),
                 Some(_) => {}
             }
         }

@@ -1,6 +1,6 @@
 //! Who is let in, what it costs, and what the figures say.
 
-use strata_kv::{AllocError, AllocStatus, BlockManager, ConfigError, KvConfig};
+use strata_kv::{AllocStatus, BlockError, BlockManager, KvConfig, KvConfigError};
 
 use crate::{UnderRoot, config, id, pool, release, root, run_prompt, table, tokens};
 
@@ -10,13 +10,13 @@ fn never_later_ok() {
     assert_eq!(manager.capacity_tokens(), 16);
     assert_eq!(manager.can_allocate_under(&tokens(0, 16), &root()), AllocStatus::Ok);
     assert_eq!(manager.can_allocate_under(&tokens(0, 17), &root()), AllocStatus::Never { need: 5, limit: 4 });
-    assert_eq!(manager.allocate_under(id(1), &tokens(0, 17), &root()), Err(AllocError::Never { need: 5, limit: 4 }),);
+    assert_eq!(manager.allocate_under(id(1), &tokens(0, 17), &root()), Err(BlockError::Never { need: 5, limit: 4 }),);
     run_prompt(&mut manager, 1, &tokens(0, 9));
     assert_eq!(manager.can_allocate_under(&tokens(1000, 4), &root()), AllocStatus::Ok);
     assert_eq!(manager.can_allocate_under(&tokens(1000, 5), &root()), AllocStatus::Later);
     assert_eq!(
         manager.allocate_under(id(2), &tokens(1000, 5), &root()),
-        Err(AllocError::OutOfBlocks { need: 2, available: 1 }),
+        Err(BlockError::OutOfBlocks { need: 2, available: 1 }),
     );
     // Hits make it fit; but even all hits do not fit a pool that is too small.
     assert_eq!(manager.can_allocate_under(&tokens(0, 12), &root()), AllocStatus::Ok);
@@ -34,7 +34,7 @@ fn cached_blocks_count_once_as_hit_or_as_room() {
     assert_eq!(manager.can_allocate_under(&[0, 1, 900, 901, 902], &root()), AllocStatus::Later);
     assert_eq!(
         manager.allocate_under(id(3), &[0, 1, 900, 901, 902], &root()),
-        Err(AllocError::OutOfBlocks { need: 2, available: 1 }),
+        Err(BlockError::OutOfBlocks { need: 2, available: 1 }),
     );
     assert_eq!(manager.can_allocate_under(&[0, 1, 900, 901], &root()), AllocStatus::Ok);
     assert_eq!(run_prompt(&mut manager, 3, &[0, 1, 900, 901]), 2);
@@ -70,7 +70,7 @@ fn append_takes_a_block_only_on_crossing_a_boundary() {
     }
     assert!(manager.can_append(id(1), 0));
     assert!(!manager.can_append(id(1), 1));
-    assert_eq!(manager.append(id(1), &[13]), Err(AllocError::Never { need: 4, limit: 3 }));
+    assert_eq!(manager.append(id(1), &[13]), Err(BlockError::Never { need: 4, limit: 3 }));
     assert_eq!(manager.num_tokens(id(1)), Some(12));
 }
 
@@ -80,7 +80,7 @@ fn a_failed_append_changes_nothing() {
     manager.allocate_under(id(1), &[1], &root()).unwrap();
     manager.allocate_under(id(2), &[2], &root()).unwrap();
     let before = table(&manager, 1);
-    assert_eq!(manager.append(id(1), &[3, 4, 5, 6]), Err(AllocError::OutOfBlocks { need: 2, available: 1 }));
+    assert_eq!(manager.append(id(1), &[3, 4, 5, 6]), Err(BlockError::OutOfBlocks { need: 2, available: 1 }));
     assert_eq!((table(&manager, 1), manager.num_tokens(id(1))), (before, Some(1)));
     assert_eq!(manager.stats().allocation_failures, 1);
     manager.check().unwrap();
@@ -154,8 +154,8 @@ fn internal_fragmentation_is_small() {
 #[test]
 fn configurations_that_cannot_work_are_refused_with_their_limit() {
     let error = |config| BlockManager::new(config).unwrap_err();
-    assert_eq!(error(config(0, 16)), ConfigError::NumBlocks { got: 0 });
-    assert_eq!(error(config(4, 24)), ConfigError::BlockSize { got: 24 });
+    assert_eq!(error(config(0, 16)), KvConfigError::NumBlocks { got: 0 });
+    assert_eq!(error(config(4, 24)), KvConfigError::BlockSize { got: 24 });
     assert!(error(config(usize::MAX, 16)).to_string().contains("67108864"));
     assert!(error(KvConfig { watermark: 1.5, ..config(4, 16) }).to_string().contains("1.5"));
 }

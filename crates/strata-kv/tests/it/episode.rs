@@ -5,7 +5,7 @@ mod swaps;
 use std::collections::{BTreeMap, BTreeSet};
 
 use strata_kv::{
-    AllocError, AllocStatus, BlockManager, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, MissReason, SequenceId,
+    AllocStatus, BlockError, BlockManager, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, MissReason, SequenceId,
     SequenceState, TokenId,
 };
 
@@ -153,7 +153,7 @@ impl Episode {
             }
             Err(error) => {
                 assert_ne!(status, AllocStatus::Ok);
-                assert_eq!(matches!(error, AllocError::Never { .. }), never);
+                assert_eq!(matches!(error, BlockError::Never { .. }), never);
                 self.assert_unchanged_since(&before);
                 // Else most of what follows would be refused as well.
                 self.free();
@@ -282,12 +282,12 @@ impl Episode {
         assert!(!self.manager.free(unknown));
         self.manager.commit(unknown, 100);
         assert!(!self.manager.can_append(unknown, 0));
-        assert_eq!(self.manager.append(unknown, &[1]), Err(AllocError::NotHeld(unknown)));
+        assert_eq!(self.manager.append(unknown, &[1]), Err(BlockError::NotHeld(unknown)));
         assert_eq!(self.manager.block_table(unknown), None);
         if let Some(held) = self.pick().map(SequenceId) {
             let hashes = self.manager.hash_prefix(&self.roots[0], &[1]);
-            assert_eq!(self.manager.allocate(held, &[1], &hashes), Err(AllocError::AlreadyHeld(held)));
-            assert_eq!(self.manager.fork(held, held), Err(AllocError::AlreadyHeld(held)));
+            assert_eq!(self.manager.allocate(held, &[1], &hashes), Err(BlockError::AlreadyHeld(held)));
+            assert_eq!(self.manager.fork(held, held), Err(BlockError::AlreadyHeld(held)));
             assert!(!self.manager.can_append(held, usize::MAX));
         }
         self.assert_unchanged_since(&before);

@@ -1,6 +1,6 @@
 //! Sequences with one past, and what they need of it when they part (K10, K11).
 
-use strata_kv::{AllocError, BlockId, BlockManager, KvConfig};
+use strata_kv::{BlockError, BlockId, BlockManager, KvConfig};
 
 use crate::{UnderRoot, config, copies, id, pool, release, root, run_prompt, table, tokens};
 
@@ -61,7 +61,7 @@ fn the_copy_counts_as_a_block() {
     assert!(manager.can_append(id(1), 0) && manager.can_append(id(1), 1) && manager.can_append(id(1), 2));
     // One block on, and one more for the copy.
     assert!(!manager.can_append(id(1), 3));
-    assert_eq!(manager.append(id(1), &[1, 2, 3]), Err(AllocError::OutOfBlocks { need: 2, available: 1 }));
+    assert_eq!(manager.append(id(1), &[1, 2, 3]), Err(BlockError::OutOfBlocks { need: 2, available: 1 }));
     manager.append(id(1), &[1, 2]).unwrap();
     assert!(!manager.can_append(id(1), 1));
     // The other is alone with its block by now.
@@ -100,11 +100,11 @@ fn a_source_may_be_overwritten_later_in_the_list() {
 fn forks_of_what_is_not_computed_or_not_there_are_refused() {
     let mut manager = pool(8, 4);
     manager.allocate_under(id(1), &tokens(0, 6), &root()).unwrap();
-    assert_eq!(manager.fork(id(1), id(2)), Err(AllocError::Uncomputed { id: id(1), computed: 0, tokens: 6 }));
+    assert_eq!(manager.fork(id(1), id(2)), Err(BlockError::Uncomputed { id: id(1), computed: 0, tokens: 6 }));
     manager.commit(id(1), 6);
     manager.fork(id(1), id(2)).unwrap();
-    assert_eq!(manager.fork(id(1), id(2)), Err(AllocError::AlreadyHeld(id(2))));
-    assert_eq!(manager.fork(id(7), id(8)), Err(AllocError::NotHeld(id(7))));
+    assert_eq!(manager.fork(id(1), id(2)), Err(BlockError::AlreadyHeld(id(2))));
+    assert_eq!(manager.fork(id(7), id(8)), Err(BlockError::NotHeld(id(7))));
     manager.append(id(1), &[1]).unwrap();
     let error = manager.fork(id(1), id(3)).unwrap_err();
     assert_eq!(
@@ -147,7 +147,7 @@ fn slots_reserved_ahead_are_used_by_the_next_append() {
     manager.fork(id(1), id(3)).unwrap();
     manager.check().unwrap();
     assert_eq!((table(&manager, 1).len(), table(&manager, 3)), (4, reserved));
-    assert_eq!(manager.ensure_num_empty_slots(id(2), 12), Err(AllocError::OutOfBlocks { need: 3, available: 0 }),);
+    assert_eq!(manager.ensure_num_empty_slots(id(2), 12), Err(BlockError::OutOfBlocks { need: 3, available: 0 }),);
     for number in 1..4 {
         release(&mut manager, number);
     }

@@ -2,7 +2,7 @@
 
 mod moves;
 
-use strata_kv::{AllocError, BlockManager, ChainHasher, ChainRoot};
+use strata_kv::{BlockError, BlockManager, ChainHasher, ChainRoot};
 
 use crate::policies::OLDEST_LEAF;
 use crate::{UnderRoot, config, id, pool, release, root, run_prompt, table, tokens};
@@ -324,7 +324,7 @@ fn late_completions_are_harmless() {
     let before = manager.stats();
     manager.commit(id(1), 6);
     assert!(!manager.free(id(1)));
-    assert_eq!(manager.append(id(1), &[1]), Err(AllocError::NotHeld(id(1))));
+    assert_eq!(manager.append(id(1), &[1]), Err(BlockError::NotHeld(id(1))));
     assert_eq!(manager.stats(), before);
     assert_eq!(manager.cached_prefix_under(&tokens(0, 6), &root()), 0);
     manager.check().unwrap();

@@ -15,7 +15,7 @@ mod rng;
 mod swap;
 
 use strata_kv::{
-    AllocError, AllocStatus, Allocation, BlockId, BlockManager, ChainRoot, KvConfig, Miss, SequenceId, TokenId,
+    AllocStatus, Allocation, BlockError, BlockId, BlockManager, ChainRoot, KvConfig, Miss, SequenceId, TokenId,
 };
 
 /// A pool without watermark.
@@ -65,7 +65,7 @@ trait UnderRoot {
         id: SequenceId,
         token_ids: &[TokenId],
         root: &ChainRoot,
-    ) -> Result<Allocation, AllocError>;
+    ) -> Result<Allocation, BlockError>;
     fn can_allocate_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> AllocStatus;
     fn cached_prefix_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> usize;
     fn explain_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> Miss;
@@ -77,7 +77,7 @@ impl UnderRoot for BlockManager {
         id: SequenceId,
         token_ids: &[TokenId],
         root: &ChainRoot,
-    ) -> Result<Allocation, AllocError> {
+    ) -> Result<Allocation, BlockError> {
         self.allocate(id, token_ids, &self.hash_prefix(root, token_ids))
     }
 

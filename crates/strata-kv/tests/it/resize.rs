@@ -1,6 +1,6 @@
 //! Blocks that come and go while sequences hold some.
 
-use strata_kv::{AllocError, AllocStatus, BlockId, BlockManager, KvConfig, Resize};
+use strata_kv::{AllocStatus, BlockError, BlockId, BlockManager, KvConfig, Resize};
 
 use crate::{UnderRoot, config, id, pool, release, root, run_prompt, table, tokens};
 
@@ -57,7 +57,7 @@ fn never_refers_to_the_maximum_and_the_watermark_to_what_may_be_used() {
     assert_eq!(manager.can_allocate_under(&tokens(0, 17), &root()), AllocStatus::Never { need: 9, limit: 8 });
     assert_eq!(
         manager.allocate_under(id(1), &tokens(0, 16), &root()),
-        Err(AllocError::OutOfBlocks { need: 8, available: 4 })
+        Err(BlockError::OutOfBlocks { need: 8, available: 4 })
     );
     run_prompt(&mut manager, 1, &tokens(0, 2));
     assert_eq!(manager.can_allocate_under(&tokens(1000, 2), &root()), AllocStatus::Ok);

@@ -1,7 +1,7 @@
 //! Groups that leave for the swap pool and come back (K12).
 
 use strata_kv::{
-    AllocError, AllocStatus, BlockId, BlockManager, KvConfig, SequenceId, SequenceState, Swap, SwapDirection, SwapId,
+    AllocStatus, BlockError, BlockId, BlockManager, KvConfig, SequenceId, SequenceState, Swap, SwapDirection, SwapId,
     SwapOutcome, SwapSlot, Transfer,
 };
 
@@ -55,8 +55,8 @@ fn out_and_in_again() {
     assert_eq!((used_and_swapped(&manager), manager.block_table(id(1))), ((3, 3), None));
     assert!(!manager.can_append(id(1), 1));
     let state = SequenceState::Leaving(out.id);
-    assert_eq!(manager.append(id(1), &[1]), Err(AllocError::WrongState { id: id(1), state }));
-    assert_eq!(manager.fork(id(1), id(2)), Err(AllocError::WrongState { id: id(1), state }));
+    assert_eq!(manager.append(id(1), &[1]), Err(BlockError::WrongState { id: id(1), state }));
+    assert_eq!(manager.fork(id(1), id(2)), Err(BlockError::WrongState { id: id(1), state }));
 
     assert_eq!(finish(&mut manager, &out, SwapOutcome::Done), [id(1)]);
     assert_eq!(manager.state(id(1)), Some(SequenceState::Swapped));
@@ -88,7 +88,7 @@ fn what_was_evicted_meanwhile_is_copied_and_found_again_once_it_is_there() {
     run_prompt(&mut manager, 2, &tokens(1000, 10));
     assert_eq!(manager.cached_prefix_under(&tokens(0, 14), &root()), 4);
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Later);
-    assert_eq!(manager.swap_in(&[id(1)]), Err(AllocError::OutOfBlocks { need: 3, available: 0 }));
+    assert_eq!(manager.swap_in(&[id(1)]), Err(BlockError::OutOfBlocks { need: 3, available: 0 }));
     release(&mut manager, 2);
     let back = swap_in(&mut manager, &[id(1)]);
     assert_eq!((back.transfers.len(), back.num_spared), (3, 1));
@@ -151,10 +151,10 @@ fn what_cannot_be_reserved_changes_nothing() {
     let _out = swap_out(&mut manager, &[id(1)]);
     let before = manager.stats();
     assert_eq!(manager.can_swap_out(&[id(2)]), AllocStatus::Later);
-    assert_eq!(manager.swap_out(&[id(2)]), Err(AllocError::OutOfSwap { need: 2, available: 1, limit: 3 }));
-    assert_eq!(manager.swap_out(&[id(2), id(9)]), Err(AllocError::NotHeld(id(9))));
+    assert_eq!(manager.swap_out(&[id(2)]), Err(BlockError::OutOfSwap { need: 2, available: 1, limit: 3 }));
+    assert_eq!(manager.swap_out(&[id(2), id(9)]), Err(BlockError::NotHeld(id(9))));
     let state = SequenceState::Resident;
-    assert_eq!(manager.swap_in(&[id(2)]), Err(AllocError::WrongState { id: id(2), state }));
+    assert_eq!(manager.swap_in(&[id(2)]), Err(BlockError::WrongState { id: id(2), state }));
     assert_eq!(manager.stats(), before);
     manager.check().unwrap();
     // Without a swap pool, nothing goes out.
@@ -236,7 +236,7 @@ fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
     // Nothing less than all five will do.
     run_prompt(&mut manager, 2, &tokens(1000, 16));
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Later);
-    assert_eq!(manager.swap_in(&[id(1)]), Err(AllocError::OutOfBlocks { need: 4, available: 3 }));
+    assert_eq!(manager.swap_in(&[id(1)]), Err(BlockError::OutOfBlocks { need: 4, available: 3 }));
     release(&mut manager, 2);
     manager.reset_cache();
     let back = swap_in(&mut manager, &[id(1)]);

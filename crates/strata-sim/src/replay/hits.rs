@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use strata_kv::{AllocError, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
+use strata_kv::{BlockError, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 
 use super::explain::{Listener, Misses};
 use super::trace::Trace;
@@ -89,7 +89,7 @@ pub(super) fn replay(
         let time = started.elapsed();
         let found = match allocation {
             Ok(allocation) => Some(allocation.num_cached_tokens),
-            Err(AllocError::Never { .. }) => None,
+            Err(BlockError::Never { .. }) => None,
             Err(error) => return Err(Refusal::because(format!("request {number} of the trace"), error)),
         };
         if let (Some(listener), Some(misses)) = (&mut explain, &mut hits.misses) {

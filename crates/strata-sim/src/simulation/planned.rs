@@ -1,6 +1,6 @@
 //! One window or two, behind one face.
 
-use strata_weights::window::{Acquired, Command, TierCommand, Tiers, UnitId, Window};
+use strata_weights::window::{Acquired, TierCommand, Tiers, UnitId, Window, WindowCommand};
 
 /// How a load ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ pub(super) enum Event {
 /// The windows that are simulated.
 #[derive(Debug)]
 pub(super) enum Planned {
-    One { window: Box<Window>, scratch: Vec<Command> },
+    One { window: Box<Window>, scratch: Vec<WindowCommand> },
     Two(Box<Tiers>),
 }
 

@@ -11,7 +11,7 @@ use super::buffer::StreamBuffer;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::partition::BandPlace;
-use crate::window::{Acquired, Command, UnitId, UnitState, Window, WindowError};
+use crate::window::{Acquired, UnitId, UnitState, Window, WindowCommand, WindowError};
 
 /// Bytes of slots that are made at a time, at most.
 const ROW_BYTES: usize = 256 << 20;
@@ -36,8 +36,8 @@ pub struct Driver {
     next_tag: u64,
     /// Why the last load of a band failed.
     failures: HashMap<UnitId, WeightError>,
-    commands: Vec<Command>,
-    batch: Vec<Command>,
+    commands: Vec<WindowCommand>,
+    batch: Vec<WindowCommand>,
     pub recorder: Recorder,
 }
 
@@ -191,8 +191,8 @@ impl Driver {
             let mut batch = std::mem::take(&mut self.batch);
             for command in batch.drain(..) {
                 match command {
-                    Command::Load { unit, ticket, resident } => self.load(Load { unit, ticket, resident }),
-                    Command::Evict { unit } => self.evict(unit),
+                    WindowCommand::Load { unit, ticket, resident } => self.load(Load { unit, ticket, resident }),
+                    WindowCommand::Evict { unit } => self.evict(unit),
                 }
             }
             self.batch = batch;

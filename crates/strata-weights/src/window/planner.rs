@@ -5,7 +5,7 @@ use std::fmt;
 use super::error::WindowError;
 use super::order::Order;
 use super::unit_id::UnitId;
-use super::units::{Command, Units};
+use super::units::{Units, WindowCommand};
 
 /// Chooses what is loaded and what is evicted. The window keeps the records; a planner is told what changed, and
 /// commands through [`Units::load`] and [`Units::evict`].
@@ -27,7 +27,7 @@ pub(super) trait Planner: fmt::Debug + Send {
     fn set_order(&mut self, order: Order, units: &Units);
 
     /// The budget was set, for the first time or again.
-    fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>);
+    fn plan(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>);
 
     /// Loading is to begin before any pass.
     fn start(&mut self, _units: &Units) {}
@@ -42,7 +42,7 @@ pub(super) trait Planner: fmt::Debug + Send {
     fn busy(&mut self, unit: UnitId);
 
     /// The unit is present and has neither users nor those who wait nor pins; `used`: it just had one.
-    fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<Command>);
+    fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<WindowCommand>);
 
     /// The unit became absent: it was evicted, or its load failed.
     fn absent(&mut self, units: &Units, unit: UnitId);
@@ -54,7 +54,7 @@ pub(super) trait Planner: fmt::Debug + Send {
     fn expected(&mut self, units: &Units, unit: UnitId);
 
     /// Commands all that can be commanded now. Called after every event.
-    fn pump(&mut self, units: &mut Units, out: &mut Vec<Command>);
+    fn pump(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>);
 
     /// Bytes of the units that are to stay.
     fn resident_bytes(&self) -> u64;

@@ -16,7 +16,7 @@ use super::planner::Planner;
 use super::positions::PositionSet;
 use super::residents::Residents;
 use super::unit_id::UnitId;
-use super::units::{Command, UnitState, Units};
+use super::units::{UnitState, Units, WindowCommand};
 
 #[derive(Debug)]
 pub(super) struct ResidentPlanner {
@@ -75,7 +75,7 @@ impl Planner for ResidentPlanner {
         self.order = order;
     }
 
-    fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>) {
+    fn plan(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) {
         self.residents.choose(units, &self.order, self.stream_slots);
         self.on_demand.announced_max = self.residents.slots().max(self.stream_slots);
         self.fetched = 0;
@@ -108,7 +108,7 @@ impl Planner for ResidentPlanner {
         }
     }
 
-    fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<Command>) {
+    fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<WindowCommand>) {
         let goes = match self.order.position(unit) {
             _ if !self.stays_where_it_is(units, unit) => true,
             _ if units.get(unit).own => return,
@@ -146,7 +146,7 @@ impl Planner for ResidentPlanner {
         }
     }
 
-    fn pump(&mut self, units: &mut Units, out: &mut Vec<Command>) {
+    fn pump(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) {
         for index in 0..units.awaited().len() {
             let unit = units.awaited()[index];
             // What is waited for comes first: if it has to wait for room, the others do not take the room away.
@@ -185,7 +185,7 @@ impl ResidentPlanner {
         }
     }
 
-    fn evict(&mut self, units: &mut Units, unit: UnitId, out: &mut Vec<Command>) {
+    fn evict(&mut self, units: &mut Units, unit: UnitId, out: &mut Vec<WindowCommand>) {
         self.forget_idle(unit);
         self.fetch_again(unit);
         units.evict(unit, out);
@@ -221,7 +221,7 @@ impl ResidentPlanner {
     }
 
     /// Loads the next unit ahead, or evicts something for it. False if there is nothing to do now.
-    fn load_next(&mut self, units: &mut Units, out: &mut Vec<Command>) -> bool {
+    fn load_next(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) -> bool {
         let streamed = self.next_streamed(units);
         let missing = self.next_missing(units);
         let distance = |unit| self.order.position(unit).map(|position| self.order.distance(self.anchor, position));
@@ -273,7 +273,7 @@ impl ResidentPlanner {
 
     /// Loads the unit at `position` into a slot, or evicts one for it that is needed later. False if neither is
     /// possible.
-    fn stream(&mut self, units: &mut Units, position: usize, out: &mut Vec<Command>) -> bool {
+    fn stream(&mut self, units: &mut Units, position: usize, out: &mut Vec<WindowCommand>) -> bool {
         if self.has_slot(units) {
             units.load(self.order.unit(position), false, out);
             self.fetched += 1;
@@ -295,7 +295,7 @@ impl ResidentPlanner {
 
     /// Loads a unit that cannot wait its turn, evicting for it whatever is not in use if it is `awaited`. False if it
     /// has to wait for memory that is on its way back.
-    fn load_now(&mut self, units: &mut Units, unit: UnitId, awaited: bool, out: &mut Vec<Command>) -> bool {
+    fn load_now(&mut self, units: &mut Units, unit: UnitId, awaited: bool, out: &mut Vec<WindowCommand>) -> bool {
         let bytes = units.get(unit).bytes;
         let resident = self.residents.contains(unit);
         if resident && self.has_own_room(units, unit) {

@@ -18,7 +18,7 @@ use super::planner::Planner;
 use super::positions::PositionSet;
 use super::ring_config::{Reach, RingConfig};
 use super::unit_id::UnitId;
-use super::units::{Command, UnitState, Units};
+use super::units::{UnitState, Units, WindowCommand};
 
 /// Why a unit is loaded, which decides what may be evicted for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Planner for RingPlanner {
         self.order = order;
     }
 
-    fn plan(&mut self, units: &mut Units, out: &mut Vec<Command>) {
+    fn plan(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) {
         while units.bytes_staying() > units.budget {
             let Some(victim) = self.on_demand.victim(true).or_else(|| self.farthest_idle()) else { return };
             self.evict(units, victim, out);
@@ -143,7 +143,7 @@ impl Planner for RingPlanner {
         }
     }
 
-    fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<Command>) {
+    fn idle(&mut self, units: &mut Units, unit: UnitId, used: bool, out: &mut Vec<WindowCommand>) {
         match self.order.position(unit) {
             Some(position) if units.bytes_staying() > units.budget || !self.keeps(position) => {
                 self.evict(units, unit, out)
@@ -180,7 +180,7 @@ impl Planner for RingPlanner {
         }
     }
 
-    fn pump(&mut self, units: &mut Units, out: &mut Vec<Command>) {
+    fn pump(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) {
         units.counters.requests_refused += std::mem::take(&mut self.refused);
         self.drop_what_was_left(units, out);
         for index in 0..units.awaited().len() {
@@ -238,7 +238,7 @@ impl RingPlanner {
         if self.config.slots { units.slot_bytes } else { bytes }
     }
 
-    fn evict(&mut self, units: &mut Units, unit: UnitId, out: &mut Vec<Command>) {
+    fn evict(&mut self, units: &mut Units, unit: UnitId, out: &mut Vec<WindowCommand>) {
         self.forget_idle(unit);
         units.evict(unit, out);
     }
@@ -327,7 +327,7 @@ impl RingPlanner {
     }
 
     /// A ring drops what it leaves. What was left lies just before the first that is kept.
-    fn drop_what_was_left(&mut self, units: &mut Units, out: &mut Vec<Command>) {
+    fn drop_what_was_left(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) {
         if self.order.len() == 0 {
             return;
         }
@@ -337,7 +337,7 @@ impl RingPlanner {
     }
 
     /// Loads the unit, evicting for it what its urgency permits. False if it has to wait.
-    fn load(&mut self, units: &mut Units, unit: UnitId, urgency: Urgency, out: &mut Vec<Command>) -> bool {
+    fn load(&mut self, units: &mut Units, unit: UnitId, urgency: Urgency, out: &mut Vec<WindowCommand>) -> bool {
         let cost = self.cost(units, units.get(unit).bytes);
         let position = self.order.position(unit);
         let steps = position.map_or(0, |position| self.order.distance(self.current, position));
@@ -378,7 +378,7 @@ impl RingPlanner {
     }
 
     /// Evicts the farthest layers, down to the low water mark, as far as they are needed later than in `steps`.
-    fn clean(&mut self, units: &mut Units, steps: usize, out: &mut Vec<Command>) {
+    fn clean(&mut self, units: &mut Units, steps: usize, out: &mut Vec<WindowCommand>) {
         if units.evicting > 0 {
             return;
         }

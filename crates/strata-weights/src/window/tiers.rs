@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::{
-    Acquired, Command, Credits, Phase, Policy, RingConfig, UnitId, UnitState, Window, WindowConfig, WindowError,
+    Acquired, Credits, Phase, Policy, RingConfig, UnitId, UnitState, Window, WindowCommand, WindowConfig, WindowError,
 };
 
 /// What one of two tiers may hold, and how.
@@ -40,9 +40,9 @@ pub struct TiersConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TierCommand {
     /// A load is a read from disk into host memory.
-    Host(Command),
+    Host(WindowCommand),
     /// A load is a copy from host memory, where the unit stays until the load has been answered.
-    Device(Command),
+    Device(WindowCommand),
 }
 
 /// A device load that has not been answered.
@@ -69,8 +69,8 @@ pub struct Tiers {
     copying: usize,
     /// The host slides and keeps what the device holds; otherwise its order leaves out what stays in the device.
     host_slides: bool,
-    host_out: Vec<Command>,
-    device_out: Vec<Command>,
+    host_out: Vec<WindowCommand>,
+    device_out: Vec<WindowCommand>,
 }
 
 impl Tiers {
@@ -289,10 +289,10 @@ impl Tiers {
         loop {
             for command in self.device_out.drain(..) {
                 match command {
-                    Command::Load { unit, ticket, resident } => {
+                    WindowCommand::Load { unit, ticket, resident } => {
                         self.queue.push_back(Transfer { unit, ticket, resident });
                     }
-                    Command::Evict { .. } => out.push(TierCommand::Device(command)),
+                    WindowCommand::Evict { .. } => out.push(TierCommand::Device(command)),
                 }
             }
             if let Some(index) = self.asking.iter().position(|transfer| self.host.is_answered(transfer.unit)) {
@@ -314,7 +314,7 @@ impl Tiers {
         match self.host.acquire(unit, &mut self.host_out) {
             Acquired::Ready => {
                 self.copying += 1;
-                out.push(TierCommand::Device(Command::Load { unit, ticket, resident }));
+                out.push(TierCommand::Device(WindowCommand::Load { unit, ticket, resident }));
             }
             Acquired::Pending => self.asking.push(transfer),
             Acquired::Failed => {

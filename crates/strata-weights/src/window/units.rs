@@ -5,7 +5,7 @@ use super::unit_id::UnitId;
 
 /// What the driver of a window is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command {
+pub enum WindowCommand {
     /// Bring the unit into this tier. Answered exactly once with `loaded`, `load_failed` or `allocation_failed`.
     Load {
         /// The unit.
@@ -26,11 +26,11 @@ pub enum Command {
 /// Where a unit is, as seen from the window's tier (W4: host, in flight, resident, evicting, host).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnitState {
-    /// Only in the tier below. Becomes `Inflight` by [`Command::Load`].
+    /// Only in the tier below. Becomes `Inflight` by [`WindowCommand::Load`].
     Absent,
     /// Being loaded; its memory is taken. Becomes `Present` when loaded, `Absent` when that fails.
     Inflight,
-    /// Readable. Becomes `Evicting` by [`Command::Evict`], which is given only while nobody uses it.
+    /// Readable. Becomes `Evicting` by [`WindowCommand::Evict`], which is given only while nobody uses it.
     Present,
     /// Its memory is being given back but still counted. Becomes `Absent` when the driver has done so.
     Evicting,
@@ -199,7 +199,7 @@ impl Units {
     }
 
     /// Commands a load and takes its memory. The caller has found the room.
-    pub fn load(&mut self, unit: UnitId, own: bool, out: &mut Vec<Command>) {
+    pub fn load(&mut self, unit: UnitId, own: bool, out: &mut Vec<WindowCommand>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let record = &mut self.units[unit.index()];
@@ -218,11 +218,11 @@ impl Units {
         }
         debug_assert!(self.bytes_held() <= self.budget, "a load of {unit:?} exceeds the budget");
         self.counters.loads += 1;
-        out.push(Command::Load { unit, ticket, resident: own });
+        out.push(WindowCommand::Load { unit, ticket, resident: own });
     }
 
     /// Commands an eviction. The unit's memory counts until [`evicted`](Self::evicted).
-    pub fn evict(&mut self, unit: UnitId, out: &mut Vec<Command>) {
+    pub fn evict(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         debug_assert!(self.get(unit).state == UnitState::Present && self.get(unit).users == 0, "{unit:?} is in use");
         let record = self.get_mut(unit);
         record.state = UnitState::Evicting;
@@ -234,7 +234,7 @@ impl Units {
         }
         self.evicting += 1;
         self.counters.evictions += 1;
-        out.push(Command::Evict { unit });
+        out.push(WindowCommand::Evict { unit });
     }
 
     /// Takes note of a finished load; false if the ticket is not that of the load under way.

@@ -1,6 +1,6 @@
 //! Bugs of forks, swaps and moves, some of them of the lessons under "Scheduling".
 
-use strata_kv::{AllocError, AllocStatus, BlockManager, KvConfig, SequenceState, Swap, SwapOutcome};
+use strata_kv::{AllocStatus, BlockError, BlockManager, KvConfig, SequenceState, Swap, SwapOutcome};
 
 use crate::{UnderRoot, config, copies, id, pool, release, root, run_prompt, table, tokens};
 
@@ -34,7 +34,7 @@ fn a_swap_reserves_its_destination_before_anything_moves() {
     let first = swap_out(&mut manager, 1);
     assert_eq!(manager.stats().swap_slots_used, 2);
     // The second is told at once that it must be dropped; it could not be half out.
-    assert_eq!(manager.swap_out(&[id(2)]), Err(AllocError::OutOfSwap { need: 2, available: 1, limit: 3 }));
+    assert_eq!(manager.swap_out(&[id(2)]), Err(BlockError::OutOfSwap { need: 2, available: 1, limit: 3 }));
     assert_eq!(manager.state(id(2)), Some(SequenceState::Resident));
     assert!(manager.can_append(id(2), 1));
     assert_eq!(finish(&mut manager, &first, SwapOutcome::Done), 1);
@@ -42,7 +42,7 @@ fn a_swap_reserves_its_destination_before_anything_moves() {
     manager.reset_cache();
     run_prompt(&mut manager, 3, &tokens(2000, 20));
     let before = manager.stats();
-    assert_eq!(manager.swap_in(&[id(1)]), Err(AllocError::OutOfBlocks { need: 2, available: 1 }));
+    assert_eq!(manager.swap_in(&[id(1)]), Err(BlockError::OutOfBlocks { need: 2, available: 1 }));
     assert_eq!(manager.stats().blocks_used, before.blocks_used);
     manager.check().unwrap();
 }
@@ -154,7 +154,7 @@ fn uncomputed_slots_are_never_shared() {
     let mut manager = pool(8, 4);
     run_prompt(&mut manager, 1, &tokens(0, 6));
     manager.append(id(1), &[6]).unwrap();
-    assert_eq!(manager.fork(id(1), id(2)), Err(AllocError::Uncomputed { id: id(1), computed: 6, tokens: 7 }));
+    assert_eq!(manager.fork(id(1), id(2)), Err(BlockError::Uncomputed { id: id(1), computed: 6, tokens: 7 }));
     manager.commit(id(1), 7);
     manager.fork(id(1), id(2)).unwrap();
     manager.check().unwrap();

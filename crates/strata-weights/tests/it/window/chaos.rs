@@ -1,6 +1,6 @@
 //! A driver that answers commands whenever and however it is told to, with books of its own on what must hold.
 
-use strata_weights::window::{Acquired, Command, UnitId, UnitState, Window, WindowConfig};
+use strata_weights::window::{Acquired, UnitId, UnitState, Window, WindowCommand, WindowConfig};
 
 /// What the driver believes of a unit, from the commands alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Chaos {
     pub evictions: Vec<UnitId>,
     pub bytes_loaded: u64,
     pub events: u64,
-    out: Vec<Command>,
+    out: Vec<WindowCommand>,
 }
 
 impl Chaos {
@@ -196,7 +196,7 @@ impl Chaos {
         self.events += 1;
         for command in std::mem::take(&mut self.out) {
             match command {
-                Command::Load { unit, ticket, resident } => {
+                WindowCommand::Load { unit, ticket, resident } => {
                     assert_eq!(self.places[unit.index()], Place::Nowhere, "{unit:?} is loaded twice");
                     assert!(ticket > self.last_ticket, "ticket {ticket} again");
                     self.last_ticket = ticket;
@@ -206,7 +206,7 @@ impl Chaos {
                     assert!(held <= budget, "loading {unit:?} makes {held} bytes of {budget}");
                     self.loads.push((unit, ticket));
                 }
-                Command::Evict { unit } => {
+                WindowCommand::Evict { unit } => {
                     let Place::Here { cost } = self.places[unit.index()] else { panic!("{unit:?} is not here") };
                     assert_eq!(self.users[unit.index()], 0, "{unit:?} is evicted while in use");
                     self.places[unit.index()] = Place::Going { cost };

@@ -1,7 +1,7 @@
 //! What can be said to the byte.
 
 use strata_weights::window::{
-    Acquired, Command, Policy, ResidentConfig, RingConfig, UnitId, Window, WindowConfig, WindowError,
+    Acquired, Policy, ResidentConfig, RingConfig, UnitId, Window, WindowCommand, WindowConfig, WindowError,
 };
 
 use super::chaos::Chaos;
@@ -169,8 +169,8 @@ fn a_load_that_keeps_failing_fails_who_waits_and_is_tried_anew_by_the_next() {
             let failing: Vec<(UnitId, u64)> = out
                 .drain(..)
                 .filter_map(|command| match command {
-                    Command::Load { unit, ticket, .. } => Some((unit, ticket)),
-                    Command::Evict { .. } => None,
+                    WindowCommand::Load { unit, ticket, .. } => Some((unit, ticket)),
+                    WindowCommand::Evict { .. } => None,
                 })
                 .collect();
             for (unit, ticket) in failing {

@@ -1,7 +1,7 @@
 //! The seed's window, trait by trait.
 
 use strata_weights::window::{
-    Acquired, Command, Credits, Phase, Policy, Reach, RingConfig, UnitId, UnitState, Window, WindowConfig,
+    Acquired, Credits, Phase, Policy, Reach, RingConfig, UnitId, UnitState, Window, WindowCommand, WindowConfig,
 };
 
 use super::chaos::Chaos;
@@ -16,10 +16,10 @@ fn layers() -> Vec<u32> {
     (0..40).map(|unit| unit / 2).collect()
 }
 
-fn loads(out: &[Command]) -> Vec<u32> {
-    let load = |command: &Command| match command {
-        Command::Load { unit, .. } => Some(unit.0),
-        Command::Evict { .. } => None,
+fn loads(out: &[WindowCommand]) -> Vec<u32> {
+    let load = |command: &WindowCommand| match command {
+        WindowCommand::Load { unit, .. } => Some(unit.0),
+        WindowCommand::Evict { .. } => None,
     };
     out.iter().filter_map(load).collect()
 }

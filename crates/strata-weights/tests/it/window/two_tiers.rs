@@ -1,8 +1,8 @@
 //! A device window over a host window, with random answers and faults.
 
 use strata_weights::window::{
-    Acquired, Command, Credits, Phase, Policy, ResidentConfig, RingConfig, TierCommand, TierConfig, Tiers, TiersConfig,
-    UnitId, UnitState,
+    Acquired, Credits, Phase, Policy, ResidentConfig, RingConfig, TierCommand, TierConfig, Tiers, TiersConfig, UnitId,
+    UnitState, WindowCommand,
 };
 
 use super::rng::Rng;
@@ -20,13 +20,13 @@ impl Driver {
     fn check(&mut self) {
         self.events += 1;
         for command in self.out.drain(..) {
-            if let TierCommand::Device(Command::Load { unit, .. }) = command {
+            if let TierCommand::Device(WindowCommand::Load { unit, .. }) = command {
                 self.copying += 1;
                 assert_eq!(self.tiers.host().state(unit), UnitState::Present, "{unit:?} is copied from nowhere");
             }
-            if let TierCommand::Host(Command::Evict { unit }) = command {
+            if let TierCommand::Host(WindowCommand::Evict { unit }) = command {
                 let read = |other: &TierCommand| match other {
-                    TierCommand::Device(Command::Load { unit: copied, .. }) => *copied == unit,
+                    TierCommand::Device(WindowCommand::Load { unit: copied, .. }) => *copied == unit,
                     _ => false,
                 };
                 assert!(!self.pending.iter().any(read), "{unit:?} is evicted while it is copied");
@@ -34,7 +34,8 @@ impl Driver {
             self.pending.push(command);
         }
         self.tiers.check_invariants().unwrap_or_else(|problem| panic!("{problem}\n{:?}", self.tiers));
-        let reads = self.pending.iter().filter(|command| matches!(command, TierCommand::Host(Command::Load { .. })));
+        let reads =
+            self.pending.iter().filter(|command| matches!(command, TierCommand::Host(WindowCommand::Load { .. })));
         assert_eq!(reads.count(), self.tiers.host().in_flight());
     }
 
@@ -44,14 +45,14 @@ impl Driver {
         // A smaller limit takes effect as transfers end.
         let most = tiers.transfers_max().max(tiers.transfers());
         let taken = match self.pending.remove(index) {
-            TierCommand::Host(Command::Evict { unit }) => tiers.host_evicted(unit, out),
-            TierCommand::Device(Command::Evict { unit }) => tiers.device_evicted(unit, out),
-            TierCommand::Host(Command::Load { unit, ticket, .. }) => match (fault, memory) {
+            TierCommand::Host(WindowCommand::Evict { unit }) => tiers.host_evicted(unit, out),
+            TierCommand::Device(WindowCommand::Evict { unit }) => tiers.device_evicted(unit, out),
+            TierCommand::Host(WindowCommand::Load { unit, ticket, .. }) => match (fault, memory) {
                 (false, _) => tiers.host_loaded(unit, ticket, out),
                 (true, false) => tiers.host_load_failed(unit, ticket, out),
                 (true, true) => tiers.host_allocation_failed(unit, ticket, out),
             },
-            TierCommand::Device(Command::Load { unit, ticket, .. }) => {
+            TierCommand::Device(WindowCommand::Load { unit, ticket, .. }) => {
                 self.copying -= 1;
                 match (fault, memory) {
                     (false, _) => tiers.device_loaded(unit, ticket, out),
