@@ -145,7 +145,8 @@ impl Contents {
             hasher,
             nodes: (1..=capacity).map(node).collect(),
             tokens: vec![0; capacity * block_size],
-            heads: vec![NONE; num_blocks],
+            // Two thirds as many contents as buckets at the most, so that most buckets hold one or none.
+            heads: vec![NONE; num_blocks + num_blocks.div_ceil(2)],
             slots: HashMap::new(),
             vacant: 0,
             num_contents: 0,
