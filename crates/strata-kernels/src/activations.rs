@@ -30,6 +30,14 @@ impl Form {
     }
 }
 
+impl Level {
+    /// Whether products with weights of this plain type round activations to the weights' type. Where they do not,
+    /// nothing is rounded below f32.
+    pub fn rounds_activations(self, dtype: DType) -> bool {
+        matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
+    }
+}
+
 /// The form that scratch holds activations in, and the level whose kernels read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedForm {

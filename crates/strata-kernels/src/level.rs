@@ -2,9 +2,6 @@
 
 use std::sync::OnceLock;
 
-use crate::DType;
-use crate::activations::Form;
-
 /// The environment variable that forces a level, so that every path can be tested on one machine.
 pub const LEVEL_VARIABLE: &str = "STRATA_CPU";
 
@@ -71,12 +68,6 @@ impl Level {
     /// Whoever computes with it sees to it that its instructions are executed.
     pub unsafe fn assume(name: &str) -> Option<Self> {
         ALL.into_iter().find(|level| level.name() == name)
-    }
-
-    /// Whether products with weights of this plain type round activations to the weights' type. Where they do not,
-    /// nothing is rounded below f32.
-    pub fn rounds_activations(self, dtype: DType) -> bool {
-        matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
     }
 
     /// Whether there are 32 vector registers of 16 lanes.

@@ -10,6 +10,7 @@ mod columns;
 pub(crate) mod panel;
 pub(crate) mod tiles;
 mod vector;
+mod wanted;
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -24,9 +25,6 @@ use ahead::Ahead;
 
 pub use columns::Columns;
 pub(crate) use columns::Output;
-
-/// Columns that one chain of sums in f32 takes; the sums of longer rows' chains are added up in order.
-const CHAIN: usize = 512;
 
 /// Groups of products of one sweep; more are computed in several.
 const GROUPS_MAX: usize = 16;

@@ -19,6 +19,7 @@ mod dequantize;
 mod fields;
 mod formats;
 mod header;
+mod job;
 mod portable;
 mod product;
 mod quantize;

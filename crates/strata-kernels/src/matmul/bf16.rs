@@ -106,8 +106,8 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::STEP;
-    use crate::matmul::vector::{self, Operands, Unit};
-    use crate::matmul::{CHAIN, panel};
+    use crate::matmul::panel;
+    use crate::matmul::vector::{self, CHAIN, Operands, Unit};
     use crate::simd::{Avx512, Simd};
 
     /// # Safety
@@ -130,7 +130,7 @@ mod x86 {
     /// The level's instructions exist.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(in crate::matmul) unsafe fn round(from: &[f32]) -> __m512i {
+    pub(crate) unsafe fn round(from: &[f32]) -> __m512i {
         let lanes = |count: usize| u16::MAX.checked_shr(16 - count.min(16) as u32).unwrap_or(0);
         let (low, high) = (lanes(from.len()), lanes(from.len().saturating_sub(16)));
         // SAFETY: masked lanes are not read, and the others lie in `from`.

@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use super::ahead::{LINE, Wanted};
-use super::vector::{F32Lanes, Unit};
-use super::{CHAIN, Output};
+use super::Output;
+use super::vector::{CHAIN, F32Lanes, Unit};
+use super::wanted::{LINE, Wanted};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
 use crate::{DType, Level, Matrix, coded};
 

@@ -10,11 +10,14 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::Output;
 use super::ahead::Ahead;
-use super::{CHAIN, Output};
 use crate::cache;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
+
+/// Columns that one chain of sums in f32 takes; the sums of longer rows' chains are added up in order.
+pub(super) const CHAIN: usize = 512;
 
 /// Weight rows of a tile: as many load streams as a core follows with ease.
 pub(super) const TILE_ROWS: usize = 4;

@@ -7,10 +7,10 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::activations::{BLOCK, Layout, TILE};
-use super::header::{Header, ROWS, SPAN, SPAN_BLOCKS};
-use super::product::Job;
+use super::header::{GROUP, GROUPS, Header, ROWS, SPAN, SPAN_BLOCKS};
+use super::job::Job;
 use super::spans::Spans;
-use super::unpack::{GROUP, GROUPS, Unpack};
+use super::unpack::Unpack;
 use super::vnni::Small;
 use crate::amx::{TileConfig, configure, multiply_bytes, release};
 use crate::transpose::transpose;

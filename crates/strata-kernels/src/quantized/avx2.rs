@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::activations::BLOCK;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
-use super::product::Job;
+use super::job::Job;
 use super::unpack::Unpack;
 use crate::simd::Avx2;
 

@@ -4,9 +4,8 @@
 use std::arch::x86_64::*;
 
 use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use super::header::{Fields, Header, Lanes, ROWS, SPAN_BLOCKS};
-use super::spans::Spans;
-use super::unpack::{GROUP, load4};
+use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
+use super::spans::{Spans, load4};
 
 /// Where a block of 32 has its scale, and what is added to each number.
 const SCALE_AT: usize = 0;
@@ -343,7 +342,8 @@ mod tests {
     use super::*;
     use crate::level::Instructions;
     use crate::quantized::formats::with_format;
-    use crate::quantized::unpack::{GROUPS, Unpack};
+    use crate::quantized::header::GROUPS;
+    use crate::quantized::unpack::Unpack;
     use crate::simd::Avx512;
     use crate::{DType, Level};
 

@@ -3,7 +3,7 @@
 use super::activations::{BLOCK, Layout};
 use super::formats::Format;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
-use super::product::Job;
+use super::job::Job;
 use crate::simd::Portable;
 
 /// Tokens that share the unpacking of a row.

@@ -14,7 +14,10 @@
 use std::ops::Range;
 
 use super::activations::{self, Activations, Layout};
-use super::formats::{Format, with_format};
+#[cfg(not(target_arch = "x86_64"))]
+use super::formats::Format;
+use super::formats::with_format;
+use super::job::Job;
 use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, vnni};
@@ -69,35 +72,6 @@ pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<u
         // SAFETY: the caller's promise; the level proves that its instructions exist.
         unsafe { run::<F>(prepared.level, &job) }
     });
-}
-
-/// A thread's part of a product.
-pub(super) struct Job<'a> {
-    pub x: Activations<'a>,
-    pub w: &'a [u8],
-    /// Bytes of a row of `w`.
-    pub row_bytes: usize,
-    pub first: usize,
-    pub end: usize,
-    pub out: Output,
-}
-
-impl Job<'_> {
-    /// Span `span` of row `row`; the last one may be shorter than the others.
-    #[inline(always)]
-    pub fn span<F: Format>(&self, row: usize, span: usize) -> &[u8] {
-        let row = &self.w[row * self.row_bytes..][..self.row_bytes];
-        let first = span * F::SPAN_BYTES;
-        &row[first..self.row_bytes.min(first + F::SPAN_BYTES)]
-    }
-
-    /// # Safety
-    /// As for [`rows`].
-    #[inline(always)]
-    pub unsafe fn store(&self, token: usize, row: usize, value: f32) {
-        // SAFETY: the caller's promise.
-        unsafe { *self.out.at(token, row) = value };
-    }
 }
 
 /// Which kernel will run, and so how it wants the activations.

@@ -1,8 +1,10 @@
 //! Whole spans of sixteen rows, for kernels that read as many whatever there is.
 
+use std::arch::x86_64::*;
+
 use super::formats::{Format, Q8_0};
 use super::header::ROWS;
-use super::product::Job;
+use super::job::Job;
 
 /// Bytes of a span of the largest type.
 const MAX_BYTES: usize = Q8_0::SPAN_BYTES;
@@ -71,6 +73,22 @@ impl Ragged {
             rest.fill(0);
         }
         Spans { first: self.0.as_ptr().cast(), stride: MAX_BYTES }
+    }
+}
+
+/// 16 bytes of each of four spans, from `at` on.
+///
+/// # Safety
+/// They are readable; AVX-512 F exists.
+#[inline(always)]
+pub(super) unsafe fn load4(spans: [*const u8; 4], at: usize) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let part = |span: usize| _mm_loadu_si128(spans[span].add(at).cast());
+        let all = _mm512_castsi128_si512(part(0));
+        let all = _mm512_inserti32x4::<1>(all, part(1));
+        let all = _mm512_inserti32x4::<2>(all, part(2));
+        _mm512_inserti32x4::<3>(all, part(3))
     }
 }
 

@@ -6,11 +6,8 @@ use super::collect::Collect;
 use super::formats::{
     Format, IQ4_NL_CODES, Iq4Nl, MXFP4_CODES, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
-use super::header::SPAN_BLOCKS;
-
-/// Blocks of 32 columns of a row that are taken out at once, and how often a span has so many.
-pub(super) const GROUP: usize = 4;
-pub(super) const GROUPS: usize = SPAN_BLOCKS / GROUP;
+use super::header::GROUP;
+use super::spans::load4;
 
 /// A type whose codes vectors can take out.
 pub(super) trait Unpack: Collect {
@@ -65,22 +62,6 @@ unsafe fn split(bytes: __m512i) -> [__m512i; 2] {
     unsafe {
         let mask = _mm512_set1_epi8(15);
         [_mm512_and_si512(bytes, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), mask)]
-    }
-}
-
-/// 16 bytes of each of four spans, from `at` on.
-///
-/// # Safety
-/// They are readable; AVX-512 F exists.
-#[inline(always)]
-pub(super) unsafe fn load4(spans: [*const u8; 4], at: usize) -> __m512i {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let part = |span: usize| _mm_loadu_si128(spans[span].add(at).cast());
-        let all = _mm512_castsi128_si512(part(0));
-        let all = _mm512_inserti32x4::<1>(all, part(1));
-        let all = _mm512_inserti32x4::<2>(all, part(2));
-        _mm512_inserti32x4::<3>(all, part(3))
     }
 }
 

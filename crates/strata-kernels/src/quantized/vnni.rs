@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::header::{Fields, Header, Lanes};
-use super::product::Job;
+use super::job::Job;
 use super::spans::{Ragged, Spans};
 use super::unpack::Unpack;
 use crate::simd::Avx512;

@@ -8,7 +8,7 @@ use super::{Small, load, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::collect::turned;
 use crate::quantized::header::{Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
-use crate::quantized::product::Job;
+use crate::quantized::job::Job;
 use crate::quantized::spans::Spans;
 use crate::quantized::unpack::Unpack;
 

@@ -7,10 +7,10 @@ use std::arch::x86_64::*;
 use super::{ROW_TOKENS, Small, load, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::collect::GroupFields;
-use crate::quantized::header::{Header, ROWS, SPAN_BLOCKS};
-use crate::quantized::product::Job;
+use crate::quantized::header::{GROUP, GROUPS, Header, ROWS, SPAN_BLOCKS};
+use crate::quantized::job::Job;
 use crate::quantized::spans::Spans;
-use crate::quantized::unpack::{GROUP, GROUPS, Unpack};
+use crate::quantized::unpack::Unpack;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;

@@ -1,0 +1,54 @@
+//! A thread's place for rows that are decoded before they are multiplied.
+
+use std::ops::Range;
+
+use super::decode::decode_row;
+use crate::{DType, Level, Matrix};
+
+/// Rows that are decoded at a time at most: what the largest tile takes.
+pub(crate) const PANEL_ROWS: usize = 32;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Numbers of f32 that [`Panel`] takes for rows of `cols`: for its rows, and for room to begin at a cache line.
+pub(crate) const fn panel_len(cols: usize) -> usize {
+    (PANEL_ROWS * cols * size_of::<u16>() + LINE).div_ceil(size_of::<f32>())
+}
+
+/// A thread's place for decoded rows, of unspecified content.
+pub(crate) struct Panel<'a> {
+    numbers: &'a mut [u16],
+    cols: usize,
+}
+
+impl<'a> Panel<'a> {
+    /// In `area`, which has [`panel_len`].
+    pub(crate) fn new(area: &'a mut [f32], cols: usize) -> Self {
+        let line = area.as_ptr().align_offset(LINE);
+        let (_, area) = area.split_at_mut(line);
+        Self { numbers: &mut bytemuck::cast_slice_mut(area)[..PANEL_ROWS * cols], cols }
+    }
+
+    /// Decodes `rows` of `weights`, at most [`PANEL_ROWS`].
+    pub(crate) fn decode(&mut self, level: Level, weights: Matrix<'_>, rows: Range<usize>) -> Matrix<'_> {
+        let count = rows.len();
+        let numbers = &mut self.numbers[..count * self.cols];
+        decode_rows(level, weights, rows, numbers);
+        Matrix::new(DType::BF16, count, self.cols, bytemuck::cast_slice(numbers))
+    }
+}
+
+/// Decodes `rows` of a coded matrix into `out` `[rows, cols]`, bf16.
+///
+/// # Panics
+/// If the matrix is not coded, has no such rows, or `out` has another length.
+fn decode_rows(level: Level, weights: Matrix<'_>, rows: Range<usize>, out: &mut [u16]) {
+    let DType::CodedBf16 { patches } = weights.dtype() else { panic!("{} is not coded", weights.dtype()) };
+    let (cols, row_bytes) = (weights.cols(), weights.row_bytes());
+    assert!(rows.end <= weights.rows() && out.len() == rows.len() * cols);
+    let coded = &weights.bytes()[rows.start * row_bytes..rows.end * row_bytes];
+    for (row, out) in coded.chunks_exact(row_bytes).zip(out.chunks_exact_mut(cols)) {
+        decode_row(level, row, patches, out);
+    }
+}

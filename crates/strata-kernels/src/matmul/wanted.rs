@@ -1,0 +1,58 @@
+//! Panels that are wanted soon: asked for line by line while others are multiplied.
+
+use std::ops::Range;
+
+use super::vector::Unit;
+use crate::{DType, Matrix, coded};
+
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+
+/// The cache lines of a panel that is read soon. They need not be readable.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub first: *const u8,
+    pub row_bytes: usize,
+    pub rows: usize,
+    /// Cache lines of each row.
+    pub lines: usize,
+}
+
+impl Wanted {
+    /// The panel of those of `rows` that there are, from `column` on.
+    #[inline(always)]
+    pub fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
+        let columns = column..(column + U::CHAIN).min(weights.cols());
+        let bytes = match weights.dtype() {
+            DType::CodedBf16 { patches } => coded::bytes_of(columns, patches),
+            _ => columns.start * size_of::<U::W>()..columns.end * size_of::<U::W>(),
+        };
+        let row_bytes = weights.row_bytes();
+        Self {
+            first: weights.bytes().as_ptr().wrapping_add(rows.start * row_bytes + bytes.start),
+            row_bytes,
+            rows: rows.end.min(weights.rows()).saturating_sub(rows.start),
+            // A row need not begin with a line.
+            lines: (bytes.len() + LINE - 2) / LINE + 1,
+        }
+    }
+
+    /// Of the lines of each row, the `i`th of `count` parts.
+    #[inline(always)]
+    pub fn part(self, i: usize, count: usize) -> Self {
+        let lines = self.lines * i / count..self.lines * (i + 1) / count;
+        Self { first: self.first.wrapping_add(lines.start * LINE), lines: lines.len(), ..self }
+    }
+
+    /// How many lines `row` has, if there is such a row.
+    #[inline(always)]
+    pub fn lines_of(self, row: usize) -> usize {
+        if row < self.rows { self.lines } else { 0 }
+    }
+
+    /// Where `line` of `row` begins.
+    #[inline(always)]
+    pub fn at(self, row: usize, line: usize) -> *const u8 {
+        self.first.wrapping_add(row * self.row_bytes + line * LINE)
+    }
+}

@@ -1,0 +1,34 @@
+//! What a thread computes of a product, as kernels get it.
+
+use super::activations::Activations;
+use super::formats::Format;
+use crate::matmul::Output;
+
+/// A thread's part of a product.
+pub(super) struct Job<'a> {
+    pub x: Activations<'a>,
+    pub w: &'a [u8],
+    /// Bytes of a row of `w`.
+    pub row_bytes: usize,
+    pub first: usize,
+    pub end: usize,
+    pub out: Output,
+}
+
+impl Job<'_> {
+    /// Span `span` of row `row`; the last one may be shorter than the others.
+    #[inline(always)]
+    pub fn span<F: Format>(&self, row: usize, span: usize) -> &[u8] {
+        let row = &self.w[row * self.row_bytes..][..self.row_bytes];
+        let first = span * F::SPAN_BYTES;
+        &row[first..self.row_bytes.min(first + F::SPAN_BYTES)]
+    }
+
+    /// # Safety
+    /// As for [`super::rows`].
+    #[inline(always)]
+    pub unsafe fn store(&self, token: usize, row: usize, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { *self.out.at(token, row) = value };
+    }
+}
