@@ -16,7 +16,8 @@ pub enum Queue {
     Download,
 }
 
-/// Names a submission: it is complete when everything that was submitted with it has been executed.
+/// Names a submission: it is complete when everything that was submitted with it and before it to its queue has been
+/// executed, and with that all that those waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token {
     /// Where it was submitted.

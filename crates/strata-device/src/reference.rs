@@ -64,11 +64,6 @@ impl ReferenceDevice {
         }
     }
 
-    /// Commands that were submitted and have not been executed.
-    pub fn num_pending(&self) -> usize {
-        self.pending.len()
-    }
-
     /// Executes one command that may be executed now, any of them. False if there is none.
     fn execute_any(&mut self) -> bool {
         let ready: Vec<_> = (0..self.pending.len()).filter(|&index| self.is_ready(index)).collect();
@@ -143,10 +138,10 @@ impl Device for ReferenceDevice {
     }
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
-        while self.pending.iter().any(|pending| pending.queue == token.queue && pending.number <= token.number) {
+        let known = self.last_of(token);
+        while self.pending.iter().any(|pending| pending.number <= known[index_of(pending.queue)]) {
             assert!(self.execute_any(), "submissions only wait for earlier ones, so something can be executed");
         }
-        let known = self.last_of(token);
         raise(&mut self.host, &known);
         let host = self.host;
         self.open.retain(|earlier| earlier.token.number > host[index_of(earlier.token.queue)]);

@@ -91,11 +91,6 @@ impl TensorArea {
         self.most = self.most.max(shared.most);
     }
 
-    /// Goes on behind everything that room is kept for.
-    pub fn behind(&self) -> Self {
-        Self { used: self.most, most: self.most }
-    }
-
     /// Bytes that all of it takes.
     pub fn bytes(&self) -> usize {
         self.most.saturating_mul(size_of::<f32>())
@@ -128,7 +123,6 @@ mod tests {
         area.reserve(&one);
         area.reserve(&other);
         assert_eq!(area.bytes(), (48 + 112) * 4);
-        assert_eq!(area.behind().take(1).range().start, 160);
         assert!(area.check(160).is_ok());
         assert_eq!(area.check(159).unwrap_err().wanted, 640);
     }

@@ -142,8 +142,11 @@ impl Runner for ModelRunner {
 
     fn copy_blocks(&mut self, copies: &[Transfer]) {
         for copies in copies.chunks(COPIES_AT_A_TIME) {
-            let copies: ArrayVec<_, COPIES_AT_A_TIME> =
-                copies.iter().filter_map(|copy| copy.blocks()).map(|(from, to)| (from.0, to.0)).collect();
+            let copies: ArrayVec<_, COPIES_AT_A_TIME> = copies
+                .iter()
+                .map(|copy| copy.blocks().expect("copies are from block to block"))
+                .map(|(a, b)| (a.0, b.0))
+                .collect();
             // Passes come after it in the same queue; the processor, which this is, never fails.
             let copied = self.device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &copies }], &[]);
             copied.expect("the processor copies blocks at once");

@@ -54,7 +54,8 @@ pub enum LayerState {
 pub fn layers_of(config: &ModelConfig) -> Vec<Box<dyn Layer>> {
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Embedding::new(config, 0))];
     for layer in 0..config.num_layers {
-        layers.push(Box::new(Attention::new(config, layers.len(), layer)));
+        let kv_layer = layers.iter().filter(|layer| matches!(layer.state(), LayerState::Kv(_))).count();
+        layers.push(Box::new(Attention::new(config, layers.len(), layer, kv_layer)));
         layers.push(Box::new(DenseFfn::new(config, layers.len(), layer)));
     }
     layers.push(Box::new(Head::new(config, layers.len())));

@@ -251,7 +251,7 @@ impl<'a> Pass<'a> {
 
     /// Adds the branch, times `scale`, to the hidden states, together with whatever reads them next.
     pub fn add_branch(&mut self, scale: f32) {
-        debug_assert!(self.pending.is_none(), "a layer reads the hidden states before it writes its branch");
+        assert!(self.pending.is_none(), "a layer reads the hidden states before it writes its branch");
         self.pending = Some(scale);
     }
 
@@ -326,10 +326,12 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// The device failed.
     pub fn deliver(&mut self, rows: &[LogitRow], logits: Tensor, vocab: usize) -> Result<(), ForwardError> {
-        // The host knows of everything before once it has the logits.
-        let computed: ArrayVec<Token, 1> = self.last.take().into_iter().collect();
+        let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
         let token = self.device.submit(Queue::Download, &[Command::Download { from: logits }], &computed)?;
+        self.last = Some(token);
         self.device.complete(token)?;
+        // The host knows of everything before, now that it has the logits.
+        self.last = None;
         let logits = self.device.downloaded(logits)?;
         for (&row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocab)) {
             (self.sink)(row, logits);

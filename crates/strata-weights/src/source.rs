@@ -24,9 +24,9 @@ pub struct TensorId {
 
 /// Brings weights to where a device reads them.
 ///
-/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over every matrix once, in the order of the specs, and calls
-/// [`end_pass`](Self::end_pass). Resident weights answer at once; streamed ones arrive band by band, and a wait for one is
-/// counted as a stall. Nothing here allocates once the first pass is over.
+/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs (the head's once for each
+/// few rows of logits, and not at all without), and calls [`end_pass`](Self::end_pass). Resident weights answer at once; streamed ones arrive band by band, and a wait for one is
+/// counted as a stall.
 pub trait WeightSource: Send {
     /// Begins a pass at the first group, whatever became of the pass before.
     ///

@@ -67,7 +67,7 @@ impl StreamedWeights {
     /// of the catalog, in its order.
     ///
     /// # Errors
-    /// A budget below [`StreamPlan::least_budget`], a failed read, memory that the system refuses.
+    /// A budget below [`Partition::least_budget`], a failed read, memory that the system refuses.
     pub fn start(
         plan: StreamPlan,
         catalog: &Catalog,

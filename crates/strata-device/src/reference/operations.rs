@@ -22,7 +22,7 @@ pub struct DeviceMemory {
 type Slot = (u32, usize, usize, usize, bool);
 
 impl DeviceMemory {
-    /// DeviceMemory of which nothing has been written.
+    /// Memory of which nothing has been written.
     pub fn poisoned(capacity: usize, block_size: usize) -> Self {
         Self { numbers: vec![f32::NAN; capacity], host: vec![f32::NAN; capacity], kv: HashMap::new(), block_size }
     }

@@ -46,8 +46,8 @@ struct Scratch {
 }
 
 impl Attention {
-    /// The attention of decoder layer `layer`, at place `group` of the model's list.
-    pub fn new(config: &ModelConfig, group: usize, layer: usize) -> Self {
+    /// The attention of decoder layer `layer`, at place `group` of the model's list, where `kv_layer` layers before it keep KV.
+    pub fn new(config: &ModelConfig, group: usize, layer: usize, kv_layer: usize) -> Self {
         let hidden = config.hidden_size;
         let kv = KvShape { num_kv_heads: config.num_kv_heads, head_dim: config.head_dim };
         let (q, kv_rows) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
@@ -72,7 +72,7 @@ impl Attention {
             output,
             heads: config.num_heads,
             kv,
-            kv_layer: layer,
+            kv_layer,
             scale: config.attention_scale,
             window: config.sliding_windows[layer],
             rope: config.rope.style,

@@ -71,6 +71,11 @@ impl Layer for Head {
         if wanted.is_empty() {
             return Ok(());
         }
+        assert_eq!(
+            pass.rows(),
+            wanted.len(),
+            "the last layer whose tokens see each other keeps the rows that are wanted"
+        );
         pass.settle_branch()?;
         let hidden = pass.hidden();
         let [normed, logits] = self.scratch(LOGIT_ROWS.min(wanted.len()), &mut pass.area());
