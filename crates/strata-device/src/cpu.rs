@@ -53,21 +53,32 @@ pub struct PassNeeds {
 pub struct CpuDevice {
     cpu: Cpu,
     kv: KvPool,
-    tensors: HostBuffer,
-    work: Work,
+    /// All that passes work with, in one piece: where there are huge pages, the small parts have them too.
+    memory: HostBuffer,
+    areas: Areas,
+    /// The activations that the products' area holds in a form for kernels: what a next command multiplies again.
+    prepared: Option<(Tensor, PreparedForm)>,
     submitted: u64,
 }
 
-/// Memory that operations need beside their operands.
-struct Work {
+/// Numbers of each part of a device's memory, in whole cache lines. They lie in this order.
+#[derive(Debug, Clone, Copy)]
+struct Areas {
+    tensors: usize,
     /// A norm's weights, widened.
-    norm: HostBuffer,
+    norm: usize,
     /// See [`strata_kernels::attention_scratch`].
-    parts: HostBuffer,
+    parts: usize,
     /// See [`Activations::scratch_len`].
-    product: HostBuffer,
-    /// The activations that `product` holds in a form for kernels: what a next command multiplies again.
-    prepared: Option<(Tensor, PreparedForm)>,
+    product: usize,
+}
+
+/// The parts of a device's memory, see [`Areas`].
+struct Parts<'a> {
+    tensors: &'a mut [f32],
+    norm: &'a mut [f32],
+    parts: &'a mut [f32],
+    product: &'a mut [f32],
 }
 
 impl CpuDevice {
@@ -76,15 +87,14 @@ impl CpuDevice {
     /// # Errors
     /// The system has no such amount of memory.
     pub fn new(cpu: Cpu, needs: &PassNeeds, kv: KvPool) -> Result<Self, AllocError> {
-        let [tensors, norm, parts, product] = lens(needs, cpu.pool.threads());
-        let numbers = |len: usize| HostBuffer::new_zeroed(bytes_of(len));
-        let work = Work { norm: numbers(norm)?, parts: numbers(parts)?, product: numbers(product)?, prepared: None };
-        Ok(Self { cpu, kv, tensors: numbers(tensors)?, work, submitted: 0 })
+        let areas = Areas::of(needs, cpu.pool.threads());
+        let memory = HostBuffer::new_zeroed(areas.bytes())?;
+        Ok(Self { cpu, kv, memory, areas, prepared: None, submitted: 0 })
     }
 
     /// Bytes of memory that passes of these `needs` take on `threads` threads, without KV.
     pub fn pass_bytes(needs: &PassNeeds, threads: NonZeroUsize) -> usize {
-        lens(needs, threads.get()).into_iter().map(bytes_of).fold(0, usize::saturating_add)
+        Areas::of(needs, threads.get()).bytes()
     }
 
     /// Its threads and instructions.
@@ -108,9 +118,9 @@ impl CpuDevice {
     }
 
     fn execute(&mut self, command: &Command<'_>) {
-        let Self { cpu: Cpu { pool, level }, kv, tensors, work, .. } = self;
+        let Self { cpu: Cpu { pool, level }, kv, memory, areas, prepared, .. } = self;
         let (pool, level) = (&*pool, *level);
-        let numbers = numbers_of(tensors);
+        let Parts { tensors: numbers, norm, parts, product } = areas.cut(memory);
         match *command {
             Command::Fill { out, values } => values(&mut numbers[out.range()]),
             Command::Gather { table, rows, multiplier, out } => {
@@ -125,16 +135,16 @@ impl CpuDevice {
                 }
             }
             Command::Norm { x, weight, epsilon, out } if x == out => {
-                let weight = work.widen(weight.matrix());
+                let weight = widen(weight.matrix(), norm);
                 rms_norm_heads(pool, level, &mut numbers[x.range()], weight, epsilon);
             }
             Command::Norm { x, weight, epsilon, out } => {
                 let [x, out] = apart(numbers, [x, out]);
-                rms_norm(pool, level, x, work.widen(weight.matrix()), epsilon, out);
+                rms_norm(pool, level, x, widen(weight.matrix(), norm), epsilon, out);
             }
             Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
                 let [sum, branch, out] = apart(numbers, [sum, branch, out]);
-                add_and_norm(pool, level, sum, branch, scale, work.widen(weight.matrix()), epsilon, out);
+                add_and_norm(pool, level, sum, branch, scale, widen(weight.matrix(), norm), epsilon, out);
             }
             Command::Add { sum, branch, scale } => {
                 let [sum, branch] = apart(numbers, [sum, branch]);
@@ -142,11 +152,10 @@ impl CpuDevice {
             }
             Command::Scale { x, by } => scale(&mut numbers[x.range()], by),
             Command::Products { x, cols, products, gate } => {
-                let prepared = work.prepared.take().filter(|(of, _)| *of == x).map(|(_, form)| form);
-                let scratch = numbers_of(&mut work.product);
+                let form = prepared.take().filter(|(of, _)| *of == x).map(|(_, form)| form);
                 let (numbers, tokens) = (apart(numbers, with_outs(x, products)), x.len() / cols);
                 let [values, outs @ ..] = numbers;
-                let mut activations = Activations::resume(values, cols, scratch, prepared);
+                let mut activations = Activations::resume(values, cols, product, form);
                 let products = bands(products, outs, tokens);
                 match gate {
                     None => matmul(pool, level, &mut activations, products),
@@ -156,7 +165,7 @@ impl CpuDevice {
                         matmul_gated(pool, level, activation, &mut activations, pairs);
                     }
                 }
-                work.prepared = activations.prepared().map(|form| (x, form));
+                *prepared = activations.prepared().map(|form| (x, form));
             }
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 let [cos, sin, q, k, v] = apart(numbers, [cos, sin, q, k, v]);
@@ -166,7 +175,6 @@ impl CpuDevice {
             }
             Command::Attend { layer, sequences, q, out } => {
                 let [q, out] = apart(numbers, [q, out]);
-                let parts = numbers_of(&mut work.parts);
                 attention(pool, level, &layer, kv.blocks(), sequences.spans, sequences.tables, q, parts, out);
             }
             Command::CopyBlocks { copies } => kv.copy_blocks(copies.iter().copied()),
@@ -178,17 +186,17 @@ impl CpuDevice {
 
     /// Activations that a command changed are to be prepared anew.
     fn forget_prepared(&mut self, command: &Command<'_>) {
-        let Some((of, _)) = self.work.prepared else { return };
+        let Some((of, _)) = self.prepared else { return };
         let of = Place::Tensor(of);
         if command.uses().iter().any(|used| used.writes && used.place.overlaps(&of)) {
-            self.work.prepared = None;
+            self.prepared = None;
         }
     }
 }
 
 impl Device for CpuDevice {
     fn tensor_capacity(&self) -> usize {
-        self.tensors.len() / size_of::<f32>()
+        self.areas.tensors
     }
 
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], _waits: &[Token]) -> Result<Token, DeviceError> {
@@ -203,38 +211,45 @@ impl Device for CpuDevice {
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
         // The host may change what it reads.
-        self.work.prepared = None;
-        Ok(&mut numbers_of(&mut self.tensors)[tensor.range()])
+        self.prepared = None;
+        Ok(&mut self.areas.cut(&mut self.memory).tensors[tensor.range()])
     }
 }
 
-impl Work {
-    /// A norm's weights in f32.
-    fn widen(&mut self, weight: Matrix<'_>) -> &[f32] {
-        let widened = &mut numbers_of(&mut self.norm)[..weight.cols()];
-        weight.widen_row(0, widened);
-        widened
+impl Areas {
+    fn of(needs: &PassNeeds, threads: usize) -> Self {
+        // Slices begin on cache lines, so that no two threads write one line and vectors load aligned.
+        let lines = |len: usize| len.checked_next_multiple_of(64 / size_of::<f32>()).unwrap_or(usize::MAX);
+        Self {
+            tensors: lines(needs.tensors.bytes() / size_of::<f32>()),
+            norm: lines(needs.norm_cols),
+            parts: lines(needs.attention_scratch),
+            product: lines(Activations::scratch_len(needs.tokens, needs.product_cols, threads)),
+        }
+    }
+
+    /// Bytes of all of them; as many as there are if that is no number.
+    fn bytes(&self) -> usize {
+        let all = [self.tensors, self.norm, self.parts, self.product];
+        all.into_iter().fold(0, usize::saturating_add).saturating_mul(size_of::<f32>())
+    }
+
+    fn cut<'a>(&self, memory: &'a mut HostBuffer) -> Parts<'a> {
+        // Nothing is nowhere, and so aligned to nothing.
+        let numbers =
+            if memory.is_empty() { &mut [] } else { bytemuck::cast_slice_mut::<_, f32>(memory.as_mut_slice()) };
+        let (tensors, rest) = numbers.split_at_mut(self.tensors);
+        let (norm, rest) = rest.split_at_mut(self.norm);
+        let (parts, product) = rest.split_at_mut(self.parts);
+        Parts { tensors, norm, parts, product }
     }
 }
 
-fn numbers_of(buffer: &mut HostBuffer) -> &mut [f32] {
-    // Nothing is nowhere, and so aligned to nothing.
-    if buffer.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(buffer.as_mut_slice()) }
-}
-
-/// Numbers of tensors, norm, attention and products.
-fn lens(needs: &PassNeeds, threads: usize) -> [usize; 4] {
-    [
-        needs.tensors.bytes() / size_of::<f32>(),
-        needs.norm_cols,
-        needs.attention_scratch,
-        Activations::scratch_len(needs.tokens, needs.product_cols, threads),
-    ]
-}
-
-/// Bytes of so many numbers, in whole cache lines.
-fn bytes_of(len: usize) -> usize {
-    len.saturating_mul(size_of::<f32>()).checked_next_multiple_of(64).unwrap_or(usize::MAX)
+/// A norm's weights in f32, in `area`.
+fn widen<'a>(weight: Matrix<'_>, area: &'a mut [f32]) -> &'a [f32] {
+    let widened = &mut area[..weight.cols()];
+    weight.widen_row(0, widened);
+    widened
 }
 
 /// The numbers of several tensors that have none in common.

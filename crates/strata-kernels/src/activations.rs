@@ -99,7 +99,7 @@ impl<'a> Activations<'a> {
     /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
     /// level and with any weights.
     pub fn scratch_len(tokens: usize, cols: usize, threads: usize) -> usize {
-        packed_len(tokens, cols) + threads * work_len(tokens, cols)
+        PAGE + packed_len(tokens, cols) + threads * work_len(tokens, cols)
     }
 
     /// Rows.
@@ -116,7 +116,8 @@ impl<'a> Activations<'a> {
         let packed = match form {
             Form::Plain => Packed::Plain(x),
             Form::Bf16 => {
-                let packed = bytemuck::cast_slice_mut(&mut left[..packed_len(tokens, cols)]);
+                let start = mid_page(left);
+                let packed = bytemuck::cast_slice_mut(&mut left[start..][..packed_len(tokens, cols)]);
                 if wanted {
                     bf16::pack(pool, level, x, cols, packed);
                 }
@@ -136,6 +137,16 @@ impl<'a> Activations<'a> {
         };
         (Prepared { tokens, cols, packed }, Share::new(work))
     }
+}
+
+/// Numbers of a page of memory.
+const PAGE: usize = 4096 / size_of::<f32>();
+
+/// Numbers from the start of `scratch` to the middle of a page. Rows of weights are whole pages in most models, and begin
+/// with one: activations half a page off compete less with them for the lines of the first-level cache. (With 8 tokens
+/// of 2048 columns, products took 1.1 times as long when both began with a page.)
+fn mid_page(scratch: &[f32]) -> usize {
+    (scratch.as_ptr().addr() / size_of::<f32>()).wrapping_neg().wrapping_add(PAGE / 2) % PAGE
 }
 
 /// Numbers of scratch that the largest form takes.
