@@ -1,24 +1,18 @@
-//! What all handlers share, and which handler answers what.
+//! What all handlers share.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::Method;
-use axum::middleware::{self, Next};
-use axum::response::Response;
-use axum::routing::{get, post};
 use strata_engine::EngineHandle;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
-use crate::{ServerConfig, auth, chat, completions, health, models, tokens};
 
 /// A tokenizer's normalizer may make a text shorter, by composing characters; hardly ever by more than this factor.
 const NORMALIZED_SHRINK: usize = 4;
@@ -120,50 +114,6 @@ impl App {
         });
         done.await.map_err(|error| ApiError::internal(format!("preparing the request failed: {error}")))?
     }
-}
-
-/// All routes.
-pub(crate) fn router(app: Arc<App>) -> Router {
-    let guarded = Router::new()
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*model}", get(models::one))
-        .route("/v1/completions", post(completions::handle))
-        .route("/v1/chat/completions", post(chat::handle))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route_layer(middleware::from_fn_with_state(app.clone(), auth::guard));
-    Router::new()
-        .merge(guarded)
-        .route("/health", get(health::health))
-        .route("/version", get(health::version))
-        .route("/metrics", get(health::metrics))
-        .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), log))
-        .with_state(app)
-}
-
-async fn unknown_route(request: Request) -> ApiError {
-    ApiError::not_found(format!(
-        "there is no {}; this server has /v1/models, /v1/completions, /v1/chat/completions, /tokenize, /detokenize, \
-         /health, /version and /metrics",
-        request.uri().path()
-    ))
-}
-
-async fn wrong_method(method: Method, request: Request) -> ApiError {
-    ApiError::wrong_method(format!("{method} is not what {} answers to", request.uri().path()))
-}
-
-/// One line per request, when the answer begins.
-async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let response = next.run(request).await;
-    app.metrics.count_response(response.status());
-    let (status, elapsed) = (response.status().as_u16(), started.elapsed());
-    tracing::info!(%method, path, status, elapsed_ms = elapsed.as_millis() as u64, "request");
-    response
 }
 
 /// Seconds since 1970, for `created`.

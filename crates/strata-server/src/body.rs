@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::fields::{Fields, JsonCost};
 use crate::memory::{PREPARING_BYTES, RENDERED_SLACK, Share};
+use crate::request::{self, FreeFields};
 
 /// A body over the limit is read on, up to so many times the limit, and thrown away: a client that is still sending
 /// when the connection closes may never see the answer that says why.
@@ -23,10 +23,14 @@ const DISCARD_FACTOR: usize = 4;
 /// A request whose body is in memory, with the memory to make something of it.
 pub(crate) struct Received {
     pub(crate) tenant: Tenant,
-    /// The body, and its share of memory.
-    body: (Vec<u8>, Share),
-    held: Share,
-    rendered_max: usize,
+    pub(crate) body: ReceivedBody,
+    pub(crate) held: Held,
+}
+
+/// A body, with its share of memory: dropped as soon as all has been read from it.
+pub(crate) struct ReceivedBody {
+    bytes: Vec<u8>,
+    _share: Share,
 }
 
 /// The memory that a request holds while it is prepared.
@@ -42,15 +46,14 @@ pub(crate) struct Held {
 pub(crate) enum Purpose {
     /// Its texts are prompts as they are.
     Prompts,
-    /// They may be messages, for a template.
+    /// They may be messages, for a template, which gets two copies of them.
     Messages,
 }
 
-impl Received {
-    /// The fields of the JSON object in the body. CPU-bound.
-    pub(crate) fn fields(self) -> Result<(Fields, Held), ApiError> {
-        let fields = Fields::parse(&self.body.0)?;
-        Ok((fields, Held { share: self.held, rendered_max: self.rendered_max }))
+impl ReceivedBody {
+    /// The text, a JSON object or not.
+    pub(crate) fn json(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -68,15 +71,19 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request, purpose: Purpose) 
     let declared = declared.min(limit);
     let memory = app.memory.bodies.take(declared).await?;
     let read = timeout(app.config.body_timeout, read_limited(body, declared, limit)).await;
-    let (bytes, cost) = read.map_err(|_| {
+    let bytes = read.map_err(|_| {
         let seconds = app.config.body_timeout.as_secs_f32();
         ApiError::timeout(format!("the body did not arrive within {seconds} seconds"))
     })??;
-    let copies = if purpose == Purpose::Messages { 3 } else { 1 };
-    let parsed = cost.text_bytes().saturating_mul(5).saturating_add(cost.value_bytes().saturating_mul(copies));
-    let held = app.memory.parsed.take(parsed.saturating_add(PREPARING_BYTES)).await?;
+    let values = match purpose {
+        Purpose::Prompts => 0,
+        Purpose::Messages => request::read::<FreeFields>(&bytes)?.bytes().saturating_mul(3),
+    };
+    let parsed = bytes.len().saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
+    let share = app.memory.parsed.take(parsed).await?;
     let rendered_max = bytes.len().saturating_add(RENDERED_SLACK);
-    Ok(Received { tenant, body: (bytes, memory), held, rendered_max })
+    let body = ReceivedBody { bytes, _share: memory };
+    Ok(Received { tenant, body, held: Held { share, rendered_max } })
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -85,16 +92,15 @@ fn is_json(content_type: &str) -> bool {
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-/// Reads a body, for which `expected` bytes of memory have been set aside, and counts what it will cost.
-async fn read_limited(mut body: Body, expected: usize, limit: usize) -> Result<(Vec<u8>, JsonCost), ApiError> {
-    let (mut bytes, mut cost) = (Vec::with_capacity(expected), JsonCost::default());
+/// Reads a body, for which `expected` bytes of memory have been set aside.
+async fn read_limited(mut body: Body, expected: usize, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let mut bytes = Vec::with_capacity(expected);
     let mut received = 0usize;
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let frame = frame.map_err(|error| ApiError::malformed(format!("the body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         received = received.saturating_add(data.len());
         if received <= limit {
-            cost.feed(&data);
             bytes.extend_from_slice(&data);
         } else if received > limit.saturating_mul(DISCARD_FACTOR) {
             break;
@@ -102,5 +108,5 @@ async fn read_limited(mut body: Body, expected: usize, limit: usize) -> Result<(
             bytes = Vec::new();
         }
     }
-    if received > limit { Err(ApiError::too_large(limit)) } else { Ok((bytes, cost)) }
+    if received > limit { Err(ApiError::too_large(limit)) } else { Ok(bytes) }
 }

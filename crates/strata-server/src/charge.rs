@@ -71,6 +71,7 @@ mod tests {
         Common {
             params: SamplingParams { max_tokens: 0, ..SamplingParams::default() },
             text: TextOptions::default(),
+            max_tokens: None,
             n,
             candidates,
             beam: width.map(|width| BeamParams { width, ..BeamParams::default() }),

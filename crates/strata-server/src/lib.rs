@@ -7,87 +7,29 @@ mod app;
 mod auth;
 mod body;
 mod charge;
-mod chat;
-mod completions;
+mod config;
+mod endpoints;
 mod error;
-mod fields;
 mod generate;
-mod health;
 mod listener;
 mod logprobs;
 mod memory;
 mod metrics;
-mod models;
 mod patience;
+mod request;
 mod sampling;
 mod stream;
-mod tokens;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
-use strata_engine::{EngineHandle, SamplingParams};
+use strata_engine::EngineHandle;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
 
+pub use config::ServerConfig;
 pub use listener::Drained;
-
-/// How the server serves. Every limit has a default that suits one machine.
-#[derive(Clone)]
-pub struct ServerConfig {
-    /// Names that clients may ask for; the first is the one reported. At least one.
-    pub model_names: Vec<String>,
-    /// Where the model was loaded from, as `/v1/models` shows it.
-    pub model_root: String,
-    /// What requests leave out: the model's `generation_config.json` over the API's defaults.
-    pub default_sampling: SamplingParams,
-    /// End-of-sequence tokens of the model besides the tokenizer's own.
-    pub eos_token_ids: Vec<u32>,
-    /// Keys of which a client must send one; none means that no key is needed.
-    pub api_keys: Vec<String>,
-    /// Largest request body, in bytes.
-    pub body_bytes_max: usize,
-    /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
-    /// sixteenth of it limits a body too, and each MiB allows eight connections.
-    pub request_bytes_max: usize,
-    /// Connections served at a time; more wait in the system's queue.
-    pub connections_max: usize,
-    /// Sequences (prompts times `n`, or `best_of`) of one request.
-    pub sequences_max: usize,
-    /// Time in which a request's head must arrive, and for which an idle connection is kept.
-    pub header_timeout: Duration,
-    /// Time in which a request's body must arrive.
-    pub body_timeout: Duration,
-    /// Time for which a client may leave an answer unread before its connection is closed.
-    pub write_timeout: Duration,
-    /// Time that requests under way are given once the server is told to stop.
-    pub drain_timeout: Duration,
-    /// Prompts tokenized, and templates rendered, at a time.
-    pub tokenizing_max: usize,
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self {
-            model_names: vec!["strata".into()],
-            model_root: String::new(),
-            default_sampling: SamplingParams::default(),
-            eos_token_ids: Vec::new(),
-            api_keys: Vec::new(),
-            body_bytes_max: 4 << 20,
-            request_bytes_max: 128 << 20,
-            connections_max: 1024,
-            sequences_max: 256,
-            header_timeout: Duration::from_secs(30),
-            body_timeout: Duration::from_secs(60),
-            write_timeout: Duration::from_secs(120),
-            drain_timeout: Duration::from_secs(30),
-            tokenizing_max: std::thread::available_parallelism().map_or(2, usize::from).min(4),
-        }
-    }
-}
 
 /// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests under way
 /// within `drain_timeout`, and returns. Without a `template`, chat requests are refused with a hint.
@@ -101,5 +43,5 @@ pub async fn serve(
 ) -> Drained {
     let limits = listener::ListenerLimits::of(&config);
     let app = app::App::new(config, engine, tokenizer, template);
-    listener::run(listener, app::router(app), limits, shutdown).await
+    listener::run(listener, endpoints::router(app), limits, shutdown).await
 }

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::ServerConfig;
+use crate::config::ServerConfig;
 use crate::memory::RequestMemory;
 use crate::patience::Patience;
 

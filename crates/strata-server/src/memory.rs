@@ -15,11 +15,12 @@
 //! | held | 2/16 = 16 MiB | sequences, until the last of a request has ended | see below |
 //! | answers | 2/16 = 16 MiB | answers that are not streamed, until they have been written | as they grow |
 //!
-//! Of *parsed*, a request is charged by what [`crate::fields::JsonCost`] counts in its body: [`PREPARING_BYTES`], and
-//! `5 x bytes + values`. Five are the parsed strings, two copies that a template gets of them, and its output in a
-//! buffer that doubles; or the parsed strings, and four bytes for a token of each. The output of a template is cut off
-//! at the size of the body and [`RENDERED_SLACK`]. The values of a parsed body are counted by kind, between 216 and 600
-//! bytes each, lists that double included; where a template may get two copies of them, thrice.
+//! Of *parsed*, a request is charged [`PREPARING_BYTES`], and `5 x bytes + values` for its body. Five are the parsed
+//! strings, two copies that a template gets of them, and its output in a buffer that doubles; or the parsed strings, and
+//! four bytes for a token of each; or lists of token ids. The output of a template is cut off at the size of the body
+//! and [`RENDERED_SLACK`]. Fields have types of which none takes more than that; only messages, tools and a template's
+//! own arguments become JSON values, of which a template gets two copies: those are counted before they are built, by
+//! [`crate::request::JsonCost`].
 //!
 //! Of *held* ([`crate::charge`]), it is charged twelve bytes for each token of a prompt, once for the answer and once for
 //! each of the sequences (which hold it as a list that doubles): the `n` answers, those that `best_of` does not choose

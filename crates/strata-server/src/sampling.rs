@@ -1,15 +1,19 @@
 //! Request fields that both completion APIs share.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeInclusive;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 use strata_engine::text::TextOptions;
 use strata_engine::{BeamParams, SamplingParams};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::{Fields, shown};
+use crate::request::{Count, List, Object, StopTokens, Whole, read, shortened, shown};
 
 /// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
 const STOPS_MAX: usize = 64;
@@ -42,10 +46,63 @@ const UNSUPPORTED: [&str; 20] = [
     "function_call",
 ];
 
-/// What both completion APIs take besides the prompt. Log-probabilities and `max_tokens` are theirs to fill in.
+/// The fields that both completion APIs share, as they are sent.
+#[derive(Deserialize)]
+struct SharedFields<'b> {
+    n: Option<Count>,
+    best_of: Option<Count>,
+    max_tokens: Option<Count>,
+    max_completion_tokens: Option<Count>,
+    min_tokens: Option<Count>,
+    temperature: Option<f32>,
+    top_k: Option<Whole>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Option<LogitBias>,
+    seed: Option<Whole>,
+    #[serde(borrow)]
+    stop: Option<&'b RawValue>,
+    include_stop_str_in_output: Option<bool>,
+    skip_special_tokens: Option<bool>,
+    stop_token_ids: Option<StopTokens>,
+    ignore_eos: Option<bool>,
+    use_beam_search: Option<bool>,
+    length_penalty: Option<f32>,
+    early_stopping: Option<&'b RawValue>,
+    stream: Option<bool>,
+    stream_options: Option<Object<StreamOptions>>,
+    response_format: Option<Object<ResponseFormat<'b>>>,
+    cache_report: Option<bool>,
+    cache_salt: Option<String>,
+    priority: Option<Whole>,
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct ResponseFormat<'b> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'b RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ModelField {
+    model: Option<String>,
+}
+
+/// What both completion APIs take besides the prompt. Log-probabilities and the parameters' `max_tokens` are theirs to
+/// fill in.
 pub(crate) struct Common {
     pub(crate) params: SamplingParams,
     pub(crate) text: TextOptions,
+    /// Most tokens of an answer, if the request says.
+    pub(crate) max_tokens: Option<usize>,
     /// Choices per prompt.
     pub(crate) n: usize,
     /// Continuations per prompt of which the choices are the best: at least as many. For a beam search, as many.
@@ -59,37 +116,31 @@ pub(crate) struct Common {
     pub(crate) priority: i32,
 }
 
-/// Takes the shared fields.
-pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError> {
-    check_model(app, fields)?;
-    for name in UNSUPPORTED {
-        match fields.take(name) {
-            None | Some(Value::Bool(false)) => {}
-            Some(Value::String(text)) if text.is_empty() => {}
-            Some(Value::Array(list)) if list.is_empty() => {}
-            Some(_) => return Err(ApiError::invalid(name, format!("{name} is not supported; leave it out"))),
-        }
-    }
-    if let Some(format) = fields.object("response_format")? {
-        let kind = format.get("type").unwrap_or(&Value::Null);
-        if kind != "text" {
+/// Reads and checks the shared fields of a body, and refuses those that are not supported.
+pub(crate) fn common(app: &App, body: &[u8]) -> Result<Common, ApiError> {
+    check_model(app, body)?;
+    let Supported = read(body)?;
+    let fields: SharedFields<'_> = read(body)?;
+    if let Some(Object(format)) = &fields.response_format {
+        let kind = format.kind.map_or("null", RawValue::get);
+        if kind != r#""text""# {
             let message = format!("response_format of type {} is not supported; only \"text\" is", shown(kind));
             return Err(ApiError::invalid("response_format", message));
         }
     }
-    let n = fields.count("n")?.unwrap_or(1);
+    let n = fields.n.map_or(1, |Count(n)| n);
     if n == 0 || n > app.config.sequences_max {
         let message = format!("n is {n}, but must be between 1 and {}", app.config.sequences_max);
         return Err(ApiError::invalid("n", message));
     }
-    let best_of = fields.count("best_of")?.unwrap_or(n);
+    let best_of = fields.best_of.map_or(n, |Count(best_of)| best_of);
     if best_of < n || best_of > app.config.sequences_max {
         let message =
             format!("best_of is {best_of}, but must be between n, which is {n}, and {}", app.config.sequences_max);
         return Err(ApiError::invalid("best_of", message));
     }
-    let stream = fields.bool("stream")?.unwrap_or(false);
-    let beam = beam(fields, best_of)?;
+    let stream = fields.stream.unwrap_or(false);
+    let beam = beam(&fields, best_of)?;
     for (chosen_at_the_end, name) in [(beam.is_some(), "use_beam_search"), (best_of > n, "best_of")] {
         if chosen_at_the_end && stream {
             let message =
@@ -97,24 +148,35 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
             return Err(ApiError::invalid("stream", message));
         }
     }
-    let include_usage = match fields.object("stream_options")? {
+    let include_usage = match &fields.stream_options {
         Some(_) if !stream => {
             return Err(ApiError::invalid("stream_options", "stream_options is for streams; set stream to true"));
         }
-        Some(options) => options.get("include_usage").and_then(Value::as_bool).unwrap_or(false),
+        Some(Object(options)) => options.include_usage.unwrap_or(false),
         None => false,
     };
-    let cache_report = fields.bool("cache_report")?.unwrap_or(false);
-    let params = match beam {
-        Some(_) => params(fields, &neutral())?,
-        None => params(fields, &app.config.default_sampling)?,
-    };
+    let stop = fields.stop.map(stops).transpose()?.unwrap_or_default();
+    if let Some(salt) = fields.cache_salt.as_ref().filter(|salt| salt.len() > SALT_BYTES_MAX) {
+        let message = format!("cache_salt has {} bytes, but at most {SALT_BYTES_MAX} are allowed", salt.len());
+        return Err(ApiError::invalid("cache_salt", message));
+    }
+    let priority = fields.priority.map_or(0, |Whole(priority)| priority);
+    let priority = i32::try_from(priority).ok().filter(|_| PRIORITIES.contains(&priority)).ok_or_else(|| {
+        let message =
+            format!("priority is {priority}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
+        ApiError::invalid("priority", message)
+    })?;
+    let defaults = if beam.is_some() { &neutral() } else { &app.config.default_sampling };
+    let max_tokens = fields.max_completion_tokens.or(fields.max_tokens).map(|Count(most)| most);
+    let (include_stop, skip_special) = (fields.include_stop_str_in_output, fields.skip_special_tokens);
+    let (cache_report, cache_salt) = (fields.cache_report.unwrap_or(false), fields.cache_salt.clone());
+    let params = params(fields, defaults)?;
     let mut end_tokens = app.config.eos_token_ids.clone();
     end_tokens.extend(&params.stop_token_ids);
     let text = TextOptions {
-        stop: stops(fields)?,
-        include_stop: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
-        skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
+        stop,
+        include_stop: include_stop.unwrap_or(false),
+        skip_special_tokens: skip_special.unwrap_or(true),
         min_tokens: params.min_tokens,
         end_tokens,
     };
@@ -122,29 +184,71 @@ pub(crate) fn common(app: &App, fields: &mut Fields) -> Result<Common, ApiError>
         let message = "stop is not supported with beam search, which ends at tokens; send stop_token_ids instead";
         return Err(ApiError::invalid("stop", message));
     }
-    let cache_salt = fields.string("cache_salt")?;
-    if let Some(salt) = cache_salt.as_ref().filter(|salt| salt.len() > SALT_BYTES_MAX) {
-        let message = format!("cache_salt has {} bytes, but at most {SALT_BYTES_MAX} are allowed", salt.len());
-        return Err(ApiError::invalid("cache_salt", message));
-    }
-    let priority = fields.integer("priority")?.unwrap_or(0);
-    let priority = i32::try_from(priority).ok().filter(|_| PRIORITIES.contains(&priority)).ok_or_else(|| {
-        let message =
-            format!("priority is {priority}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
-        ApiError::invalid("priority", message)
-    })?;
     let candidates = if beam.is_some() { n } else { best_of };
-    Ok(Common { params, text, n, candidates, beam, stream, include_usage, cache_report, cache_salt, priority })
+    Ok(Common {
+        params,
+        text,
+        max_tokens,
+        n,
+        candidates,
+        beam,
+        stream,
+        include_usage,
+        cache_report,
+        cache_salt,
+        priority,
+    })
 }
 
 /// Refuses a `model` that is not served; a request may leave it out.
-pub(crate) fn check_model(app: &App, fields: &mut Fields) -> Result<(), ApiError> {
-    match fields.string("model")? {
+pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
+    match read::<ModelField>(body)?.model {
         Some(model) if !app.config.model_names.contains(&model) => {
             Err(ApiError::model_not_found(&model, &app.config.model_names))
         }
         _ => Ok(()),
     }
+}
+
+/// A body without [`UNSUPPORTED`] fields, but for those that ask for nothing.
+struct Supported;
+
+impl<'de> Deserialize<'de> for Supported {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+        impl<'de> Visitor<'de> for Names {
+            type Value = Supported;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a JSON object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Supported, A::Error> {
+                while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+                    if !UNSUPPORTED.contains(&&*name) {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        map.next_value::<Nothing>()?;
+                    }
+                }
+                Ok(Supported)
+            }
+        }
+        deserializer.deserialize_map(Names)
+    }
+}
+
+/// A value that asks for nothing.
+struct Nothing;
+
+impl<'de> Deserialize<'de> for Nothing {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value: &RawValue = Deserialize::deserialize(deserializer)?;
+        if asks_for_nothing(value.get()) { Ok(Self) } else { Err(D::Error::custom("not supported; leave it out")) }
+    }
+}
+
+fn asks_for_nothing(value: &str) -> bool {
+    let is_empty_list = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    matches!(value, "null" | "false" | r#""""#) || is_empty_list.is_some_and(|inner| inner.trim().is_empty())
 }
 
 /// A number for ids, and for seeds of requests that brought none.
@@ -154,15 +258,15 @@ pub(crate) fn random() -> u64 {
 }
 
 /// What a beam search is asked for, of this width. What it cannot honour besides, the engine refuses.
-fn beam(fields: &mut Fields, width: usize) -> Result<Option<BeamParams>, ApiError> {
-    let wanted = fields.bool("use_beam_search")?.unwrap_or(false);
-    let length_penalty = fields.number("length_penalty")?;
-    let early_stopping = match fields.take("early_stopping") {
+fn beam(fields: &SharedFields<'_>, width: usize) -> Result<Option<BeamParams>, ApiError> {
+    let wanted = fields.use_beam_search.unwrap_or(false);
+    let length_penalty = fields.length_penalty;
+    let early_stopping = match fields.early_stopping.map(RawValue::get) {
         None => None,
-        Some(Value::Bool(early)) => Some(early),
-        Some(Value::String(never)) if never == "never" => Some(false),
+        Some("true") => Some(true),
+        Some("false" | r#""never""#) => Some(false),
         Some(other) => {
-            let message = format!("early_stopping must be true, false or \"never\", but is {}", shown(&other));
+            let message = format!("early_stopping must be true, false or \"never\", but is {}", shown(other));
             return Err(ApiError::invalid("early_stopping", message));
         }
     };
@@ -188,73 +292,79 @@ fn neutral() -> SamplingParams {
 }
 
 /// Ranges are checked by the engine, whose messages name the field too.
-fn params(fields: &mut Fields, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
-    let top_k = match fields.integer("top_k")? {
+fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
+    let top_k = match fields.top_k {
         None => defaults.top_k,
-        Some(0 | -1) => None,
-        Some(top_k) => Some(usize::try_from(top_k).map_err(|_| {
+        Some(Whole(0 | -1)) => None,
+        Some(Whole(top_k)) => Some(usize::try_from(top_k).map_err(|_| {
             ApiError::invalid("top_k", format!("top_k is {top_k}, but must be at least 1, or 0 or -1 for all tokens"))
         })?),
     };
     Ok(SamplingParams {
         max_tokens: 0,
-        min_tokens: fields.count("min_tokens")?.unwrap_or(0),
-        temperature: fields.number("temperature")?.unwrap_or(defaults.temperature),
+        min_tokens: fields.min_tokens.map_or(0, |Count(least)| least),
+        temperature: fields.temperature.unwrap_or(defaults.temperature),
         top_k,
-        top_p: fields.number("top_p")?.unwrap_or(defaults.top_p),
-        min_p: fields.number("min_p")?.unwrap_or(defaults.min_p),
-        repetition_penalty: fields.number("repetition_penalty")?.unwrap_or(defaults.repetition_penalty),
-        presence_penalty: fields.number("presence_penalty")?.unwrap_or(defaults.presence_penalty),
-        frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(defaults.frequency_penalty),
-        logit_bias: logit_bias(fields)?,
-        seed: fields.integer("seed")?.map_or_else(random, i64::cast_unsigned),
-        ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
-        stop_token_ids: fields.tokens("stop_token_ids")?.unwrap_or_default(),
+        top_p: fields.top_p.unwrap_or(defaults.top_p),
+        min_p: fields.min_p.unwrap_or(defaults.min_p),
+        repetition_penalty: fields.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+        presence_penalty: fields.presence_penalty.unwrap_or(defaults.presence_penalty),
+        frequency_penalty: fields.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+        logit_bias: fields.logit_bias.map_or_else(Vec::new, |LogitBias(biases)| biases),
+        seed: fields.seed.map_or_else(random, |Whole(seed)| seed.cast_unsigned()),
+        ignore_eos: fields.ignore_eos.unwrap_or(false),
+        stop_token_ids: fields.stop_token_ids.map_or_else(Vec::new, |StopTokens(ids)| ids),
         logprobs: None,
         prompt_logprobs: None,
     })
 }
 
-fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let stops = match fields.take("stop") {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(stops)) => stops,
-        Some(one) => vec![one],
+/// One stop string, or a list of them.
+fn stops(raw: &RawValue) -> Result<Vec<String>, ApiError> {
+    let wrong =
+        |error| ApiError::invalid("stop", format!("stop must be a string or a list of strings: {}", shortened(&error)));
+    let stops: List<String> = if raw.get().starts_with('[') {
+        serde_json::from_str(raw.get()).map_err(wrong)?
+    } else {
+        List { entries: vec![serde_json::from_str(raw.get()).map_err(wrong)?], count: 1 }
     };
-    if stops.len() > STOPS_MAX {
-        let message = format!("stop has {} strings, but at most {STOPS_MAX} are allowed", stops.len());
+    if stops.count > STOPS_MAX {
+        let message = format!("stop has {} strings, but at most {STOPS_MAX} are allowed", stops.count);
         return Err(ApiError::invalid("stop", message));
     }
-    let check = |stop: Value| match stop {
-        Value::String(stop) if stop.is_empty() => {
-            Err(ApiError::invalid("stop", "stop has an empty string, which would end every text at once"))
+    for stop in &stops.entries {
+        if stop.is_empty() {
+            return Err(ApiError::invalid("stop", "stop has an empty string, which would end every text at once"));
         }
-        Value::String(stop) if stop.len() > STOP_BYTES_MAX => {
+        if stop.len() > STOP_BYTES_MAX {
             let message =
                 format!("stop has a string of {} bytes, but at most {STOP_BYTES_MAX} are allowed", stop.len());
-            Err(ApiError::invalid("stop", message))
+            return Err(ApiError::invalid("stop", message));
         }
-        Value::String(stop) => Ok(stop),
-        other => {
-            let message = format!("stop must be a string or a list of strings, but has {}", shown(&other));
-            Err(ApiError::invalid("stop", message))
-        }
-    };
-    stops.into_iter().map(check).collect()
+    }
+    Ok(stops.entries)
 }
 
-fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
-    let Some(biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
-    let entry = |(token, bias): (String, Value)| {
-        let id = token.trim().parse().map_err(|_| {
-            let message = format!("logit_bias maps token ids to numbers, but has the key {token:?}");
-            ApiError::invalid("logit_bias", message)
-        })?;
-        let bias = bias.as_f64().ok_or_else(|| {
-            let message = format!("logit_bias of token {id} must be a number, but is {}", shown(&bias));
-            ApiError::invalid("logit_bias", message)
-        })?;
-        Ok((id, bias as f32))
-    };
-    biases.into_iter().map(entry).collect()
+/// Token ids, as an object's keys, with what is added to their logits.
+struct LogitBias(Vec<(u32, f32)>);
+
+impl<'de> Deserialize<'de> for LogitBias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Biases;
+        impl<'de> Visitor<'de> for Biases {
+            type Value = LogitBias;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object that maps token ids to numbers")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
+                let mut biases = Vec::new();
+                while let Some((token, bias)) = map.next_entry::<Cow<'_, str>, f32>()? {
+                    let id = token.trim().parse().map_err(|_| A::Error::custom(format!("{token:?} is no token id")))?;
+                    biases.push((id, bias));
+                }
+                Ok(LogitBias(biases))
+            }
+        }
+        deserializer.deserialize_map(Biases)
+    }
 }

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use crate::app::App;
-use crate::body::{Purpose, receive};
-use crate::chat;
+use crate::body::{Purpose, Received, receive};
+use crate::endpoints::chat;
 use crate::error::ApiError;
+use crate::request::{read, token_ids};
 use crate::sampling::check_model;
 use crate::stream;
 
@@ -20,26 +23,39 @@ const ID_BYTES: usize = 24;
 /// A byte of a vocabulary's entry as text, likewise; it may need an escape.
 const ENTRY_FACTOR: usize = 8;
 
+#[derive(Deserialize)]
+struct TokenizeFields {
+    prompt: Option<String>,
+    return_token_strs: Option<bool>,
+    add_special_tokens: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct DetokenizeFields<'b> {
+    #[serde(borrow)]
+    tokens: Option<&'b RawValue>,
+}
+
 /// A `prompt`, or `messages` by the chat template, to token ids.
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request, Purpose::Messages).await?;
     let answer = app.blocking(move |app| {
-        let (mut fields, mut held) = received.fields()?;
-        check_model(app, &mut fields)?;
-        let with_texts = fields.bool("return_token_strs")?.unwrap_or(false);
-        let ids = match fields.string("prompt")? {
+        let Received { body, mut held, .. } = received;
+        check_model(app, body.json())?;
+        let fields: TokenizeFields = read(body.json())?;
+        let with_texts = fields.return_token_strs.unwrap_or(false);
+        let ids = match fields.prompt {
             Some(prompt) => {
-                let add_special = fields.bool("add_special_tokens")?.unwrap_or(true);
-                app.tokenize("prompt", &prompt, add_special)?
+                drop(body);
+                app.tokenize("prompt", &prompt, fields.add_special_tokens.unwrap_or(true))?
             }
-            None => chat::prompt(app, &mut fields, &held).map_err(|error| match error.param.as_deref() {
+            None => chat::prompt(app, body, held.rendered_max).map_err(|error| match error.param.as_deref() {
                 Some("messages") => {
                     ApiError::invalid("prompt", format!("send a prompt, or messages: {}", error.message))
                 }
                 _ => error,
             })?,
         };
-        drop(fields);
         let mut bytes = ids.len().saturating_mul(ID_BYTES);
         if with_texts {
             let entries = ids.iter().filter_map(|&id| app.tokenizer.vocabulary_entry(id));
@@ -72,11 +88,13 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request, Purpose::Prompts).await?;
     let answer = app.blocking(move |app| {
-        let (mut fields, mut held) = received.fields()?;
-        check_model(app, &mut fields)?;
-        let Some(ids) = fields.tokens("tokens")? else {
+        let Received { body, mut held, .. } = received;
+        check_model(app, body.json())?;
+        let Some(raw) = read::<DetokenizeFields<'_>>(body.json())?.tokens else {
             return Err(ApiError::invalid("tokens", "the request has no tokens"));
         };
+        let ids = token_ids("tokens", raw)?;
+        drop(body);
         let vocab_size = app.engine.limits().vocab_size;
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
             let message = format!("token id {id} in tokens is not in the vocabulary, which has {vocab_size} tokens");

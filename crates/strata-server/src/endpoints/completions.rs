@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use strata_engine::TokenId;
 use strata_engine::text::{PromptDone, StopCause, TextDelta};
@@ -11,15 +13,26 @@ use strata_engine::text::{PromptDone, StopCause, TextDelta};
 use crate::app::{App, unix_seconds};
 use crate::body::{Purpose, Received, receive};
 use crate::error::ApiError;
-use crate::fields::{Fields, shown, token};
+
 use crate::generate::{Asked, Output, submit};
 use crate::logprobs::CompletionLogprobs;
 use crate::memory::Share;
+use crate::request::{Count, ENTRIES_MAX, List, read, shortened, shown, token_ids};
 use crate::sampling::{Common, common, random};
 use crate::stream::{self, Choices, Envelope};
 
 /// Tokens generated where the request does not say, as OpenAI has it.
 const MAX_TOKENS_DEFAULT: usize = 16;
+
+/// The fields of this API alone.
+#[derive(Deserialize)]
+struct Fields<'b> {
+    #[serde(borrow)]
+    prompt: Option<&'b RawValue>,
+    echo: Option<bool>,
+    logprobs: Option<Count>,
+    add_special_tokens: Option<bool>,
+}
 
 /// A request, read and tokenized.
 struct Prepared {
@@ -30,6 +43,13 @@ struct Prepared {
     share: Share,
 }
 
+/// A prompt as it was sent.
+enum Asking {
+    Text(String),
+    Ids(Vec<TokenId>),
+}
+
+/// A prompt, tokenized.
 struct Prompt {
     ids: Vec<TokenId>,
     /// What `echo` repeats; empty without it.
@@ -65,18 +85,20 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
-    let (mut fields, mut held) = received.fields()?;
-    let mut common = common(app, &mut fields)?;
-    let echo = fields.bool("echo")?.unwrap_or(false);
-    let logprobs = fields.count("logprobs")?;
-    let add_special = fields.bool("add_special_tokens")?.unwrap_or(true);
-    let max_tokens = max_tokens(&mut fields)?;
+    let Received { body, mut held, .. } = received;
+    let mut common = common(app, body.json())?;
+    let fields: Fields<'_> = read(body.json())?;
+    let (echo, logprobs) = (fields.echo.unwrap_or(false), fields.logprobs.map(|Count(top)| top));
+    let add_special = fields.add_special_tokens.unwrap_or(true);
+    let prompts = fields.prompt.ok_or_else(|| ApiError::invalid("prompt", "the request has no prompt"))?;
+    let prompts = prompts_of(app, prompts)?;
+    drop(body);
     let echoing = echo.then_some(common.text.skip_special_tokens);
-    let prompts = prompts(app, &mut fields, add_special, echoing, &mut held.share)?;
+    let prompts = tokenized(app, prompts, add_special, echoing, &mut held.share)?;
 
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let room = app.engine.limits().max_model_len.saturating_sub(longest);
-    common.params.max_tokens = max_tokens.unwrap_or(MAX_TOKENS_DEFAULT.min(room).max(1));
+    common.params.max_tokens = common.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT.min(room).max(1));
     common.params.logprobs = logprobs;
     if echo {
         // A prompt alone is computed only for its log-probabilities, wanted or not.
@@ -89,57 +111,58 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     Ok(Prepared { common, prompts, echo, logprobs: logprobs.is_some(), share: held.share })
 }
 
-/// `max_completion_tokens`, or `max_tokens`.
-pub(crate) fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
-    let (new, old) = (fields.count("max_completion_tokens")?, fields.count("max_tokens")?);
-    Ok(new.or(old))
+/// A prompt is a text, a list of texts, a list of token ids, or a list of such lists.
+fn prompts_of(app: &App, raw: &RawValue) -> Result<Vec<Asking>, ApiError> {
+    let first = raw.get().strip_prefix('[').map(|entries| entries.trim_start().as_bytes().first());
+    if !matches!(first, Some(Some(b'"' | b'[' | b'{' | b']'))) {
+        return Ok(vec![Asking::read(raw)?]);
+    }
+    let list: List<&RawValue> = serde_json::from_str(raw.get())
+        .map_err(|error| ApiError::malformed(format!("the body is not valid JSON: {}", shortened(&error))))?;
+    let most = app.config.sequences_max.min(ENTRIES_MAX);
+    if list.count == 0 || list.count > most {
+        let message = format!("prompt has {} entries, but must have 1 to {most}", list.count);
+        return Err(ApiError::invalid("prompt", message));
+    }
+    list.entries.into_iter().map(Asking::read).collect()
 }
 
-/// A prompt is a text, a list of texts, a list of token ids, or a list of such lists. `echo` says whether special
-/// tokens are left out of what is echoed, if anything is.
-fn prompts(
+impl Asking {
+    fn read(raw: &RawValue) -> Result<Self, ApiError> {
+        let refuse = |what: &str| {
+            let message = format!(
+                "prompt must be a text, a list of texts, a list of token ids or a list of such lists, but has {what}"
+            );
+            ApiError::invalid("prompt", message)
+        };
+        match raw.get().as_bytes().first() {
+            Some(b'"') => serde_json::from_str(raw.get()).map(Self::Text).map_err(|error| refuse(&shortened(&error))),
+            Some(b'[') => token_ids("prompt", raw).map(Self::Ids),
+            _ => Err(refuse(shown(raw.get()))),
+        }
+    }
+}
+
+/// The prompts' token ids. `echo` says whether special tokens are left out of what is echoed, if anything is.
+fn tokenized(
     app: &App,
-    fields: &mut Fields,
+    prompts: Vec<Asking>,
     add_special: bool,
     echo: Option<bool>,
     share: &mut Share,
 ) -> Result<Vec<Prompt>, ApiError> {
-    let from_text = |text: String| -> Result<Prompt, ApiError> {
-        let ids = app.encode("prompt", &text, add_special)?;
-        Ok(Prompt { ids, echo: if echo.is_some() { text } else { String::new() } })
-    };
     let mut decoded = 0;
-    let mut from_ids = |ids: Vec<TokenId>| -> Result<Prompt, ApiError> {
-        let echo = echo.map(|skip_special| app.decode(&ids, skip_special, share, &mut decoded)).transpose()?;
-        Ok(Prompt { ids, echo: echo.unwrap_or_default() })
+    let one = |asking| match asking {
+        Asking::Text(text) => {
+            let ids = app.encode("prompt", &text, add_special)?;
+            Ok(Prompt { ids, echo: if echo.is_some() { text } else { String::new() } })
+        }
+        Asking::Ids(ids) => {
+            let echo = echo.map(|skip_special| app.decode(&ids, skip_special, share, &mut decoded)).transpose()?;
+            Ok(Prompt { ids, echo: echo.unwrap_or_default() })
+        }
     };
-    let refuse = |value: &Value| {
-        let message = format!(
-            "prompt must be a text, a list of texts, a list of token ids or a list of such lists, but has {}",
-            shown(value)
-        );
-        ApiError::invalid("prompt", message)
-    };
-    let list = match fields.take("prompt") {
-        None => return Err(ApiError::invalid("prompt", "the request has no prompt")),
-        Some(Value::String(text)) => return Ok(vec![from_text(text)?]),
-        Some(Value::Array(list)) => list,
-        Some(other) => return Err(refuse(&other)),
-    };
-    if list.first().is_some_and(Value::is_number) {
-        let ids = list.iter().map(|value| token("prompt", value)).collect::<Result<_, _>>()?;
-        return Ok(vec![from_ids(ids)?]);
-    }
-    if list.is_empty() || list.len() > app.config.sequences_max {
-        let message = format!("prompt has {} entries, but must have 1 to {}", list.len(), app.config.sequences_max);
-        return Err(ApiError::invalid("prompt", message));
-    }
-    let entry = |value: Value| match value {
-        Value::String(text) => from_text(text),
-        Value::Array(ids) => from_ids(ids.iter().map(|value| token("prompt", value)).collect::<Result<_, _>>()?),
-        other => Err(refuse(&other)),
-    };
-    list.into_iter().map(entry).collect()
+    prompts.into_iter().map(one).collect()
 }
 
 /// A fresh id with a prefix.

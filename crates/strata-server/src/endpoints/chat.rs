@@ -4,21 +4,44 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use strata_engine::TokenId;
 use strata_engine::text::{StopCause, TextDelta};
 
 use crate::app::{App, unix_seconds};
-use crate::body::{Held, Purpose, Received, receive};
+use crate::body::{Purpose, Received, ReceivedBody, receive};
 use crate::charge::beam_tokens_unasked;
-use crate::completions::{max_tokens, stop_reason, unique_id};
+use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
-use crate::fields::{Fields, shown};
+
 use crate::generate::{Asked, Output, submit};
 use crate::logprobs::chat_entry;
 use crate::memory::Share;
+use crate::request::{Count, read, shown};
 use crate::sampling::{Common, common};
 use crate::stream::{self, Choices, Envelope};
+
+/// The fields of this API alone, but for the conversation.
+#[derive(Deserialize)]
+struct Fields {
+    logprobs: Option<bool>,
+    top_logprobs: Option<Count>,
+}
+
+/// What becomes a prompt. Its JSON values were counted before (see [`crate::request::FreeFields`]).
+#[derive(Deserialize)]
+struct Conversation<'b> {
+    messages: Option<Vec<Value>>,
+    tools: Option<Vec<Value>>,
+    #[serde(borrow)]
+    tool_choice: Option<&'b RawValue>,
+    continue_final_message: Option<bool>,
+    add_generation_prompt: Option<bool>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    add_special_tokens: Option<bool>,
+}
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request, Purpose::Messages).await?;
@@ -44,18 +67,18 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share), ApiError> {
-    let (mut fields, held) = received.fields()?;
-    let mut common = common(app, &mut fields)?;
-    let max_tokens = max_tokens(&mut fields)?;
-    let top_logprobs = fields.count("top_logprobs")?;
-    common.params.logprobs = match (fields.bool("logprobs")?.unwrap_or(false), top_logprobs) {
+    let Received { body, held, .. } = received;
+    let mut common = common(app, body.json())?;
+    let fields: Fields = read(body.json())?;
+    let top_logprobs = fields.top_logprobs.map(|Count(top)| top);
+    common.params.logprobs = match (fields.logprobs.unwrap_or(false), top_logprobs) {
         (true, top) => Some(top.unwrap_or(0)),
         (false, None | Some(0)) => None,
         (false, Some(_)) => {
             return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
         }
     };
-    let prompt = prompt(app, &mut fields, &held)?;
+    let prompt = prompt(app, body, held.rendered_max)?;
     // A prompt without room is refused by the engine, which knows why there is none.
     let limits = app.engine.limits();
     let room = match common.beam {
@@ -65,17 +88,33 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
             beam.max_tokens(prompt.len(), limits).min(memory)
         }
     };
-    common.params.max_tokens = max_tokens.unwrap_or(room.max(1));
+    common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
     Ok((common, prompt, held.share))
 }
 
-/// Tokens of the conversation, by the model's template. Also what `/tokenize` does with `messages`.
-pub(crate) fn prompt(app: &App, fields: &mut Fields, held: &Held) -> Result<Vec<TokenId>, ApiError> {
+/// Tokens of the conversation in a body, by the model's template, which may write so many bytes. Also what `/tokenize`
+/// does with `messages`.
+pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
     let Some(template) = &app.template else {
         let message = "this model has no chat template; send a plain prompt to /v1/completions instead";
         return Err(ApiError::malformed(message));
     };
-    let messages = fields.list("messages")?.unwrap_or_default();
+    let Conversation {
+        messages,
+        tools,
+        tool_choice,
+        continue_final_message,
+        add_generation_prompt,
+        chat_template_kwargs,
+        add_special_tokens,
+    } = read(body.json())?;
+    if let Some(choice) = tool_choice.map(RawValue::get).filter(|choice| !matches!(*choice, r#""none""# | r#""auto""#))
+    {
+        let message = format!("tool_choice is {}, but only \"none\" and \"auto\" are supported", shown(choice));
+        return Err(ApiError::invalid("tool_choice", message));
+    }
+    drop(body);
+    let messages = messages.unwrap_or_default();
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
     }
@@ -85,30 +124,22 @@ pub(crate) fn prompt(app: &App, fields: &mut Fields, held: &Held) -> Result<Vec<
         .enumerate()
         .map(|(index, value)| message(index, value, &mut room))
         .collect::<Result<_, _>>()?;
-    let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
-    if let Some(choice) = fields.take("tool_choice").filter(|choice| choice != "none" && choice != "auto") {
-        let message = format!("tool_choice is {}, but only \"none\" and \"auto\" are supported", shown(&choice));
-        return Err(ApiError::invalid("tool_choice", message));
+    let tools = tools.filter(|tools| !tools.is_empty());
+    let continued = continue_final_message.unwrap_or(false);
+    if continued && add_generation_prompt == Some(true) {
+        let message = "continue_final_message and add_generation_prompt cannot both be true";
+        return Err(ApiError::invalid("continue_final_message", message));
     }
-    let continued = fields.bool("continue_final_message")?.unwrap_or(false);
-    let add_generation_prompt = match fields.bool("add_generation_prompt")? {
-        Some(true) if continued => {
-            let message = "continue_final_message and add_generation_prompt cannot both be true";
-            return Err(ApiError::invalid("continue_final_message", message));
-        }
-        Some(add) => add,
-        None => !continued,
-    };
-    let kwargs = fields.object("chat_template_kwargs")?.unwrap_or_default();
-    let add_special = fields.bool("add_special_tokens")?.unwrap_or(false);
+    let add_generation_prompt = add_generation_prompt.unwrap_or(!continued);
+    let kwargs = chat_template_kwargs.unwrap_or_default();
 
     let tools = tools.as_deref();
-    let mut text = template.render_within(&messages, tools, add_generation_prompt, &kwargs, held.rendered_max)?;
+    let mut text = template.render_within(&messages, tools, add_generation_prompt, &kwargs, rendered_max)?;
     if continued {
         text = up_to_final_message(text, &messages)?;
     }
     // The template writes the special tokens itself.
-    app.encode("messages", &text, add_special)
+    app.encode("messages", &text, add_special_tokens.unwrap_or(false))
 }
 
 /// Checks a message, and brings it into the form that templates know.
@@ -117,11 +148,16 @@ fn message(index: usize, message: Value, room: &mut usize) -> Result<Value, ApiE
         Err(ApiError::invalid(format!("messages[{index}]{field}"), format!("messages[{index}]{field} {problem}")))
     };
     let Value::Object(mut message) = message else {
-        return refuse("", format!("must be an object, but is {}", shown(&message)));
+        return refuse("", format!("must be an object, but is {}", shown(&message.to_string())));
     };
     match message.get("role") {
         Some(Value::String(_)) => {}
-        other => return refuse(".role", format!("must be a string, but is {}", shown(other.unwrap_or(&Value::Null)))),
+        other => {
+            return refuse(
+                ".role",
+                format!("must be a string, but is {}", shown(&other.unwrap_or(&Value::Null).to_string())),
+            );
+        }
     }
     match message.get_mut("content") {
         None | Some(Value::Null | Value::String(_)) => {}
@@ -135,8 +171,10 @@ fn message(index: usize, message: Value, room: &mut usize) -> Result<Value, ApiE
                 match part.get("text").and_then(Value::as_str) {
                     Some(text) if kind == "text" => texts.push(text.to_owned()),
                     _ => {
-                        let problem =
-                            format!("has a part of type {}, but this model reads only \"text\"", shown(&kind));
+                        let problem = format!(
+                            "has a part of type {}, but this model reads only \"text\"",
+                            shown(&kind.to_string())
+                        );
                         return refuse(".content", problem);
                     }
                 }

@@ -1,0 +1,60 @@
+//! How the server serves.
+
+use std::time::Duration;
+
+use strata_engine::SamplingParams;
+
+/// How the server serves. Every limit has a default that suits one machine.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Names that clients may ask for; the first is the one reported. At least one.
+    pub model_names: Vec<String>,
+    /// Where the model was loaded from, as `/v1/models` shows it.
+    pub model_root: String,
+    /// What requests leave out: the model's `generation_config.json` over the API's defaults.
+    pub default_sampling: SamplingParams,
+    /// End-of-sequence tokens of the model besides the tokenizer's own.
+    pub eos_token_ids: Vec<u32>,
+    /// Keys of which a client must send one; none means that no key is needed.
+    pub api_keys: Vec<String>,
+    /// Largest request body, in bytes.
+    pub body_bytes_max: usize,
+    /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
+    /// sixteenth of it limits a body too, and each MiB allows eight connections.
+    pub request_bytes_max: usize,
+    /// Connections served at a time; more wait in the system's queue.
+    pub connections_max: usize,
+    /// Sequences (prompts times `n`, or `best_of`) of one request.
+    pub sequences_max: usize,
+    /// Time in which a request's head must arrive, and for which an idle connection is kept.
+    pub header_timeout: Duration,
+    /// Time in which a request's body must arrive.
+    pub body_timeout: Duration,
+    /// Time for which a client may leave an answer unread before its connection is closed.
+    pub write_timeout: Duration,
+    /// Time that requests under way are given once the server is told to stop.
+    pub drain_timeout: Duration,
+    /// Prompts tokenized, and templates rendered, at a time.
+    pub tokenizing_max: usize,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            model_names: vec!["strata".into()],
+            model_root: String::new(),
+            default_sampling: SamplingParams::default(),
+            eos_token_ids: Vec::new(),
+            api_keys: Vec::new(),
+            body_bytes_max: 4 << 20,
+            request_bytes_max: 128 << 20,
+            connections_max: 1024,
+            sequences_max: 256,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(120),
+            drain_timeout: Duration::from_secs(30),
+            tokenizing_max: std::thread::available_parallelism().map_or(2, usize::from).min(4),
+        }
+    }
+}

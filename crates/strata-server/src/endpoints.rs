@@ -1,0 +1,75 @@
+//! Which handler answers what: an endpoint is a file, with its `mod` and its route here.
+
+mod chat;
+mod completions;
+mod health;
+mod models;
+mod tokens;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::Method;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{MethodRouter, get, post};
+
+use crate::app::App;
+use crate::auth;
+use crate::error::ApiError;
+
+type Route = (&'static str, MethodRouter<Arc<App>>);
+
+/// Routes for which a client needs a key, where keys are set.
+fn guarded() -> [Route; 6] {
+    [
+        ("/v1/models", get(models::list)),
+        ("/v1/models/{*model}", get(models::one)),
+        ("/v1/completions", post(completions::handle)),
+        ("/v1/chat/completions", post(chat::handle)),
+        ("/tokenize", post(tokens::tokenize)),
+        ("/detokenize", post(tokens::detokenize)),
+    ]
+}
+
+/// Routes for those who watch.
+fn open() -> [Route; 3] {
+    [("/health", get(health::health)), ("/version", get(health::version)), ("/metrics", get(health::metrics))]
+}
+
+/// All routes.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let routes = |routes: &mut dyn Iterator<Item = Route>| {
+        routes.fold(Router::new(), |router, (path, handlers)| router.route(path, handlers))
+    };
+    let guarded =
+        routes(&mut guarded().into_iter()).route_layer(middleware::from_fn_with_state(app.clone(), auth::guard));
+    routes(&mut open().into_iter())
+        .merge(guarded)
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(app.clone(), log))
+        .with_state(app)
+}
+
+async fn unknown_route(request: Request) -> ApiError {
+    let paths: Vec<_> = guarded().into_iter().chain(open()).map(|(path, _)| path).collect();
+    ApiError::not_found(format!("there is no {}; this server has {}", request.uri().path(), paths.join(", ")))
+}
+
+async fn wrong_method(method: Method, request: Request) -> ApiError {
+    ApiError::wrong_method(format!("{method} is not what {} answers to", request.uri().path()))
+}
+
+/// One line per request, when the answer begins.
+async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    app.metrics.count_response(response.status());
+    let (status, elapsed) = (response.status().as_u16(), started.elapsed());
+    tracing::info!(%method, path, status, elapsed_ms = elapsed.as_millis() as u64, "request");
+    response
+}
