@@ -1,4 +1,5 @@
-//! Room to swap KV to: as much as was asked for, or as may be taken without asking.
+//! Room to swap KV to: as much as was asked for, or as may be taken without asking. A place is a file in `swap/`, which says
+//! what memory it takes and how it is opened.
 
 mod file;
 
@@ -7,20 +8,32 @@ use std::path::Path;
 use anyhow::Result;
 use strata_device::Bytes;
 use strata_engine::{MemoryPlan, SwapSpace, SwapStore};
-use strata_kv::BLOCKS_MAX;
 
 use crate::failure::Advised;
 use crate::options::{LimitOptions, PreemptionOption, SwapOptions};
 
 /// Most that is taken of a disk without asking.
 const SPACE_MAX: u64 = 4 << 30;
-/// Of the budget, buffers get one part in so many, up to [`BUFFERS_MAX`]: a pass is as long as a model is large, and between
-/// two passes no more moves than buffers hold.
+/// Of the budget, buffers get one part in so many, up to [`BUFFERS_MAX`]: a pass is as long as a model is large, and
+/// between two passes no more moves than buffers hold.
 const BUFFERS_SHARE: u64 = 128;
 const BUFFERS_MAX: u64 = 32 << 20;
 /// Bookkeeping of a slot besides its tokens: a content of its own and how many slots that has, the slot's holders and what it
 /// holds, list of free ones, checksum.
 const SLOT_BOOKKEEPING: u64 = 72;
+
+/// The places to swap to; the first that takes what `--swap-dir` names, or its absence, serves.
+const PLACES: &[Place] = &[file::PLACE];
+
+/// A place to swap to: a kind of storage, before any of it is taken.
+struct Place {
+    /// What it is, for people: KV is swapped to it.
+    name: &'static str,
+    /// Memory that it takes, all told; none if what is wanted is another place's business.
+    memory: fn(&Wanted<'_>) -> Option<Bytes>,
+    /// Takes the room, which was counted with [`Place::memory`].
+    open: fn(&Wanted<'_>, &Room) -> Result<Box<dyn SwapStore>>,
+}
 
 /// What a place to swap to is asked for.
 struct Wanted<'a> {
@@ -30,29 +43,45 @@ struct Wanted<'a> {
     space: Option<Bytes>,
     /// All memory that the process may take.
     budget: Bytes,
-    /// Blocks that there can be in memory.
-    num_blocks_max: usize,
+    /// Tokens of a KV block.
+    block_size: usize,
+    /// Bytes of a KV block.
     block_bytes: usize,
-    /// Memory to move blocks through.
-    buffer_bytes: usize,
 }
 
-/// Takes the room, or returns none if what is wanted is another place's business.
-type OpenPlace = fn(&Wanted<'_>) -> Result<Option<Box<dyn SwapStore>>>;
+/// How the budget was divided, as far as it concerns a place.
+struct Room {
+    /// Blocks that there can be in memory.
+    num_blocks_max: usize,
+    /// What the budget has for swapping.
+    memory: Bytes,
+}
 
-/// The places to swap to; the first that takes what `--swap-dir` names, or its absence, serves.
-const PLACES: [OpenPlace; 1] = [file::open];
+impl Wanted<'_> {
+    /// Memory to move blocks through, in bytes.
+    fn buffer_bytes(&self) -> usize {
+        let wanted = usize::try_from((self.budget.0 / BUFFERS_SHARE).min(BUFFERS_MAX)).unwrap_or(usize::MAX);
+        SwapSpace::buffer_bytes(self.block_bytes, wanted)
+    }
+
+    /// Memory that the bookkeeping of so many slots takes, wherever they lie.
+    fn bookkeeping(&self, slots: u64) -> Bytes {
+        Bytes(slots.saturating_mul(SLOT_BOOKKEEPING + (self.block_size * size_of::<u32>()) as u64))
+    }
+
+    /// The first of `places` that takes it, and the memory that it takes then.
+    fn find<'a>(&self, places: &'a [Place]) -> Option<(&'a Place, Bytes)> {
+        places.iter().find_map(|place| Some((place, (place.memory)(self)?)))
+    }
+}
 
 /// Memory that swapping takes of a budget of `total`.
 pub fn memory(limits: &LimitOptions, total: Bytes, block_bytes: usize) -> Bytes {
     let Some(swap) = limits.swap.as_ref().filter(|swap| is_wanted(swap)) else { return Bytes(0) };
-    let space = swap.swap_space.map_or(SPACE_MAX.min(total.0), |asked| asked.0);
-    let slots = (space / SwapSpace::slot_bytes(block_bytes) as u64).min(BLOCKS_MAX as u64);
-    let each = SLOT_BOOKKEEPING + (limits.block_size * size_of::<u32>()) as u64;
-    Bytes(buffer_bytes(total, block_bytes).saturating_add(slots.saturating_mul(each)))
+    wanted(swap, limits, total, block_bytes).find(PLACES).map_or(Bytes(0), |(_, memory)| memory)
 }
 
-/// Takes the room. What nobody asked for may be missing.
+/// Takes the room, with the `memory` that was counted for it. What nobody asked for may be missing.
 ///
 /// # Errors
 /// Room that was asked for is not to be had.
@@ -70,12 +99,14 @@ pub fn open(
     if !is_wanted(swap) {
         return Ok(None);
     }
+    let wanted = wanted(swap, limits, plan.budget.total(), block_bytes);
+    let Some((place, _)) = wanted.find(PLACES) else { return Ok(None) };
     let asked = swap.swap_space.is_some() || swap.swap_dir.is_some() || swap.preemption == PreemptionOption::Swap;
-    match take(swap, plan, memory, block_bytes) {
-        Ok(store) => Ok(store),
+    match (place.open)(&wanted, &Room { num_blocks_max: plan.num_blocks_max, memory }) {
+        Ok(store) => Ok(Some(store)),
         Err(error) if asked => Err(error),
         Err(error) => {
-            eprintln!("note: KV is not swapped to disk: {error:#}");
+            eprintln!("note: KV is not swapped to {}: {error:#}", place.name);
             Ok(None)
         }
     }
@@ -85,32 +116,9 @@ fn is_wanted(swap: &SwapOptions) -> bool {
     swap.preemption != PreemptionOption::Recompute && swap.swap_space != Some(Bytes(0))
 }
 
-fn buffer_bytes(total: Bytes, block_bytes: usize) -> u64 {
-    let wanted = usize::try_from((total.0 / BUFFERS_SHARE).min(BUFFERS_MAX)).unwrap_or(usize::MAX);
-    SwapSpace::buffer_bytes(block_bytes, wanted) as u64
-}
-
-fn take(
-    swap: &SwapOptions,
-    plan: &MemoryPlan,
-    memory: Bytes,
-    block_bytes: usize,
-) -> Result<Option<Box<dyn SwapStore>>> {
-    let budget = plan.budget.total();
-    let wanted = Wanted {
-        directory: swap.swap_dir.as_deref(),
-        space: swap.swap_space,
-        budget,
-        num_blocks_max: plan.num_blocks_max,
-        block_bytes,
-        buffer_bytes: usize::try_from(buffer_bytes(budget, block_bytes).min(memory.0))?,
-    };
-    for place in PLACES {
-        if let Some(store) = place(&wanted)? {
-            return Ok(Some(store));
-        }
-    }
-    Ok(None)
+fn wanted<'a>(swap: &'a SwapOptions, limits: &LimitOptions, budget: Bytes, block_bytes: usize) -> Wanted<'a> {
+    let (directory, space) = (swap.swap_dir.as_deref(), swap.swap_space);
+    Wanted { directory, space, budget, block_size: limits.block_size, block_bytes }
 }
 
 fn refused(error: &dyn std::fmt::Display) -> anyhow::Error {
@@ -157,6 +165,23 @@ mod tests {
         let (less, more) =
             (memory_of(1 << 30, &["--swap-space", "1000K"]), memory_of(1 << 30, &["--swap-space", "10000K"]));
         assert_eq!(more - less, 90 * 136);
+    }
+
+    #[test]
+    fn the_place_that_serves_says_what_memory_it_takes() {
+        const IN_MEMORY: Place = Place {
+            name: "memory",
+            memory: |wanted| (wanted.directory == Some(Path::new("memory:"))).then_some(Bytes(7 << 20)),
+            open: |_, _| unreachable!("nothing is opened here"),
+        };
+        let found = |more: &[&str]| {
+            let limits = limits(more);
+            let wanted = wanted(limits.swap.as_ref().unwrap(), &limits, Bytes(1 << 30), 100_000);
+            wanted.find(&[IN_MEMORY, file::PLACE]).map(|(place, memory)| (place.name, memory.0))
+        };
+        assert_eq!(found(&["--swap-dir", "memory:"]), Some(("memory", 7 << 20)));
+        assert_eq!(found(&["--swap-dir", "/elsewhere"]), Some(("disk", memory_of(1 << 30, &[]))));
+        assert_eq!(found(&[]), Some(("disk", memory_of(1 << 30, &[]))));
     }
 
     #[test]

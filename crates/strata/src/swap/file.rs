@@ -9,7 +9,7 @@ use strata_engine::{SwapSpace, SwapStore};
 use strata_io::{IoError, SwapFile, disk_bytes_free};
 use strata_kv::BLOCKS_MAX;
 
-use super::{SPACE_MAX, Wanted, refused};
+use super::{Place, Room, SPACE_MAX, Wanted, refused};
 use crate::failure::Advised;
 
 /// So much of what a disk has free is taken without asking at the most: one part in this many.
@@ -17,8 +17,22 @@ const DISK_SHARE: u64 = 8;
 /// Where temporary files lie on a disk when those of the first choice lie in memory.
 const TEMPORARY_ON_DISK: &str = "/var/tmp";
 
-/// Room in the directory that was named, whatever its name, or in that for temporary files.
-pub(super) fn open(wanted: &Wanted<'_>) -> Result<Option<Box<dyn SwapStore>>> {
+/// A directory that was named, whatever its name, or that for temporary files.
+pub(super) const PLACE: Place = Place { name: "disk", memory, open };
+
+/// Buffers, and the bookkeeping of all slots that there can be: how many the disk has room for shows later.
+fn memory(wanted: &Wanted<'_>) -> Option<Bytes> {
+    let space = wanted.space.map_or(SPACE_MAX.min(wanted.budget.0), |asked| asked.0);
+    let slots = slots(wanted, space);
+    Some(Bytes((wanted.buffer_bytes() as u64).saturating_add(wanted.bookkeeping(slots).0)))
+}
+
+/// Slots that so many bytes hold.
+fn slots(wanted: &Wanted<'_>, bytes: u64) -> u64 {
+    (bytes / SwapSpace::slot_bytes(wanted.block_bytes) as u64).min(BLOCKS_MAX as u64)
+}
+
+fn open(wanted: &Wanted<'_>, room: &Room) -> Result<Box<dyn SwapStore>> {
     let directory = wanted.directory.map_or_else(temporary, |named| Ok(named.to_path_buf()));
     let directory = directory.map_err(|error| refused(&error))?;
     let free = disk_bytes_free(&directory).map_err(|error| refused(&error))?;
@@ -26,11 +40,11 @@ pub(super) fn open(wanted: &Wanted<'_>) -> Result<Option<Box<dyn SwapStore>>> {
     let bytes = match wanted.space {
         Some(asked) => asked.0,
         None => {
-            let kv = slot.saturating_mul(wanted.num_blocks_max as u64);
+            let kv = slot.saturating_mul(room.num_blocks_max as u64);
             kv.min(SPACE_MAX).min(wanted.budget.0).min(free / DISK_SHARE)
         }
     };
-    let slots = (bytes / slot).min(BLOCKS_MAX as u64);
+    let slots = slots(wanted, bytes);
     if slots == 0 {
         return Err(Advised::input(
             format!("swap space of {} holds no KV block, which takes {}", Bytes(bytes), Bytes(slot)),
@@ -38,10 +52,11 @@ pub(super) fn open(wanted: &Wanted<'_>) -> Result<Option<Box<dyn SwapStore>>> {
         ));
     }
     let file = SwapFile::create(&directory, slots * slot).map_err(|error| refused(&error))?;
-    let space = SwapSpace::new(Arc::new(file), wanted.block_bytes, wanted.buffer_bytes);
+    let buffer_bytes = wanted.buffer_bytes().min(usize::try_from(room.memory.0)?);
+    let space = SwapSpace::new(Arc::new(file), wanted.block_bytes, buffer_bytes);
     let space = space.map_err(|error| refused(&error))?;
     eprintln!("swap    {:>10}  {} blocks in {}", Bytes(slots * slot), space.num_slots(), directory.display());
-    Ok(Some(Box::new(space)))
+    Ok(Box::new(space))
 }
 
 /// The directory for temporary files that lies on a disk.
