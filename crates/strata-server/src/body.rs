@@ -75,14 +75,20 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request, purpose: Purpose) 
         let seconds = app.config.body_timeout.as_secs_f32();
         ApiError::timeout(format!("the body did not arrive within {seconds} seconds"))
     })??;
-    let values = match purpose {
-        Purpose::Prompts => 0,
-        Purpose::Messages => request::read::<FreeFields>(&bytes)?.bytes().saturating_mul(3),
-    };
-    let parsed = bytes.len().saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
-    let share = app.memory.parsed.take(parsed).await?;
-    let rendered_max = bytes.len().saturating_add(RENDERED_SLACK);
     let body = ReceivedBody { bytes, _share: memory };
+    let (body, values) = match purpose {
+        Purpose::Prompts => (body, 0),
+        Purpose::Messages => {
+            let count = move |_: &App| {
+                let free: FreeFields = request::read(body.json())?;
+                Ok((body, free.bytes().saturating_mul(3)))
+            };
+            app.blocking(count).await?
+        }
+    };
+    let parsed = body.json().len().saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
+    let share = app.memory.parsed.take(parsed).await?;
+    let rendered_max = body.json().len().saturating_add(RENDERED_SLACK);
     Ok(Received { tenant, body, held: Held { share, rendered_max } })
 }
 

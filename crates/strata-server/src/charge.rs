@@ -15,12 +15,12 @@ const BEAM_TOKEN_BYTES: usize = 3 * 32;
 const BEAM_LOGPROB_BYTES: usize = 3 * 12;
 /// A byte of text in an answer: the text, and the JSON in a string that doubles.
 pub(crate) const TEXT_FACTOR: usize = 4;
-/// Of what its prompt leaves of the memory for all requests, the part that a beam search gets whose client does not say how
-/// long the answer may be.
+/// Of what its prompt leaves of the memory for all requests, the part that a beam search gets whose client does not say
+/// how long the answer may be.
 const UNASKED_PART: usize = 4;
 
-/// Bytes that all sequences of a request take. A prompt is held once for the answer, and by each sequence: those of a beam
-/// search are its beams, however few of them are answers.
+/// Bytes that all sequences of a request take. A prompt is held once for the answer, and by each sequence: those of a
+/// beam search are its beams, however few of them are answers.
 pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize, common: &Common) -> usize {
     let params = &common.params;
     let prompt_bytes = prompt_tokens.saturating_mul(TOKEN_BYTES);

@@ -46,7 +46,8 @@ pub(crate) struct Sequences {
     logprobs: bool,
     /// Whether it tells of each prompt why no more of it was cached.
     cache_report: bool,
-    /// Whether the report may tell how long ago something was: among several tenants that would count the requests of others.
+    /// Whether the report may tell how long ago something was: among several tenants that would count the requests of
+    /// others.
     lookups_told: bool,
     /// Memory of all this; a stream takes it over.
     share: Option<Share>,
@@ -257,8 +258,8 @@ impl Sequences {
     }
 }
 
-/// Where a prompt's cached prefix ended and why, as far as its client may know (K15): how many look-ups ago something was lost
-/// only where `lookups_told`.
+/// Where a prompt's cached prefix ended and why, as far as its client may know (K15): how many look-ups ago something
+/// was lost only where `lookups_told`.
 fn cache_miss(miss: Miss, lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {
         MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),

@@ -16,18 +16,18 @@
 //! | answers | 2/16 = 16 MiB | answers that are not streamed, until they have been written | as they grow |
 //!
 //! Of *parsed*, a request is charged [`PREPARING_BYTES`], and `5 x bytes + values` for its body. Five are the parsed
-//! strings, two copies that a template gets of them, and its output in a buffer that doubles; or the parsed strings, and
-//! four bytes for a token of each; or lists of token ids. The output of a template is cut off at the size of the body
-//! and [`RENDERED_SLACK`]. Fields have types of which none takes more than that; only messages, tools and a template's
-//! own arguments become JSON values, of which a template gets two copies: those are counted before they are built, by
-//! [`crate::request::JsonCost`].
+//! strings, two copies that a template gets of them, and its output in a buffer that doubles; or the parsed strings,
+//! and four bytes for a token of each; or lists of token ids. The output of a template is cut off at the size of the
+//! body and [`RENDERED_SLACK`]. Fields have types of which none takes more than that; only messages, tools and a
+//! template's own arguments become JSON values, of which a template gets two copies: those are counted before they are
+//! built, by [`crate::request::JsonCost`].
 //!
-//! Of *held* ([`crate::charge`]), it is charged twelve bytes for each token of a prompt, once for the answer and once for
-//! each of the sequences (which hold it as a list that doubles): the `n` answers, those that `best_of` does not choose
-//! included, or the beams of a search; the options that each answer has a copy of; and for `echo`, the text in each answer,
-//! and with `logprobs` [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt tokens` entries of each answer. A beam
-//! search holds `width x max_tokens` tokens besides, in its sequences and thrice in its hypotheses, with their
-//! log-probabilities if they are wanted.
+//! Of *held* ([`crate::charge`]), it is charged twelve bytes for each token of a prompt, once for the answer and once
+//! for each of the sequences (which hold it as a list that doubles): the `n` answers, those that `best_of` does not
+//! choose included, or the beams of a search; the options that each answer has a copy of; and for `echo`, the text in
+//! each answer, and with `logprobs` [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt tokens` entries of each
+//! answer. A beam search holds `width x max_tokens` tokens besides, in its sequences and thrice in its hypotheses, with
+//! their log-probabilities if they are wanted.
 //!
 //! The tokens behind a stream that nobody reads pile up for `write_timeout` at most, at the engine's speed: a hundred
 //! tokens a second are 5 MiB, over all streams.

@@ -180,7 +180,7 @@ impl<'de> Visitor<'de> for Ids {
     }
 }
 
-/// A list of which no more than `MOST` entries are kept.
+/// A list of which no more than [`ENTRIES_MAX`] entries are kept.
 #[derive(Debug)]
 pub(crate) struct List<T> {
     pub(crate) entries: Vec<T>,

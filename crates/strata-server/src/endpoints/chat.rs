@@ -186,12 +186,12 @@ fn message(index: usize, message: Value, room: &mut usize) -> Result<Value, ApiE
     Ok(Value::Object(message))
 }
 
-/// Text of tool calls' arguments that is parsed, in bytes over all messages of a request. A byte of JSON may become a value of 70 bytes,
-/// which the request was not charged for.
+/// Text of tool calls' arguments that is parsed, in bytes over all messages of a request. A byte of JSON may become a
+/// value of 70 bytes, which the request was not charged for.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
 
-/// The API carries the arguments of tool calls as JSON in a string; templates want the object. What is no JSON, or beyond
-/// [`ARGUMENTS_BYTES_MAX`], stays a string. `room` is how much of that is left.
+/// The API carries the arguments of tool calls as JSON in a string; templates want the object. What is no JSON, or
+/// beyond [`ARGUMENTS_BYTES_MAX`], stays a string. `room` is how much of that is left.
 fn parse_arguments(message: &mut Map<String, Value>, room: &mut usize) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
