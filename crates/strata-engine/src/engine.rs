@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, Transfer};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError};
 use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
@@ -139,7 +139,7 @@ struct Worker {
     tokens: Vec<TokenId>,
     /// Block tables of the batch, the same.
     tables: Vec<u32>,
-    copies: Vec<Transfer>,
+    copies: Vec<BlockCopy>,
     totals: Totals,
     idle_steps: u32,
     /// Whether memory is divided as it should be under the present demand.

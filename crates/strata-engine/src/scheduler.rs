@@ -13,7 +13,7 @@ mod swapping;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
-use strata_kv::{BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap, Transfer};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap};
 
 use crate::drafter::Drafter;
 use crate::forecast::Forecast;
@@ -364,7 +364,7 @@ impl Scheduler {
     }
 
     /// Copies to be made before anything reads or writes KV, and before the memory of blocks that have left goes.
-    pub(crate) fn take_copies(&mut self, copies: &mut Vec<Transfer>) {
+    pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.blocks.take_copies(copies);
     }
 

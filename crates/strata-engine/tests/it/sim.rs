@@ -11,7 +11,7 @@ use strata_engine::{
     Drafter, Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PreemptionMode, Request,
     Runner, SamplingParams, SchedulerConfig,
 };
-use strata_kv::{KvConfig, Transfer};
+use strata_kv::{BlockCopy, KvConfig};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 use swap::SimSwap;
 
@@ -173,9 +173,9 @@ impl Runner for SimRunner {
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[Transfer]) {
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.controls.blocks_copied.fetch_add(copies.len(), Ordering::Relaxed);
-        for (source, destination) in copies.iter().filter_map(|copy| copy.blocks()) {
+        for &BlockCopy { source, destination } in copies {
             for slot in 0..self.block_size {
                 let fingerprint = self.slots.get(&(source.0, slot)).copied();
                 // What had nothing to copy leaves nothing: reading it is a panic.
