@@ -290,7 +290,7 @@ impl Worker {
             self.fail(sequence, &RequestError::TooLarge { need, limit });
         }
         if let Some(drafter) = self.runner.drafter() {
-            self.scheduler.draft(plan, drafter);
+            self.scheduler.draft(plan, drafter, self.config.limits.vocab_size);
         }
         self.begin_swaps(plan);
     }
