@@ -51,6 +51,16 @@ pub enum StartError {
     /// The KV configuration cannot work.
     #[error(transparent)]
     Kv(#[from] KvConfigError),
+    /// The block manager counts on more swap slots than the runner has.
+    #[error(
+        "{wanted} KV blocks are to be swapped out at a time, but swap space has {got} slots; lower num_swap_blocks"
+    )]
+    SwapSlots {
+        /// Slots that the configuration names.
+        wanted: usize,
+        /// Slots that there are.
+        got: usize,
+    },
     /// The system refused a thread.
     #[error("the engine thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
@@ -69,8 +79,10 @@ impl Engine {
     /// # Errors
     /// See [`StartError`].
     pub fn start(mut config: EngineConfig, mut runner: Box<dyn Runner>) -> Result<Self, StartError> {
-        if runner.kv_swap().is_none() {
-            config.kv.num_swap_blocks = 0;
+        match (config.kv.num_swap_blocks, runner.kv_swap().map(|swap| swap.num_slots())) {
+            (wanted, Some(got)) if wanted > got => return Err(StartError::SwapSlots { wanted, got }),
+            (_, Some(_)) => {}
+            (_, None) => config.kv.num_swap_blocks = 0,
         }
         let mut blocks = BlockManager::new(config.kv.clone())?;
         if let Some(memory) = runner.kv_memory() {
@@ -335,9 +347,10 @@ impl Worker {
         // All of them, before any is forked.
         for entry in &plan.entries {
             let Some(sequence) = self.scheduler.get_mut(entry.id) else { continue };
-            let group = self.groups.get_mut(&sequence.group);
-            let accepted = group.map_or(0, |group| group.accept(sequence, ends));
-            self.scheduler.complete(entry, accepted);
+            let group = self.groups.get_mut(&sequence.group).expect("its group is known");
+            if let Some(accepted) = group.accept(sequence, ends) {
+                self.scheduler.complete(entry, accepted);
+            }
         }
         for entry in &plan.entries {
             // It may have ended with another one.

@@ -30,7 +30,7 @@ pub trait Runner: Send {
     /// given back.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
-    /// Room to swap KV blocks to, if there is any: as many slots as the block manager was told.
+    /// Room to swap KV blocks to, if there is any: at least as many slots as the block manager was told.
     fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
         None
     }
@@ -180,6 +180,10 @@ impl Runner for ModelRunner {
 }
 
 impl KvSwap for ModelRunner {
+    fn num_slots(&self) -> usize {
+        self.swap.as_ref().map_or(0, |store| store.num_slots())
+    }
+
     fn trial(&self) -> SwapTrial {
         self.swap.as_ref().map(|store| store.trial()).unwrap_or_default()
     }

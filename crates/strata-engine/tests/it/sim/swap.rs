@@ -19,6 +19,10 @@ pub struct SimSwap {
 }
 
 impl KvSwap for SimRunner {
+    fn num_slots(&self) -> usize {
+        usize::MAX - self.controls.swap_slots_missing.load(Ordering::Relaxed)
+    }
+
     fn trial(&self) -> SwapTrial {
         SwapTrial { bytes: 1 << 20, write_seconds: 1e-9, read_seconds: 1e-9 }
     }
