@@ -6,7 +6,7 @@ use crate::TokenId;
 /// token of each sequence, and as many of them are accepted as equal what is sampled in their places: they change when tokens
 /// come, never which.
 pub trait Drafter {
-    /// Appends at most `most` guesses at what follows `tokens`, a prompt and what was generated so far, to `drafts`. They are
-    /// tokens of the model's vocabulary.
+    /// Appends at most `most` guesses at what follows `tokens`, a prompt and what was generated so far, to `drafts`. One that the
+    /// model's vocabulary does not have is dropped, with all behind it.
     fn draft(&mut self, tokens: &[TokenId], most: usize, drafts: &mut Vec<TokenId>);
 }

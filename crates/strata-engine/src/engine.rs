@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, Transfer};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError};
 use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
@@ -51,6 +51,16 @@ pub enum StartError {
     /// The KV configuration cannot work.
     #[error(transparent)]
     Kv(#[from] KvConfigError),
+    /// The block manager counts on more swap slots than the runner has.
+    #[error(
+        "{wanted} KV blocks are to be swapped out at a time, but swap space has {got} slots; lower num_swap_blocks"
+    )]
+    SwapSlots {
+        /// Slots that the configuration names.
+        wanted: usize,
+        /// Slots that there are.
+        got: usize,
+    },
     /// The system refused a thread.
     #[error("the engine thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
@@ -69,8 +79,10 @@ impl Engine {
     /// # Errors
     /// See [`StartError`].
     pub fn start(mut config: EngineConfig, mut runner: Box<dyn Runner>) -> Result<Self, StartError> {
-        if runner.kv_swap().is_none() {
-            config.kv.num_swap_blocks = 0;
+        match (config.kv.num_swap_blocks, runner.kv_swap().map(|swap| swap.num_slots())) {
+            (wanted, Some(got)) if wanted > got => return Err(StartError::SwapSlots { wanted, got }),
+            (_, Some(_)) => {}
+            (_, None) => config.kv.num_swap_blocks = 0,
         }
         let mut blocks = BlockManager::new(config.kv.clone())?;
         if let Some(memory) = runner.kv_memory() {
@@ -139,7 +151,7 @@ struct Worker {
     tokens: Vec<TokenId>,
     /// Block tables of the batch, the same.
     tables: Vec<u32>,
-    copies: Vec<Transfer>,
+    copies: Vec<BlockCopy>,
     totals: Totals,
     idle_steps: u32,
     /// Whether memory is divided as it should be under the present demand.
@@ -290,7 +302,7 @@ impl Worker {
             self.fail(sequence, &RequestError::TooLarge { need, limit });
         }
         if let Some(drafter) = self.runner.drafter() {
-            self.scheduler.draft(plan, drafter);
+            self.scheduler.draft(plan, drafter, self.config.limits.vocab_size);
         }
         self.begin_swaps(plan);
     }
@@ -335,9 +347,10 @@ impl Worker {
         // All of them, before any is forked.
         for entry in &plan.entries {
             let Some(sequence) = self.scheduler.get_mut(entry.id) else { continue };
-            let group = self.groups.get_mut(&sequence.group);
-            let accepted = group.map_or(0, |group| group.accept(sequence, ends));
-            self.scheduler.complete(entry, accepted);
+            let group = self.groups.get_mut(&sequence.group).expect("its group is known");
+            if let Some(accepted) = group.accept(sequence, ends) {
+                self.scheduler.complete(entry, accepted);
+            }
         }
         for entry in &plan.entries {
             // It may have ended with another one.

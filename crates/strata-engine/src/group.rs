@@ -55,10 +55,11 @@ pub(crate) trait Policy: Send {
         sampling: Sampling<'_>,
     );
 
-    /// The pass has retired. Of the tokens that were sampled for `sequence`, so many come next.
-    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> usize;
+    /// The pass has retired. Of the tokens that were sampled for `sequence`, so many come next. None if its logits were no
+    /// numbers: then nobody is to find what was computed for it, and [`apply`](Self::apply) lets it fail.
+    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize>;
 
-    /// All that the pass has computed is published: the sequence of `entry` goes on, branches or ends.
+    /// All that the pass has computed is published, as far as it was accepted: the sequence of `entry` goes on, branches or ends.
     fn apply(&mut self, entry: &Entry, prompt: &Prompt, stage: &mut Stage<'_>);
 
     /// Ends what nobody is left to hear of.
@@ -143,7 +144,7 @@ impl SequenceGroup {
     }
 
     /// See [`Policy::accept`].
-    pub(crate) fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> usize {
+    pub(crate) fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> Option<usize> {
         self.policy.accept(sequence, &self.prompt, ends)
     }
 

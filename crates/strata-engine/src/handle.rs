@@ -57,11 +57,9 @@ impl Ticket {
     /// # Errors
     /// There is not room for all of them. How many are in the queue already.
     fn give(clients: &mut [Client], queue: &Arc<AtomicUsize>, limit: usize) -> Result<(), usize> {
-        let before = queue.fetch_add(clients.len(), Ordering::Relaxed);
-        if before + clients.len() > limit {
-            queue.fetch_sub(clients.len(), Ordering::Relaxed);
-            return Err(before);
-        }
+        // At once: counting first and taking back later would refuse others meanwhile for which there is room.
+        let with_them = |before: usize| before.checked_add(clients.len()).filter(|&after| after <= limit);
+        queue.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_them)?;
         clients.iter_mut().for_each(|client| client.ticket = Some(Self(Arc::clone(queue))));
         Ok(())
     }
@@ -337,6 +335,20 @@ mod tests {
         assert_eq!(queue.load(Ordering::Relaxed), 4);
         drop((first, second));
         assert_eq!(queue.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn one_that_is_too_many_refuses_nobody_else() {
+        let queue = Arc::default();
+        let give = |count: usize| {
+            let mut clients: Vec<_> = (0..count).map(|_| Client::new().0).collect();
+            Ticket::give(&mut clients, &queue, 1).is_ok()
+        };
+        std::thread::scope(|scope| {
+            let refused = scope.spawn(|| (0..20_000).all(|_| !give(2)));
+            assert!((0..20_000).all(|_| give(1)), "there was room for one at any time");
+            assert!(refused.join().unwrap());
+        });
     }
 
     #[test]

@@ -8,6 +8,9 @@ use strata_kv::{Swap, SwapId};
 /// Room one tier below KV blocks, and how they get there and back. The engine thread calls it between passes, with the
 /// blocks' memory at hand; what takes long goes on beside the passes.
 pub trait KvSwap {
+    /// Blocks that it has room for. Swaps name slots below this number.
+    fn num_slots(&self) -> usize;
+
     /// What moving blocks took when it was tried at the start.
     fn trial(&self) -> SwapTrial;
 
@@ -24,7 +27,7 @@ pub trait KvSwap {
 /// A place to swap to: what a [`ModelRunner`](crate::ModelRunner), which has the blocks' memory, needs to be a [`KvSwap`].
 /// The methods are those of that seam, with the memory at hand where bytes are moved.
 pub trait SwapStore: Send {
-    /// Blocks that it has room for.
+    /// See [`KvSwap::num_slots`].
     fn num_slots(&self) -> usize;
 
     /// See [`KvSwap::trial`].

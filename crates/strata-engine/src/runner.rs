@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use strata_device::{AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, Queue};
-use strata_kv::{Swap, Transfer};
+use strata_kv::{BlockCopy, Swap};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRow, Model};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
@@ -28,9 +28,9 @@ pub trait Runner: Send {
 
     /// Carries out transfers between KV blocks, in this order. Called between passes, before any of them is read, written or
     /// given back.
-    fn copy_blocks(&mut self, copies: &[Transfer]);
+    fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
-    /// Room to swap KV blocks to, if there is any: as many slots as the block manager was told.
+    /// Room to swap KV blocks to, if there is any: at least as many slots as the block manager was told.
     fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
         None
     }
@@ -140,13 +140,10 @@ impl Runner for ModelRunner {
         self.model.forward(&mut self.device, batch, sink).map_err(|error| error.to_string())
     }
 
-    fn copy_blocks(&mut self, copies: &[Transfer]) {
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         for copies in copies.chunks(COPIES_AT_A_TIME) {
-            let copies: ArrayVec<_, COPIES_AT_A_TIME> = copies
-                .iter()
-                .map(|copy| copy.blocks().expect("copies are from block to block"))
-                .map(|(a, b)| (a.0, b.0))
-                .collect();
+            let copies: ArrayVec<_, COPIES_AT_A_TIME> =
+                copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
             // Passes come after it in the same queue; the processor, which this is, never fails.
             let copied = self.device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &copies }], &[]);
             copied.expect("the processor copies blocks at once");
@@ -183,6 +180,10 @@ impl Runner for ModelRunner {
 }
 
 impl KvSwap for ModelRunner {
+    fn num_slots(&self) -> usize {
+        self.swap.as_ref().map_or(0, |store| store.num_slots())
+    }
+
     fn trial(&self) -> SwapTrial {
         self.swap.as_ref().map(|store| store.trial()).unwrap_or_default()
     }

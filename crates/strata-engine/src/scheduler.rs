@@ -13,7 +13,7 @@ mod swapping;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
-use strata_kv::{BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap, Transfer};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap};
 
 use crate::drafter::Drafter;
 use crate::forecast::Forecast;
@@ -79,6 +79,11 @@ impl Entry {
     pub(crate) fn drafts(&self) -> usize {
         self.rows.saturating_sub(1)
     }
+
+    /// Whether it computes part of a prompt, or what a sequence has lost: no single token, however many guesses follow it.
+    fn is_prefill(&self) -> bool {
+        self.count - self.drafts() > 1
+    }
 }
 
 /// A sequence that has left the waiting queue.
@@ -116,6 +121,16 @@ pub(crate) struct StepPlan {
     budget: usize,
     /// Scratch.
     drafts: Vec<TokenId>,
+}
+
+impl StepPlan {
+    /// Tokens of the pass, if most of them are prefill: then its time says what such a token takes.
+    pub(crate) fn prefill_tokens(&self) -> Option<usize> {
+        let tokens = |entry: &Entry| entry.count;
+        let all: usize = self.entries.iter().map(tokens).sum();
+        let prefill: usize = self.entries.iter().filter(|entry| entry.is_prefill()).map(tokens).sum();
+        (2 * prefill > all).then_some(all)
+    }
 }
 
 /// How often sequences have lost their blocks.
@@ -268,8 +283,8 @@ impl Scheduler {
     }
 
     /// Lets `drafter` guess how sequences of `plan` go on that generate tokens, where the pass has room, and blocks are left
-    /// when each that runs has taken one.
-    pub(crate) fn draft(&mut self, plan: &mut StepPlan, drafter: &mut dyn Drafter) {
+    /// when each that runs has taken one. Only guesses below `vocab_size` are run.
+    pub(crate) fn draft(&mut self, plan: &mut StepPlan, drafter: &mut dyn Drafter, vocab_size: usize) {
         let StepPlan { entries, budget, drafts, .. } = plan;
         for entry in entries {
             let sequence = self.sequences.get_mut(&entry.id).expect("a planned sequence is known");
@@ -280,7 +295,9 @@ impl Scheduler {
             }
             drafts.clear();
             drafter.draft(sequence.tokens(), most, drafts);
-            drafts.truncate(most);
+            // Behind one that the model does not have, no other can be right.
+            let known = drafts.iter().take_while(|&&draft| (draft as usize) < vocab_size).count();
+            drafts.truncate(known.min(most));
             let stats = self.blocks.stats();
             let fresh = self.blocks.num_blocks_touched_by_append(entry.id, drafts.len(), 0);
             if fresh + self.queues.running().len() > stats.blocks_free + stats.blocks_cached
@@ -308,7 +325,7 @@ impl Scheduler {
         }
         self.blocks.commit(entry.id, sequence.computed);
         // A prompt that is published may spare one that waits the blocks that it was refused.
-        if entry.count > 1 {
+        if entry.is_prefill() {
             self.reconsider();
         }
     }
@@ -364,7 +381,7 @@ impl Scheduler {
     }
 
     /// Copies to be made before anything reads or writes KV, and before the memory of blocks that have left goes.
-    pub(crate) fn take_copies(&mut self, copies: &mut Vec<Transfer>) {
+    pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.blocks.take_copies(copies);
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use strata_device::KvPool;
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, DirectWrite, IoError};
-use strata_kv::{BlockId, Swap, SwapDirection, SwapId};
+use strata_kv::{Swap, SwapDirection, SwapId};
 use thiserror::Error;
 
 use crate::kv_swap::{SwapEnded, SwapStore, SwapTook, SwapTrial};
@@ -60,10 +60,8 @@ pub struct SwapSpace {
     sums: Vec<u64>,
     /// Swaps under way, in the order in which they began.
     swaps: VecDeque<UnderWay>,
-    /// Parts that wait for a buffer, in order, and the blocks of each.
-    parts: VecDeque<(Part, Vec<BlockId>)>,
-    /// The blocks of the parts that the worker has, in order.
-    at_work: VecDeque<Vec<BlockId>>,
+    /// Parts that wait for a buffer, in order.
+    parts: VecDeque<Part>,
     buffers: Vec<AlignedBuffer>,
     ended: VecDeque<SwapEnded>,
     /// End of the last one that moved anything.
@@ -115,7 +113,6 @@ impl SwapSpace {
             sums: vec![0; num_slots],
             swaps: VecDeque::new(),
             parts: VecDeque::new(),
-            at_work: VecDeque::new(),
             buffers,
             ended: VecDeque::new(),
             last_end: Instant::now(),
@@ -133,40 +130,38 @@ impl SwapSpace {
         while !self.parts.is_empty()
             && let Some(mut buffer) = self.buffers.pop()
         {
-            let Some((part, blocks)) = self.parts.pop_front() else { return };
+            let part = self.parts.pop_front().expect("some part waits");
             if part.direction == SwapDirection::Out {
-                for (slot, block) in buffer.as_mut().chunks_exact_mut(self.slot_bytes).zip(&blocks) {
-                    slot[..self.block_bytes].copy_from_slice(pool.block(block.0));
+                for (bytes, transfer) in buffer.as_mut().chunks_exact_mut(self.slot_bytes).zip(&part.transfers) {
+                    bytes[..self.block_bytes].copy_from_slice(pool.block(transfer.block.0));
                 }
             }
-            self.at_work.push_back(blocks);
             self.worker.submit(part, buffer);
         }
     }
 
     fn take(&mut self, done: PartDone, pool: &mut KvPool) {
         let PartDone { part, buffer, outcome } = done;
-        // Parts come back in the order in which they were handed over.
-        let Some(blocks) = self.at_work.pop_front() else { return };
-        let Some(swap) = self.swaps.iter_mut().find(|swap| swap.id == part.swap) else { return };
+        let swap = self.swaps.iter_mut().find(|swap| swap.id == part.swap);
+        let swap = swap.expect("a swap is known until its last part has come back");
         swap.parts_left -= 1;
         match outcome {
             Ok(()) if part.direction == SwapDirection::Out => {
-                for (slot, sum) in part.slots.iter().zip(&part.sums) {
-                    self.sums[slot.index()] = *sum;
+                for (transfer, sum) in part.transfers.iter().zip(&part.sums) {
+                    self.sums[transfer.slot.index()] = *sum;
                 }
             }
             // A swap that has failed elsewhere moves no more bytes.
             Ok(()) if swap.failed.is_none() => {
-                for (slot, block) in buffer.as_ref().chunks_exact(self.slot_bytes).zip(&blocks) {
-                    pool.block_mut(block.0).copy_from_slice(&slot[..self.block_bytes]);
+                for (bytes, transfer) in buffer.as_ref().chunks_exact(self.slot_bytes).zip(&part.transfers) {
+                    pool.block_mut(transfer.block.0).copy_from_slice(&bytes[..self.block_bytes]);
                 }
             }
             Ok(()) => {}
             Err(reason) => {
                 swap.failed.get_or_insert(reason);
                 let before = self.parts.len();
-                self.parts.retain(|(waiting, _)| waiting.swap != part.swap);
+                self.parts.retain(|waiting| waiting.swap != part.swap);
                 swap.parts_left -= before - self.parts.len();
             }
         }
@@ -200,16 +195,15 @@ impl SwapStore for SwapSpace {
     }
 
     fn start(&mut self, swap: &Swap) {
-        let mut places: Vec<_> = swap.transfers.iter().filter_map(|transfer| transfer.block_and_slot()).collect();
+        let mut transfers = swap.transfers.clone();
         // Neighbours in the file are written, and read, at once.
-        places.sort_unstable_by_key(|&(_, slot)| slot);
-        let bytes = (places.len() as u64).saturating_mul(self.block_bytes as u64);
+        transfers.sort_unstable_by_key(|transfer| transfer.slot);
+        let bytes = (transfers.len() as u64).saturating_mul(self.block_bytes as u64);
         let before = self.parts.len();
-        for places in places.chunks(self.blocks_a_part()) {
-            let slots: Vec<_> = places.iter().map(|&(_, slot)| slot).collect();
-            let sums = slots.iter().map(|slot| self.sums[slot.index()]).collect();
-            let part = Part { swap: swap.id, direction: swap.direction, slots, sums };
-            self.parts.push_back((part, places.iter().map(|&(block, _)| block).collect()));
+        for transfers in transfers.chunks(self.blocks_a_part()) {
+            let sums = transfers.iter().map(|transfer| self.sums[transfer.slot.index()]).collect();
+            let transfers = transfers.to_vec();
+            self.parts.push_back(Part { swap: swap.id, direction: swap.direction, transfers, sums });
         }
         let parts_left = self.parts.len() - before;
         self.swaps.push_back(UnderWay { id: swap.id, started: Instant::now(), bytes, parts_left, failed: None });

@@ -13,7 +13,7 @@ use crate::{
     sequence_state::SequenceState,
     stats::KvStats,
     tables::{Table, Tables, blocks_for, position},
-    transfer::{Transfer, Transfers},
+    transfer::{BlockCopy, Transfers},
 };
 
 mod invariants;
@@ -350,7 +350,7 @@ impl BlockManager {
     /// first and a destination later, or a destination and then a source. It must be done before the next pass reads or
     /// writes KV, before the transfers of any [`crate::Swap`] begin, and before memory is given back of blocks that
     /// [`take_resize`](Self::take_resize) reports to have left; those that came need theirs before.
-    pub fn take_copies(&mut self, copies: &mut Vec<Transfer>) {
+    pub fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.transfers.take_copies(copies);
     }
 

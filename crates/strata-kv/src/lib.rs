@@ -5,7 +5,8 @@
 //! really been computed. Only then can other sequences find it.
 //!
 //! What the KV *is* (a content: tokens, and what they continue) stands apart from where it *lies* (a block, a slot one tier
-//! below, both): a [`Transfer`] changes a location and no content.
+//! below, both): a transfer ([`BlockCopy`], [`BlockSwap`]) changes a location
+//! and no content.
 //!
 //! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that nobody holds),
 //! *used* (held by at least one block table, or by a transfer under way) and *withdrawn* (without memory, after
@@ -44,4 +45,4 @@ pub use prefix_hashes::PrefixHashes;
 pub use sequence_state::SequenceState;
 pub use stats::KvStats;
 pub use tables::IdHasher;
-pub use transfer::{KvPlace, Swap, SwapDirection, SwapOutcome, Transfer};
+pub use transfer::{BlockCopy, BlockSwap, Swap, SwapDirection, SwapOutcome};

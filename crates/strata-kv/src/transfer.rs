@@ -1,78 +1,43 @@
-//! KV on its way from a place to another.
+//! KV on its way from a place to another: copies between blocks, and swaps between blocks and the slots one tier below.
+//!
+//! **The rule of all transfers:** nothing moves without a place to go. The destination is reserved before a transfer begins,
+//! and source and destination belong to the transfer until it has ended, whatever becomes of the sequences that wanted it.
+//! A transfer that failed, or of which nobody can tell, is a miss, never data: what its destination holds is not read, and
+//! the KV is computed again.
+//!
+//! | state | leaves it by |
+//! |---|---|
+//! | begun | the driver's report → completed, or failed |
+//! | completed | – : the destination is a location of the content |
+//! | failed | – : the destination is free again, and who waited for it has lost its KV |
+//!
+//! The two kinds are types of their own: whoever carries out one is never handed the other.
 
 use std::collections::{BTreeMap, HashSet};
 
 use crate::ids::{BlockId, SequenceId, SwapId, SwapSlot};
 
-/// Where one block's worth of KV can lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KvPlace {
-    /// In memory.
-    Block(BlockId),
-    /// One tier below.
-    Slot(SwapSlot),
-}
-
-/// One block's worth of KV on its way: a copy on write, a move that compacts, a swap out or in.
+/// One block's worth of KV on its way to another block: a copy on write, or a move that compacts.
 ///
-/// **The rule of all transfers:** nothing moves without a place to go. The destination is reserved before a transfer begins,
-/// and source and destination belong to the transfer until it has ended, whatever becomes of the sequences that wanted it.
-/// A transfer that failed, or of which nobody can tell, is a miss, never data: what its destination holds is not read, and
-/// the KV is computed again.
-///
-/// | state | leaves it by |
-/// |---|---|
-/// | begun | the driver's report → completed, or failed |
-/// | completed | – : the destination is a location of the content |
-/// | failed | – : the destination is free again, and who waited for it has lost its KV |
-///
-/// Transfers between blocks are carried out by the device in the order of [`BlockManager::take_copies`], before anything
-/// else touches a block. That order holds source and destination: whoever is given one of them later writes later.
+/// The device carries copies out in the order of [`BlockManager::take_copies`], before anything else touches a block. That
+/// order holds source and destination: whoever is given one of them later writes later.
 ///
 /// [`BlockManager::take_copies`]: crate::BlockManager::take_copies
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Transfer {
+pub struct BlockCopy {
     /// Where the KV is.
-    pub source: KvPlace,
+    pub source: BlockId,
     /// Where it is to be as well.
-    pub destination: KvPlace,
+    pub destination: BlockId,
 }
 
-impl Transfer {
-    /// From a block to another.
-    pub fn copy(source: BlockId, destination: BlockId) -> Self {
-        Self { source: KvPlace::Block(source), destination: KvPlace::Block(destination) }
-    }
-
-    /// Between a block and a slot, this way.
-    pub fn swap(direction: SwapDirection, block: BlockId, slot: SwapSlot) -> Self {
-        let (block, slot) = (KvPlace::Block(block), KvPlace::Slot(slot));
-        match direction {
-            SwapDirection::Out => Self { source: block, destination: slot },
-            SwapDirection::In => Self { source: slot, destination: block },
-        }
-    }
-
-    /// Source and destination of a transfer between blocks, as those of [`take_copies`] are; none of any other.
-    ///
-    /// [`take_copies`]: crate::BlockManager::take_copies
-    pub fn blocks(self) -> Option<(BlockId, BlockId)> {
-        match (self.source, self.destination) {
-            (KvPlace::Block(source), KvPlace::Block(destination)) => Some((source, destination)),
-            _ => None,
-        }
-    }
-
-    /// The block and the slot of a transfer between memory and the tier below, as those of a [`Swap`] are, whichever way it
-    /// goes; none of any other.
-    pub fn block_and_slot(self) -> Option<(BlockId, SwapSlot)> {
-        match (self.source, self.destination) {
-            (KvPlace::Block(block), KvPlace::Slot(slot)) | (KvPlace::Slot(slot), KvPlace::Block(block)) => {
-                Some((block, slot))
-            }
-            _ => None,
-        }
-    }
+/// One block's worth of KV on its way between memory and the tier below, in the direction of its [`Swap`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockSwap {
+    /// Its place in memory.
+    pub block: BlockId,
+    /// Its place one tier below.
+    pub slot: SwapSlot,
 }
 
 /// Which way KV goes.
@@ -93,7 +58,7 @@ pub struct Swap {
     /// Which way.
     pub direction: SwapDirection,
     /// Each block and each slot once, however many sequences share it.
-    pub transfers: Vec<Transfer>,
+    pub transfers: Vec<BlockSwap>,
     /// Blocks that need no transfer in, since their content can still be found in memory.
     pub num_spared: usize,
     /// Blocks that others can have when it ends, as far as can be told when it begins: those that nobody outside the
@@ -115,14 +80,14 @@ pub enum SwapOutcome {
 pub(crate) struct Flight {
     pub(crate) direction: SwapDirection,
     pub(crate) group: Vec<SequenceId>,
-    pub(crate) transfers: Vec<Transfer>,
+    pub(crate) transfers: Vec<BlockSwap>,
 }
 
 /// All transfers that have begun and not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     /// Between blocks, in order.
-    copies: Vec<Transfer>,
+    copies: Vec<BlockCopy>,
     flights: BTreeMap<SwapId, Flight>,
     started: u64,
 }
@@ -130,11 +95,11 @@ pub(crate) struct Transfers {
 impl Transfers {
     /// Begins a transfer between blocks.
     pub(crate) fn copy(&mut self, source: BlockId, destination: BlockId) {
-        self.copies.push(Transfer::copy(source, destination));
+        self.copies.push(BlockCopy { source, destination });
     }
 
     /// Hands over the transfers between blocks: they complete in this order.
-    pub(crate) fn take_copies(&mut self, copies: &mut Vec<Transfer>) {
+    pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         copies.clear();
         std::mem::swap(copies, &mut self.copies);
     }
@@ -166,7 +131,6 @@ impl Transfers {
 
     /// Blocks that swaps under way read or write.
     pub(crate) fn pinned(&self) -> HashSet<BlockId> {
-        let transfers = self.flights.values().flat_map(|flight| &flight.transfers);
-        transfers.filter_map(|transfer| transfer.block_and_slot()).map(|(block, _)| block).collect()
+        self.flights.values().flat_map(|flight| &flight.transfers).map(|transfer| transfer.block).collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use strata_engine::Runner;
-use strata_kv::Transfer;
+use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 
 /// Bytes that the next one depends on.
@@ -73,8 +73,8 @@ impl Runner for Followers {
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[Transfer]) {
-        for (source, destination) in copies.iter().filter_map(|copy| copy.blocks()) {
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+        for &BlockCopy { source, destination } in copies {
             let [from, to] = [source, destination].map(|block| block.index() * self.block_size);
             self.kv.copy_within(from..from + self.block_size, to);
         }

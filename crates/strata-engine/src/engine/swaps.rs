@@ -45,8 +45,7 @@ impl Worker {
 
     /// Learns what a prompt token takes from passes that computed such for the most part.
     pub(super) fn note_prefill(&mut self, plan: &StepPlan, elapsed: Duration) {
-        let tokens: usize = plan.entries.iter().map(|entry| entry.count).sum();
-        if tokens >= 2 * plan.entries.len() {
+        if let Some(tokens) = plan.prefill_tokens() {
             self.scheduler.prefilled(tokens, elapsed.as_secs_f64());
         }
     }

@@ -146,8 +146,8 @@ impl Policy for Beams {
         self.rows[index] = Some(Row { next, top });
     }
 
-    fn accept(&mut self, _: &mut Sequence, _: &Prompt, _: Ends<'_>) -> usize {
-        0
+    fn accept(&mut self, _: &mut Sequence, _: &Prompt, _: Ends<'_>) -> Option<usize> {
+        (!self.not_finite).then_some(0)
     }
 
     fn apply(&mut self, entry: &Entry, prompt: &Prompt, stage: &mut Stage<'_>) {

@@ -138,8 +138,9 @@ impl Policy for Independent {
         }
     }
 
-    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> usize {
-        sequence.continuation.as_mut().map_or(0, |one| one.accept(&self.params, prompt.len, ends))
+    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize> {
+        let Some(continuation) = &mut sequence.continuation else { return Some(0) };
+        (!continuation.not_finite).then(|| continuation.accept(&self.params, prompt.len, ends))
     }
 
     fn apply(&mut self, entry: &Entry, prompt: &Prompt, stage: &mut Stage<'_>) {

@@ -20,8 +20,9 @@ impl Scheduler {
         let mut sequence = self.branched(parent, child);
         sequence.continuation = continuation;
         sequence.extend([token]);
-        // What its parent went through was not its own.
-        (sequence.preemptions, sequence.swaps) = (0, 0);
+        // What its parent went through was not its own. Urgent from birth, all children together would keep others out that
+        // have waited for as long.
+        (sequence.preemptions, sequence.swaps, sequence.overtaken) = (0, 0, 0);
         let mut runs = self.queues.seats() < self.config.max_num_seqs
             && self.short_of(&[&sequence], 1).is_none()
             && self.blocks.fork(parent, child).is_ok();

@@ -1,6 +1,7 @@
 //! The scheduler without an engine: what each step plans, and the bugs that others had.
 
 mod admission;
+mod drafts;
 mod fairness;
 mod groups;
 mod load;

@@ -3,7 +3,7 @@
 use strata_io::testing::{Effect, Fault, FaultySpace, Which, WriteEffect};
 use strata_io::{DirectRead, SwapFile};
 use strata_kernels::{KvDType, KvLayout, KvShape};
-use strata_kv::{SwapSlot, Transfer};
+use strata_kv::{BlockId, BlockSwap, SwapSlot};
 
 use super::*;
 
@@ -48,7 +48,7 @@ impl Bench {
     fn start(&mut self, direction: SwapDirection, copies: &[(u32, u32)]) -> SwapId {
         let id = SwapId(self.next);
         self.next += 1;
-        let transfer = |&(block, slot)| Transfer::swap(direction, BlockId(block), SwapSlot(slot));
+        let transfer = |&(block, slot)| BlockSwap { block: BlockId(block), slot: SwapSlot(slot) };
         let transfers = copies.iter().map(transfer).collect();
         self.space.start(&Swap { id, direction, transfers, num_spared: 0, num_freed: 0 });
         id
@@ -109,6 +109,22 @@ fn swaps_under_way_together_end_in_order() {
     assert!(ended.iter().all(|ended| ended.outcome.is_ok()), "{ended:?}");
     assert_eq!(ended.iter().map(|ended| ended.id).collect::<Vec<_>>(), [third, first, second]);
     assert_eq!(bench.space.poll(&mut bench.pool, Duration::from_secs(9)), None, "nothing is waited for");
+}
+
+#[test]
+fn parts_may_come_back_in_any_order() {
+    let mut bench = Bench::new(12);
+    let [first, second] = [[(0, 4), (1, 3)], [(2, 9), (3, 8)]];
+    let out = first.into_iter().chain(second).collect::<Vec<_>>();
+    bench.swap(SwapDirection::Out, &out).unwrap();
+    (0..BLOCKS).for_each(|block| bench.fill(block, 1000));
+    bench.start(SwapDirection::In, &first);
+    bench.start(SwapDirection::In, &second);
+    bench.space.feed(&bench.pool);
+    let done = [(); 2].map(|()| bench.space.worker.done(Duration::from_secs(10)).expect("each is a part"));
+    done.into_iter().rev().for_each(|done| bench.space.take(done, &mut bench.pool));
+    assert!([bench.wait(), bench.wait()].iter().all(|ended| ended.outcome.is_ok()));
+    assert!((0..4).all(|block| bench.holds(block, block.into())), "each block has what was its own");
 }
 
 #[test]
@@ -202,7 +218,7 @@ fn share_of_the_engine_thread_in_a_swap() {
     for (number, direction) in
         [SwapDirection::Out, SwapDirection::In, SwapDirection::Out, SwapDirection::In].into_iter().enumerate()
     {
-        let transfer = |block| Transfer::swap(direction, BlockId(block), SwapSlot(block));
+        let transfer = |block| BlockSwap { block: BlockId(block), slot: SwapSlot(block) };
         let transfers = (0..blocks as u32).map(transfer).collect();
         let begin = Instant::now();
         space.start(&Swap { id: SwapId(number as u64), direction, transfers, num_spared: 0, num_freed: 0 });

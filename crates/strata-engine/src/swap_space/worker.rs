@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use strata_io::{AlignedBuffer, DirectWrite};
-use strata_kv::{SwapDirection, SwapId, SwapSlot};
+use strata_kv::{BlockSwap, SwapDirection, SwapId};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// So many blocks of a swap as fit into a buffer.
@@ -15,8 +15,8 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) struct Part {
     pub(super) swap: SwapId,
     pub(super) direction: SwapDirection,
-    /// In ascending order, which is that of the buffer.
-    pub(super) slots: Vec<SwapSlot>,
+    /// In ascending order of slots, which is that of the buffer.
+    pub(super) transfers: Vec<BlockSwap>,
     /// Checksums of the blocks: taken of what is written, expected of what is read.
     pub(super) sums: Vec<u64>,
 }
@@ -44,7 +44,7 @@ impl SwapWorker {
             while let Ok((mut part, mut buffer)) = waiting.recv() {
                 // A bug in a file must not leave a swap pending for ever.
                 let outcome = catch_unwind(AssertUnwindSafe(|| slots.move_part(&mut part, &mut buffer)))
-                    .unwrap_or_else(|_| Err(format!("moving {} blocks panicked", part.slots.len())));
+                    .unwrap_or_else(|_| Err(format!("moving {} blocks panicked", part.transfers.len())));
                 if sender.send(PartDone { part, buffer, outcome }).is_err() {
                     return;
                 }
@@ -94,9 +94,9 @@ impl Slots {
             part.sums = self.sums(part, buffer).collect();
         }
         let mut rest = buffer.as_mut();
-        for run in part.slots.chunk_by(|slot, next| slot.index() + 1 == next.index()) {
+        for run in part.transfers.chunk_by(|one, next| one.slot.index() + 1 == next.slot.index()) {
             let (bytes, after) = rest.split_at_mut(run.len() * self.slot_bytes);
-            let offset = run[0].index() as u64 * self.slot_bytes as u64;
+            let offset = run[0].slot.index() as u64 * self.slot_bytes as u64;
             match part.direction {
                 SwapDirection::Out => self.file.write_aligned_at(bytes, offset),
                 SwapDirection::In => self.file.read_aligned_at(bytes, offset, bytes.len()),
@@ -107,14 +107,14 @@ impl Slots {
         if part.direction == SwapDirection::In
             && let Some(at) = self.sums(part, buffer).zip(&part.sums).position(|(sum, expected)| sum != *expected)
         {
-            let (slot, path) = (part.slots[at].index(), self.file.path().display());
+            let (slot, path) = (part.transfers[at].slot.index(), self.file.path().display());
             return Err(format!("slot {slot} of {path} does not hold what was written to it"));
         }
         Ok(())
     }
 
     fn sums<'b>(&'b self, part: &'b Part, buffer: &'b AlignedBuffer) -> impl Iterator<Item = u64> + 'b {
-        let slots = buffer.as_slice().chunks_exact(self.slot_bytes).take(part.slots.len());
+        let slots = buffer.as_slice().chunks_exact(self.slot_bytes).take(part.transfers.len());
         slots.map(|slot| xxh3_64(&slot[..self.block_bytes]))
     }
 }

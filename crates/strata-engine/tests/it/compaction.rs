@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use strata_engine::{KvDemand, KvGrant, KvMemory, KvSwap, Request, Runner, SamplingParams};
-use strata_kv::Transfer;
+use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
 
 use crate::sim::{Shape, SimRunner, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, start_over};
@@ -33,7 +33,7 @@ impl Runner for ResizedRunner {
         self.sim.forward(batch, sink)
     }
 
-    fn copy_blocks(&mut self, copies: &[Transfer]) {
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.sim.copy_blocks(copies);
     }
 

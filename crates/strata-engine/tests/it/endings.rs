@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use strata_engine::{
-    Engine, Event, EventStream, FinishReason, Health, PreemptionMode, Request, RequestError, SubmitError,
+    BeamParams, Engine, Event, EventStream, FinishReason, Health, PreemptionMode, Request, RequestError, StartError,
+    SubmitError,
 };
 use strata_kv::{Miss, MissReason};
 
 use crate::sim::{
-    Controls, EOS, Shape, VOCAB, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, start,
-    teach_short_answers,
+    Controls, EOS, Shape, SimRunner, VOCAB, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
+    greedy, prompt, start, teach_short_answers,
 };
 
 fn last_event(mut stream: EventStream) -> Event {
@@ -139,6 +140,33 @@ fn a_failed_pass_fails_its_requests_and_nobody_else() {
         assert_eq!(ended.tokens, expected_greedy(&request.prompt, &request.params));
     }
     eventually("well again", || engine.handle().status().health == Health::Ok);
+}
+
+#[test]
+fn what_was_computed_beside_logits_that_are_no_numbers_is_found_by_nobody() {
+    let beam = Request { beam: Some(BeamParams { width: 3, ..BeamParams::default() }), ..greedy(prompt(4, 17), 6) };
+    for (number, request) in [greedy(prompt(3, 17), 6), beam].into_iter().enumerate() {
+        let (engine, controls) = start(Shape::default());
+        controls.nan_next.store(true, Ordering::Relaxed);
+        let failed = last_event(engine.handle().submit(request.clone()).unwrap());
+        assert_eq!(failed, Event::Failed(RequestError::NotFinite));
+        assert_idle_and_whole(&engine);
+        assert_eq!(engine.handle().status().kv.blocks_cached, 0, "request {number}");
+        let again = greedy(request.prompt, 6);
+        let ended = collect(engine.handle().submit(again.clone()).unwrap());
+        assert_eq!((ended.cached_tokens, ended.tokens), (0, expected_greedy(&again.prompt, &again.params)));
+    }
+}
+
+#[test]
+fn swap_space_that_is_too_small_is_refused_at_the_start() {
+    let shape = Shape { swap_blocks: 8, ..Shape::default() };
+    for (missing, refused) in [(usize::MAX - 8, false), (usize::MAX - 7, true)] {
+        let (runner, controls) = SimRunner::new(shape.block_size);
+        controls.swap_slots_missing.store(missing, Ordering::Relaxed);
+        let error = Engine::start(engine_config(shape), Box::new(runner)).err();
+        assert_eq!(matches!(error, Some(StartError::SwapSlots { wanted: 8, got: 7 })), refused, "{error:?}");
+    }
 }
 
 #[test]

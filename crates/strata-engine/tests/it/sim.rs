@@ -11,7 +11,7 @@ use strata_engine::{
     Drafter, Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PreemptionMode, Request,
     Runner, SamplingParams, SchedulerConfig,
 };
-use strata_kv::{KvConfig, Transfer};
+use strata_kv::{BlockCopy, KvConfig};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 use swap::SimSwap;
 
@@ -24,6 +24,8 @@ pub const EOS: u32 = 0;
 pub struct Controls {
     /// The next pass fails.
     pub fail_next: AtomicBool,
+    /// The next pass gives logits that are no numbers.
+    pub nan_next: AtomicBool,
     /// The next pass panics.
     pub panic_next: AtomicBool,
     pub passes: AtomicU64,
@@ -32,6 +34,8 @@ pub struct Controls {
     pub blocks_copied: AtomicUsize,
     /// Of every so many swaps one fails; 0 for none.
     pub fail_every_swap: AtomicU64,
+    /// Slots fewer than any number that swap space has.
+    pub swap_slots_missing: AtomicUsize,
     /// Swaps end only when this is false.
     pub hold_swaps: AtomicBool,
     /// Tokens that are guessed ahead at a time, some of them wrongly; 0 for none.
@@ -157,6 +161,7 @@ impl Runner for SimRunner {
             }
             assert!(!self.controls.panic_next.swap(false, Ordering::Relaxed), "a bug, on purpose");
         }
+        let is_nan = self.controls.nan_next.swap(false, Ordering::Relaxed);
         for (index, sequence) in batch.iter().enumerate() {
             let count = sequence.tokens.len();
             let wanted = match sequence.logits {
@@ -167,15 +172,19 @@ impl Runner for SimRunner {
             for token in wanted {
                 let position = sequence.first_position + token;
                 let at = (sequence.block_table[position / self.block_size], position % self.block_size);
-                sink(LogitRow { sequence: index, token }, &mut logits_of(self.slots[&at]));
+                let mut logits = logits_of(self.slots[&at]);
+                if is_nan {
+                    logits[VOCAB / 2] = f32::NAN;
+                }
+                sink(LogitRow { sequence: index, token }, &mut logits);
             }
         }
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[Transfer]) {
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.controls.blocks_copied.fetch_add(copies.len(), Ordering::Relaxed);
-        for (source, destination) in copies.iter().filter_map(|copy| copy.blocks()) {
+        for &BlockCopy { source, destination } in copies {
             for slot in 0..self.block_size {
                 let fingerprint = self.slots.get(&(source.0, slot)).copied();
                 // What had nothing to copy leaves nothing: reading it is a panic.
@@ -246,7 +255,11 @@ pub fn start(shape: Shape) -> (Engine, Arc<Controls>) {
 }
 
 pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
-    let config = EngineConfig {
+    Engine::start(engine_config(shape), runner).unwrap()
+}
+
+pub fn engine_config(shape: Shape) -> EngineConfig {
+    EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: shape.max_num_seqs,
             max_num_batched_tokens: shape.max_num_batched_tokens,
@@ -275,8 +288,7 @@ pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
         stall: std::time::Duration::ZERO,
         idle_turn: std::time::Duration::from_millis(2),
         check_invariants: true,
-    };
-    Engine::start(config, runner).unwrap()
+    }
 }
 
 /// Some tokens, others for each seed.

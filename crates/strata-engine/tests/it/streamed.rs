@@ -12,7 +12,7 @@ use strata_engine::{
 };
 use strata_io::EngineKind;
 use strata_kernels::KvDType;
-use strata_kv::{KvConfig, Transfer};
+use strata_kv::{BlockCopy, KvConfig};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRow, Model, layers};
 use strata_weights::{
@@ -69,7 +69,7 @@ impl Runner for Watched {
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[Transfer]) {
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.runner.copy_blocks(copies);
     }
 

@@ -8,7 +8,7 @@ use strata_engine::{
     Engine, KvDemand, KvGrant, KvMemory, KvSwap, MemoryTrade, PreemptionMode, Request, Runner, RunnerMemory,
     TradeLimits,
 };
-use strata_kv::Transfer;
+use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
 
 use crate::sim::{
@@ -67,7 +67,7 @@ impl Runner for TradingRunner {
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[Transfer]) {
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.sim.copy_blocks(copies);
     }
 

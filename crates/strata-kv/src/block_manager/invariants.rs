@@ -6,7 +6,7 @@ use crate::{
     invariant_violation::{InvariantViolation, count},
     sequence_state::SequenceState,
     tables::Table,
-    transfer::SwapDirection,
+    transfer::{BlockSwap, SwapDirection},
 };
 
 impl BlockManager {
@@ -23,7 +23,7 @@ impl BlockManager {
             table.slots().iter().for_each(|slot| slot_holders[slot.index()] += 1);
         }
         let under_way = self.transfers.flights().flat_map(|(_, flight)| &flight.transfers);
-        for (block, slot) in under_way.filter_map(|transfer| transfer.block_and_slot()) {
+        for &BlockSwap { block, slot } in under_way {
             holders[block.index()] += 1;
             slot_holders[slot.index()] += 1;
         }
@@ -43,8 +43,8 @@ impl BlockManager {
         let swapped = self.tables.iter().filter(|(_, table)| table.state() == SequenceState::Swapped).count();
         count("number of sequences swapped out", self.tables.num_swapped(), swapped)?;
         for (swap, flight) in self.transfers.flights().filter(|(_, flight)| flight.direction == SwapDirection::In) {
-            let mut blocks = flight.transfers.iter().filter_map(|transfer| transfer.block_and_slot());
-            if let Some((block, _)) = blocks.find(|&(block, _)| self.cache.continues(block).is_some()) {
+            let mut blocks = flight.transfers.iter().map(|transfer| transfer.block);
+            if let Some(block) = blocks.find(|&block| self.cache.continues(block).is_some()) {
                 return Err(InvariantViolation::FoundTooEarly { block, swap });
             }
         }

@@ -1,6 +1,6 @@
 //! Groups of sequences leave their blocks for slots one tier down, and come back.
 //!
-//! Transfers may take as long as they like while other sequences compute; [`Transfer`] says what holds meanwhile.
+//! Transfers may take as long as they like while other sequences compute; `transfer.rs` says what holds meanwhile.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use crate::{
     ids::{BlockId, SequenceId, SwapId, SwapSlot},
     sequence_state::SequenceState,
     tables::Table,
-    transfer::{Flight, KvPlace, Swap, SwapDirection, SwapOutcome, Transfer},
+    transfer::{BlockSwap, Flight, Swap, SwapDirection, SwapOutcome},
 };
 
 impl BlockManager {
@@ -104,7 +104,7 @@ impl BlockManager {
                 let slot = *taken.entry(block).or_insert_with(|| {
                     cache.hold(block);
                     let slot = cache.take_slot(block);
-                    transfers.push(Transfer::swap(SwapDirection::Out, block, slot));
+                    transfers.push(BlockSwap { block, slot });
                     slot
                 });
                 cache.hold_slot(slot);
@@ -160,7 +160,7 @@ impl BlockManager {
                 let block = *taken.entry(slot).or_insert_with(|| {
                     cache.hold_slot(slot);
                     let block = cache.fetch(slot, member);
-                    transfers.push(Transfer::swap(SwapDirection::In, block, slot));
+                    transfers.push(BlockSwap { block, slot });
                     block
                 });
                 cache.hold(block);
@@ -182,7 +182,7 @@ impl BlockManager {
     pub fn finish_swap(&mut self, id: SwapId, outcome: SwapOutcome) -> Vec<SequenceId> {
         let Some(Flight { direction, mut group, transfers }) = self.transfers.end(id) else { return Vec::new() };
         // The deepest first, as when a sequence is freed: this may be the last hold.
-        for (block, slot) in transfers.iter().rev().filter_map(|transfer| transfer.block_and_slot()) {
+        for &BlockSwap { block, slot } in transfers.iter().rev() {
             self.cache.release(block);
             self.cache.release_slot(slot);
         }
@@ -242,12 +242,12 @@ impl BlockManager {
     }
 
     /// Where the computed tokens of the group are: table, logical block, place.
-    fn places(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, KvPlace)> {
+    fn places(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, Place)> {
         self.members(group).flat_map(|table| {
             let num_computed = table.num_computed_blocks(self.config.block_size);
             (0..num_computed).map(move |index| match table.slots().get(index) {
-                Some(&slot) => (table, index, KvPlace::Slot(slot)),
-                None => (table, index, KvPlace::Block(table.blocks()[index])),
+                Some(&slot) => (table, index, Place::Slot(slot)),
+                None => (table, index, Place::Block(table.blocks()[index])),
             })
         })
     }
@@ -274,6 +274,13 @@ impl BlockManager {
         let hits = self.members(group).map(&mut find).collect();
         Arrival { hits, num_fresh: copied.len() + num_uncomputed, num_revived: revived.len() }
     }
+}
+
+/// Where one block's worth of KV lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Block(BlockId),
+    Slot(SwapSlot),
 }
 
 /// What a group that comes back finds, and what it needs besides.

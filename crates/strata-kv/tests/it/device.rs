@@ -1,7 +1,7 @@
 //! A device and a swap pool whose KV is a fingerprint of each token and all before it. They do what the manager's lists
 //! say, when it suits them, and now and then fail.
 
-use strata_kv::{BlockId, BlockManager, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
+use strata_kv::{BlockId, BlockManager, BlockSwap, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
 
 use crate::{copies, naive::Print, rng::Rng};
 
@@ -75,8 +75,7 @@ impl Device {
         let mut swap = self.swaps.swap_remove(chosen);
         let count = if fails { swap.transfers.len() } else { 1 + rng.below(swap.transfers.len() + 1) };
         for _ in 0..count.min(swap.transfers.len()) {
-            let transfer = swap.transfers.swap_remove(rng.below(swap.transfers.len()));
-            let (block, slot) = transfer.block_and_slot().expect("one of a swap");
+            let BlockSwap { block, slot } = swap.transfers.swap_remove(rng.below(swap.transfers.len()));
             let (block, slot) = (self.range(block), slot.index() * self.block_size);
             let (block, slot) = (&mut self.blocks[block], &mut self.slots[slot..slot + self.block_size]);
             match (swap.direction, fails) {

@@ -98,5 +98,5 @@ impl UnderRoot for BlockManager {
 fn copies(manager: &mut BlockManager) -> Vec<(BlockId, BlockId)> {
     let mut copies = Vec::new();
     manager.take_copies(&mut copies);
-    copies.into_iter().map(|copy| copy.blocks().expect("between blocks")).collect()
+    copies.into_iter().map(|copy| (copy.source, copy.destination)).collect()
 }

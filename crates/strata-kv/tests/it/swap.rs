@@ -1,19 +1,14 @@
 //! Groups that leave for the swap pool and come back (K12).
 
 use strata_kv::{
-    AllocStatus, BlockError, BlockId, BlockManager, KvConfig, SequenceId, SequenceState, Swap, SwapDirection, SwapId,
-    SwapOutcome, SwapSlot, Transfer,
+    AllocStatus, BlockError, BlockManager, KvConfig, SequenceId, SequenceState, Swap, SwapDirection, SwapId,
+    SwapOutcome,
 };
 
 use crate::{UnderRoot, config, copies, id, release, root, run_prompt, table, tokens};
 
 fn pool(num_blocks: usize, block_size: usize, num_swap_blocks: usize) -> BlockManager {
     BlockManager::new(KvConfig { num_swap_blocks, ..config(num_blocks, block_size) }).expect("a good configuration")
-}
-
-/// Block and slot of a transfer.
-fn places(transfer: &Transfer) -> (BlockId, SwapSlot) {
-    transfer.block_and_slot().expect("one of a swap")
 }
 
 fn finish(manager: &mut BlockManager, swap: &Swap, outcome: SwapOutcome) -> Vec<SequenceId> {
@@ -49,7 +44,7 @@ fn out_and_in_again() {
 
     let out = swap_out(&mut manager, &[id(1)]);
     assert_eq!((out.direction, out.num_spared), (SwapDirection::Out, 0));
-    assert_eq!(out.transfers.iter().map(|transfer| places(transfer).0.0).collect::<Vec<_>>(), held);
+    assert_eq!(out.transfers.iter().map(|transfer| transfer.block.0).collect::<Vec<_>>(), held);
     assert_eq!(manager.state(id(1)), Some(SequenceState::Leaving(out.id)));
     // Neither are its blocks reused, nor may it compute, before the copies are there.
     assert_eq!((used_and_swapped(&manager), manager.block_table(id(1))), ((3, 3), None));
@@ -66,7 +61,7 @@ fn out_and_in_again() {
     // The full blocks are still findable: only the partial one is copied.
     let back = swap_in(&mut manager, &[id(1)]);
     assert_eq!((back.direction, back.transfers.len(), back.num_spared), (SwapDirection::In, 1, 2));
-    assert_eq!(places(&back.transfers[0]).1, places(&out.transfers[2]).1);
+    assert_eq!(back.transfers[0].slot, out.transfers[2].slot);
     assert_eq!((manager.state(id(1)), manager.block_table(id(1))), (Some(SequenceState::Arriving(back.id)), None));
     assert_eq!(finish(&mut manager, &back, SwapOutcome::Done), [id(1)]);
     assert_eq!((manager.state(id(1)), used_and_swapped(&manager)), (Some(SequenceState::Resident), (3, 0)));

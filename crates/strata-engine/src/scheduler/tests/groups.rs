@@ -202,3 +202,19 @@ fn forks_run_where_there_is_room_and_else_wait() {
     // The prefix cache has all but the end of what it waits with.
     assert_eq!(bench.step(), [(102, 3)]);
 }
+
+#[test]
+fn children_have_been_overtaken_by_nobody() {
+    let mut bench = Bench::new(100, 3, 64);
+    bench.add(1, 8);
+    bench.suffer(1, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    bench.compute();
+    bench.add(2, 4);
+    // The last child finds no seat.
+    for (id, runs) in [(100, true), (101, true), (102, false)] {
+        assert_eq!(bench.scheduler.fork(TRUNK, SequenceId(id), 7, None), runs);
+        assert!(!bench.scheduler.sequence(SequenceId(id)).is_urgent(), "{id}");
+    }
+    assert!(bench.scheduler.sequence(TRUNK).is_urgent());
+    bench.check();
+}

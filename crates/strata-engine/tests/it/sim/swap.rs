@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use strata_engine::{KvSwap, SwapEnded, SwapTook, SwapTrial};
-use strata_kv::{Swap, SwapDirection};
+use strata_kv::{BlockSwap, Swap, SwapDirection};
 
 use super::SimRunner;
 
@@ -19,14 +19,17 @@ pub struct SimSwap {
 }
 
 impl KvSwap for SimRunner {
+    fn num_slots(&self) -> usize {
+        usize::MAX - self.controls.swap_slots_missing.load(Ordering::Relaxed)
+    }
+
     fn trial(&self) -> SwapTrial {
         SwapTrial { bytes: 1 << 20, write_seconds: 1e-9, read_seconds: 1e-9 }
     }
 
     fn start(&mut self, swap: &Swap) {
         if swap.direction == SwapDirection::In {
-            let places = swap.transfers.iter().filter_map(|transfer| transfer.block_and_slot());
-            let blocks: Vec<_> = places.map(|(block, _)| block.0).collect();
+            let blocks: Vec<_> = swap.transfers.iter().map(|transfer| transfer.block.0).collect();
             self.forget(&blocks);
         }
         self.swap.started += 1;
@@ -48,7 +51,7 @@ impl KvSwap for SimRunner {
         if every > 0 && swap.id.0 % every == every - 1 {
             return Some(SwapEnded { id: swap.id, outcome: Err("the cable is loose".into()) });
         }
-        for (block, slot) in swap.transfers.iter().filter_map(|transfer| transfer.block_and_slot()) {
+        for &BlockSwap { block, slot } in &swap.transfers {
             for position in 0..self.block_size {
                 let (block, slot) = ((block.0, position), (slot.0, position));
                 match swap.direction {

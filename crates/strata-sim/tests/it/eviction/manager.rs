@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use strata_kv::{BlockId, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
+use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 use strata_sim::eviction::POLICIES;
 
 use crate::rng::{Rng, mix};
@@ -126,8 +126,7 @@ impl Life {
     fn copy(&mut self) {
         let mut copies = Vec::new();
         self.manager.take_copies(&mut copies);
-        for copy in copies {
-            let (source, destination) = copy.blocks().expect("copies are from block to block");
+        for BlockCopy { source, destination } in copies {
             let [source, destination] = [source, destination].map(|block| block.index() * self.block_size);
             self.memory.copy_within(source..source + self.block_size, destination);
         }
