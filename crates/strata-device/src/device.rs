@@ -32,6 +32,9 @@ pub enum DeviceError {
     /// The tensors of a pass do not fit.
     #[error(transparent)]
     OutOfTensors(#[from] OutOfTensors),
+    /// Weights were let go of that the device has yet to read. Only a source that needs their memory says so.
+    #[error("weights were released while the device still uses them")]
+    WeightsInUse,
     /// Two submissions use the same memory in no order. Only a device that looks for it says so.
     #[error("submission {second} does not wait for submission {first}, which uses the same memory")]
     Unordered {
