@@ -10,7 +10,8 @@ use crate::{Tensor, Weights};
 /// Products of one [`Command::Products`], at most: as many bands of weights as are at hand together.
 pub const PRODUCTS_MAX: usize = 16;
 
-/// Results of one command's products, at most: each is that of a whole matrix, of which a command may have several bands.
+/// Results of one command's products, at most: each is that of a whole matrix, of which a command may have several
+/// bands.
 pub const OUTS_MAX: usize = 4;
 
 /// Places that one command reads and writes, at most.
@@ -97,8 +98,8 @@ pub enum Command<'a> {
         x: Tensor,
         /// Numbers of a row of `x`.
         cols: usize,
-        /// The rows of matrices that are at hand, in ascending order for each `out`: no more than [`PRODUCTS_MAX`], with
-        /// no more than [`OUTS_MAX`] results.
+        /// The rows of matrices that are at hand, in ascending order for each `out`: no more than [`PRODUCTS_MAX`],
+        /// with no more than [`OUTS_MAX`] results.
         products: &'a [BandProduct<'a>],
         /// What stands between the two products of a gated network.
         gate: Option<Activation>,

@@ -63,8 +63,8 @@ pub struct OutOfTensors {
     pub wanted: usize,
 }
 
-/// Gives out tensors one behind the other. The same requests give the same tensors, so a plan and the pass that follows it
-/// agree.
+/// Gives out tensors one behind the other. The same requests give the same tensors, so a plan and the pass that follows
+/// it agree.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TensorArea {
     used: usize,

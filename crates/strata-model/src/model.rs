@@ -25,8 +25,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), and KV blocks that lie
-    /// as `kv` says, which is [`Model::kv_layout`]'s.
+    /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), and KV blocks
+    /// that lie as `kv` says, which is [`Model::kv_layout`]'s.
     pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
         let (layers, rope) = (layers_of(&config), RopeTable::new(&config.rope, config.head_dim));
         Self { config, layers, kv, rope, weights, batch: BatchRows::default(), last: None }
@@ -57,7 +57,8 @@ impl Model {
         KvLayout::new(block_size, dtype, shapes)
     }
 
-    /// What a device has to reserve for passes of up to `max_tokens` tokens that want up to `max_logit_rows` rows of logits.
+    /// What a device has to reserve for passes of up to `max_tokens` tokens that want up to `max_logit_rows` rows of
+    /// logits.
     pub fn pass_needs(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
         needs(config, &layers_of(config), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
     }
@@ -67,14 +68,14 @@ impl Model {
         CpuDevice::pass_bytes(&Self::pass_needs(config, max_tokens, max_logit_rows), threads)
     }
 
-    /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each wanted
-    /// row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row.
+    /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
+    /// wanted row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row.
     ///
     /// Nothing is allocated once the largest batch has been seen.
     ///
     /// # Errors
-    /// Weights could not be had, or the batch needs more memory than [`Model::pass_needs`] reserved. KV of the batch's own
-    /// tokens is then unspecified, all other KV untouched.
+    /// Weights could not be had, or the batch needs more memory than [`Model::pass_needs`] reserved. KV of the batch's
+    /// own tokens is then unspecified, all other KV untouched.
     ///
     /// # Panics
     /// If a block table is too short or names a block outside the pool: the block manager's promise.

@@ -138,8 +138,8 @@ impl SharedTensors {
     }
 }
 
-/// A pass under way. Layers come one after the other; each finds the rows that are left in [`hidden`](Self::hidden), and
-/// tensors of its own in [`area`](Self::area).
+/// A pass under way. Layers come one after the other; each finds the rows that are left in [`hidden`](Self::hidden),
+/// and tensors of its own in [`area`](Self::area).
 pub struct Pass<'a> {
     /// Where weights come from.
     pub weights: &'a mut dyn WeightSource,
@@ -276,8 +276,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Multiplies `x` with some matrices in one sweep, each to one of `outs`; with `gate`, with two matrices that are swept
-    /// side by side: see [`Command::Products`].
+    /// Multiplies `x` with some matrices in one sweep, each to one of `outs`; with `gate`, with two matrices that are
+    /// swept side by side: see [`Command::Products`].
     ///
     /// # Errors
     /// Weights could not be had, or the device failed.
@@ -313,8 +313,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Goes on with the rows whose logits are wanted; with one, if there are none. `other`, of `width` numbers a row, keeps
-    /// the same rows.
+    /// Goes on with the rows whose logits are wanted; with one, if there are none. `other`, of `width` numbers a row,
+    /// keeps the same rows.
     ///
     /// # Errors
     /// The device failed.

@@ -1,5 +1,5 @@
-//! A model cut into what passes move and compute with: every matrix into bands, every vector kept, the embedding read row by
-//! row. Pure arithmetic over shapes; streaming, reports and plans all use it.
+//! A model cut into what passes move and compute with: every matrix into bands, every vector kept, the embedding read
+//! row by row. Pure arithmetic over shapes; streaming, reports and plans all use it.
 
 use std::ops::Range;
 
@@ -179,8 +179,8 @@ impl Partition {
     /// Cuts the matrices of `specs` into bands of about `band_bytes`; `stored_at` says how each tensor is stored.
     ///
     /// # Errors
-    /// Those of `stored_at`, sizes beyond what can be counted, more bands than a window takes, and matrices side by side that
-    /// no sweep takes.
+    /// Those of `stored_at`, sizes beyond what can be counted, more bands than a window takes, and matrices side by
+    /// side that no sweep takes.
     pub fn new(
         specs: &[GroupSpec],
         band_bytes: usize,
@@ -301,8 +301,8 @@ impl Partition {
         Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
     }
 
-    /// The least memory with which passes can be computed, in bytes: slots for the fewest bands, but no more than all bands
-    /// take, as long as one filling has its slots.
+    /// The least memory with which passes can be computed, in bytes: slots for the fewest bands, but no more than all
+    /// bands take, as long as one filling has its slots.
     pub fn least_budget(&self) -> u64 {
         let (slots, largest) = (self.slots_least() as u64, self.largest_band() as u64);
         let all = self.band_memory().max((slots / 2).saturating_mul(largest));
@@ -461,7 +461,8 @@ fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// A partition of one group of f32 matrices, each `rows` by `cols`, of which all behind the first are read in this way.
+    /// A partition of one group of f32 matrices, each `rows` by `cols`, of which all behind the first are read in this
+    /// way.
     fn partition(shapes: &[[usize; 2]], access: Access, band_bytes: usize) -> Result<Partition, WeightError> {
         let tensors = shapes.iter().enumerate().map(|(index, &shape)| {
             let tensor = TensorSpec::new(format!("t{index}"), shape);

@@ -24,9 +24,9 @@ pub struct TensorId {
 
 /// Brings weights to where a device reads them.
 ///
-/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs (the head's once for
-/// each few rows of logits, and not at all without), and calls [`end_pass`](Self::end_pass). Resident weights answer at
-/// once; streamed ones arrive band by band, and a wait for one is counted as a stall.
+/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs (the head's once
+/// for each few rows of logits, and not at all without), and calls [`end_pass`](Self::end_pass). Resident weights
+/// answer at once; streamed ones arrive band by band, and a wait for one is counted as a stall.
 pub trait WeightSource: Send {
     /// Begins a pass at the first group, whatever became of the pass before.
     ///
@@ -42,9 +42,9 @@ pub trait WeightSource: Send {
     /// If the spec has no such vector: specs and forward pass are written together.
     fn vector(&self, tensor: TensorId) -> Weights;
 
-    /// Fills `bands`, which is empty, with the next ones of a sweep, waiting until there is at least one; leaves it empty
-    /// once every row has come. Rows of a matrix ascend. Of matrices that are swept side by side, the same rows follow each
-    /// other in one filling.
+    /// Fills `bands`, which is empty, with the next ones of a sweep, waiting until there is at least one; leaves it
+    /// empty once every row has come. Rows of a matrix ascend. Of matrices that are swept side by side, the same rows
+    /// follow each other in one filling.
     ///
     /// # Errors
     /// What kept the bytes from coming; `bands` is then empty.

@@ -144,7 +144,8 @@ fn every_wait_that_is_left_out_is_found() {
         logits(&mut model_of(name), &mut device).unwrap();
         device.waits
     };
-    // Each pass waits for its upload; for its logits twice, if it has any, and else the next pass's upload waits for it.
+    // Each pass waits for its upload; for its logits twice, if it has any, and else the next pass's upload waits for
+    // it.
     assert_eq!(count, PASSES.len() + 2 * (PASSES.len() - 1) + 1);
     for forgotten in 0..count {
         let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten };

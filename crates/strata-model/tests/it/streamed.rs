@@ -1,5 +1,5 @@
-//! A model whose weights are streamed computes what it computes with weights in memory, to the bit: under any budget and
-//! any cut into bands, and while the budget changes.
+//! A model whose weights are streamed computes what it computes with weights in memory, to the bit: under any budget
+//! and any cut into bands, and while the budget changes.
 
 use std::path::Path;
 
