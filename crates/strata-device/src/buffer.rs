@@ -12,10 +12,10 @@ use thiserror::Error;
 /// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Buffers from this size on ask for huge pages: fewer TLB misses when a pass walks through all of it, and direct reads in
-/// few pieces, for each of which some disks take their time. A smaller one than such a page shares one with its
-/// neighbours, beside which the system maps it. (Given back, it counts no longer; the system divides the page when memory
-/// is short.)
+/// Buffers from this size on ask for huge pages: fewer TLB misses when a pass walks through all of it, and direct reads
+/// in few pieces, for each of which some disks take their time. A smaller one than such a page shares one with its
+/// neighbours, beside which the system maps it. (Given back, it counts no longer; the system divides the page when
+/// memory is short.)
 const HUGE_FROM: usize = 256 << 10;
 
 /// The operating system refused memory.
@@ -49,8 +49,8 @@ impl HostBuffer {
         Self::map(len, 0, MapFlags::PRIVATE, advice)
     }
 
-    /// Maps `count` buffers of `len` bytes, side by side if these are whole pages: huge pages serve them even where one is
-    /// smaller than such a page. Each is given back by itself.
+    /// Maps `count` buffers of `len` bytes, side by side if these are whole pages: huge pages serve them even where one
+    /// is smaller than such a page. Each is given back by itself.
     ///
     /// # Errors
     /// The system has no such amount of address space or memory left.
@@ -136,8 +136,8 @@ impl HostBuffer {
         let start = first.wrapping_byte_add(before);
         for (unused, bytes) in [(first, before), (start.wrapping_byte_add(pages), room - before)] {
             if bytes > 0 {
-                // SAFETY: whole pages of the mapping made above, which nobody uses. It would only fail for want of memory to
-                // note it, and address space is all that stays then.
+                // SAFETY: whole pages of the mapping made above, which nobody uses. It would only fail for want of
+                // memory to note it, and address space is all that stays then.
                 let _ = unsafe { munmap(unused, bytes) };
             }
         }

@@ -7,6 +7,13 @@ use strata_kernels::{Activation, AttentionLayer, AttentionSpan, KvLayer, RopeSty
 
 use crate::{Tensor, Weights};
 
+/// Products of one [`Command::Products`], at most: as many bands of weights as are at hand together.
+pub const PRODUCTS_MAX: usize = 16;
+
+/// Results of one command's products, at most: each is that of a whole matrix, of which a command may have several
+/// bands.
+pub const OUTS_MAX: usize = 4;
+
 /// Places that one command reads and writes, at most.
 const ACCESSES_MAX: usize = 8;
 
@@ -91,7 +98,8 @@ pub enum Command<'a> {
         x: Tensor,
         /// Numbers of a row of `x`.
         cols: usize,
-        /// The rows of matrices that are at hand, in ascending order for each `out`.
+        /// The rows of matrices that are at hand, in ascending order for each `out`: no more than [`PRODUCTS_MAX`],
+        /// with no more than [`OUTS_MAX`] results.
         products: &'a [BandProduct<'a>],
         /// What stands between the two products of a gated network.
         gate: Option<Activation>,
@@ -130,6 +138,11 @@ pub enum Command<'a> {
     CopyBlocks {
         /// The copies.
         copies: &'a [(u32, u32)],
+    },
+    /// What a tensor holds is not needed any more, and unspecified until it is written again.
+    Discard {
+        /// Any shape.
+        tensor: Tensor,
     },
     /// Brings a tensor to where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
     Download {
@@ -226,6 +239,7 @@ impl Command<'_> {
                 add(Place::Tensor(branch), false);
             }
             Self::Scale { x, .. } => add(Place::Tensor(x), true),
+            Self::Discard { tensor } => add(Place::Tensor(tensor), true),
             Self::Products { x, products, .. } => {
                 add(Place::Tensor(x), false);
                 products.iter().for_each(|product| add(Place::Tensor(product.out), true));

@@ -10,14 +10,9 @@ use strata_kernels::{
 };
 
 use crate::{
-    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, Place, Queue, Tensor, TensorArea, Token,
+    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, OUTS_MAX, PRODUCTS_MAX, Place, Queue,
+    Tensor, TensorArea, Token,
 };
-
-/// Products of one command, at most.
-pub const PRODUCTS_MAX: usize = 16;
-
-/// Results of one command's products, at most.
-const OUTS_MAX: usize = 4;
 
 /// Threads that compute together, and the instructions that they use.
 pub struct Cpu {
@@ -102,9 +97,11 @@ impl CpuDevice {
         &self.cpu
     }
 
-    /// Its threads and instructions, to change.
-    pub fn cpu_mut(&mut self) -> &mut Cpu {
-        &mut self.cpu
+    /// Computes with the instructions of `level` from now on.
+    pub fn set_level(&mut self, level: Level) {
+        self.cpu.level = level;
+        // Kernels of another level may want another form.
+        self.prepared = None;
     }
 
     /// The KV blocks.
@@ -178,8 +175,8 @@ impl CpuDevice {
                 attention(pool, level, &layer, kv.blocks(), sequences.spans, sequences.tables, q, parts, out);
             }
             Command::CopyBlocks { copies } => kv.copy_blocks(copies.iter().copied()),
-            // The host reads it where it lies.
-            Command::Download { .. } => {}
+            // The host reads it where it lies; and what is discarded costs nothing to keep.
+            Command::Download { .. } | Command::Discard { .. } => {}
         }
         self.forget_prepared(command);
     }

@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::{Command, OutOfTensors, Tensor};
 
-/// A queue of a device. A device executes commands of one queue as if one after the other, in the order in which they were
-/// submitted. Between queues, only waits make an order. Queues may share one piece of hardware.
+/// A queue of a device. A device executes commands of one queue as if one after the other, in the order in which they
+/// were submitted. Between queues, only waits make an order. Queues may share one piece of hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Queue {
     /// The operations of passes.
@@ -32,6 +32,9 @@ pub enum DeviceError {
     /// The tensors of a pass do not fit.
     #[error(transparent)]
     OutOfTensors(#[from] OutOfTensors),
+    /// Weights were let go of that the device has yet to read. Only a source that needs their memory says so.
+    #[error("weights were released while the device still uses them")]
+    WeightsInUse,
     /// Two submissions use the same memory in no order. Only a device that looks for it says so.
     #[error("submission {second} does not wait for submission {first}, which uses the same memory")]
     Unordered {
@@ -50,10 +53,11 @@ pub enum DeviceError {
 
 /// Executes the operations of passes on tensors and KV blocks.
 ///
-/// - What a command borrows is read before [`submit`](Self::submit) returns. When its *results* may be used is a matter of
-///   tokens: by later commands of the same queue at once, by commands of other queues that wait for its token, by the host
-///   once [`complete`](Self::complete) has returned.
-/// - Wait only for tokens of earlier submissions. The host waits in `complete` alone, so nothing in a queue waits for it.
+/// - What a command borrows is read before [`submit`](Self::submit) returns. When its *results* may be used is a matter
+///   of tokens: by later commands of the same queue at once, by commands of other queues that wait for its token, by
+///   the host once [`complete`](Self::complete) has returned.
+/// - Wait only for tokens of earlier submissions. The host waits in `complete` alone, so nothing in a queue waits for
+///   it.
 /// - A submission whose execution fails makes `complete` fail, for its own token and all that wait for it.
 pub trait Device: Send {
     /// Numbers that all tensors of a pass together may have.
@@ -65,8 +69,8 @@ pub trait Device: Send {
     /// Nothing was submitted then.
     ///
     /// # Panics
-    /// If shapes disagree, a tensor lies outside the capacity, or a block table is too short or names a block that there is
-    /// not: the callers' promise.
+    /// If shapes disagree, a tensor lies outside the capacity, or a block table is too short or names a block that
+    /// there is not: the callers' promise.
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError>;
 
     /// Waits until everything submitted with `token` has been executed.
@@ -75,7 +79,8 @@ pub trait Device: Send {
     /// Its execution failed.
     fn complete(&mut self, token: Token) -> Result<(), DeviceError>;
 
-    /// The numbers of a tensor that was [downloaded](Command::Download), once that is complete. The host may change them.
+    /// The numbers of a tensor that was [downloaded](Command::Download), once that is complete. The host may change
+    /// them.
     ///
     /// # Errors
     /// See [`DeviceError::ReadTooEarly`].

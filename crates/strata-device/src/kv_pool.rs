@@ -68,8 +68,8 @@ impl KvPool {
         Ok(())
     }
 
-    /// Bytes of memory that giving back a block of this layout surely frees, whatever becomes of its neighbours: all of it
-    /// if it is made of whole pages.
+    /// Bytes of memory that giving back a block of this layout surely frees, whatever becomes of its neighbours: all of
+    /// it if it is made of whole pages.
     pub fn returnable_bytes(layout: &KvLayout) -> usize {
         let (page, bytes) = (page_size(), layout.block_bytes());
         if bytes.is_multiple_of(page) { bytes } else { (bytes / page).saturating_sub(1) * page }

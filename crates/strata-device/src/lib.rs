@@ -1,5 +1,5 @@
-//! Devices and what passes are made of: commands on tensors and KV blocks; buffers, budgets, and what the operating system
-//! says of memory and cores.
+//! Devices and what passes are made of: commands on tensors and KV blocks; buffers, budgets, and what the operating
+//! system says of memory and cores.
 
 mod budget;
 mod buffer;
@@ -17,9 +17,9 @@ mod weights;
 pub use budget::{Budget, OverBudget};
 pub use buffer::{AllocError, HostBuffer};
 pub use bytes::{BadSize, Bytes};
-pub use command::{BandProduct, Command, KvSequences, Place, Use};
+pub use command::{BandProduct, Command, KvSequences, OUTS_MAX, PRODUCTS_MAX, Place, Use};
 pub use cores::usable_cores;
-pub use cpu::{Cpu, CpuDevice, PRODUCTS_MAX, PassNeeds};
+pub use cpu::{Cpu, CpuDevice, PassNeeds};
 pub use device::{Device, DeviceError, Queue, Token};
 pub use kv_pool::KvPool;
 pub use memory::{HostMemory, peak_resident};

@@ -1,5 +1,5 @@
-//! A device that finds what nobody waited for: it executes what was submitted in any order that is legal, at random, and
-//! refuses submissions that use the same memory in no order. Plain arithmetic in f32; for tests.
+//! A device that finds what nobody waited for: it executes what was submitted in any order that is legal, at random,
+//! and refuses submissions that use the same memory in no order. Plain arithmetic in f32; for tests.
 
 mod operations;
 
@@ -48,8 +48,8 @@ struct Open {
 }
 
 impl ReferenceDevice {
-    /// A device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution. All memory is
-    /// poisoned: nothing can be read before it was written without a trace in the results.
+    /// A device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution. All
+    /// memory is poisoned: nothing can be read before it was written without a trace in the results.
     pub fn new(needs: &PassNeeds, layout: &KvLayout, seed: u64) -> Self {
         let capacity = needs.tensors.bytes() / size_of::<f32>();
         Self {

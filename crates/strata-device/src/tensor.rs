@@ -63,8 +63,8 @@ pub struct OutOfTensors {
     pub wanted: usize,
 }
 
-/// Gives out tensors one behind the other. The same requests give the same tensors, so a plan and the pass that follows it
-/// agree.
+/// Gives out tensors one behind the other. The same requests give the same tensors, so a plan and the pass that follows
+/// it agree.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TensorArea {
     used: usize,
@@ -84,6 +84,11 @@ impl TensorArea {
     /// neither is read any more once the other is written.
     pub fn shared(&self) -> Self {
         Self { used: self.used, most: self.used }
+    }
+
+    /// Everything behind what has been taken so far, in a memory of `capacity` numbers that holds all of it.
+    pub fn rest(&self, capacity: usize) -> Tensor {
+        Tensor { start: self.used, len: capacity.saturating_sub(self.used) }
     }
 
     /// Keeps room for what was taken from a [shared](Self::shared) area.
@@ -123,6 +128,7 @@ mod tests {
         area.reserve(&one);
         area.reserve(&other);
         assert_eq!(area.bytes(), (48 + 112) * 4);
+        assert_eq!((area.rest(200).range(), area.rest(40).len()), (48..200, 0));
         assert!(area.check(160).is_ok());
         assert_eq!(area.check(159).unwrap_err().wanted, 640);
     }

@@ -7,8 +7,8 @@ use strata_kernels::{DType, Matrix};
 
 use crate::HostBuffer;
 
-/// A matrix `[rows, cols]` of weights in host memory, or a vector with one row. It holds on to its memory, so an operation
-/// that a device has not yet executed still finds it.
+/// A matrix `[rows, cols]` of weights in host memory, or a vector with one row. It holds on to its memory, so an
+/// operation that a device has not yet executed still finds it.
 #[derive(Debug, Clone)]
 pub struct Weights {
     dtype: DType,

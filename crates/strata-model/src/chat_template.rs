@@ -143,8 +143,8 @@ impl ChatTemplate {
         Self::from_files(template, &config, dir)
     }
 
-    /// As [`ChatTemplate::from_dir`], from the contents of `chat_template.jinja` and `tokenizer_config.json`, which were
-    /// found in `dir`, a directory or a file.
+    /// As [`ChatTemplate::from_dir`], from the contents of `chat_template.jinja` and `tokenizer_config.json`, which
+    /// were found in `dir`, a directory or a file.
     ///
     /// # Errors
     /// There is none, or it is too large or not valid.

@@ -1,6 +1,6 @@
-//! A model as a list of layers, each of a kind: what tensors it has, what state it keeps for a sequence, what memory a pass
-//! needs for it, and how it computes. A kind is a file in `layers/`; which of them a model is made of follows from its
-//! configuration, here.
+//! A model as a list of layers, each of a kind: what tensors it has, what state it keeps for a sequence, what memory a
+//! pass needs for it, and how it computes. A kind is a file in `layers/`; which of them a model is made of follows from
+//! its configuration, here.
 
 mod attention;
 mod dense_ffn;
@@ -40,8 +40,8 @@ pub trait Layer: Send + Sync {
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError>;
 }
 
-/// What a layer keeps for a sequence. A prefix of a sequence is computed once all of its layers' states are there: the KV
-/// blocks of those tokens and, where a layer needs one, a snapshot of its state behind the last of them.
+/// What a layer keeps for a sequence. A prefix of a sequence is computed once all of its layers' states are there: the
+/// KV blocks of those tokens and, where a layer needs one, a snapshot of its state behind the last of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerState {
     /// Nothing: each token is computed by itself.

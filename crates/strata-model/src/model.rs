@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use strata_device::{CpuDevice, Device, PassNeeds, TensorArea, Token};
+use strata_device::{CpuDevice, Device, DeviceError, PassNeeds, TensorArea, Token};
 use strata_kernels::{KvDType, KvLayout};
 use strata_weights::WeightSource;
 
@@ -25,8 +25,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), and KV blocks that lie
-    /// as `kv` says, which is [`Model::kv_layout`]'s.
+    /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), and KV blocks
+    /// that lie as `kv` says, which is [`Model::kv_layout`]'s.
     pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
         let (layers, rope) = (layers_of(&config), RopeTable::new(&config.rope, config.head_dim));
         Self { config, layers, kv, rope, weights, batch: BatchRows::default(), last: None }
@@ -57,7 +57,8 @@ impl Model {
         KvLayout::new(block_size, dtype, shapes)
     }
 
-    /// What a device has to reserve for passes of up to `max_tokens` tokens that want up to `max_logit_rows` rows of logits.
+    /// What a device has to reserve for passes of up to `max_tokens` tokens that want up to `max_logit_rows` rows of
+    /// logits.
     pub fn pass_needs(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
         needs(config, &layers_of(config), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
     }
@@ -67,14 +68,14 @@ impl Model {
         CpuDevice::pass_bytes(&Self::pass_needs(config, max_tokens, max_logit_rows), threads)
     }
 
-    /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each wanted
-    /// row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row.
+    /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
+    /// wanted row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row.
     ///
     /// Nothing is allocated once the largest batch has been seen.
     ///
     /// # Errors
-    /// Weights could not be had, or the batch needs more memory than [`Model::pass_needs`] reserved. KV of the batch's own
-    /// tokens is then unspecified, all other KV untouched.
+    /// Weights could not be had, or the batch needs more memory than [`Model::pass_needs`] reserved. KV of the batch's
+    /// own tokens is then unspecified, all other KV untouched.
     ///
     /// # Panics
     /// If a block table is too short or names a block outside the pool: the block manager's promise.
@@ -90,12 +91,16 @@ impl Model {
             return Ok(());
         }
         let needed = needs(&self.config, &self.layers, &size).tensors;
-        let (shared, area) = shared_tensors(&self.config, size.tokens);
+        // A batch that is refused begins no pass.
+        needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
+        let places = shared_tensors(&self.config, size.tokens);
         self.weights.begin_pass()?;
         let (weights, batch) = (&mut *self.weights, &self.batch);
-        let places = (shared, area, needed);
         let mut pass = Pass::begin(device, weights, batch, &self.kv, &self.rope, places, self.last, sink)?;
-        let outcome = self.layers.iter().try_for_each(|layer| layer.compute(&mut pass));
+        let outcome = self.layers.iter().try_for_each(|layer| {
+            pass.begin_layer()?;
+            layer.compute(&mut pass)
+        });
         self.last = pass.last();
         outcome?;
         Ok(self.weights.end_pass()?)
@@ -114,4 +119,71 @@ fn shared_tensors(config: &ModelConfig, tokens: usize) -> (SharedTensors, Tensor
     let mut area = TensorArea::default();
     let shared = SharedTensors::take(&mut area, tokens, config.hidden_size, config.head_dim);
     (shared, area)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use strata_device::{Command, ReferenceDevice};
+    use strata_weights::{Catalog, GroupSpec, ResidentWeights, Role};
+
+    use super::*;
+    use crate::batch::LogitRows;
+    use crate::layers::group_specs;
+
+    /// Adds to the hidden states what the layer before left in its own tensors.
+    struct Peeking(GroupSpec);
+
+    impl Layer for Peeking {
+        fn spec(&self) -> &GroupSpec {
+            &self.0
+        }
+
+        fn state(&self) -> LayerState {
+            LayerState::Nothing
+        }
+
+        fn plan(&self, _size: &PassSize, _needs: &mut PassNeeds) {}
+
+        fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+            pass.settle_branch()?;
+            let (sum, branch) = (pass.hidden(), pass.area().take(pass.hidden().len()));
+            pass.submit(&[Command::Add { sum, branch, scale: 1.0 }])?;
+            Ok(())
+        }
+    }
+
+    fn logits(peeks: bool) -> Vec<f32> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3");
+        let config = ModelConfig::from_dir(&dir).unwrap();
+        let catalog = Catalog::open(&dir).unwrap();
+        let weights = ResidentWeights::load(&catalog, &group_specs(&config), &mut |_, _| ()).unwrap();
+        let layout = Model::kv_layout(&config, 4, KvDType::F32);
+        let mut device = ReferenceDevice::new(&Model::pass_needs(&config, 2, 1), &layout, 1);
+        let mut model = Model::new(config, Box::new(weights), layout);
+        if peeks {
+            let spec = GroupSpec { name: "peeking".into(), role: Role::FeedForward, layer: 0, tensors: Vec::new() };
+            model.layers.insert(model.layers.len() - 1, Box::new(Peeking(spec)));
+        }
+        let batch = BatchSequence {
+            tokens: &[3, 17],
+            first_position: 0,
+            prompt_len: 2,
+            block_table: &[0],
+            logits: LogitRows::Last,
+        };
+        let mut logits = Vec::new();
+        model.forward(&mut device, &[batch], &mut |_, row| logits.extend_from_slice(row)).unwrap();
+        logits
+    }
+
+    #[test]
+    fn a_layer_finds_nothing_of_the_one_before() {
+        assert!(logits(false).iter().all(|logit| logit.is_finite()));
+        assert!(
+            logits(true).iter().all(|logit| logit.is_nan()),
+            "the reference device shows who reads it all the same"
+        );
+    }
 }

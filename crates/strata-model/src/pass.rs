@@ -138,8 +138,8 @@ impl SharedTensors {
     }
 }
 
-/// A pass under way. Layers come one after the other; each finds the rows that are left in [`hidden`](Self::hidden), and
-/// tensors of its own in [`area`](Self::area).
+/// A pass under way. Layers come one after the other; each finds the rows that are left in [`hidden`](Self::hidden),
+/// and tensors of its own in [`area`](Self::area).
 pub struct Pass<'a> {
     /// Where weights come from.
     pub weights: &'a mut dyn WeightSource,
@@ -163,10 +163,10 @@ pub struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// Begins a pass of at least one row, behind what was submitted `last`.
+    /// Begins a pass of at least one row, whose tensors the device has room for, behind what was submitted `last`.
     ///
     /// # Errors
-    /// The batch is larger than what the device reserved.
+    /// The device failed.
     #[expect(clippy::too_many_arguments, reason = "everything that a pass brings together")]
     pub fn begin(
         device: &'a mut dyn Device,
@@ -174,11 +174,10 @@ impl<'a> Pass<'a> {
         batch: &'a BatchRows,
         kv: &'a KvLayout,
         rope: &RopeTable,
-        (shared, area, needed): (SharedTensors, TensorArea, TensorArea),
+        (shared, area): (SharedTensors, TensorArea),
         last: Option<Token>,
         sink: &'a mut LogitSink<'a>,
     ) -> Result<Self, ForwardError> {
-        needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
         let rows = batch.tokens.len();
         let width = shared.hidden.len() / rows;
         let mut pass =
@@ -216,6 +215,16 @@ impl<'a> Pass<'a> {
         let rotation = self.shared.rotation;
         let half = rotation.len() / 2;
         [rotation.part(0..half), rotation.part(half..2 * half)]
+    }
+
+    /// Begins a layer, which finds nothing of the last one's own tensors: a device that looks for it overwrites them.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn begin_layer(&mut self) -> Result<(), DeviceError> {
+        let tensor = self.area.rest(self.device.tensor_capacity());
+        self.submit(&[Command::Discard { tensor }])?;
+        Ok(())
     }
 
     /// Memory for a layer's own tensors, which the next layer uses again.
@@ -267,8 +276,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Multiplies `x` with some matrices in one sweep, each to one of `outs`; with `gate`, with two matrices that are swept
-    /// side by side: see [`Command::Products`].
+    /// Multiplies `x` with some matrices in one sweep, each to one of `outs`; with `gate`, with two matrices that are
+    /// swept side by side: see [`Command::Products`].
     ///
     /// # Errors
     /// Weights could not be had, or the device failed.
@@ -304,8 +313,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Goes on with the rows whose logits are wanted; with one, if there are none. `other`, of `width` numbers a row, keeps
-    /// the same rows.
+    /// Goes on with the rows whose logits are wanted; with one, if there are none. `other`, of `width` numbers a row,
+    /// keeps the same rows.
     ///
     /// # Errors
     /// The device failed.

@@ -75,8 +75,8 @@ impl RopeTable {
         Self { theta: config.theta, head_dim, frequencies, magnitude, dynamic }
     }
 
-    /// What the scaling divides each frequency by, `[head_dim / 2]`, for formats that say it so. For scalings that do not
-    /// depend on the length.
+    /// What the scaling divides each frequency by, `[head_dim / 2]`, for formats that say it so. For scalings that do
+    /// not depend on the length.
     pub fn factors(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
         let plain = frequencies(config.theta as f32, head_dim);
         let scaled = Self::new(config, head_dim).frequencies;
@@ -85,9 +85,9 @@ impl RopeTable {
 
     /// Writes the cosines and sines of `position` in a sequence whose prompt has `prompt_len` tokens.
     ///
-    /// Under dynamic scaling the prompt's keys are all turned at the scale of the prompt's length, and each later key at
-    /// the scale of its own, as `transformers` does when it takes the prompt in one piece. The scale is so a matter of
-    /// prompt and position, not of chunks.
+    /// Under dynamic scaling the prompt's keys are all turned at the scale of the prompt's length, and each later key
+    /// at the scale of its own, as `transformers` does when it takes the prompt in one piece. The scale is so a matter
+    /// of prompt and position, not of chunks.
     ///
     /// - `cos`, `sin`: `[head_dim / 2]`
     pub fn fill(&self, position: usize, prompt_len: usize, cos: &mut [f32], sin: &mut [f32]) {

@@ -6,8 +6,8 @@ pub const BAND_LEAST: usize = 256 << 10;
 /// Bands pass through several slots; together they should take no more than one part in so many of the budget.
 const BAND_SHARE: u64 = 64;
 
-/// Bands as large as a read should be, if the `budget`, in bytes, has room for the slots that they pass through. `least`
-/// tells the least budget that bands of a size need.
+/// Bands as large as a read should be, if the `budget`, in bytes, has room for the slots that they pass through.
+/// `least` tells the least budget that bands of a size need.
 ///
 /// # Errors
 /// Those of `least`.

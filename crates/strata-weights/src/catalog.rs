@@ -51,9 +51,9 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Opens a packed store (a file or a block device, whatever its name), a GGUF file (any one of a set stands for all), or the weights of a directory: `model.safetensors` if there
-    /// is one, else the shards that `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF
-    /// model that it holds.
+    /// Opens a packed store (a file or a block device, whatever its name), a GGUF file (any one of a set stands for
+    /// all), or the weights of a directory: `model.safetensors` if there is one, else the shards that
+    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model that it holds.
     ///
     /// # Errors
     /// No weights, a damaged header, an index that does not fit its shards, parts that are missing or do not belong
@@ -118,8 +118,8 @@ impl Catalog {
         Self::of(files, entries, metadata)
     }
 
-    /// Takes the tensors of a packed store, which were checked when it was opened, and the metadata of a GGUF model that
-    /// was packed.
+    /// Takes the tensors of a packed store, which were checked when it was opened, and the metadata of a GGUF model
+    /// that was packed.
     ///
     /// # Errors
     /// Metadata that is damaged.

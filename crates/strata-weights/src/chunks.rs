@@ -31,8 +31,8 @@ pub(crate) struct Chunk<'a> {
 }
 
 /// Reads all extents on a few threads and hands their chunks to `consume` on this one, in order; an empty extent has
-/// none. A chunk that cannot be read does not keep the next from being read. Cached pages are dropped behind. Ends at the
-/// first error of `consume`.
+/// none. A chunk that cannot be read does not keep the next from being read. Cached pages are dropped behind. Ends at
+/// the first error of `consume`.
 pub(crate) fn for_each_chunk<E>(
     files: &[&dyn RandomAccessFile],
     extents: &[Extent],

@@ -133,6 +133,29 @@ pub enum WeightError {
         /// The group at which the count overflowed.
         group: String,
     },
+    /// A model that would be cut into more bands than a window takes.
+    #[error(
+        "with {group}, bands of {band_bytes} bytes make more than {limit} bands: the model is too large for them, or its \
+         configuration is wrong"
+    )]
+    TooManyBands {
+        /// The group at which there were too many.
+        group: String,
+        /// What a band was to have.
+        band_bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Matrices that no sweep can take side by side.
+    #[error("{group} has {count} matrices side by side: there may be {limit}, all of the same rows")]
+    SideBySide {
+        /// The group that has them.
+        group: String,
+        /// How many they are.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A writer was handed another amount of bytes than the tensor's shape says.
     #[error("tensor {tensor}: {produced} bytes were produced, its shape and type make {declared}")]
     WrongAmount {

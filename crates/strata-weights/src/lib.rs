@@ -2,8 +2,8 @@
 //!
 //! The life of a weight: a [`Catalog`] finds every tensor of a directory and where its bytes lie; the model says which
 //! tensors it wants, as [`GroupSpec`]s; a [`WeightSource`] brings them under the compute code as [`Band`]s.
-//! [`ResidentWeights`] holds everything in memory, [`StreamedWeights`] what a budget has room for; nothing above them can
-//! tell.
+//! [`ResidentWeights`] holds everything in memory, [`StreamedWeights`] what a budget has room for; nothing above them
+//! can tell.
 
 mod band_size;
 mod catalog;

@@ -1,5 +1,5 @@
-//! A model cut into what passes move and compute with: every matrix into bands, every vector kept, the embedding read row by
-//! row. Pure arithmetic over shapes; streaming, reports and plans all use it.
+//! A model cut into what passes move and compute with: every matrix into bands, every vector kept, the embedding read
+//! row by row. Pure arithmetic over shapes; streaming, reports and plans all use it.
 
 use std::ops::Range;
 
@@ -18,6 +18,9 @@ const ROW_GRANULE: usize = 64;
 
 /// Every vector starts on a multiple of this many bytes: a cache line.
 const VECTOR_ALIGN: usize = 64;
+
+/// Bands of a model, at most: 64 TiB of weights at 4 MiB each. Sizes come from files, and each band takes some bytes.
+const PARTITION_BANDS_MAX: usize = 1 << 24;
 
 /// Rows of the embedding that are read at a time.
 pub const ROWS_AT_A_TIME: usize = 32;
@@ -165,7 +168,7 @@ impl Partition {
     /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape or of a type we do not compute with; sizes beyond what can be counted.
+    /// A tensor that is missing, of another shape or of a type we do not compute with, and the errors of [`Self::new`].
     pub fn of_catalog(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
         Self::new(specs, band_bytes, |group, tensor| {
             let (entry, dtype) = checked(catalog, group, tensor)?;
@@ -176,7 +179,8 @@ impl Partition {
     /// Cuts the matrices of `specs` into bands of about `band_bytes`; `stored_at` says how each tensor is stored.
     ///
     /// # Errors
-    /// Those of `stored_at`, and sizes beyond what can be counted.
+    /// Those of `stored_at`, sizes beyond what can be counted, more bands than a window takes, and matrices side by
+    /// side that no sweep takes.
     pub fn new(
         specs: &[GroupSpec],
         band_bytes: usize,
@@ -185,12 +189,11 @@ impl Partition {
         let mut partition =
             Self { groups: Vec::new(), bands: Vec::new(), vectors: Vec::new(), vector_bytes: 0, swept_bytes: 0 };
         for spec in specs {
-            let too_large = || WeightError::TooLarge { group: spec.name.clone() };
             let mut stored = Vec::with_capacity(spec.tensors.len());
             for tensor in &spec.tensors {
                 stored.push(stored_at(spec, tensor)?);
             }
-            partition.add_group(spec, &stored, band_bytes).ok_or_else(too_large)?;
+            partition.add_group(spec, &stored, band_bytes)?;
         }
         Ok(partition)
     }
@@ -298,10 +301,12 @@ impl Partition {
         Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
     }
 
-    /// The least memory with which passes can be computed, in bytes.
+    /// The least memory with which passes can be computed, in bytes: slots for the fewest bands, but no more than all
+    /// bands take, as long as one filling has its slots.
     pub fn least_budget(&self) -> u64 {
-        let slots = self.slots_least() as u64;
-        self.fixed_bytes().saturating_add(slots.saturating_mul(self.largest_band() as u64))
+        let (slots, largest) = (self.slots_least() as u64, self.largest_band() as u64);
+        let all = self.band_memory().max((slots / 2).saturating_mul(largest));
+        self.fixed_bytes().saturating_add(slots.saturating_mul(largest).min(all))
     }
 
     fn bands_of(&self, group: &Group) -> &[BandPlace] {
@@ -321,9 +326,9 @@ impl Partition {
         })
     }
 
-    /// `None` if sizes cannot be counted.
-    fn add_group(&mut self, spec: &GroupSpec, stored: &[StoredAt], band_bytes: usize) -> Option<()> {
-        let first_band = self.count_bands()?;
+    fn add_group(&mut self, spec: &GroupSpec, stored: &[StoredAt], band_bytes: usize) -> Result<(), WeightError> {
+        let too_large = || WeightError::TooLarge { group: spec.name.clone() };
+        let first_band = self.count_bands();
         let mut group = Group {
             name: spec.name.clone(),
             role: spec.role,
@@ -336,43 +341,62 @@ impl Partition {
         let mut beside: Vec<(usize, Matrix)> = Vec::new();
         for (index, (tensor, &at)) in spec.tensors.iter().zip(stored).enumerate() {
             let &[rows, cols] = tensor.shape.as_slice() else {
-                let len = tensor.shape.iter().try_fold(1usize, |len, &size| len.checked_mul(size))?;
-                let start = self.vector_bytes;
-                let end = start.checked_add(at.dtype.row_bytes(len)?)?;
-                self.vector_bytes = end.checked_next_multiple_of(VECTOR_ALIGN)?;
-                self.vectors.push(VectorPlace { file: at.file, offset: at.offset, range: start..end });
-                group.tensors.push(TensorPlace::Vector { dtype: at.dtype, len, range: start..end });
+                group.tensors.push(self.add_vector(&tensor.shape, at).ok_or_else(too_large)?);
                 continue;
             };
-            let row_bytes = at.dtype.row_bytes(cols).filter(|&bytes| bytes > 0)?;
-            let bytes = (row_bytes as u64).checked_mul(rows as u64)?;
+            let row_bytes = at.dtype.row_bytes(cols).filter(|&bytes| bytes > 0).ok_or_else(too_large)?;
+            let bytes = (row_bytes as u64).checked_mul(rows as u64).ok_or_else(too_large)?;
             if tensor.access == Access::Rows {
                 group.tensors.push(TensorPlace::Rows { at, rows, cols, row_bytes });
                 continue;
             }
             if tensor.access != Access::SweepBeside {
-                self.cut(&mut group, &mut beside, band_bytes);
+                self.cut(&mut group, &mut beside, band_bytes)?;
             }
-            self.swept_bytes = self.swept_bytes.checked_add(bytes)?;
+            self.swept_bytes = self.swept_bytes.checked_add(bytes).ok_or_else(too_large)?;
             beside.push((index, Matrix { at, rows, cols, row_bytes }));
             group.tensors.push(TensorPlace::Swept { dtype: at.dtype, rows, cols, turns: 0..0 });
         }
-        self.cut(&mut group, &mut beside, band_bytes);
-        group.bands.end = self.count_bands()?;
+        self.cut(&mut group, &mut beside, band_bytes)?;
+        group.bands.end = self.count_bands();
         self.groups.push(group);
-        Some(())
+        Ok(())
     }
 
-    fn count_bands(&self) -> Option<u32> {
-        u32::try_from(self.bands.len()).ok()
+    /// `None` if sizes cannot be counted.
+    fn add_vector(&mut self, shape: &[usize], at: StoredAt) -> Option<TensorPlace> {
+        let len = shape.iter().try_fold(1usize, |len, &size| len.checked_mul(size))?;
+        let start = self.vector_bytes;
+        let range = start..start.checked_add(at.dtype.row_bytes(len)?)?;
+        self.vector_bytes = range.end.checked_next_multiple_of(VECTOR_ALIGN)?;
+        self.vectors.push(VectorPlace { file: at.file, offset: at.offset, range: range.clone() });
+        Some(TensorPlace::Vector { dtype: at.dtype, len, range })
+    }
+
+    fn count_bands(&self) -> u32 {
+        // No more than PARTITION_BANDS_MAX.
+        self.bands.len() as u32
     }
 
     /// Cuts matrices that are swept side by side into turns.
-    fn cut(&mut self, group: &mut Group, beside: &mut Vec<(usize, Matrix)>, band_bytes: usize) {
-        let Some((_, first)) = beside.first() else { return };
+    fn cut(
+        &mut self,
+        group: &mut Group,
+        beside: &mut Vec<(usize, Matrix)>,
+        band_bytes: usize,
+    ) -> Result<(), WeightError> {
+        let Some(&(_, first)) = beside.first() else { return Ok(()) };
         let rows = first.rows;
+        if beside.len() > SWEEP_MAX || beside.iter().any(|(_, matrix)| matrix.rows != rows) {
+            return Err(WeightError::SideBySide { group: group.name.clone(), count: beside.len(), limit: SWEEP_MAX });
+        }
         let widest = beside.iter().map(|(_, matrix)| matrix.row_bytes).max().unwrap_or(1);
         let step = rows_of_band(widest, band_bytes);
+        let bands = rows.div_ceil(step).saturating_mul(beside.len()).saturating_add(self.bands.len());
+        if bands > PARTITION_BANDS_MAX {
+            let group = group.name.clone();
+            return Err(WeightError::TooManyBands { group, band_bytes, limit: PARTITION_BANDS_MAX });
+        }
         let first_turn = group.turns.len();
         for start in (0..rows).step_by(step) {
             let range = start..(start + step).min(rows);
@@ -389,6 +413,7 @@ impl Partition {
                 *turns = all.clone();
             }
         }
+        Ok(())
     }
 }
 
@@ -430,4 +455,44 @@ pub fn row_buffer_bytes(row_bytes: usize) -> usize {
 fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
     let fitting = (band_bytes / row_bytes).max(1);
     if fitting >= ROW_GRANULE { fitting / ROW_GRANULE * ROW_GRANULE } else { fitting }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A partition of one group of f32 matrices, each `rows` by `cols`, of which all behind the first are read in this
+    /// way.
+    fn partition(shapes: &[[usize; 2]], access: Access, band_bytes: usize) -> Result<Partition, WeightError> {
+        let tensors = shapes.iter().enumerate().map(|(index, &shape)| {
+            let tensor = TensorSpec::new(format!("t{index}"), shape);
+            if index > 0 { tensor.by(access) } else { tensor }
+        });
+        let spec =
+            GroupSpec { name: "layer 3, ffn".into(), role: Role::FeedForward, layer: 3, tensors: tensors.collect() };
+        Partition::new(&[spec], band_bytes, |_, _| Ok(StoredAt { dtype: DType::F32, file: 0, offset: 0 }))
+    }
+
+    #[test]
+    fn the_least_budget_is_no_more_than_all_bands_take() {
+        // A band of 256 KiB, and three of a page.
+        let few = partition(&[[1, 1 << 16], [1, 8], [1, 8], [1, 8]], Access::Sweep, 1 << 20).unwrap();
+        assert_eq!(few.least_budget(), 2 * (256 << 10), "two of the largest: one filling");
+        let even = partition(&[[1, 1 << 16]; 3], Access::Sweep, 1 << 20).unwrap();
+        assert_eq!(even.least_budget(), even.band_memory());
+        let many = partition(&[[1, 1 << 16]; 9], Access::Sweep, 1 << 20).unwrap();
+        assert_eq!(many.least_budget(), 4 * (256 << 10));
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_refused_before_memory_is_taken_for_it() {
+        let error = |shapes: &[[usize; 2]], access| partition(shapes, access, 1).unwrap_err().to_string();
+        let many = error(&[[1 << 40, 8]], Access::Sweep);
+        assert!(many.contains("layer 3, ffn") && many.contains("16777216 bands"), "{many}");
+        let wide = error(&[[8, 8]; 5], Access::SweepBeside);
+        assert!(wide.contains("layer 3, ffn") && wide.contains('5') && wide.contains('4'), "{wide}");
+        let uneven = error(&[[8, 8], [9, 8]], Access::SweepBeside);
+        assert!(uneven.contains("same rows"), "{uneven}");
+        assert!(partition(&[[8, 8]; 4], Access::SweepBeside, 1).is_ok());
+    }
 }

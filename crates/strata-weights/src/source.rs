@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use strata_device::{Device, DeviceError, PRODUCTS_MAX, Token, Weights};
+use strata_device::{Device, DeviceError, OUTS_MAX, PRODUCTS_MAX, Token, Weights};
 
 use crate::error::WeightError;
 
 /// Bands that are at hand together at most: what one command multiplies.
 pub const BANDS_MAX: usize = PRODUCTS_MAX;
 
-/// Matrices of one sweep at most.
-pub const SWEEP_MAX: usize = 4;
+/// Matrices of one sweep at most: each has a result of its own.
+pub const SWEEP_MAX: usize = OUTS_MAX;
 
 /// A tensor of the model: its group, and its place in that group's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,9 +24,9 @@ pub struct TensorId {
 
 /// Brings weights to where a device reads them.
 ///
-/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs (the head's once for each
-/// few rows of logits, and not at all without), and calls [`end_pass`](Self::end_pass). Resident weights answer at once; streamed ones arrive band by band, and a wait for one is
-/// counted as a stall.
+/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs (the head's once
+/// for each few rows of logits, and not at all without), and calls [`end_pass`](Self::end_pass). Resident weights
+/// answer at once; streamed ones arrive band by band, and a wait for one is counted as a stall.
 pub trait WeightSource: Send {
     /// Begins a pass at the first group, whatever became of the pass before.
     ///
@@ -42,9 +42,9 @@ pub trait WeightSource: Send {
     /// If the spec has no such vector: specs and forward pass are written together.
     fn vector(&self, tensor: TensorId) -> Weights;
 
-    /// Fills `bands`, which is empty, with the next ones of a sweep, waiting until there is at least one; leaves it empty
-    /// once every row has come. Rows of a matrix ascend. Of matrices that are swept side by side, the same rows follow each
-    /// other in one filling.
+    /// Fills `bands`, which is empty, with the next ones of a sweep, waiting until there is at least one; leaves it
+    /// empty once every row has come. Rows of a matrix ascend. Of matrices that are swept side by side, the same rows
+    /// follow each other in one filling.
     ///
     /// # Errors
     /// What kept the bytes from coming; `bands` is then empty.
@@ -53,7 +53,7 @@ pub trait WeightSource: Send {
     /// Lets go of `bands`, so that their memory can be read into again once `device` has executed what `used` names.
     ///
     /// # Errors
-    /// The device failed. The bands are gone all the same.
+    /// The device failed, or still uses them, which `used` should have said. The bands are gone all the same.
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError>;
 
     /// Finds the first few rows `wanted` of a matrix that is read row by row, all of them or fewer, at least one.

@@ -1,7 +1,8 @@
 //! Weights that are larger than memory: read band by band while the forward pass computes.
 //!
-//! `partition.rs` cuts matrices into bands, the window decides which of them stay and which pass through, `driver.rs` moves
-//! them. What a band computes does not depend on the others, so results are those of weights in memory to the bit.
+//! `partition.rs` cuts matrices into bands, the window decides which of them stay and which pass through, `driver.rs`
+//! moves them. What a band computes does not depend on the others, so results are those of weights in memory to the
+//! bit.
 
 mod buffer;
 mod driver;
@@ -63,8 +64,8 @@ pub struct StreamedWeights {
 }
 
 impl StreamedWeights {
-    /// Reads vectors and what is to stay; `progress(bytes read, bytes in all)` is called as they come. `files` are those
-    /// of the catalog, in its order.
+    /// Reads vectors and what is to stay; `progress(bytes read, bytes in all)` is called as they come. `files` are
+    /// those of the catalog, in its order.
     ///
     /// # Errors
     /// A budget below [`Partition::least_budget`], a failed read, memory that the system refuses.
@@ -158,12 +159,16 @@ impl StreamedWeights {
         first..sweep.tensors().last().map_or(0, |tensor| turns(tensor).end)
     }
 
-    /// Releases bands, whose memory must be the driver's alone by then, for the window may want it back.
-    fn give_back(&mut self, bands: &mut Bands) {
+    /// Releases bands, whose memory must be the driver's alone by then, for the window may want it back. False if
+    /// somebody still has some of it.
+    fn give_back(&mut self, bands: &mut Bands) -> bool {
+        let mut is_alone = true;
         for Band { unit, weights, .. } in bands.drain(..) {
             drop(weights);
+            is_alone &= self.driver.is_alone_with(unit);
             self.driver.release(unit);
         }
+        is_alone
     }
 }
 
@@ -215,10 +220,11 @@ impl WeightSource for StreamedWeights {
         if let Some((group, start)) = self.computing_since.take() {
             self.driver.recorder.compute(group as u32, start, Instant::now());
         }
-        self.give_back(bands);
+        let is_alone = self.give_back(bands);
         self.driver.poll();
         self.publish();
-        completed
+        completed?;
+        if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
     }
 
     fn rows<'a>(&mut self, TensorId { group, index }: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError> {

@@ -67,8 +67,8 @@ pub enum Damage {
 pub struct VerifyStopped;
 
 /// Reads every byte of the catalog's files from the disk, past the page cache, and holds it against the checksums of a
-/// packed store or against the SHA-256 that a file's surroundings name. Headers, sizes and overlaps were checked when the
-/// catalog was opened. `watch(bytes done, bytes in all)` is called after each piece and may end the run by `Break`.
+/// packed store or against the SHA-256 that a file's surroundings name. Headers, sizes and overlaps were checked when
+/// the catalog was opened. `watch(bytes done, bytes in all)` is called after each piece and may end the run by `Break`.
 ///
 /// # Errors
 /// [`VerifyStopped`]. What is wrong with bytes is no error but part of the answer.

@@ -4,10 +4,11 @@
 //! here. The same code runs over the real driver, over tests' drivers that fail on purpose, and over the simulated one
 //! with which `strata plan` predicts (`strata-sim`).
 //!
-//! **Whose memory.** From [`WindowCommand::Load`] until `evicted`, `load_failed` or `allocation_failed` is taken for it, the
-//! unit's memory counts against the budget and belongs to the load that the ticket names. Loads are never given up by
-//! the window, so each is to be answered exactly once. An answer with another ticket, or a second one, is stale: it
-//! returns false and changes nothing; whatever memory the driver set aside for *that* ticket is the driver's to free.
+//! **Whose memory.** From [`WindowCommand::Load`] until `evicted`, `load_failed` or `allocation_failed` is taken for
+//! it, the unit's memory counts against the budget and belongs to the load that the ticket names. Loads are never given
+//! up by the window, so each is to be answered exactly once. An answer with another ticket, or a second one, is stale:
+//! it returns false and changes nothing; whatever memory the driver set aside for *that* ticket is the driver's to
+//! free.
 //!
 //! **Waits end.** As long as every command is answered and no more units are in use or waited for at a time than the
 //! policy allows, a unit that is waited for is present or has failed after finitely many answers.

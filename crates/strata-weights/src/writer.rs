@@ -78,8 +78,8 @@ pub fn write_model(
 /// Takes the next bytes of the tensor that is being produced.
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<(), WeightError> + 'a;
 
-/// Appends what `produce` hands over for `tensors[index]`, which must be as much as the tensor has. Sizes have been computed
-/// before.
+/// Appends what `produce` hands over for `tensors[index]`, which must be as much as the tensor has. Sizes have been
+/// computed before.
 pub(crate) fn append_tensor(
     writer: &mut AtomicWriter,
     tensor: &TensorMeta,

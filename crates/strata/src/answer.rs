@@ -73,7 +73,8 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
     let mut first = None;
     let work = async {
         if let Some(echo) = &echo {
-            // Only now: a request that is refused prints nothing but its error, and Ctrl-C ends the line of what was printed.
+            // Only now: a request that is refused prints nothing but its error, and Ctrl-C ends the line of what was
+            // printed.
             write_shown(out, echo)?;
             out.flush()?;
         }

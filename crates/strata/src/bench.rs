@@ -28,8 +28,8 @@ use work::{ModelWork, Work};
 
 /// Measure prefill and decode, beside the bound that memory and arithmetic set on this machine
 ///
-/// The limits are measured in the same run, beside every pass: a read sweep over memory much larger than the caches, and
-/// register-only loops of the unit that multiplies this model's weights. Run nothing else meanwhile.
+/// The limits are measured in the same run, beside every pass: a read sweep over memory much larger than the caches,
+/// and register-only loops of the unit that multiplies this model's weights. Run nothing else meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata bench                                        # the bundled model\n  \
@@ -263,7 +263,8 @@ fn timed_pass(
     Ok(begin.elapsed())
 }
 
-/// The middle of `values`, of which there must be one or more: of an even number, halfway between the two in the middle.
+/// The middle of `values`, of which there must be one or more: of an even number, halfway between the two in the
+/// middle.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let upper = values.len() / 2;

@@ -18,8 +18,8 @@ use memory::Memory;
 
 /// Show what a model is and what it needs, without loading it
 ///
-/// Says the least --memory that works, what a few budgets would give, and where weights would be streamed because they do
-/// not fit.
+/// Says the least --memory that works, what a few budgets would give, and where weights would be streamed because they
+/// do not fit.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata info                                  # the bundled model\n  \

@@ -97,8 +97,8 @@ pub fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
     limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
 }
 
-/// What longer passes need, which are worth it where weights are streamed, and how many tokens they have. None if somebody
-/// says how many, or if scratch would take too much of `total`.
+/// What longer passes need, which are worth it where weights are streamed, and how many tokens they have. None if
+/// somebody says how many, or if scratch would take too much of `total`.
 pub fn longer_passes(
     config: &ModelConfig,
     needs: &MemoryNeeds,
@@ -119,8 +119,8 @@ pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
 /// What Strata takes where nobody says how much.
 pub fn default_budget() -> Bytes {
     let memory = HostMemory::read();
-    // Something must be left to the rest of the machine. A cgroup's limit is ours alone, but for page tables and buffers
-    // of the kernel that count towards it too.
+    // Something must be left to the rest of the machine. A cgroup's limit is ours alone, but for page tables and
+    // buffers of the kernel that count towards it too.
     let available = memory.available.saturating_add(memory.resident) / 10 * 9;
     Bytes(memory.cgroup_limit.map_or(available, |limit| (limit / 100 * 97).min(available)))
 }

@@ -18,9 +18,8 @@ const THREADS_MAX: usize = 1024;
 /// Which model, and what it may use of this machine.
 #[derive(Debug, Clone, Args)]
 pub struct ModelOptions {
-    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), a GGUF file (of a split one, any part), or
-    /// a packed store.
-    /// Without it: the small storyteller that ships with Strata
+    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), a GGUF file (of a split one, any part),
+    /// or a packed store. Without it: the small storyteller that ships with Strata
     #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
 
@@ -31,9 +30,9 @@ pub struct ModelOptions {
 /// What an engine may use.
 #[derive(Debug, Clone, Args)]
 pub struct LimitOptions {
-    /// Memory that Strata may use in all: weights, KV cache, scratch and the process itself. Weights that do not fit are
-    /// read from disk in each pass. Binary units: 6G is 6 GiB. Without it: the lesser of 97 % of the cgroup's limit and 90 %
-    /// of what is available
+    /// Memory that Strata may use in all: weights, KV cache, scratch and the process itself. Weights that do not fit
+    /// are read from disk in each pass. Binary units: 6G is 6 GiB. Without it: the lesser of 97 % of the cgroup's limit
+    /// and 90 % of what is available
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
 
@@ -46,8 +45,8 @@ pub struct LimitOptions {
     pub max_num_seqs: NonZeroUsize,
 
     /// Tokens of one pass, prompt chunks and decodes together. More is faster for long prompts, and makes those who are
-    /// decoding wait longer. Without it: 512; where weights are streamed 1024, as far as memory allows, for there a pass
-    /// waits for the disk, however many tokens it has
+    /// decoding wait longer. Without it: 512; where weights are streamed 1024, as far as memory allows, for there a
+    /// pass waits for the disk, however many tokens it has
     #[arg(long, value_name = "TOKENS", value_parser = count::<BATCHED_TOKENS_MAX>)]
     pub max_num_batched_tokens: Option<NonZeroUsize>,
 
@@ -55,8 +54,8 @@ pub struct LimitOptions {
     #[arg(long, value_name = "TOKENS", default_value = "16")]
     pub block_size: usize,
 
-    /// How keys and values are kept. `auto` is the type of the weights, or f16 beside quantised ones; `q8` is integers of
-    /// 8 bits with a scale for each 32, which hold nearly twice the tokens of f16 in the same memory
+    /// How keys and values are kept. `auto` is the type of the weights, or f16 beside quantised ones; `q8` is integers
+    /// of 8 bits with a scale for each 32, which hold nearly twice the tokens of f16 in the same memory
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub kv_dtype: KvDtype,
 
@@ -79,13 +78,13 @@ pub struct LimitOptions {
 /// What becomes of requests that have to make room for others when memory for KV runs out.
 #[derive(Debug, Clone, Args)]
 pub struct SwapOptions {
-    /// How requests that had to make room come back. `swap` writes their KV to disk and reads it again, `recompute` drops
-    /// and computes it again, `auto` does whichever takes less time, as measured
+    /// How requests that had to make room come back. `swap` writes their KV to disk and reads it again, `recompute`
+    /// drops and computes it again, `auto` does whichever takes less time, as measured
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Server")]
     pub preemption: PreemptionOption,
 
-    /// Disk space that KV is swapped to, taken at the start; 0 for none. Without it: as much as KV has memory, but no more
-    /// than 4G and an eighth of what the disk has free
+    /// Disk space that KV is swapped to, taken at the start; 0 for none. Without it: as much as KV has memory, but no
+    /// more than 4G and an eighth of what the disk has free
     #[arg(long, value_name = "SIZE", value_parser = size_or_none, help_heading = "Server")]
     pub swap_space: Option<Bytes>,
 
@@ -118,8 +117,8 @@ impl From<PreemptionOption> for PreemptionMode {
 /// How weights that do not fit into memory are streamed.
 #[derive(Debug, Clone, Args)]
 pub struct StreamOptions {
-    /// Which weights stay in memory where not all fit. `resident` keeps as many as fit and reads the others in each pass;
-    /// `ring` slides a window over all of them, and so reads all: slower, for comparison
+    /// Which weights stay in memory where not all fit. `resident` keeps as many as fit and reads the others in each
+    /// pass; `ring` slides a window over all of them, and so reads all: slower, for comparison
     #[arg(long, value_name = "POLICY", default_value = "resident")]
     pub stream_policy: StreamPolicyOption,
 

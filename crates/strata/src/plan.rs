@@ -73,8 +73,8 @@ pub struct PlanArgs {
 /// A machine that may be elsewhere.
 #[derive(Debug, Clone, Args)]
 pub struct MachineOptions {
-    /// Bytes a second that the disk gives, as in 4.45e9 or 4.45G (1G = 1e9 here). Without it, it is measured on a file of
-    /// the model
+    /// Bytes a second that the disk gives, as in 4.45e9 or 4.45G (1G = 1e9 here). Without it, it is measured on a file
+    /// of the model
     #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine")]
     pub disk_bw: Option<f64>,
 
@@ -151,8 +151,8 @@ fn make(args: &PlanArgs) -> Result<Plan> {
     Ok(Plan::make(request, &mut Bars::default())?)
 }
 
-/// What `model` names: a directory, a file, a well-known name; `None` is the model that ships with Strata. `dtype` is for
-/// what has no weights.
+/// What `model` names: a directory, a file, a well-known name; `None` is the model that ships with Strata. `dtype` is
+/// for what has no weights.
 fn subject(model: Option<&Path>, dtype: Option<DType>) -> Result<Subject> {
     if let Some(model) = model
         && let Some(subject) = Subject::imagined(model, dtype)?

@@ -19,8 +19,8 @@ const REPEAT_MAX: usize = 1000;
 
 /// Replay a trace of requests through the block manager, without a model
 ///
-/// Shows how much of the prompts each eviction policy finds in caches of several sizes, what the load takes in blocks and
-/// in pre-allocated memory, and how long the manager's operations take.
+/// Shows how much of the prompts each eviction policy finds in caches of several sizes, what the load takes in blocks
+/// and in pre-allocated memory, and how long the manager's operations take.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata replay conversation_trace.jsonl                                # Mooncake's format: hit rates and load\n  \
@@ -30,8 +30,8 @@ const REPEAT_MAX: usize = 1000;
     The first trace lies in FAST25-release/traces of github.com/kvcache-ai/Mooncake, the other in\n\
     data of github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how.")]
 pub struct ReplayArgs {
-    /// Mooncake's JSON lines (timestamp, input_length, output_length, hash_ids), or Azure's CSV (TIMESTAMP, ContextTokens,
-    /// GeneratedTokens), which has no hashes and so gives no hit rates
+    /// Mooncake's JSON lines (timestamp, input_length, output_length, hash_ids), or Azure's CSV (TIMESTAMP,
+    /// ContextTokens, GeneratedTokens), which has no hashes and so gives no hit rates
     pub trace: PathBuf,
 
     /// Cache sizes, in blocks of the trace
@@ -51,7 +51,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "TOKENS", default_value = "16")]
     pub block_size: usize,
 
-    /// Bytes of such a block, to tell the load in bytes: as `strata info` says those of a token, that times --block-size
+    /// Bytes of such a block, to tell the load in bytes: as `strata info` says those of a token, that times
+    /// --block-size
     #[arg(long, value_name = "SIZE")]
     pub block_bytes: Option<Bytes>,
 

@@ -23,9 +23,9 @@ const MAX_TOKENS: usize = 256;
 
 /// Continue a prompt, and print the text as it is made
 ///
-/// The prompt is printed too, so that the whole reads as one text. Greedy (temperature 0) unless --temperature is given,
-/// so that the same prompt always gives the same text; with a temperature, the other settings default to those of the
-/// model's generation_config.json, and --seed to 0. Without --max-tokens, at most 256 tokens are made.
+/// The prompt is printed too, so that the whole reads as one text. Greedy (temperature 0) unless --temperature is
+/// given, so that the same prompt always gives the same text; with a temperature, the other settings default to those
+/// of the model's generation_config.json, and --seed to 0. Without --max-tokens, at most 256 tokens are made.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata run --prompt \"Once upon a time\"\n  \

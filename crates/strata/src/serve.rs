@@ -135,7 +135,8 @@ fn config(args: &ServeArgs, loaded: &Loaded) -> Result<ServerConfig> {
     })
 }
 
-/// A body takes a sixteenth of the memory for requests at most, which is at least [`REQUEST_BYTES`] (see `ServerConfig::request_bytes_max`).
+/// A body takes a sixteenth of the memory for requests at most, which is at least [`REQUEST_BYTES`] (see
+/// `ServerConfig::request_bytes_max`).
 fn body_size(text: &str) -> Result<Bytes, String> {
     let limit = Bytes(REQUEST_BYTES as u64 / 16);
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;

@@ -30,8 +30,8 @@ const FILES: [(&str, u64); 13] = [
     ("USE_POLICY.md", MAX_CONFIG_BYTES),
 ];
 
-/// The configuration, and how to sample. Without a catalog (there are no weights, or damaged ones) they are looked for in
-/// the directory `path`.
+/// The configuration, and how to sample. Without a catalog (there are no weights, or damaged ones) they are looked for
+/// in the directory `path`.
 pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelConfig, GenerationConfig)> {
     if let Some(gguf) = catalog.and_then(GgufModel::of) {
         return Ok((gguf.config()?, gguf.generation_config()?));
@@ -88,7 +88,8 @@ pub fn template(catalog: &Catalog, path: &Path) -> Result<Option<ChatTemplate>> 
     }
 }
 
-/// The small files of a model, to be packed: those of its store, or of its directory. A GGUF model's are in its metadata.
+/// The small files of a model, to be packed: those of its store, or of its directory. A GGUF model's are in its
+/// metadata.
 pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for (name, limit) in FILES {

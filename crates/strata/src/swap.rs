@@ -1,5 +1,5 @@
-//! Room to swap KV to: as much as was asked for, or as may be taken without asking. A place is a file in `swap/`, which says
-//! what memory it takes and how it is opened.
+//! Room to swap KV to: as much as was asked for, or as may be taken without asking. A place is a file in `swap/`, which
+//! says what memory it takes and how it is opened.
 
 mod file;
 
@@ -18,8 +18,8 @@ const SPACE_MAX: u64 = 4 << 30;
 /// between two passes no more moves than buffers hold.
 const BUFFERS_SHARE: u64 = 128;
 const BUFFERS_MAX: u64 = 32 << 20;
-/// Bookkeeping of a slot besides its tokens: a content of its own and how many slots that has, the slot's holders and what it
-/// holds, list of free ones, checksum.
+/// Bookkeeping of a slot besides its tokens: a content of its own and how many slots that has, the slot's holders and
+/// what it holds, list of free ones, checksum.
 const SLOT_BOOKKEEPING: u64 = 72;
 
 /// The places to swap to; the first that takes what `--swap-dir` names, or its absence, serves.

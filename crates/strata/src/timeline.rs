@@ -11,8 +11,8 @@ use strata_weights::{EVENTS_MAX, EventKind, StreamEvent, StreamMonitor};
 /// The line of what the forward pass does; reads have those behind it.
 const PASS_LINE: usize = 0;
 
-/// Writes what has happened since the last call as Chrome trace events: one line for the pass, which computes or waits, and
-/// as many for reads as were under way together.
+/// Writes what has happened since the last call as Chrome trace events: one line for the pass, which computes or waits,
+/// and as many for reads as were under way together.
 ///
 /// # Errors
 /// The file cannot be written.

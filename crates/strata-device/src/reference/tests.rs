@@ -82,3 +82,13 @@ fn what_was_never_written_is_no_number() {
     device.complete(down).unwrap();
     assert!(device.downloaded(a).unwrap().iter().all(|number| number.is_nan()));
 }
+
+#[test]
+fn what_was_discarded_is_no_number() {
+    let (mut device, [a, ..]) = device(4);
+    fill(&mut device, Queue::Compute, a, 1.0, &[]);
+    let discarded = device.submit(Queue::Compute, &[Command::Discard { tensor: a }], &[]).unwrap();
+    let down = device.submit(Queue::Download, &[Command::Download { from: a }], &[discarded]).unwrap();
+    device.complete(down).unwrap();
+    assert!(device.downloaded(a).unwrap().iter().all(|number| number.is_nan()));
+}

@@ -13,8 +13,8 @@ pub struct RopeConfig {
     pub theta: f64,
     /// How the frequencies are changed for long contexts.
     pub scaling: RopeScaling,
-    /// What each frequency is divided by before that, `[head_dim / 2]`; `None` for ones. GGUF files carry the outcome of
-    /// Llama 3's rule so (`rope_freqs.weight`).
+    /// What each frequency is divided by before that, `[head_dim / 2]`; `None` for ones. GGUF files carry the outcome
+    /// of Llama 3's rule so (`rope_freqs.weight`).
     pub factors: Option<Vec<f32>>,
     /// Which elements of a head are rotated together, which depends on the format of the weights.
     pub style: RopeStyle,

@@ -22,8 +22,8 @@ const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 const SENTENCEPIECE_IDS: [(&str, usize); 3] = [(UNKNOWN, 0), (BOS, 1), (EOS, 2)];
 /// Tokens that end a text besides EOS: of a turn, of a message.
 const OTHER_ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
-/// Tokens that end a text in every model that has them, whether or not a key says so, and whatever type a converter gave
-/// them: nobody writes these names as text.
+/// Tokens that end a text in every model that has them, whether or not a key says so, and whatever type a converter
+/// gave them: nobody writes these names as text.
 const END_NAMES: [&str; 9] = [
     "<|eot_id|>",
     "<|eom_id|>",

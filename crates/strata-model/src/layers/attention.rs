@@ -46,7 +46,8 @@ struct Scratch {
 }
 
 impl Attention {
-    /// The attention of decoder layer `layer`, at place `group` of the model's list, where `kv_layer` layers before it keep KV.
+    /// The attention of decoder layer `layer`, at place `group` of the model's list, where `kv_layer` layers before it
+    /// keep KV.
     pub fn new(config: &ModelConfig, group: usize, layer: usize, kv_layer: usize) -> Self {
         let hidden = config.hidden_size;
         let kv = KvShape { num_kv_heads: config.num_kv_heads, head_dim: config.head_dim };

@@ -12,8 +12,8 @@ use crate::pass::{ForwardError, Linear, Pass, PassSize};
 /// The head's tensor, where it is not the embedding.
 pub const HEAD_TENSOR: &str = "lm_head.weight";
 
-/// Rows of logits that are computed at a time. Their memory is bounded by it however many rows a batch wants; the head's
-/// weights are walked, and where they are streamed, read, once for each so many.
+/// Rows of logits that are computed at a time. Their memory is bounded by it however many rows a batch wants; the
+/// head's weights are walked, and where they are streamed, read, once for each so many.
 const LOGIT_ROWS: usize = 64;
 
 /// See the module.
@@ -22,8 +22,8 @@ pub struct Head {
     norm: TensorId,
     head: Linear,
     epsilon: f32,
-    /// What hidden states are multiplied by: MiniCPM divides before the head, Granite after it; before is cheaper and as
-    /// exact.
+    /// What hidden states are multiplied by: MiniCPM divides before the head, Granite after it; before is cheaper and
+    /// as exact.
     scale: f32,
 }
 

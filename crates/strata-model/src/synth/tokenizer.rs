@@ -130,7 +130,8 @@ fn byte_alphabet() -> Vec<char> {
 }
 
 /// Merges without end (for our purposes), the most useful first, each making a token that none before it made: a space
-/// and a letter, two letters, then space-letter and pair, and pair and pair, in the order of how common their parts are.
+/// and a letter, two letters, then space-letter and pair, and pair and pair, in the order of how common their parts
+/// are.
 fn candidate_merges() -> impl Iterator<Item = (String, String)> {
     let letters = || ('a'..='z').map(String::from);
     let mut pairs: Vec<String> = COMMON_PAIRS.split(' ').map(str::to_owned).collect();

@@ -72,7 +72,7 @@ impl Harness {
 
     /// The same, computing with the instructions of `level`.
     pub fn at(mut self, level: Level) -> Self {
-        self.device.cpu_mut().level = level;
+        self.device.set_level(level);
         self
     }
 

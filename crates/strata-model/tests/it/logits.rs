@@ -70,8 +70,8 @@ fn logits_agree_with_transformers() {
         let dtype = ModelConfig::from_dir(fixtures().join(&name)).unwrap().dtype.unwrap_or(DType::F32);
         for (kind, want) in &expected.logits {
             for level in Level::available() {
-                // Weights are exact in every type, and sums are in f32; only the KV cache may be coarser, and bf16 weights
-                // may have activations rounded to their type.
+                // Weights are exact in every type, and sums are in f32; only the KV cache may be coarser, and bf16
+                // weights may have activations rounded to their type.
                 let exact = kind != "logits_bf16" && kind != "logits_f16";
                 let kv_dtype = if exact { KvDType::F32 } else { KvDType::beside(dtype) };
                 let tolerance = if exact && !level.rounds_activations(dtype) { 1e-5 } else { 4e-2 };

@@ -2,10 +2,13 @@
 //! computes what the processor does, and finds every wait that is left out.
 
 use strata_device::{Command, Device, DeviceError, Queue, ReferenceDevice, Tensor, Token};
+use strata_io::EngineKind;
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, ForwardError, LogitRows, Model, layers};
-use strata_weights::{Catalog, ResidentWeights};
+use strata_weights::{
+    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource, open_direct,
+};
 
 use crate::harness::{BLOCK_SIZE, Harness, fixtures};
 
@@ -56,12 +59,34 @@ const PASSES: [[(usize, LogitRows); 2]; 5] = [
 ];
 
 fn model_of(name: &str) -> Model {
+    model_over(name, |catalog, config| {
+        Box::new(ResidentWeights::load(catalog, &layers::group_specs(config), &mut |_, _| ()).unwrap())
+    })
+}
+
+/// A model whose weights pass through as few slots as there may be.
+fn streamed_model_of(name: &str) -> Model {
+    model_over(name, |catalog, config| {
+        let plan = StreamPlan::new(catalog, &layers::group_specs(config), 1).unwrap();
+        let settings = StreamConfig {
+            budget: plan.partition().least_budget(),
+            engine: EngineKind::Pread,
+            depth: 2,
+            disk_bytes_per_s: 0.0,
+            policy: StreamPolicy::Resident,
+            timeline: false,
+        };
+        let files = open_direct(catalog).unwrap();
+        Box::new(StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap())
+    })
+}
+
+fn model_over(name: &str, weights: impl FnOnce(&Catalog, &ModelConfig) -> Box<dyn WeightSource>) -> Model {
     let dir = fixtures().join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
-    let weights =
-        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config), &mut |_, _| ()).unwrap();
+    let weights = weights(&Catalog::open(&dir).unwrap(), &config);
     let layout = Model::kv_layout(&config, BLOCK_SIZE, KvDType::F32);
-    Model::new(config, Box::new(weights), layout)
+    Model::new(config, weights, layout)
 }
 
 fn reference(name: &str, seed: u64) -> ReferenceDevice {
@@ -119,7 +144,8 @@ fn every_wait_that_is_left_out_is_found() {
         logits(&mut model_of(name), &mut device).unwrap();
         device.waits
     };
-    // Each pass waits for its upload; for its logits twice, if it has any, and else the next pass's upload waits for it.
+    // Each pass waits for its upload; for its logits twice, if it has any, and else the next pass's upload waits for
+    // it.
     assert_eq!(count, PASSES.len() + 2 * (PASSES.len() - 1) + 1);
     for forgotten in 0..count {
         let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten };
@@ -131,5 +157,58 @@ fn every_wait_that_is_left_out_is_found() {
             ),
             "wait {forgotten} of {count} was left out, and nobody noticed: {outcome:?}"
         );
+    }
+}
+
+/// Leaves out one of the waits with which weights are released, and passes on everything else.
+struct Hasty {
+    device: ReferenceDevice,
+    /// Such waits so far: the host waits for nothing else that is computed.
+    waits: usize,
+    forgotten: usize,
+}
+
+impl Device for Hasty {
+    fn tensor_capacity(&self) -> usize {
+        self.device.tensor_capacity()
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
+        self.device.submit(queue, commands, waits)
+    }
+
+    fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
+        if token.queue == Queue::Compute {
+            self.waits += 1;
+            if self.waits - 1 == self.forgotten {
+                return Ok(());
+            }
+        }
+        self.device.complete(token)
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        self.device.downloaded(tensor)
+    }
+}
+
+#[test]
+fn streamed_weights_are_released_once_the_device_has_used_them() {
+    let name = MODELS[0];
+    let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
+    for seed in 0..3 {
+        let got = logits(&mut streamed_model_of(name), &mut reference(name, seed)).unwrap();
+        assert_eq!(got, want, "seed {seed}");
+    }
+    // Which waits there are depends on what has come from the disk; there are more than these.
+    for forgotten in 0..8 {
+        let is_found = (0..20).any(|seed| {
+            let mut device = Hasty { device: reference(name, seed), waits: 0, forgotten };
+            let outcome = logits(&mut streamed_model_of(name), &mut device);
+            assert!(device.waits > forgotten);
+            // By chance, the device may have used them by then.
+            matches!(outcome, Err(ForwardError::Device(DeviceError::WeightsInUse)))
+        });
+        assert!(is_found, "wait {forgotten} was left out, and nobody noticed");
     }
 }

@@ -1,14 +1,16 @@
-//! A model whose weights are streamed computes what it computes with weights in memory, to the bit: under any budget and
-//! any cut into bands, and while the budget changes.
+//! A model whose weights are streamed computes what it computes with weights in memory, to the bit: under any budget
+//! and any cut into bands, and while the budget changes.
 
 use std::path::Path;
 
+use strata_device::{DeviceError, ReferenceDevice};
 use strata_io::EngineKind;
 use strata_kernels::{DType, KvDType};
 use strata_model::config::ModelConfig;
 use strata_model::gguf::GgufModel;
 use strata_model::layers::group_specs;
 use strata_model::synth::{SynthSpec, synthesize};
+use strata_model::{BatchSequence, ForwardError, LogitRows, Model};
 use strata_weights::{Catalog, ElasticWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, open_direct};
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
@@ -181,4 +183,28 @@ fn the_budget_may_change_between_passes() {
     assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2] && sizes[4] > sizes[3], "{sizes:?}");
     assert!(elastic(&mut harness).set_budget(least / 2).is_err());
     assert_eq!(logits(&mut harness, &prompt(24), 7), want);
+}
+
+#[test]
+fn a_batch_that_is_too_large_begins_no_pass() {
+    let dir = fixtures().join("qwen3");
+    let catalog = Catalog::open(&dir).unwrap();
+    let config = config_of(&catalog, &dir);
+    let budget = plan(&catalog, &config, 5000).partition().least_budget();
+    let weights = stream(&catalog, &config, 5000, budget, StreamPolicy::Resident, EngineKind::Pread);
+    let monitor = weights.monitor();
+    let layout = Model::kv_layout(&config, 4, KvDType::F32);
+    let mut device = ReferenceDevice::new(&Model::pass_needs(&config, 1, 1), &layout, 0);
+    let mut model = Model::new(config, Box::new(weights), layout);
+    let mut forward = |tokens: &[u32]| {
+        let (prompt_len, block_table) = (tokens.len(), &[0u32, 1, 2, 3, 4, 5, 6, 7][..]);
+        let batch = BatchSequence { tokens, first_position: 0, prompt_len, block_table, logits: LogitRows::Last };
+        let outcome = model.forward(&mut device, &[batch], &mut |_, _| ());
+        (outcome, monitor.stats().passes)
+    };
+    let (outcome, passes) = forward(&prompt(30));
+    assert!(matches!(outcome, Err(ForwardError::Device(DeviceError::OutOfTensors(_)))), "{outcome:?}");
+    assert_eq!(passes, 0);
+    let (outcome, passes) = forward(&prompt(1));
+    assert!(outcome.is_ok() && passes == 1, "{outcome:?}");
 }

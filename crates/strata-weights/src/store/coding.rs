@@ -33,8 +33,8 @@ impl Coding {
         Self::default()
     }
 
-    /// The bf16 matrices of `specs` that take less room when they are coded. Reads them all: how many patches the rows of
-    /// a matrix need decides how long they are. `watch(bytes done, bytes in all)` is called after each piece.
+    /// The bf16 matrices of `specs` that take less room when they are coded. Reads them all: how many patches the rows
+    /// of a matrix need decides how long they are. `watch(bytes done, bytes in all)` is called after each piece.
     ///
     /// # Errors
     /// A tensor that is missing, of another shape or of an unknown type; a failed read; [`StoreProblem::Stopped`].

@@ -69,13 +69,14 @@ pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
 }
 
 /// Writes the store that `plan` lays out for `catalog`, going on where an interrupted run of the same plan has stopped;
-/// reads all of it back and compares checksums; then makes it appear. `watch(phase, bytes done, bytes in all)` is called
-/// after each piece; at `Break` the run ends as an interruption does. Memory is a few buffers, whatever the model's size.
+/// reads all of it back and compares checksums; then makes it appear. `watch(phase, bytes done, bytes in all)` is
+/// called after each piece; at `Break` the run ends as an interruption does. Memory is a few buffers, whatever the
+/// model's size.
 ///
 /// # Errors
 /// Too little room (nothing is left then), a failed read or write, a source that has changed, bytes that do not come
-/// back as they were written, [`StoreProblem::Stopped`]. What was written so far is kept under its temporary name, or on
-/// the device without being a store.
+/// back as they were written, [`StoreProblem::Stopped`]. What was written so far is kept under its temporary name, or
+/// on the device without being a store.
 pub fn write_store(
     catalog: &Catalog,
     plan: &StorePlan,

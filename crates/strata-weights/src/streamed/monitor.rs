@@ -47,8 +47,8 @@ impl StreamMonitor {
         self.group_names.get(group as usize).map_or("", String::as_str)
     }
 
-    /// Makes a pass under way, and every later one, fail at its next matrix: a pass may take long, and who ends the program
-    /// does not want to wait for it.
+    /// Makes a pass under way, and every later one, fail at its next matrix: a pass may take long, and who ends the
+    /// program does not want to wait for it.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }

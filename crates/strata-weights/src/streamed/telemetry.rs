@@ -41,9 +41,9 @@ impl StreamStats {
         (!passes.is_zero()).then(|| self.stall.as_secs_f64() / passes.as_secs_f64())
     }
 
-    /// The time that the disk would need for these bytes, at the rate that it was tried out with, over the time that passes
-    /// took. 1 where passes are as fast as the disk; it may be more where the disk is faster than it was, and is small where
-    /// computing takes longer than reading. `None` without passes or rate.
+    /// The time that the disk would need for these bytes, at the rate that it was tried out with, over the time that
+    /// passes took. 1 where passes are as fast as the disk; it may be more where the disk is faster than it was, and is
+    /// small where computing takes longer than reading. `None` without passes or rate.
     pub fn share_of_disk_bound(&self) -> Option<f64> {
         let passes = (self.stall + self.compute).as_secs_f64();
         let known = self.disk_bytes_per_s > 0.0 && passes > 0.0;

@@ -36,11 +36,11 @@ const CONTEXT: usize = 8;
 
 /// Measure a model that is larger than memory: seconds a token, bytes a token, beside what this disk allows
 ///
-/// The disk is measured between the passes, by plain direct reads of a part of the same files, for it may wander; what is
-/// reported is the median of the ratios. It is the same part each time: passes, too, read the same bytes again and again,
-/// and a cache that lies below the disk may favour those. A pass counts until everything has come that it read ahead for the next one. Bytes fall with
-/// more memory; a share of the bound well below 100 % means that something else is in the way: see --timeline. Run nothing
-/// else meanwhile.
+/// The disk is measured between the passes, by plain direct reads of a part of the same files, for it may wander; what
+/// is reported is the median of the ratios. It is the same part each time: passes, too, read the same bytes again and
+/// again, and a cache that lies below the disk may favour those. A pass counts until everything has come that it read
+/// ahead for the next one. Bytes fall with more memory; a share of the bound well below 100 % means that something else
+/// is in the way: see --timeline. Run nothing else meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata bench stream models/8b --memory 6G                        # both policies\n  \

@@ -10,8 +10,8 @@ use super::limits::Summary;
 use super::work::Work;
 use crate::options::StreamPolicyOption;
 
-/// The least time that passes over streamed weights take on this machine: `max((W - M) / B_s, (W + (W - M)) / B_h, 2 P n / F)`,
-/// for streamed bytes cross memory twice.
+/// The least time that passes over streamed weights take on this machine: `max((W - M) / B_s, (W + (W - M)) / B_h, 2 P
+/// n / F)`, for streamed bytes cross memory twice.
 pub fn bound_seconds(streamed: f64, disk: f64, work: Work, machine: &Summary) -> f64 {
     let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
     let terms = [streamed / disk, (work.bytes + streamed) / machine.read_bandwidth, work.flops / peak];

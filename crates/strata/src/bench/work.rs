@@ -13,8 +13,8 @@ pub struct Work {
     pub flops: f64,
 }
 
-/// What the passes of one model work on. Bytes are those of the tensors in the files, operations come from the number of
-/// parameters.
+/// What the passes of one model work on. Bytes are those of the tensors in the files, operations come from the number
+/// of parameters.
 pub struct ModelWork {
     /// The type of most of the bytes.
     pub weights: DType,

@@ -79,7 +79,8 @@ fn work_is_counted_from_the_model() {
         number(decode, "bytes_per_s") * number(decode, "seconds"),
         number(decode, "flops") * number(decode, "seconds"),
     );
-    // All weights once, in f32 (the tiny model's head is its embedding), and the keys and values of 10 tokens of each sequence.
+    // All weights once, in f32 (the tiny model's head is its embedding), and the keys and values of 10 tokens of each
+    // sequence.
     assert!((bytes / (4.0 * parameters + 2.0 * 10.0 * kv_token) - 1.0).abs() < 1e-6, "{bytes} for {parameters}");
     assert!((flops / (2.0 * 2.0 * parameters) - 1.0).abs() < 1e-6, "{flops} for {parameters}");
 }

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::support::{fixture, refused, repository, succeeded, text, tiny};
 
-/// The seed's machine with as much for weights as the seed takes. The table of `bounds.md` counts layers only; the head,
-/// which every token needs too, lies in the GPU besides its 9 GB.
+/// The seed's machine with as much for weights as the seed takes. The table of `bounds.md` counts layers only; the
+/// head, which every token needs too, lies in the GPU besides its 9 GB.
 const SEED: &[&str] = &[
     "--memory",
     "125G",

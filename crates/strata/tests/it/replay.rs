@@ -1,4 +1,5 @@
-//! `strata replay`: its figures against some that are known by hand, and against simulators that are as simple as can be.
+//! `strata replay`: its figures against some that are known by hand, and against simulators that are as simple as can
+//! be.
 
 mod explain;
 mod load;
@@ -158,8 +159,8 @@ fn lru(lines: &[Line], blocks: usize) -> (usize, usize) {
     (hits, evictions)
 }
 
-/// Who is used again latest leaves, found by looking through all that comes; `tail_first`, a prompt's blocks are used from
-/// its end.
+/// Who is used again latest leaves, found by looking through all that comes; `tail_first`, a prompt's blocks are used
+/// from its end.
 fn offline(lines: &[Line], blocks: usize, tail_first: bool) -> usize {
     let used = |prompt: &[u64]| -> Vec<u64> {
         if tail_first { prompt.iter().rev().copied().collect() } else { prompt.to_vec() }
