@@ -394,6 +394,8 @@ impl Scheduler {
         let miss = wanted.then(|| self.blocks.explain(sequence.tokens(), &sequence.hashes));
         let allocation = self.blocks.allocate(id, sequence.tokens(), &sequence.hashes);
         let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
+        // Nobody looks it up again before it has lost its blocks.
+        sequence.hashes.truncate(0);
         self.admissions += 1;
         self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
         sequence.computed = cached;
