@@ -33,7 +33,7 @@ pub(crate) struct Sequence {
     pub(crate) tokens_max: usize,
     /// Leading tokens whose KV is in the sequence's blocks, or in swap space. 0 while waiting.
     pub(crate) computed: usize,
-    /// Names its prefixes: the root of its chain and the hashes of its blocks.
+    /// Names its prefixes: the root of its chain and, while it waits, the hashes of its blocks.
     pub(crate) hashes: PrefixHashes,
     /// Lower runs first.
     pub(crate) priority: i32,
@@ -164,6 +164,7 @@ impl Sequence {
         self.tokens.truncate(length);
         (self.length, self.computed) = (self.tokens.len(), 0);
         // It comes back with what it has generated.
+        self.hashes.truncate(self.length);
         self.hashes.extend(&self.tokens);
     }
 

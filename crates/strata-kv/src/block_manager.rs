@@ -21,6 +21,18 @@ mod swapping;
 #[cfg(test)]
 mod tests;
 
+/// What [`BlockManager::look_up`] has found; true until anything changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LookUp {
+    /// Whether the sequence can be admitted. While other sequences are held, admission leaves [`KvConfig::watermark`] of the
+    /// blocks available; an idle manager admits whatever fits it.
+    pub status: AllocStatus,
+    /// Blocks that the sequence would take and that nobody uses now, fresh or revived.
+    pub num_blocks: usize,
+    /// [`Allocation::num_cached_tokens`], if it were allocated.
+    pub num_cached_tokens: usize,
+}
+
 /// What [`BlockManager::allocate`] found and took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
@@ -113,28 +125,24 @@ impl BlockManager {
         self.config.num_blocks * self.config.block_size
     }
 
-    /// Whether a sequence of `token_ids` can be admitted. While other sequences are held, admission leaves
-    /// [`KvConfig::watermark`] of the blocks available; an idle manager admits whatever fits it.
-    pub fn can_allocate(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> AllocStatus {
+    /// Goes through the prefix of a sequence of `token_ids` as [`allocate`](Self::allocate) would. Changes nothing.
+    pub fn look_up(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> LookUp {
         let (need, limit) = (self.num_required_blocks(token_ids.len(), 0), self.config.num_blocks);
-        if need > limit {
-            return AllocStatus::Never { need, limit };
-        }
-        let mut revived = 0;
-        let hits = self.cache.walk(token_ids, hashes, |_, cached| revived += usize::from(cached));
-        // A cached block that is hit is no longer there to be evicted.
-        match need - hits + self.reserve() <= self.cache.available() - revived {
-            true => AllocStatus::Ok,
-            false => AllocStatus::Later,
-        }
-    }
-
-    /// What a sequence of `token_ids` would take that others do not use now: blocks, fresh or revived, and tokens that are
-    /// not cached.
-    pub fn demand(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> (usize, usize) {
         let mut shared = 0;
         let hits = self.cache.walk(token_ids, hashes, |_, cached| shared += usize::from(!cached));
-        (self.num_required_blocks(token_ids.len(), 0) - shared, token_ids.len() - hits * self.config.block_size)
+        // A cached block that is hit is no longer there to be evicted.
+        let num_blocks = need - shared;
+        let status = match num_blocks + self.reserve() <= self.cache.available() {
+            _ if need > limit => AllocStatus::Never { need, limit },
+            true => AllocStatus::Ok,
+            false => AllocStatus::Later,
+        };
+        LookUp { status, num_blocks, num_cached_tokens: hits * self.config.block_size }
+    }
+
+    /// [`LookUp::status`] alone.
+    pub fn can_allocate(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> AllocStatus {
+        self.look_up(token_ids, hashes).status
     }
 
     /// Blocks that admission leaves available while sequences are held: [`KvConfig::watermark`] of those that may be used.
@@ -142,12 +150,6 @@ impl BlockManager {
     pub fn reserve(&self) -> usize {
         let idle = self.tables.len() == self.tables.num_swapped();
         if idle { 0 } else { self.config.watermark_blocks(self.usable()) }
-    }
-
-    /// Tokens that [`allocate`](Self::allocate) would find cached now: a multiple of the block size, and fewer than all,
-    /// since the last token is always computed.
-    pub fn cached_prefix(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> usize {
-        self.cache.walk(token_ids, hashes, |_, _| ()) * self.config.block_size
     }
 
     /// Where the prefix of a prompt stops matching now, and why. Costs as much as a look-up, changes nothing; ask before

@@ -32,7 +32,7 @@ mod stats;
 mod tables;
 mod transfer;
 
-pub use block_manager::{Allocation, BlockManager};
+pub use block_manager::{Allocation, BlockManager, LookUp};
 pub use blocks::{Fragmentation, Resize};
 pub use config::{KvConfig, KvConfigError};
 pub use error::{AllocStatus, BlockError};

@@ -1,4 +1,4 @@
-//! What names a sequence's prefixes, computed once for each block however often they are looked up.
+//! What names the prefixes of a sequence that waits, computed once for each block however often they are looked up.
 
 use std::fmt;
 
@@ -7,8 +7,9 @@ use crate::{
     ids::TokenId,
 };
 
-/// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps it beside the tokens, from
-/// arrival to end: hashes outlive the blocks that a sequence loses and gets back.
+/// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps it beside the tokens. Once
+/// the sequence has its blocks nobody looks it up any more, and the hashes can [go](Self::truncate): the block manager has
+/// taken over those that it needs.
 ///
 /// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes it, and every look-up takes it. It only says where
 /// to look: a hit is believed once tokens and parent compare equal.
@@ -48,6 +49,18 @@ impl PrefixHashes {
         }
     }
 
+    /// Forgets the hashes of blocks that do not lie wholly in the first `num_tokens` tokens, and gives their memory back: from
+    /// now on other tokens may follow.
+    pub fn truncate(&mut self, num_tokens: usize) {
+        self.blocks.truncate(num_tokens / self.block_size);
+        self.blocks.shrink_to_fit();
+    }
+
+    /// Blocks whose hashes are kept, in 8 bytes each.
+    pub fn num_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// The hash before the first block; none when nothing under this root can be found.
     pub(crate) fn root_hash(&self) -> Option<BlockHash> {
         self.root_hash
@@ -67,7 +80,7 @@ impl PrefixHashes {
 impl fmt::Debug for PrefixHashes {
     // Hashes of what a tenant has asked must not reach logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PrefixHashes({:?}, {} blocks)", self.root, self.blocks.len())
+        write!(f, "PrefixHashes({:?}, {} blocks)", self.root, self.num_blocks())
     }
 }
 
@@ -93,6 +106,23 @@ mod tests {
         }
         assert_eq!((at_once.get(8), grown.blocks.len()), (None, 8));
         assert_eq!(at_once.get_or_hash(8, previous, &tokens[32..]), hasher.block(previous, &tokens[32..]));
+    }
+
+    #[test]
+    fn other_tokens_have_other_hashes_once_those_before_were_cut() {
+        let of = |tokens: &[TokenId]| {
+            let mut hashes = PrefixHashes::new(ChainRoot::default(), ChainHasher::new(5), 4, true);
+            hashes.extend(tokens);
+            hashes
+        };
+        let [before, after] = [[1; 30], [2; 30]].map(|end| [[7; 10].as_slice(), &end].concat());
+        for cut in 0..=10 {
+            let mut hashes = of(&before);
+            hashes.truncate(cut);
+            assert_eq!((hashes.num_blocks(), hashes.blocks.capacity()), (cut / 4, cut / 4));
+            hashes.extend(&after);
+            assert_eq!(hashes.blocks, of(&after).blocks, "cut at {cut}");
+        }
     }
 
     #[test]

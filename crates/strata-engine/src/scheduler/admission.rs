@@ -212,8 +212,6 @@ impl Scheduler {
     /// Whether `one`, which waits, is admitted: the first rule that keeps it out is the reason.
     pub(super) fn admission(&self, one: &Sequence, shares: &Shares, aged: &Aged) -> Admission {
         let seats_free = self.config.max_num_seqs - self.queues.seats();
-        let needs = || self.blocks.demand(one.tokens(), &one.hashes).0;
-        let allocation = || self.blocks.can_allocate(one.tokens(), &one.hashes);
         let wait = None
             .or_else(|| aged.keep_out(one.tenant).then_some(Wait::AgedFirst))
             .or_else(|| (seats_free == 0).then_some(Wait::Seats))
@@ -221,13 +219,14 @@ impl Scheduler {
         if let Some(wait) = wait {
             return Admission::Waits(wait);
         }
-        let wait = match allocation() {
+        let found = self.blocks.look_up(one.tokens(), &one.hashes);
+        let wait = match found.status {
             AllocStatus::Never { need, limit } => return Admission::Never { need, limit },
             AllocStatus::Later => Some(Wait::Blocks),
             AllocStatus::Ok => None
                 .or_else(|| (seats_free < one.seats).then_some(Wait::BeamSeats))
-                .or_else(|| self.prefix_is_under_way(one).then_some(Wait::Prefix))
-                .or_else(|| self.short_of(&[one], needs())),
+                .or_else(|| self.prefix_is_under_way(one, found.num_cached_tokens).then_some(Wait::Prefix))
+                .or_else(|| self.short_of(&[one], found.num_blocks)),
         };
         wait.map_or(Admission::Now, Admission::Waits)
     }
@@ -320,9 +319,9 @@ impl Scheduler {
         !nothing_goes_on && !self.flights.any_hangs()
     }
 
-    /// Whether a running sequence is computing blocks that this one could share once they are done. Then waiting a few
-    /// steps is cheaper than computing them twice.
-    fn prefix_is_under_way(&self, sequence: &Sequence) -> bool {
+    /// Whether a running sequence is computing blocks that this one, of which so many tokens are cached, could share once they
+    /// are done. Then waiting a few steps is cheaper than computing them twice.
+    fn prefix_is_under_way(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
         let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
         let mut others = self.queues.running().map(|id| &self.sequences[&id]).filter(computing).peekable();
@@ -331,7 +330,6 @@ impl Scheduler {
         }
         // The last token is always recomputed, so a block that ends with it is of no use.
         let usable = (sequence.len() - 1) / block * block;
-        let cached = self.blocks.cached_prefix(sequence.tokens(), &sequence.hashes);
         others.any(|other| {
             let pairs = sequence.tokens()[..usable].iter().zip(other.tokens());
             let common = pairs.take_while(|(a, b)| a == b).count();
@@ -396,6 +394,8 @@ impl Scheduler {
         let miss = wanted.then(|| self.blocks.explain(sequence.tokens(), &sequence.hashes));
         let allocation = self.blocks.allocate(id, sequence.tokens(), &sequence.hashes);
         let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
+        // Nobody looks it up again before it has lost its blocks.
+        sequence.hashes.truncate(0);
         self.admissions += 1;
         self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
         sequence.computed = cached;

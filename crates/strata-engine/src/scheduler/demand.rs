@@ -1,5 +1,7 @@
 //! What KV could use, for whoever divides memory.
 
+use strata_kv::LookUp;
+
 use super::Scheduler;
 use super::admission::LOOKAHEAD;
 use crate::forecast::blocks_wanted;
@@ -26,14 +28,14 @@ impl Scheduler {
         let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
         let others = self.queues.waiting().map(|id| &self.sequences[&id]).filter(|one| !one.is_urgent());
         for sequence in urgent.chain(others).take(room.min(LOOKAHEAD)) {
-            let (blocks, tokens) = self.blocks.demand(sequence.tokens(), &sequence.hashes);
+            let LookUp { num_blocks, num_cached_tokens, .. } = self.blocks.look_up(sequence.tokens(), &sequence.hashes);
             // One that can never fit is about to be rejected.
-            if blocks > stats.blocks_total {
+            if num_blocks > stats.blocks_total {
                 continue;
             }
-            wanted += blocks;
+            wanted += num_blocks;
             sequences.push(sequence);
-            budget = budget.saturating_sub(tokens);
+            budget = budget.saturating_sub(sequence.len() - num_cached_tokens);
             if budget == 0 {
                 break;
             }

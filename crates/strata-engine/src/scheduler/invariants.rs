@@ -28,6 +28,13 @@ impl Scheduler {
         assert!(in_order(&mut queues.running()) && in_order(&mut queues.swapped()));
         assert!(self.tenants.keys().all(|&tenant| in_order(&mut queues.waiting_of(tenant))));
         assert!(sequences.iter().all(|(&id, sequence)| id == sequence.id && sequence.computed <= sequence.len()));
+        for sequence in sequences.values() {
+            let blocks_most = if sequence.place == Place::Waiting { sequence.len() / blocks.block_size() } else { 0 };
+            assert!(
+                sequence.hashes.num_blocks() <= blocks_most,
+                "hashes are kept by those that wait, of what they have"
+            );
+        }
         let held: HashSet<_> = blocks.sequences().collect();
         assert_eq!(held, at(|place| place != Place::Waiting), "all but those that wait hold blocks or slots");
         assert_eq!(self.tenants.values().map(|tenant| tenant.sequences).sum::<usize>(), sequences.len());

@@ -163,6 +163,8 @@ fn what_is_below_does_not_change_when_its_block_is_written() {
     manager.append(second, &[8]).unwrap();
     manager.commit(second, 4);
     manager.check().unwrap();
-    let found = |tokens: &[TokenId]| manager.cached_prefix(tokens, &manager.hash_prefix(&ChainRoot::default(), tokens));
+    let found = |tokens: &[TokenId]| {
+        manager.look_up(tokens, &manager.hash_prefix(&ChainRoot::default(), tokens)).num_cached_tokens
+    };
     assert_eq!([found(&[1, 2, 3, 7, 0]), found(&[1, 2, 3, 8, 0])], [4, 4]);
 }

@@ -5,8 +5,8 @@ mod swaps;
 use std::collections::{BTreeMap, BTreeSet};
 
 use strata_kv::{
-    AllocStatus, BlockError, BlockManager, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, MissReason, SequenceId,
-    SequenceState, TokenId,
+    AllocStatus, BlockError, BlockManager, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, LookUp, MissReason,
+    SequenceId, SequenceState, TokenId,
 };
 
 use crate::{
@@ -111,10 +111,8 @@ impl Episode {
         // As far as they are there, hashes are taken; the others are computed.
         let mut hashes = self.manager.hash_prefix(chain_root, &tokens[..hashed / 2]);
         hashes.extend(&tokens[..hashed]);
-        let status = self.manager.can_allocate(&tokens, &hashes);
-        let cached = self.manager.cached_prefix(&tokens, &hashes);
+        let LookUp { status, num_blocks, num_cached_tokens: cached } = self.manager.look_up(&tokens, &hashes);
         let miss = self.manager.explain(&tokens, &hashes);
-        let demand = self.manager.demand(&tokens, &hashes);
         let before = self.manager.stats();
         let result = self.manager.allocate(SequenceId(id), &tokens, &hashes);
 
@@ -135,7 +133,7 @@ impl Episode {
         if let Some(naive) = &mut self.naive {
             assert_eq!(cached, naive.hits(&prints) * self.config.block_size, "cached tokens");
             let (need, available) = naive.need_and_available(&prints);
-            assert_eq!(demand, (need + naive.available() - available, tokens.len() - cached));
+            assert_eq!(num_blocks, need + naive.available() - available);
             if !never {
                 let reserve = self.reserve();
                 assert_eq!(status == AllocStatus::Ok, need + reserve <= available, "{need} {reserve} {available}");

@@ -86,7 +86,7 @@ impl UnderRoot for BlockManager {
     }
 
     fn cached_prefix_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> usize {
-        self.cached_prefix(token_ids, &self.hash_prefix(root, token_ids))
+        self.look_up(token_ids, &self.hash_prefix(root, token_ids)).num_cached_tokens
     }
 
     fn explain_under(&self, token_ids: &[TokenId], root: &ChainRoot) -> Miss {

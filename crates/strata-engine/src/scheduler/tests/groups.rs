@@ -218,3 +218,18 @@ fn children_have_been_overtaken_by_nobody() {
     assert!(bench.scheduler.sequence(TRUNK).is_urgent());
     bench.check();
 }
+
+#[test]
+fn what_has_lost_its_end_is_looked_up_under_what_follows_now() {
+    let mut bench = Bench::new(100, 4, 64);
+    let hashes = |bench: &Bench, tokens: &[TokenId]| bench.scheduler.blocks.hash_prefix(&ChainRoot::default(), tokens);
+    let [prompt, other] = [[7; 16].as_slice(), &[8; 8]].map(|end| [[6; 10].as_slice(), end].concat());
+    let mut sequence = Sequence::new(SequenceId(9), GroupId(9), prompt.clone(), hashes(&bench, &prompt));
+    sequence.lose_kv(10);
+    assert_eq!(sequence.hashes.num_blocks(), 2);
+    sequence.extend([8; 8]);
+    sequence.lose_kv(18);
+    bench.scheduler.add(Arrival { prompt: other.clone(), ..arrival(1, 0) });
+    bench.compute();
+    assert_eq!(bench.scheduler.blocks.look_up(sequence.tokens(), &sequence.hashes).num_cached_tokens, 16);
+}
