@@ -1,5 +1,5 @@
-//! The engine thread: one loop, one owner of scheduler, blocks and model. Each step of it plans a pass, runs it, and applies
-//! what it gave.
+//! The engine thread: one loop, one owner of scheduler, blocks and model. Each step of it plans a pass, runs it, and
+//! applies what it gave.
 
 mod balance;
 mod report;
@@ -188,7 +188,8 @@ impl Worker {
         if self.scheduler.has_sequences() {
             self.step();
         } else if self.scheduler.num_swaps() > 0 {
-            // Their sequences are gone, but their blocks are not free yet. Nobody waits for that: health is about requests.
+            // Their sequences are gone, but their blocks are not free yet. Nobody waits for that: health is about
+            // requests.
             self.no_work_left();
             self.poll_swaps(SWAP_WAIT);
         }
@@ -278,8 +279,8 @@ impl Worker {
         self.plan = plan;
     }
 
-    /// Decides what the next pass computes, tells clients whose sequences were preempted or rejected for it, and begins the
-    /// copies and swaps that have to come before it.
+    /// Decides what the next pass computes, tells clients whose sequences were preempted or rejected for it, and begins
+    /// the copies and swaps that have to come before it.
     fn plan(&mut self, plan: &mut StepPlan) {
         self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
         let begin = Instant::now();
@@ -408,7 +409,8 @@ impl Worker {
         Ends { eos: &config.eos_token_ids, length_max: config.limits.max_model_len }
     }
 
-    /// Conservation: with nothing alive, free + cached + withdrawn = total. A leak is a bug; it is reported, and mended.
+    /// Conservation: with nothing alive, free + cached + withdrawn = total. A leak is a bug; it is reported, and
+    /// mended.
     fn check_idle(&mut self) {
         self.no_work_left();
         let leaked = self.scheduler.recover_leaks();

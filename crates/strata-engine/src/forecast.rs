@@ -1,5 +1,5 @@
-//! How many blocks running sequences will want before they end: whoever is admitted beside them should find room to grow,
-//! or somebody will be preempted for it. A planner: it learns from what has ended.
+//! How many blocks running sequences will want before they end: whoever is admitted beside them should find room to
+//! grow, or somebody will be preempted for it. A planner: it learns from what has ended.
 
 /// Tokens that a request is taken to generate before any has ended.
 const FIRST_GUESS: f64 = 128.0;
@@ -7,8 +7,8 @@ const FIRST_GUESS: f64 = 128.0;
 /// Share of the newest in the running mean of generated tokens.
 const NEWNESS: f64 = 0.1;
 
-/// Share of the mean for which sequences are taken to go on that have generated more than that. On loads of conversations, half
-/// of it admits too few, and a tenth too many.
+/// Share of the mean for which sequences are taken to go on that have generated more than that. On loads of
+/// conversations, half of it admits too few, and a tenth too many.
 const OUTLIVED: f64 = 0.25;
 
 /// One sequence that grows by a token in each step until it ends, and gives its blocks back then.
@@ -40,8 +40,8 @@ impl Forecast {
         self.generated_mean += (generated as f64 - self.generated_mean) * NEWNESS;
     }
 
-    /// Tokens that a sequence will still generate, which has generated so many and may generate `left_max` more. Those that
-    /// have outlived the mean go on for a part of it: the longer something has lasted, the longer it will.
+    /// Tokens that a sequence will still generate, which has generated so many and may generate `left_max` more. Those
+    /// that have outlived the mean go on for a part of it: the longer something has lasted, the longer it will.
     pub(crate) fn tokens_left(&self, generated: usize, left_max: usize) -> usize {
         let left = (self.generated_mean - generated as f64).max(self.generated_mean * OUTLIVED);
         left_max.min(left.ceil() as usize)

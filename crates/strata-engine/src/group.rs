@@ -25,7 +25,8 @@ pub(crate) struct SequenceGroup {
 /// What is known of a request's prompt, whichever sequence computes it.
 pub(crate) struct Prompt {
     len: usize,
-    /// Whether a sequence that computes it has been admitted: what the cache spares that after a preemption is not counted.
+    /// Whether a sequence that computes it has been admitted: what the cache spares that after a preemption is not
+    /// counted.
     admitted: bool,
     cached_tokens: usize,
     /// Why not more of them, if the client asked.
@@ -44,8 +45,8 @@ pub(crate) trait Policy: Send {
     /// The rows that a pass is to give for `entry`, the part of `sequence` in it.
     fn wanted_rows(&self, sequence: &Sequence, entry: &Entry) -> LogitRows;
 
-    /// A pass gives the logits behind the token at `position` of `sequence`, whose part in it is `entry`. They come in order;
-    /// what is left in `logits` matters to nobody.
+    /// A pass gives the logits behind the token at `position` of `sequence`, whose part in it is `entry`. They come in
+    /// order; what is left in `logits` matters to nobody.
     fn take_row(
         &mut self,
         sequence: &mut Sequence,
@@ -55,11 +56,12 @@ pub(crate) trait Policy: Send {
         sampling: Sampling<'_>,
     );
 
-    /// The pass has retired. Of the tokens that were sampled for `sequence`, so many come next. None if its logits were no
-    /// numbers: then nobody is to find what was computed for it, and [`apply`](Self::apply) lets it fail.
+    /// The pass has retired. Of the tokens that were sampled for `sequence`, so many come next. None if its logits were
+    /// no numbers: then nobody is to find what was computed for it, and [`apply`](Self::apply) lets it fail.
     fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize>;
 
-    /// All that the pass has computed is published, as far as it was accepted: the sequence of `entry` goes on, branches or ends.
+    /// All that the pass has computed is published, as far as it was accepted: the sequence of `entry` goes on,
+    /// branches or ends.
     fn apply(&mut self, entry: &Entry, prompt: &Prompt, stage: &mut Stage<'_>);
 
     /// Ends what nobody is left to hear of.
@@ -86,8 +88,8 @@ pub(crate) struct Stage<'a> {
 }
 
 impl SequenceGroup {
-    /// What `request` asks for, for each of `clients`, of which there is at least one; with what its first sequence, `id`,
-    /// samples by itself.
+    /// What `request` asks for, for each of `clients`, of which there is at least one; with what its first sequence,
+    /// `id`, samples by itself.
     pub(crate) fn new(
         id: SequenceId,
         request: &mut Request,

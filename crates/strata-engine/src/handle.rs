@@ -95,10 +95,10 @@ impl EngineHandle {
         streams.pop().ok_or(SubmitError::Stopped)
     }
 
-    /// The same for `count` continuations of one prompt, which is computed once. Number `i` has the request's seed
-    /// plus `i`, and is what a request of its own with that seed would give; each is cancelled by itself. Of a beam search,
-    /// they are the best hypotheses, best first, whose events come when the search is over; it is cancelled when nobody is
-    /// left to hear of it.
+    /// The same for `count` continuations of one prompt, which is computed once. Number `i` has the request's seed plus
+    /// `i`, and is what a request of its own with that seed would give; each is cancelled by itself. Of a beam search,
+    /// they are the best hypotheses, best first, whose events come when the search is over; it is cancelled when nobody
+    /// is left to hear of it.
     ///
     /// # Errors
     /// As for [`EngineHandle::submit`].
@@ -121,8 +121,8 @@ impl EngineHandle {
     }
 }
 
-/// The events of one continuation. Their number is bounded by the request's `max_tokens` and by how often a sequence makes
-/// room, so the channel behind it needs no bound of its own.
+/// The events of one continuation. Their number is bounded by the request's `max_tokens` and by how often a sequence
+/// makes room, so the channel behind it needs no bound of its own.
 #[derive(Debug)]
 pub struct EventStream {
     receiver: mpsc::UnboundedReceiver<Event>,
@@ -162,8 +162,8 @@ pub(crate) struct EngineShared {
     stall: Duration,
     /// `None` carries nothing; it wakes the thread, so that it sees that it has to stop.
     submissions: Mutex<Sender<Option<Submission>>>,
-    /// Continuations that have a [`Ticket`]: submitted, and not yet admitted for the first time. It bounds the channel as well
-    /// as the queue behind it.
+    /// Continuations that have a [`Ticket`]: submitted, and not yet admitted for the first time. It bounds the channel
+    /// as well as the queue behind it.
     queued: Arc<AtomicUsize>,
     stop: AtomicBool,
     progress: Mutex<Progress>,

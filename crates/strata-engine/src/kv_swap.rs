@@ -14,18 +14,18 @@ pub trait KvSwap {
     /// What moving blocks took when it was tried at the start.
     fn trial(&self) -> SwapTrial;
 
-    /// Takes over a swap. Its blocks are neither written to nor given to others until it has ended, and its slots belong to
-    /// it: blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps end in the order in which they began,
-    /// except that some may fail earlier, and that those without copies end at once.
+    /// Takes over a swap. Its blocks are neither written to nor given to others until it has ended, and its slots
+    /// belong to it: blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps end in the order in which
+    /// they began, except that some may fail earlier, and that those without copies end at once.
     fn start(&mut self, swap: &Swap);
 
-    /// Goes on with what is under way, and returns one swap that has ended, or none. Waits up to `wait` for one while any is
-    /// under way.
+    /// Goes on with what is under way, and returns one swap that has ended, or none. Waits up to `wait` for one while
+    /// any is under way.
     fn poll(&mut self, wait: Duration) -> Option<SwapEnded>;
 }
 
-/// A place to swap to: what a [`ModelRunner`](crate::ModelRunner), which has the blocks' memory, needs to be a [`KvSwap`].
-/// The methods are those of that seam, with the memory at hand where bytes are moved.
+/// A place to swap to: what a [`ModelRunner`](crate::ModelRunner), which has the blocks' memory, needs to be a
+/// [`KvSwap`]. The methods are those of that seam, with the memory at hand where bytes are moved.
 pub trait SwapStore: Send {
     /// See [`KvSwap::num_slots`].
     fn num_slots(&self) -> usize;

@@ -47,7 +47,8 @@ pub struct MemoryPlan {
     pub num_blocks_max: usize,
     /// What requests outside the engine may take.
     pub requests: Bytes,
-    /// Tokens of context that one sequence can have: what was asked for, or what as many KV blocks as there can be hold.
+    /// Tokens of context that one sequence can have: what was asked for, or what as many KV blocks as there can be
+    /// hold.
     pub max_model_len: usize,
 }
 
@@ -86,8 +87,8 @@ const REQUESTS_SHARE: u64 = 8;
 /// rest of each block that there can be, memory is set aside.
 const KEPT_SHARE: u64 = 8;
 
-/// Of what streamed weights leave beyond the least that works, KV begins with one part in so many at the most. Weights gain
-/// more by it: each byte of them that stays is a byte less to read in every pass.
+/// Of what streamed weights leave beyond the least that works, KV begins with one part in so many at the most. Weights
+/// gain more by it: each byte of them that stays is a byte less to read in every pass.
 const STREAMED_KV_SHARE: u64 = 16;
 
 /// KV beyond this many times what all running sequences can fill is of no use even to the prefix cache.
@@ -95,8 +96,8 @@ const CACHE_FACTOR: usize = 2;
 
 impl MemoryPlan {
     /// Divides `total`: the process, scratch and weights take what they need, and KV blocks get the rest, up to what
-    /// could be used. Where that does not fit, weights are streamed: they get what the others leave, until KV needs more of
-    /// it.
+    /// could be used. Where that does not fit, weights are streamed: they get what the others leave, until KV needs
+    /// more of it.
     ///
     /// # Errors
     /// The rest would not hold a useful context; names the least budget that works.

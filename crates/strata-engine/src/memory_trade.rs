@@ -42,8 +42,8 @@ pub struct TradeLimits {
     pub blocks_max: usize,
 }
 
-/// Divides memory between weights and KV, anew before each pass: [`plan`](Self::plan), then, when weights have taken note,
-/// [`grant`](Self::grant).
+/// Divides memory between weights and KV, anew before each pass: [`plan`](Self::plan), then, when weights have taken
+/// note, [`grant`](Self::grant).
 #[derive(Debug, Clone)]
 pub struct MemoryTrade {
     limits: TradeLimits,
@@ -65,8 +65,8 @@ const STEPS: u64 = 64;
 const PATIENCE: u32 = 16;
 
 impl MemoryTrade {
-    /// Begins with [`TradeLimits::blocks_start`] blocks. Both numbers of blocks are lowered to what leaves weights their
-    /// least; at least one block remains.
+    /// Begins with [`TradeLimits::blocks_start`] blocks. Both numbers of blocks are lowered to what leaves weights
+    /// their least; at least one block remains.
     pub fn new(mut limits: TradeLimits) -> Self {
         let blocks_beside = |weights: u64| {
             let blocks = limits.total.saturating_sub(weights).checked_div(limits.block);
@@ -99,8 +99,8 @@ impl MemoryTrade {
         let TradeLimits { blocks_start, blocks_max, .. } = self.limits;
         let needed = demand.used.saturating_add(demand.wanted);
         let ample = if needed == 0 { 0 } else { needed.saturating_add(self.step) };
-        // It grows only if it must, and shrinks only by whole steps unless that ends it: demand that wavers by less than a
-        // step changes nothing.
+        // It grows only if it must, and shrinks only by whole steps unless that ends it: demand that wavers by less
+        // than a step changes nothing.
         let floor = ample.clamp(blocks_start, blocks_max);
         if needed > self.target && self.target < blocks_max {
             self.target = floor;

@@ -1,5 +1,5 @@
-//! What a caller asks of the engine, and what a request must satisfy before it is queued. A bad parameter is refused at the
-//! door: inside a batch it would harm its neighbours.
+//! What a caller asks of the engine, and what a request must satisfy before it is queued. A bad parameter is refused at
+//! the door: inside a batch it would harm its neighbours.
 
 use strata_kv::TokenId;
 use thiserror::Error;
@@ -219,8 +219,9 @@ impl Request {
 }
 
 impl BeamParams {
-    /// Most tokens that each beam may generate after a prompt of so many, for which the KV blocks suffice when the search
-    /// is alone: the beams share the prompt's full blocks, and may share nothing else. 0 where there is room for none.
+    /// Most tokens that each beam may generate after a prompt of so many, for which the KV blocks suffice when the
+    /// search is alone: the beams share the prompt's full blocks, and may share nothing else. 0 where there is room for
+    /// none.
     pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
         let block = limits.kv_block_tokens.max(1);
         let shared = prompt_len / block;

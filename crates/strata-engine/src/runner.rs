@@ -26,8 +26,8 @@ pub trait Runner: Send {
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String>;
 
-    /// Carries out transfers between KV blocks, in this order. Called between passes, before any of them is read, written or
-    /// given back.
+    /// Carries out transfers between KV blocks, in this order. Called between passes, before any of them is read,
+    /// written or given back.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
     /// Room to swap KV blocks to, if there is any: at least as many slots as the block manager was told.
@@ -35,13 +35,14 @@ pub trait Runner: Send {
         None
     }
 
-    /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks. Nothing, if
-    /// nobody says otherwise.
+    /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks.
+    /// Nothing, if nobody says otherwise.
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
         0
     }
 
-    /// What guesses at tokens ahead of the model, if anything does: each pass then computes several tokens of a sequence.
+    /// What guesses at tokens ahead of the model, if anything does: each pass then computes several tokens of a
+    /// sequence.
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
         None
     }

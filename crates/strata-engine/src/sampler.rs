@@ -1,8 +1,8 @@
 //! From one row of logits to one token, with the semantics of vLLM.
 //!
 //! **Invariant:** the result depends on the row, the parameters, the sequence's own history and the number of its
-//! tokens alone: not on the batch, nor on what was sampled before. A preempted sequence that is computed again draws the
-//! same tokens. Sums are taken in f64, in an order that the row fixes.
+//! tokens alone: not on the batch, nor on what was sampled before. A preempted sequence that is computed again draws
+//! the same tokens. Sums are taken in f64, in an order that the row fixes.
 
 use std::collections::HashMap;
 
@@ -157,7 +157,8 @@ impl Sampler {
         }
     }
 
-    /// One draw, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`, which hold no NaN.
+    /// One draw, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`, which
+    /// hold no NaN.
     fn draw(&mut self, logits: &[f32], params: &SamplingParams, uniform: f64) -> TokenId {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         if best == f32::NEG_INFINITY {

@@ -64,8 +64,8 @@ pub(crate) struct Entry {
     pub(crate) start: usize,
     /// Tokens to compute, drafts included.
     pub(crate) count: usize,
-    /// Tokens that may be sampled: none in the middle of a prompt; else one, behind all that is known, and one behind each
-    /// draft.
+    /// Tokens that may be sampled: none in the middle of a prompt; else one, behind all that is known, and one behind
+    /// each draft.
     pub(crate) rows: usize,
 }
 
@@ -80,7 +80,8 @@ impl Entry {
         self.rows.saturating_sub(1)
     }
 
-    /// Whether it computes part of a prompt, or what a sequence has lost: no single token, however many guesses follow it.
+    /// Whether it computes part of a prompt, or what a sequence has lost: no single token, however many guesses follow
+    /// it.
     fn is_prefill(&self) -> bool {
         self.count - self.drafts() > 1
     }
@@ -146,8 +147,8 @@ pub(crate) struct PreemptionCounts {
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     sequences: usize,
-    /// Twice the number of its last admission; until then one less than that of the last when it came, so that whoever came
-    /// during somebody's turn stands before them.
+    /// Twice the number of its last admission; until then one less than that of the last when it came, so that whoever
+    /// came during somebody's turn stands before them.
     turn: u64,
 }
 
@@ -227,8 +228,8 @@ impl Scheduler {
         self.know(sequence);
     }
 
-    /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap under way when that has ended.
-    /// An unknown id changes nothing, so a late cancellation is harmless.
+    /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap under way when that has
+    /// ended. An unknown id changes nothing, so a late cancellation is harmless.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
         let sequence = self.sequences.remove(&id)?;
         self.queues.take(&sequence);
@@ -282,8 +283,8 @@ impl Scheduler {
         }
     }
 
-    /// Lets `drafter` guess how sequences of `plan` go on that generate tokens, where the pass has room, and blocks are left
-    /// when each that runs has taken one. Only guesses below `vocab_size` are run.
+    /// Lets `drafter` guess how sequences of `plan` go on that generate tokens, where the pass has room, and blocks are
+    /// left when each that runs has taken one. Only guesses below `vocab_size` are run.
     pub(crate) fn draft(&mut self, plan: &mut StepPlan, drafter: &mut dyn Drafter, vocab_size: usize) {
         let StepPlan { entries, budget, drafts, .. } = plan;
         for entry in entries {
@@ -312,8 +313,8 @@ impl Scheduler {
         }
     }
 
-    /// The pass has retired: what it computed may now be found by others. Of the tokens that were sampled, `accepted` are
-    /// what comes next, all but the last of them drafts that were right; what was computed for others is dropped.
+    /// The pass has retired: what it computed may now be found by others. Of the tokens that were sampled, `accepted`
+    /// are what comes next, all but the last of them drafts that were right; what was computed for others is dropped.
     pub(crate) fn complete(&mut self, entry: &Entry, accepted: usize) {
         let Some(sequence) = self.sequences.get_mut(&entry.id) else { return };
         let right = accepted.saturating_sub(1).min(entry.drafts());
@@ -407,8 +408,8 @@ impl Scheduler {
         self.sequences.is_empty() && self.flights.len() == 0
     }
 
-    /// With no sequence alive, every block must be free or cached, and every swap slot free. Returns how many were not; if
-    /// any, all are free afterwards, and the prefix cache empty.
+    /// With no sequence alive, every block must be free or cached, and every swap slot free. Returns how many were not;
+    /// if any, all are free afterwards, and the prefix cache empty.
     pub(crate) fn recover_leaks(&mut self) -> usize {
         debug_assert!(self.is_idle());
         let stats = self.blocks.stats();
@@ -417,6 +418,24 @@ impl Scheduler {
             self.blocks = self.blocks.emptied();
         }
         leaked
+    }
+
+    /// Gives `id`, which was admitted, its blocks.
+    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
+        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
+        let wanted = sequence.explain || self.explain_all;
+        let miss = wanted.then(|| self.blocks.explain(sequence.tokens(), &sequence.hashes));
+        let allocation = self.blocks.allocate(id, sequence.tokens(), &sequence.hashes);
+        let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
+        // Nobody looks it up again before it has lost its blocks.
+        sequence.hashes.truncate(0);
+        self.admissions += 1;
+        self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
+        sequence.computed = cached;
+        // Its rank in the waiting queue does not depend on this.
+        sequence.admission.get_or_insert(self.admissions);
+        self.move_to(id, Place::Running);
+        plan.admitted.push(Admitted { id, cached, miss });
     }
 
     /// Moves a sequence from its queue to that of another place.

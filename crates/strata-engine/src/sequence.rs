@@ -1,4 +1,5 @@
-//! One sequence of tokens from arrival to end: who hears of it, how its tokens are chosen, and where it stands among others.
+//! One sequence of tokens from arrival to end: who hears of it, how its tokens are chosen, and where it stands among
+//! others.
 
 use std::cmp::Reverse;
 
@@ -49,8 +50,8 @@ pub(crate) struct Sequence {
     pub(crate) preemptions: u32,
     /// Those of them in which its KV was swapped out rather than dropped.
     pub(crate) swaps: u32,
-    /// Sequences that were admitted while it waited, although they came later or had to wait for blocks behind it; or while
-    /// it was the first to be swapped in.
+    /// Sequences that were admitted while it waited, although they came later or had to wait for blocks behind it; or
+    /// while it was the first to be swapped in.
     pub(crate) overtaken: u32,
     /// Number of its first admission, which it keeps: one that has been preempted is not the last-come again.
     pub(crate) admission: Option<u64>,
@@ -106,9 +107,9 @@ impl Sequence {
         }
     }
 
-    /// A sequence with the same past and in the same place, which comes right after this one in every order, and which no
-    /// client hears of yet. Its list of tokens may become twice as long, but not longer than it can come to, before it needs
-    /// more memory.
+    /// A sequence with the same past and in the same place, which comes right after this one in every order, and which
+    /// no client hears of yet. Its list of tokens may become twice as long, but not longer than it can come to, before
+    /// it needs more memory.
     pub(crate) fn branch(&self, id: SequenceId, branch: u64) -> Self {
         let mut tokens = self.tokens().to_vec();
         tokens.reserve_exact(self.tokens_max.saturating_sub(self.length).min(self.length));
@@ -168,7 +169,8 @@ impl Sequence {
         self.hashes.extend(&self.tokens);
     }
 
-    /// Tokens whose KV the next passes have to compute: at least one, but for a beam that waits for others of its search.
+    /// Tokens whose KV the next passes have to compute: at least one, but for a beam that waits for others of its
+    /// search.
     pub(crate) fn pending(&self) -> usize {
         self.length - self.computed
     }
@@ -208,8 +210,8 @@ impl Sequence {
     }
 }
 
-/// The order of every queue. In the waiting one, each tenant has a queue of its own. The last that runs is the first to be
-/// preempted. Urgency does not change while a sequence runs.
+/// The order of every queue. In the waiting one, each tenant has a queue of its own. The last that runs is the first to
+/// be preempted. Urgency does not change while a sequence runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     /// First those that have suffered enough.
@@ -305,8 +307,8 @@ impl Continuation {
         }
     }
 
-    /// Walks through the tokens that the pass gave after a prompt of so many, up to the first that ends the continuation;
-    /// forgets those behind it. Returns how many are left: none if none was wanted.
+    /// Walks through the tokens that the pass gave after a prompt of so many, up to the first that ends the
+    /// continuation; forgets those behind it. Returns how many are left: none if none was wanted.
     pub(crate) fn accept(&mut self, params: &SamplingParams, prompt_len: usize, ends: Ends<'_>) -> usize {
         for index in 0..self.run.len() {
             let (token, generated) = (self.run[index].token, self.generated + index + 1);
@@ -328,7 +330,8 @@ impl Continuation {
         self.run.len()
     }
 
-    /// Tells the client of the tokens that were accepted. Returns how many, and the last one, or why nothing follows it.
+    /// Tells the client of the tokens that were accepted. Returns how many, and the last one, or why nothing follows
+    /// it.
     pub(crate) fn deliver(&mut self) -> (usize, Result<TokenId, FinishReason>) {
         let (count, last) = (self.run.len(), self.run.last().map(|sampled| sampled.token));
         for Sampled { token, logprobs } in self.run.drain(..) {

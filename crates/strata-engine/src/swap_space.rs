@@ -1,8 +1,8 @@
 //! Moves KV blocks between the pool and a file, in pieces, while passes compute.
 //!
-//! The engine thread copies blocks into buffers of their own, or out of them, between passes; a worker writes and reads the
-//! buffers meanwhile. So no thread but one ever touches the pool, and a pass that is being computed shares no memory with a
-//! swap. The copies cost some percent of what the disk takes.
+//! The engine thread copies blocks into buffers of their own, or out of them, between passes; a worker writes and reads
+//! the buffers meanwhile. So no thread but one ever touches the pool, and a pass that is being computed shares no
+//! memory with a swap. The copies cost some percent of what the disk takes.
 
 mod worker;
 
@@ -91,8 +91,8 @@ impl SwapSpace {
         size * count
     }
 
-    /// Takes `file` as slots for blocks of `block_bytes`, moved through about `buffer_bytes` of memory, and tries out how
-    /// fast it is.
+    /// Takes `file` as slots for blocks of `block_bytes`, moved through about `buffer_bytes` of memory, and tries out
+    /// how fast it is.
     ///
     /// # Errors
     /// See [`SwapSpaceError`].

@@ -13,8 +13,8 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing,
 /// swapping and tests. From the size of a huge page on, as much of it as fills such pages lies in them. Weights live in
-/// buffers of a device instead. It comes straight from the system and goes straight back: an allocator would keep tens of
-/// MiB of what a probe has used, beside every budget.
+/// buffers of a device instead. It comes straight from the system and goes straight back: an allocator would keep tens
+/// of MiB of what a probe has used, beside every budget.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -40,7 +40,8 @@ impl AlignedBuffer {
         let map = unsafe { mmap_anonymous(null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
         let map = NonNull::new(map.ok()?.cast::<u8>())?;
         let before = map.as_ptr().align_offset(HUGE_PAGE).min(room);
-        // SAFETY: at most the room, behind which the mapping has the whole buffer. Pages are blocks or multiples of them.
+        // SAFETY: at most the room, behind which the mapping has the whole buffer. Pages are blocks or multiples of
+        // them.
         let start = unsafe { map.add(before) };
         let huge = len / HUGE_PAGE * HUGE_PAGE;
         if huge > 0 {
@@ -53,7 +54,8 @@ impl AlignedBuffer {
 
     /// The whole buffer.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `start` points to `len` initialised bytes that live as long as self; nobody writes while it is borrowed.
+        // SAFETY: `start` points to `len` initialised bytes that live as long as self; nobody writes while it is
+        // borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -79,8 +81,8 @@ impl fmt::Debug for AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        // SAFETY: unmaps exactly what `new_zeroed` mapped, once; no reference outlives `self`. It cannot fail for a whole
-        // mapping, and there is nobody to tell.
+        // SAFETY: unmaps exactly what `new_zeroed` mapped, once; no reference outlives `self`. It cannot fail for a
+        // whole mapping, and there is nobody to tell.
         let _ = unsafe { munmap(self.map.as_ptr().cast(), self.mapped) };
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEngine, ReadRequest};
 
-/// Reads a range of a file once from start to end, with nothing done to the bytes, and returns bytes per second. The range
-/// is widened to whole blocks and cut at the file's end; the memory taken is `depth` × `chunk_bytes`.
+/// Reads a range of a file once from start to end, with nothing done to the bytes, and returns bytes per second. The
+/// range is widened to whole blocks and cut at the file's end; the memory taken is `depth` × `chunk_bytes`.
 ///
 /// A range that was read before may come faster than another: there can be caches below the file that nobody here sees.
 ///
@@ -76,8 +76,8 @@ impl Walk {
         self.range.end - self.range.start
     }
 
-    /// Reads on, with as many reads under way as there are buffers, until `bytes_max` have been asked for or `time_max` is
-    /// over; at least one read for each buffer, though. Buffers come back in every case.
+    /// Reads on, with as many reads under way as there are buffers, until `bytes_max` have been asked for or `time_max`
+    /// is over; at least one read for each buffer, though. Buffers come back in every case.
     pub(crate) fn measure(
         &mut self,
         engine: &mut dyn ReadEngine<AlignedBuffer>,

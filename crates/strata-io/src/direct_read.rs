@@ -50,8 +50,8 @@ pub trait DirectRead: Send + Sync {
 
 /// What can be written in aligned pieces as well: room to swap to.
 pub trait DirectWrite: DirectRead {
-    /// Writes all of `buf` at `offset`; both, and the address of `buf`, are multiples of [`DIRECT_ALIGN`]. The file does
-    /// not grow.
+    /// Writes all of `buf` at `offset`; both, and the address of `buf`, are multiples of [`DIRECT_ALIGN`]. The file
+    /// does not grow.
     ///
     /// # Errors
     /// [`IoError::Write`] if the system fails or the file ends before, [`IoError::BadRequest`] for what is not aligned.
@@ -59,7 +59,8 @@ pub trait DirectWrite: DirectRead {
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError>;
 }
 
-/// Does what [`DirectRead::read_aligned_at`] asks for by blocking reads of `file`, which had `len` bytes when it was opened.
+/// Does what [`DirectRead::read_aligned_at`] asks for by blocking reads of `file`, which had `len` bytes when it was
+/// opened.
 pub(crate) fn read_blocks(
     file: &File,
     path: &Path,

@@ -46,8 +46,8 @@ impl Default for ProbeLimits {
 /// stopped, so that no cache below the file answers for the disk.
 ///
 /// # Errors
-/// [`IoError::BadRequest`] if the range holds nothing, [`IoError::Engine`] if no thread can be started, and whatever reads
-/// fail with.
+/// [`IoError::BadRequest`] if the range holds nothing, [`IoError::Engine`] if no thread can be started, and whatever
+/// reads fail with.
 pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits) -> Result<ReadSettings, IoError> {
     let mut began = Instant::now();
     let uring = file.direct_fd().is_some() && start(EngineKind::Uring, 1).is_ok();

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use crate::{DirectRead, IoError};
 
-/// Reads in the background. Buffers move in and come back by value, so that nobody can touch one in flight; `B` gives the
-/// same memory each time it is asked for.
+/// Reads in the background. Buffers move in and come back by value, so that nobody can touch one in flight; `B` gives
+/// the same memory each time it is asked for.
 ///
 /// Dropping an engine drops what is queued, and waits for the reads that are under way.
 pub trait ReadEngine<B>: Send {
@@ -29,8 +29,8 @@ pub trait ReadEngine<B>: Send {
     fn name(&self) -> &'static str;
 }
 
-/// One read: `len` bytes at `offset` into the front of `buffer`, at least the first `needed` of which must come. The rules
-/// are those of [`DirectRead::read_aligned_at`].
+/// One read: `len` bytes at `offset` into the front of `buffer`, at least the first `needed` of which must come. The
+/// rules are those of [`DirectRead::read_aligned_at`].
 pub struct ReadRequest<B> {
     /// The caller's name for the read; comes back with the completion.
     pub tag: u64,

@@ -10,7 +10,8 @@ const CHUNKS: [usize; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
 /// The chunk that depths are compared with, and preferred among equals: small beside the memory of streamed weights,
 /// large enough for any disk.
 const CHUNK_USUAL: usize = 4 << 20;
-/// Reads under way preferred among equals: one read's end is no rest for the disk, and threads that wait for it cost nothing.
+/// Reads under way preferred among equals: one read's end is no rest for the disk, and threads that wait for it cost
+/// nothing.
 const DEPTH_USUAL: usize = 4;
 /// A rate within this factor of the best one is as good: disks wander by more from one trial to the next, and while all
 /// cores compute, few reads under way, or ends of reads that a computing thread has to notice, let the disk rest.
@@ -26,8 +27,8 @@ pub(crate) struct Candidate {
     pub(crate) chunk_bytes: usize,
 }
 
-/// Not every engine with every depth and every chunk: depths first, then chunks at the best depth, then io_uring at what
-/// was best, then the best few again.
+/// Not every engine with every depth and every chunk: depths first, then chunks at the best depth, then io_uring at
+/// what was best, then the best few again.
 pub(crate) struct Trials {
     memory_bytes: usize,
     uring: bool,
@@ -86,8 +87,8 @@ impl Trials {
         if best > 0.0 { (candidate.depth * candidate.chunk_bytes) as f64 / best } else { 0.0 }
     }
 
-    /// The best candidate and its bytes per second. Among those as good, the most usual one: workers rather than io_uring,
-    /// which not every machine has; then by the reads under way; then by the chunk.
+    /// The best candidate and its bytes per second. Among those as good, the most usual one: workers rather than
+    /// io_uring, which not every machine has; then by the reads under way; then by the chunk.
     pub(crate) fn choose(&self) -> (Candidate, f64) {
         let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
         let as_good = self.results.iter().filter(|(_, sample)| sample.bytes_per_s() >= AS_GOOD * best);

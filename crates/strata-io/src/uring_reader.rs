@@ -25,8 +25,8 @@ const RETRIES_MAX: u32 = 16;
 /// How long to sleep while the kernel has no resources and nothing is under way that would free some.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// One io_uring of `depth` entries, emptied in [`poll`](ReadEngine::poll) and [`wait`](ReadEngine::wait). A file without
-/// [`DirectRead::direct_fd`] is read on the thread that calls these.
+/// One io_uring of `depth` entries, emptied in [`poll`](ReadEngine::poll) and [`wait`](ReadEngine::wait). A file
+/// without [`DirectRead::direct_fd`] is read on the thread that calls these.
 pub struct UringReader<B> {
     /// `None` once the kernel stopped to take entries: what comes then is read on the caller's thread.
     ring: Option<IoUring>,
@@ -238,10 +238,10 @@ fn push<B: AsMut<[u8]>>(
         Ok(Some(entry)) => {
             let flags = if on_a_kernel_thread { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
             let entry = entry.flags(flags).user_data(index as u64);
-            // SAFETY: the entry writes to the buffer of a slot, and reads from a file, that stay where they are until its
-            // completion has been taken: the slot is boxed, its place is emptied by completions only (`reap`, `drop`) or
-            // after the ring that held the entry is gone without the kernel having seen it (`give_ring_up`), and nobody
-            // touches the buffer in between. An engine that is leaked leaks its slots too.
+            // SAFETY: the entry writes to the buffer of a slot, and reads from a file, that stay where they are until
+            // its completion has been taken: the slot is boxed, its place is emptied by completions only (`reap`,
+            // `drop`) or after the ring that held the entry is gone without the kernel having seen it (`give_ring_up`),
+            // and nobody touches the buffer in between. An engine that is leaked leaks its slots too.
             match unsafe { ring.submission().push(&entry) } {
                 Ok(()) => return None,
                 // Cannot be: the ring has an entry for each slot.

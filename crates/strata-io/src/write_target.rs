@@ -102,8 +102,8 @@ impl WriteTarget {
                 return Err(TargetError::Unsuitable { path: temporary, found: "no regular file" });
             }
             lock(&file, &temporary)?;
-            // Between opening and locking, whoever had the lock may have finished: this is then the file under its final
-            // name, and not to be written to.
+            // Between opening and locking, whoever had the lock may have finished: this is then the file under its
+            // final name, and not to be written to.
             let named = std::fs::symlink_metadata(&temporary);
             if named.is_ok_and(|named| (named.dev(), named.ino()) == (metadata.dev(), metadata.ino())) {
                 return Ok(Self { file, path, temporary: Some(temporary) });

@@ -45,8 +45,8 @@ pub struct PreparedForm {
     form: Form,
 }
 
-/// Tokens' activations `[tokens, cols]`, which several products read. They are brought into the form that weights ask for
-/// once for all products that follow each other and ask for the same.
+/// Tokens' activations `[tokens, cols]`, which several products read. They are brought into the form that weights ask
+/// for once for all products that follow each other and ask for the same.
 pub struct Activations<'a> {
     x: &'a [f32],
     cols: usize,
@@ -142,9 +142,9 @@ impl<'a> Activations<'a> {
 /// Numbers of a page of memory.
 const PAGE: usize = 4096 / size_of::<f32>();
 
-/// Numbers from the start of `scratch` to the middle of a page. Rows of weights are whole pages in most models, and begin
-/// with one: activations half a page off compete less with them for the lines of the first-level cache. (With 8 tokens
-/// of 2048 columns, products took 1.1 times as long when both began with a page.)
+/// Numbers from the start of `scratch` to the middle of a page. Rows of weights are whole pages in most models, and
+/// begin with one: activations half a page off compete less with them for the lines of the first-level cache. (With 8
+/// tokens of 2048 columns, products took 1.1 times as long when both began with a page.)
 fn mid_page(scratch: &[f32]) -> usize {
     (scratch.as_ptr().addr() / size_of::<f32>()).wrapping_neg().wrapping_add(PAGE / 2) % PAGE
 }

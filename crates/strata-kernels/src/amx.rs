@@ -1,7 +1,7 @@
 //! AMX: tiles of up to 16 rows of 64 bytes, and their products.
 //!
-//! Neither intrinsics nor detection are stable in Rust, so both are done by hand (`lessons.md`). The compiler knows tile
-//! registers as clobbers only, so whatever uses them between loading and storing is one block of assembly.
+//! Neither intrinsics nor detection are stable in Rust, so both are done by hand (`lessons.md`). The compiler knows
+//! tile registers as clobbers only, so whatever uses them between loading and storing is one block of assembly.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -94,8 +94,8 @@ impl TileConfig {
 }
 
 impl TileConfig {
-    /// For products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`. Registers 0 and 1 hold sums, 4 and 5
-    /// the first operand, 6 and 7 the second.
+    /// For products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`. Registers 0 and 1 hold sums, 4
+    /// and 5 the first operand, 6 and 7 the second.
     pub(crate) fn for_bytes(rows: usize, columns: usize, tokens: usize) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
         let shapes = [(rows, 4 * tokens), (rows, columns), (columns / 4, 4 * tokens)];
@@ -118,9 +118,9 @@ pub(crate) unsafe fn configure(config: &TileConfig) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
 }
 
-/// `count` products of unsigned by signed bytes, side by side: number `i` takes `columns` bytes of each of 16 rows of `a`
-/// (`a_stride` apart) from byte `columns * i` on, and `columns / 4` rows of 64 bytes of `b` that follow those of number
-/// `i - 1`; `c` gets `[i][row 16][token 16]`.
+/// `count` products of unsigned by signed bytes, side by side: number `i` takes `columns` bytes of each of 16 rows of
+/// `a` (`a_stride` apart) from byte `columns * i` on, and `columns / 4` rows of 64 bytes of `b` that follow those of
+/// number `i - 1`; `c` gets `[i][row 16][token 16]`.
 ///
 /// # Safety
 /// [`TileConfig::for_bytes`] of 16 rows, `columns` and 16 tokens is loaded; all that memory is readable, `c` writable.
@@ -219,8 +219,8 @@ pub(crate) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nomem, nostack)) };
 }
 
-/// What is done with the sums of a shape: those of the first tile of rows are at `rax`, of the second at `rcx`, rows `rdx`
-/// apart.
+/// What is done with the sums of a shape: those of the first tile of rows are at `rax`, of the second at `rcx`, rows
+/// `rdx` apart.
 macro_rules! zero {
     (row_tile) => {
         "tilezero tmm0"
@@ -257,8 +257,8 @@ macro_rules! store {
     };
 }
 
-/// One tile of weights at `$at`, to `$tile`: rows in place are `r10` apart, copied ones 64 bytes (`r15`). The next step's
-/// columns follow in the row, or in the next copied tile.
+/// One tile of weights at `$at`, to `$tile`: rows in place are `r10` apart, copied ones 64 bytes (`r15`). The next
+/// step's columns follow in the row, or in the next copied tile.
 macro_rules! weights {
     (in_place $tile:literal $at:literal) => {
         concat!("tileloadd ", $tile, ", [", $at, " + r10*1]\nadd ", $at, ", 64\n")
@@ -268,8 +268,8 @@ macro_rules! weights {
     };
 }
 
-/// One step of columns: weights from `r8` and `r9`, activations from `r11` and `r12`. Of one group or the last, pairs are
-/// `r13` apart and steps `rcx`; the first of two groups is whole.
+/// One step of columns: weights from `r8` and `r9`, activations from `r11` and `r12`. Of one group or the last, pairs
+/// are `r13` apart and steps `rcx`; the first of two groups is whole.
 macro_rules! step {
     (row_tile $weights:ident) => {
         concat!(
@@ -298,8 +298,8 @@ macro_rules! step {
     };
 }
 
-/// Asks for what is at `rsi`, with each step of columns: as much as a step of 32 rows takes, or a line of each of three rows
-/// that are `r10` apart.
+/// Asks for what is at `rsi`, with each step of columns: as much as a step of 32 rows takes, or a line of each of three
+/// rows that are `r10` apart.
 macro_rules! ahead {
     (nothing) => {
         ""
@@ -328,8 +328,8 @@ macro_rules! ahead_pair {
     };
 }
 
-/// Defines one kernel: a run of tile products as a single block of assembly. It takes up to 16 rows by one group of tokens
-/// (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`); weights in place or copied.
+/// Defines one kernel: a run of tile products as a single block of assembly. It takes up to 16 rows by one group of
+/// tokens (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`); weights in place or copied.
 macro_rules! tile_kernel {
     ($(#[$doc:meta])* $name:ident: $shape:ident, $weights:ident, $ahead:ident) => {
         $(#[$doc])*

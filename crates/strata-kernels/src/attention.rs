@@ -1,14 +1,14 @@
 //! Attention over the KV cache: exact, with online softmax, for prefill chunks and decodes alike.
 //!
 //! A token attends to the positions from its window's start up to its own. They are taken in segments of [`SEGMENT`]
-//! positions and, within these, runs of [`RUN`], both counted from position 0; a segment's part is summed by itself, and
-//! parts are merged in ascending order. So the order of every sum depends on the token's position alone: not on the chunk
-//! that it came in, on the batch, on the threads, or on where a prefix hit ended.
+//! positions and, within these, runs of [`RUN`], both counted from position 0; a segment's part is summed by itself,
+//! and parts are merged in ascending order. So the order of every sum depends on the token's position alone: not on the
+//! chunk that it came in, on the batch, on the threads, or on where a prefix hit ended.
 //!
-//! Work is cut into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys and
-//! values is read, widened and turned once for all rows of a tile (flash attention); a decode is a tile of one token.
-//! Threads take the next tile when they are done with one, so that long and short ones balance. Where there are too few
-//! tiles to go round, segments are dealt out too, and their parts wait in scratch until all are there.
+//! Work is cut into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys
+//! and values is read, widened and turned once for all rows of a tile (flash attention); a decode is a tile of one
+//! token. Threads take the next tile when they are done with one, so that long and short ones balance. Where there are
+//! too few tiles to go round, segments are dealt out too, and their parts wait in scratch until all are there.
 
 mod element;
 mod lanes;
@@ -55,7 +55,8 @@ pub struct AttentionSpan {
     pub first_position: usize,
     /// How many there are. Their rows follow those of the span before.
     pub tokens: usize,
-    /// The sequence's block table, up to the block of the last token: this range of the tables that come with the spans.
+    /// The sequence's block table, up to the block of the last token: this range of the tables that come with the
+    /// spans.
     pub table: Range<u32>,
 }
 
@@ -98,8 +99,8 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 
 /// Attention of every token of the batch to its own sequence.
 ///
-/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, in which the keys and values of all positions up
-///   to these tokens' own have been written
+/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, in which the keys and values of all positions
+///   up to these tokens' own have been written
 /// - `tables`: the block tables of the spans
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: see [`attention_scratch`]; what it holds does not matter
@@ -327,8 +328,8 @@ impl<'a> Operands<'a> {
         }
         let finished = plan.parts_per_row == 0;
         let mut outcome = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
-        // SAFETY: `attention` has checked its operands, which nobody has changed since: queries and outcome are as long as
-        // the tile has rows, and all positions up to the tile's last lie in the pool.
+        // SAFETY: `attention` has checked its operands, which nobody has changed since: queries and outcome are as long
+        // as the tile has rows, and all positions up to the tile's last lie in the pool.
         unsafe { attend(self.level, &tile, item.segments.clone(), finished, work, &mut outcome) };
         if !finished {
             for row in 0..rows {

@@ -1,18 +1,19 @@
 //! Lossless coding of bf16 weights: about 11.3 bits a number instead of 16, and the same bits when decoded.
 //!
-//! Of a bf16 number the sign and the mantissa are noise, but the exponent carries 2 to 3 of its 8 bits: the weights of a
-//! row have few magnitudes. A row names its eight most frequent exponents; a number has 3 bits that choose one of them,
-//! in planes of 64 bits, and a byte of mantissa and sign. The few numbers with another exponent are patched afterwards.
-//! All rows of a matrix have room for the same number of patches, so that rows are of one length and any can be found.
+//! Of a bf16 number the sign and the mantissa are noise, but the exponent carries 2 to 3 of its 8 bits: the weights of
+//! a row have few magnitudes. A row names its eight most frequent exponents; a number has 3 bits that choose one of
+//! them, in planes of 64 bits, and a byte of mantissa and sign. The few numbers with another exponent are patched
+//! afterwards. All rows of a matrix have room for the same number of patches, so that rows are of one length and any
+//! can be found.
 //!
 //! ```text
 //! row:   8 exponents | patches, each: numbers since the last patch u8, exponent u8 | blocks of 64 numbers
 //! block: planes of bits 0, 1, 2 of the codes, u64 each | 64 bytes: mantissa << 1 | sign
 //! ```
 //!
-//! Bit `j` of a plane and byte `j` belong to the number of the block that [`number_at`] says: unpacking two registers into
-//! pairs, as vector units do within 16 bytes, then gives numbers in their order. Gaps that no byte can hold are bridged by
-//! patches that change nothing, and so are patches that a row does not need.
+//! Bit `j` of a plane and byte `j` belong to the number of the block that [`number_at`] says: unpacking two registers
+//! into pairs, as vector units do within 16 bytes, then gives numbers in their order. Gaps that no byte can hold are
+//! bridged by patches that change nothing, and so are patches that a row does not need.
 
 mod decode;
 mod panel;

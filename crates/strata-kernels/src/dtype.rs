@@ -2,7 +2,8 @@
 
 use crate::coded;
 
-/// How the numbers of a weight matrix are stored. A row is a whole number of blocks; a plain type's block is one number.
+/// How the numbers of a weight matrix are stored. A row is a whole number of blocks; a plain type's block is one
+/// number.
 ///
 /// The quantised types are those of GGUF files, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

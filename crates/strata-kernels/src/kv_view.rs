@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::KvLayer;
 
-/// Where the keys and values of one sequence's tokens lie in the pool. Kernels ask for [runs](Self::runs) of positions, and
-/// know nothing else of blocks.
+/// Where the keys and values of one sequence's tokens lie in the pool. Kernels ask for [runs](Self::runs) of positions,
+/// and know nothing else of blocks.
 ///
 /// A sequence whose keys and values lie side by side has a single block, as large as the longest context.
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +17,8 @@ pub struct KvView<'a> {
 /// Consecutive positions of a sequence whose slots lie side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvRun {
-    /// Bytes from a head's first slot in block 0, which [`KvLayer::key_offset`] gives, to the head's slot of the first of
-    /// these positions.
+    /// Bytes from a head's first slot in block 0, which [`KvLayer::key_offset`] gives, to the head's slot of the first
+    /// of these positions.
     pub offset: usize,
     /// Number of positions.
     pub tokens: usize,
@@ -49,7 +49,8 @@ impl<'a> KvView<'a> {
         })
     }
 
-    /// Makes sure that the slots of `positions` lie in a pool of `num_blocks` blocks, so that a kernel need not ask again.
+    /// Makes sure that the slots of `positions` lie in a pool of `num_blocks` blocks, so that a kernel need not ask
+    /// again.
     ///
     /// # Panics
     /// If the block table ends before the positions do, or names a block that is not in the pool.

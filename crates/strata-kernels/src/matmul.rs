@@ -1,8 +1,8 @@
 //! Matrix products: `out[t][r] = sum over k of x[t][k] * w[r][k] (+ bias[r])`.
 //!
-//! Each output is a sum whose order is fixed by the number of columns alone. Tiles, cache blocks and threads only decide
-//! which sums run side by side: a row of the result is the same bit for bit whatever else is in the batch, and however
-//! many threads share the rows.
+//! Each output is a sum whose order is fixed by the number of columns alone. Tiles, cache blocks and threads only
+//! decide which sums run side by side: a row of the result is the same bit for bit whatever else is in the batch, and
+//! however many threads share the rows.
 
 mod ahead;
 pub(crate) mod bf16;
@@ -57,8 +57,8 @@ pub struct Product<'a> {
     pub out: Columns<'a>,
 }
 
-/// Computes several products of the same activations, in as few sweeps of the threads over their rows as the weights' types
-/// allow.
+/// Computes several products of the same activations, in as few sweeps of the threads over their rows as the weights'
+/// types allow.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -179,7 +179,8 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Chunks of about `most` rows, in whole granules, and in a number that is a `multiple` if there are so many granules.
+    /// Chunks of about `most` rows, in whole granules, and in a number that is a `multiple` if there are so many
+    /// granules.
     fn new(rows: usize, most: usize, multiple: usize, first: usize) -> Self {
         let count = rows.div_ceil(most.max(1)).next_multiple_of(multiple.max(1));
         Self { rows, numbers: first..first + count.min(rows.div_ceil(ROW_GRANULE)) }

@@ -20,7 +20,8 @@ impl<'a> Matrix<'a> {
     /// A view of `bytes` as `[rows, cols]` elements of `dtype`.
     ///
     /// # Panics
-    /// If the bytes are not exactly that many, or a row is not whole blocks; loaders check shapes before they come here.
+    /// If the bytes are not exactly that many, or a row is not whole blocks; loaders check shapes before they come
+    /// here.
     pub fn new(dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> Self {
         let expected = dtype.row_bytes(cols).and_then(|row| row.checked_mul(rows));
         assert_eq!(Some(bytes.len()), expected, "[{rows}, {cols}] of {dtype}");

@@ -23,8 +23,8 @@ pub fn rms_norm(pool: &Pool, level: Level, x: &[f32], weight: &[f32], epsilon: f
     });
 }
 
-/// `sum += branch * scale`, then [`rms_norm`] of the sum into `out`, while each row is at hand: the same bits as one after
-/// the other.
+/// `sum += branch * scale`, then [`rms_norm`] of the sum into `out`, while each row is at hand: the same bits as one
+/// after the other.
 ///
 /// - `sum`, `branch`, `out`: `[rows, weight.len()]`
 ///

@@ -1,7 +1,8 @@
 //! A small barrier pool: every thread runs the same job on its own share, and the caller waits for all.
 //!
-//! At decode a pass is hundreds of products of some tens of microseconds each, so waking a thread through the kernel for
-//! each would cost more than the work (`lessons.md`, candle#3134). Workers spin briefly for the next job, then park.
+//! At decode a pass is hundreds of products of some tens of microseconds each, so waking a thread through the kernel
+//! for each would cost more than the work (`lessons.md`, candle#3134). Workers spin briefly for the next job, then
+//! park.
 
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -134,10 +135,10 @@ impl Pool {
         });
     }
 
-    /// Calls `job(thread, item)` for each of `0 .. items`. Each thread goes through a run of its own in ascending order, so
-    /// that it may ask for the next item's data ahead; who is done takes from the runs of others, so that a thread that is
-    /// held up holds nobody up. `cost` is about how many multiply-adds all take together: what is done sooner than a
-    /// barrier takes stays on the calling thread.
+    /// Calls `job(thread, item)` for each of `0 .. items`. Each thread goes through a run of its own in ascending
+    /// order, so that it may ask for the next item's data ahead; who is done takes from the runs of others, so that a
+    /// thread that is held up holds nobody up. `cost` is about how many multiply-adds all take together: what is done
+    /// sooner than a barrier takes stays on the calling thread.
     pub(crate) fn deal(&self, items: usize, cost: usize, job: impl Fn(usize, usize) + Sync) {
         let threads = self.threads();
         if items <= 1 || threads == 1 || cost < LEAST_SHARED_COST {

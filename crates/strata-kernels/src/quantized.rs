@@ -2,8 +2,8 @@
 //!
 //! The types and their layouts are those of GGUF files, bit for bit; `dequantize.rs` draws them. Products stay in
 //! integers: activations become bytes (`activations.rs`), a type says how its codes become bytes and what its small
-//! fields mean (`formats.rs`), and the arithmetic around that is fixed (`product.rs`), so that any kernel may compute any
-//! part of it.
+//! fields mean (`formats.rs`), and the arithmetic around that is fixed (`product.rs`), so that any kernel may compute
+//! any part of it.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]

@@ -153,9 +153,9 @@ unsafe fn narrow_bf16<S: Lanes>(from: &[f32], to: &mut [u8]) {
     }
 }
 
-/// Each [`KvDType::SCALED`] elements become integers of a scale that the greatest fits: the scale is rounded up to bf16,
-/// so that no integer is beyond 127, and the integers are relative to the scale as rounded. The scale of elements that
-/// are not all finite is NaN: an overflow must show.
+/// Each [`KvDType::SCALED`] elements become integers of a scale that the greatest fits: the scale is rounded up to
+/// bf16, so that no integer is beyond 127, and the integers are relative to the scale as rounded. The scale of elements
+/// that are not all finite is NaN: an overflow must show.
 ///
 /// # Safety
 /// None: see [`turn_kernel`].

@@ -24,8 +24,8 @@ mod tests;
 /// What [`BlockManager::look_up`] has found; true until anything changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookUp {
-    /// Whether the sequence can be admitted. While other sequences are held, admission leaves [`KvConfig::watermark`] of the
-    /// blocks available; an idle manager admits whatever fits it.
+    /// Whether the sequence can be admitted. While other sequences are held, admission leaves [`KvConfig::watermark`]
+    /// of the blocks available; an idle manager admits whatever fits it.
     pub status: AllocStatus,
     /// Blocks that the sequence would take and that nobody uses now, fresh or revived.
     pub num_blocks: usize,
@@ -44,10 +44,10 @@ pub struct Allocation {
 
 /// Gives blocks to sequences, and finds those that others have computed.
 ///
-/// The life of a sequence: [`allocate`](Self::allocate), then per step [`append`](Self::append) the tokens that the step
-/// will compute, carry out [`take_copies`](Self::take_copies), compute, and [`commit`](Self::commit) when the step has
-/// retired; at the end, or when preempted, [`free`](Self::free). In between it may [`fork`](Self::fork), and leave for
-/// the swap pool and come back ([`swap_out`](Self::swap_out), [`swap_in`](Self::swap_in)).
+/// The life of a sequence: [`allocate`](Self::allocate), then per step [`append`](Self::append) the tokens that the
+/// step will compute, carry out [`take_copies`](Self::take_copies), compute, and [`commit`](Self::commit) when the step
+/// has retired; at the end, or when preempted, [`free`](Self::free). In between it may [`fork`](Self::fork), and leave
+/// for the swap pool and come back ([`swap_out`](Self::swap_out), [`swap_in`](Self::swap_in)).
 #[derive(Debug)]
 pub struct BlockManager {
     config: KvConfig,
@@ -70,8 +70,8 @@ impl BlockManager {
         Self::with_parts(config, hasher, policy)
     }
 
-    /// As [`new`](Self::new), with another eviction policy for block ids below `config.num_blocks`, and a given hasher, for
-    /// tests that force collisions.
+    /// As [`new`](Self::new), with another eviction policy for block ids below `config.num_blocks`, and a given hasher,
+    /// for tests that force collisions.
     ///
     /// # Errors
     /// When `config` cannot work.
@@ -105,8 +105,8 @@ impl BlockManager {
         self.config.prefix_caching
     }
 
-    /// The hashes of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the sequence grows. They stay valid
-    /// in an [emptied](Self::emptied) manager. Nothing is hashed where nothing could be found.
+    /// The hashes of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the sequence grows. They stay
+    /// valid in an [emptied](Self::emptied) manager. Nothing is hashed where nothing could be found.
     pub fn hash_prefix(&self, root: &ChainRoot, token_ids: &[TokenId]) -> PrefixHashes {
         let findable = self.config.prefix_caching && root.is_shared();
         let hasher = self.cache.hasher().clone();
@@ -145,22 +145,22 @@ impl BlockManager {
         self.look_up(token_ids, hashes).status
     }
 
-    /// Blocks that admission leaves available while sequences are held: [`KvConfig::watermark`] of those that may be used.
-    /// Those that are swapped out hold none.
+    /// Blocks that admission leaves available while sequences are held: [`KvConfig::watermark`] of those that may be
+    /// used. Those that are swapped out hold none.
     pub fn reserve(&self) -> usize {
         let idle = self.tables.len() == self.tables.num_swapped();
         if idle { 0 } else { self.config.watermark_blocks(self.usable()) }
     }
 
-    /// Where the prefix of a prompt stops matching now, and why. Costs as much as a look-up, changes nothing; ask before
-    /// [`allocate`](Self::allocate), which may evict.
+    /// Where the prefix of a prompt stops matching now, and why. Costs as much as a look-up, changes nothing; ask
+    /// before [`allocate`](Self::allocate), which may evict.
     pub fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Miss {
         let (num_matched, reason) = self.cache.explain(token_ids, hashes);
         Miss { matched_tokens: num_matched * self.config.block_size, reason }
     }
 
-    /// Gives sequence `id` blocks for all `token_ids`: published ones for the longest prefix that is cached under
-    /// the root of `hashes`, fresh ones from the first miss on. `hashes` are those of `token_ids`. The watermark does not
+    /// Gives sequence `id` blocks for all `token_ids`: published ones for the longest prefix that is cached under the
+    /// root of `hashes`, fresh ones from the first miss on. `hashes` are those of `token_ids`. The watermark does not
     /// apply here.
     ///
     /// # Errors
@@ -312,12 +312,12 @@ impl BlockManager {
         cache.release_root(root);
     }
 
-    /// Begins `child` with all tokens of `parent`, whose blocks both hold from now on, the partial last one too. Whoever
-    /// appends to that first gets a block of its own and a copy; the last holder writes in place.
+    /// Begins `child` with all tokens of `parent`, whose blocks both hold from now on, the partial last one too.
+    /// Whoever appends to that first gets a block of its own and a copy; the last holder writes in place.
     ///
     /// # Errors
-    /// When `parent` is not resident, `child` holds blocks, or `parent` has tokens that were not computed and committed.
-    /// Nothing has changed then.
+    /// When `parent` is not resident, `child` holds blocks, or `parent` has tokens that were not computed and
+    /// committed. Nothing has changed then.
     pub fn fork(&mut self, parent: SequenceId, child: SequenceId) -> Result<(), BlockError> {
         if self.tables.get(child).is_some() {
             return Err(BlockError::AlreadyHeld(child));
@@ -334,8 +334,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Lets go of all blocks of `id`, the last first: the tail of a chain is reused before its head. Published
-    /// blocks stay findable until they are evicted. In the midst of a swap, its blocks and slots come free when that has
+    /// Lets go of all blocks of `id`, the last first: the tail of a chain is reused before its head. Published blocks
+    /// stay findable until they are evicted. In the midst of a swap, its blocks and slots come free when that has
     /// finished. False, with nothing done, when `id` holds none: a late completion is harmless.
     pub fn free(&mut self, id: SequenceId) -> bool {
         let Some(table) = self.tables.remove(id) else { return false };
@@ -368,9 +368,9 @@ impl BlockManager {
         self.cache.blocks().usable()
     }
 
-    /// Blocks below the number of [`usable`](Self::usable) ones that are withdrawn. At least as many others lie above it,
-    /// more only while sequences hold more blocks than may be used: [`compact`](Self::compact) has so many to bring down. In
-    /// constant time.
+    /// Blocks below the number of [`usable`](Self::usable) ones that are withdrawn. At least as many others lie above
+    /// it, more only while sequences hold more blocks than may be used: [`compact`](Self::compact) has so many to bring
+    /// down. In constant time.
     pub fn blocks_above(&self) -> usize {
         self.cache.blocks().num_holes()
     }
@@ -380,28 +380,29 @@ impl BlockManager {
         self.cache.blocks().present()
     }
 
-    /// What has come and left since the last call, which should be asked right after [`set_usable`](Self::set_usable) and
-    /// [`compact`](Self::compact), and otherwise now and then: blocks come only by these two, and must have memory before
-    /// anything uses them. A manager begins with all blocks, none of them reported. Copies that are yet to be taken may
-    /// concern blocks of both lists: see [`take_copies`](Self::take_copies).
-    /// Takes time in proportion to the pool, but none if there is nothing to report.
+    /// What has come and left since the last call, which should be asked right after [`set_usable`](Self::set_usable)
+    /// and [`compact`](Self::compact), and otherwise now and then: blocks come only by these two, and must have memory
+    /// before anything uses them. A manager begins with all blocks, none of them reported. Copies that are yet to be
+    /// taken may concern blocks of both lists: see [`take_copies`](Self::take_copies). Takes time in proportion to the
+    /// pool, but none if there is nothing to report.
     pub fn take_resize(&mut self) -> Resize {
         self.cache.take_resize()
     }
 
-    /// Takes up to `max_steps` steps towards a compact pool, and returns how many; 0 when nothing is left to be done, or
-    /// nothing can be for now: blocks of swaps under way stay where they are, and where sequences hold all blocks, nothing
-    /// moves. Compact means: content first, then free blocks, then withdrawn ones.
+    /// Takes up to `max_steps` steps towards a compact pool, and returns how many; 0 when nothing is left to be done,
+    /// or nothing can be for now: blocks of swaps under way stay where they are, and where sequences hold all blocks,
+    /// nothing moves. Compact means: content first, then free blocks, then withdrawn ones.
     ///
-    /// A step moves a content into a free block, or exchanges the memory of a free block and a withdrawn one. Each move is a
-    /// copy to be [taken](Self::take_copies) and carried out before the next pass, as of any other block; tables and eviction
-    /// policy know the new places at once, and contents stay what they are. Moves go to blocks that have had memory before the
-    /// call, so none is needed beyond what there is, if what has [left](Self::take_resize) is given back before what came
-    /// is used. Where a smaller pool has no free block to begin with, cached leaves give way, the next to be evicted
-    /// anyway: one for every two steps, and none while there are free blocks. Nothing else that is cached is lost.
+    /// A step moves a content into a free block, or exchanges the memory of a free block and a withdrawn one. Each move
+    /// is a copy to be [taken](Self::take_copies) and carried out before the next pass, as of any other block; tables
+    /// and eviction policy know the new places at once, and contents stay what they are. Moves go to blocks that have
+    /// had memory before the call, so none is needed beyond what there is, if what has [left](Self::take_resize) is
+    /// given back before what came is used. Where a smaller pool has no free block to begin with, cached leaves give
+    /// way, the next to be evicted anyway: one for every two steps, and none while there are free blocks. Nothing else
+    /// that is cached is lost.
     ///
-    /// A call that moves anything goes through the whole pool, more than once, and through all tables, however few its steps;
-    /// [`blocks_above`](Self::blocks_above) says in constant time whether one is due.
+    /// A call that moves anything goes through the whole pool, more than once, and through all tables, however few its
+    /// steps; [`blocks_above`](Self::blocks_above) says in constant time whether one is due.
     pub fn compact(&mut self, max_steps: usize) -> usize {
         self.cache.make_room_to_move(max_steps.div_ceil(2));
         if self.cache.blocks().num_free() == 0 {

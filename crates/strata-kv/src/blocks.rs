@@ -31,8 +31,8 @@ impl Entry {
     }
 }
 
-/// Blocks that have changed sides since the last report, each in the list of the side on which it is now, even if it was
-/// there before; both in ascending order.
+/// Blocks that have changed sides since the last report, each in the list of the side on which it is now, even if it
+/// was there before; both in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resize {
     /// Blocks that may be used now. Their content is undefined.
@@ -154,8 +154,8 @@ impl Blocks {
         self.free.push_back(block);
     }
 
-    /// Changes how many blocks shall be there; free ones come if they are more. If they are fewer, the caller withdraws those
-    /// in [excess](Self::has_excess).
+    /// Changes how many blocks shall be there; free ones come if they are more. If they are fewer, the caller withdraws
+    /// those in [excess](Self::has_excess).
     pub(crate) fn set_usable(&mut self, usable: usize) {
         let between = self.usable.min(usable)..self.usable.max(usable);
         let withdrawn = self.entries[between].iter().filter(|entry| entry.is(Entry::WITHDRAWN)).count();
@@ -171,8 +171,8 @@ impl Blocks {
         }
     }
 
-    /// Withdraws the free block that was used longest ago: it is the least likely to be in the processor's caches, or was
-    /// never written at all. False when none is free.
+    /// Withdraws the free block that was used longest ago: it is the least likely to be in the processor's caches, or
+    /// was never written at all. False when none is free.
     #[must_use]
     pub(crate) fn withdraw_free(&mut self) -> bool {
         let block = self.free.pop_back();
@@ -180,8 +180,8 @@ impl Blocks {
         block.is_some()
     }
 
-    /// `block`, which is in no list, has no memory from now on. It is reported although its coming may not have been: it may
-    /// have been written to meanwhile.
+    /// `block`, which is in no list, has no memory from now on. It is reported although its coming may not have been:
+    /// it may have been written to meanwhile.
     pub(crate) fn withdraw(&mut self, block: BlockId) {
         self.num_withdrawn += 1;
         self.num_holes += usize::from(block.index() < self.usable);
@@ -189,7 +189,8 @@ impl Blocks {
         self.report(block, Entry::WITHDRAWN);
     }
 
-    /// What came and left since the last call. Takes time in proportion to the pool, but none if there is nothing to report.
+    /// What came and left since the last call. Takes time in proportion to the pool, but none if there is nothing to
+    /// report.
     pub(crate) fn take_resize(&mut self) -> Resize {
         let mut resize = Resize::default();
         if std::mem::take(&mut self.num_to_report) == 0 {
@@ -217,8 +218,8 @@ impl Blocks {
         result
     }
 
-    /// Chooses moves of the highest contents to the lowest free blocks, as far as they then lie where they may stay: source
-    /// and destination, the highest source first. Blocks that are `pinned` stay.
+    /// Chooses moves of the highest contents to the lowest free blocks, as far as they then lie where they may stay:
+    /// source and destination, the highest source first. Blocks that are `pinned` stay.
     pub(crate) fn plan_moves(&self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
         let (num_content, end) = ((self.present() - self.num_free()) as u32, self.len() as u32);
         let entry = |block: &BlockId| self.entries[block.index()];

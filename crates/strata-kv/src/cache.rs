@@ -113,8 +113,8 @@ impl Cache {
         &self.contents.tokens(content)[..self.contents.filled(content)]
     }
 
-    /// Gives `hit` the findable blocks of `token_ids` in order, and whether each is cached; returns how many. The last token
-    /// is never part of them: it must be computed, to yield logits.
+    /// Gives `hit` the findable blocks of `token_ids` in order, and whether each is cached; returns how many. The last
+    /// token is never part of them: it must be computed, to yield logits.
     pub(crate) fn walk(
         &self,
         token_ids: &[TokenId],
@@ -191,7 +191,8 @@ impl Cache {
         self.take_with(id, &[], None).0
     }
 
-    /// The same with as many of `tokens` in it as fit, and with this hash if it is full; returns it and the other tokens.
+    /// The same with as many of `tokens` in it as fit, and with this hash if it is full; returns it and the other
+    /// tokens.
     #[inline]
     pub(crate) fn take_with<'t>(
         &mut self,
@@ -206,9 +207,9 @@ impl Cache {
         (block, rest)
     }
 
-    /// A block for what `slot` holds, one holder's, as [`take`](Self::take) gives it. Until the transfer that fills it has
-    /// ended, nobody may read it. Where the content has a block already that a look-up does not find, this one holds a content
-    /// that is equal.
+    /// A block for what `slot` holds, one holder's, as [`take`](Self::take) gives it. Until the transfer that fills it
+    /// has ended, nobody may read it. Where the content has a block already that a look-up does not find, this one
+    /// holds a content that is equal.
     pub(crate) fn fetch(&mut self, slot: SwapSlot, id: SequenceId) -> BlockId {
         // First: it may be the content's own block that gives way.
         let block = self.vacate(id);
@@ -238,8 +239,8 @@ impl Cache {
         block
     }
 
-    /// Writes `tokens` into `block`, which its only holder owns, behind the `at` tokens in it, as many as fit; returns the
-    /// rest.
+    /// Writes `tokens` into `block`, which its only holder owns, behind the `at` tokens in it, as many as fit; returns
+    /// the rest.
     pub(crate) fn write<'t>(&mut self, block: BlockId, at: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
         let mut content = self.blocks.content(block);
         if self.contents.is_below(content) {
@@ -262,8 +263,9 @@ impl Cache {
         content
     }
 
-    /// One holder lets go of `block`. If it was the last, a findable content is cached; any other cannot be found again, and
-    /// its block is the first to be reused. Where there are more blocks than there should be, one is withdrawn.
+    /// One holder lets go of `block`. If it was the last, a findable content is cached; any other cannot be found
+    /// again, and its block is the first to be reused. Where there are more blocks than there should be, one is
+    /// withdrawn.
     pub(crate) fn release(&mut self, block: BlockId) {
         let content = self.blocks.content(block);
         if self.contents.release(content) > 0 {
@@ -316,7 +318,8 @@ impl Cache {
         Parent::content(self.blocks.content(block))
     }
 
-    /// Makes the full and computed `block`, which the caller holds, findable behind `parent`, or takes an equal one for it.
+    /// Makes the full and computed `block`, which the caller holds, findable behind `parent`, or takes an equal one for
+    /// it.
     pub(crate) fn publish(&mut self, block: BlockId, parent: Parent) -> Published {
         let content = self.blocks.content(block);
         match self.contents.publish(content, parent) {
@@ -361,8 +364,8 @@ impl Cache {
         }
     }
 
-    /// Changes how many blocks may be used. Growing adds free ones; shrinking withdraws free ones, then cached ones, never
-    /// used ones: what is missing then is withdrawn when it is let go of.
+    /// Changes how many blocks may be used. Growing adds free ones; shrinking withdraws free ones, then cached ones,
+    /// never used ones: what is missing then is withdrawn when it is let go of.
     pub(crate) fn set_usable(&mut self, usable: usize) {
         if usable != self.blocks.usable() {
             self.policy.resize(usable);
@@ -386,8 +389,8 @@ impl Cache {
         }
     }
 
-    /// Moves up to `max` contents from the highest blocks to the lowest free ones, but for those that are `pinned`. Tables
-    /// that name a source are the caller's to tell; contents stay what they are.
+    /// Moves up to `max` contents from the highest blocks to the lowest free ones, but for those that are `pinned`.
+    /// Tables that name a source are the caller's to tell; contents stay what they are.
     pub(crate) fn relocate(&mut self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
         let moves = self.blocks.plan_moves(max, pinned);
         for &(source, destination) in &moves {
@@ -411,8 +414,8 @@ impl Cache {
         self.blocks.take().unwrap_or_else(|| self.evict(Some(id)))
     }
 
-    /// The content that the policy picks gives up its block, which is in no list then, for `id` or for a smaller pool. The
-    /// content ends, unless it lies below as well.
+    /// The content that the policy picks gives up its block, which is in no list then, for `id` or for a smaller pool.
+    /// The content ends, unless it lies below as well.
     fn evict(&mut self, id: Option<SequenceId>) -> BlockId {
         let victim = self.policy.victim().expect("a block is taken only when one is available");
         let (hash, leaf) = self.contents.evict(self.blocks.content(victim));

@@ -1,6 +1,7 @@
 //! The tree of contents: which tokens' KV there is, what it continues, who uses it and where it lies.
 //!
-//! A content keeps its id as long as it lies anywhere: moves, swaps and evictions change its locations, never the content.
+//! A content keeps its id as long as it lies anywhere: moves, swaps and evictions change its locations, never the
+//! content.
 
 use std::collections::HashMap;
 
@@ -12,8 +13,8 @@ use crate::{
 
 const NONE: u32 = u32::MAX;
 
-/// Most contents in one bucket of the index. Honest hashes never come near it; hashes made to collide cannot make look-ups
-/// slow.
+/// Most contents in one bucket of the index. Honest hashes never come near it; hashes made to collide cannot make
+/// look-ups slow.
 pub(crate) const BUCKET_MAX: usize = 32;
 
 /// A content, as long as it lies anywhere. No block id: contents move.
@@ -116,9 +117,9 @@ impl Node {
 /// A content has at most one block, and any number of slots below. It can be found while it is in a block, full and
 /// computed, and its parent can be found. It ends when it has lost its last location.
 ///
-/// A findable content stands for a prefix: the path from the root to it. Where layers keep state that is no KV of tokens (a
-/// recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be kept here, as
-/// another thing that the content has and that has locations of its own.
+/// A findable content stands for a prefix: the path from the root to it. Where layers keep state that is no KV of
+/// tokens (a recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be kept
+/// here, as another thing that the content has and that has locations of its own.
 #[derive(Debug)]
 pub(crate) struct Contents {
     block_size: usize,
@@ -159,8 +160,8 @@ impl Contents {
         &self.hasher
     }
 
-    /// A content in `block`, with one user, of as many of `tokens` as fit, and with this hash if it is full; returns it and
-    /// the other tokens.
+    /// A content in `block`, with one user, of as many of `tokens` as fit, and with this hash if it is full; returns it
+    /// and the other tokens.
     ///
     /// # Panics
     /// When there are more contents than locations, which cannot be.
@@ -240,8 +241,8 @@ impl Contents {
         self.node_mut(content).block = block.0;
     }
 
-    /// `content`, which cannot be found and which nobody uses there, has lost its block. If that was its last location, it
-    /// has ended.
+    /// `content`, which cannot be found and which nobody uses there, has lost its block. If that was its last location,
+    /// it has ended.
     pub(crate) fn clear_block(&mut self, content: ContentId) {
         let node = self.node_mut(content);
         node.block = NONE;
@@ -297,8 +298,8 @@ impl Contents {
         self.node(content).children == 0
     }
 
-    /// The longest chain of findable contents from `root` that has these hashes, where they are known, and tokens; given to
-    /// `hit` in order. Returns its length.
+    /// The longest chain of findable contents from `root` that has these hashes, where they are known, and tokens;
+    /// given to `hit` in order. Returns its length.
     pub(crate) fn walk<'t>(
         &self,
         root: &ChainRoot,
@@ -389,8 +390,8 @@ impl Contents {
         }
     }
 
-    /// `content`, which can be found, which nobody uses and nothing continues, loses its block. Returns its hash and the block
-    /// of its parent, if that is a content that nobody uses and nothing continues any more.
+    /// `content`, which can be found, which nobody uses and nothing continues, loses its block. Returns its hash and
+    /// the block of its parent, if that is a content that nobody uses and nothing continues any more.
     #[inline]
     pub(crate) fn evict(&mut self, content: ContentId) -> (BlockHash, Option<BlockId>) {
         let node = self.node(content);

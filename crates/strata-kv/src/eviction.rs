@@ -62,7 +62,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     /// What `from` had is in `to` from now on, of which nothing was known; all else stays as it is.
     fn moved(&mut self, from: BlockId, to: BlockId);
 
-    /// So many blocks may be used from now on, at least 1 and at most `num_blocks`: shares of the pool are shares of these.
+    /// So many blocks may be used from now on, at least 1 and at most `num_blocks`: shares of the pool are shares of
+    /// these.
     fn resize(&mut self, usable: usize);
 
     /// Whether `block` is cached.
@@ -77,8 +78,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     }
 }
 
-/// A policy by its name, and how it is built. [`Adaptive`] is the default and what is served with; others are made where
-/// they are wanted.
+/// A policy by its name, and how it is built. [`Adaptive`] is the default and what is served with; others are made
+/// where they are wanted.
 #[derive(Debug, Clone, Copy)]
 pub struct EvictionKind {
     name: &'static str,
@@ -89,7 +90,8 @@ impl EvictionKind {
     /// [`Adaptive`].
     pub const ADAPTIVE: Self = Self::new("adaptive", |num_blocks| Box::new(Adaptive::new(num_blocks)));
 
-    /// The policy `name`, no two of which may share it; `build` makes one for block ids below the number that it is given.
+    /// The policy `name`, no two of which may share it; `build` makes one for block ids below the number that it is
+    /// given.
     pub const fn new(name: &'static str, build: fn(usize) -> Box<dyn EvictionPolicy>) -> Self {
         Self { name, build }
     }

@@ -1,6 +1,7 @@
 //! The chain of hashes that names a block by all the tokens up to its end.
 //!
-//! A hash only says where to look: [`crate::BlockManager`] believes a hit after the tokens and the parent compare equal.
+//! A hash only says where to look: [`crate::BlockManager`] believes a hit after the tokens and the parent compare
+//! equal.
 
 use std::{fmt, sync::Arc};
 
@@ -102,8 +103,8 @@ impl ChainHasher {
         }
     }
 
-    /// Appends the hashes of the full blocks of `tokens`, each of `block_size` of them, to `hashes`; `last` is the hash before
-    /// the first of them.
+    /// Appends the hashes of the full blocks of `tokens`, each of `block_size` of them, to `hashes`; `last` is the hash
+    /// before the first of them.
     ///
     /// # Panics
     /// When `block_size` is above [`BLOCK_SIZE_MAX`].

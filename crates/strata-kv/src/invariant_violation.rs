@@ -51,7 +51,8 @@ pub enum InvariantViolation {
         /// Where it says that it is.
         block: Option<BlockId>,
     },
-    /// A slot's count of holders must be the number of sequences and swaps under way that hold it; free slots have none.
+    /// A slot's count of holders must be the number of sequences and swaps under way that hold it; free slots have
+    /// none.
     #[error("{slot} counts {counted} holders, but {found} sequences and swaps hold it, and it is free: {free}")]
     Slot {
         /// The slot.
@@ -121,8 +122,8 @@ pub enum InvariantViolation {
         /// How many there should be.
         usable: usize,
     },
-    /// A sequence must have just enough blocks and slots for its state, its published ones a chain from its root, and those
-    /// that it may write its own.
+    /// A sequence must have just enough blocks and slots for its state, its published ones a chain from its root, and
+    /// those that it may write its own.
     #[error("{id}: {what}")]
     Sequence {
         /// The sequence.

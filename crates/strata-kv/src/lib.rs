@@ -1,12 +1,11 @@
 //! Contents, places, prefix look-up, eviction, block tables: pure logic, no device in sight.
 //!
 //! [`BlockManager`] decides which physical blocks hold the KV of which sequence; it moves no byte itself. The caller
-//! computes into the slots that [`BlockManager::block_table`] names and reports, with [`BlockManager::commit`], what has
-//! really been computed. Only then can other sequences find it.
+//! computes into the slots that [`BlockManager::block_table`] names and reports, with [`BlockManager::commit`], what
+//! has really been computed. Only then can other sequences find it.
 //!
-//! What the KV *is* (a content: tokens, and what they continue) stands apart from where it *lies* (a block, a slot one tier
-//! below, both): a transfer ([`BlockCopy`], [`BlockSwap`]) changes a location
-//! and no content.
+//! What the KV *is* (a content: tokens, and what they continue) stands apart from where it *lies* (a block, a slot one
+//! tier below, both): a transfer ([`BlockCopy`], [`BlockSwap`]) changes a location and no content.
 //!
 //! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that nobody holds),
 //! *used* (held by at least one block table, or by a transfer under way) and *withdrawn* (without memory, after

@@ -7,12 +7,12 @@ use crate::{
     ids::TokenId,
 };
 
-/// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps it beside the tokens. Once
-/// the sequence has its blocks nobody looks it up any more, and the hashes can [go](Self::truncate): the block manager has
-/// taken over those that it needs.
+/// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps it beside the tokens.
+/// Once the sequence has its blocks nobody looks it up any more, and the hashes can [go](Self::truncate): the block
+/// manager has taken over those that it needs.
 ///
-/// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes it, and every look-up takes it. It only says where
-/// to look: a hit is believed once tokens and parent compare equal.
+/// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes it, and every look-up takes it. It only says
+/// where to look: a hit is believed once tokens and parent compare equal.
 #[derive(Clone)]
 pub struct PrefixHashes {
     root: ChainRoot,
@@ -49,8 +49,8 @@ impl PrefixHashes {
         }
     }
 
-    /// Forgets the hashes of blocks that do not lie wholly in the first `num_tokens` tokens, and gives their memory back: from
-    /// now on other tokens may follow.
+    /// Forgets the hashes of blocks that do not lie wholly in the first `num_tokens` tokens, and gives their memory
+    /// back: from now on other tokens may follow.
     pub fn truncate(&mut self, num_tokens: usize) {
         self.blocks.truncate(num_tokens / self.block_size);
         self.blocks.shrink_to_fit();

@@ -1,6 +1,7 @@
 //! What monitoring sees.
 
-/// A snapshot of a block manager. `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total`, always.
+/// A snapshot of a block manager. `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total`,
+/// always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvStats {
     /// Physical blocks, at the most.

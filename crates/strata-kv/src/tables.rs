@@ -14,8 +14,8 @@ use crate::{
 
 /// The table of one sequence, and how much of it others can find.
 ///
-/// Blocks stand in logical order. All but those behind the last token are full or, the last, partial; those behind it were
-/// reserved ahead and hold nothing.
+/// Blocks stand in logical order. All but those behind the last token are full or, the last, partial; those behind it
+/// were reserved ahead and hold nothing.
 #[derive(Debug)]
 pub(crate) struct Table {
     state: SequenceState,
@@ -59,8 +59,8 @@ impl Table {
         }
     }
 
-    /// The same for another sequence, which begins with all tokens of this one. Blocks that this one reserved ahead are its
-    /// own.
+    /// The same for another sequence, which begins with all tokens of this one. Blocks that this one reserved ahead are
+    /// its own.
     pub(crate) fn fork(&self, block_size: usize) -> Self {
         Self {
             blocks: self.blocks[..self.num_filled(block_size)].to_vec(),
@@ -261,8 +261,8 @@ impl Tables {
     }
 }
 
-/// Block and slot of a position. Block sizes are powers of two, and in a step's many short appends divisions would cost as
-/// much as all the rest.
+/// Block and slot of a position. Block sizes are powers of two, and in a step's many short appends divisions would cost
+/// as much as all the rest.
 pub(crate) fn position(position: usize, block_size: usize) -> (usize, usize) {
     (position >> block_size.trailing_zeros(), position & (block_size - 1))
 }

@@ -1,9 +1,9 @@
 //! KV on its way from a place to another: copies between blocks, and swaps between blocks and the slots one tier below.
 //!
-//! **The rule of all transfers:** nothing moves without a place to go. The destination is reserved before a transfer begins,
-//! and source and destination belong to the transfer until it has ended, whatever becomes of the sequences that wanted it.
-//! A transfer that failed, or of which nobody can tell, is a miss, never data: what its destination holds is not read, and
-//! the KV is computed again.
+//! **The rule of all transfers:** nothing moves without a place to go. The destination is reserved before a transfer
+//! begins, and source and destination belong to the transfer until it has ended, whatever becomes of the sequences that
+//! wanted it. A transfer that failed, or of which nobody can tell, is a miss, never data: what its destination holds is
+//! not read, and the KV is computed again.
 //!
 //! | state | leaves it by |
 //! |---|---|
@@ -19,8 +19,8 @@ use crate::ids::{BlockId, SequenceId, SwapId, SwapSlot};
 
 /// One block's worth of KV on its way to another block: a copy on write, or a move that compacts.
 ///
-/// The device carries copies out in the order of [`BlockManager::take_copies`], before anything else touches a block. That
-/// order holds source and destination: whoever is given one of them later writes later.
+/// The device carries copies out in the order of [`BlockManager::take_copies`], before anything else touches a block.
+/// That order holds source and destination: whoever is given one of them later writes later.
 ///
 /// [`BlockManager::take_copies`]: crate::BlockManager::take_copies
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,8 +49,9 @@ pub enum SwapDirection {
     In,
 }
 
-/// Transfers that begin and end together. The driver carries them out in any order; when all are done, or one has failed and
-/// nothing is under way any more, it reports so to [`BlockManager::finish_swap`](crate::BlockManager::finish_swap).
+/// Transfers that begin and end together. The driver carries them out in any order; when all are done, or one has
+/// failed and nothing is under way any more, it reports so to
+/// [`BlockManager::finish_swap`](crate::BlockManager::finish_swap).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
     /// Names it in the report.
@@ -116,7 +117,8 @@ impl Transfers {
         swap
     }
 
-    /// Ends the transfers of a swap, either way: its places are the caller's to release. None for one that is not under way.
+    /// Ends the transfers of a swap, either way: its places are the caller's to release. None for one that is not under
+    /// way.
     pub(crate) fn end(&mut self, id: SwapId) -> Option<Flight> {
         self.flights.remove(&id)
     }

@@ -77,8 +77,8 @@ pub struct Passes<'r> {
     pub given: bool,
     /// So many where nobody says and weights are resident.
     pub usual: usize,
-    /// What longer passes need that are worth it where weights are streamed and whoever computes has so much memory, and
-    /// how many tokens they have.
+    /// What longer passes need that are worth it where weights are streamed and whoever computes has so much memory,
+    /// and how many tokens they have.
     pub longer: &'r dyn Fn(Bytes) -> Option<(MemoryNeeds, usize)>,
 }
 

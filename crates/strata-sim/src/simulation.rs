@@ -131,7 +131,8 @@ impl Simulation {
     /// One pass over `units`; compute takes `compute_ns` for each.
     ///
     /// # Errors
-    /// [`SimulationError::Failed`] if a load failed as often as it may; the simulation can go on. [`SimulationError::Stuck`].
+    /// [`SimulationError::Failed`] if a load failed as often as it may; the simulation can go on.
+    /// [`SimulationError::Stuck`].
     pub fn run_pass(
         &mut self,
         units: &[UnitId],

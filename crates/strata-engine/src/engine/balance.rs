@@ -7,8 +7,8 @@ use crate::scheduler::Scheduler;
 impl Worker {
     /// Divides memory between KV and whatever else wants it, as demand has become. The pages of blocks that have left
     /// are given back before anybody counts on them. What lies above the blocks that may be used then moves down, a few
-    /// blocks at a time; on an idle engine all that is cached moves together: a run of withdrawn blocks gives more pages
-    /// back than as many that lie apart.
+    /// blocks at a time; on an idle engine all that is cached moves together: a run of withdrawn blocks gives more
+    /// pages back than as many that lie apart.
     pub(super) fn balance(&mut self) {
         // What is to be copied may lie in blocks that are about to leave.
         self.copy_blocks();

@@ -1,10 +1,11 @@
 //! Beam search: which continuations of a prompt go on, and which are done. A planner: it sees log-probabilities,
 //! and decides; sequences, blocks and passes are the engine's.
 //!
-//! In each step every live beam offers its `2 x width` most likely tokens. Those that end a sequence finish a hypothesis
-//! each; of the others, from all beams together, the `width` most likely live on. A hypothesis is worth the sum of its
-//! tokens' log-probabilities, divided by its length to the power of the length penalty. As in vLLM, the length is that of
-//! prompt and answer together, without the token that ends it. Ties go to the lower beam, then to the lower token.
+//! In each step every live beam offers its `2 x width` most likely tokens. Those that end a sequence finish a
+//! hypothesis each; of the others, from all beams together, the `width` most likely live on. A hypothesis is worth the
+//! sum of its tokens' log-probabilities, divided by its length to the power of the length penalty. As in vLLM, the
+//! length is that of prompt and answer together, without the token that ends it. Ties go to the lower beam, then to the
+//! lower token.
 //!
 //! **Invariant:** the search ends early only when nothing that lives could still be among the hypotheses wanted.
 
@@ -87,8 +88,8 @@ impl Candidate {
 }
 
 impl BeamSearch {
-    /// A search for the best `wanted` continuations of a prompt of `prompt_len` tokens. Of `sampling`, the limits of length
-    /// and what ends a sequence count.
+    /// A search for the best `wanted` continuations of a prompt of `prompt_len` tokens. Of `sampling`, the limits of
+    /// length and what ends a sequence count.
     pub(crate) fn new(
         params: BeamParams,
         wanted: usize,
@@ -190,8 +191,8 @@ impl BeamSearch {
         candidates
     }
 
-    /// The beams that `going_on`, in order of parents, make of those that live. The last child of a parent has its tokens;
-    /// only others get copies.
+    /// The beams that `going_on`, in order of parents, make of those that live. The last child of a parent has its
+    /// tokens; only others get copies.
     fn extended(&mut self, going_on: &[Candidate], rows: &[Row]) -> Vec<Beam> {
         let (length, longest) = (self.length(), self.max_tokens);
         let extend = |(index, candidate): (usize, &Candidate)| {
@@ -234,8 +235,8 @@ impl BeamSearch {
             return true;
         }
         let Some(last) = self.finished.get(self.wanted - 1) else { return false };
-        // No token makes a beam more likely, and of the lengths that it may come to, the shortest or the longest is worth
-        // most. Whoever is done first wins a tie.
+        // No token makes a beam more likely, and of the lengths that it may come to, the shortest or the longest is
+        // worth most. Whoever is done first wins a tie.
         let best =
             |beam: &Beam| self.score(beam.logprob, beam.tokens.len()).max(self.score(beam.logprob, self.max_tokens));
         self.live.iter().all(|beam| best(beam) <= last.score)

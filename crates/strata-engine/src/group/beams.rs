@@ -1,8 +1,9 @@
-//! A beam search: which sequences its beams are, and what has come for them. [`BeamSearch`] decides, this carries it out.
+//! A beam search: which sequences its beams are, and what has come for them. [`BeamSearch`] decides, this carries it
+//! out.
 //!
-//! Each live beam has a sequence. A beam whose row has come waits, with nothing pending, until those of all others have.
-//! Where the beams have lost their blocks, one sequence stands for them, the *trunk*, which computes the tokens that all of
-//! them begin with; they then branch off it again.
+//! Each live beam has a sequence. A beam whose row has come waits, with nothing pending, until those of all others
+//! have. Where the beams have lost their blocks, one sequence stands for them, the *trunk*, which computes the tokens
+//! that all of them begin with; they then branch off it again.
 
 use strata_kv::SequenceId;
 use strata_model::LogitRows;
@@ -76,7 +77,8 @@ impl Beams {
         }
     }
 
-    /// From now on there is a sequence for each of `parents`: the parent's own for its first child, new ones for others.
+    /// From now on there is a sequence for each of `parents`: the parent's own for its first child, new ones for
+    /// others.
     fn branch(&mut self, parents: impl Iterator<Item = SequenceId>, stage: &mut Stage<'_>) {
         let mut next = Vec::with_capacity(self.search.width());
         for parent in parents {
@@ -94,8 +96,8 @@ impl Beams {
         self.sequences = next;
     }
 
-    /// The search is over: tells each client its hypothesis. Where there are fewer of them than clients, because the model says
-    /// that nothing else is possible, some get no token.
+    /// The search is over: tells each client its hypothesis. Where there are fewer of them than clients, because the
+    /// model says that nothing else is possible, some get no token.
     fn finish(&mut self, prompt: &Prompt, stage: &mut Stage<'_>) {
         let preempted = self.end(stage);
         let is_swap = (0..preempted.times).map(|time| time < preempted.swaps);

@@ -1,6 +1,8 @@
-//! Continuations of one prompt that go their own ways, one for each client: `n` answers, or candidates for the best of them.
+//! Continuations of one prompt that go their own ways, one for each client: `n` answers, or candidates for the best of
+//! them.
 //!
-//! They begin as one sequence. When it has computed the prompt, its row is sampled once for each of them, and they fork.
+//! They begin as one sequence. When it has computed the prompt, its row is sampled once for each of them, and they
+//! fork.
 
 use strata_kv::SequenceId;
 use strata_model::LogitRows;
@@ -23,7 +25,8 @@ pub(super) struct Independent {
 }
 
 impl Independent {
-    /// One continuation for each of `clients`: the first, which is that of sequence `id`, is returned beside the others.
+    /// One continuation for each of `clients`: the first, which is that of sequence `id`, is returned beside the
+    /// others.
     pub(super) fn new(
         id: SequenceId,
         params: SamplingParams,

@@ -32,8 +32,8 @@ impl Sim {
         Self { trade, limits, budget, held: budget.min(limits.weights_most), present, used: 0 }
     }
 
-    /// One turn of the engine, after which sequences use `used` blocks, if there are so many. Weights move up to `moved`
-    /// bytes towards their budget.
+    /// One turn of the engine, after which sequences use `used` blocks, if there are so many. Weights move up to
+    /// `moved` bytes towards their budget.
     fn turn(&mut self, used: usize, moved: u64) -> KvGrant {
         let demand = KvDemand { present: self.present, used: self.used, wanted: used.saturating_sub(self.used) };
         self.budget = self.trade.plan(demand);

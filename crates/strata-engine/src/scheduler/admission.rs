@@ -3,8 +3,8 @@
 //! Candidates are looked at in one order:
 //!
 //! 1. sequences that were swapped out, by [`Rank`](crate::sequence::Rank);
-//! 2. those that wait: first those of the tenant that holds the fewest blocks, of equals the one whose turn was longest ago;
-//!    among a tenant's own by `Rank`.
+//! 2. those that wait: first those of the tenant that holds the fewest blocks, of equals the one whose turn was longest
+//!    ago; among a tenant's own by `Rank`.
 //!
 //! One list of rules for either kind says of each candidate whether it comes in, and if not, why: see [`Admission`].
 
@@ -56,8 +56,8 @@ pub(crate) enum Wait {
     Blocks,
     /// Enough blocks are left for what it has, but not for what it and all others will grow by.
     Growth,
-    /// It, or one that runs, is not to be preempted again, and there are too few blocks for such sequences up to their very
-    /// ends.
+    /// It, or one that runs, is not to be preempted again, and there are too few blocks for such sequences up to their
+    /// very ends.
     VeryEnd,
 }
 
@@ -105,9 +105,9 @@ struct Queue {
 }
 
 impl Scheduler {
-    /// Swaps in, in order, whoever finds room; the first that does not keeps all behind it, and new sequences, waiting. One
-    /// that gives way to a claim stops nobody: it may be for that claim that it left. Returns whether any has lost its KV, for
-    /// which it would have waited for ever.
+    /// Swaps in, in order, whoever finds room; the first that does not keeps all behind it, and new sequences, waiting.
+    /// One that gives way to a claim stops nobody: it may be for that claim that it left. Returns whether any has lost
+    /// its KV, for which it would have waited for ever.
     pub(super) fn bring_back(&mut self, plan: &mut StepPlan) -> bool {
         if self.queues.swapped().len() == 0 || (self.kept_out && self.may_wait()) {
             return false;
@@ -144,8 +144,8 @@ impl Scheduler {
         dropped
     }
 
-    /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless they would
-    /// wait for the same, or many have passed it.
+    /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless
+    /// they would wait for the same, or many have passed it.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
         let any_runs = self.queues.running().len() > 0;
         if self.num_waiting() == 0 || plan.budget == 0 || (self.refused && any_runs) {
@@ -260,9 +260,9 @@ impl Scheduler {
             .map_or(Admission::Now, Admission::Waits)
     }
 
-    /// What keeps sequences that take `need` blocks now from finding enough of them to grow beside all others, as far as can be
-    /// foreseen, if anything does. Those that were preempted often enough must find them up to their very ends; any other one
-    /// is let in where nobody else holds blocks, however far it may grow.
+    /// What keeps sequences that take `need` blocks now from finding enough of them to grow beside all others, as far
+    /// as can be foreseen, if anything does. Those that were preempted often enough must find them up to their very
+    /// ends; any other one is let in where nobody else holds blocks, however far it may grow.
     pub(super) fn short_of(&self, sequences: &[&Sequence], need: usize) -> Option<Wait> {
         let together = || self.holders().chain(sequences.iter().copied());
         let any_spared = sequences.iter().any(|sequence| sequence.is_spared());
@@ -289,8 +289,8 @@ impl Scheduler {
         !one.rank().outranks(&first.rank())
     }
 
-    /// Those that are swapped out and have let so many pass that nobody else is admitted before them. Those whose tenants have
-    /// more than their share keep nobody out.
+    /// Those that are swapped out and have let so many pass that nobody else is admitted before them. Those whose
+    /// tenants have more than their share keep nobody out.
     pub(super) fn aged_swapped(&self, shares: &Shares) -> Aged {
         let mut aged = Aged::default();
         let urgent = self.queues.swapped().map(|id| &self.sequences[&id]).take_while(|sequence| sequence.is_urgent());
@@ -300,7 +300,8 @@ impl Scheduler {
         aged
     }
 
-    /// Whether the swapped `id`, with all that comes back with it, leaves its place to what one of `claimants` waits for.
+    /// Whether the swapped `id`, with all that comes back with it, leaves its place to what one of `claimants` waits
+    /// for.
     fn gives_way(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> bool {
         let sequence = &self.sequences[&id];
         let others_claim = claimants.iter().any(|&other| other != sequence.tenant && shares.may_claim(other, 0));
@@ -312,15 +313,15 @@ impl Scheduler {
         shares.would_be_above(sequence.tenant, holdings.fold(Holding::default(), Holding::with))
     }
 
-    /// Whether blocks may become more by waiting. They will not where nothing runs, or swaps hang: what is swapped out is then
-    /// dropped, so that its sequence can be admitted like all others.
+    /// Whether blocks may become more by waiting. They will not where nothing runs, or swaps hang: what is swapped out
+    /// is then dropped, so that its sequence can be admitted like all others.
     fn may_wait(&self) -> bool {
         let nothing_goes_on = self.queues.running().len() == 0 && self.flights.len() == 0;
         !nothing_goes_on && !self.flights.any_hangs()
     }
 
-    /// Whether a running sequence is computing blocks that this one, of which so many tokens are cached, could share once they
-    /// are done. Then waiting a few steps is cheaper than computing them twice.
+    /// Whether a running sequence is computing blocks that this one, of which so many tokens are cached, could share
+    /// once they are done. Then waiting a few steps is cheaper than computing them twice.
     fn prefix_is_under_way(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
         let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
@@ -346,8 +347,8 @@ impl Scheduler {
         self.waiting_queues(shares).into_iter().filter(claims).map(|queue| queue.tenant).collect()
     }
 
-    /// Takes blocks for `id`, whose tenant has none, from tenants that have more than their share. Returns whether any came
-    /// free, or a seat.
+    /// Takes blocks for `id`, whose tenant has none, from tenants that have more than their share. Returns whether any
+    /// came free, or a seat.
     fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
         let (tenant, need) = (self.sequences[&id].tenant, self.blocks_of(id));
         let enough_leave = self.flights.blocks_leaving() >= need;
@@ -360,8 +361,8 @@ impl Scheduler {
         leaving == 0
     }
 
-    /// Whoever came before one that was admitted, or had to let one of another tenant pass, has been overtaken by it; and so
-    /// has the first that is swapped out.
+    /// Whoever came before one that was admitted, or had to let one of another tenant pass, has been overtaken by it;
+    /// and so has the first that is swapped out.
     fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
         if !plan.admitted.is_empty()
             && let Some(first) = self.queues.first_swapped()
@@ -385,24 +386,6 @@ impl Scheduler {
         self.queues.take(sequence);
         sequence.overtaken += by;
         self.queues.put(sequence);
-    }
-
-    /// Gives `id` its blocks.
-    fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
-        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
-        let wanted = sequence.explain || self.explain_all;
-        let miss = wanted.then(|| self.blocks.explain(sequence.tokens(), &sequence.hashes));
-        let allocation = self.blocks.allocate(id, sequence.tokens(), &sequence.hashes);
-        let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
-        // Nobody looks it up again before it has lost its blocks.
-        sequence.hashes.truncate(0);
-        self.admissions += 1;
-        self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
-        sequence.computed = cached;
-        // Its rank in the waiting queue does not depend on this.
-        sequence.admission.get_or_insert(self.admissions);
-        self.move_to(id, Place::Running);
-        plan.admitted.push(Admitted { id, cached, miss });
     }
 
     /// What each tenant has, and should have.
@@ -442,8 +425,8 @@ impl Scheduler {
         self.queues.running().map(|id| &self.sequences[&id]).chain(arriving)
     }
 
-    /// Blocks that have to be there for those of `sequences` that are not to make room again, up to their very ends: the
-    /// full blocks of a prompt once for all beams of a search. Blocks of swaps that hang are lost to all.
+    /// Blocks that have to be there for those of `sequences` that are not to make room again, up to their very ends:
+    /// the full blocks of a prompt once for all beams of a search. Blocks of swaps that hang are lost to all.
     pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
         let blocks_total = self.blocks.stats().blocks_total;
         let mut searches = HashSet::new();

@@ -8,9 +8,9 @@ use crate::forecast::blocks_wanted;
 use crate::memory_trade::KvDemand;
 
 impl Scheduler {
-    /// What KV has, and what the next passes could use besides: blocks for the sequences that are swapped out and for those
-    /// that one pass could admit, and room for all of them and for those that run to grow; to their very ends for those
-    /// that are not to make room again.
+    /// What KV has, and what the next passes could use besides: blocks for the sequences that are swapped out and for
+    /// those that one pass could admit, and room for all of them and for those that run to grow; to their very ends for
+    /// those that are not to make room again.
     pub(crate) fn kv_demand(&self) -> KvDemand {
         let stats = self.blocks.stats();
         let mut wanted = self.blocks.reserve();

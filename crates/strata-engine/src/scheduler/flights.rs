@@ -18,7 +18,8 @@ pub(super) struct Flight {
     begun: u64,
 }
 
-/// Steps after which a swap that has not ended is taken to hang. One that plans nothing waits for swaps, so these are seconds.
+/// Steps after which a swap that has not ended is taken to hang. One that plans nothing waits for swaps, so these are
+/// seconds.
 pub(super) const SWAP_STEPS_MAX: u64 = 1000;
 
 /// All swaps under way.

@@ -8,8 +8,8 @@ use crate::TokenId;
 use crate::sequence::{Continuation, Place, Sequence};
 
 impl Scheduler {
-    /// `child` becomes what `parent` is, all of whose tokens are computed, with `token` after that. Where there are a seat
-    /// and blocks it runs, and shares the parent's blocks; else it waits. Returns whether it runs.
+    /// `child` becomes what `parent` is, all of whose tokens are computed, with `token` after that. Where there are a
+    /// seat and blocks it runs, and shares the parent's blocks; else it waits. Returns whether it runs.
     pub(crate) fn fork(
         &mut self,
         parent: SequenceId,
@@ -20,8 +20,8 @@ impl Scheduler {
         let mut sequence = self.branched(parent, child);
         sequence.continuation = continuation;
         sequence.extend([token]);
-        // What its parent went through was not its own. Urgent from birth, all children together would keep others out that
-        // have waited for as long.
+        // What its parent went through was not its own. Urgent from birth, all children together would keep others out
+        // that have waited for as long.
         (sequence.preemptions, sequence.swaps, sequence.overtaken) = (0, 0, 0);
         let mut runs = self.queues.seats() < self.config.max_num_seqs
             && self.short_of(&[&sequence], 1).is_none()
@@ -60,8 +60,8 @@ impl Scheduler {
         self.sequences.get_mut(&id).expect("a live beam is known").extend(tokens);
     }
 
-    /// The first of `beams`, which have lost their KV and are in no queue, stands for all of them, with the leading tokens
-    /// that they have in common. Returns how many these are.
+    /// The first of `beams`, which have lost their KV and are in no queue, stands for all of them, with the leading
+    /// tokens that they have in common. Returns how many these are.
     pub(super) fn gather(&mut self, beams: &[SequenceId]) -> usize {
         let Some((&first, others)) = beams.split_first() else { return 0 };
         let mut trunk = self.sequences.remove(&first).expect("a live beam is known");

@@ -47,8 +47,9 @@ impl Scheduler {
         }
     }
 
-    /// Who runs and makes room next: the last in order of those whose tenants have more than their share, or of all. Those
-    /// that did so often enough are spared: they were admitted only as far as all of them find room, if others make it.
+    /// Who runs and makes room next: the last in order of those whose tenants have more than their share, or of all.
+    /// Those that did so often enough are spared: they were admitted only as far as all of them find room, if others
+    /// make it.
     fn victim(&self) -> Option<SequenceId> {
         let above = if self.tenants.len() > 1 { self.victim_above(&self.shares()) } else { None };
         above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
@@ -63,8 +64,8 @@ impl Scheduler {
         self.queues.running().rev().find(|id| chosen(&self.sequences[id]))
     }
 
-    /// Takes the blocks of `id`, which runs, and those of all other beams if it is one. Returns how many of them will come
-    /// free only when a swap has ended; all others are free now.
+    /// Takes the blocks of `id`, which runs, and those of all other beams if it is one. Returns how many of them will
+    /// come free only when a swap has ended; all others are free now.
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
         let group = self.group(id);
         let way = match self.blocks.can_swap_out(&group) {
@@ -114,7 +115,8 @@ impl Scheduler {
         }
     }
 
-    /// Those of `group`, which share their fate, drop their KV, and wait at the front of the queue: as one, if they are beams.
+    /// Those of `group`, which share their fate, drop their KV, and wait at the front of the queue: as one, if they are
+    /// beams.
     pub(super) fn recompute(&mut self, group: &[SequenceId]) {
         let Some(&first) = group.first() else { return };
         for &id in group {
@@ -134,8 +136,8 @@ impl Scheduler {
         let computed: usize = group.iter().map(|id| self.sequences[id].computed).sum();
         // Beams share most of theirs.
         let computed = computed.min(swap_blocks * self.blocks.block_size());
-        // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else left
-        // to evict: until one of them ends. What others hold as well stays.
+        // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else
+        // left to evict: until one of them ends. What others hold as well stays.
         let others = self.queues.running().filter(|other| !group.contains(other));
         let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[&other])).min().unwrap_or(0);
         let exclusive = self.blocks.blocks_exclusive(group) * self.blocks.block_size();

@@ -14,8 +14,8 @@ impl Scheduler {
         self.planner.swapped_in(trial.bytes, trial.read_seconds);
     }
 
-    /// A swap has come to its end, well or not; its sequences may be gone. Those whose swap failed have lost their KV, which
-    /// is computed again. Returns whether this was one failure too many, so that no more swaps will be begun.
+    /// A swap has come to its end, well or not; its sequences may be gone. Those whose swap failed have lost their KV,
+    /// which is computed again. Returns whether this was one failure too many, so that no more swaps will be begun.
     pub(crate) fn finish_swap(&mut self, id: SwapId, outcome: Result<SwapTook, ()>) -> bool {
         let Some(flight) = self.flights.land(id) else { return false };
         let gave_up = match (outcome, flight.direction) {

@@ -38,7 +38,8 @@ fn expected(request: &Request, wanted: usize) -> Vec<Hypothesis> {
     searched(request, wanted, ranked)
 }
 
-/// Beam search as one would write it down, to the very end. `ranked` tells the most likely tokens after others, best first.
+/// Beam search as one would write it down, to the very end. `ranked` tells the most likely tokens after others, best
+/// first.
 pub fn searched(
     request: &Request,
     wanted: usize,

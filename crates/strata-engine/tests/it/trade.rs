@@ -1,4 +1,5 @@
-//! KV takes memory from weights and gives it back, over the simulated model: never above the budget, and nobody notices.
+//! KV takes memory from weights and gives it back, over the simulated model: never above the budget, and nobody
+//! notices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +16,8 @@ use crate::sim::{
     Shape, SimRunner, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start_over, teach_short_answers,
 };
 
-/// A simulated model whose weights hold memory, and give it up or take it a little at a time. It panics, and fails every
-/// request, when both together are above the budget, or when the engine reads a block that it gave back.
+/// A simulated model whose weights hold memory, and give it up or take it a little at a time. It panics, and fails
+/// every request, when both together are above the budget, or when the engine reads a block that it gave back.
 struct TradingRunner {
     sim: SimRunner,
     trade: MemoryTrade,

@@ -12,8 +12,8 @@ use crate::{DirectRead, FileChange, IoError};
 /// What a failed read leaves in its buffer, so that a user of it gets wrong results rather than right ones by chance.
 const RUBBISH: u8 = 0xee;
 
-/// Hands reads on to another file, except those that were chosen to fail, and keeps a list of all. Engines reach it through
-/// [`DirectRead::read_aligned_at`] only.
+/// Hands reads on to another file, except those that were chosen to fail, and keeps a list of all. Engines reach it
+/// through [`DirectRead::read_aligned_at`] only.
 pub struct FaultyFile {
     inner: Arc<dyn DirectRead>,
     state: Mutex<State>,

@@ -1,6 +1,7 @@
 //! Runs one hot kernel a fixed number of times, for `bench/instructions/run.py` to count its instructions.
 //!
-//! `instructions` lists the kernels, `instructions NAME` runs one. Only what happens inside [`counted`] is to be counted.
+//! `instructions` lists the kernels, `instructions NAME` runs one. Only what happens inside [`counted`] is to be
+//! counted.
 
 mod attention;
 mod products;

@@ -12,8 +12,8 @@ use crate::simd::{LANES, Portable, Simd};
 /// # Safety
 /// As for [`Simd`].
 pub(crate) unsafe trait Lanes: Simd {
-    /// The 16 bytes at `offset` of each of sixteen rows, as four vectors of 32-bit words: lane `r` of vector `c` is word
-    /// `c` of row `r`.
+    /// The 16 bytes at `offset` of each of sixteen rows, as four vectors of 32-bit words: lane `r` of vector `c` is
+    /// word `c` of row `r`.
     ///
     /// # Safety
     /// 16 bytes are readable at `offset` of each row; the level's instructions exist.

@@ -312,7 +312,8 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
     }
 }
 
-/// Writes the wanted elements of the run's keys as `columns`, `[CHUNK, RUN]`, for the vectors of keys that `run` touches.
+/// Writes the wanted elements of the run's keys as `columns`, `[CHUNK, RUN]`, for the vectors of keys that `run`
+/// touches.
 ///
 /// # Safety
 /// All slots that those vectors cover are readable, and hold elements of `dtype`; `columns` is writable.
@@ -342,8 +343,8 @@ unsafe fn turn_kernel<S: Lanes, E: KvElement>(keys: Slots<'_>, run: &Range<usize
         let slots = &groups[vector];
         for d in (0..count).step_by(E::COLUMNS) {
             let offset = E::offset(head_dim, first + d);
-            // SAFETY: 16 bytes at `offset` are in the slot, or what there is of them is copied; columns past `count` end
-            // within the chunk.
+            // SAFETY: 16 bytes at `offset` are in the slot, or what there is of them is copied; columns past `count`
+            // end within the chunk.
             unsafe {
                 let words = if offset + 16 <= end {
                     S::words_of_rows(slots, offset)

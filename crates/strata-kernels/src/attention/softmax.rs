@@ -97,8 +97,8 @@ unsafe fn weigh_kernel<S: Simd>(
 /// that do not exist.
 ///
 /// # Safety
-/// [`RUN`] elements are writable at `scores`; those that `keys` names hold products; `keys` is not empty and ends within
-/// the run; the level's instructions exist.
+/// [`RUN`] elements are writable at `scores`; those that `keys` names hold products; `keys` is not empty and ends
+/// within the run; the level's instructions exist.
 #[inline(always)]
 unsafe fn weigh_row<S: Simd>(scores: *mut f32, keys: &Range<usize>, scale: f32, seen: &mut Seen) -> f32 {
     let vectors = keys.start / LANES * LANES..keys.end.next_multiple_of(LANES);

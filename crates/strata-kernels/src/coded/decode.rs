@@ -201,8 +201,8 @@ mod x86 {
 
     use super::{BLOCK, BLOCK_BYTES, Number, PLANES, TABLE};
 
-    /// How far ahead of what is decoded is asked for, in bytes: a core's own prefetch ends at each page. Far enough that something
-    /// is still under way while what was decoded is multiplied; measured.
+    /// How far ahead of what is decoded is asked for, in bytes: a core's own prefetch ends at each page. Far enough
+    /// that something is still under way while what was decoded is multiplied; measured.
     const AHEAD: usize = 128 * BLOCK_BYTES;
 
     /// Where a block's bytes begin, behind the planes.

@@ -49,7 +49,8 @@ impl Ahead {
         if self.in_place { self.from(rows) } else { self }
     }
 
-    /// Where the part of row `row` (counted from the first) begins that corresponds to column `col`. It need not be readable.
+    /// Where the part of row `row` (counted from the first) begins that corresponds to column `col`. It need not be
+    /// readable.
     #[inline(always)]
     pub fn at(&self, row: usize, col: usize) -> *const u8 {
         self.first.wrapping_add(row * self.row_bytes + col / 8 * self.step_bytes)

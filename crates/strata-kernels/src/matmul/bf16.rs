@@ -1,7 +1,7 @@
 //! Products of bf16 weights with activations rounded to bf16, by AVX-512's dot products of pairs.
 //!
-//! Sums are those of [`super::vector`]; a lane adds up pairs of `k`. Activations are rounded once per operation, weights are
-//! read in place, or for many tokens a panel at a time.
+//! Sums are those of [`super::vector`]; a lane adds up pairs of `k`. Activations are rounded once per operation,
+//! weights are read in place, or for many tokens a panel at a time.
 
 use std::ops::Range;
 
@@ -93,8 +93,8 @@ pub(super) unsafe fn panel_rows(
     {
         let padded = w.cols().next_multiple_of(STEP);
         let mut operands = super::panel::Operands::new(level, (&x[..tokens * padded], padded), w, rows, out, work);
-        // SAFETY: level and type of weights were just tested, rows of activations are padded; the output is the caller's
-        // promise.
+        // SAFETY: level and type of weights were just tested, rows of activations are padded; the output is the
+        // caller's promise.
         unsafe { x86::panel_kernel(&mut operands) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -160,7 +160,8 @@ mod x86 {
     /// Pairs of bf16, multiplied and added to one lane.
     struct Pairs;
 
-    // SAFETY: every method uses AVX-512 F, BW, DQ, VL and BF16 only. Activations are padded, so that a part is read whole.
+    // SAFETY: every method uses AVX-512 F, BW, DQ, VL and BF16 only. Activations are padded, so that a part is read
+    // whole.
     #[rustfmt::skip]
     #[expect(unsafe_op_in_unsafe_fn, reason = "each body is the intrinsics that the trait's `# Safety` line asks for")]
     unsafe impl Unit for Pairs {

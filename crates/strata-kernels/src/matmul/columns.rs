@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// Results of a product, `[tokens, columns]`, to be written: all of a buffer, or those of its columns that a band of the
-/// weights' rows computes.
+/// Results of a product, `[tokens, columns]`, to be written: all of a buffer, or those of its columns that a band of
+/// the weights' rows computes.
 #[derive(Debug)]
 pub struct Columns<'a> {
     first: *mut f32,

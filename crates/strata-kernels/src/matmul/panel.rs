@@ -2,8 +2,8 @@
 //!
 //! The sums are those of [`super::vector`], whatever the batch. A panel of weights, as many columns as a chain has
 //! ([`Unit::CHAIN`]), lies in the second-level cache while all tokens pass by, a tile of their activations at a time in
-//! the first level's. Meanwhile the next panel's weights come from memory. Rows of panel and tile are a cache line longer
-//! than a chain: at a distance of a power of two all would share a few sets of the cache.
+//! the first level's. Meanwhile the next panel's weights come from memory. Rows of panel and tile are a cache line
+//! longer than a chain: at a distance of a power of two all would share a few sets of the cache.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use super::wanted::{LINE, Wanted};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
 use crate::{DType, Level, Matrix, coded};
 
-/// Tokens from which on panels pay. Where registers are many and weights need no decoding, tiles that read weights in place
-/// keep up for longer.
+/// Tokens from which on panels pay. Where registers are many and weights need no decoding, tiles that read weights in
+/// place keep up for longer.
 pub(super) fn tokens_min(level: Level, coded: bool) -> usize {
     if level.has_many_registers() && !coded { 81 } else { 19 }
 }
@@ -130,8 +130,9 @@ impl<'a, X: bytemuck::Pod> Operands<'a, X> {
 /// All that the operands tell of, panel by panel.
 ///
 /// # Safety
-/// The unit's weights are what the weights are, or are decoded to, and rows of activations are as long as it reads them.
-/// The output has all tokens and rows, no other thread touches these columns of it, and the level's instructions exist.
+/// The unit's weights are what the weights are, or are decoded to, and rows of activations are as long as it reads
+/// them. The output has all tokens and rows, no other thread touches these columns of it, and the level's instructions
+/// exist.
 #[inline(always)]
 pub(super) unsafe fn rows_kernel<U: Unit>(o: &mut Operands<'_, U::X>)
 where
@@ -208,8 +209,8 @@ unsafe fn fill_tile<U: Unit>(o: &mut Operands<'_, U::X>, tokens: Range<usize>, c
         let from = o.x[token * o.x_cols..][..o.x_cols][columns.start..].as_ptr();
         for k in (0..columns.len()).step_by(U::STEP) {
             let (from, left) = (from.wrapping_add(k), columns.len() - k);
-            // SAFETY: the columns lie in the row, as long as the unit reads it, and in `to` with those that fill the last
-            // vector.
+            // SAFETY: the columns lie in the row, as long as the unit reads it, and in `to` with those that fill the
+            // last vector.
             unsafe {
                 let vector = if left >= U::STEP { U::load(from) } else { U::load_part(from, left) };
                 U::store(vector, to[k..k + U::STEP].as_mut_ptr());

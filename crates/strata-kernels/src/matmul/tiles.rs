@@ -1,13 +1,13 @@
 //! Products of bf16 weights with activations rounded to bf16, by AMX tiles.
 //!
-//! Weights are the first operand, 16 rows of 32 columns as the files have them; activations the second, re-laid once per
-//! operation as pairs of `k`; so one token and sixteen take the same instructions, and a single token still reads weights
-//! several times faster than DRAM gives them. Few tokens stream weights in place; for many, a block of a panel's columns is
-//! copied together first, since rows a power of two apart would share a few sets of the cache.
+//! Weights are the first operand, 16 rows of 32 columns as the files have them; activations the second, re-laid once
+//! per operation as pairs of `k`; so one token and sixteen take the same instructions, and a single token still reads
+//! weights several times faster than DRAM gives them. Few tokens stream weights in place; for many, a block of a
+//! panel's columns is copied together first, since rows a power of two apart would share a few sets of the cache.
 //!
-//! Each output is one chain over steps of 32 columns in ascending order (within a step, the instruction sums even and odd
-//! columns apart), kept in a tile or, between blocks of columns, in f32 memory: neither the number of tokens nor the
-//! blocking changes a bit.
+//! Each output is one chain over steps of 32 columns in ascending order (within a step, the instruction sums even and
+//! odd columns apart), kept in a tile or, between blocks of columns, in f32 memory: neither the number of tokens nor
+//! the blocking changes a bit.
 //!
 //! ```text
 //! weights [16 rows][32 k]      *  activations [16 pairs of k][16 tokens][2]  ->  sums [16 rows][16 tokens]
@@ -59,9 +59,9 @@ pub(crate) const fn work_len(tokens: usize) -> usize {
     }
 }
 
-/// Where packed activations lie: `[block of tokens][block of columns][group of tokens][step][pair of k 16][token][2]`, so
-/// that what is multiplied together lies together. Groups have 16 tokens, the last one of all what is left; columns are
-/// padded to whole steps by zeros.
+/// Where packed activations lie: `[block of tokens][block of columns][group of tokens][step][pair of k 16][token][2]`,
+/// so that what is multiplied together lies together. Groups have 16 tokens, the last one of all what is left; columns
+/// are padded to whole steps by zeros.
 #[derive(Clone, Copy)]
 struct Layout {
     tokens: usize,
@@ -117,8 +117,8 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
                 let (first, piece) = (item / pieces * GROUP, item % pieces);
                 let members = GROUP.min(layout.tokens - first);
                 for step in (piece * PACK_STEPS..layout.steps).take(PACK_STEPS) {
-                    // SAFETY: each step of each group has a place of its own and is in one thread's share only; the level
-                    // was tested above.
+                    // SAFETY: each step of each group has a place of its own and is in one thread's share only; the
+                    // level was tested above.
                     unsafe {
                         let to = packed.slice(layout.place(first, step), members * STEP);
                         x86::pack_step(&x[first * cols..(first + members) * cols], cols, step, to);

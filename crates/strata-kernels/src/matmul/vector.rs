@@ -4,8 +4,9 @@
 //! lanes of each are reduced, and the chains' sums are added up in order. Which tile computes it, and where its columns
 //! are cut into cache blocks, does not change it: blocks are whole chains.
 //!
-//! A few tokens use weights once, and read rows as a few long streams. Of more, a tile of weights stays in the first-level
-//! cache's reach while it meets the activations of some, and a panel of rows in the second level's while all pass by.
+//! A few tokens use weights once, and read rows as a few long streams. Of more, a tile of weights stays in the
+//! first-level cache's reach while it meets the activations of some, and a panel of rows in the second level's while
+//! all pass by.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -28,12 +29,12 @@ pub(super) const TILE_TOKENS: usize = 6;
 /// Most rows of a panel.
 const PANEL_ROWS: usize = 32;
 
-/// Instead of how many of its rows ahead a tile asks for: its rows are far apart, and followed by those of the next tile, so
-/// that a core sees long streams. (A tile of neighbours jumps four rows at the end of each.)
+/// Instead of how many of its rows ahead a tile asks for: its rows are far apart, and followed by those of the next
+/// tile, so that a core sees long streams. (A tile of neighbours jumps four rows at the end of each.)
 const STREAMS: usize = 0;
 
-/// Most tokens for which a core follows streams by itself, and faster than what it is asked for. With more it sees the next
-/// loads too late.
+/// Most tokens for which a core follows streams by itself, and faster than what it is asked for. With more it sees the
+/// next loads too late.
 const FOLLOWED_TOKENS: usize = 2;
 
 /// Bytes that streams are asked for ahead.
@@ -204,10 +205,11 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
         let panel_end = (panel + panel_rows).min(end);
         let mut token = 0;
         for tile in 0..tiles {
-            // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each time.
+            // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each
+            // time.
             let count = (o.tokens - token).div_ceil(tiles - tile);
-            // All of them ask for a part of the next panel: if the first did it alone, it would wait for memory, and memory
-            // for the others. Besides, a processor forgets what it is asked for too fast.
+            // All of them ask for a part of the next panel: if the first did it alone, it would wait for memory, and
+            // memory for the others. Besides, a processor forgets what it is asked for too fast.
             let asked = asked_rows(U::MANY_REGISTERS, tile, tiles);
             let ahead = if asked.is_empty() { Ahead::nothing(o.x) } else { o.ahead.from(asked.start) };
             let o = &Operands { ahead, ..*o };
@@ -281,8 +283,8 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
     end: usize,
     token: usize,
 ) {
-    // A block of columns of these tokens and of a tile of weights fit the first-level cache. Where weights meet no other
-    // tokens, nothing is gained by blocks.
+    // A block of columns of these tokens and of a tile of weights fit the first-level cache. Where weights meet no
+    // other tokens, nothing is gained by blocks.
     let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
     let fitting = cache::sizes().first / 8 * 7 / column_bytes;
     let block = if is_alone(ASKED) { o.cols } else { (fitting / U::CHAIN).max(1) * U::CHAIN };
@@ -323,8 +325,8 @@ unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
     }
 }
 
-/// Columns `k`, as above, of `R` rows, each `apart` from the one before, by `T` tokens, which ask for `ASKED` of each four rows
-/// ahead: all, if they are alone, or none of [`STREAMS`].
+/// Columns `k`, as above, of `R` rows, each `apart` from the one before, by `T` tokens, which ask for `ASKED` of each
+/// four rows ahead: all, if they are alone, or none of [`STREAMS`].
 ///
 /// # Safety
 /// As for [`rows_kernel`].
@@ -336,9 +338,9 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
     token: usize,
     k: Range<usize>,
 ) {
-    // SAFETY: `row + (R - 1) * apart < rows` and `token + T <= tokens`, so each pointer below stays within its operand; loads
-    // of whole vectors end at `whole <= cols`, and what is left is loaded as a part, or with what pads activations. The chain
-    // before left what is added to.
+    // SAFETY: `row + (R - 1) * apart < rows` and `token + T <= tokens`, so each pointer below stays within its operand;
+    // loads of whole vectors end at `whole <= cols`, and what is left is loaded as a part, or with what pads
+    // activations. The chain before left what is added to.
     unsafe {
         let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r * apart) * o.cols));
         let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));

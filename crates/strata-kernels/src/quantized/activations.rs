@@ -1,8 +1,8 @@
 //! Activations as bytes: what the integer products take in.
 //!
-//! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, ties to
-//! even. That depends on nothing but the 32 numbers, and is computed by the same formula at every level. Where a number is
-//! not finite the scale is NaN, so that every product shows it.
+//! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, ties
+//! to even. That depends on nothing but the 32 numbers, and is computed by the same formula at every level. Where a
+//! number is not finite the scale is NaN, so that every product shows it.
 
 use std::ops::Range;
 
@@ -29,12 +29,12 @@ const ROW_GRANULE: usize = 4 * BLOCK;
 /// How codes, scales and sums lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// Token by token: codes `[token][column]`; scales `[token][block]`; sums `[token][block][half]`; with zeros up to a
-    /// multiple of 128 columns, see [`Activations::row_blocks`].
+    /// Token by token: codes `[token][column]`; scales `[token][block]`; sums `[token][block][half]`; with zeros up to
+    /// a multiple of 128 columns, see [`Activations::row_blocks`].
     Rows,
-    /// Spans one after the other, so that those of all tokens lie together: codes `[span][token][column]`, 128 more than
-    /// they stand for, as unsigned bytes; scales `[span][token][block]`; sums `[span][token][block][half]`. What a last
-    /// span lacks is unspecified.
+    /// Spans one after the other, so that those of all tokens lie together: codes `[span][token][column]`, 128 more
+    /// than they stand for, as unsigned bytes; scales `[span][token][block]`; sums `[span][token][block][half]`. What a
+    /// last span lacks is unspecified.
     Spans,
     /// Sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`, sums
     /// `[tile][block][half][token 16]`. Missing tokens of the last tile are zeros.
@@ -83,8 +83,8 @@ pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     Layout::ALL.into_iter().fold(0, |most, layout| most.max(Sizes::of(layout, tokens, cols).total()))
 }
 
-/// Codes, scales and sums of `x` `[tokens, cols]`, in `scratch`, which may hold anything before; unless they are `wanted`,
-/// those that it holds.
+/// Codes, scales and sums of `x` `[tokens, cols]`, in `scratch`, which may hold anything before; unless they are
+/// `wanted`, those that it holds.
 ///
 /// # Panics
 /// If `cols` is not a multiple of 32, or the scratch has fewer than [`scratch_bytes`].

@@ -1,5 +1,5 @@
-//! Small fields of sixteen rows as AVX-512 takes them out: of whole spans, four times four bytes of each row, turned so that each
-//! four lie beside their like; or of a group of blocks, with its codes.
+//! Small fields of sixteen rows as AVX-512 takes them out: of whole spans, four times four bytes of each row, turned so
+//! that each four lie beside their like; or of a group of blocks, with its codes.
 
 use std::arch::x86_64::*;
 
@@ -13,9 +13,9 @@ const ADDED_AT: usize = 2;
 
 /// A type whose small fields vectors can take out.
 pub(super) trait Collect: Format {
-    /// Whether the fields are half floats in each block of 32: the scale, and with minima what is added to each number. A kernel
-    /// that uses codes once takes them out with the codes ([`GroupFields`]); to collect those of a whole span first would be to
-    /// wait for all of it.
+    /// Whether the fields are half floats in each block of 32: the scale, and with minima what is added to each number.
+    /// A kernel that uses codes once takes them out with the codes ([`GroupFields`]); to collect those of a whole span
+    /// first would be to wait for all of it.
     const IN_BLOCKS: bool = false;
 
     /// What [`Format::collect`] does with one span, for sixteen rows.
@@ -107,7 +107,8 @@ impl Collect for Q6K {
     }
 }
 
-/// The half floats at byte `AT` of the eight blocks of sixteen rows: those of two blocks, the first one's below, in each.
+/// The half floats at byte `AT` of the eight blocks of sixteen rows: those of two blocks, the first one's below, in
+/// each.
 ///
 /// # Safety
 /// The spans are whole, of a type with an even number of bytes, 18 to 34, for 32 columns; AVX-512 BW exists.
@@ -159,8 +160,8 @@ unsafe fn four_halves<F: Format, const AT: usize, const FIRST: usize>(span: *con
     }
 }
 
-/// The half floats of a group of four blocks of sixteen rows, as they are taken out with the codes of four rows at a time:
-/// `[four rows][row][block]`. For other types, nothing.
+/// The half floats of a group of four blocks of sixteen rows, as they are taken out with the codes of four rows at a
+/// time: `[four rows][row][block]`. For other types, nothing.
 pub(super) struct GroupFields {
     scales: [__m256i; 4],
     minima: [__m256i; 4],
@@ -176,7 +177,8 @@ impl GroupFields {
         Self { scales: [zero; 4], minima: [zero; 4] }
     }
 
-    /// Takes those of group `group` of the first four rows of `spans`, which are rows `4 quad .. 4 quad + 4` of sixteen.
+    /// Takes those of group `group` of the first four rows of `spans`, which are rows `4 quad .. 4 quad + 4` of
+    /// sixteen.
     ///
     /// # Safety
     /// The spans are whole; AVX-512 BW exists.

@@ -1,7 +1,7 @@
 //! What the kernels know of each type: codes of 32 numbers as bytes, and the small fields of sixteen rows.
 //!
-//! A code is an unsigned byte, `OFFSET` more than the integer it stands for. Then, in a block of 32 columns, with `c` the
-//! activations' codes (`product.rs` has the order of the sums):
+//! A code is an unsigned byte, `OFFSET` more than the integer it stands for. Then, in a block of 32 columns, with `c`
+//! the activations' codes (`product.rs` has the order of the sums):
 //!
 //! ```text
 //! dot     = sum of (code - OFFSET) * c                      without HALVES

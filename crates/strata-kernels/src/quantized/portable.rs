@@ -52,8 +52,8 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
     }
 }
 
-/// The integers of a span. In 16 bits, which machines without better can multiply many of; and apart, or a compiler would
-/// do it again for each token.
+/// The integers of a span. In 16 bits, which machines without better can multiply many of; and apart, or a compiler
+/// would do it again for each token.
 #[inline(never)]
 fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SPAN_BLOCKS]) {
     for (block, weights) in weights[..blocks].iter_mut().enumerate() {

@@ -1,8 +1,8 @@
 //! Products of quantised weights with quantised activations.
 //!
-//! The arithmetic is the same bit for bit in every kernel, whatever is computed side by side. For token `t` and row `r`,
-//! over blocks of 32 columns in ascending order, with the integers `dot` and `minimum` of `formats.rs` (exact, for no
-//! sum leaves what f32 can count):
+//! The arithmetic is the same bit for bit in every kernel, whatever is computed side by side. For token `t` and row
+//! `r`, over blocks of 32 columns in ascending order, with the integers `dot` and `minimum` of `formats.rs` (exact, for
+//! no sum leaves what f32 can count):
 //!
 //! ```text
 //! acc = fma(dot, scale of the weights * scale of the activations, acc)
@@ -37,8 +37,8 @@ pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     activations::scratch_bytes(tokens, cols)
 }
 
-/// Quantises the activations `x` `[tokens, cols]` into `scratch`, which may hold anything before; or finds them there, if
-/// they are not `wanted` any more. One preparation serves any number of products at the same level.
+/// Quantises the activations `x` `[tokens, cols]` into `scratch`, which may hold anything before; or finds them there,
+/// if they are not `wanted` any more. One preparation serves any number of products at the same level.
 ///
 /// # Panics
 /// If `cols` is not a multiple of 32, as the columns of quantised weights are, or the scratch has fewer than

@@ -9,8 +9,8 @@ use super::job::Job;
 /// Bytes of a span of the largest type.
 const MAX_BYTES: usize = Q8_0::SPAN_BYTES;
 
-/// Where the spans of sixteen rows lie, or of those of them from some row on: each as far behind the one before. Readable as long
-/// as the weights are, and until the next ones are made with the same [`Ragged`].
+/// Where the spans of sixteen rows lie, or of those of them from some row on: each as far behind the one before.
+/// Readable as long as the weights are, and until the next ones are made with the same [`Ragged`].
 #[derive(Clone, Copy)]
 pub(super) struct Spans {
     first: *const u8,
@@ -18,8 +18,8 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Span `span` of the rows from `first` on, in place; or a copy in `ragged`, if they are fewer than sixteen, which the
-    /// last one makes up for, or the span is not whole, which zeros make up for.
+    /// Span `span` of the rows from `first` on, in place; or a copy in `ragged`, if they are fewer than sixteen, which
+    /// the last one makes up for, or the span is not whole, which zeros make up for.
     #[inline(always)]
     pub fn of<F: Format>(job: &Job<'_>, first: usize, span: usize, ragged: &mut Ragged) -> Self {
         let whole = (span + 1) * F::SPAN_BYTES <= job.row_bytes;
@@ -61,8 +61,8 @@ pub(super) struct Ragged([[u8; MAX_BYTES]; ROWS]);
 impl Ragged {
     pub const NEW: Self = Self([[0; MAX_BYTES]; ROWS]);
 
-    /// Copies span `span` of sixteen rows from `first` on, of the last one instead of those that there are not, with zeros up to
-    /// a whole span. Apart, so that the code around what is common stays small.
+    /// Copies span `span` of sixteen rows from `first` on, of the last one instead of those that there are not, with
+    /// zeros up to a whole span. Apart, so that the code around what is common stays small.
     #[inline(never)]
     fn copy<F: Format>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans {
         const { assert!(F::SPAN_BYTES <= MAX_BYTES) };

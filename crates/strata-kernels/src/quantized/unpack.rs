@@ -11,15 +11,15 @@ use super::spans::load4;
 
 /// A type whose codes vectors can take out.
 pub(super) trait Unpack: Collect {
-    /// The codes of block `block` of four spans: the first halves, 16 bytes each in the order of the spans, and the last
-    /// halves.
+    /// The codes of block `block` of four spans: the first halves, 16 bytes each in the order of the spans, and the
+    /// last halves.
     ///
     /// # Safety
     /// The block is readable in each span; for types with blocks of 256, the whole span. AVX-512 F and BW exist.
     unsafe fn unpack_rows(spans: [*const u8; 4], block: usize) -> [__m512i; 2];
 
-    /// The codes of group `group` of the span at `span`: the first halves of its four blocks, 16 bytes each in the order
-    /// of the blocks, and the last halves.
+    /// The codes of group `group` of the span at `span`: the first halves of its four blocks, 16 bytes each in the
+    /// order of the blocks, and the last halves.
     ///
     /// # Safety
     /// The group's blocks are readable; for types with blocks of 256, the whole block. AVX-512 F and BW exist.

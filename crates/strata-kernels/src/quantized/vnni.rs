@@ -1,5 +1,5 @@
-//! Products with AVX-512 VNNI, rows in the lanes: of sixteen rows for a few tokens (`rows.rs`), of panels that are unpacked
-//! once for many (`panels.rs`).
+//! Products with AVX-512 VNNI, rows in the lanes: of sixteen rows for a few tokens (`rows.rs`), of panels that are
+//! unpacked once for many (`panels.rs`).
 
 use std::arch::x86_64::*;
 
@@ -18,8 +18,8 @@ pub(super) use rows::rows;
 /// Most tokens for which codes are unpacked into registers; for more, to store them for all pays.
 pub(super) const ROW_TOKENS: usize = 3;
 
-/// The small fields of a span of sixteen rows, and room for what leads to them. Made once for all rows of a kernel, for to clear
-/// it takes longer than a few blocks.
+/// The small fields of a span of sixteen rows, and room for what leads to them. Made once for all rows of a kernel, for
+/// to clear it takes longer than a few blocks.
 pub(super) struct Small {
     fields: Fields,
     /// Where spans are, if they cannot be read in place.
@@ -52,8 +52,8 @@ impl Small {
     }
 }
 
-/// What is taken from a block's sums, but for the factor of each row: a token's scale times its sums of the halves, which
-/// may have factors of their own.
+/// What is taken from a block's sums, but for the factor of each row: a token's scale times its sums of the halves,
+/// which may have factors of their own.
 ///
 /// # Safety
 /// AVX-512 F exists.

@@ -122,7 +122,8 @@ fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
 #[test]
 fn levels_with_fused_multiply_add_agree_to_the_bit() {
     for dtype in QUANTISED {
-        // Part of a span, a whole one, and both; one vector of rows and two; what kernels for few and for many tokens take.
+        // Part of a span, a whole one, and both; one vector of rows and two; what kernels for few and for many tokens
+        // take.
         for (tokens, rows, blocks) in [
             (1, 35, 14),
             (2, 16, 8),

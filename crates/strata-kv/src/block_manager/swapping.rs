@@ -40,8 +40,8 @@ impl BlockManager {
         }
     }
 
-    /// Blocks that the tokens of `group` take, whether computed or not, and whatever may be spared; shared ones once. So
-    /// many it has when it has come back.
+    /// Blocks that the tokens of `group` take, whether computed or not, and whatever may be spared; shared ones once.
+    /// So many it has when it has come back.
     pub fn blocks_required(&self, group: &[SequenceId]) -> usize {
         // What is not computed is not shared.
         let uncomputed = |table: &Table| {
@@ -119,8 +119,8 @@ impl BlockManager {
     }
 
     /// Whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave
-    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, as admission does. `Never` too when one of
-    /// them is not swapped out.
+    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, as admission does. `Never` too when one
+    /// of them is not swapped out.
     pub fn can_swap_in(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.blocks_required(group), self.config.num_blocks);
         let swapped = group.iter().all(|&id| self.state(id) == Some(SequenceState::Swapped));

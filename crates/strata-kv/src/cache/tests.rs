@@ -9,8 +9,8 @@ fn bookkeeping_takes_less_than_100_bytes_a_block() {
         let of_policy = policy.bytes();
         let cache = Cache::new(num_blocks, 0, 16, ChainHasher::new(0), Box::new(policy));
         let of_cache = cache.contents.bytes() + cache.blocks.bytes() + cache.losses.bytes();
-        // Each block in one table. A sequence that has its blocks keeps no hashes of them, but for those in the contents; one
-        // that waits keeps 8 bytes a block beside its tokens.
+        // Each block in one table. A sequence that has its blocks keeps no hashes of them, but for those in the
+        // contents; one that waits keeps 8 bytes a block beside its tokens.
         let of_tables = num_blocks * size_of::<BlockId>();
         let bytes = (of_cache + of_policy + of_tables) as f64 / num_blocks as f64;
         println!("{bytes:.1} bytes a block of {num_blocks}");

@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Contents {
-    /// Findable contents form chains from a root, each found by what it is; each content has the locations that `located`
-    /// (its block) and `slots` (how many of them hold it) say, both by its number, and there are no others.
+    /// Findable contents form chains from a root, each found by what it is; each content has the locations that
+    /// `located` (its block) and `slots` (how many of them hold it) say, both by its number, and there are no others.
     pub(crate) fn check(&self, located: &[Option<BlockId>], slots: &[u32]) -> Result<(), InvariantViolation> {
         let mut children = vec![0u32; self.nodes.len()];
         let mut roots: HashMap<u32, u32> = HashMap::new();

@@ -18,27 +18,28 @@ use rates::Rates;
 const NONE: u32 = u32::MAX;
 /// Leaves that are compared at a time: all of a small pool, a random choice of a large one's.
 const COMPARED: usize = 64;
-/// So many of the compared leaves are evicted before others are compared, with such parents of theirs as are worth no more.
+/// So many of the compared leaves are evicted before others are compared, with such parents of theirs as are worth no
+/// more.
 const VICTIMS: usize = 2;
 /// Most blocks that wait to be evicted; those beyond are compared with others again.
 const DUE_MAX: usize = 8;
-/// Sets of the history's sample that are counted in one use, so that none has to wait for all of them; few enough, and so
-/// many that what is counted is not old by the time of the estimate.
+/// Sets of the history's sample that are counted in one use, so that none has to wait for all of them; few enough, and
+/// so many that what is counted is not old by the time of the estimate.
 const COUNTED: usize = 8;
 /// Most blocks of one chain that are seen to have returned together.
 const RUN_MAX: usize = 64;
 
-/// Evicts the leaf that is worth least: whose best chance of being found, per time that one would have to wait for it, is
-/// the smallest.
+/// Evicts the leaf that is worth least: whose best chance of being found, per time that one would have to wait for it,
+/// is the smallest.
 ///
-/// Time is counted in uses of blocks, and chances are those that contents of the same class have had: classes tell apart
-/// how often and how regularly content was used, how well used the chain is that it continues, and whether it was the end
-/// of its chain. A sample of all contents is followed over many times the pool's size, whether they are still there or
-/// not. So one policy keeps what comes back late but surely, lets scans pass, keeps part of a loop that exceeds the pool,
-/// and forgets old habits: what was counted fades.
+/// Time is counted in uses of blocks, and chances are those that contents of the same class have had: classes tell
+/// apart how often and how regularly content was used, how well used the chain is that it continues, and whether it was
+/// the end of its chain. A sample of all contents is followed over many times the pool's size, whether they are still
+/// there or not. So one policy keeps what comes back late but surely, lets scans pass, keeps part of a loop that
+/// exceeds the pool, and forgets old habits: what was counted fades.
 ///
-/// It takes 44 bytes a block: 20 for the block, 16 for what was evicted lately, 8 for the sample, which has at least 64 KiB;
-/// and 34 KiB for the counts of classes.
+/// It takes 44 bytes a block: 20 for the block, 16 for what was evicted lately, 8 for the sample, which has at least 64
+/// KiB; and 34 KiB for the counts of classes.
 #[derive(Debug)]
 pub struct Adaptive {
     /// Blocks that may be used, or could be when what follows from their number was last set.
@@ -298,7 +299,8 @@ impl EvictionPolicy for Adaptive {
     }
 }
 
-/// Uses until the first estimate; each of the next ones takes twice as many. There must be time to go through the sample.
+/// Uses until the first estimate; each of the next ones takes twice as many. There must be time to go through the
+/// sample.
 fn estimate_after(num_blocks: usize) -> u32 {
     (num_blocks as u32 / 16).max(256)
 }

@@ -123,8 +123,8 @@ fn copies_of_writes_and_moves_are_one_list() {
     assert_eq!((table(&manager, 2), table(&manager, 3)), (vec![1], vec![0]));
 }
 
-/// Hours of load, in which sequences come, grow, fork and go, and the pool shrinks and grows. Returns how many blocks were
-/// misplaced and how many above the line, in all looks.
+/// Hours of load, in which sequences come, grow, fork and go, and the pool shrinks and grows. Returns how many blocks
+/// were misplaced and how many above the line, in all looks.
 fn fragmented(steps_of_compaction: usize) -> (usize, usize) {
     const BLOCKS: usize = 256;
     let mut rng = Rng(11);

@@ -29,8 +29,8 @@ impl Device {
         }
     }
 
-    /// Carries out the copies that are due, and the change of size: memory comes only after what has left was given back,
-    /// so that there is never more of it than blocks.
+    /// Carries out the copies that are due, and the change of size: memory comes only after what has left was given
+    /// back, so that there is never more of it than blocks.
     pub fn flush(&mut self, manager: &mut BlockManager) {
         let Resize { came, left } = manager.take_resize();
         for (source, destination) in copies(manager) {

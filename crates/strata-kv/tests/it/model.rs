@@ -1,6 +1,6 @@
 //! Random operations against the naive reference, with every invariant checked after each. The test plays the device:
-//! what a sequence reads through its block table must be its own fingerprint, above all where blocks are shared, copied,
-//! moved or swapped.
+//! what a sequence reads through its block table must be its own fingerprint, above all where blocks are shared,
+//! copied, moved or swapped.
 //!
 //! A failure prints its seed; `STRATA_TEST_SEED=<seed> cargo test -p strata-kv <test>` replays that run alone.
 

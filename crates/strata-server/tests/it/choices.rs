@@ -27,7 +27,8 @@ async fn n_samples_have_their_own_seeds() {
 
 #[tokio::test]
 async fn best_of_gives_the_likeliest_by_the_mean() {
-    // Of seeds 0 to 4, each answers one token more than the one before; the sum falls throughout, the mean is best at 3.
+    // Of seeds 0 to 4, each answers one token more than the one before; the sum falls throughout, the mean is best at
+    // 3.
     let script = |request: &Request, index: usize| {
         let seed = request.params.seed as usize;
         let letter = b"abcde"[seed];

@@ -11,9 +11,9 @@ const USES_MAX: u8 = 3;
 /// What was found more often than this leaves the small queue for the main one.
 const USES_OF_ONE_HIT_WONDERS: u8 = 1;
 
-/// Sends fresh blocks through a small queue, a tenth of the pool, and evicts those that leave it without having been found
-/// repeatedly. The others, and what comes back soon after its eviction, go round in the main queue, once more for each
-/// time that they were found.
+/// Sends fresh blocks through a small queue, a tenth of the pool, and evicts those that leave it without having been
+/// found repeatedly. The others, and what comes back soon after its eviction, go round in the main queue, once more for
+/// each time that they were found.
 #[derive(Debug)]
 pub struct S3Fifo {
     queues: Queues<2>,

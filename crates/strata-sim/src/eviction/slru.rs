@@ -7,8 +7,8 @@ use super::queues::Queues;
 const PROBATION: usize = 0;
 const PROTECTED: usize = 1;
 
-/// Evicts from the segment of blocks that nobody has found since they were computed, the longest idle first. Blocks that
-/// were found may fill half the pool; what exceeds that goes back among the others.
+/// Evicts from the segment of blocks that nobody has found since they were computed, the longest idle first. Blocks
+/// that were found may fill half the pool; what exceeds that goes back among the others.
 #[derive(Debug)]
 pub struct Slru {
     queues: Queues<2>,

@@ -7,8 +7,8 @@ use super::{ghosts::Ghosts, queues::Queues};
 const IN: usize = 0;
 const MAIN: usize = 1;
 
-/// Fresh blocks pass through a queue, a quarter of the pool, whether they are found there or not. What is computed again
-/// soon after it was evicted from there goes to the main list, which is in order of last use.
+/// Fresh blocks pass through a queue, a quarter of the pool, whether they are found there or not. What is computed
+/// again soon after it was evicted from there goes to the main list, which is in order of last use.
 #[derive(Debug)]
 pub struct TwoQueue {
     queues: Queues<2>,

@@ -133,7 +133,8 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
     if wishes.memory < least {
         return Err(too_small("--memory", wishes.memory, least));
     }
-    // What stays in the device need not be in the host too. Slots and what spreading leaves over take less than an eighth.
+    // What stays in the device need not be in the host too. Slots and what spreading leaves over take less than an
+    // eighth.
     let enough = beyond_device.saturating_add(whole / 8).min(whole);
     let left = chosen((wishes.memory - taken).min(enough), wishes.host_weights, shape, "--host-weights", "--memory")?;
     Ok(Division {
@@ -163,7 +164,8 @@ fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) -> Result<(Me
     Ok((plan, kv))
 }
 
-/// Makes room for so many tokens of KV part of what must fit in any case, and of what the rule gives as little as it can.
+/// Makes room for so many tokens of KV part of what must fit in any case, and of what the rule gives as little as it
+/// can.
 fn reserve_kv(needs: &MemoryNeeds, kv_tokens: Option<u64>) -> (MemoryNeeds, u64) {
     let Some(tokens) = kv_tokens else { return (*needs, 0) };
     let bytes = needs.block.0.saturating_mul(tokens.div_ceil(needs.block_size as u64));

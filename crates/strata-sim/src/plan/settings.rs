@@ -76,8 +76,8 @@ impl Settings {
     }
 }
 
-/// As many layers as fit, of which the first few lie between the pass and the anchor. What lies behind is needed last of
-/// all, so nothing is kept there.
+/// As many layers as fit, of which the first few lie between the pass and the anchor. What lies behind is needed last
+/// of all, so nothing is kept there.
 fn host_ring(ring: &Shape, division: &Division, ahead_layers: usize, depth: usize) -> RingConfig {
     let fitting = whole_in(division.host.units, ring.layer_bytes());
     // One is being used.

@@ -45,8 +45,8 @@ impl Columns {
     }
 }
 
-/// Seconds from a day before all years that can be named to `2023-11-16 18:15:46.6805900`, whose zone, if it names one, is
-/// UTC.
+/// Seconds from a day before all years that can be named to `2023-11-16 18:15:46.6805900`, whose zone, if it names one,
+/// is UTC.
 fn seconds(text: &str) -> Option<f64> {
     let text = text.strip_suffix("+00:00").or_else(|| text.strip_suffix('Z')).unwrap_or(text);
     let (date, time) = text.split_once([' ', 'T'])?;
@@ -67,8 +67,8 @@ fn seconds(text: &str) -> Option<f64> {
     if !(1..=days_of_month).contains(&day) || hour > 23 || minute > 59 || second > 60 || year > 9999 {
         return None;
     }
-    // Years begin in March here, so that February's length comes last, and are counted from 400 years before the year 0, so
-    // that none is negative.
+    // Years begin in March here, so that February's length comes last, and are counted from 400 years before the year
+    // 0, so that none is negative.
     let (years, months) = if month < 3 { ((year + 400) - 1, month + 9) } else { (year + 400, month - 3) };
     let days = years * 365 + years / 4 - years / 100 + years / 400 + (153 * months + 2) / 5 + day;
     Some(f64::from(days) * 86400.0 + f64::from(hour * 3600 + minute * 60 + second) + fraction)

@@ -106,8 +106,8 @@ impl Misses {
         Self { seen: vec![false; trace.distinct()], tallies: BTreeMap::new(), worst: Vec::new() }
     }
 
-    /// Takes note of the prompt of `request`, the next one, and of what the manager said of it, in blocks of one token; none
-    /// if it is too long for the cache.
+    /// Takes note of the prompt of `request`, the next one, and of what the manager said of it, in blocks of one token;
+    /// none if it is too long for the cache.
     pub fn add(&mut self, trace: &Trace, number: usize, request: &Request, miss: Option<Miss>) -> Case {
         let blocks = trace.blocks(request);
         let found_blocks = miss.map_or(0, |miss| miss.matched_tokens);

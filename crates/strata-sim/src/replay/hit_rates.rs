@@ -1,4 +1,5 @@
-//! Hit rates of policies and cache sizes, beside those of a cache that keeps everything and of one that knows the future.
+//! Hit rates of policies and cache sizes, beside those of a cache that keeps everything and of one that knows the
+//! future.
 
 use strata_kv::EvictionKind;
 
@@ -29,9 +30,9 @@ pub(super) struct PolicyHits {
 }
 
 impl HitRates {
-    /// Replays `trace` for each policy and size, `repeat` times, of which the quickest time counts. `explain` hears once of
-    /// each request why it missed, `progress` of each run that has ended: one for each policy and two more for each size, and
-    /// one for all.
+    /// Replays `trace` for each policy and size, `repeat` times, of which the quickest time counts. `explain` hears
+    /// once of each request why it missed, `progress` of each run that has ended: one for each policy and two more for
+    /// each size, and one for all.
     ///
     /// # Errors
     /// A manager that breaks its word; what `explain` says.
@@ -67,7 +68,8 @@ impl HitRates {
         Ok(Self { sizes: sizes.to_vec(), policies, offline, offline_leaves, infinite })
     }
 
-    /// As lines over the sizes; of those that know the future, the one that keeps heads, as nobody finds a tail without one.
+    /// As lines over the sizes; of those that know the future, the one that keeps heads, as nobody finds a tail without
+    /// one.
     pub fn lines(&self, trace: &Trace) -> Vec<Line> {
         let reference = |label: &str, rates| Line { label: label.into(), rates, role: Role::Reference };
         let policies = self.policies.iter().map(|policy| Line {

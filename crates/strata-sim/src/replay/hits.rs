@@ -132,8 +132,8 @@ impl Hits {
         share(self.hit_tokens, trace.input_tokens())
     }
 
-    /// Blocks, of one token each, that went through the manager in a second of its own time: looked up, given, published,
-    /// let go.
+    /// Blocks, of one token each, that went through the manager in a second of its own time: looked up, given,
+    /// published, let go.
     pub fn blocks_per_second(&self) -> f64 {
         self.admitted_blocks as f64 / self.time.as_secs_f64().max(1e-9)
     }

@@ -1,5 +1,5 @@
-//! What a trace would keep in memory at a time: requests come when they came, compute at an assumed pace, and hold their
-//! KV meanwhile.
+//! What a trace would keep in memory at a time: requests come when they came, compute at an assumed pace, and hold
+//! their KV meanwhile.
 
 use std::collections::VecDeque;
 
@@ -88,7 +88,8 @@ pub(super) fn replay(trace: &Trace, pace: Pace, room: &mut impl Room, progress: 
     Ok(simulation.finish())
 }
 
-/// Blocks of `block_size` tokens that are enough for nobody to wait: the most that is held at a time if nothing is shared.
+/// Blocks of `block_size` tokens that are enough for nobody to wait: the most that is held at a time if nothing is
+/// shared.
 pub(super) fn ample_blocks(trace: &Trace, pace: Pace, block_size: usize) -> usize {
     let mut changes = Vec::with_capacity(2 * trace.requests().len());
     for request in trace.requests() {

@@ -13,8 +13,8 @@ struct Line {
     hash_ids: Vec<u64>,
 }
 
-/// Reads `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids]}`. Other fields are skipped, and
-/// without `hash_ids` it is a request of which only its load is known.
+/// Reads `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids]}`. Other fields are
+/// skipped, and without `hash_ids` it is a request of which only its load is known.
 ///
 /// # Errors
 /// Anything else, and lengths that no model has.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use super::trace::Trace;
 
-/// In which order the blocks of one prompt are used, as far as evictions are concerned: of blocks whose next use is in the
-/// same prompt, the one that is used last goes first.
+/// In which order the blocks of one prompt are used, as far as evictions are concerned: of blocks whose next use is in
+/// the same prompt, the one that is used last goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// The tail first, as sequences let go of their blocks. The head of a chain then goes before what follows it.

@@ -1,4 +1,5 @@
-//! Hit rate over cache size as an SVG picture. Lines differ in dashes and marks too, so colours are not needed to read it.
+//! Hit rate over cache size as an SVG picture. Lines differ in dashes and marks too, so colours are not needed to read
+//! it.
 
 use std::fmt::{self, Write};
 

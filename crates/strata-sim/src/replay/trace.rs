@@ -34,8 +34,9 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Adds a request. Equal `hash_ids` are equal blocks; they are numbered from 0 in the order of their coming, so that any
-    /// id of 64 bits fits a token. All prompts together name at most [`REFERENCES_MAX`] blocks, which the reader sees to.
+    /// Adds a request. Equal `hash_ids` are equal blocks; they are numbered from 0 in the order of their coming, so
+    /// that any id of 64 bits fits a token. All prompts together name at most [`REFERENCES_MAX`] blocks, which the
+    /// reader sees to.
     pub fn push(&mut self, arrival: f64, input_tokens: usize, output_tokens: usize, hash_ids: &[u64]) {
         let first_reference = self.references.len();
         for &id in hash_ids {
@@ -46,7 +47,8 @@ impl Trace {
         self.requests.push(Request { arrival, input_tokens, output_tokens, first_reference, num_references });
     }
 
-    /// Counts arrivals from the first one on, and finds out how many tokens a block has. Called once, after the last request.
+    /// Counts arrivals from the first one on, and finds out how many tokens a block has. Called once, after the last
+    /// request.
     pub fn finish(&mut self) {
         let prompts = self.requests.iter().map(|request| (request.input_tokens, request.num_references));
         (self.block_tokens, self.lengths_agree) = block_tokens(prompts);
@@ -79,8 +81,8 @@ impl Trace {
         !self.references.is_empty()
     }
 
-    /// Tokens of one block of the trace, from 1 to [`TOKENS_MAX`]: of the sizes that explain the number of blocks of the
-    /// most prompts, 512 or else the least power of two or else the least.
+    /// Tokens of one block of the trace, from 1 to [`TOKENS_MAX`]: of the sizes that explain the number of blocks of
+    /// the most prompts, 512 or else the least power of two or else the least.
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
     }
@@ -121,7 +123,8 @@ impl Trace {
     }
 }
 
-/// How many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks: traces do not say.
+/// How many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks: traces do
+/// not say.
 fn block_tokens(prompts: impl Iterator<Item = (usize, usize)>) -> (usize, bool) {
     // By size: at first how many more prompts agree with it than with the one below, then how many do.
     let mut agreeing: BTreeMap<usize, isize> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Eviction policies by themselves: their contract under random operations, the known ones against textbook versions, what
-//! they find, and a block manager that they serve.
+//! Eviction policies by themselves: their contract under random operations, the known ones against textbook versions,
+//! what they find, and a block manager that they serve.
 
 mod manager;
 mod shares;

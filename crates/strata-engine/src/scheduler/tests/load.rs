@@ -173,8 +173,8 @@ struct Served {
     fragmentation: f64,
 }
 
-/// Requests whose lengths are distributed as those of conversations are (a mean of about 1,150 tokens in, 210 out), that
-/// come faster than KV for so many tokens can serve them. `surprise`: all answers are longer than any before.
+/// Requests whose lengths are distributed as those of conversations are (a mean of about 1,150 tokens in, 210 out),
+/// that come faster than KV for so many tokens can serve them. `surprise`: all answers are longer than any before.
 fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u64, surprise: bool) -> Served {
     let (block_size, max_num_seqs) = (16, 64);
     let kv = KvConfig {

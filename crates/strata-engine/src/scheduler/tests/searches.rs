@@ -39,8 +39,8 @@ impl Searches {
         run.beams.iter().for_each(|&beam| drop(bench.scheduler.remove(beam)));
     }
 
-    /// Those whose pass has retired go on, or end. All beams differ from their first token on; now and then one of them dies,
-    /// and another has two children.
+    /// Those whose pass has retired go on, or end. All beams differ from their first token on; now and then one of them
+    /// dies, and another has two children.
     pub(super) fn retire(&mut self, bench: &mut Bench, random: &mut impl FnMut(u64) -> u64) {
         self.runs.retain(|_, run| {
             // Those that have lost their blocks wait as one.

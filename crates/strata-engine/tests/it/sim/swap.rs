@@ -1,4 +1,5 @@
-//! Simulated swap space: contents move when a swap ends, so that whoever touches blocks or slots under way is found out.
+//! Simulated swap space: contents move when a swap ends, so that whoever touches blocks or slots under way is found
+//! out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;

@@ -74,8 +74,8 @@ fn int8_dot_vnni(rounds: usize) {
     black_box(chains);
 }
 
-// Without VNNI a dot product is three instructions. The first takes the chain itself as operand, else the compiler would
-// take it and the second out of the loop.
+// Without VNNI a dot product is three instructions. The first takes the chain itself as operand, else the compiler
+// would take it and the second out of the loop.
 
 #[target_feature(enable = "avx512f,avx512bw")]
 fn int8_dot_avx512(rounds: usize) {

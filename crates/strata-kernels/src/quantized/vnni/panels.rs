@@ -1,4 +1,5 @@
-//! Panels of 32 rows, a span at a time: unpacked once, four columns of sixteen rows side by side, for any number of tokens.
+//! Panels of 32 rows, a span at a time: unpacked once, four columns of sixteen rows side by side, for any number of
+//! tokens.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -20,8 +21,8 @@ const PANEL_ROWS: usize = VECTORS * ROWS;
 /// Tokens that share the unpacking: their codes of a span and their sums are in the second-level cache at most.
 const TOKENS: usize = 128;
 
-/// Tokens whose sums are in registers together, beside as many dot products. (Where halves have factors, some of either are
-/// not; four tokens, which would be, gain nothing.)
+/// Tokens whose sums are in registers together, beside as many dot products. (Where halves have factors, some of either
+/// are not; four tokens, which would be, gain nothing.)
 const SET: usize = 6;
 
 /// Times that four columns go into a block.
@@ -32,16 +33,17 @@ const QUADS: usize = BLOCK / 4;
 struct Panel {
     /// What the codes stand for, `[block][four columns][vector][row][4]`.
     codes: [[[[i8; 4 * ROWS]; VECTORS]; QUADS]; SPAN_BLOCKS],
-    /// What dot products start from, to make up for the 128 that are added to activations: `[block][half][vector][row]`,
-    /// the halves together where they have no factors.
+    /// What dot products start from, to make up for the 128 that are added to activations:
+    /// `[block][half][vector][row]`, the halves together where they have no factors.
     starts: [[[[i32; ROWS]; VECTORS]; 2]; SPAN_BLOCKS],
 }
 
-/// The next panel's span, asked for evenly while this one's is computed, since a processor forgets what it is asked for too
-/// fast. It comes to the second-level cache.
+/// The next panel's span, asked for evenly while this one's is computed, since a processor forgets what it is asked for
+/// too fast. It comes to the second-level cache.
 struct Next {
     first: *const u8,
-    /// In parts of a cache line, [`Next::PARTS`] each: how many are due at a time, how many there are, and were asked for.
+    /// In parts of a cache line, [`Next::PARTS`] each: how many are due at a time, how many there are, and were asked
+    /// for.
     rate: usize,
     end: usize,
     asked: usize,
@@ -101,7 +103,8 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(job: &Job<'_>) {
         let tokens = end - token;
         let sets = tokens.div_ceil(SET);
         for first in (job.first..job.end).step_by(PANEL_ROWS) {
-            // SAFETY: the caller's promise; there is room for so many tokens' sums, and `panel` has a span before it is read.
+            // SAFETY: the caller's promise; there is room for so many tokens' sums, and `panel` has a span before it is
+            // read.
             unsafe {
                 sums.write_bytes(0, tokens);
                 for span in 0..job.x.blocks.div_ceil(SPAN_BLOCKS) {

@@ -1,5 +1,5 @@
-//! Sixteen rows, four blocks of each at a time, for up to three tokens. Made for weights that come from memory once and are
-//! used for one token.
+//! Sixteen rows, four blocks of each at a time, for up to three tokens. Made for weights that come from memory once and
+//! are used for one token.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -57,7 +57,8 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
     let row_blocks = x.row_blocks();
     // What is asked for: the bytes of the next sixteen rows in their order.
     let mut next = job.w.as_ptr().wrapping_add((first + ROWS) * job.row_bytes);
-    // SAFETY: AVX-512 exists by the caller's promise; spans are whole, activations whole groups; the output has these rows.
+    // SAFETY: AVX-512 exists by the caller's promise; spans are whole, activations whole groups; the output has these
+    // rows.
     unsafe {
         let mut acc = [_mm512_setzero_ps(); T];
         for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
@@ -106,8 +107,8 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
     }
 }
 
-/// Sums of four products of group `group` of the first four rows of `spans`, `[token][half][row]`; and asks for the lines of
-/// as many bytes from `next` on.
+/// Sums of four products of group `group` of the first four rows of `spans`, `[token][half][row]`; and asks for the
+/// lines of as many bytes from `next` on.
 ///
 /// # Safety
 /// The spans are whole; AVX-512 VNNI exists.
@@ -138,13 +139,13 @@ unsafe fn four_rows<F: Unpack, const T: usize>(
     }
 }
 
-/// Asks for the cache line at `at`, which need not be readable. Written so that a compiler keeps it between the loads around
-/// it: with the intrinsic, the weights of all rows are loaded first, for which there are not registers enough, and all lines
-/// are asked for at once, of which a processor forgets some.
+/// Asks for the cache line at `at`, which need not be readable. Written so that a compiler keeps it between the loads
+/// around it: with the intrinsic, the weights of all rows are loaded first, for which there are not registers enough,
+/// and all lines are asked for at once, of which a processor forgets some.
 #[inline(always)]
 fn ask(at: *const u8) {
-    // SAFETY: every x86-64 processor has the instruction, and it reads nothing. It does not say so (`nomem`): that is what keeps
-    // it in its place.
+    // SAFETY: every x86-64 processor has the instruction, and it reads nothing. It does not say so (`nomem`): that is
+    // what keeps it in its place.
     unsafe { asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
@@ -199,7 +200,8 @@ unsafe fn dots<F: Unpack>(weights: [__m512i; 2], activations: [__m512i; 2], star
     }
 }
 
-/// Adds up each 128 bits of four vectors: lane `4 b + r` of the result is the sum of lanes `4 b .. 4 b + 4` of vector `r`.
+/// Adds up each 128 bits of four vectors: lane `4 b + r` of the result is the sum of lanes `4 b .. 4 b + 4` of vector
+/// `r`.
 ///
 /// # Safety
 /// AVX-512 F exists.

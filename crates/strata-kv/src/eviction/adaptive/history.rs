@@ -8,16 +8,16 @@ use super::{
 };
 
 /// Follows a sample of all contents, by hash, over a time of many pools, and remembers what was evicted of the others
-/// lately. What it sees of the sample goes to [`Rates`]: content that gives way has been seen without a use until then, and
-/// says nothing of later times.
+/// lately. What it sees of the sample goes to [`Rates`]: content that gives way has been seen without a use until then,
+/// and says nothing of later times.
 #[derive(Debug)]
 pub(super) struct History {
     sample: Table,
     evicted: Table,
     /// Hashes with none of these bits are in the sample.
     skipped: u32,
-    /// The sample is gone through a few sets at a time. Those below `next` have had their times counted until `counting`, when
-    /// that began, the others until `counted`, when it began the last time.
+    /// The sample is gone through a few sets at a time. Those below `next` have had their times counted until
+    /// `counting`, when that began, the others until `counted`, when it began the last time.
     next: usize,
     counting: u32,
     counted: u32,
@@ -134,8 +134,8 @@ impl History {
     }
 }
 
-/// Contents that are followed for so many blocks: a small pool learns from fewer uses; it needs a larger share of them, and
-/// a longer look back.
+/// Contents that are followed for so many blocks: a small pool learns from fewer uses; it needs a larger share of them,
+/// and a longer look back.
 fn entries(num_blocks: usize) -> usize {
     num_blocks.max(8192)
 }

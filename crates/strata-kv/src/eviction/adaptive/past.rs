@@ -24,8 +24,8 @@ pub(super) struct Past {
 const FOUND: u8 = 2 * LEVELS as u8 - 1;
 
 impl Past {
-    /// Of content that nobody has found yet and that continues `parent`: a chain that has been continued often is likely
-    /// to be continued again.
+    /// Of content that nobody has found yet and that continues `parent`: a chain that has been continued often is
+    /// likely to be continued again.
     pub(super) fn fresh(parent: Option<Self>) -> Self {
         let level = match parent {
             None => 0,

@@ -128,8 +128,8 @@ impl Counts {
     }
 }
 
-/// Each bucket shares half of what it has with its neighbours: contents come in chains, which are used together, so that
-/// counts are more uneven than chances are.
+/// Each bucket shares half of what it has with its neighbours: contents come in chains, which are used together, so
+/// that counts are more uneven than chances are.
 fn blurred(row: &Row) -> Row {
     std::array::from_fn(|bucket| {
         let (before, after) = (row[bucket.saturating_sub(1)], row[(bucket + 1).min(BUCKETS - 1)]);
@@ -137,11 +137,11 @@ fn blurred(row: &Row) -> Row {
     })
 }
 
-/// The greatest ratio of uses to time from the start of each bucket to the end of any later one, given how many uses come
-/// per time while there are none.
+/// The greatest ratio of uses to time from the start of each bucket to the end of any later one, given how many uses
+/// come per time while there are none.
 fn worths(rates: &Row, ages: Ages) -> Row {
-    // Of content that is kept until it is used, from age 0 to the start of each bucket: how likely the use has come, and
-    // the mean time until then. The ratios are slopes between these points.
+    // Of content that is kept until it is used, from age 0 to the start of each bucket: how likely the use has come,
+    // and the mean time until then. The ratios are slopes between these points.
     let mut points = [(0f64, 0f64); BUCKETS + 1];
     let mut unused = 1f64;
     for bucket in 0..BUCKETS {

@@ -16,8 +16,8 @@ pub(super) struct Entry {
     pub(super) past: Past,
 }
 
-/// A hash table in sets of 8: where a set is full, what was used longest ago gives way. A few contents are taken for others,
-/// which harms nobody: one in four thousand, and twice as many for every doubling of more than 2^14 sets.
+/// A hash table in sets of 8: where a set is full, what was used longest ago gives way. A few contents are taken for
+/// others, which harms nobody: one in four thousand, and twice as many for every doubling of more than 2^14 sets.
 #[derive(Debug)]
 pub(super) struct Table {
     sets: Vec<[Option<Entry>; WAYS]>,
@@ -74,8 +74,8 @@ impl Table {
     }
 }
 
-/// Bits 3 to 17 of the hash. Those below choose whether it is sampled, and the uppermost the set: in tables of more than
-/// 2^14 sets some of these are in the tag too, where they tell nothing.
+/// Bits 3 to 17 of the hash. Those below choose whether it is sampled, and the uppermost the set: in tables of more
+/// than 2^14 sets some of these are in the tag too, where they tell nothing.
 fn tag(hash: u32) -> NonZeroU16 {
     NonZeroU16::MIN | (hash >> 3 << 1) as u16
 }

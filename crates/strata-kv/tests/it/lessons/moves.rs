@@ -58,7 +58,8 @@ fn a_group_larger_than_a_pool_is_told_so() {
     assert_eq!(manager.can_swap_in(&[id(9)]), AllocStatus::Never { need: 0, limit: 8 });
 }
 
-// vllm#46283: blocks leaked when a request was aborted during an asynchronous load. LMCache#4185: and its completion came.
+// vllm#46283: blocks leaked when a request was aborted during an asynchronous load. LMCache#4185: and its completion
+// came.
 #[test]
 fn an_abort_in_the_midst_of_a_swap_leaks_nothing() {
     for outcome in [SwapOutcome::Done, SwapOutcome::Failed] {
