@@ -135,8 +135,8 @@ pub enum WeightError {
     },
     /// A model that would be cut into more bands than a window takes.
     #[error(
-        "with {group}, bands of {band_bytes} bytes make more than {limit} bands: the model is too large for them, or its \
-         configuration is wrong"
+        "with {group}, bands of {band_bytes} bytes make more than {limit} bands: the model is too large for them, or \
+         its configuration is wrong"
     )]
     TooManyBands {
         /// The group at which there were too many.

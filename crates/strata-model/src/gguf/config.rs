@@ -7,7 +7,7 @@ use strata_kernels::RopeStyle;
 use strata_weights::{GroupSpec, MetadataValue, Number, gguf_name};
 
 use super::{GgufModel, tokenizer};
-use crate::config::{Architecture, ConfigProblem, ModelConfig};
+use crate::config::{Activation, Architecture, ConfigProblem, ModelConfig};
 use crate::layers::{EMBEDDING_TENSOR, HEAD_TENSOR};
 
 /// An architecture of GGUF files.
@@ -29,16 +29,35 @@ const FAMILIES: [Family; 6] = [
     Family { name: "granite", model_type: "granite", style: RopeStyle::Neighbours },
 ];
 
-/// The family that an architecture is written as. A Mistral is a Llama there.
-pub(super) fn family_of(architecture: Architecture) -> &'static Family {
-    let name = match architecture {
+/// The family that a model of this configuration is written as. A Mistral is a Llama there.
+///
+/// # Errors
+/// What the model does that readers of that family do not, or otherwise.
+pub(super) fn family_of(config: &ModelConfig) -> Result<&'static Family, &'static str> {
+    let name = match config.architecture {
         Architecture::Llama | Architecture::Mistral => "llama",
         Architecture::Qwen2 => "qwen2",
         Architecture::Qwen3 => "qwen3",
         Architecture::MiniCpm => "minicpm",
         Architecture::Granite => "granite",
     };
-    FAMILIES.iter().find(|family| family.name == name).unwrap_or(&FAMILIES[0])
+    let scales = [config.embedding_multiplier, config.residual_multiplier, config.logits_divisor];
+    let is_scaled = matches!(config.architecture, Architecture::MiniCpm | Architecture::Granite);
+    let plain_attention = (config.head_dim as f64).sqrt().recip() as f32;
+    // What a family's readers take for granted, no key or tensor can change.
+    if config.activation != Activation::Silu {
+        return Err("an activation other than SiLU");
+    }
+    if config.qk_norm != (config.architecture == Architecture::Qwen3) {
+        return Err("norms of query and key heads outside Qwen3, or a Qwen3 without");
+    }
+    if !is_scaled && scales != [1.0; 3] {
+        return Err("scaled embeddings, branches or logits outside MiniCPM and Granite");
+    }
+    if config.architecture != Architecture::Granite && config.attention_scale != plain_attention {
+        return Err("attention scores of another scale outside Granite");
+    }
+    FAMILIES.iter().find(|family| family.name == name).ok_or("this architecture")
 }
 
 /// Factors that frequencies are divided by.

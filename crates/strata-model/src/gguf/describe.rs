@@ -1,7 +1,7 @@
 //! Configuration and tokenizer to metadata, for writing.
 
 use serde_json::Value;
-use strata_kernels::{Activation, RopeStyle};
+use strata_kernels::RopeStyle;
 use strata_weights::{Metadata, MetadataValue, Numbers, Texts};
 
 use super::config::{ROPE_FACTORS, family_of};
@@ -23,7 +23,7 @@ pub(crate) struct Description {
 /// # Errors
 /// What of it the format has no words for.
 pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str> {
-    let family = family_of(config.architecture);
+    let family = family_of(config)?;
     let mut metadata = Metadata::default();
     metadata.set("general.architecture", family.name);
     metadata.set("general.type", "model");
@@ -45,9 +45,6 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
     }
     metadata.set(key("attention.layer_norm_rms_epsilon"), config.rms_norm_eps);
     metadata.set(key("rope.freq_base"), config.rope.theta as f32);
-    if config.activation != Activation::Silu {
-        return Err("an activation other than SiLU");
-    }
     if matches!(config.architecture, Architecture::MiniCpm | Architecture::Granite) {
         metadata.set(key("embedding_scale"), config.embedding_multiplier);
         metadata.set(key("residual_scale"), config.residual_multiplier);

@@ -414,3 +414,34 @@ fn sampling_defaults_are_read() {
     metadata.set("general.sampling.top_p", 3f32);
     assert!(read(&metadata).unwrap_err().contains("top_p"));
 }
+
+#[test]
+fn no_family_takes_what_its_readers_do_not_compute() {
+    let of = |architecture: &str, change: &dyn Fn(&mut ModelConfig)| {
+        let json = serde_json::json!({"model_type": architecture, "vocab_size": 300, "hidden_size": 32,
+            "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 2});
+        let mut config = ModelConfig::from_json(&json.to_string()).unwrap();
+        change(&mut config);
+        super::config::family_of(&config).map(|family| family.name)
+    };
+    for (architecture, family) in [
+        ("llama", "llama"),
+        ("mistral", "llama"),
+        ("qwen2", "qwen2"),
+        ("qwen3", "qwen3"),
+        ("minicpm", "minicpm"),
+        ("granite", "granite"),
+    ] {
+        assert_eq!(of(architecture, &|_| ()), Ok(family));
+    }
+    let refused = |architecture, change: &dyn Fn(&mut ModelConfig), part: &str| {
+        let error = of(architecture, change).unwrap_err();
+        assert!(error.contains(part), "{architecture}: {error} should name {part}");
+    };
+    refused("llama", &|config| config.qk_norm = true, "norms of query and key heads");
+    refused("qwen3", &|config| config.qk_norm = false, "norms of query and key heads");
+    refused("qwen2", &|config| config.residual_multiplier = 0.5, "scaled embeddings");
+    refused("minicpm", &|config| config.attention_scale = 1.0, "attention scores");
+    refused("llama", &|config| config.activation = crate::config::Activation::Gelu, "SiLU");
+}
