@@ -85,8 +85,8 @@ impl App {
         Ok(ids)
     }
 
-    /// Text of token ids; a short list may stand for a long text. `share` is that of the parsed ids, which are no
-    /// longer needed as values, and `decoded` counts what has been made of them. Blocking, as [`App::encode`].
+    /// Text of token ids; a short list may stand for a long text. `share` grows to
+    /// what the texts take, and `decoded` counts that. Blocking, as [`App::encode`].
     pub(crate) fn decode(
         &self,
         ids: &[u32],

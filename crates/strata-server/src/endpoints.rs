@@ -23,8 +23,8 @@ use crate::error::ApiError;
 type Route = (&'static str, MethodRouter<Arc<App>>);
 
 /// Routes for which a client needs a key, where keys are set.
-fn guarded() -> [Route; 6] {
-    [
+fn guarded() -> Vec<Route> {
+    vec![
         ("/v1/models", get(models::list)),
         ("/v1/models/{*model}", get(models::one)),
         ("/v1/completions", post(completions::handle)),
@@ -35,27 +35,29 @@ fn guarded() -> [Route; 6] {
 }
 
 /// Routes for those who watch.
-fn open() -> [Route; 3] {
-    [("/health", get(health::health)), ("/version", get(health::version)), ("/metrics", get(health::metrics))]
+fn open() -> Vec<Route> {
+    vec![("/health", get(health::health)), ("/version", get(health::version)), ("/metrics", get(health::metrics))]
 }
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
-    let routes = |routes: &mut dyn Iterator<Item = Route>| {
-        routes.fold(Router::new(), |router, (path, handlers)| router.route(path, handlers))
-    };
-    let guarded =
-        routes(&mut guarded().into_iter()).route_layer(middleware::from_fn_with_state(app.clone(), auth::guard));
-    routes(&mut open().into_iter())
-        .merge(guarded)
+    let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
+    with(open())
+        .merge(with(guarded()).route_layer(guard))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(app.clone(), log))
         .with_state(app)
 }
 
+fn with(routes: Vec<Route>) -> Router<Arc<App>> {
+    routes.into_iter().fold(Router::new(), |router, (path, handlers)| router.route(path, handlers))
+}
+
 async fn unknown_route(request: Request) -> ApiError {
-    let paths: Vec<_> = guarded().into_iter().chain(open()).map(|(path, _)| path).collect();
+    let paths = guarded().into_iter().chain(open()).map(|(path, _)| path);
+    // One with a part that varies stands beside the one without.
+    let paths: Vec<_> = paths.filter(|path| !path.contains('{')).collect();
     ApiError::not_found(format!("there is no {}; this server has {}", request.uri().path(), paths.join(", ")))
 }
 

@@ -48,7 +48,8 @@ impl ApiError {
 
     /// 404 for a model.
     pub(crate) fn model_not_found(model: &str, known: &[String]) -> Self {
-        let message = format!("the model {model:?} is not served here; this server has {}", known.join(", "));
+        let told = &model[..model.floor_char_boundary(200)];
+        let message = format!("the model {told:?} is not served here; this server has {}", known.join(", "));
         let error = Self::new(StatusCode::NOT_FOUND, message);
         Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
     }

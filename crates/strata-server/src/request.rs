@@ -268,7 +268,7 @@ impl<'de> Deserialize<'de> for JsonCost {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonCost, A::Error> {
                 let mut cost = JsonCost::OBJECT;
-                while let Some((_, JsonCost(entry))) = map.next_entry::<IgnoredAny, JsonCost>()? {
+                while let Some((Key, JsonCost(entry))) = map.next_entry()? {
                     cost = cost.saturating_add(JsonCost::OBJECT_ENTRY + JsonCost::STRING + entry);
                 }
                 Ok(JsonCost(cost))
@@ -276,6 +276,34 @@ impl<'de> Deserialize<'de> for JsonCost {
         }
         deserializer.deserialize_any(Costs)
     }
+}
+
+/// A key that may stand in a JSON value. One may not: where `serde_json` finds it, it takes the string behind it for JSON
+/// and reads that too, as deep as it likes and uncounted.
+struct Key;
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+        impl Visitor<'_> for Name {
+            type Value = Key;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a key")
+            }
+            fn visit_str<E: Error>(self, name: &str) -> Result<Key, E> {
+                if name.starts_with("$serde_json::private::") {
+                    return Err(E::custom(format!("{} is not allowed as a key", shown(name))));
+                }
+                Ok(Key)
+            }
+        }
+        deserializer.deserialize_str(Name)
+    }
+}
+
+/// Whether `raw` is this text.
+pub(crate) fn is_text(raw: &RawValue, text: &str) -> bool {
+    serde_json::from_str::<String>(raw.get()).is_ok_and(|sent| sent == text)
 }
 
 /// What the fields that become free JSON values cost.
@@ -315,6 +343,15 @@ mod tests {
         let list = JsonCost::LIST + 2 * JsonCost::LIST_VALUE;
         assert_eq!(cost(r#"{"a": [1,2], "b": {}}"#), 2 * JsonCost::OBJECT + 2 * entry + list);
         assert!(serde_json::from_str::<JsonCost>(&("[".repeat(1000) + &"]".repeat(1000))).is_err());
+    }
+
+    #[test]
+    fn json_in_strings_stays_in_strings() {
+        let hidden = r#"{"a": [{"$serde_json::private::RawValue": "[[[[0]]]]"}]}"#;
+        assert!(serde_json::from_str::<JsonCost>(hidden).is_err());
+        let spelled = r#"{"\u0024serde_json::private::RawValue": "[0]"}"#;
+        assert!(serde_json::from_str::<JsonCost>(spelled).is_err());
+        assert!(serde_json::from_str::<JsonCost>(r#"{"$ref": "[0]"}"#).is_ok());
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Request fields that both completion APIs share.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeInclusive;
@@ -13,7 +12,7 @@ use strata_engine::{BeamParams, SamplingParams};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::request::{Count, List, Object, StopTokens, Whole, read, shortened, shown};
+use crate::request::{Count, List, Object, StopTokens, Whole, is_text, read, shortened, shown};
 
 /// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
 const STOPS_MAX: usize = 64;
@@ -122,8 +121,8 @@ pub(crate) fn common(app: &App, body: &[u8]) -> Result<Common, ApiError> {
     let Supported = read(body)?;
     let fields: SharedFields<'_> = read(body)?;
     if let Some(Object(format)) = &fields.response_format {
-        let kind = format.kind.map_or("null", RawValue::get);
-        if kind != r#""text""# {
+        if !format.kind.is_some_and(|kind| is_text(kind, "text")) {
+            let kind = format.kind.map_or("null", RawValue::get);
             let message = format!("response_format of type {} is not supported; only \"text\" is", shown(kind));
             return Err(ApiError::invalid("response_format", message));
         }
@@ -222,8 +221,8 @@ impl<'de> Deserialize<'de> for Supported {
                 formatter.write_str("a JSON object")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Supported, A::Error> {
-                while let Some(name) = map.next_key::<Cow<'_, str>>()? {
-                    if !UNSUPPORTED.contains(&&*name) {
+                while let Some(name) = map.next_key::<String>()? {
+                    if !UNSUPPORTED.contains(&name.as_str()) {
                         map.next_value::<IgnoredAny>()?;
                     } else {
                         map.next_value::<Nothing>()?;
@@ -261,12 +260,12 @@ pub(crate) fn random() -> u64 {
 fn beam(fields: &SharedFields<'_>, width: usize) -> Result<Option<BeamParams>, ApiError> {
     let wanted = fields.use_beam_search.unwrap_or(false);
     let length_penalty = fields.length_penalty;
-    let early_stopping = match fields.early_stopping.map(RawValue::get) {
+    let early_stopping = match fields.early_stopping {
         None => None,
-        Some("true") => Some(true),
-        Some("false" | r#""never""#) => Some(false),
+        Some(raw) if raw.get() == "true" => Some(true),
+        Some(raw) if raw.get() == "false" || is_text(raw, "never") => Some(false),
         Some(other) => {
-            let message = format!("early_stopping must be true, false or \"never\", but is {}", shown(other));
+            let message = format!("early_stopping must be true, false or \"never\", but is {}", shown(other.get()));
             return Err(ApiError::invalid("early_stopping", message));
         }
     };
@@ -358,11 +357,16 @@ impl<'de> Deserialize<'de> for LogitBias {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
                 let mut biases = Vec::new();
-                while let Some((token, bias)) = map.next_entry::<Cow<'_, str>, f32>()? {
-                    let id = token.trim().parse().map_err(|_| A::Error::custom(format!("{token:?} is no token id")))?;
+                while let Some((token, bias)) = map.next_entry::<String, f32>()? {
+                    let id = token.trim().parse();
+                    let id = id.map_err(|_| A::Error::custom(format!("{} is no token id", shown(&token))))?;
                     biases.push((id, bias));
                 }
-                Ok(LogitBias(biases))
+                biases.sort_by_key(|&(id, _): &(u32, f32)| id);
+                match biases.array_windows().find(|[one, next]| one.0 == next.0) {
+                    Some([(id, _), _]) => Err(A::Error::custom(format!("token {id} stands there twice"))),
+                    None => Ok(LogitBias(biases)),
+                }
             }
         }
         deserializer.deserialize_map(Biases)

@@ -419,7 +419,8 @@ fn sampling_defaults_are_read() {
 fn no_family_takes_what_its_readers_do_not_compute() {
     let of = |architecture: &str, change: &dyn Fn(&mut ModelConfig)| {
         let json = serde_json::json!({"model_type": architecture, "vocab_size": 300, "hidden_size": 32,
-            "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2});
+            "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 2});
         let mut config = ModelConfig::from_json(&json.to_string()).unwrap();
         change(&mut config);
         super::config::family_of(&config).map(|family| family.name)

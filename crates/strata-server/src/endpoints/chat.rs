@@ -15,11 +15,10 @@ use crate::body::{Purpose, Received, ReceivedBody, receive};
 use crate::charge::beam_tokens_unasked;
 use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
-
 use crate::generate::{Asked, Output, submit};
 use crate::logprobs::chat_entry;
 use crate::memory::Share;
-use crate::request::{Count, read, shown};
+use crate::request::{Count, JsonCost, is_text, read, shown};
 use crate::sampling::{Common, common};
 use crate::stream::{self, Choices, Envelope};
 
@@ -108,9 +107,8 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         chat_template_kwargs,
         add_special_tokens,
     } = read(body.json())?;
-    if let Some(choice) = tool_choice.map(RawValue::get).filter(|choice| !matches!(*choice, r#""none""# | r#""auto""#))
-    {
-        let message = format!("tool_choice is {}, but only \"none\" and \"auto\" are supported", shown(choice));
+    if let Some(choice) = tool_choice.filter(|choice| !is_text(choice, "none") && !is_text(choice, "auto")) {
+        let message = format!("tool_choice is {}, but only \"none\" and \"auto\" are supported", shown(choice.get()));
         return Err(ApiError::invalid("tool_choice", message));
     }
     drop(body);
@@ -197,7 +195,9 @@ fn parse_arguments(message: &mut Map<String, Value>, room: &mut usize) {
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
         let fitting = arguments.as_str().filter(|text| text.len() <= *room);
         *room -= fitting.map_or(0, str::len);
-        let parsed = fitting.and_then(|text| serde_json::from_str(text).ok());
+        // Counting refuses what must not be built.
+        let sound = fitting.filter(|text| serde_json::from_str::<JsonCost>(text).is_ok());
+        let parsed = sound.and_then(|text| serde_json::from_str(text).ok());
         if let Some(object @ Value::Object(_)) = parsed {
             *arguments = object;
         }

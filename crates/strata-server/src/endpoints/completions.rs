@@ -13,7 +13,6 @@ use strata_engine::text::{PromptDone, StopCause, TextDelta};
 use crate::app::{App, unix_seconds};
 use crate::body::{Purpose, Received, receive};
 use crate::error::ApiError;
-
 use crate::generate::{Asked, Output, submit};
 use crate::logprobs::CompletionLogprobs;
 use crate::memory::Share;

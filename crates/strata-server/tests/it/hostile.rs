@@ -43,6 +43,7 @@ async fn wrong_fields_are_named() {
         ("stop_token_ids", json!(["a"])),
         ("logit_bias", json!({"258": 1})),
         ("logit_bias", json!({"x": 1})),
+        ("logit_bias", json!({"1": 1, " 1": 1})),
         ("logit_bias", json!({"1": "x"})),
         ("logit_bias", json!([1])),
         ("logprobs", json!(21)),
@@ -106,6 +107,10 @@ async fn wrong_chats_are_named() {
         let (status, error) = server.post("/v1/chat/completions", &body).await.error();
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{body}");
     }
+    let hidden = "[".repeat(100) + &"]".repeat(100);
+    let hidden = json!([{"role": "user", "content": "a", "x": {"$serde_json::private::RawValue": hidden}}]);
+    let (status, error) = server.post("/v1/chat/completions", &json!({"messages": hidden})).await.error();
+    assert_eq!((status, &error["param"]), (400, &json!("messages")), "{error:?}");
     let image = json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]});
     let (_, error) = server.post("/v1/chat/completions", &image).await.error();
     assert!(error["message"].as_str().unwrap().contains("image_url"));
@@ -156,7 +161,7 @@ fn peak_resident() -> usize {
 #[tokio::test]
 async fn prompts_that_would_fill_memory() {
     let server = Server::answering("x").await;
-    // Two bytes each, and some 200 in memory.
+    // Two bytes each; as tokens of a sequence, twelve.
     let many = format!("{{\"prompt\": [{}0]}}", "0,".repeat(2_000_000));
     let (status, error) = server.post_bytes("/v1/completions", "", many.as_bytes()).await.error();
     assert_eq!((status, &error["code"]), (413, &json!("request_too_large")));
