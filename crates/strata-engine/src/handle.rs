@@ -340,14 +340,18 @@ mod tests {
     #[test]
     fn one_that_is_too_many_refuses_nobody_else() {
         let queue = Arc::default();
-        let give = |count: usize| {
-            let mut clients: Vec<_> = (0..count).map(|_| Client::new().0).collect();
-            Ticket::give(&mut clients, &queue, 1).is_ok()
-        };
+        let clients = |count| (0..count).map(|_| Client::new().0).collect::<Vec<_>>();
         std::thread::scope(|scope| {
-            let refused = scope.spawn(|| (0..20_000).all(|_| !give(2)));
-            assert!((0..20_000).all(|_| give(1)), "there was room for one at any time");
-            assert!(refused.join().unwrap());
+            let mut two = clients(2);
+            let (queue, limit) = (&queue, 1);
+            let too_many = scope.spawn(move || (0..500_000).all(|_| Ticket::give(&mut two, queue, limit).is_err()));
+            let (mut one, mut refused) = (clients(1), 0);
+            while !too_many.is_finished() {
+                one[0].leave_queue();
+                refused += usize::from(Ticket::give(&mut one, queue, limit).is_err());
+            }
+            assert!(too_many.join().unwrap());
+            assert_eq!(refused, 0, "there was room for one at any time");
         });
     }
 

@@ -5,7 +5,7 @@
 //! room for `num_blocks` from the start; no event but `resize` allocates.
 
 mod adaptive;
-mod steps;
+pub(crate) mod steps;
 
 use std::fmt;
 
@@ -131,37 +131,12 @@ impl fmt::Display for EvictionKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
-
-    /// Steps per block of prompts that share prefixes by chance and would fill the pool many times.
-    fn steps_per_block(num_blocks: usize) -> f64 {
-        let config = KvConfig { num_blocks, block_size: 1, ..KvConfig::default() };
-        let mut manager = BlockManager::new(config).expect("a good configuration");
-        let mut state = 7u64;
-        let mut random = |end: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((state >> 33) % end) as TokenId
-        };
-        let mut blocks = 0;
-        let steps = steps::counted(|| {
-            while blocks < 12 * num_blocks {
-                // Short and long chains, of a few families, of which small numbers are frequent.
-                let families = num_blocks as u64 / 8;
-                let (family, length) = (random(families) * random(families) / families as TokenId, 1 + random(60));
-                let prompt: Vec<_> = (0..length).map(|at| if at < 20 { family } else { random(9) }).collect();
-                let hashes = manager.hash_prefix(&ChainRoot::default(), &prompt);
-                manager.allocate(SequenceId(0), &prompt, &hashes).expect("room");
-                manager.commit(SequenceId(0), prompt.len());
-                manager.free(SequenceId(0));
-                blocks += prompt.len();
-            }
-        });
-        steps as f64 / blocks as f64
-    }
+    use crate::testing::steps_per_block;
 
     #[test]
     fn costs_per_block_do_not_grow_with_the_pool() {
-        let (small, large) = (steps_per_block(1 << 8), steps_per_block(1 << 13));
+        let (small, large) =
+            [1 << 8, 1 << 13].map(|num_blocks| steps_per_block(EvictionKind::ADAPTIVE, num_blocks)).into();
         println!("{small:.2} steps a block in a small pool, {large:.2} in one of 32 times the size");
         assert!(small < 10.0 && large < 10.0, "{small}, {large}");
     }

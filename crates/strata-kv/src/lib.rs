@@ -29,6 +29,8 @@ mod sequence_state;
 mod slots;
 mod stats;
 mod tables;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod transfer;
 
 pub use block_manager::{Allocation, BlockManager, LookUp};

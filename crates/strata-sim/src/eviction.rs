@@ -10,7 +10,6 @@ mod lru;
 mod queues;
 mod s3_fifo;
 mod slru;
-mod steps;
 mod two_queue;
 
 use strata_kv::EvictionKind;
@@ -42,9 +41,16 @@ pub struct UnknownEviction {
     pub got: String,
 }
 
+/// To be called once in each round of a loop over blocks; tests count them.
+#[inline]
+fn step() {
+    #[cfg(test)]
+    strata_kv::testing::step();
+}
+
 #[cfg(test)]
 mod tests {
-    use strata_kv::{BlockManager, ChainRoot, KvConfig, SequenceId, TokenId};
+    use strata_kv::testing::steps_per_block;
 
     use super::*;
 
@@ -58,35 +64,9 @@ mod tests {
         assert!(error.contains("\"LRU\"") && error.contains("slru"), "{error}");
     }
 
-    /// Steps per block of prompts that share prefixes by chance and would fill the pool many times.
-    fn steps_per_block(kind: EvictionKind, num_blocks: usize) -> f64 {
-        let config = KvConfig { num_blocks, block_size: 1, eviction: kind, ..KvConfig::default() };
-        let mut manager = BlockManager::new(config).expect("a good configuration");
-        let mut state = 7u64;
-        let mut random = |end: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((state >> 33) % end) as TokenId
-        };
-        let mut blocks = 0;
-        let steps = steps::counted(|| {
-            while blocks < 12 * num_blocks {
-                // Short and long chains, of a few families, of which small numbers are frequent.
-                let families = num_blocks as u64 / 8;
-                let (family, length) = (random(families) * random(families) / families as TokenId, 1 + random(60));
-                let prompt: Vec<_> = (0..length).map(|at| if at < 20 { family } else { random(9) }).collect();
-                let hashes = manager.hash_prefix(&ChainRoot::default(), &prompt);
-                manager.allocate(SequenceId(0), &prompt, &hashes).expect("room");
-                manager.commit(SequenceId(0), prompt.len());
-                manager.free(SequenceId(0));
-                blocks += prompt.len();
-            }
-        });
-        steps as f64 / blocks as f64
-    }
-
     #[test]
     fn costs_per_block_do_not_grow_with_the_pool() {
-        // The default counts its own steps, in its own crate.
+        // The default is tested in its own crate.
         for kind in POLICIES.into_iter().skip(1) {
             let (small, large) = (steps_per_block(kind, 1 << 8), steps_per_block(kind, 1 << 13));
             println!("{kind}: {small:.2} steps a block in a small pool, {large:.2} in one of 32 times the size");

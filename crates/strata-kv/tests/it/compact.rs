@@ -1,8 +1,9 @@
 //! Moves towards a pool whose content lies together (K8).
 
+use strata_kv::testing::Rng;
 use strata_kv::{BlockId, BlockManager, Fragmentation, KvConfig, Resize, SequenceState, SwapOutcome};
 
-use crate::{UnderRoot, config, copies, id, pool, release, rng::Rng, root, run_prompt, table, tokens};
+use crate::{UnderRoot, config, copies, id, pool, release, root, run_prompt, table, tokens};
 
 /// Eight blocks of two tokens: the odd ones used by sequences 10, 11, …, the others free.
 fn scattered() -> BlockManager {

@@ -2,9 +2,9 @@
 
 mod moves;
 
+use strata_kv::testing::OLDEST_LEAF;
 use strata_kv::{BlockError, BlockManager, ChainHasher, ChainRoot};
 
-use crate::policies::OLDEST_LEAF;
 use crate::{UnderRoot, config, id, pool, release, root, run_prompt, table, tokens};
 
 /// A pool whose hashes have few bits, so that they collide.

@@ -2,18 +2,14 @@
 
 mod admission;
 mod compact;
-mod device;
-mod episode;
 mod fork;
 mod lessons;
 mod miss;
 mod model;
-mod naive;
-mod policies;
 mod resize;
-mod rng;
 mod swap;
 
+use strata_kv::testing::OLDEST_LEAF;
 use strata_kv::{
     AllocStatus, Allocation, BlockError, BlockId, BlockManager, ChainRoot, KvConfig, Miss, SequenceId, TokenId,
 };
@@ -24,7 +20,7 @@ fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
 }
 
 fn config(num_blocks: usize, block_size: usize) -> KvConfig {
-    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, eviction: policies::OLDEST_LEAF, ..KvConfig::default() }
+    KvConfig { num_blocks, block_size, watermark: 0.0, seed: 3, eviction: OLDEST_LEAF, ..KvConfig::default() }
 }
 
 fn id(number: u64) -> SequenceId {

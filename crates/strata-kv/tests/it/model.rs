@@ -5,31 +5,7 @@
 //! A failure prints its seed; `STRATA_TEST_SEED=<seed> cargo test -p strata-kv <test>` replays that run alone.
 
 use strata_kv::EvictionKind;
-
-use crate::episode::Episode;
-use crate::policies::OLDEST_LEAF;
-
-/// One shape of run.
-#[derive(Clone, Copy)]
-pub struct Case {
-    pub block_size: usize,
-    pub blocks_max: usize,
-    pub prefix_caching: bool,
-    pub hash_bits: u32,
-    pub eviction: Eviction,
-    /// Every outcome must be the reference's. Not so where the index may refuse a block or the order of eviction
-    /// differs; what is read, and all invariants, must hold there too.
-    pub exact: bool,
-    pub steps: usize,
-}
-
-#[derive(Clone, Copy)]
-pub enum Eviction {
-    Kind(EvictionKind),
-    /// The block that was let go longest ago, which must be a leaf.
-    Oldest,
-    RandomLeaf,
-}
+use strata_kv::testing::{Case, Eviction, OLDEST_LEAF, run};
 
 const CASE: Case = Case {
     block_size: 1,
@@ -132,33 +108,4 @@ fn the_default_eviction_policy() {
     let case = Case { block_size: 2, blocks_max: 32, eviction, exact: false, ..CASE };
     run(&case);
     run(&Case { blocks_max: 6, hash_bits: 8, steps: 200_000, ..case });
-}
-
-const STEPS_PER_EPISODE: usize = 1000;
-
-fn run(case: &Case) {
-    let replay = std::env::var("STRATA_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    let seeds = match replay {
-        Some(seed) => vec![seed],
-        None => (0..case.steps.div_ceil(STEPS_PER_EPISODE) as u64).collect::<Vec<u64>>(),
-    };
-    for seed in seeds {
-        let _printed_on_panic = PrintSeed(seed);
-        let mut episode = Episode::new(case, seed);
-        for _ in 0..STEPS_PER_EPISODE {
-            episode.step();
-            episode.verify();
-        }
-        episode.finish();
-    }
-}
-
-struct PrintSeed(u64);
-
-impl Drop for PrintSeed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("replay with STRATA_TEST_SEED={}", self.0);
-        }
-    }
 }

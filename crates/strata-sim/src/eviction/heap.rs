@@ -2,7 +2,7 @@
 
 use strata_kv::BlockId;
 
-use super::steps::step;
+use super::step;
 
 const ABSENT: u32 = u32::MAX;
 /// Children of a node: a shallow heap touches fewer lines of memory.

@@ -2,7 +2,7 @@
 
 use strata_kv::BlockId;
 
-use super::{list::BlockList, steps::step};
+use super::{list::BlockList, step};
 
 /// `QUEUES` queues (at most 256), each block in at most one of them; every operation is O(1).
 ///

@@ -2,7 +2,7 @@
 
 use strata_kv::{BlockHash, BlockId, Content, EvictionPolicy};
 
-use super::{ghosts::Ghosts, queues::Queues, steps::step};
+use super::{ghosts::Ghosts, queues::Queues, step};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;

@@ -8,8 +8,7 @@ mod textbook;
 use strata_kv::{BlockHash, BlockId, Content, EvictionKind, EvictionPolicy};
 use strata_sim::eviction::POLICIES;
 
-use crate::rng::{Rng, mix};
-
+use strata_kv::testing::{Rng, mix};
 /// What the block manager would know of a block.
 #[derive(Debug, Clone, Default)]
 enum State {

@@ -3,8 +3,7 @@
 use strata_kv::{BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 use strata_sim::eviction::{POLICIES, policy};
 
-use crate::rng::Rng;
-
+use strata_kv::testing::Rng;
 /// Runs prompts of single-token blocks through a block manager; the share of blocks found in the last half of them, in
 /// prompts that `counts`.
 fn hit_share(

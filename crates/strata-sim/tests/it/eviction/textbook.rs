@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use strata_kv::{BlockHash, BlockId, Content, EvictionKind, EvictionPolicy};
 use strata_sim::eviction::policy;
 
-use crate::rng::{Rng, mix};
-
+use strata_kv::testing::{Rng, mix};
 /// A cache of chains of one block, as the block manager drives its policy. One more block than may be used is there, so
 /// that what is cached can move.
 struct Flat {

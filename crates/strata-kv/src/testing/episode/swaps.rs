@@ -1,6 +1,6 @@
 //! An episode's swaps, and what is verified after each step.
 
-use strata_kv::{AllocStatus, KvStats, SequenceId, SequenceState, SwapDirection, SwapOutcome};
+use crate::{AllocStatus, KvStats, SequenceId, SequenceState, SwapDirection, SwapOutcome};
 
 use super::Episode;
 
@@ -149,7 +149,7 @@ impl Episode {
     }
 
     /// Everything comes back when all is freed, swaps under way or not.
-    pub fn finish(mut self) {
+    pub fn finish(mut self) -> KvStats {
         for id in std::mem::take(&mut self.running).into_keys() {
             assert!(self.manager.free(SequenceId(id)));
             if let Some(naive) = &mut self.naive {
@@ -167,7 +167,9 @@ impl Episode {
         self.device.flush(&mut self.manager);
         self.manager.reset_cache();
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
-        assert_eq!(self.manager.stats().blocks_free, self.config.num_blocks);
+        let stats = self.manager.stats();
+        assert_eq!(stats.blocks_free, self.config.num_blocks);
+        stats
     }
 
     pub(super) fn assert_unchanged_since(&self, before: &KvStats) {

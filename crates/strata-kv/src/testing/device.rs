@@ -1,14 +1,14 @@
 //! A device and a swap pool whose KV is a fingerprint of each token and all before it. They do what the manager's lists
 //! say, when it suits them, and now and then fail.
 
-use strata_kv::{BlockId, BlockManager, BlockSwap, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
+use crate::{BlockCopy, BlockId, BlockManager, BlockSwap, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
 
-use crate::{copies, naive::Print, rng::Rng};
+use super::{Rng, naive::Print};
 
 /// What is found in memory that holds nothing; no token has this fingerprint.
 const POISON: Print = u64::MAX;
 
-pub struct Device {
+pub(super) struct Device {
     block_size: usize,
     blocks: Vec<Print>, // [block, position]
     slots: Vec<Print>,  // [slot, position]
@@ -33,7 +33,9 @@ impl Device {
     /// back, so that there is never more of it than blocks.
     pub fn flush(&mut self, manager: &mut BlockManager) {
         let Resize { came, left } = manager.take_resize();
-        for (source, destination) in copies(manager) {
+        let mut copies = Vec::new();
+        manager.take_copies(&mut copies);
+        for BlockCopy { source, destination } in copies {
             let (source, destination) = (self.range(source), self.range(destination));
             self.blocks.copy_within(source, destination.start);
         }

@@ -4,17 +4,17 @@ mod swaps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use strata_kv::{
+use crate::{
     AllocStatus, BlockError, BlockManager, ChainHasher, ChainRoot, EvictionPolicy, KvConfig, LookUp, MissReason,
     SequenceId, SequenceState, TokenId,
 };
 
-use crate::{
+use super::{
+    Case, Eviction, Rng,
     device::Device,
-    model::{Case, Eviction},
+    mix,
     naive::{Naive, Print},
     policies::{Cached, Choice},
-    rng::{Rng, mix},
 };
 
 /// Most sequences at a time: forks cost nothing at first, and would become too many for what they write later.
@@ -32,7 +32,7 @@ struct Running {
     committed: usize,
 }
 
-pub struct Episode {
+pub(super) struct Episode {
     rng: Rng,
     config: KvConfig,
     manager: BlockManager,

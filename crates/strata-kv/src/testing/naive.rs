@@ -9,16 +9,16 @@ use std::{
     rc::{Rc, Weak},
 };
 
-use strata_kv::{KvConfig, SequenceState, SwapDirection, SwapId};
+use crate::{KvConfig, SequenceState, SwapDirection, SwapId};
 
 /// Fingerprint of a token's KV: of the chain's root and of all tokens up to this one.
-pub type Print = u64;
+pub(super) type Print = u64;
 
 /// Tokens in one block. Two blocks are the same when they are at the same place.
 type Block = Rc<RefCell<Vec<Print>>>;
 type Slot = Rc<()>;
 
-pub struct Naive {
+pub(super) struct Naive {
     /// Blocks that are there, and that should be.
     present: usize,
     usable: usize,
@@ -37,7 +37,7 @@ pub struct Naive {
     pub copy_on_writes: usize,
 }
 
-pub struct Sequence {
+pub(super) struct Sequence {
     pub state: SequenceState,
     prints: Vec<Print>,
     blocks: Vec<Block>,

@@ -5,7 +5,7 @@ use std::{
     rc::Rc,
 };
 
-use strata_kv::{SequenceState, SwapDirection, SwapId, SwapOutcome};
+use crate::{SequenceState, SwapDirection, SwapId, SwapOutcome};
 
 use super::{Block, Flight, Naive, Sequence, Slot};
 

@@ -1,9 +1,12 @@
 //! A small seeded generator (splitmix64), so that every run can be replayed.
 
+/// The state, which is the seed at first.
 #[derive(Debug)]
 pub struct Rng(pub u64);
 
 impl Rng {
+    /// Any number.
+    #[expect(clippy::should_implement_trait, reason = "it has no end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
@@ -20,6 +23,7 @@ impl Rng {
     }
 }
 
+/// Stirs all bits of `value`, so that every one of them depends on every other.
 pub fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

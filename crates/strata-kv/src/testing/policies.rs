@@ -1,22 +1,22 @@
 //! Eviction policies that are plainly right, or plainly arbitrary.
 
-use strata_kv::{BlockId, Content, EvictionKind, EvictionPolicy};
+use crate::{BlockId, Content, EvictionKind, EvictionPolicy};
 
-use crate::rng::Rng;
+use super::Rng;
 
 /// The leaf that was let go longest ago, as the naive reference has it.
 pub const OLDEST_LEAF: EvictionKind = EvictionKind::new("oldest leaf", |_| Box::new(Cached::new(Choice::OldestLeaf)));
 
 /// The blocks that are cached, the one that was let go longest ago first.
 #[derive(Debug)]
-pub struct Cached {
+pub(super) struct Cached {
     blocks: Vec<(BlockId, bool)>, // with whether it is a leaf
     choice: Choice,
 }
 
 /// Which of them gives way.
 #[derive(Debug)]
-pub enum Choice {
+pub(super) enum Choice {
     /// The oldest, which must be a leaf.
     Oldest,
     OldestLeaf,

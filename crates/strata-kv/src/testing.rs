@@ -1,0 +1,84 @@
+//! What the tests of the block manager share with those of eviction policies elsewhere: random operations against a naive
+//! reference, a generator of numbers, and a counter of steps.
+//!
+//! A failure prints its seed; `STRATA_TEST_SEED=<seed> cargo test -p <crate> <test>` replays that run alone.
+
+mod cost;
+mod device;
+mod episode;
+mod naive;
+mod policies;
+mod rng;
+
+use crate::{EvictionKind, KvStats};
+use episode::Episode;
+
+pub use crate::eviction::steps::{counted, step};
+pub use cost::steps_per_block;
+pub use policies::OLDEST_LEAF;
+pub use rng::{Rng, mix};
+
+/// One shape of run.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Blocks of a pool, at the most.
+    pub blocks_max: usize,
+    /// Whether sequences share the KV of equal prefixes.
+    pub prefix_caching: bool,
+    /// Bits of a hash; few make hashes collide.
+    pub hash_bits: u32,
+    /// Which content gives way.
+    pub eviction: Eviction,
+    /// Every outcome must be the reference's. Not so where the index may refuse a block or the order of eviction
+    /// differs; what is read, and all invariants, must hold there too.
+    pub exact: bool,
+    /// Operations, in all episodes together.
+    pub steps: usize,
+}
+
+/// Which content gives way.
+#[derive(Debug, Clone, Copy)]
+pub enum Eviction {
+    /// As this policy has it.
+    Kind(EvictionKind),
+    /// The block that was let go longest ago, which must be a leaf.
+    Oldest,
+    /// Any leaf.
+    RandomLeaf,
+}
+
+const STEPS_PER_EPISODE: usize = 1000;
+
+/// Runs episodes of random operations, with everything checked after each. Returns the figures of each episode.
+///
+/// # Panics
+/// When anything does not hold; the seed of that episode is printed before.
+pub fn run(case: &Case) -> Vec<KvStats> {
+    let replay = std::env::var("STRATA_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    let seeds = match replay {
+        Some(seed) => vec![seed],
+        None => (0..case.steps.div_ceil(STEPS_PER_EPISODE) as u64).collect::<Vec<u64>>(),
+    };
+    let episode = |seed| {
+        let _printed_on_panic = PrintSeed(seed);
+        let mut episode = Episode::new(case, seed);
+        for _ in 0..STEPS_PER_EPISODE {
+            episode.step();
+            episode.verify();
+        }
+        episode.finish()
+    };
+    seeds.into_iter().map(episode).collect()
+}
+
+struct PrintSeed(u64);
+
+impl Drop for PrintSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with STRATA_TEST_SEED={}", self.0);
+        }
+    }
+}
