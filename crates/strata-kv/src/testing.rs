@@ -1,5 +1,5 @@
-//! What the tests of the block manager share with those of eviction policies elsewhere: random operations against a naive
-//! reference, a generator of numbers, and a counter of steps.
+//! What the tests of the block manager share with those of eviction policies elsewhere: random operations against a
+//! naive reference, a generator of numbers, and a counter of steps.
 //!
 //! A failure prints its seed; `STRATA_TEST_SEED=<seed> cargo test -p <crate> <test>` replays that run alone.
 

@@ -278,8 +278,8 @@ impl<'de> Deserialize<'de> for JsonCost {
     }
 }
 
-/// A key that may stand in a JSON value. One may not: where `serde_json` finds it, it takes the string behind it for JSON
-/// and reads that too, as deep as it likes and uncounted.
+/// A key that may stand in a JSON value. One may not: where `serde_json` finds it, it takes the string behind it for
+/// JSON and reads that too, as deep as it likes and uncounted.
 struct Key;
 
 impl<'de> Deserialize<'de> for Key {

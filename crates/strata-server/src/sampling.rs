@@ -120,12 +120,12 @@ pub(crate) fn common(app: &App, body: &[u8]) -> Result<Common, ApiError> {
     check_model(app, body)?;
     let Supported = read(body)?;
     let fields: SharedFields<'_> = read(body)?;
-    if let Some(Object(format)) = &fields.response_format {
-        if !format.kind.is_some_and(|kind| is_text(kind, "text")) {
-            let kind = format.kind.map_or("null", RawValue::get);
-            let message = format!("response_format of type {} is not supported; only \"text\" is", shown(kind));
-            return Err(ApiError::invalid("response_format", message));
-        }
+    if let Some(Object(format)) = &fields.response_format
+        && !format.kind.is_some_and(|kind| is_text(kind, "text"))
+    {
+        let kind = format.kind.map_or("null", RawValue::get);
+        let message = format!("response_format of type {} is not supported; only \"text\" is", shown(kind));
+        return Err(ApiError::invalid("response_format", message));
     }
     let n = fields.n.map_or(1, |Count(n)| n);
     if n == 0 || n > app.config.sequences_max {

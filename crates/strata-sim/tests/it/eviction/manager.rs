@@ -1,5 +1,6 @@
-//! A block manager that each of the policies serves, through the random operations of its own tests, swaps and all: what a
-//! sequence reads through its block table must be its own, whatever was evicted, shared, copied, moved or swapped.
+//! A block manager that each of the policies serves, through the random operations of its own tests, swaps and all:
+//! what a sequence reads through its block table must be its own, whatever was evicted, shared, copied, moved or
+//! swapped.
 
 use strata_kv::KvStats;
 use strata_kv::testing::{Case, Eviction, run};
