@@ -1,4 +1,4 @@
-//! How one memory budget is divided among weights, scratch, KV blocks and the process itself (M3). Pure arithmetic.
+//! How one memory budget is divided among weights, scratch, KV blocks and the process itself. Pure arithmetic.
 
 use strata_device::{Budget, Bytes, OverBudget};
 use thiserror::Error;
@@ -18,7 +18,7 @@ pub struct MemoryNeeds {
     pub scratch: Bytes,
     /// Requests outside the engine: bodies, texts, token ids. This is the least; a large budget gives them more.
     pub requests: Bytes,
-    /// Buffers to swap KV through, and bookkeeping of what is swapped out; 0 if nothing can be (K12).
+    /// Buffers to swap KV through, and bookkeeping of what is swapped out; 0 if nothing can be.
     pub swap: Bytes,
     /// One KV block with its bookkeeping.
     pub block: Bytes,
@@ -43,7 +43,7 @@ pub struct MemoryPlan {
     pub streamed: bool,
     /// KV blocks; where weights are streamed, those that KV begins with.
     pub num_blocks: usize,
-    /// KV blocks that there can be when weights are down to their least; otherwise as many as there are (M4).
+    /// KV blocks that there can be when weights are down to their least; otherwise as many as there are.
     pub num_blocks_max: usize,
     /// What requests outside the engine may take.
     pub requests: Bytes,

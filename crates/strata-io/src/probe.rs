@@ -1,4 +1,4 @@
-//! How a disk wants to be read: a short trial at start (W2).
+//! How a disk wants to be read: a short trial at start.
 
 use std::fmt;
 use std::ops::Range;

@@ -26,7 +26,7 @@ const RETRIES_MAX: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// One io_uring of `depth` entries, emptied in [`poll`](ReadEngine::poll) and [`wait`](ReadEngine::wait). A file
-/// without [`DirectRead::direct_fd`] is read on the thread that calls these.
+/// without [`direct_fd`](crate::DirectRead::direct_fd) is read on the thread that calls these.
 pub struct UringReader<B> {
     /// `None` once the kernel stopped to take entries: what comes then is read on the caller's thread.
     ring: Option<IoUring>,

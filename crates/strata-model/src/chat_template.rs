@@ -1,4 +1,4 @@
-//! Chat messages to a prompt, by the Jinja template that the model ships (L3), as `transformers` renders it.
+//! Chat messages to a prompt, by the Jinja template that the model ships, as `transformers` renders it.
 //!
 //! A template is a program from outside: its source, its steps, its recursion and its output are limited, and it runs
 //! on a thread of its own whose stack is large enough for what these limits allow. What the engine offers no limit for

@@ -372,7 +372,7 @@ fn who_asks_is_told_why_its_prefix_was_not_cached_and_nothing_of_others() {
     assert_eq!(miss(asks(prompt.clone(), None)), never(0));
     assert_eq!(miss(asks(prompt.clone(), None)), Some(Miss { matched_tokens: 20, reason: MissReason::PartialBlock }));
     assert_eq!(miss(asks((1..13).chain(30..40).collect(), None)), never(12));
-    // The same under another salt: K15.
+    // The same under another salt.
     assert_eq!(miss(asks(prompt.clone(), Some("another tenant"))), never(0));
     assert_eq!(miss(greedy(prompt, 2)), None, "nobody asked");
 }

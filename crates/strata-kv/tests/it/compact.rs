@@ -1,4 +1,4 @@
-//! Moves towards a pool whose content lies together (K8).
+//! Moves towards a pool whose content lies together.
 
 use strata_kv::testing::Rng;
 use strata_kv::{BlockId, BlockManager, Fragmentation, KvConfig, Resize, SequenceState, SwapOutcome};

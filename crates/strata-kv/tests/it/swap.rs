@@ -1,4 +1,4 @@
-//! Groups that leave for the swap pool and come back (K12).
+//! Groups that leave for the swap pool and come back.
 
 use strata_kv::{
     AllocStatus, BlockError, BlockManager, KvConfig, SequenceId, SequenceState, Swap, SwapDirection, SwapId,

@@ -158,7 +158,7 @@ impl Plan {
         row("tokens of a pass", self.chunk_tokens.to_string(), why)?;
         let (offset, capacity) = settings.host_reach();
         let ring = &settings.host_ring;
-        let of_ring = |text: &str, seed: &str| format!("{text}{}{seed}", if seed.is_empty() { "" } else { "; seed " });
+        let of_ring = |text: &str, default: &str| format!("{text}; default {default}");
         row("ring: window", count(capacity), of_ring("what fits into the host's memory", "50"))?;
         let why = if self.division.device.is_some() {
             "as far as the GPU reaches ahead"

@@ -1,6 +1,6 @@
 //! What happened, in numbers that only grow.
 
-/// Numbers that a window has counted since it was made (W12).
+/// Numbers that a window has counted since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WindowCounters {
     /// Loads that were commanded.

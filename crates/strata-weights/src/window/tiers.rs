@@ -1,4 +1,4 @@
-//! Two windows on top of each other: disk → host → device (W3–W7).
+//! Two windows on top of each other: disk → host → device.
 //!
 //! What the device loads is a copy out of the host, so a device load acquires the unit in the host window first and
 //! releases it when the copy has been answered. The host's passes are thus the device's loads, in the order in which
@@ -192,7 +192,7 @@ impl Tiers {
         taken
     }
 
-    /// There was no device memory for a copy (W10); as [`Window::allocation_failed`].
+    /// There was no device memory for a copy; as [`Window::allocation_failed`].
     pub fn device_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.allocation_failed(unit, ticket, &mut self.device_out);
         if taken {
@@ -234,7 +234,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Where `unit` is, seen from the device (W4); `Absent` means that the host has it, or only the disk.
+    /// Where `unit` is, seen from the device; `Absent` means that the host has it, or only the disk.
     pub fn state(&self, unit: UnitId) -> UnitState {
         self.device.state(unit)
     }

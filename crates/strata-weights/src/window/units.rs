@@ -23,7 +23,7 @@ pub enum WindowCommand {
     },
 }
 
-/// Where a unit is, as seen from the window's tier (W4: host, in flight, resident, evicting, host).
+/// Where a unit is, as seen from the window's tier (host, in flight, resident, evicting, host).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnitState {
     /// Only in the tier below. Becomes `Inflight` by [`WindowCommand::Load`].
