@@ -56,7 +56,8 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, Error)]
 #[error(
     "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
-     {requests}, the process {process}, buffers to swap through {swap} and KV for at least {tokens} tokens {kv} make {smallest}; give --memory {advice}M \
+     {requests}, the process {process}, buffers to swap through {swap} and KV for at least {tokens} tokens {kv} make \
+     {smallest}; give --memory {advice}M \
      or more, or choose a smaller model"
 )]
 pub struct BudgetTooSmall {

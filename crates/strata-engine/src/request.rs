@@ -247,7 +247,8 @@ impl BeamParams {
             return refuse(
                 "max_tokens",
                 format!(
-                    "max_tokens is {}, but after the prompt's {prompt_len} tokens KV memory has room for {most} of each of \
+                    "max_tokens is {}, but after the prompt's {prompt_len} tokens KV memory has room for {most} of \
+                     each of \
                      {} beams; lower max_tokens or best_of, or raise --memory",
                     params.max_tokens, self.width
                 ),
