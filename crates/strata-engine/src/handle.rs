@@ -75,11 +75,7 @@ impl Drop for Ticket {
 pub(crate) trait Shared: Send + Sync {
     fn limits(&self) -> &Limits;
     fn status(&self) -> EngineStatus;
-    fn wait_until(
-        &self,
-        within: Duration,
-        holds: &mut dyn FnMut(&EngineStatus) -> bool,
-    ) -> Result<EngineStatus, EngineStatus>;
+    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus>;
     fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
 }
 
@@ -125,15 +121,9 @@ impl EngineHandle {
         self.shared.status()
     }
 
-    /// Waits until a step ends with a status that `holds` says yes to, but no longer than `within`. Blocking.
-    ///
-    /// # Errors
-    /// The last status, if none came in time.
-    pub fn wait_until(
-        &self,
-        within: Duration,
-        mut holds: impl FnMut(&EngineStatus) -> bool,
-    ) -> Result<EngineStatus, EngineStatus> {
+    /// Waits until a step ends with a status that `holds` says yes to, but no longer than `within`; `None` if
+    /// there was none in time. Blocking.
+    pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
         self.shared.wait_until(within, &mut holds)
     }
 }
@@ -287,21 +277,17 @@ impl Shared for EngineShared {
         self.status_at(Instant::now())
     }
 
-    fn wait_until(
-        &self,
-        within: Duration,
-        holds: &mut dyn FnMut(&EngineStatus) -> bool,
-    ) -> Result<EngineStatus, EngineStatus> {
+    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
         let deadline = Instant::now() + within;
         let mut progress = lock(&self.progress);
         loop {
             let now = Instant::now();
             let status = self.status_of(&progress, now);
             if holds(&status) {
-                return Ok(status);
+                return Some(status);
             }
             if now >= deadline {
-                return Err(status);
+                return None;
             }
             // A stall is told by nobody: it is what the clock says when nothing has come.
             let stalls = progress.moved + self.stall + Duration::from_millis(1);

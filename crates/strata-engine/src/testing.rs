@@ -181,14 +181,10 @@ impl Shared for State {
         lock(&self.status).clone()
     }
 
-    fn wait_until(
-        &self,
-        within: Duration,
-        holds: &mut dyn FnMut(&EngineStatus) -> bool,
-    ) -> Result<EngineStatus, EngineStatus> {
+    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
         let waited = self.stepped.wait_timeout_while(lock(&self.status), within, |status| !holds(status));
         let (status, ended) = waited.unwrap_or_else(PoisonError::into_inner);
-        if ended.timed_out() { Err(status.clone()) } else { Ok(status.clone()) }
+        (!ended.timed_out()).then(|| status.clone())
     }
 
     fn submit(&self, submission: Submission) -> Result<(), SubmitError> {

@@ -350,7 +350,7 @@ pub fn collect(mut stream: EventStream) -> Ended {
 /// Waits for what comes soon.
 pub fn eventually(engine: &Engine, what: &str, holds: impl FnMut(&EngineStatus) -> bool) -> EngineStatus {
     let waited = engine.handle().wait_until(Duration::from_secs(60), holds);
-    waited.unwrap_or_else(|status| panic!("never: {what}; at last {status:?}"))
+    waited.unwrap_or_else(|| panic!("never: {what}; at last {:?}", engine.handle().status()))
 }
 
 /// Waits until the engine has nothing to do, and checks conservation.
