@@ -17,7 +17,7 @@ use super::shares::{Aged, Holding, Shares};
 use super::{Admitted, Rejected, Scheduler, StepPlan, Tenant};
 use crate::TenantId;
 use crate::forecast::{Growth, blocks_wanted};
-use crate::sequence::{Place, Sequence};
+use crate::sequence::{Sequence, SequenceStatus};
 
 /// Waiting sequences that admission looks at in one step; bounds a step's cost when the queue is long.
 pub(super) const LOOKAHEAD: usize = 64;
@@ -126,7 +126,7 @@ impl Scheduler {
             match swap {
                 Some(swap) => {
                     for &id in &group {
-                        self.move_to(id, Place::Arriving);
+                        self.move_to(id, SequenceStatus::Arriving);
                         let sequence = &self.sequences[&id];
                         shares.add(sequence.tenant, self.holding_of(sequence));
                     }

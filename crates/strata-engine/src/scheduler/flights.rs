@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use strata_kv::{SequenceId, Swap, SwapDirection, SwapId};
 
-/// A swap under way.
+/// A swap in flight.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct SwapInFlight {
     /// One, or the beams of a search.
     pub(super) sequences: Vec<SequenceId>,
     pub(super) direction: SwapDirection,
@@ -25,7 +25,7 @@ pub(super) const SWAP_STEPS_MAX: u64 = 1000;
 /// All swaps under way.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    under_way: BTreeMap<SwapId, Flight>,
+    under_way: BTreeMap<SwapId, SwapInFlight>,
     /// Steps so far.
     steps: u64,
 }
@@ -39,12 +39,12 @@ impl Flights {
     /// The swap of `sequences` begins with this step.
     pub(super) fn depart(&mut self, sequences: Vec<SequenceId>, swap: &Swap) {
         let Swap { direction, num_freed, .. } = *swap;
-        let flight = Flight { sequences, direction, blocks: swap.transfers.len(), num_freed, begun: self.steps };
+        let flight = SwapInFlight { sequences, direction, blocks: swap.transfers.len(), num_freed, begun: self.steps };
         self.under_way.insert(swap.id, flight);
     }
 
     /// A swap has ended; none if it is not known.
-    pub(super) fn land(&mut self, id: SwapId) -> Option<Flight> {
+    pub(super) fn land(&mut self, id: SwapId) -> Option<SwapInFlight> {
         self.under_way.remove(&id)
     }
 
@@ -88,7 +88,7 @@ impl Flights {
         self.under_way.values().any(|flight| self.hangs(flight))
     }
 
-    fn hangs(&self, flight: &Flight) -> bool {
+    fn hangs(&self, flight: &SwapInFlight) -> bool {
         self.steps - flight.begun > SWAP_STEPS_MAX
     }
 }
