@@ -66,7 +66,7 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
-/// A running engine. Dropping it stops the thread; requests under way fail with [`RequestError::Stopped`].
+/// A running engine. Dropping it stops the thread; requests in flight fail with [`RequestError::Stopped`].
 pub struct Engine {
     handle: EngineHandle,
     shared: Arc<EngineShared>,
@@ -170,7 +170,7 @@ impl Worker {
                     .map(String::as_str)
                     .or_else(|| panic.downcast_ref::<&str>().copied())
                     .unwrap_or("no message");
-                tracing::error!("the engine thread panicked: {message}; every request under way has failed");
+                tracing::error!("the engine thread panicked: {message}; every request in flight has failed");
                 format!("the engine thread panicked: {message}")
             }
         };

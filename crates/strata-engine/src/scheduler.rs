@@ -228,7 +228,7 @@ impl Scheduler {
         self.know(sequence);
     }
 
-    /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap under way when that has
+    /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap in flight when that has
     /// ended. An unknown id changes nothing, so a late cancellation is harmless.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
         let sequence = self.sequences.remove(&id)?;
@@ -269,7 +269,7 @@ impl Scheduler {
                 _ => chunks.push(id),
             }
         }
-        // Blocks that swaps under way will give back, and nobody waits for yet.
+        // Blocks that swaps in flight will give back, and nobody waits for yet.
         let mut leaving = self.flights.blocks_leaving();
         for &id in decodes.iter().chain(&chunks) {
             // One that ran earlier in this loop may have preempted this one.
@@ -403,7 +403,7 @@ impl Scheduler {
         !self.sequences.is_empty()
     }
 
-    /// Whether there is nothing to do, and nothing under way.
+    /// Whether there is nothing to do, and nothing in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.sequences.is_empty() && self.flights.len() == 0
     }

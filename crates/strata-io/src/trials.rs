@@ -10,11 +10,11 @@ const CHUNKS: [usize; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
 /// The chunk that depths are compared with, and preferred among equals: small beside the memory of streamed weights,
 /// large enough for any disk.
 const CHUNK_USUAL: usize = 4 << 20;
-/// Reads under way preferred among equals: one read's end is no rest for the disk, and threads that wait for it cost
+/// Reads in flight preferred among equals: one read's end is no rest for the disk, and threads that wait for it cost
 /// nothing.
 const DEPTH_USUAL: usize = 4;
 /// A rate within this factor of the best one is as good: disks wander by more from one trial to the next, and while all
-/// cores compute, few reads under way, or ends of reads that a computing thread has to notice, let the disk rest.
+/// cores compute, few reads in flight, or ends of reads that a computing thread has to notice, let the disk rest.
 const AS_GOOD: f64 = 0.75;
 /// Candidates measured a second time.
 const FINALISTS: usize = 3;
@@ -50,7 +50,7 @@ impl Trials {
     /// The most trials there are.
     pub(crate) const COUNT_MAX: u32 = 12;
 
-    /// Buffers of all reads under way take at most `memory_bytes`, but at least one block.
+    /// Buffers of all reads in flight take at most `memory_bytes`, but at least one block.
     pub(crate) fn new(memory_bytes: usize, uring: bool) -> Self {
         Self { memory_bytes, uring, stage: Stage::Depths, queue: VecDeque::new(), results: Vec::new() }
     }
@@ -88,7 +88,7 @@ impl Trials {
     }
 
     /// The best candidate and its bytes per second. Among those as good, the most usual one: workers rather than
-    /// io_uring, which not every machine has; then by the reads under way; then by the chunk.
+    /// io_uring, which not every machine has; then by the reads in flight; then by the chunk.
     pub(crate) fn choose(&self) -> (Candidate, f64) {
         let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
         let as_good = self.results.iter().filter(|(_, sample)| sample.bytes_per_s() >= AS_GOOD * best);

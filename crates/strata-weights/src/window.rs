@@ -337,7 +337,7 @@ impl Window {
         self.units.get(unit).state
     }
 
-    /// Loads under way.
+    /// Loads in flight.
     pub fn in_flight(&self) -> usize {
         self.units.in_flight
     }

@@ -225,7 +225,7 @@ impl Scheduler {
             AllocStatus::Later => Some(Wait::Blocks),
             AllocStatus::Ok => None
                 .or_else(|| (seats_free < one.seats).then_some(Wait::BeamSeats))
-                .or_else(|| self.prefix_is_under_way(one, found.num_cached_tokens).then_some(Wait::Prefix))
+                .or_else(|| self.prefix_is_being_computed(one, found.num_cached_tokens).then_some(Wait::Prefix))
                 .or_else(|| self.short_of(&[one], found.num_blocks)),
         };
         wait.map_or(Admission::Now, Admission::Waits)
@@ -322,7 +322,7 @@ impl Scheduler {
 
     /// Whether a running sequence is computing blocks that this one, of which so many tokens are cached, could share
     /// once they are done. Then waiting a few steps is cheaper than computing them twice.
-    fn prefix_is_under_way(&self, sequence: &Sequence, cached: usize) -> bool {
+    fn prefix_is_being_computed(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
         let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
         let mut others = self.queues.running().map(|id| &self.sequences[&id]).filter(computing).peekable();

@@ -146,7 +146,7 @@ impl Scheduler {
         let block_bytes = self.block_bytes;
         Effort {
             swap_bytes: (swap_blocks as u64).saturating_mul(block_bytes),
-            bytes_ahead: (self.flights.blocks_under_way() as u64).saturating_mul(block_bytes),
+            bytes_ahead: (self.flights.blocks_in_flight() as u64).saturating_mul(block_bytes),
             recompute_tokens: computed.min(unpublished.saturating_add(taken)),
         }
     }

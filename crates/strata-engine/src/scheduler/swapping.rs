@@ -46,11 +46,11 @@ impl Scheduler {
 
     /// Sequences whose KV is in swap space, or on its way there or back.
     pub(crate) fn num_swapped(&self) -> usize {
-        let under_way = self.flights.sequences().filter(|id| self.sequences.contains_key(id));
-        self.queues.swapped().len() + under_way.count()
+        let in_flight = self.flights.sequences().filter(|id| self.sequences.contains_key(id));
+        self.queues.swapped().len() + in_flight.count()
     }
 
-    /// Swaps under way.
+    /// Swaps in flight.
     pub(crate) fn num_swaps(&self) -> usize {
         self.flights.len()
     }

@@ -298,7 +298,7 @@ proptest! {
                 let Ok(group) = submitted else { continue };
                 group
             };
-            // Some leave at once, some when the others are under way.
+            // Some leave at once, some when the others are in flight.
             if leaving % 2 == 0 {
                 group.truncate(count.saturating_sub(leaving));
             } else {

@@ -316,7 +316,7 @@ fn random_arrivals_and_departures_leave_nothing_behind() {
 }
 
 /// An engine whose first request has made others leave for swap space, where they hang.
-fn with_swaps_under_way() -> (Engine, Arc<Controls>, Vec<EventStream>) {
+fn with_swaps_in_flight() -> (Engine, Arc<Controls>, Vec<EventStream>) {
     let shape = Shape { blocks: 24, swap_blocks: 64, preemption: PreemptionMode::Swap, ..Shape::default() };
     let (engine, controls) = start(shape);
     teach_short_answers(&engine);
@@ -328,8 +328,8 @@ fn with_swaps_under_way() -> (Engine, Arc<Controls>, Vec<EventStream>) {
 }
 
 #[test]
-fn clients_that_go_while_swaps_are_under_way_leave_nothing_behind() {
-    let (engine, controls, streams) = with_swaps_under_way();
+fn clients_that_go_while_swaps_are_in_flight_leave_nothing_behind() {
+    let (engine, controls, streams) = with_swaps_in_flight();
     drop(streams);
     eventually(&engine, "all have gone", |status| status.running == 0);
     // Nobody waits for the swaps that hang, until somebody does.
@@ -345,7 +345,7 @@ fn clients_that_go_while_swaps_are_under_way_leave_nothing_behind() {
 
 #[test]
 fn an_engine_that_is_stopped_waits_for_no_swap() {
-    let (engine, _controls, streams) = with_swaps_under_way();
+    let (engine, _controls, streams) = with_swaps_in_flight();
     drop(engine);
     let ends: Vec<_> = streams.into_iter().map(last_event).collect();
     let stopped = Event::Failed(RequestError::Stopped);

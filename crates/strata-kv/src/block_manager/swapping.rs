@@ -51,7 +51,7 @@ impl BlockManager {
         self.swap_cost(group) + self.members(group).map(uncomputed).sum::<usize>()
     }
 
-    /// Blocks that nobody outside `group` holds, neither a sequence nor a swap under way: what would come free, or be
+    /// Blocks that nobody outside `group` holds, neither a sequence nor a swap in flight: what would come free, or be
     /// cached, if it let go of all that it has. Those reserved ahead count.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());

@@ -23,7 +23,7 @@ pub(super) struct Settings {
     pub host: ResidentConfig,
     /// Policy `resident` in the device.
     pub device: ResidentConfig,
-    /// Copies under way.
+    /// Copies in flight.
     pub credits: Credits,
     /// Policy `ring` in the host.
     pub host_ring: RingConfig,

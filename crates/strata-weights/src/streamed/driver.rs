@@ -31,7 +31,7 @@ pub struct Driver {
     /// Slots that there are, used or not.
     slots: usize,
     slot_bytes: usize,
-    /// Loads under way, by tag.
+    /// Loads in flight, by tag.
     loads: HashMap<u64, BandLoad>,
     next_tag: u64,
     /// Why the last load of a band failed.
@@ -101,7 +101,7 @@ impl Driver {
         self.failures.drain().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Waits until nothing is under way any more.
+    /// Waits until nothing is in flight any more.
     pub fn settle(&mut self) {
         while let Some(done) = self.engine.wait() {
             self.take(done);
@@ -177,7 +177,7 @@ impl Driver {
     fn wait(&mut self, band: u32) -> Result<(), WeightError> {
         let start = Instant::now();
         let Some(done) = self.engine.wait() else {
-            // The window promises that what is waited for is under way, unless more is held than it has slots for.
+            // The window promises that what is waited for is in flight, unless more is held than it has slots for.
             self.window.stop_waiting(UnitId(band), &mut self.commands);
             self.obey();
             return Err(WeightError::Stuck { group: self.groups[band as usize] });

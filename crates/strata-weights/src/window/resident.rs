@@ -350,7 +350,7 @@ impl ResidentPlanner {
         units.slots_used < self.residents.slots() && units.bytes_held() + units.slot_bytes <= units.budget
     }
 
-    /// Whether a slot will be free once the evictions under way are done.
+    /// Whether a slot will be free once the evictions in flight are done.
     fn slot_is_coming(&self, units: &Units) -> bool {
         units.slots_used - units.slots_evicting < self.residents.slots()
             && units.bytes_staying() + units.slot_bytes <= units.budget

@@ -94,7 +94,7 @@ impl RingConfig {
     /// A setting that is 0, or two that contradict each other.
     pub(super) fn check(&self, order_len: usize) -> Result<(), WindowError> {
         let zero = [
-            (self.in_flight_max, "the ring's number of loads under way"),
+            (self.in_flight_max, "the ring's number of loads in flight"),
             (self.queue_max, "the ring's queue of requests"),
             (self.low_water_layers, "the ring's low water mark"),
         ];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Searches under way.
+/// Searches in flight.
 #[derive(Default)]
 pub(super) struct Searches {
     runs: BTreeMap<GroupId, Run>,

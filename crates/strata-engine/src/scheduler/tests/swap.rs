@@ -73,7 +73,7 @@ fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
 }
 
 #[test]
-fn swaps_under_way_come_first() {
+fn swaps_in_flight_come_first() {
     let mut bench = one_leaves_another(8);
     bench.scheduler.set_swap_trial(100, SwapTrial::default());
     let bytes_ahead = |bench: &Bench| bench.scheduler.effort(&[SequenceId(1)]).bytes_ahead;

@@ -76,7 +76,7 @@ fn requests_of_before_a_jump_are_dropped_when_their_turn_comes() {
         seen.push(chaos.loads[0].0.0);
         chaos.arrive(0);
     }
-    // Unit 0 was under way; of the other nine that were asked for at the start none is loaded.
+    // Unit 0 was in flight; of the other nine that were asked for at the start none is loaded.
     assert_eq!(seen, [0, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29]);
     assert_eq!(chaos.window.counters().requests_stale, 9);
 }
