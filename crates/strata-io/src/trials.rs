@@ -90,6 +90,12 @@ impl Trials {
     /// The best candidate and its bytes per second. Among those as good, the most usual one: workers rather than
     /// io_uring, which not every machine has; then by the reads in flight; then by the chunk.
     pub(crate) fn choose(&self) -> (Candidate, f64) {
+        if let [(only, sample)] = self.results[..] {
+            // The disk was so slow that time was up, if only for once: nothing has been compared.
+            let usual = Candidate { depth: DEPTH_USUAL, ..only };
+            let chosen = if self.fits(&usual) { usual } else { only };
+            return (chosen, sample.bytes_per_s());
+        }
         let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
         let as_good = self.results.iter().filter(|(_, sample)| sample.bytes_per_s() >= AS_GOOD * best);
         let oddity = |candidate: &Candidate| {
@@ -131,11 +137,13 @@ impl Trials {
     /// Those for which there is memory, and which have not been tried.
     fn fitting<const N: usize>(&self, candidates: [Candidate; N]) -> Vec<Candidate> {
         let tried = |candidate: &Candidate| self.results.iter().any(|(known, _)| known == candidate);
-        let fits = |candidate: &Candidate| {
-            let least = candidate.depth == 1 && candidate.chunk_bytes == DIRECT_ALIGN;
-            least || candidate.depth * candidate.chunk_bytes <= self.memory_bytes
-        };
-        candidates.into_iter().filter(|candidate| fits(candidate) && !tried(candidate)).collect()
+        candidates.into_iter().filter(|candidate| self.fits(candidate) && !tried(candidate)).collect()
+    }
+
+    /// Whether there is memory for it; there always is for one block.
+    fn fits(&self, candidate: &Candidate) -> bool {
+        let least = candidate.depth == 1 && candidate.chunk_bytes == DIRECT_ALIGN;
+        least || candidate.depth * candidate.chunk_bytes <= self.memory_bytes
     }
 
     /// The usual chunk, or a smaller one where there is no memory for four of them.
@@ -199,6 +207,15 @@ mod tests {
         assert_eq!(choice(1 << 20, false, |_| 1.0).0, small);
         assert_eq!(choice(0, false, |_| 1.0).0.chunk_bytes, DIRECT_ALIGN);
         assert_eq!(choice(10_000, true, |c| c.depth as f64).0.depth, 2);
+    }
+
+    #[test]
+    fn a_single_trial_decides_nothing() {
+        for (memory_bytes, depth) in [(PLENTY, DEPTH_USUAL), (4 << 20, 1)] {
+            let mut trials = Trials::new(memory_bytes, true);
+            trials.record(pread(1, 4), Sample { bytes: 4 << 20, seconds: 0.4 });
+            assert_eq!(trials.choose().0, pread(depth, 4));
+        }
     }
 
     #[test]
