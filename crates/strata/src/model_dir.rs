@@ -18,7 +18,7 @@ use strata_weights::{
     BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
 };
 
-use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
+use crate::needs::{BATCHED_TOKENS, Surroundings, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
 use crate::{small_files, swap};
 
@@ -153,28 +153,64 @@ impl ModelDir {
     ///
     /// # Errors
     /// Options that contradict the model, or a budget that is too small.
-    pub fn divide(&self, total: Bytes, limits: &LimitOptions) -> Result<Division> {
-        let mut needs = self.needs(limits)?;
-        needs.swap = swap::memory(limits, total, self.kv_layout(limits).block_bytes());
-        let plan = MemoryPlan::divide(total, &needs)?;
-        let division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
+    pub fn divide(&self, total: Bytes, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
+        let mut needs = self.needs(limits, surroundings)?;
+        let least = self.least_for(&needs, limits);
+        needs.swap = self.swap_memory(limits, total);
+        let plan = MemoryPlan::divide(total, &needs).map_err(|refused| refused.advising(least))?;
+        let mut division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
         if division.plan.streamed
             && let Some((needs, batched_tokens)) = longer_passes(&self.config, &needs, total, limits)
             && let Ok(plan) = MemoryPlan::divide(total, &needs)
         {
-            return Ok(Division { needs, plan, batched_tokens });
+            division = Division { needs, plan, batched_tokens };
+        }
+        // What a long conversation takes is set aside only where there is more than the least.
+        if let Some(requests) = surroundings.audience.of_context(division.plan.max_model_len, total)
+            && requests > division.needs.requests
+        {
+            let needs = MemoryNeeds { requests, ..division.needs };
+            if let Ok(plan) = MemoryPlan::divide(total, &needs) {
+                division = Division { needs, plan, ..division };
+            }
         }
         Ok(division)
     }
 
-    /// What the parts of an engine need.
-    pub fn needs(&self, limits: &LimitOptions) -> Result<MemoryNeeds> {
+    /// The least budget that works under these options, in whole mebibytes: what every command and every refusal
+    /// tells.
+    ///
+    /// # Errors
+    /// Options that contradict the model.
+    pub fn least(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Bytes> {
+        Ok(self.least_for(&self.needs(limits, surroundings)?, limits))
+    }
+
+    fn least_for(&self, needs: &MemoryNeeds, limits: &LimitOptions) -> Bytes {
+        // Swapping takes a small part of the budget, so that the least grows with it, by less and less.
+        let mut least = Bytes(0);
+        loop {
+            let needs = MemoryNeeds { swap: self.swap_memory(limits, least), ..*needs };
+            let smallest = MemoryPlan::least(&needs).0.div_ceil(1 << 20).saturating_mul(1 << 20);
+            if smallest <= least.0 {
+                return least;
+            }
+            least = Bytes(smallest);
+        }
+    }
+
+    fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
+        swap::memory(limits, total, self.kv_layout(limits).block_bytes())
+    }
+
+    /// What the parts of an engine need, all but room to swap to.
+    pub fn needs(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<MemoryNeeds> {
         let weights = WeightNeeds {
             dtype: self.weight_dtype(),
             whole: self.weight_bytes,
             streamed: Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().least_budget()),
         };
-        memory_needs(&self.config, &self.name(), &weights, limits)
+        memory_needs(&self.config, &self.name(), &weights, limits, surroundings)
     }
 }
 

@@ -36,6 +36,10 @@ pub struct LimitOptions {
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
 
+    /// Accept a --memory beyond what this machine, or the cgroup, has
+    #[arg(long)]
+    pub overcommit: bool,
+
     /// Most tokens of prompt and answer together. Without it: the model's context, as far as memory allows
     #[arg(long, value_name = "TOKENS")]
     pub max_model_len: Option<NonZeroUsize>,
@@ -91,6 +95,13 @@ pub struct SwapOptions {
     /// Directory on a disk, whose room is taken for it. Without it: that for temporary files
     #[arg(long, value_name = "DIR", help_heading = "Server")]
     pub swap_dir: Option<PathBuf>,
+}
+
+/// What `strata serve` does where nobody says how.
+impl Default for SwapOptions {
+    fn default() -> Self {
+        Self { preemption: PreemptionOption::Auto, swap_space: None, swap_dir: None }
+    }
 }
 
 /// See [`PreemptionMode`].

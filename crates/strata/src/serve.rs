@@ -14,7 +14,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Advised, INTERRUPTED};
 use crate::load::{self, Loaded, MAX_WAITING};
-use crate::needs::REQUEST_BYTES;
+use crate::needs::{Audience, REQUEST_BYTES};
+use crate::opened::Opened;
 use crate::options::{ModelOptions, SwapOptions};
 use crate::sampling::model_defaults;
 
@@ -99,7 +100,8 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let socket = bind(&args.host, args.port)?;
     let mut model = args.model.clone();
     model.limits.swap = Some(args.swap.clone());
-    let loaded = load::load(&model, args.max_waiting)?;
+    let opened = Opened::open(model.model.as_deref())?;
+    let loaded = load::load(opened, &model.limits, Audience::Clients, args.max_waiting)?;
     let config = config(&args, &loaded)?;
     let name = config.model_names[0].clone();
     let keyed = !config.api_keys.is_empty();

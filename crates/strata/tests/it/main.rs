@@ -6,6 +6,7 @@ mod chat;
 mod gguf;
 mod house;
 mod info;
+mod memory;
 mod pack;
 mod plan;
 mod refusals;

@@ -83,16 +83,6 @@ fn too_many_stop_strings() {
 }
 
 #[test]
-fn too_little_memory_names_what_would_do() {
-    let stderr = refused(&["run", tiny(), "--prompt", "x", "--memory", "10M"], &["10.0 MiB", "--memory "]);
-    let advice = stderr.split("give --memory ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
-    // The process may be some pages larger the next time.
-    let megabytes = advice.trim_end_matches('M').parse::<u64>().unwrap() + 2;
-    let run = ended(&["run", tiny(), "--prompt", "x", "--max-tokens", "2", "--memory", &format!("{megabytes}M")]);
-    assert_eq!(run.code, Some(0), "{}", run.stderr);
-}
-
-#[test]
 fn prompts_that_cannot_be_served() {
     let model = tiny();
     let long = "word ".repeat(5000);
