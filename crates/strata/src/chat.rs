@@ -20,6 +20,7 @@ use crate::needs::Audience;
 use crate::opened::Opened;
 use crate::options::ModelOptions;
 use crate::prompt::{Room, encode};
+use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
 
 /// Tokens that are kept free for an answer; in a small context, a quarter of it.
@@ -83,7 +84,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
         interactive,
     };
     if interactive {
-        eprintln!("Talk to {}. /help lists the commands, Ctrl-D leaves.", chat.loaded.name);
+        report!("Talk to {}. /help lists the commands, Ctrl-D leaves.", chat.loaded.name);
     }
     while let Some(line) = lines.next()? {
         match chat.take(line.trim()) {
@@ -201,7 +202,7 @@ impl Chat {
             dropped += 1;
         };
         if dropped > 0 {
-            eprintln!(
+            report!(
                 "note: the conversation has outgrown the context; the model no longer sees the oldest {}. /reset \
                  begins anew",
                 if dropped == 1 { "exchange".to_owned() } else { format!("{dropped} exchanges") }

@@ -95,7 +95,9 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, needs.swap, layout.block_bytes())?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
-        let (weights, streaming) = streaming::start(dir, plan.weights, &limits.stream)?;
+        // Until there are weights and KV, all but the process is free.
+        let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
+        let (weights, streaming) = streaming::start(dir, plan.weights, room, &limits.stream)?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = KvPool::new_sparse(layout, plan.num_blocks_max)?;
         let monitor = Arc::clone(&streaming.monitor);
@@ -107,7 +109,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
     };
-    report::context(&plan, &needs);
+    report::context(&plan, &needs, limits);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_engine::{MemoryNeeds, MemoryPlan};
 use strata_kernels::{DType, KvLayout};
@@ -18,8 +18,10 @@ use strata_weights::{
     BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
 };
 
+use crate::failure::Advised;
 use crate::needs::{BATCHED_TOKENS, Surroundings, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
+use crate::quiet_panics::quietly;
 use crate::{small_files, swap};
 
 /// The model that ships with the repository, as seen from its root.
@@ -44,12 +46,7 @@ impl ModelDir {
             None => bundled_model()?,
         };
         if !path.is_dir() && !path.is_file() && !is_block_device(&path) {
-            bail!(
-                "{} is neither a directory nor a file; give a GGUF file, a packed store, or a Hugging Face directory \
-                 with config.json, *.safetensors and tokenizer.json, or make one with `strata synth` (a prompt goes \
-                 behind --prompt)",
-                path.display()
-            );
+            return Err(not_there(&path));
         }
         let opened = match Catalog::open(&path) {
             // A file that cannot be opened, or a GGUF file that is damaged: no directory can mend that.
@@ -57,6 +54,9 @@ impl ModelDir {
             opened => opened,
         };
         // Before complaints about weights: without a configuration it is no model at all.
+        if path.is_dir() && !is_gguf(&opened) && !path.join("config.json").exists() {
+            return Err(no_configuration(&path, opened.is_ok()));
+        }
         let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
         let catalog = opened?;
         config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
@@ -133,7 +133,7 @@ impl ModelDir {
     /// # Errors
     /// There is none, or it cannot be used.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        small_files::tokenizer(&self.catalog, &self.path)
+        quietly(|| small_files::tokenizer(&self.catalog, &self.path))
     }
 
     /// The chat template, where the model has one.
@@ -233,6 +233,55 @@ fn bundled_model() -> Result<PathBuf> {
         .map(|folder| folder.join(BUNDLED_MODEL))
         .find(|path| path.join("config.json").exists())
         .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
+}
+
+fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
+    opened.as_ref().is_ok_and(|catalog| catalog.metadata().is_some())
+}
+
+/// What to do about a MODEL that names nothing here: many are names of models elsewhere.
+fn not_there(path: &Path) -> anyhow::Error {
+    let shown = path.display().to_string();
+    let message = format!("{shown} is neither a directory nor a file");
+    let is_name = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+    };
+    let is_hub = |name: &str| {
+        name.split_once('/').is_some_and(|(org, name)| is_name(org) && is_name(name) && !org.starts_with('.'))
+    };
+    let hint = match shown.split_once(':') {
+        None if is_hub(&shown) => {
+            let name = shown.rsplit('/').next().unwrap_or(&shown);
+            format!(
+                "{shown} looks like a name on the Hugging Face Hub; Strata reads local files only: fetch it with \
+                 `hf download {shown} --local-dir {name}`, then give {name} as MODEL"
+            )
+        }
+        Some((name, tag)) if is_name(tag) && (is_name(name) || is_hub(name)) => format!(
+            "{shown} looks like a name and a tag, as in other programs' libraries; Strata reads local files only: fetch \
+             a GGUF file or a Hugging Face directory of the model, for instance with `hf download ORG/NAME --local-dir \
+             {}`, then give its path as MODEL",
+            name.rsplit('/').next().unwrap_or(name)
+        ),
+        _ => "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
+              tokenizer.json, or make one with `strata synth` (a prompt goes behind --prompt)"
+            .into(),
+    };
+    Advised::input(message, hint)
+}
+
+fn no_configuration(path: &Path, has_weights: bool) -> anyhow::Error {
+    let (message, hint) = match has_weights {
+        true => {
+            ("has weights, but no config.json that says what they are", "fetch the model's config.json beside them")
+        }
+        false => (
+            "holds no model: it has neither a config.json nor a GGUF file",
+            "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
+             tokenizer.json, or make one with `strata synth`",
+        ),
+    };
+    Advised::input(format!("{} {message}", path.display()), hint)
 }
 
 fn is_block_device(path: &Path) -> bool {

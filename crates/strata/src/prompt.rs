@@ -11,6 +11,7 @@ use strata_engine::TokenId;
 use strata_model::tokenizer::Tokenizer;
 
 use crate::failure::Advised;
+use crate::quiet_panics::quietly;
 
 /// Longest prompt that is read, in bytes. The context is a tighter limit, but is known only once the model is loaded.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
@@ -91,7 +92,7 @@ pub fn encode(tokenizer: &Tokenizer, text: &str, add_special: bool, room: Room) 
             Bytes(memory as u64)
         );
     }
-    Ok(tokenizer.encode(text, add_special)?)
+    Ok(quietly(|| tokenizer.encode(text, add_special))?)
 }
 
 fn read_text(from: impl Read, name: &str) -> Result<String> {

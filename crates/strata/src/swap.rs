@@ -11,6 +11,7 @@ use strata_engine::{MemoryPlan, SwapSpace, SwapStore};
 
 use crate::failure::Advised;
 use crate::options::{LimitOptions, PreemptionOption, SwapOptions};
+use crate::report::report;
 
 /// Most that is taken of a disk without asking.
 const SPACE_MAX: u64 = 4 << 30;
@@ -106,7 +107,7 @@ pub fn open(
         Ok(store) => Ok(Some(store)),
         Err(error) if asked => Err(error),
         Err(error) => {
-            eprintln!("note: KV is not swapped to {}: {error:#}", place.name);
+            report!("note: KV is not swapped to {}: {error:#}", place.name);
             Ok(None)
         }
     }

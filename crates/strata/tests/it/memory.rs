@@ -87,7 +87,7 @@ fn memory_stays_within_the_budget_and_is_used() {
     };
     let folder = tempfile::tempdir().unwrap();
     let file = text(&folder.path().join("prompt.txt"));
-    std::fs::write(&file, "the other ones are here ".repeat(60)).unwrap();
+    std::fs::write(&file, "the other ones are here ".repeat(30)).unwrap();
     for budget in [least + weights / 4, least + weights / 2, least + weights, 1 << 30] {
         let memory = budget.to_string();
         let args = ["run", wordy(), "-f", &file, "-n", "6", "--ignore-eos", "--temperature", "1", "--stats"];
