@@ -134,7 +134,8 @@ fn start_logging(verbosity: u8) -> anyhow::Result<()> {
 }
 
 /// Two kinds of panics are not for people to read. `println!` panics when the reader has gone (`strata bench | head
-/// -1`), which is no failure of ours; and some libraries panic on input that they should refuse, which is caught.
+/// -1`), which is no failure of ours; and the tokenizers' library panics on input that it should refuse, which is caught
+/// and becomes an error: under a server's threads a line of the log tells of it.
 fn set_panic_hook() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -142,8 +143,12 @@ fn set_panic_hook() {
         if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
             std::process::exit(0);
         }
-        if !quiet_panics::hold_back(panic) {
-            usual(panic);
+        if quiet_panics::hold_back(panic) {
+            return;
+        }
+        match panic.location().filter(|location| location.file().contains("/tokenizers-")) {
+            Some(location) => tracing::warn!("the tokenizer library gave up at {location}"),
+            None => usual(panic),
         }
     }));
 }
