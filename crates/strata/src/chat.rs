@@ -69,7 +69,9 @@ pub fn run(args: ChatArgs) -> Result<()> {
     let opened = Opened::open(args.model.model.as_deref())?;
     let template = opened.chat_template()?;
     let tokenizer = opened.tokenizer.clone();
-    let loaded = load::load(opened, &args.model.limits, Audience::Person(&tokenizer), MAX_WAITING)?;
+    let mut limits = args.model.limits.clone();
+    limits.make_for_one(None);
+    let loaded = load::load(opened, &limits, Audience::Person(&tokenizer), MAX_WAITING)?;
     let params = args.sampling.over(model_defaults(&loaded.generation))?;
     let interactive = stdin().is_terminal();
     let mut lines = if interactive { Lines::from_terminal()? } else { Lines::Pipe { read: 0 } };

@@ -12,6 +12,8 @@ use strata_weights::StreamPolicy;
 const SEQUENCES_MAX: usize = 1 << 16;
 /// Largest `--max-num-batched-tokens`. Scratch grows with it, and must not overflow when it is computed.
 const BATCHED_TOKENS_MAX: usize = 1 << 20;
+/// Prompts below so many tokens need no passes of the usual length.
+const SHORT_PROMPT: usize = 512;
 /// Largest `--threads`: each takes a stack, and more than there are cores are of no use.
 const THREADS_MAX: usize = 1024;
 
@@ -61,7 +63,7 @@ pub struct LimitOptions {
     #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = ENGINE, hide_short_help = true)]
     pub kv_dtype: KvDtype,
 
-    /// Sequences that are computed together
+    /// Sequences that are computed together; `strata run` and `chat` have one
     #[arg(long, value_name = "N", default_value = "64", value_parser = count::<SEQUENCES_MAX>, help_heading = ENGINE,
           hide_short_help = true)]
     pub max_num_seqs: NonZeroUsize,
@@ -87,6 +89,16 @@ pub struct LimitOptions {
     /// What becomes of requests that have to make room; set by the commands that serve many.
     #[arg(skip)]
     pub swap: Option<SwapOptions>,
+}
+
+impl LimitOptions {
+    /// For one answer at a time, to a prompt of so many tokens where that is known: memory for more sequences, or for
+    /// longer passes, would be taken from the weights and never used. Answers do not depend on either.
+    pub fn make_for_one(&mut self, prompt_tokens: Option<usize>) {
+        self.max_num_seqs = NonZeroUsize::MIN;
+        let short = prompt_tokens.filter(|&tokens| tokens < SHORT_PROMPT).and_then(NonZeroUsize::new);
+        self.max_num_batched_tokens = self.max_num_batched_tokens.or(short);
+    }
 }
 
 /// What becomes of requests that have to make room for others when memory for KV runs out.

@@ -89,6 +89,7 @@ pub fn run(args: RunArgs) -> Result<()> {
         false => (text.clone(), true),
     };
     let prompt = tokenize(&opened, &model.limits, &prompt_text, add_special)?;
+    model.limits.make_for_one(Some(prompt.len()));
     let texts = Bytes((text.len() + prompt_text.len() + prompt.len() * BYTES_PER_ID) as u64);
     let loaded = load::load(opened, &model.limits, Audience::Prompt(texts), MAX_WAITING)?;
     let defaults = SamplingParams { temperature: 0.0, ..model_defaults(&loaded.generation) };

@@ -104,6 +104,40 @@ fn memory_stays_within_the_budget_and_is_used() {
 }
 
 #[test]
+fn one_answer_takes_no_room_for_many() {
+    let plan = |args: &[&str]| {
+        let run = ended(&[args, &["-n", "2", "--ignore-eos", "--memory", "1G"]].concat());
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        let line = |name: &str| run.stderr.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+        let scratch = line("  scratch");
+        let blocks = line("  KV blocks").split_whitespace().nth(4).unwrap().parse::<usize>().unwrap();
+        (scratch.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap(), scratch.contains(" MiB"), blocks)
+    };
+    let short = plan(&["run", wordy(), "-p", "Once"]);
+    let long = plan(&["run", wordy(), "-p", &"word after word ".repeat(200)]);
+    // A short prompt needs no long passes; two whole contexts of 2,048 tokens are all that KV can be used for.
+    assert!(long.1 && long.0 > 5.0 && (!short.1 || short.0 < 3.0), "scratch: {short:?}, {long:?}");
+    assert_eq!((short.2, long.2), (256, 256));
+}
+
+#[test]
+fn a_large_vocabulary_stays_within_the_least() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = json!({"model_type": "llama", "vocab_size": 100000, "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 256,
+        "bos_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": true, "torch_dtype": "bfloat16"});
+    let (file, model) = (text(&dir.path().join("shape.json")), text(&dir.path().join("model")));
+    std::fs::write(&file, config.to_string()).unwrap();
+    succeeded(&["synth", "--config", &file, &model]);
+    let least = least(&model, "least_bytes");
+    let args = ["run", &model, "-p", "the other", "-n", "3", "--ignore-eos", "--temperature", "1", "--stats"];
+    let run = ended(&[&args[..], &["--memory", &least.to_string()]].concat());
+    let peak = peak(&run);
+    // Within it, and not far from it: most of it is what the vocabulary takes.
+    assert!((least / 2..=least).contains(&peak), "{peak} of {least}: {}", run.stderr);
+}
+
+#[test]
 fn a_conversation_has_room_where_there_is_some() {
     let requests = |memory: &str| {
         let chat = ended_with_input(&["chat", wordy(), "-n", "2", "--memory", memory], b"Hello\n");
