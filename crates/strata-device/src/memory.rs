@@ -1,7 +1,7 @@
 //! What the operating system says of memory: the process's own use, the machine's, and the cgroup's limit.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Memory of this machine and process, in bytes, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub struct HostMemory {
     pub available: u64,
     /// Physical memory.
     pub total: u64,
+    /// Swap space of the system, which is no memory to compute with.
+    pub swap: u64,
     /// The least memory limit among this process's cgroup and its ancestors, if any is set.
     pub cgroup_limit: Option<u64>,
     /// Resident set of this process.
@@ -25,9 +27,17 @@ impl HostMemory {
         Self {
             available: kib_field(&meminfo, "MemAvailable:"),
             total: kib_field(&meminfo, "MemTotal:"),
-            cgroup_limit: cgroup_limit(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default()),
+            swap: kib_field(&meminfo, "SwapTotal:"),
+            cgroup_limit: cgroup_limit(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default(), Path::new("/")),
             resident: kib_field(&status, "VmRSS:"),
         }
+    }
+
+    /// The most that this process can ever have in memory: the machine's, or the cgroup's limit if that is less. `None`
+    /// where the system does not say.
+    pub fn most(&self) -> Option<u64> {
+        let most = self.cgroup_limit.unwrap_or(u64::MAX).min(if self.total == 0 { u64::MAX } else { self.total });
+        (most < u64::MAX).then_some(most)
     }
 
     /// What this process may use in all when no budget is given: the least of the cgroup's limit and what is
@@ -43,6 +53,16 @@ pub fn peak_resident() -> u64 {
     kib_field(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmHWM:")
 }
 
+/// Gives memory back to the system that was freed but kept for later, as allocators do: after something large has been
+/// taken apart that is hundreds of megabytes which nobody uses. Does nothing where the C library has no way to.
+pub fn give_back_freed() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes no pointer and touches only what is free, under the allocator's own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 fn kib_field(text: &str, name: &str) -> u64 {
     text.lines()
         .find_map(|line| line.strip_prefix(name))
@@ -51,22 +71,24 @@ fn kib_field(text: &str, name: &str) -> u64 {
 }
 
 /// Walks from the process's own cgroup up to the root, for a limit on any ancestor binds too. Lines of
-/// `/proc/self/cgroup` are `0::/path` for version 2 and `N:memory:/path` for version 1.
-fn cgroup_limit(membership: &str) -> Option<u64> {
+/// `/proc/self/cgroup` are `0::/path` for version 2 and `N:memory:/path` for version 1. `mount` is the system's root.
+fn cgroup_limit(membership: &str, mount: &Path) -> Option<u64> {
     let mut least: Option<u64> = None;
     for line in membership.lines() {
         let mut fields = line.splitn(3, ':');
         let (_, Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else { continue };
-        let (root, file) = if controllers.is_empty() {
-            ("/sys/fs/cgroup", "memory.max")
+        // Beyond `high` a process is slowed down until it gives memory back, which is no way to compute.
+        let (root, files): (_, &[&str]) = if controllers.is_empty() {
+            ("/sys/fs/cgroup", &["memory.max", "memory.high"])
         } else if controllers.split(',').any(|controller| controller == "memory") {
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            ("/sys/fs/cgroup/memory", &["memory.limit_in_bytes"])
         } else {
             continue;
         };
-        let mut folder = PathBuf::from(root).join(path.trim_start_matches('/'));
-        while folder.starts_with(root) {
-            least = [least, read_limit(&folder.join(file))].into_iter().flatten().min();
+        let mut folder = mount.join(root.trim_start_matches('/')).join(path.trim_start_matches('/'));
+        let root = mount.join(root.trim_start_matches('/'));
+        while folder.starts_with(&root) {
+            least = files.iter().map(|file| read_limit(&folder.join(file))).chain([least]).flatten().min();
             if !folder.pop() {
                 break;
             }
@@ -100,8 +122,48 @@ mod tests {
 
     #[test]
     fn the_least_limit_wins() {
-        let memory = HostMemory { available: 100, total: 200, cgroup_limit: Some(50), resident: 10 };
-        assert_eq!(memory.usable(), 50);
+        let memory = HostMemory { available: 100, total: 200, swap: 900, cgroup_limit: Some(50), resident: 10 };
+        assert_eq!((memory.usable(), memory.most()), (50, Some(50)));
         assert_eq!(HostMemory { cgroup_limit: None, ..memory }.usable(), 110);
+        // Swap is no memory, a limit above the machine's is none, and what cannot be read says nothing.
+        assert_eq!(HostMemory { cgroup_limit: None, ..memory }.most(), Some(200));
+        assert_eq!(HostMemory { cgroup_limit: Some(300), ..memory }.most(), Some(200));
+        assert_eq!(HostMemory { cgroup_limit: None, total: 0, ..memory }.most(), None);
+    }
+
+    #[test]
+    fn limits_of_cgroups_are_found_on_the_way_up() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let limit = |membership: &str| cgroup_limit(membership, root.path());
+        write("sys/fs/cgroup/a/b/memory.max", "max\n");
+        assert_eq!(limit("0::/a/b\n"), None);
+        write("sys/fs/cgroup/a/memory.max", "5000\n");
+        assert_eq!(limit("0::/a/b\n"), Some(5000));
+        write("sys/fs/cgroup/a/b/memory.high", "4000\n");
+        assert_eq!(limit("0::/a/b\n"), Some(4000));
+        write("sys/fs/cgroup/memory/c/memory.limit_in_bytes", "3000\n");
+        assert_eq!(limit("5:devices:/\n4:cpu,memory:/c\n0::/a/b\n"), Some(3000));
+        write("sys/fs/cgroup/memory/c/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(limit("4:memory:/c\n"), None);
+    }
+
+    #[test]
+    fn what_was_freed_goes_back() {
+        // Small pieces stay with the allocator when they are freed, as long as one above them is in use.
+        let mut pieces: Vec<Box<[u8; 64]>> = (0..1 << 20).map(|_| Box::new([1; 64])).collect();
+        let last = pieces.pop();
+        drop(pieces);
+        let before = HostMemory::read().resident;
+        give_back_freed();
+        let after = HostMemory::read().resident;
+        if cfg!(all(target_os = "linux", target_env = "gnu")) {
+            assert!(after + (32 << 20) < before, "{after} of {before} bytes are left");
+        }
+        assert!(last.is_some());
     }
 }

@@ -8,8 +8,10 @@ use crate::memory_trade::{MemoryTrade, TradeLimits};
 /// What wants memory.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryNeeds {
-    /// The process as it stands: code, tokenizer, runtime.
+    /// The process: code, tokenizer, threads, sampler, and what allocators keep.
     pub process: Bytes,
+    /// What the process takes in all while it opens the model, before weights and KV are there; it is given back then.
+    pub opening: Bytes,
     /// All weights, which stay in memory if they fit.
     pub weights: Bytes,
     /// What weights take at least if they do not fit, and are streamed.
@@ -57,8 +59,8 @@ pub struct MemoryPlan {
 #[error(
     "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
      {requests}, the process {process}, buffers to swap through {swap} and KV for at least {tokens} tokens {kv} make \
-     {smallest}; give --memory {advice}M \
-     or more, or choose a smaller model"
+     {sum}, and opening the model takes {opening} for a moment; give --memory {advice}M or more, or choose a smaller \
+     model"
 )]
 pub struct BudgetTooSmall {
     total: Bytes,
@@ -66,16 +68,22 @@ pub struct BudgetTooSmall {
     scratch: Bytes,
     requests: Bytes,
     process: Bytes,
+    opening: Bytes,
     swap: Bytes,
     kv: Bytes,
     tokens: usize,
+    sum: Bytes,
     /// The least that works.
     pub smallest: Bytes,
     advice: u64,
 }
 
-/// Memory that threads, the sampler and allocator slack may take beyond what the process held when it was measured.
-const GROWTH: u64 = 48 << 20;
+impl BudgetTooSmall {
+    /// The same, advising `least`, which is more where needs grow with the budget.
+    pub fn advising(self, least: Bytes) -> Self {
+        Self { advice: mebibytes(least), ..self }
+    }
+}
 
 /// Context that must fit for a server to be of any use; or the model's whole context, if that is less.
 const LEAST_CONTEXT: usize = 256;
@@ -96,6 +104,11 @@ const STREAMED_KV_SHARE: u64 = 16;
 const CACHE_FACTOR: usize = 2;
 
 impl MemoryPlan {
+    /// The least budget that works.
+    pub fn least(needs: &MemoryNeeds) -> Bytes {
+        Least::of(needs).smallest(needs, needs.weights.min(needs.weights_streamed))
+    }
+
     /// Divides `total`: the process, scratch and weights take what they need, and KV blocks get the rest, up to what
     /// could be used. Where that does not fit, weights are streamed: they get what the others leave, until KV needs
     /// more of it.
@@ -103,33 +116,30 @@ impl MemoryPlan {
     /// # Errors
     /// The rest would not hold a useful context; names the least budget that works.
     pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
-        let blocks_of = |tokens: usize| tokens.div_ceil(needs.block_size);
-        let least_blocks = blocks_of(needs.max_model_len.min(LEAST_CONTEXT));
-        let process = Bytes(needs.process.0.saturating_add(GROWTH));
-        let kv_least = needs.block.0.saturating_mul(least_blocks as u64);
-        let others = [needs.scratch.0, needs.requests.0, needs.swap.0, kv_least];
-        let least_with = |weights: Bytes| {
-            Bytes(others.iter().fold(process.0.saturating_add(weights.0), |sum, &bytes| sum.saturating_add(bytes)))
-        };
-        let streamed = total < least_with(needs.weights) && needs.weights_streamed < needs.weights;
+        let least = Least::of(needs);
+        let (process, kv_least) = (needs.process, least.kv.0);
+        let streamed = total < least.beside(needs.weights) && needs.weights_streamed < needs.weights;
         let weights_least = if streamed { needs.weights_streamed } else { needs.weights };
-        let smallest = least_with(weights_least);
+        let (sum, smallest) = (least.beside(weights_least), least.smallest(needs, weights_least));
         let refuse = || BudgetTooSmall {
             total,
             weights: weights_least,
             scratch: needs.scratch,
             requests: needs.requests,
             process,
+            opening: needs.opening,
             swap: needs.swap,
-            kv: Bytes(kv_least),
-            tokens: least_blocks * needs.block_size,
+            kv: least.kv,
+            tokens: least.blocks * needs.block_size,
+            sum,
             smallest,
-            advice: smallest.0.div_ceil(1 << 20),
+            advice: mebibytes(smallest),
         };
         if total < smallest {
             return Err(refuse());
         }
-        let rest = total.0 - smallest.0;
+        let blocks_of = |tokens: usize| tokens.div_ceil(needs.block_size);
+        let rest = total.0 - sum.0;
         let kept = needs.block.0.saturating_sub(needs.block_returnable.0);
         let traded = streamed && kept <= needs.block.0 / KEPT_SHARE;
         // KV that can take memory from weights later begins with what lets every sequence start.
@@ -178,6 +188,38 @@ impl MemoryPlan {
     }
 }
 
+/// What an engine cannot do without.
+struct Least {
+    blocks: usize,
+    kv: Bytes,
+    /// All but weights.
+    others: u64,
+}
+
+impl Least {
+    fn of(needs: &MemoryNeeds) -> Self {
+        let blocks = needs.max_model_len.min(LEAST_CONTEXT).div_ceil(needs.block_size);
+        let kv = Bytes(needs.block.0.saturating_mul(blocks as u64));
+        let parts = [needs.process, needs.scratch, needs.requests, needs.swap, kv];
+        Self { blocks, kv, others: parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.0)) }
+    }
+
+    /// All of it, beside these weights.
+    fn beside(&self, weights: Bytes) -> Bytes {
+        Bytes(self.others.saturating_add(weights.0))
+    }
+
+    /// The least budget with these weights.
+    fn smallest(&self, needs: &MemoryNeeds, weights: Bytes) -> Bytes {
+        self.beside(weights).max(needs.opening)
+    }
+}
+
+/// Whole mebibytes, rounded up.
+fn mebibytes(bytes: Bytes) -> u64 {
+    bytes.0.div_ceil(1 << 20)
+}
+
 fn reserve(
     total: Bytes,
     needs: &MemoryNeeds,
@@ -206,7 +248,8 @@ mod tests {
 
     fn needs() -> MemoryNeeds {
         MemoryNeeds {
-            process: Bytes(20 * MIB),
+            process: Bytes(68 * MIB),
+            opening: Bytes(0),
             weights: Bytes(1000 * MIB),
             weights_streamed: Bytes(100 * MIB),
             scratch: Bytes(26 * MIB),
@@ -234,7 +277,7 @@ mod tests {
         let plan = MemoryPlan::divide(Bytes((1114 + 88) * MIB), &needs).unwrap();
         assert_eq!((plan.num_blocks, plan.requests, plan.budget.left()), (16 + 70, Bytes(14 * MIB), Bytes(0)));
         let refused = MemoryPlan::divide(Bytes(100 * MIB), &needs).unwrap_err();
-        assert_eq!(refused.smallest, Bytes((20 + 48 + 100 + 30 + 16 + 8) * MIB));
+        assert_eq!(refused.smallest, Bytes((68 + 100 + 30 + 16 + 8) * MIB));
         assert_eq!(MemoryPlan::divide(refused.smallest, &needs).unwrap().budget.left(), Bytes(0));
     }
 
@@ -280,13 +323,29 @@ mod tests {
     #[test]
     fn the_least_budget_is_named_and_works() {
         let refused = MemoryPlan::divide(Bytes(100 * MIB), &needs()).unwrap_err();
-        assert_eq!(refused.smallest, Bytes((20 + 48 + 100 + 30 + 16) * MIB));
+        assert_eq!(refused.smallest, Bytes((68 + 100 + 30 + 16) * MIB));
         assert!(refused.to_string().contains("--memory 214M"), "{refused}");
         let plan = MemoryPlan::divide(refused.smallest, &needs()).unwrap();
         assert_eq!((plan.max_model_len, plan.weights), (256, Bytes(100 * MIB)));
         assert!(MemoryPlan::divide(Bytes(refused.smallest.0 - 1), &needs()).is_err());
+        assert_eq!(MemoryPlan::least(&needs()), refused.smallest);
         // What cannot be streamed must fit.
         let whole = MemoryNeeds { weights_streamed: Bytes(1000 * MIB), ..needs() };
         assert_eq!(MemoryPlan::divide(Bytes(500 * MIB), &whole).unwrap_err().smallest, Bytes(1114 * MIB));
+        assert_eq!(MemoryPlan::least(&whole), Bytes(1114 * MIB));
+        // Where needs grow with the budget, others know better.
+        assert!(refused.advising(Bytes(215 * MIB + 1)).to_string().contains("--memory 216M"));
+    }
+
+    #[test]
+    fn a_model_that_takes_more_to_open_than_to_run_needs_that() {
+        let needs = MemoryNeeds { opening: Bytes(300 * MIB), ..needs() };
+        assert_eq!(MemoryPlan::least(&needs), Bytes(300 * MIB));
+        let refused = MemoryPlan::divide(Bytes(299 * MIB), &needs).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("--memory 300M") && text.contains("takes 300.0 MiB for a moment"), "{text}");
+        // What opening took is the weights' afterwards.
+        let plan = MemoryPlan::divide(Bytes(300 * MIB), &needs).unwrap();
+        assert_eq!((plan.budget.left(), plan.weights), (Bytes(0), Bytes((100 + 86 - 5) * MIB)));
     }
 }

@@ -9,7 +9,7 @@ use strata_io::{ExactFile, IoError, RandomAccessFile};
 use strata_kernels::DType;
 
 use crate::error::{IndexProblem, WeightError};
-use crate::gguf::{GgufProblem, Metadata, Part, hugging_face_name, models_in, open_parts};
+use crate::gguf::{GgufProblem, Metadata, Part, gguf_name, hugging_face_name, models_in, open_parts};
 use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
@@ -136,10 +136,12 @@ impl Catalog {
         metadata: Option<Metadata>,
     ) -> Result<Self, WeightError> {
         let mut tensors = BTreeMap::new();
+        let is_gguf = metadata.is_some();
         for (name, entry) in entries {
             let second = entry.file;
             if let Some(CatalogEntry { file: first, .. }) = tensors.insert(name.clone(), entry) {
                 let [first_path, second_path] = [first, second].map(|file| files[file].path().to_owned());
+                let name = shown_name(&name, is_gguf);
                 return Err(match first == second {
                     // Under two names that mean the same.
                     true => {
@@ -213,7 +215,7 @@ impl Catalog {
     pub fn read_f32(&self, name: &str, most: usize) -> Result<Option<Vec<f32>>, WeightError> {
         let Some(entry) = self.get(name).filter(|entry| entry.bytes <= most as u64 * 4) else { return Ok(None) };
         if entry.element_type != ElementType::Known(DType::F32) {
-            let (tensor, found) = (name.to_owned(), entry.element_type.name().to_owned());
+            let (tensor, found) = (self.name_in_file(name), entry.element_type.name().to_owned());
             return Err(WeightError::UnsupportedDType { tensor, file: self.path_of(entry), found });
         }
         let mut bytes = vec![0; entry.bytes as usize];
@@ -237,6 +239,12 @@ impl Catalog {
         &self.files
     }
 
+    /// The name that a tensor has in its file, which messages should show: people look for that.
+    pub fn name_in_file(&self, name: &str) -> String {
+        // A store has the names that are used here, whatever it was packed from.
+        shown_name(name, self.metadata.is_some() && self.store.is_none())
+    }
+
     /// The path of the file that holds an entry of this catalog.
     pub fn path_of(&self, entry: &CatalogEntry) -> PathBuf {
         self.files[entry.file].path().to_owned()
@@ -253,6 +261,10 @@ impl std::fmt::Debug for Catalog {
         let paths: Vec<_> = self.files.iter().map(|file| file.path()).collect();
         f.debug_struct("Catalog").field("files", &paths).field("tensors", &self.tensors.len()).finish()
     }
+}
+
+fn shown_name(name: &str, is_gguf: bool) -> String {
+    is_gguf.then(|| gguf_name(name)).flatten().unwrap_or_else(|| name.to_owned())
 }
 
 /// The tensors of all files, in order.

@@ -119,12 +119,13 @@ pub(crate) fn checked<'c>(
     group: &GroupSpec,
     tensor: &TensorSpec,
 ) -> Result<(&'c CatalogEntry, DType), WeightError> {
+    let name = || catalog.name_in_file(&tensor.name);
     let entry = catalog
         .get(&tensor.name)
-        .ok_or_else(|| WeightError::MissingTensor { tensor: tensor.name.clone(), group: group.name.clone() })?;
+        .ok_or_else(|| WeightError::MissingTensor { tensor: name(), group: group.name.clone() })?;
     if entry.shape != tensor.shape {
         return Err(WeightError::ShapeMismatch {
-            tensor: tensor.name.clone(),
+            tensor: name(),
             file: catalog.path_of(entry),
             expected: tensor.shape.clone(),
             found: entry.shape.clone(),
@@ -136,10 +137,10 @@ pub(crate) fn checked<'c>(
     match entry.element_type {
         // Norms and biases are read element by element; blocks are for matrices only.
         ElementType::Known(dtype) if tensor.shape.len() < 2 && !dtype.is_plain() => {
-            unsupported(format!("{} (a vector, which must be F32, F16 or BF16)", tensor.name), dtype.name())
+            unsupported(format!("{} (a vector, which must be F32, F16 or BF16)", name()), dtype.name())
         }
         ElementType::Known(dtype) => Ok((entry, dtype)),
-        ref other => unsupported(tensor.name.clone(), other.name()),
+        ref other => unsupported(name(), other.name()),
     }
 }
 

@@ -18,8 +18,10 @@ use strata_engine::{ModelRunner, Runner};
 use strata_kernels::Unit;
 use strata_model::{BatchSequence, LogitRows};
 
+use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
+use crate::needs::{Audience, Surroundings};
 use crate::options::LimitOptions;
 use crate::progress;
 use limits::{Bound, MachineLimits};
@@ -99,11 +101,12 @@ pub fn run(args: BenchArgs) -> Result<()> {
         return stream::run(args);
     }
     let dir = ModelDir::open(args.model.as_deref())?;
+    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
-    let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits)?;
+    let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits, &surroundings)?;
     let (block_size, capacity) = (args.limits.block_size, plan.num_blocks);
     let longest_prompt = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
     let fits = args.decode_len().is_some_and(|decode| {

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -15,9 +16,11 @@ use crate::answer::{Question, Stats, answer};
 use crate::failure::{self, Interrupted};
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
+use crate::needs::Audience;
+use crate::opened::Opened;
 use crate::options::ModelOptions;
-use crate::prompt::encode;
-use crate::run::template_of;
+use crate::prompt::{Room, encode};
+use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
 
 /// Tokens that are kept free for an answer; in a small context, a quarter of it.
@@ -62,9 +65,13 @@ pub struct ChatArgs {
 /// # Errors
 /// A model that cannot be served or has no template; when stdin is no terminal, also the first message that fails.
 pub fn run(args: ChatArgs) -> Result<()> {
-    let template = template_of(&args.model)?;
     args.sampling.over(SamplingParams::default())?;
-    let loaded = load::load(&args.model, MAX_WAITING)?;
+    let opened = Opened::open(args.model.model.as_deref())?;
+    let template = opened.chat_template()?;
+    let tokenizer = opened.tokenizer.clone();
+    let mut limits = args.model.limits.clone();
+    limits.make_for_one(None);
+    let loaded = load::load(opened, &limits, Audience::Person(&tokenizer), MAX_WAITING)?;
     let params = args.sampling.over(model_defaults(&loaded.generation))?;
     let interactive = stdin().is_terminal();
     let mut lines = if interactive { Lines::from_terminal()? } else { Lines::Pipe { read: 0 } };
@@ -79,7 +86,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
         interactive,
     };
     if interactive {
-        eprintln!("Talk to {}. /help lists the commands, Ctrl-D leaves.", chat.loaded.name);
+        report!("Talk to {}. /help lists the commands, Ctrl-D leaves.", chat.loaded.name);
     }
     while let Some(line) = lines.next()? {
         match chat.take(line.trim()) {
@@ -103,7 +110,7 @@ enum Next {
 struct Chat {
     interrupts: Interrupts,
     conversation: Conversation,
-    template: ChatTemplate,
+    template: Arc<ChatTemplate>,
     loaded: Loaded,
     params: SamplingParams,
     sampling: SamplingOptions,
@@ -183,10 +190,12 @@ impl Chat {
     /// Tokens of the conversation. What is too long for `limit` loses its oldest turns.
     fn prompt(&mut self, limit: usize) -> Result<Vec<u32>> {
         let mut dropped = 0;
+        let context = self.loaded.engine.handle().limits().max_model_len;
+        let room = Room { context, memory: self.loaded.request_bytes };
         let prompt = loop {
             let text = self.template.render(&self.conversation.messages(), None, true, &Map::new())?;
             // The template writes the special tokens itself.
-            let prompt = encode(&self.loaded, &text, false);
+            let prompt = encode(&self.loaded.tokenizer, &text, false, room);
             let fits = prompt.as_ref().is_ok_and(|prompt| prompt.len() <= limit);
             if fits || !self.conversation.drop_oldest() {
                 // The last message by itself is refused by the engine, if it is too long, with the limit.
@@ -195,7 +204,7 @@ impl Chat {
             dropped += 1;
         };
         if dropped > 0 {
-            eprintln!(
+            report!(
                 "note: the conversation has outgrown the context; the model no longer sees the oldest {}. /reset \
                  begins anew",
                 if dropped == 1 { "exchange".to_owned() } else { format!("{dropped} exchanges") }

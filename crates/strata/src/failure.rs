@@ -140,7 +140,11 @@ fn hint(error: &anyhow::Error) -> Option<String> {
                     .into(),
             ),
             ConfigProblem::Read(_) => Some("make the file readable for this user".into()),
-            ConfigProblem::UnwantedTensor { .. } => None, // its message says what to do
+            ConfigProblem::UnknownArchitecture { .. } => Some(
+                "choose a model of a supported architecture; this one is not damaged, Strata cannot compute it".into(),
+            ),
+            // Their messages say what to do.
+            ConfigProblem::UnwantedTensor { .. } | ConfigProblem::Unsupported { .. } => None,
             _ => Some("correct the file, or fetch the model again".into()),
         }
     })

@@ -12,6 +12,7 @@ use strata_model::config::{ModelConfig, RopeScaling};
 use strata_model::tokenizer::{Tokenizer, TokenizerError};
 use strata_sim::words::{grouped, short};
 
+use crate::footprint::Footprint;
 use crate::model_dir::ModelDir;
 use crate::options::ModelOptions;
 use memory::Memory;
@@ -53,7 +54,8 @@ pub fn run(args: InfoArgs) -> Result<()> {
         },
     };
     let has_template = dir.template()?.is_some();
-    let memory = Memory::of(&dir, &args.model)?;
+    let footprint = Footprint::of(tokenizer.as_ref().ok());
+    let memory = Memory::of(&dir, &args.model, footprint)?;
     let mut out = stdout().lock();
     if args.json {
         let json = to_json(&dir, tokenizer.as_ref().ok(), has_template, &memory);
@@ -115,7 +117,8 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
         ),
     );
     row("scratch", memory.scratch.to_string());
-    text.push_str(&format!("\nIt needs --memory {} or more.\n\n", flag(memory.least)));
+    let (least, to_serve) = (flag(memory.least), flag(memory.least_to_serve));
+    text.push_str(&format!("\nIt needs --memory {least} or more, `strata serve` {to_serve} or more.\n\n"));
     text.push_str(&format!(
         "  {:>9}  {:>12}  {:>12}  {:>16}  {}\n",
         "--memory", "KV tokens", "context", "such sequences", "weights"
@@ -198,6 +201,7 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
         },
         "memory": {
             "least_bytes": memory.least.0,
+            "serve_least_bytes": memory.least_to_serve.0,
             "scratch_bytes": memory.scratch.0,
             "kv_dtype": memory.kv_dtype,
             "kv_bytes_per_token": memory.kv_token.0,

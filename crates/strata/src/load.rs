@@ -20,8 +20,9 @@ use strata_model::tokenizer::Tokenizer;
 use strata_weights::{ResidentWeights, WeightSource};
 
 use crate::model_dir::{Division, ModelDir};
-use crate::needs::{default_budget, kv_config, threads};
-use crate::options::{LimitOptions, ModelOptions};
+use crate::needs::{Audience, Surroundings, budget, kv_config, threads};
+use crate::opened::Opened;
+use crate::options::LimitOptions;
 use crate::streaming::{self, Streaming};
 use crate::{progress, swap};
 
@@ -62,36 +63,16 @@ pub struct Loaded {
     pub request_bytes: usize,
 }
 
-/// Opens the model, divides memory, loads the weights and starts the engine, reporting each on stderr. Requests beyond
-/// `max_waiting` that wait are refused.
-pub fn load(options: &ModelOptions, max_waiting: usize) -> Result<Loaded> {
-    let dir = ModelDir::open(options.model.as_deref())?;
-    let tokenizer = dir.tokenizer()?;
-    if tokenizer.vocab_size() > dir.config.vocab_size {
-        // Ids beyond the embedding would be read from beyond its end.
-        tracing::warn!(
-            "the tokenizer has {} tokens, the model {}; prompts with the tokens beyond are refused",
-            tokenizer.vocab_size(),
-            dir.config.vocab_size
-        );
-    }
-    let template = dir.template()?.map(Arc::new);
+/// Divides memory for an open model and this audience, loads the weights and starts the engine, reporting each on
+/// stderr. Requests beyond `max_waiting` that wait are refused.
+pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_waiting: usize) -> Result<Loaded> {
+    let Opened { dir, tokenizer, template, footprint } = opened;
     let name = dir.name();
-    let (engine, plan, streamed) = start_engine(&dir, &options.limits, max_waiting)?;
+    let surroundings = Surroundings { footprint, audience };
+    let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
     let ModelDir { config, generation, path, .. } = dir;
-    Ok(Loaded {
-        name,
-        engine,
-        tokenizer: Arc::new(tokenizer),
-        template,
-        generation,
-        config,
-        path,
-        budget,
-        request_bytes,
-        streamed,
-    })
+    Ok(Loaded { name, engine, tokenizer, template, generation, config, path, budget, request_bytes, streamed })
 }
 
 /// A model in memory, and how the budget around it was divided.
@@ -105,8 +86,8 @@ pub struct Runnable {
 }
 
 /// Divides memory and loads the weights.
-pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
-    let division = dir.divide(limits.memory.unwrap_or_else(default_budget), limits)?;
+pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Runnable> {
+    let division = dir.divide(budget(limits)?, limits, surroundings)?;
     let Division { needs, mut plan, batched_tokens } = division;
     report::division(dir, &plan, &needs, limits);
 
@@ -114,7 +95,9 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, needs.swap, layout.block_bytes())?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
-        let (weights, streaming) = streaming::start(dir, plan.weights, &limits.stream)?;
+        // Until there are weights and KV, all but the process is free.
+        let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
+        let (weights, streaming) = streaming::start(dir, plan.weights, room, &limits.stream)?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = KvPool::new_sparse(layout, plan.num_blocks_max)?;
         let monitor = Arc::clone(&streaming.monitor);
@@ -126,7 +109,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
     };
-    report::context(&plan, &needs);
+    report::context(&plan, &needs, limits);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -142,9 +125,10 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions) -> Result<Runnable> {
 fn start_engine(
     dir: &ModelDir,
     limits: &LimitOptions,
+    surroundings: &Surroundings<'_>,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
-    let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits)?;
+    let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits, surroundings)?;
     let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
     let config = EngineConfig {
         scheduler: SchedulerConfig {

@@ -8,8 +8,10 @@ use clap::Args;
 use strata_engine::Runner;
 use strata_model::{BatchSequence, LogitRows};
 
+use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
+use crate::needs::{Audience, Surroundings};
 use crate::options::LimitOptions;
 
 /// Print the logits of every position of a sequence of tokens, as JSON
@@ -38,7 +40,8 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     if let Some(token) = args.tokens.iter().find(|&&token| token as usize >= dir.config.vocab_size) {
         bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.vocab_size - 1);
     }
-    let Runnable { mut runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits)?;
+    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
+    let Runnable { mut runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits, &surroundings)?;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }

@@ -4,18 +4,22 @@ mod answer;
 mod bench;
 mod chat;
 mod failure;
+mod footprint;
 mod info;
 mod interrupt;
 mod load;
 mod logits;
 mod model_dir;
 mod needs;
+mod opened;
 mod options;
 mod pack;
 mod plan;
 mod progress;
 mod prompt;
+mod quiet_panics;
 mod replay;
+mod report;
 mod run;
 mod sampling;
 mod seed;
@@ -53,6 +57,10 @@ struct Cli {
     #[arg(short, long, global = true, display_order = 1000, action = clap::ArgAction::Count)]
     verbose: u8,
 
+    /// Print only data and errors: no reports, no notes, no warnings, no progress
+    #[arg(short, long, global = true, display_order = 1001, conflicts_with = "verbose")]
+    quiet: bool,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -73,7 +81,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    end_quietly_on_closed_stdout();
+    set_panic_hook();
     let cli = Cli::parse();
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -88,9 +96,13 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let usual = match cli.command {
-        Command::Serve(_) => 1,
-        _ => 0,
+        _ if cli.quiet => 0,
+        Command::Serve(_) => 2,
+        _ => 1,
     };
+    if cli.quiet {
+        report::be_quiet();
+    }
     start_logging(cli.verbose.saturating_add(usual))?;
     match cli.command {
         Command::Run(args) => run::run(args),
@@ -108,7 +120,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
 }
 
 fn start_logging(verbosity: u8) -> anyhow::Result<()> {
-    let usual = ["warn", "info", "info,strata=debug", "debug,strata=trace"][usize::from(verbosity.min(3))];
+    let levels = ["error", "warn", "info", "info,strata=debug", "debug,strata=trace"];
+    let usual = levels[usize::from(verbosity).min(levels.len() - 1)];
     let filter = match std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty()) {
         Some(filter) => EnvFilter::builder()
             .parse(&filter)
@@ -120,15 +133,23 @@ fn start_logging(verbosity: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `println!` panics when the reader has gone (`strata bench | head -1`); that is no failure of ours.
-fn end_quietly_on_closed_stdout() {
+/// Two kinds of panics are not for people to read. `println!` panics when the reader has gone (`strata bench | head
+/// -1`), which is no failure of ours; and the tokenizers' library panics on input that it should refuse, which is caught
+/// and becomes an error: under a server's threads a line of the log tells of it.
+fn set_panic_hook() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
         if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
             std::process::exit(0);
         }
-        usual(panic);
+        if quiet_panics::hold_back(panic) {
+            return;
+        }
+        match panic.location().filter(|location| location.file().contains("/tokenizers-")) {
+            Some(location) => tracing::warn!("the tokenizer library gave up at {location}"),
+            None => usual(panic),
+        }
     }));
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_engine::{MemoryNeeds, MemoryPlan};
 use strata_kernels::{DType, KvLayout};
@@ -18,8 +18,10 @@ use strata_weights::{
     BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
 };
 
-use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
+use crate::failure::Advised;
+use crate::needs::{BATCHED_TOKENS, Surroundings, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
+use crate::quiet_panics::quietly;
 use crate::{small_files, swap};
 
 /// The model that ships with the repository, as seen from its root.
@@ -44,12 +46,7 @@ impl ModelDir {
             None => bundled_model()?,
         };
         if !path.is_dir() && !path.is_file() && !is_block_device(&path) {
-            bail!(
-                "{} is neither a directory nor a file; give a GGUF file, a packed store, or a Hugging Face directory \
-                 with config.json, *.safetensors and tokenizer.json, or make one with `strata synth` (a prompt goes \
-                 behind --prompt)",
-                path.display()
-            );
+            return Err(not_there(&path));
         }
         let opened = match Catalog::open(&path) {
             // A file that cannot be opened, or a GGUF file that is damaged: no directory can mend that.
@@ -57,6 +54,9 @@ impl ModelDir {
             opened => opened,
         };
         // Before complaints about weights: without a configuration it is no model at all.
+        if path.is_dir() && !is_gguf(&opened) && !path.join("config.json").exists() {
+            return Err(no_configuration(&path, opened.is_ok()));
+        }
         let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
         let catalog = opened?;
         config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
@@ -133,7 +133,7 @@ impl ModelDir {
     /// # Errors
     /// There is none, or it cannot be used.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        small_files::tokenizer(&self.catalog, &self.path)
+        quietly(|| small_files::tokenizer(&self.catalog, &self.path))
     }
 
     /// The chat template, where the model has one.
@@ -153,28 +153,64 @@ impl ModelDir {
     ///
     /// # Errors
     /// Options that contradict the model, or a budget that is too small.
-    pub fn divide(&self, total: Bytes, limits: &LimitOptions) -> Result<Division> {
-        let mut needs = self.needs(limits)?;
-        needs.swap = swap::memory(limits, total, self.kv_layout(limits).block_bytes());
-        let plan = MemoryPlan::divide(total, &needs)?;
-        let division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
+    pub fn divide(&self, total: Bytes, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
+        let mut needs = self.needs(limits, surroundings)?;
+        let least = self.least_for(&needs, limits);
+        needs.swap = self.swap_memory(limits, total);
+        let plan = MemoryPlan::divide(total, &needs).map_err(|refused| refused.advising(least))?;
+        let mut division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
         if division.plan.streamed
             && let Some((needs, batched_tokens)) = longer_passes(&self.config, &needs, total, limits)
             && let Ok(plan) = MemoryPlan::divide(total, &needs)
         {
-            return Ok(Division { needs, plan, batched_tokens });
+            division = Division { needs, plan, batched_tokens };
+        }
+        // What a long conversation takes is set aside only where there is more than the least.
+        if let Some(requests) = surroundings.audience.of_context(division.plan.max_model_len, total)
+            && requests > division.needs.requests
+        {
+            let needs = MemoryNeeds { requests, ..division.needs };
+            if let Ok(plan) = MemoryPlan::divide(total, &needs) {
+                division = Division { needs, plan, ..division };
+            }
         }
         Ok(division)
     }
 
-    /// What the parts of an engine need.
-    pub fn needs(&self, limits: &LimitOptions) -> Result<MemoryNeeds> {
+    /// The least budget that works under these options, in whole mebibytes: what every command and every refusal
+    /// tells.
+    ///
+    /// # Errors
+    /// Options that contradict the model.
+    pub fn least(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Bytes> {
+        Ok(self.least_for(&self.needs(limits, surroundings)?, limits))
+    }
+
+    fn least_for(&self, needs: &MemoryNeeds, limits: &LimitOptions) -> Bytes {
+        // Swapping takes a small part of the budget, so that the least grows with it, by less and less.
+        let mut least = Bytes(0);
+        loop {
+            let needs = MemoryNeeds { swap: self.swap_memory(limits, least), ..*needs };
+            let smallest = MemoryPlan::least(&needs).0.div_ceil(1 << 20).saturating_mul(1 << 20);
+            if smallest <= least.0 {
+                return least;
+            }
+            least = Bytes(smallest);
+        }
+    }
+
+    fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
+        swap::memory(limits, total, self.kv_layout(limits).block_bytes())
+    }
+
+    /// What the parts of an engine need, all but room to swap to.
+    pub fn needs(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<MemoryNeeds> {
         let weights = WeightNeeds {
             dtype: self.weight_dtype(),
             whole: self.weight_bytes,
             streamed: Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().least_budget()),
         };
-        memory_needs(&self.config, &self.name(), &weights, limits)
+        memory_needs(&self.config, &self.name(), &weights, limits, surroundings)
     }
 }
 
@@ -197,6 +233,55 @@ fn bundled_model() -> Result<PathBuf> {
         .map(|folder| folder.join(BUNDLED_MODEL))
         .find(|path| path.join("config.json").exists())
         .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
+}
+
+fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
+    opened.as_ref().is_ok_and(|catalog| catalog.metadata().is_some())
+}
+
+/// What to do about a MODEL that names nothing here: many are names of models elsewhere.
+fn not_there(path: &Path) -> anyhow::Error {
+    let shown = path.display().to_string();
+    let message = format!("{shown} is neither a directory nor a file");
+    let is_name = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+    };
+    let is_hub = |name: &str| {
+        name.split_once('/').is_some_and(|(org, name)| is_name(org) && is_name(name) && !org.starts_with('.'))
+    };
+    let hint = match shown.split_once(':') {
+        None if is_hub(&shown) => {
+            let name = shown.rsplit('/').next().unwrap_or(&shown);
+            format!(
+                "{shown} looks like a name on the Hugging Face Hub; Strata reads local files only: fetch it with \
+                 `hf download {shown} --local-dir {name}`, then give {name} as MODEL"
+            )
+        }
+        Some((name, tag)) if is_name(tag) && (is_name(name) || is_hub(name)) => format!(
+            "{shown} looks like a name and a tag, as in other programs' libraries; Strata reads local files only: fetch \
+             a GGUF file or a Hugging Face directory of the model, for instance with `hf download ORG/NAME --local-dir \
+             {}`, then give its path as MODEL",
+            name.rsplit('/').next().unwrap_or(name)
+        ),
+        _ => "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
+              tokenizer.json, or make one with `strata synth` (a prompt goes behind --prompt)"
+            .into(),
+    };
+    Advised::input(message, hint)
+}
+
+fn no_configuration(path: &Path, has_weights: bool) -> anyhow::Error {
+    let (message, hint) = match has_weights {
+        true => {
+            ("has weights, but no config.json that says what they are", "fetch the model's config.json beside them")
+        }
+        false => (
+            "holds no model: it has neither a config.json nor a GGUF file",
+            "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
+             tokenizer.json, or make one with `strata synth`",
+        ),
+    };
+    Advised::input(format!("{} {message}", path.display()), hint)
 }
 
 fn is_block_device(path: &Path) -> bool {

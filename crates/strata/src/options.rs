@@ -12,8 +12,13 @@ use strata_weights::StreamPolicy;
 const SEQUENCES_MAX: usize = 1 << 16;
 /// Largest `--max-num-batched-tokens`. Scratch grows with it, and must not overflow when it is computed.
 const BATCHED_TOKENS_MAX: usize = 1 << 20;
+/// Prompts below so many tokens need no passes of the usual length.
+const SHORT_PROMPT: usize = 512;
 /// Largest `--threads`: each takes a stack, and more than there are cores are of no use.
 const THREADS_MAX: usize = 1024;
+
+/// Largest `--max-model-len`: more positions than any model has.
+const POSITIONS_MAX: usize = 1 << 30;
 
 /// Which model, and what it may use of this machine.
 #[derive(Debug, Clone, Args)]
@@ -27,45 +32,56 @@ pub struct ModelOptions {
     pub limits: LimitOptions,
 }
 
+/// Heading of the options that many people set.
+const MEMORY: &str = "Memory and threads";
+/// Heading of those that few do: `--help` shows them, `-h` does not.
+const ENGINE: &str = "Engine";
+
 /// What an engine may use.
 #[derive(Debug, Clone, Args)]
 pub struct LimitOptions {
     /// Memory that Strata may use in all: weights, KV cache, scratch and the process itself. Weights that do not fit
     /// are read from disk in each pass. Binary units: 6G is 6 GiB. Without it: the lesser of 97 % of the cgroup's limit
     /// and 90 % of what is available
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = MEMORY)]
     pub memory: Option<Bytes>,
 
+    /// Accept a --memory beyond what this machine, or the cgroup, has
+    #[arg(long, help_heading = MEMORY, hide_short_help = true)]
+    pub overcommit: bool,
+
     /// Most tokens of prompt and answer together. Without it: the model's context, as far as memory allows
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<POSITIONS_MAX>, help_heading = MEMORY)]
     pub max_model_len: Option<NonZeroUsize>,
 
-    /// Sequences that are computed together
-    #[arg(long, value_name = "N", default_value = "64", value_parser = count::<SEQUENCES_MAX>)]
+    /// Compute threads. Without it: the cores that this process may use
+    #[arg(long, value_name = "N", value_parser = count::<THREADS_MAX>, help_heading = MEMORY)]
+    pub threads: Option<NonZeroUsize>,
+
+    /// How keys and values are kept. `auto` is the type of the weights, or f16 beside quantised ones; `q8` is integers
+    /// of 8 bits with a scale for each 32, which hold nearly twice the tokens of f16 in the same memory
+    #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = ENGINE, hide_short_help = true)]
+    pub kv_dtype: KvDtype,
+
+    /// Sequences that are computed together; `strata run` and `chat` have one
+    #[arg(long, value_name = "N", default_value = "64", value_parser = count::<SEQUENCES_MAX>, help_heading = ENGINE,
+          hide_short_help = true)]
     pub max_num_seqs: NonZeroUsize,
 
     /// Tokens of one pass, prompt chunks and decodes together. More is faster for long prompts, and makes those who are
     /// decoding wait longer. Without it: 512; where weights are streamed 1024, as far as memory allows, for there a
     /// pass waits for the disk, however many tokens it has
-    #[arg(long, value_name = "TOKENS", value_parser = count::<BATCHED_TOKENS_MAX>)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<BATCHED_TOKENS_MAX>, help_heading = ENGINE,
+          hide_short_help = true)]
     pub max_num_batched_tokens: Option<NonZeroUsize>,
 
     /// Tokens of one KV block: a power of two from 1 to 256
-    #[arg(long, value_name = "TOKENS", default_value = "16")]
+    #[arg(long, value_name = "TOKENS", default_value = "16", help_heading = ENGINE, hide_short_help = true)]
     pub block_size: usize,
 
-    /// How keys and values are kept. `auto` is the type of the weights, or f16 beside quantised ones; `q8` is integers
-    /// of 8 bits with a scale for each 32, which hold nearly twice the tokens of f16 in the same memory
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    pub kv_dtype: KvDtype,
-
     /// Compute every prompt anew, even if its beginning is in the cache
-    #[arg(long)]
+    #[arg(long, help_heading = ENGINE, hide_short_help = true)]
     pub no_prefix_caching: bool,
-
-    /// Compute threads. Without it: the cores that this process may use
-    #[arg(long, value_name = "N", value_parser = count::<THREADS_MAX>)]
-    pub threads: Option<NonZeroUsize>,
 
     #[command(flatten)]
     pub stream: StreamOptions,
@@ -75,22 +91,39 @@ pub struct LimitOptions {
     pub swap: Option<SwapOptions>,
 }
 
+impl LimitOptions {
+    /// For one answer at a time, to a prompt of so many tokens where that is known: memory for more sequences, or for
+    /// longer passes, would be taken from the weights and never used. Answers do not depend on either.
+    pub fn make_for_one(&mut self, prompt_tokens: Option<usize>) {
+        self.max_num_seqs = NonZeroUsize::MIN;
+        let short = prompt_tokens.filter(|&tokens| tokens < SHORT_PROMPT).and_then(NonZeroUsize::new);
+        self.max_num_batched_tokens = self.max_num_batched_tokens.or(short);
+    }
+}
+
 /// What becomes of requests that have to make room for others when memory for KV runs out.
 #[derive(Debug, Clone, Args)]
 pub struct SwapOptions {
     /// How requests that had to make room come back. `swap` writes their KV to disk and reads it again, `recompute`
     /// drops and computes it again, `auto` does whichever takes less time, as measured
-    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Server")]
+    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Server", hide_short_help = true)]
     pub preemption: PreemptionOption,
 
     /// Disk space that KV is swapped to, taken at the start; 0 for none. Without it: as much as KV has memory, but no
     /// more than 4G and an eighth of what the disk has free
-    #[arg(long, value_name = "SIZE", value_parser = size_or_none, help_heading = "Server")]
+    #[arg(long, value_name = "SIZE", value_parser = size_or_none, help_heading = "Server", hide_short_help = true)]
     pub swap_space: Option<Bytes>,
 
     /// Directory on a disk, whose room is taken for it. Without it: that for temporary files
-    #[arg(long, value_name = "DIR", help_heading = "Server")]
+    #[arg(long, value_name = "DIR", help_heading = "Server", hide_short_help = true)]
     pub swap_dir: Option<PathBuf>,
+}
+
+/// What `strata serve` does where nobody says how.
+impl Default for SwapOptions {
+    fn default() -> Self {
+        Self { preemption: PreemptionOption::Auto, swap_space: None, swap_dir: None }
+    }
 }
 
 /// See [`PreemptionMode`].
@@ -119,7 +152,7 @@ impl From<PreemptionOption> for PreemptionMode {
 pub struct StreamOptions {
     /// Which weights stay in memory where not all fit. `resident` keeps as many as fit and reads the others in each
     /// pass; `ring` slides a window over all of them, and so reads all: slower, for comparison
-    #[arg(long, value_name = "POLICY", default_value = "resident")]
+    #[arg(long, value_name = "POLICY", default_value = "resident", help_heading = ENGINE, hide_short_help = true)]
     pub stream_policy: StreamPolicyOption,
 
     /// Whether a timeline is kept; set by the commands that can write one.
@@ -132,7 +165,7 @@ pub struct StreamOptions {
 pub struct TimelineOption {
     /// Write down every read, wait and computation of streamed weights as Chrome trace JSON; open the file at
     /// ui.perfetto.dev. Nothing is written if all weights fit into memory
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub timeline: Option<PathBuf>,
 }
 

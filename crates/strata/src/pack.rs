@@ -17,6 +17,7 @@ use strata_weights::{
 use crate::failure::{Advised, Interrupted};
 use crate::interrupt::Interrupts;
 use crate::model_dir::ModelDir;
+use crate::report::report;
 use crate::{progress, small_files};
 
 /// Write a model as one file or onto a raw block device, in the order in which it is streamed
@@ -164,11 +165,11 @@ fn explain(error: WeightError, temporary: Option<&Path>, args: &PackArgs) -> any
     match error {
         WeightError::Store { ref problem, .. } if **problem == StoreProblem::Stopped => {
             match (temporary, kept) {
-                (Some(_), None) => eprintln!("interrupted before anything was written; `{again}` begins anew"),
+                (Some(_), None) => report!("interrupted before anything was written; `{again}` begins anew"),
                 (_, kept) => {
-                    eprintln!("interrupted; `{again}` goes on from here");
+                    report!("interrupted; `{again}` goes on from here");
                     if let Some(path) = kept {
-                        eprintln!("what is written is kept in {}", path.display());
+                        report!("what is written is kept in {}", path.display());
                     }
                 }
             }

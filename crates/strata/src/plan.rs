@@ -11,8 +11,9 @@ use strata_kernels::DType;
 use strata_sim::plan::{Batches, KnownFigures, Passes, Plan, PlanRequest, Subject};
 
 use crate::failure::Advised;
+use crate::footprint::Footprint;
 use crate::model_dir::ModelDir;
-use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
+use crate::needs::{self, Audience, BATCHED_TOKENS, Surroundings, WeightNeeds};
 use crate::options::LimitOptions;
 use crate::progress::Bars;
 use crate::synth::DTypeArg;
@@ -128,7 +129,9 @@ fn make(args: &PlanArgs) -> Result<Plan> {
     let subject = subject(args.model.as_deref(), args.dtype.map(DType::from))?;
     let bytes = subject.weight_bytes()?;
     let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
-    let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits)?;
+    // Of a server; what the process takes is a constant there.
+    let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
+    let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
     let config = subject.config.clone();
     let request = PlanRequest {
         machine: args.machine.known(limits.memory),

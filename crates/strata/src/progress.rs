@@ -3,6 +3,8 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use strata_sim::Progress;
 
+use crate::report::is_quiet;
+
 /// Bars for what follows each other, one at a time.
 #[derive(Default)]
 pub struct Bars(Option<ProgressBar>);
@@ -35,7 +37,7 @@ impl Drop for Bars {
 /// A bar that counts bytes, with rate and remaining time.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
-    let bar = ProgressBar::new(total).with_message(what);
+    let bar = new(total).with_message(what);
     match style {
         Ok(style) => bar.with_style(style),
         // The template is a constant; a plain bar serves as well.
@@ -45,9 +47,13 @@ pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
 
 /// A bar that counts steps.
 pub fn steps(what: &'static str, total: u64) -> ProgressBar {
-    let bar = ProgressBar::new(total).with_message(what);
+    let bar = new(total).with_message(what);
     match ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}") {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
+}
+
+fn new(total: u64) -> ProgressBar {
+    if is_quiet() { ProgressBar::hidden() } else { ProgressBar::new(total) }
 }

@@ -8,9 +8,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use strata_device::Bytes;
 use strata_engine::TokenId;
+use strata_model::tokenizer::Tokenizer;
 
 use crate::failure::Advised;
-use crate::load::Loaded;
+use crate::quiet_panics::quietly;
 
 /// Longest prompt that is read, in bytes. The context is a tighter limit, but is known only once the model is loaded.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
@@ -58,30 +59,40 @@ impl PromptOptions {
     }
 }
 
-/// Token ids of `text`. A text that cannot fit the context, or whose tokenizing would take more memory than the plan
-/// sets aside for requests, is refused before it is tokenized.
+/// What a prompt must fit into.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Tokens of the context.
+    pub context: usize,
+    /// Bytes of memory that tokenizing may take.
+    pub memory: usize,
+}
+
+/// Token ids of `text`. A text that cannot fit the context, or whose tokenizing would take more memory than there is for
+/// it, is refused before it is tokenized.
 ///
 /// # Errors
 /// The text is too long, or the tokenizer cannot represent it.
-pub fn encode(loaded: &Loaded, text: &str, add_special: bool) -> Result<Vec<TokenId>> {
-    let context = loaded.engine.handle().limits().max_model_len;
-    let most = loaded.tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));
+pub fn encode(tokenizer: &Tokenizer, text: &str, add_special: bool, room: Room) -> Result<Vec<TokenId>> {
+    let Room { context, memory } = room;
+    let most = tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));
     if text.len() > most {
         bail!(
             "the prompt has {} bytes, which is more than the context of {context} tokens can hold; shorten it",
             text.len()
         );
     }
-    let needed = loaded.tokenizer.scratch_bytes(text);
-    if needed > loaded.request_bytes {
+    let needed = tokenizer.scratch_bytes(text);
+    if needed > memory {
         bail!(
-            "tokenizing the prompt of {} bytes would take {}, but {} are set aside for it; shorten it, break its lines, or give more --memory",
+            "tokenizing the prompt of {} bytes would take {}, but the budget leaves {} for it; shorten it, break its \
+             lines, or give more --memory",
             text.len(),
             Bytes(needed as u64),
-            Bytes(loaded.request_bytes as u64)
+            Bytes(memory as u64)
         );
     }
-    Ok(loaded.tokenizer.encode(text, add_special)?)
+    Ok(quietly(|| tokenizer.encode(text, add_special))?)
 }
 
 fn read_text(from: impl Read, name: &str) -> Result<String> {

@@ -5,21 +5,26 @@ use std::io::{Write, stdout};
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Map, json};
-use strata_engine::SamplingParams;
+use strata_device::{Bytes, give_back_freed};
+use strata_engine::{SamplingParams, TokenId};
 use strata_model::chat_template::ChatTemplate;
 
 use crate::answer::{Question, answer};
-use crate::failure::{Advised, Interrupted};
+use crate::failure::Interrupted;
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
-use crate::model_dir::ModelDir;
-use crate::options::{ModelOptions, TimelineOption};
-use crate::prompt::{PromptOptions, encode};
+use crate::needs::{self, Audience, Surroundings};
+use crate::opened::Opened;
+use crate::options::{LimitOptions, ModelOptions, TimelineOption};
+use crate::prompt::{PromptOptions, Room, encode};
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
 
 /// Tokens to generate where nobody says how many and the context leaves room.
 const MAX_TOKENS: usize = 256;
+
+/// Bytes that a token of the prompt takes, in this list and in those that the engine makes of it.
+const BYTES_PER_ID: usize = 32;
 
 /// Continue a prompt, and print the text as it is made
 ///
@@ -72,19 +77,21 @@ pub struct RunArgs {
 /// A model, a prompt or a parameter that cannot be served; a failed pass; Ctrl-C.
 pub fn run(args: RunArgs) -> Result<()> {
     let text = args.prompt.read()?;
-    let template = if args.chat { Some(template_of(&args.model)?) } else { None };
-    let (prompt_text, add_special) = match &template {
-        Some(template) => (message(template, args.system.as_deref(), &text)?, false),
-        None => (text.clone(), true),
-    };
     let options = SamplingOptions { seed: args.sampling.seed.or(Some(0)), ..args.sampling.clone() };
     // Checked before anything large is loaded.
     options.over(SamplingParams::default())?;
 
     let mut model = args.model.clone();
     model.limits.stream.timeline = args.timeline.timeline.is_some();
-    let loaded = load::load(&model, MAX_WAITING)?;
-    let prompt = encode(&loaded, &prompt_text, add_special)?;
+    let opened = Opened::open(model.model.as_deref())?;
+    let (prompt_text, add_special) = match args.chat {
+        true => (message(&*opened.chat_template()?, args.system.as_deref(), &text)?, false),
+        false => (text.clone(), true),
+    };
+    let prompt = tokenize(&opened, &model.limits, &prompt_text, add_special)?;
+    model.limits.make_for_one(Some(prompt.len()));
+    let texts = Bytes((text.len() + prompt_text.len() + prompt.len() * BYTES_PER_ID) as u64);
+    let loaded = load::load(opened, &model.limits, Audience::Prompt(texts), MAX_WAITING)?;
     let defaults = SamplingParams { temperature: 0.0, ..model_defaults(&loaded.generation) };
     let mut params = options.over(defaults)?;
     params.max_tokens = options.max_tokens.map_or_else(|| room(&loaded, prompt.len()), usize::from);
@@ -115,19 +122,16 @@ fn room(loaded: &Loaded, prompt_tokens: usize) -> usize {
     left.clamp(1, MAX_TOKENS)
 }
 
-/// The model's chat template, without which there is no chat. Read before the weights, which take long.
-pub fn template_of(options: &ModelOptions) -> Result<ChatTemplate> {
-    let dir = ModelDir::open(options.model.as_deref())?;
-    dir.template()?.ok_or_else(|| {
-        Advised::input(
-            format!(
-                "{} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
-                 tokenizer.chat_template in a GGUF file)",
-                dir.name()
-            ),
-            "let it continue plain text instead: strata run MODEL --prompt TEXT",
-        )
-    })
+/// The prompt's tokens, before weights and KV are there: until then tokenizing has the whole budget.
+fn tokenize(opened: &Opened, limits: &LimitOptions, text: &str, add_special: bool) -> Result<Vec<TokenId>> {
+    let budget = needs::budget(limits)?;
+    // A budget that cannot work is refused first, with what would.
+    let surroundings = Surroundings { footprint: opened.footprint, audience: Audience::Prompt(Bytes(0)) };
+    let context = opened.dir.divide(budget, limits, &surroundings)?.plan.max_model_len;
+    let memory = usize::try_from(budget.0.saturating_sub(opened.footprint.kept().0)).unwrap_or(usize::MAX);
+    let prompt = encode(&opened.tokenizer, text, add_special, Room { context, memory })?;
+    give_back_freed();
+    Ok(prompt)
 }
 
 fn message(template: &ChatTemplate, system: Option<&str>, text: &str) -> Result<String> {

@@ -9,11 +9,15 @@ use strata_engine::text::TextOptions;
 use strata_model::generation_config::GenerationConfig;
 
 use crate::load::Loaded;
+use crate::options::count;
 use crate::seed::random_seed;
 
 /// Most stop strings, and the longest, in bytes.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 1024;
+
+/// Largest `--max-tokens`: more than any context.
+const TOKENS_MAX: usize = 1 << 30;
 
 /// How the next token is chosen, and when generation ends.
 #[derive(Debug, Clone, Args)]
@@ -32,11 +36,13 @@ pub struct SamplingOptions {
     pub top_p: Option<f32>,
 
     /// Draw from the tokens with at least this share of the likeliest one's probability
-    #[arg(long, value_name = "P", value_parser = min_p, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = min_p, allow_negative_numbers = true,
+          hide_short_help = true)]
     pub min_p: Option<f32>,
 
     /// Above 1, makes tokens that have occurred less likely
-    #[arg(long, value_name = "R", value_parser = repetition_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "R", value_parser = repetition_penalty, allow_negative_numbers = true,
+          hide_short_help = true)]
     pub repetition_penalty: Option<f32>,
 
     /// Chooses the draws: the same seed gives the same text
@@ -51,8 +57,8 @@ pub struct SamplingOptions {
     #[arg(long)]
     pub ignore_eos: bool,
 
-    /// Most tokens to generate
-    #[arg(long, short = 'n', value_name = "TOKENS")]
+    /// Most tokens to generate, at least 1
+    #[arg(long, short = 'n', value_name = "TOKENS", value_parser = count::<TOKENS_MAX>)]
     pub max_tokens: Option<NonZeroUsize>,
 }
 

@@ -14,8 +14,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Advised, INTERRUPTED};
 use crate::load::{self, Loaded, MAX_WAITING};
-use crate::needs::REQUEST_BYTES;
+use crate::needs::{Audience, REQUEST_BYTES};
+use crate::opened::Opened;
 use crate::options::{ModelOptions, SwapOptions};
+use crate::report::report;
 use crate::sampling::model_defaults;
 
 /// Connections that the system keeps until they are accepted.
@@ -66,21 +68,22 @@ pub struct ServeArgs {
     pub swap: SwapOptions,
 
     /// Requests that may wait; one more is told to try again later
-    #[arg(long, value_name = "N", default_value_t = MAX_WAITING, help_heading = "Server",
+    #[arg(long, value_name = "N", default_value_t = MAX_WAITING, help_heading = "Server", hide_short_help = true,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     pub max_waiting: usize,
 
     /// Connections that are served at a time; the memory for requests allows 1024
     #[arg(long, value_name = "N", default_value_t = ServerConfig::default().connections_max, help_heading = "Server",
-          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+          hide_short_help = true, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub max_connections: usize,
 
     /// Largest request body, at most 8M: a sixteenth of the memory that is set aside for requests
-    #[arg(long, value_name = "SIZE", default_value = "4M", help_heading = "Server", value_parser = body_size)]
+    #[arg(long, value_name = "SIZE", default_value = "4M", help_heading = "Server", hide_short_help = true,
+          value_parser = body_size)]
     pub max_body: Bytes,
 
     /// Time that requests under way are given to finish once the server is told to stop
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server", hide_short_help = true)]
     pub drain_timeout: u64,
 }
 
@@ -99,7 +102,8 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let socket = bind(&args.host, args.port)?;
     let mut model = args.model.clone();
     model.limits.swap = Some(args.swap.clone());
-    let loaded = load::load(&model, args.max_waiting)?;
+    let opened = Opened::open(model.model.as_deref())?;
+    let loaded = load::load(opened, &model.limits, Audience::Clients, args.max_waiting)?;
     let config = config(&args, &loaded)?;
     let name = config.model_names[0].clone();
     let keyed = !config.api_keys.is_empty();
@@ -112,7 +116,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         Ok::<_, anyhow::Error>(strata_server::serve(config, engine, tokenizer, template, listener, stop).await)
     })?;
     if let Drained::Cut(connections) = drained {
-        eprintln!("{connections} connections were still open after {} s and were cut", args.drain_timeout);
+        report!("{connections} connections were still open after {} s and were cut", args.drain_timeout);
     }
     runtime.shutdown_timeout(LAST_CALL);
     Ok(())
@@ -189,7 +193,7 @@ fn told_to_stop(drain_timeout_s: u64) -> Result<impl Future<Output = ()>> {
     let mut signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
     Ok(async move {
         next_of(&mut signals).await;
-        eprintln!("Stopping: requests under way get {drain_timeout_s} s to finish; once more ends at once");
+        report!("Stopping: requests under way get {drain_timeout_s} s to finish; once more ends at once");
         tokio::spawn(async move {
             next_of(&mut signals).await;
             std::process::exit(INTERRUPTED.into());
@@ -213,9 +217,9 @@ fn announce(name: &str, address: SocketAddr, keyed: bool, chats: bool) {
     } else {
         ("completions", r#"{"prompt": "Once upon a time", "max_tokens": 64}"#)
     };
-    eprintln!("Serving {name} on {url}");
-    eprintln!("  curl {url}/{path} {header}-H 'Content-Type: application/json' -d '{body}'");
+    report!("Serving {name} on {url}");
+    report!("  curl {url}/{path} {header}-H 'Content-Type: application/json' -d '{body}'");
     if !keyed && !address.ip().is_loopback() {
-        eprintln!("note: whoever reaches this address can use the model; --api-key KEY asks for a key");
+        report!("note: whoever reaches this address can use the model; --api-key KEY asks for a key");
     }
 }

@@ -12,6 +12,7 @@ use strata_weights::{
 use crate::model_dir::ModelDir;
 use crate::options::StreamOptions;
 use crate::progress;
+use crate::report::report;
 
 /// How weights are streamed, and what may be known of them while the engine computes.
 pub struct Streaming {
@@ -28,14 +29,19 @@ impl Drop for Streaming {
     }
 }
 
-/// Tries out the disk and starts streaming within `budget`, loading what is to stay.
+/// Tries out the disk in `room`, which nobody uses as yet, and starts streaming within `budget`, loading what is to stay.
 ///
 /// # Errors
 /// A file that cannot be read, a budget that is too small, memory that the system refuses.
-pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<(StreamedWeights, Streaming)> {
+pub fn start(
+    dir: &ModelDir,
+    budget: Bytes,
+    room: Bytes,
+    options: &StreamOptions,
+) -> Result<(StreamedWeights, Streaming)> {
     let files = open_direct(&dir.catalog)?;
-    let settings = try_out(&files)?;
-    eprintln!("reads   {settings}");
+    let settings = try_out(&files, room)?;
+    report!("reads   {settings}");
     let least =
         |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.partition().least_budget());
     let band_bytes = band_bytes(budget.0, settings.chunk_bytes, least)?;
@@ -57,7 +63,7 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<(
     bar.finish_and_clear();
     let monitor = weights.monitor();
     let (resident, swept) = (weights.resident_bytes(), monitor.swept_bytes());
-    eprintln!(
+    report!(
         "stream  {:>10}  of {} stay in memory, {} come from disk in each pass",
         Bytes(resident.min(swept)),
         Bytes(swept),
@@ -67,7 +73,9 @@ pub fn start(dir: &ModelDir, budget: Bytes, options: &StreamOptions) -> Result<(
 }
 
 /// Tries how the largest of the files is read best.
-fn try_out(files: &[Arc<dyn DirectRead>]) -> Result<ReadSettings> {
+fn try_out(files: &[Arc<dyn DirectRead>], room: Bytes) -> Result<ReadSettings> {
     let largest = files.iter().max_by_key(|file| file.len()).context("the model has no files")?;
-    Ok(probe(largest, 0..largest.len(), &ProbeLimits::default())?)
+    let usual = ProbeLimits::default();
+    let memory_bytes = usize::try_from(room.0).unwrap_or(usize::MAX).min(usual.memory_bytes);
+    Ok(probe(largest, 0..largest.len(), &ProbeLimits { memory_bytes, ..usual })?)
 }

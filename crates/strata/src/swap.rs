@@ -11,6 +11,7 @@ use strata_engine::{MemoryPlan, SwapSpace, SwapStore};
 
 use crate::failure::Advised;
 use crate::options::{LimitOptions, PreemptionOption, SwapOptions};
+use crate::report::report;
 
 /// Most that is taken of a disk without asking.
 const SPACE_MAX: u64 = 4 << 30;
@@ -106,7 +107,7 @@ pub fn open(
         Ok(store) => Ok(Some(store)),
         Err(error) if asked => Err(error),
         Err(error) => {
-            eprintln!("note: KV is not swapped to {}: {error:#}", place.name);
+            report!("note: KV is not swapped to {}: {error:#}", place.name);
             Ok(None)
         }
     }
@@ -134,8 +135,10 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::footprint::Footprint;
     use crate::load::load_weights;
     use crate::model_dir::ModelDir;
+    use crate::needs::{Audience, Surroundings};
     use crate::options::ModelOptions;
 
     #[derive(Parser)]
@@ -195,9 +198,10 @@ mod tests {
         // Whoever reads them fails.
         let weights = fs::OpenOptions::new().write(true).open(folder.path().join("model.safetensors")).unwrap();
         weights.set_len(1 << 16).unwrap();
+        let surroundings = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
         let error = |more: &[&str]| {
             let limits = limits(&[&["--memory", "512M"], more].concat());
-            format!("{:#}", load_weights(&dir, &limits).err().unwrap())
+            format!("{:#}", load_weights(&dir, &limits, &surroundings).err().unwrap())
         };
         assert!(error(&[]).contains("model.safetensors"), "{}", error(&[]));
         assert!(error(&["--preemption", "swap", "--swap-space", "0"]).contains("nowhere to swap to"));

@@ -12,6 +12,8 @@ use strata_kernels::DType;
 use strata_model::presets::{preset, preset_names};
 use strata_model::synth::{SynthSpec, synthesize};
 
+use crate::report::report;
+
 /// Longest configuration that `--config` reads, in bytes.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
@@ -118,7 +120,7 @@ pub fn run(args: SynthArgs) -> anyhow::Result<()> {
     });
     bar.finish_and_clear();
     let report = outcome?;
-    eprintln!(
+    report!(
         "made {:.2} billion parameters in {}: {} in {} files, {:.1} s",
         report.num_parameters as f64 / 1e9,
         report.dtype,

@@ -8,6 +8,8 @@ use serde_json::json;
 use strata_io::AtomicWriter;
 use strata_weights::{EVENTS_MAX, EventKind, StreamEvent, StreamMonitor};
 
+use crate::report::report;
+
 /// The line of what the forward pass does; reads have those behind it.
 const PASS_LINE: usize = 0;
 
@@ -44,9 +46,9 @@ pub fn write(monitor: &StreamMonitor, path: &Path) -> Result<()> {
     text.push_str("\n]}\n");
     file.append(text.as_bytes()).with_context(failed)?;
     file.commit().with_context(failed)?;
-    eprintln!("timeline of {count} events in {}: open it at https://ui.perfetto.dev", path.display());
+    report!("timeline of {count} events in {}: open it at https://ui.perfetto.dev", path.display());
     if count >= EVENTS_MAX {
-        eprintln!("note: only the first {EVENTS_MAX} events are kept");
+        report!("note: only the first {EVENTS_MAX} events are kept");
     }
     Ok(())
 }

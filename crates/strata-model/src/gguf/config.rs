@@ -255,10 +255,21 @@ impl Keys<'_> {
 
     /// Rows of the embedding, where it is there; else what a key says, and loading will name what is missing.
     fn vocab_size(&self) -> Result<u64, ConfigProblem> {
-        if let Some(embedding) = self.model.catalog.get(EMBEDDING_TENSOR) {
-            return Ok(embedding.shape.first().map_or(0, |&rows| rows as u64));
+        let Some(embedding) = self.model.catalog.get(EMBEDDING_TENSOR) else { return self.required("vocab_size") };
+        let rows = embedding.shape.first().map_or(0, |&rows| rows as u64);
+        // A token without a row would be read from beyond the end. Rows without a token are padding.
+        let tokens = tokenizer::num_tokens(self.model.metadata)?;
+        if tokens > rows {
+            return Err(ConfigProblem::OutOfRange {
+                key: tokenizer::TOKENS.to_owned(),
+                found: format!("a list of {tokens} tokens"),
+                limit: format!(
+                    "at most {rows}, as many as {} has rows",
+                    self.model.catalog.name_in_file(EMBEDDING_TENSOR)
+                ),
+            });
         }
-        self.required("vocab_size")
+        Ok(rows)
     }
 
     fn head_dim(&self, hidden: u64, heads: u64) -> Result<u64, ConfigProblem> {

@@ -85,6 +85,22 @@ fn what_is_not_computed_is_refused_by_name() {
 }
 
 #[test]
+fn tokens_without_a_row_are_refused() {
+    let mut metadata = shape("llama");
+    let list = |count: usize| (0..count).map(|id| format!("t{id}")).collect::<Vec<_>>();
+    let texts = |count: usize| list(count).iter().map(String::as_str).collect::<Texts>();
+    for count in [1, 39, 40] {
+        metadata.set("tokenizer.ggml.tokens", texts(count));
+        assert_eq!(config(&metadata).map(|config| config.vocab_size), Ok(40), "{count}");
+    }
+    metadata.set("tokenizer.ggml.tokens", texts(41));
+    let error = config(&metadata).unwrap_err();
+    for part in ["tokenizer.ggml.tokens is a list of 41 tokens", "at most 40", "token_embd.weight"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+}
+
+#[test]
 fn keys_that_change_the_computation_are_refused_by_name() {
     for (key, value, neutral) in [
         ("attention.causal", MetadataValue::from(false), MetadataValue::from(true)),

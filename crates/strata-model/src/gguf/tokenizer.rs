@@ -11,7 +11,7 @@ use crate::tokenizer::{MAX_TOKENIZER_BYTES, TokenizerError};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
-const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
@@ -136,6 +136,11 @@ pub(super) fn config_json(model: &GgufModel<'_>) -> Result<Value, TokenizerError
         }
     }
     Ok(Value::Object(json))
+}
+
+/// Tokens of the vocabulary; none where there is no tokenizer.
+pub(super) fn num_tokens(metadata: &Metadata) -> Result<u64, GgufProblem> {
+    Ok(metadata.texts(TOKENS)?.map_or(0, Texts::len) as u64)
 }
 
 /// The token that begins a text.

@@ -6,15 +6,12 @@ use strata_engine::{MemoryNeeds, MemoryPlan};
 use super::shape::Shape;
 use crate::refusal::Refusal;
 
-/// What the process takes besides all that is counted: code, tokenizer, runtime. A constant, so that a plan for another
-/// machine does not depend on this one.
-const PROCESS: u64 = 64 << 20;
-
-/// What threads and allocator may take beyond it; as in [`MemoryPlan`].
-const GROWTH: u64 = 48 << 20;
+/// What the process takes besides all that is counted: code, tokenizer, threads, allocator. A constant, so that a plan
+/// for another machine does not depend on this one.
+const PROCESS: u64 = 112 << 20;
 
 /// What a GPU's driver and libraries take of its memory.
-const DRIVER: u64 = 512 << 20;
+const DRIVER: u64 = 560 << 20;
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +56,7 @@ impl Division {
     /// # Errors
     /// A memory that is too small, with the least that works; wishes for more than there is.
     pub fn of(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Self, Refusal> {
-        let needs = MemoryNeeds { process: Bytes(PROCESS), ..*needs };
+        let needs = MemoryNeeds { process: Bytes(PROCESS), opening: Bytes(0), ..*needs };
         match wishes.gpu_memory {
             None => on_host(wishes, shape, &needs),
             Some(gpu_memory) => on_device(wishes, gpu_memory, shape, &needs),
@@ -84,7 +81,7 @@ fn on_host(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Divisi
         ("KV cache", kv.bytes),
         ("scratch", needs.scratch.0),
         ("requests", plan.requests.0),
-        ("process", PROCESS + GROWTH),
+        ("process", PROCESS),
         ("norms, embedding", fixed),
     ];
     Ok(Division {
@@ -121,12 +118,11 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
         others: vec![
             ("KV cache", kv.bytes),
             ("scratch", needs.scratch.0),
-            ("driver", DRIVER + GROWTH),
+            ("driver", DRIVER),
             ("norms", shape.vector_bytes),
         ],
     };
-    let others =
-        vec![("requests", needs.requests.0), ("process", PROCESS + GROWTH), ("embedding rows", shape.row_memory)];
+    let others = vec![("requests", needs.requests.0), ("process", PROCESS), ("embedding rows", shape.row_memory)];
     let taken: u64 = others.iter().map(|(_, bytes)| bytes).sum();
     let beyond_device = whole.saturating_sub(units);
     let least = taken.saturating_add(slots.min(beyond_device));
@@ -212,6 +208,7 @@ mod tests {
     fn needs(shape: &Shape) -> MemoryNeeds {
         MemoryNeeds {
             process: Bytes(7),
+            opening: Bytes(0),
             weights: Bytes(shape.memory() + shape.vector_bytes + shape.embedding_bytes),
             weights_streamed: Bytes(shape.least_budget()),
             scratch: Bytes(200 << 20),

@@ -1,5 +1,8 @@
 //! Hit rate over cache size as an SVG picture. Lines differ in dashes and marks too, so colours are not needed to read
 //! it.
+//!
+//! Written by hand and not with `plotters`, of which only the axes would serve: it draws each dash as a stroke of its
+//! own, and has neither labels that make way for each other nor a title for who hears the picture.
 
 use std::fmt::{self, Write};
 

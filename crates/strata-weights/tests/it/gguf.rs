@@ -365,7 +365,26 @@ fn vectors_in_blocks_are_refused_when_loading_is_planned() {
     let specs = [GroupSpec { name: "head".into(), role: Role::FeedForward, layer: 0, tensors }];
     let error = plan_bytes(&Catalog::open(&path).unwrap(), &specs).unwrap_err();
     assert!(matches!(&error, WeightError::UnsupportedDType { found, .. } if found == "Q8_0"), "{error}");
-    assert!(error.to_string().contains("model.norm.weight"), "{error}");
+    // By the name that the file has for it.
+    assert!(error.to_string().contains("tensor output_norm.weight (a vector"), "{error}");
+}
+
+#[test]
+fn messages_call_tensors_as_the_file_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    put(&path, &metadata(), &[meta("blk.2.attn_q.weight", DType::F32, &[4, 4])]).unwrap();
+    let catalog = Catalog::open(&path).unwrap();
+    let refused = |name: &str, shape: &[usize]| {
+        let tensors = vec![TensorSpec::new(name, shape)];
+        let specs = [GroupSpec { name: "layer 2".into(), role: Role::Attention, layer: 2, tensors }];
+        plan_bytes(&catalog, &specs).unwrap_err().to_string()
+    };
+    let wide = refused("model.layers.2.self_attn.q_proj.weight", &[4, 8]);
+    assert!(wide.contains("tensor blk.2.attn_q.weight in"), "{wide}");
+    let missing = refused("model.layers.2.mlp.up_proj.weight", &[4, 4]);
+    assert!(missing.contains("tensor blk.2.ffn_up.weight (layer 2)"), "{missing}");
+    assert_eq!(catalog.name_in_file("rope_freqs.weight"), "rope_freqs.weight");
 }
 
 #[test]
@@ -374,7 +393,7 @@ fn two_names_of_one_tensor_are_refused() {
     let file = Builder::new().tensor("output.weight", &[4], 0, 0).tensor("lm_head.weight", &[4], 0, 32).data(48);
     write(dir.path(), "m.gguf", &file.bytes());
     let error = Catalog::open(dir.path().join("m.gguf")).unwrap_err();
-    assert!(error.to_string().contains("lm_head.weight occurs twice"), "{error}");
+    assert!(error.to_string().contains("output.weight occurs twice"), "{error}");
     assert!(matches!(Catalog::open(dir.path().join("none.gguf")), Err(WeightError::Io(_))));
 }
 

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod files;
+mod fuzz;
 mod gguf;
 mod header;
 mod resident;

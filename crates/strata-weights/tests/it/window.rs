@@ -4,5 +4,5 @@ mod chaos;
 mod exact;
 mod random_passes;
 mod ring;
-mod rng;
+pub mod rng;
 mod two_tiers;

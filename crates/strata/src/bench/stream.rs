@@ -18,9 +18,10 @@ use super::limits::{MachineLimits, Summary};
 use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
 use super::work::{ModelWork, Work};
 use super::{median, timed_pass};
+use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
-use crate::needs::threads;
+use crate::needs::{Audience, Surroundings, threads};
 use crate::options::{LimitOptions, StreamPolicyOption, TimelineOption};
 use crate::streaming::Streaming;
 use crate::{progress, timeline};
@@ -86,6 +87,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
+    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let work = ModelWork::of(&dir, &args.limits);
     let machine = measure_machine(&args.limits, &work)?;
     let mut lines = Vec::new();
@@ -94,7 +96,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let mut limits = args.limits.clone();
         limits.stream.stream_policy = policy;
         limits.stream.timeline = args.timeline.timeline.is_some();
-        let Runnable { runner, plan, streamed, batched_tokens } = load_weights(&dir, &limits)?;
+        let Runnable { runner, plan, streamed, batched_tokens } = load_weights(&dir, &limits, &surroundings)?;
         let Some(streaming) = streamed else {
             bail!(
                 "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `strata bench`",

@@ -2,16 +2,14 @@
 
 use anyhow::Result;
 use strata_device::Bytes;
-use strata_engine::{MemoryNeeds, MemoryPlan};
 
+use crate::footprint::Footprint;
 use crate::model_dir::{Division, ModelDir};
-use crate::options::ModelOptions;
+use crate::needs::{Audience, Surroundings};
+use crate::options::{LimitOptions, ModelOptions, SwapOptions};
 
 /// Budgets above the least that are shown.
 const BUDGETS: usize = 7;
-
-/// The least budget is given in steps of this size, so that it holds from one run to the next.
-const BUDGET_STEP: u64 = 16 << 20;
 
 /// What the model takes, and what budgets give.
 pub struct Memory {
@@ -20,7 +18,10 @@ pub struct Memory {
     pub kv_context: Bytes,
     pub scratch: Bytes,
     pub context: usize,
+    /// The least budget that works for `strata run` and `strata chat`.
     pub least: Bytes,
+    /// The same for `strata serve`.
+    pub least_to_serve: Bytes,
     pub budgets: Vec<Given>,
 }
 
@@ -36,16 +37,19 @@ pub struct Given {
 }
 
 impl Memory {
-    pub fn of(dir: &ModelDir, options: &ModelOptions) -> Result<Self> {
+    pub fn of(dir: &ModelDir, options: &ModelOptions, footprint: Footprint) -> Result<Self> {
         let limits = &options.limits;
-        let needs = dir.needs(limits)?;
+        let alone = Surroundings { footprint, audience: Audience::Prompt(Bytes(0)) };
+        let server = Surroundings { footprint, audience: Audience::Clients };
+        let serving = LimitOptions { swap: Some(SwapOptions::default()), ..limits.clone() };
+        let needs = dir.needs(limits, &alone)?;
         let layout = dir.kv_layout(limits);
         let kv_token = Bytes(layout.token_bytes() as u64);
-        let least = least(&needs);
+        let least = dir.least(limits, &alone)?;
         let budgets = match limits.memory {
             // A budget that cannot work is refused with what would.
-            Some(budget) => vec![given(&dir.divide(budget, limits)?)],
-            None => budgets(least, &|budget| dir.divide(budget, limits).ok()),
+            Some(budget) => vec![given(&dir.divide(budget, limits, &alone)?)],
+            None => budgets(least, &|budget| dir.divide(budget, limits, &alone).ok()),
         };
         Ok(Self {
             kv_dtype: layout.dtype().name(),
@@ -54,15 +58,10 @@ impl Memory {
             scratch: needs.scratch,
             context: needs.max_model_len,
             least,
+            least_to_serve: dir.least(&serving, &server)?,
             budgets,
         })
     }
-}
-
-fn least(needs: &MemoryNeeds) -> Bytes {
-    // No budget of nothing works, so this is always refused.
-    let smallest = MemoryPlan::divide(Bytes(0), needs).err().map_or(0, |refused| refused.smallest.0);
-    Bytes(smallest.div_ceil(BUDGET_STEP).saturating_add(1).saturating_mul(BUDGET_STEP))
 }
 
 fn given(Division { needs, plan, .. }: &Division) -> Given {
@@ -90,13 +89,16 @@ fn budgets(least: Bytes, divide: &dyn Fn(Bytes) -> Option<Division>) -> Vec<Give
 
 #[cfg(test)]
 mod tests {
+    use strata_engine::{MemoryNeeds, MemoryPlan};
+
     use super::*;
 
     #[test]
     fn the_least_budget_works() {
         let mib = 1 << 20;
         let needs = MemoryNeeds {
-            process: Bytes(20 * mib),
+            process: Bytes(68 * mib),
+            opening: Bytes(0),
             weights: Bytes(1000 * mib),
             weights_streamed: Bytes(100 * mib),
             scratch: Bytes(30 * mib),
@@ -108,7 +110,7 @@ mod tests {
             max_model_len: 4096,
             max_num_seqs: 4,
         };
-        let least = least(&needs);
+        let least = MemoryPlan::least(&needs);
         let shown = budgets(least, &|budget| {
             let plan = MemoryPlan::divide(budget, &needs).ok()?;
             Some(Division { needs, plan, batched_tokens: 512 })

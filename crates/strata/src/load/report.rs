@@ -4,12 +4,13 @@ use strata_engine::{MemoryNeeds, MemoryPlan};
 
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
+use crate::report::report;
 
 /// How the budget is divided, on stderr.
 pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
     let from = if limits.memory.is_some() { "--memory" } else { "available" };
-    eprintln!("{}: {:.1}M parameters", dir.name(), dir.config.num_parameters() as f64 / 1e6);
-    eprintln!("memory  {:>10}  {from}", plan.budget.total());
+    report!("{}: {:.1}M parameters", dir.name(), dir.config.num_parameters() as f64 / 1e6);
+    report!("memory  {:>10}  {from}", plan.budget.total());
     for (name, bytes) in plan.budget.entries() {
         let note = match name.as_str() {
             "KV blocks" if plan.num_blocks_max > plan.num_blocks => format!(
@@ -19,17 +20,36 @@ pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: 
             "KV blocks" => format!("  {} x {} tokens", plan.num_blocks, needs.block_size),
             _ => String::new(),
         };
-        eprintln!("  {name:<10}{bytes:>10}{note}");
+        report!("  {name:<10}{bytes:>10}{note}");
     }
-    eprintln!("  {:<10}{:>10}", "unused", plan.budget.left());
+    report!("  {:<10}{:>10}", "unused", plan.budget.left());
 }
 
-/// Says so where KV cannot hold the context that was asked for.
-pub fn context(plan: &MemoryPlan, needs: &MemoryNeeds) {
-    if plan.max_model_len < needs.max_model_len {
-        eprintln!(
-            "note: KV memory holds a context of {} tokens, not the {} asked for; give more --memory for more",
-            plan.max_model_len, needs.max_model_len
-        );
+/// Says so where KV cannot hold the context that was asked for, or that the model has.
+pub fn context(plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
+    if let Some(note) = context_note(plan.max_model_len, needs.max_model_len, limits.max_model_len.is_some()) {
+        report!("{note}");
+    }
+}
+
+fn context_note(has: usize, wanted: usize, asked: bool) -> Option<String> {
+    let of_what = if asked { "that --max-model-len asks for" } else { "of the model" };
+    (has < wanted).then(|| {
+        format!(
+            "note: KV memory holds a context of {has} tokens, not the {wanted} {of_what}; give more --memory for more"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::context_note;
+
+    #[test]
+    fn nobody_is_said_to_have_asked_who_did_not() {
+        assert_eq!(context_note(512, 512, true), None);
+        assert!(context_note(256, 8192, true).unwrap().contains("8192 that --max-model-len asks for"));
+        let note = context_note(256, 8192, false).unwrap();
+        assert!(note.contains("of 256 tokens, not the 8192 of the model") && !note.contains("ask"), "{note}");
     }
 }

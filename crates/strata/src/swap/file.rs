@@ -11,6 +11,7 @@ use strata_kv::BLOCKS_MAX;
 
 use super::{Place, Room, SPACE_MAX, Wanted, refused};
 use crate::failure::Advised;
+use crate::report::report;
 
 /// So much of what a disk has free is taken without asking at the most: one part in this many.
 const DISK_SHARE: u64 = 8;
@@ -55,7 +56,7 @@ fn open(wanted: &Wanted<'_>, room: &Room) -> Result<Box<dyn SwapStore>> {
     let buffer_bytes = wanted.buffer_bytes().min(usize::try_from(room.memory.0)?);
     let space = SwapSpace::new(Arc::new(file), wanted.block_bytes, buffer_bytes);
     let space = space.map_err(|error| refused(&error))?;
-    eprintln!("swap    {:>10}  {} blocks in {}", Bytes(slots * slot), space.num_slots(), directory.display());
+    report!("swap    {:>10}  {} blocks in {}", Bytes(slots * slot), space.num_slots(), directory.display());
     Ok(Box::new(space))
 }
 

@@ -11,6 +11,67 @@ fn a_directory_that_is_not_there() {
 }
 
 #[test]
+fn names_of_models_elsewhere() {
+    let hub = refused(&["run", "HuggingFaceTB/SmolLM2-135M", "--prompt", "x"], &["Hugging Face Hub", "local files"]);
+    assert!(hub.contains("hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M"), "{hub}");
+    refused(&["serve", "smollm2:135m"], &["a name and a tag", "GGUF", "hf download ORG/NAME --local-dir smollm2"]);
+    refused(&["info", "hf.co/org:Q4_0"], &["a name and a tag"]);
+    for path in ["./org/name", "/org/name", "a/b/c", "name", "../name", "C:/model"] {
+        let stderr = refused(&["info", path], &["neither a directory nor a file", "hint: give a GGUF file"]);
+        assert!(!stderr.contains("hf download"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_no_model_is_told_so() {
+    let docs = text(&crate::support::repository().join("docs"));
+    let stderr = refused(&["info", &docs], &["docs holds no model", "config.json", "hint: "]);
+    assert!(!stderr.contains("not found"), "{stderr}");
+    let folder = crate::support::copy_of_tiny(&["config.json"]);
+    refused(&["info", &text(folder.path())], &["has weights, but no config.json", "hint: fetch"]);
+}
+
+#[test]
+fn architectures_that_are_not_computed_are_no_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = text(&folder.path().join("small"));
+    crate::support::succeeded(&["synth", "--like", "tiny", "--dtype", "q8_0", &out]);
+    let file = format!("{out}/model.gguf");
+    let mut bytes = fs::read(&file).unwrap();
+    // The architecture's name, and the prefix of every key.
+    for at in (0..4096).filter(|&at| bytes[at..].starts_with(b"llama")).collect::<Vec<_>>() {
+        bytes[at..at + 5].copy_from_slice(b"lemma");
+    }
+    fs::write(&file, bytes).unwrap();
+    let config = folder.path().join("config.json");
+    fs::write(&config, r#"{"model_type": "bert", "architectures": ["BertModel"]}"#).unwrap();
+    for (model, name) in [(file.as_str(), "lemma"), (&text(folder.path()), "bert")] {
+        let stderr =
+            refused(&["run", model, "--prompt", "x"], &[name, "supported are", "llama", "qwen3", "hint: choose"]);
+        assert!(!stderr.contains("fetch"), "{stderr}");
+    }
+}
+
+#[test]
+fn libraries_that_give_up_do_so_quietly() {
+    let folder = crate::support::copy_of_tiny(&[]);
+    let file = folder.path().join("tokenizer.json");
+    let whole: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let normalizers = [
+        // The first panics when it is loaded, the second at the first text.
+        serde_json::json!({"type": "Precompiled", "precompiled_charsmap": ""}),
+        serde_json::json!({"type": "Replace", "pattern": {"String": ""}, "content": "y"}),
+    ];
+    for normalizer in normalizers {
+        let mut tokenizer = whole.clone();
+        tokenizer["normalizer"] = normalizer;
+        fs::write(&file, tokenizer.to_string()).unwrap();
+        let stderr = refused(&["run", &text(folder.path()), "--prompt", "hello"], &["the tokenizer library gave up"]);
+        assert!(!stderr.contains("panicked") && !stderr.contains("src/"), "{stderr}");
+    }
+}
+
+#[test]
 fn a_directory_without_a_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = text(folder.path());
@@ -37,7 +98,8 @@ fn numbers_that_are_none() {
     }
     run("--top-p", "0", "above 0");
     run("--min-p", "1.5", "from 0 to 1");
-    run("--max-tokens", "0", "zero");
+    run("--max-tokens", "0", "from 1 to");
+    run("--max-model-len", "0", "from 1 to");
     for flag in ["--threads", "--max-num-seqs", "--max-num-batched-tokens"] {
         for number in ["0", "1.5", "100000000", "18446744073709551615"] {
             run(flag, number, "");
@@ -80,16 +142,6 @@ fn too_many_stop_strings() {
     let mut args = vec!["run", tiny(), "--prompt", "x"];
     args.extend(std::iter::repeat_n("--stop=x", 10_000));
     refused(&args, &["10000", "64"]);
-}
-
-#[test]
-fn too_little_memory_names_what_would_do() {
-    let stderr = refused(&["run", tiny(), "--prompt", "x", "--memory", "10M"], &["10.0 MiB", "--memory "]);
-    let advice = stderr.split("give --memory ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
-    // The process may be some pages larger the next time.
-    let megabytes = advice.trim_end_matches('M').parse::<u64>().unwrap() + 2;
-    let run = ended(&["run", tiny(), "--prompt", "x", "--max-tokens", "2", "--memory", &format!("{megabytes}M")]);
-    assert_eq!(run.code, Some(0), "{}", run.stderr);
 }
 
 #[test]

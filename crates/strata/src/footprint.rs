@@ -1,0 +1,95 @@
+//! What the process takes besides weights, KV and passes: its code, its tokenizer, its threads.
+//!
+//! It is computed from what the tokenizer holds, not measured, so that every command on every run tells the same figure
+//! of the same model. What is measured is taken only where it is more, which no tokenizer has been seen to reach.
+
+use strata_device::{Bytes, HostMemory, give_back_freed, peak_resident};
+use strata_model::tokenizer::Tokenizer;
+
+/// The program: pages of its file, and what it holds before it opens a model.
+const PROGRAM: u64 = 18 << 20;
+
+/// A token of the vocabulary with its merge, in the tables of the tokenizer; measured: 213 to 283 bytes.
+const TOKEN: u64 = 320;
+/// The same while the tables are made of the file's text; measured: 1,090 to 1,160 bytes.
+const TOKEN_OPENING: u64 = 1250;
+/// The tokenizer's memory of words that it has met.
+const WORDS: u64 = 4 << 20;
+
+/// Runtime, sampler and what the allocator keeps, where one answer is made at a time.
+const ONE: u64 = 10 << 20;
+/// The same where many requests are served, whose texts are tokenized by several threads.
+const MANY: u64 = 48 << 20;
+/// A thread's stack and its part of the allocator's memory.
+const THREAD: u64 = 256 << 10;
+/// An entry of the vocabulary while a token is drawn.
+const DRAWN: u64 = 64;
+
+/// Entries of a vocabulary that are looked at; more has none.
+const ENTRIES_MAX: usize = 1 << 22;
+
+/// What the process takes of memory once the model is open.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Footprint {
+    /// Program and tokenizer.
+    kept: Bytes,
+    /// The most that they took on the way.
+    pub opening: Bytes,
+}
+
+impl Footprint {
+    /// To be asked when the model is open and nothing large has been loaded: what opening it took goes back to the
+    /// system first.
+    pub fn of(tokenizer: Option<&Tokenizer>) -> Self {
+        let counted = tokenizer.map_or(Self::of_vocabulary(0, 0), |tokenizer| {
+            let ids = 0..tokenizer.vocab_size().min(ENTRIES_MAX) as u32;
+            let lengths = ids.filter_map(|id| tokenizer.vocabulary_entry(id)).map(|entry| entry.len() as u64);
+            let (count, bytes) = lengths.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+            Self::of_vocabulary(count, bytes)
+        });
+        give_back_freed();
+        let (resident, peak) = (HostMemory::read().resident, peak_resident());
+        Self { kept: counted.kept.max(Bytes(resident)), opening: counted.opening.max(Bytes(peak)) }
+    }
+
+    /// Of a vocabulary of so many entries, which have so many bytes together.
+    fn of_vocabulary(entries: u64, bytes: u64) -> Self {
+        // Both tables, from texts to numbers and back, have each text; beyond some bytes it takes what it is long.
+        let long = bytes.saturating_sub(entries.saturating_mul(16)).saturating_mul(2);
+        let words = if entries == 0 { 0 } else { WORDS };
+        Self {
+            kept: Bytes(PROGRAM + words + entries.saturating_mul(TOKEN).saturating_add(long)),
+            opening: Bytes(PROGRAM + entries.saturating_mul(TOKEN_OPENING).saturating_add(long.saturating_mul(4))),
+        }
+    }
+
+    /// With what computing takes: so many threads, logits of so many tokens, for many requests or one at a time.
+    pub fn computing(&self, threads: usize, vocab_size: usize, serves_many: bool) -> Bytes {
+        let runtime = if serves_many { MANY } else { ONE };
+        let parts = [runtime, (threads as u64).saturating_mul(THREAD), (vocab_size as u64).saturating_mul(DRAWN)];
+        Bytes(parts.iter().fold(self.kept.0, |sum, &part| sum.saturating_add(part)))
+    }
+
+    /// Program and tokenizer.
+    pub fn kept(&self) -> Bytes {
+        self.kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_vocabularies_take_more() {
+        let of = |entries| Footprint::of_vocabulary(entries, entries * 8);
+        let (small, large) = (of(2_000), of(150_000));
+        assert_eq!(large.kept.0 - small.kept.0, 148_000 * TOKEN);
+        assert!(large.opening > large.kept && of(0).kept == Bytes(PROGRAM));
+        // Long entries count by their length.
+        assert!(Footprint::of_vocabulary(1000, 1 << 20).kept.0 > of(1000).kept.0 + (1 << 20));
+        let one = small.computing(2, 2_000, false);
+        assert_eq!(small.computing(2, 2_000, true).0 - one.0, MANY - ONE);
+        assert_eq!(small.computing(3, 2_001, false).0 - one.0, THREAD + DRAWN);
+    }
+}

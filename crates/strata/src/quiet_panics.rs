@@ -1,0 +1,49 @@
+//! Panics of libraries that are caught and become errors: nothing of them is printed.
+
+use std::cell::RefCell;
+
+thread_local! {
+    /// What the hook was told while this thread runs [`quietly`]; `None` outside.
+    static HELD_BACK: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs what catches its own panics, without a word of them on stderr. One that is not caught is printed after all.
+pub fn quietly<T>(run: impl FnOnce() -> T) -> T {
+    struct Guard(Option<String>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            let held_back = HELD_BACK.replace(self.0.take());
+            if std::thread::panicking()
+                && let Some(text) = held_back
+            {
+                eprintln!("{text}");
+            }
+        }
+    }
+    let _guard = Guard(HELD_BACK.replace(Some(String::new())));
+    run()
+}
+
+/// Takes a panic's text where this thread wants silence; whether it did.
+pub fn hold_back(text: &dyn std::fmt::Display) -> bool {
+    HELD_BACK.with_borrow_mut(|held_back| {
+        let wanted = held_back.is_some();
+        if wanted {
+            *held_back = Some(text.to_string());
+        }
+        wanted
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_runs_quietly_is_held_back() {
+        assert!(!hold_back(&"outside"));
+        assert!(quietly(|| hold_back(&"inside")));
+        assert!(quietly(|| quietly(|| 3) == 3 && hold_back(&"still inside")));
+        assert!(!hold_back(&"outside again"));
+    }
+}

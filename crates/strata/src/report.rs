@@ -1,0 +1,26 @@
+//! What is told on stderr beside data and errors, unless somebody wants to hear nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on only data and errors are printed.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether reports are not wanted.
+pub fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Like `eprintln!`, for what is no error and was not asked for.
+macro_rules! report {
+    ($($part:tt)*) => {
+        if !$crate::report::is_quiet() {
+            eprintln!($($part)*);
+        }
+    };
+}
+
+pub(crate) use report;
