@@ -83,20 +83,26 @@ fn norm_kernel<S: Simd>(s: S, x: &[f32], weight: &[f32], epsilon: f32, out: &mut
     let scale = scale_of(s, x, epsilon);
     let ((x, x_rest), (weights, weight_rest)) = (x.as_chunks::<LANES>(), weight.as_chunks::<LANES>());
     let (out, out_rest) = out.as_chunks_mut::<LANES>();
-    for ((x, weight), out) in x.iter().zip(weights).zip(out) {
-        s.store(s.mul(s.mul(s.load(x), scale), s.load(weight)), out);
+    assert!(weights.len() == x.len() && out.len() == x.len());
+    for i in 0..x.len() {
+        s.store(s.mul(s.mul(s.load(&x[i]), scale), s.load(&weights[i])), &mut out[i]);
     }
-    store_few(s, s.mul(s.mul(load_few(s, x_rest), scale), load_few(s, weight_rest)), out_rest);
+    if !x_rest.is_empty() {
+        store_few(s, s.mul(s.mul(load_few(s, x_rest), scale), load_few(s, weight_rest)), out_rest);
+    }
 }
 
 #[inline(always)]
 fn norm_in_place<S: Simd>(s: S, x: &mut [f32], weight: &[f32], epsilon: f32) {
     let scale = scale_of(s, x, epsilon);
     let ((x, x_rest), (weights, weight_rest)) = (x.as_chunks_mut::<LANES>(), weight.as_chunks::<LANES>());
-    for (x, weight) in x.iter_mut().zip(weights) {
-        s.store(s.mul(s.mul(s.load(x), scale), s.load(weight)), x);
+    assert!(weights.len() == x.len());
+    for i in 0..x.len() {
+        s.store(s.mul(s.mul(s.load(&x[i]), scale), s.load(&weights[i])), &mut x[i]);
     }
-    store_few(s, s.mul(s.mul(load_few(s, x_rest), scale), load_few(s, weight_rest)), x_rest);
+    if !x_rest.is_empty() {
+        store_few(s, s.mul(s.mul(load_few(s, x_rest), scale), load_few(s, weight_rest)), x_rest);
+    }
 }
 
 /// What a row is multiplied by: `1 / sqrt(mean(x^2) + epsilon)`, in all lanes.
@@ -108,7 +114,9 @@ fn scale_of<S: Simd>(s: S, x: &[f32], epsilon: f32) -> S::V {
         let v = s.load(v);
         squares = s.fma(v, v, squares);
     }
-    let tail = load_few(s, rest);
-    squares = s.fma(tail, tail, squares);
+    if !rest.is_empty() {
+        let tail = load_few(s, rest);
+        squares = s.fma(tail, tail, squares);
+    }
     s.splat(1.0 / (s.sum(squares) / x.len() as f32 + epsilon).sqrt())
 }

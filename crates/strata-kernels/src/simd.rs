@@ -71,9 +71,14 @@ pub(crate) trait Simd: Copy {
 /// [`Simd::put_sums`], one by one.
 #[inline(always)]
 fn put_each_sum<S: Simd, const R: usize>(s: S, v: [S::V; R], to: &mut [f32; R], added: bool) {
-    for (v, to) in v.into_iter().zip(to) {
-        let sum = s.sum(v);
-        *to = if added { *to + sum } else { sum };
+    if added {
+        for (v, to) in v.into_iter().zip(to) {
+            *to += s.sum(v);
+        }
+    } else {
+        for (v, to) in v.into_iter().zip(to) {
+            *to = s.sum(v);
+        }
     }
 }
 

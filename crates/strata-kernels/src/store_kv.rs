@@ -127,9 +127,11 @@ fn narrow_f16<S: Lanes>(s: S, from: &[f32], to: &mut [u8]) {
     for (from, to) in from.iter().zip(to) {
         s.store_f16(s.load(from), to);
     }
-    let mut tail = [[0; 2]; LANES];
-    s.store_f16(load_few(s, from_rest), &mut tail);
-    to_rest.copy_from_slice(&tail[..from_rest.len()]);
+    if !from_rest.is_empty() {
+        let mut tail = [[0; 2]; LANES];
+        s.store_f16(load_few(s, from_rest), &mut tail);
+        to_rest.copy_from_slice(&tail[..from_rest.len()]);
+    }
 }
 
 #[inline(always)]

@@ -273,6 +273,7 @@ unsafe fn value_span<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: u
 
 /// # Safety
 /// As for [`add_values`]; `d + count` and whole vectors end within `values.count`.
+#[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: usize>(
     s: S,

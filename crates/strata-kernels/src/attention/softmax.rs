@@ -133,13 +133,13 @@ fn merge_kernel<S: Simd>(s: S, into: &mut Seen, sums: &mut [f32], from: Seen, ot
     let (own, other) = (shrinking(s, into.greatest, greatest), shrinking(s, from.greatest, greatest));
     *into = Seen { greatest, total: into.total * own + from.total * other };
     let (own, other) = (s.splat(own), s.splat(other));
-    let merged = |sums: S::V, others: S::V| s.fma(others, other, s.mul(sums, own));
     let ((sums, sums_rest), (others, others_rest)) = (sums.as_chunks_mut::<LANES>(), others.as_chunks::<LANES>());
     for (sums, others) in sums.iter_mut().zip(others) {
-        s.store(merged(s.load(sums), s.load(others)), sums);
+        s.store(s.fma(s.load(others), other, s.mul(s.load(sums), own)), sums);
     }
     if !sums_rest.is_empty() {
-        store_few(s, merged(load_few(s, sums_rest), load_few(s, others_rest)), sums_rest);
+        let own = s.mul(load_few(s, sums_rest), own);
+        store_few(s, s.fma(load_few(s, others_rest), other, own), sums_rest);
     }
 }
 

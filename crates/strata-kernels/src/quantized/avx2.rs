@@ -99,6 +99,7 @@ fn ask(bytes: &[u8], farther: usize) {
 }
 
 /// One block of eight rows and one token.
+#[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 fn step<F: Unpack>(
     s: Avx2,
@@ -120,7 +121,7 @@ fn step<F: Unpack>(
     let high = s._mm256_hadd_epi32(s._mm256_hadd_epi32(parts[4], parts[5]), s._mm256_hadd_epi32(parts[6], parts[7]));
     let half0 = s._mm256_permute2x128_si256::<0x20>(low, high);
     let half1 = s._mm256_permute2x128_si256::<0x31>(low, high);
-    let lanes = |lanes: &[f32; ROWS]| load(s, &lanes.as_chunks::<OCTET>().0[octet]);
+    let lanes = |lanes: &[f32; ROWS]| load(s, &lanes.as_chunks::<OCTET>().0[octet % (ROWS / OCTET)]);
     // Sums of integers that f32 can count: nothing is rounded until `dot` meets the scales.
     let offset = if F::OFFSET == 128 { 0.0 } else { f32::from(F::OFFSET) };
     let dot = if F::HALVES {

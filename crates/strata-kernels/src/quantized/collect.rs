@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
-use super::spans::{Span, Spans, load4};
+use super::spans::{Quad, Span, Spans, load4};
 use crate::simd::{Avx512, Simd};
 
 /// Where a block of 32 has its scale, and what is added to each number.
@@ -153,7 +153,7 @@ impl GroupFields {
     /// Takes those of group `group` of the first four rows of `spans`, which are rows `4 quad .. 4 quad + 4` of
     /// sixteen.
     #[inline(always)]
-    pub fn take<F: Collect>(&mut self, s: Avx512, spans: Spans<'_, F>, group: usize, quad: usize) {
+    pub fn take<F: Collect>(&mut self, s: Avx512, spans: Quad<'_, F>, group: usize, quad: usize) {
         if F::IN_BLOCKS {
             self.scales[quad] = halves_of_group::<F, SCALE_AT>(s, spans, group);
             if F::MINIMA {
@@ -176,7 +176,7 @@ impl GroupFields {
 
 /// The half floats at byte `AT` of group `group` of four blocks, of the first four rows: `[row][block]`.
 #[inline(always)]
-fn halves_of_group<F: Format, const AT: usize>(s: Avx512, spans: Spans<'_, F>, group: usize) -> __m256i {
+fn halves_of_group<F: Format, const AT: usize>(s: Avx512, spans: Quad<'_, F>, group: usize) -> __m256i {
     let mut rows = [s._mm_setzero_si128(); 4];
     for row in 0..4 {
         rows[row] = match group {
@@ -304,7 +304,7 @@ mod tests {
         F::finish(s, fields, &mut want);
         for group in 0..GROUPS {
             let mut taken = GroupFields::none(s);
-            (0..4).for_each(|quad| taken.take(s, spans.from(4 * quad), group, quad));
+            (0..4).for_each(|quad| taken.take(s, spans.quad(quad), group, quad));
             taken.put::<F>(s, group, &mut got);
         }
         let bits = |header: &Header| {

@@ -11,13 +11,19 @@ use crate::simd::{Avx512, load128};
 /// Bytes of a span of the largest type.
 const MAX_BYTES: usize = Q8_0::SPAN_BYTES;
 
-/// The spans of sixteen rows, each as far behind the one before, or of those of them from some row on.
+/// The spans of sixteen rows, each as far behind the one before.
 #[derive(Clone, Copy)]
 pub(super) struct Spans<'a, F> {
     first: *const u8,
     stride: usize,
-    /// How many of the sixteen rows lie before the first.
-    before: usize,
+    spans: PhantomData<Span<'a, F>>,
+}
+
+/// The spans of four rows that follow each other.
+#[derive(Clone, Copy)]
+pub(super) struct Quad<'a, F> {
+    first: *const u8,
+    stride: usize,
     spans: PhantomData<Span<'a, F>>,
 }
 
@@ -43,8 +49,9 @@ impl<'a, F: Format> Spans<'a, F> {
         let whole = (span + 1) * F::SPAN_BYTES <= job.row_bytes;
         if whole && first + ROWS <= job.end {
             let at = first * job.row_bytes + span * F::SPAN_BYTES;
-            // A job has `end` rows.
-            return Self { first: job.w[at..].as_ptr(), stride: job.row_bytes, before: 0, spans: PhantomData };
+            // All sixteen, to the last one's end.
+            let bytes = &job.w[at..][..(ROWS - 1) * job.row_bytes + F::SPAN_BYTES];
+            return Self { first: bytes.as_ptr(), stride: job.row_bytes, spans: PhantomData };
         }
         ragged.copy::<F>(job, first, span)
     }
@@ -53,24 +60,19 @@ impl<'a, F: Format> Spans<'a, F> {
     #[cfg(test)]
     pub fn every(stride: usize, bytes: &'a [u8]) -> Self {
         assert!(stride >= F::SPAN_BYTES && bytes.len() >= ROWS * stride);
-        Self { first: bytes.as_ptr(), stride, before: 0, spans: PhantomData }
+        Self { first: bytes.as_ptr(), stride, spans: PhantomData }
     }
 
-    /// The span of row `row`.
-    ///
-    /// # Panics
-    /// If there is no such row.
+    /// The span of row `row`. Rows are counted around, modulo sixteen: there always is one, and nothing to test.
     #[inline(always)]
     pub fn row(self, row: usize) -> Span<'a, F> {
-        let row = self.before + row;
-        assert!(row < ROWS);
-        Span { at: self.first.wrapping_add(row * self.stride), bytes: PhantomData }
+        Span { at: self.first.wrapping_add(row % ROWS * self.stride), bytes: PhantomData }
     }
 
-    /// Those of the rows from row `row` on.
+    /// Rows `4 quad .. 4 quad + 4`, likewise.
     #[inline(always)]
-    pub fn from(self, row: usize) -> Self {
-        Self { before: self.before + row, ..self }
+    pub fn quad(self, quad: usize) -> Quad<'a, F> {
+        Quad { first: self.row(4 * quad).at, stride: self.stride, spans: PhantomData }
     }
 
     /// Those of every fourth row from row `row` on.
@@ -80,14 +82,19 @@ impl<'a, F: Format> Spans<'a, F> {
     }
 }
 
+impl<'a, F: Format> Quad<'a, F> {
+    /// The span of row `row`, modulo four.
+    #[inline(always)]
+    pub fn row(self, row: usize) -> Span<'a, F> {
+        Span { at: self.first.wrapping_add(row % 4 * self.stride), bytes: PhantomData }
+    }
+}
+
 impl<'a, F: Format> Span<'a, F> {
-    /// Block `block` of the type.
-    ///
-    /// # Panics
-    /// If the span has no such block.
+    /// Block `block` of the type, modulo the span's number of them.
     #[inline(always)]
     pub fn block(self, block: usize) -> Block<'a, F> {
-        assert!(block < F::SPAN_BYTES / F::BYTES);
+        let block = block % (F::SPAN_BYTES / F::BYTES);
         Block { at: self.at.wrapping_add(block * F::BYTES), bytes: PhantomData }
     }
 
@@ -146,7 +153,7 @@ impl Ragged {
             to.copy_from_slice(from);
             rest.fill(0);
         }
-        Spans { first: self.0.as_ptr().cast(), stride: MAX_BYTES, before: 0, spans: PhantomData }
+        Spans { first: self.0.as_ptr().cast(), stride: MAX_BYTES, spans: PhantomData }
     }
 }
 
@@ -192,6 +199,6 @@ mod tests {
         }
         let spans = Spans::<Q4_0>::of(&job, 3, 0, &mut ragged);
         assert_eq!(spans.fourth(1).map(Span::as_ptr), [1, 5, 9, 13].map(|row| spans.row(row).as_ptr()));
-        assert_eq!(spans.from(4).row(2).as_ptr(), spans.row(6).as_ptr());
+        assert_eq!(spans.quad(1).row(2).as_ptr(), spans.row(6).as_ptr());
     }
 }

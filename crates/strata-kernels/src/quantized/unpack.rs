@@ -6,7 +6,7 @@ use super::collect::Collect;
 use super::formats::{
     Format, IQ4_NL_CODES, Iq4Nl, MXFP4_CODES, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
-use super::header::{GROUP, SPAN_BLOCKS};
+use super::header::{GROUP, GROUPS, SPAN_BLOCKS};
 use super::spans::{Block, Span, load4};
 use crate::simd::{Avx2, Avx512, load128};
 
@@ -22,6 +22,7 @@ pub(super) trait Unpack: Collect {
     /// The codes of block of 32 `block` of four spans, likewise.
     #[inline(always)]
     fn unpack_rows(s: Avx512, [a, b, c, d]: [Span<'_, Self>; 4], block: usize) -> [__m512i; 2] {
+        let block = block % SPAN_BLOCKS;
         let (block, part) = if Self::PARTS == 1 { (block, 0) } else { (0, block) };
         Self::unpack_blocks(s, [a.block(block), b.block(block), c.block(block), d.block(block)], part)
     }
@@ -30,7 +31,7 @@ pub(super) trait Unpack: Collect {
     /// the blocks, and the last halves. Types with blocks of 256 have their own way.
     #[inline(always)]
     fn unpack4(s: Avx512, span: Span<'_, Self>, group: usize) -> [__m512i; 2] {
-        let first = group * GROUP;
+        let first = group % GROUPS * GROUP;
         let blocks = [span.block(first), span.block(first + 1), span.block(first + 2), span.block(first + 3)];
         Self::unpack_blocks(s, blocks, 0)
     }
@@ -265,6 +266,7 @@ impl Unpack for Q2K {
     }
     #[inline(always)]
     fn unpack4(s: Avx512, span: Span<'_, Self>, group: usize) -> [__m512i; 2] {
+        let group = group % GROUPS;
         pairs_of_bits(s, [span.bytes(16 + 32 * group), span.bytes(16 + 32 * group + 16)])
     }
 }
@@ -277,6 +279,7 @@ impl Unpack for Q3K {
     }
     #[inline(always)]
     fn unpack4(s: Avx512, span: Span<'_, Self>, group: usize) -> [__m512i; 2] {
+        let group = group % GROUPS;
         let [first, last] = pairs_of_bits(s, [span.bytes(32 + 32 * group), span.bytes(32 + 32 * group + 16)]);
         let rotations = one_bit_to(2, 4 * group as i64);
         [
@@ -293,6 +296,7 @@ impl Unpack for Q4K {
     }
     #[inline(always)]
     fn unpack4(s: Avx512, span: Span<'_, Self>, group: usize) -> [__m512i; 2] {
+        let group = group % GROUPS;
         paired_nibbles(s, span.bytes(16 + 64 * group))
     }
 }
@@ -305,6 +309,7 @@ impl Unpack for Q5K {
     }
     #[inline(always)]
     fn unpack4(s: Avx512, span: Span<'_, Self>, group: usize) -> [__m512i; 2] {
+        let group = group % GROUPS;
         let [first, last] = paired_nibbles(s, span.bytes(48 + 64 * group));
         let rotations = one_bit_to(4, 4 * group as i64);
         let high = [broadcast(s, span.bytes(16)), broadcast(s, span.bytes(32))];
@@ -320,6 +325,7 @@ impl Unpack for Q6K {
     }
     #[inline(always)]
     fn unpack4(s: Avx512, span: Span<'_, Self>, group: usize) -> [__m512i; 2] {
+        let group = group % GROUPS;
         let [low, high] = split(s, s.load512(span.bytes::<64>(64 * group)));
         let first = s._mm512_shuffle_i32x4::<0x88>(low, high);
         let last = s._mm512_shuffle_i32x4::<0xdd>(low, high);

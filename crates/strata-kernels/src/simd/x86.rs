@@ -70,6 +70,7 @@ macro_rules! registers {
 }
 macro_rules! register {
     ($name:ident [$(<$constant:ident: $of:ty>)? ($($arg:ident: $type:ty),*) -> $out:ty]) => {
+        #[allow(clippy::too_many_arguments, reason = "mirrors the intrinsic")]
         #[inline(always)]
         pub(crate) fn $name $(<const $constant: $of>)? (self, $($arg: $type),*) -> $out {
             // SAFETY: the token proves the instructions, and no memory is touched.

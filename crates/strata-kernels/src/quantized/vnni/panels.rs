@@ -209,6 +209,7 @@ unsafe fn unpack<F: Unpack>(s: Vnni, spans: Spans<'_, F>, block: usize, v: usize
 /// # Safety
 /// The activations have these tokens, `panel` the blocks of the span, `sums` room for the tokens; otherwise as for
 /// [`panels`].
+#[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 unsafe fn add<F: Unpack, const T: usize>(
     s: Vnni,

@@ -9,7 +9,7 @@ use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::collect::GroupFields;
 use crate::quantized::header::{GROUP, GROUPS, Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::job::Job;
-use crate::quantized::spans::Spans;
+use crate::quantized::spans::{Quad, Spans};
 use crate::quantized::unpack::Unpack;
 use crate::simd::{Avx512, Simd, Vnni};
 
@@ -73,13 +73,13 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>, first:
                 let mut starts = [[s._mm512_setzero_si512(); 2]; T];
                 for t in 0..T {
                     let codes = &*x.codes.as_ptr().add((t * row_blocks + block) * BLOCK).cast::<[[i8; LINE]; 2]>();
-                    activations[t] = halves_apart(*s, codes.each_ref().map(|codes| s.load512(codes)));
+                    activations[t] = halves_apart(*s, [s.load512(&codes[0]), s.load512(&codes[1])]);
                     starts[t] = offsets::<F>(s, activations[t]);
                 }
                 let mut quads = [[[s._mm512_setzero_si512(); 4]; 2]; T];
                 let mut fields = GroupFields::none(*s);
                 for quad in 0..4 {
-                    let spans = spans.from(4 * quad);
+                    let spans = spans.quad(quad);
                     let parts = four_rows::<F, T>(s, spans, group, next, &activations, &starts);
                     fields.take(*s, spans, group, quad);
                     next = next.wrapping_add(4 * F::SPAN_BYTES / GROUPS);
@@ -115,7 +115,7 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>, first:
 #[inline(always)]
 fn four_rows<F: Unpack, const T: usize>(
     s: Vnni,
-    spans: Spans<'_, F>,
+    spans: Quad<'_, F>,
     group: usize,
     next: *const u8,
     activations: &[[__m512i; 2]; T],
