@@ -9,6 +9,6 @@ mod reference_device;
 mod streamed;
 mod templates;
 
-/// Counts allocations of the thread that asks for it.
+/// Forbids allocations in threads that ask for it.
 #[global_allocator]
 static ALLOCATOR: assert_no_alloc::AllocDisabler = assert_no_alloc::AllocDisabler;
