@@ -28,7 +28,7 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// Reads `generation_config.json` of a Hugging Face directory. If there is no such file, no field is given.
+    /// Reads `generation_config.json` of a Hugging Face directory. Without the file, nothing is given.
     ///
     /// # Errors
     /// If the file is damaged, or a value cannot be sampled with.
