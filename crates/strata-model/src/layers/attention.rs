@@ -33,7 +33,8 @@ pub struct Attention {
     residual: f32,
     /// The most positions of a sequence.
     context: usize,
-    /// Whether this is the last layer in which tokens see each other, so that only rows whose logits are wanted go on.
+    /// Whether this is the last layer in which tokens see each other; after it, only rows whose logits are wanted are
+    /// kept.
     is_last: bool,
 }
 

@@ -155,7 +155,7 @@ fn most_patches(rows: &[u16], cols: usize) -> usize {
     })
 }
 
-/// The result of a thread; its panic goes on here.
+/// The result of a thread; a panic of the thread is passed on.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -74,9 +74,9 @@ pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
 /// whatever the model's size.
 ///
 /// # Errors
-/// Too little room (nothing is left behind then), a failed read or write, a source that has changed, bytes that differ
-/// when read back, or [`StoreProblem::Stopped`]. Otherwise, what was written is kept under its temporary name, or on
-/// the device without being a valid store.
+/// Too little room; nothing is left behind then. A failed read or write, a source that has changed, bytes that differ
+/// when read back, or [`StoreProblem::Stopped`]; what was written is kept then, under its temporary name, or on the
+/// device without being a valid store.
 pub fn write_store(
     catalog: &Catalog,
     plan: &StorePlan,

@@ -22,8 +22,9 @@ pub struct WindowCounters {
     pub waits_failed: u64,
     /// Reports that named no load or eviction in flight.
     pub stale_reports: u64,
-    /// Ring only: queued requests that were dropped, because the pass had jumped or had passed them.
+    /// Ring only: queued load requests that were dropped because the pass had jumped or had gone past their units.
     pub requests_stale: u64,
-    /// Ring only: requests for which the queue was full.
+    /// Ring only: load requests that were refused because the queue was full, or dropped because nothing could be
+    /// evicted for them.
     pub requests_refused: u64,
 }
