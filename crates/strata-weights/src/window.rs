@@ -196,7 +196,7 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// The load has arrived. False if the report is stale: see "Who owns memory" above.
+    /// The load has arrived. False if the report is stale: see "Who owns memory" in the module.
     pub fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.loaded(unit, ticket);
         if taken {

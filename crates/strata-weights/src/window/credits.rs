@@ -12,7 +12,7 @@ pub enum Phase {
 /// The number of copies in flight at the same time, by phase. The defaults suit a GPU of 16 GB.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Credits {
-    /// The number before it is multiplied: 8.
+    /// The number of copies before a factor is applied: 8.
     pub base: usize,
     /// The factor for [`Phase::Prefill`]: 2.0.
     pub prefill_multiplier: f64,

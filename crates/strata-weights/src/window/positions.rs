@@ -66,7 +66,7 @@ impl PositionSet {
         (word != 0).then(|| self.largest_under(top, 63 - word.leading_zeros() as usize))
     }
 
-    /// The largest member below a set bit of the level at `height`.
+    /// The largest member in the subtree of bit `bit` of the level at `height`; the bit is set.
     fn largest_under(&self, height: usize, bit: usize) -> usize {
         self.levels[..height].iter().rev().fold(bit, |bit, level| bit * 64 + 63 - level[bit].leading_zeros() as usize)
     }

@@ -81,7 +81,7 @@ impl RingPlanner {
 }
 
 impl Planner for RingPlanner {
-    /// Two slots: one unit is in use while the next one arrives.
+    /// Twice the largest unit, or all units if that is less: one unit is in use while the next one arrives.
     fn least_budget(&self, units: &Units) -> Result<u64, WindowError> {
         let everything: u64 = units.all().iter().map(|unit| self.cost(units, unit.bytes)).sum();
         Ok(everything.min(2 * units.slot_bytes))

@@ -20,7 +20,7 @@ const GROUPS: usize = 5;
 const BAND: usize = 9000;
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// The byte at `at` of tensor `tensor`; it differs between tensors and positions.
+/// The byte at `at` of tensor `tensor`: a hash of both.
 fn byte(tensor: usize, at: usize) -> u8 {
     (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(tensor as u64 * 77).to_be_bytes()[0]
 }
