@@ -1,7 +1,7 @@
-//! `config.json`: what a model is, checked before anything is computed or allocated from it.
+//! `config.json`: what a model is, checked before anything is computed or allocated according to it.
 //!
-//! Both spellings are read, the classic one and that of transformers 5, and a key that is absent means what it means to
-//! the configuration class of that architecture there.
+//! The classic spelling and that of transformers 5 are both read. An absent key means what it means to the
+//! configuration class of the same architecture in transformers.
 
 mod error;
 pub(crate) mod fields;
@@ -20,11 +20,11 @@ use fields::Fields;
 pub use error::{ConfigError, ConfigProblem};
 pub use rope::{RopeConfig, RopeScaling};
 
-/// The families of models we compute. All are the Llama decoder with small differences, which [`ModelConfig`] spells
-/// out; no other code needs to ask which family it is.
+/// The supported families of models. All are the Llama decoder with small differences, which [`ModelConfig`] spells
+/// out; no other code needs to ask for the family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Architecture {
-    /// Llama 1 to 3.x, Yi and the many that share its form.
+    /// Llama 1 to 3.x, Yi and the many models of the same form.
     Llama,
     /// Llama with a sliding window.
     Mistral,
@@ -38,7 +38,7 @@ pub enum Architecture {
     Granite,
 }
 
-/// Every `model_type` we know.
+/// Every supported `model_type`.
 const MODEL_TYPES: [(&str, Architecture); 8] = [
     ("llama", Architecture::Llama),
     ("mistral", Architecture::Mistral),
@@ -52,7 +52,7 @@ const MODEL_TYPES: [(&str, Architecture); 8] = [
 
 pub use strata_kernels::Activation;
 
-/// A model's form, every number within the limits below and consistent with the others.
+/// The shape of a model. Every number is within the limits below and consistent with the others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     /// The family.
@@ -89,23 +89,23 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Whether the head is the embedding.
     pub tied_embeddings: bool,
-    /// Whether `config.json` says so, or leaves it to the architecture's default; see [`ModelConfig::settle_head`].
+    /// Whether `config.json` says so; if not, the architecture's default holds until [`ModelConfig::settle_head`].
     pub tie_is_stated: bool,
-    /// For each layer, how many tokens back it sees (itself included), or `None` for all.
+    /// For each layer: how many positions a token sees (itself included), or `None` for all.
     pub sliding_windows: Vec<Option<usize>>,
-    /// What embeddings are multiplied by.
+    /// The factor of the embeddings.
     pub embedding_multiplier: f32,
-    /// What each branch is multiplied by before it joins the residual.
+    /// The factor of each branch before it is added to the residual stream.
     pub residual_multiplier: f32,
-    /// What logits are divided by.
+    /// The divisor of the logits.
     pub logits_divisor: f32,
-    /// What attention scores are multiplied by.
+    /// The factor of the attention scores.
     pub attention_scale: f32,
-    /// The type the weights are said to be stored in; the files decide.
+    /// The type in which the configuration says the weights are stored; the files decide.
     pub dtype: Option<DType>,
     /// The token that begins a text.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end one; all below `vocab_size`.
+    /// The tokens that end a text; all below `vocab_size`.
     pub eos_token_ids: Vec<u32>,
 }
 
@@ -124,7 +124,7 @@ impl ModelConfig {
     pub const HEAD_DIM_MAX: usize = 4096;
     /// Longest context.
     pub const POSITIONS_MAX: usize = 1 << 31;
-    /// Most parameters in all: 16 tebi, several times the largest model there is.
+    /// Most parameters in all: 2^44, several times those of the largest known model.
     pub const PARAMETERS_MAX: u64 = 1 << 44;
 
     /// Reads `config.json` of a Hugging Face directory.
@@ -144,35 +144,35 @@ impl ModelConfig {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// As [`from_dir`](Self::from_dir), without those of the file.
+    /// As [`from_dir`](Self::from_dir), except for errors of the file.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         parse(text).map_err(|problem| ConfigError { file: "config.json".into(), problem })
     }
 
-    /// Tokens of context that the model supports: scalings that stretch positions stretch the context too, as in vLLM.
+    /// The model's context, in tokens: scalings that stretch positions stretch the context too, as in vLLM.
     pub fn context(&self) -> usize {
         let stretched = match self.rope.scaling {
             RopeScaling::Linear { factor } => self.max_position_embeddings as f64 * factor,
             RopeScaling::Dynamic { factor, original_max } | RopeScaling::Yarn { factor, original_max, .. } => {
                 original_max as f64 * factor
             }
-            // Their max_position_embeddings is the stretched one.
+            // For these, `max_position_embeddings` is stretched already.
             RopeScaling::Default | RopeScaling::Llama3 { .. } => 0.0,
         };
         (stretched as usize).clamp(self.max_position_embeddings, Self::POSITIONS_MAX)
     }
 
-    /// Where `config.json` does not say whether the head is the embedding, the files do: a model that has a head of its
-    /// own uses it. MiniCPM's copies of its configuration class disagree on the default.
+    /// If `config.json` does not say whether the head is the embedding, the weight files decide: a model with a head of
+    /// its own uses it. Copies of MiniCPM's configuration class disagree on the default.
     pub fn settle_head(&mut self, has_head: bool) {
         if !self.tie_is_stated {
             self.tied_embeddings = !has_head;
         }
     }
 
-    /// Numbers in all weights together; a tied head counts once.
+    /// Elements of all weights together; a tied head counts once.
     pub fn num_parameters(&self) -> u64 {
-        // Checked against overflow when the configuration was read.
+        // This cannot overflow: it was checked when the configuration was read.
         self.count_parameters().unwrap_or(u64::MAX)
     }
 
@@ -219,7 +219,7 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let rms_norm_eps = fields.number("rms_norm_eps", |eps| (0.0..1.0).contains(&eps), "a number from 0 to 1")?;
 
     let flag = |key, default| Ok::<_, ConfigProblem>(fields.flag(key)?.unwrap_or(default));
-    // Which keys an architecture reads: the others may be written and mean nothing.
+    // Which keys an architecture reads; other keys may be present and have no effect.
     use Architecture::{Granite, Llama, MiniCpm, Mistral, Qwen2, Qwen3};
     let (qkv_bias, output_bias) = match architecture {
         Llama | Qwen3 | MiniCpm | Granite => {
@@ -232,7 +232,7 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let mlp_bias = matches!(architecture, Llama | Granite) && flag("mlp_bias", false)?;
     let scales = read_scales(&fields, architecture, num_layers, hidden_size, head_dim)?;
 
-    // Ids beyond the vocabulary can never be sampled; some files carry them from a larger sibling.
+    // Ids beyond the vocabulary can never be sampled; some files copy them from a larger model of the same family.
     let in_vocabulary = |id: &u32| (*id as usize) < vocab_size;
     let token_ids = |key, default: Option<u32>| match fields.is_written(key) {
         true => Ok(fields.token_ids(key)?.unwrap_or_default()),
@@ -282,11 +282,11 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     }
 }
 
-/// What an absent key means, where architectures differ.
+/// What an absent key means, for keys on which architectures differ.
 struct Defaults {
     vocab_size: usize,
     intermediate_size: usize,
-    /// `None`: as many as query heads.
+    /// `None` means as many as query heads.
     num_kv_heads: Option<usize>,
     max_position_embeddings: usize,
     bos_token_id: Option<u32>,
@@ -320,7 +320,7 @@ impl Defaults {
     }
 }
 
-/// By `model_type`; a file without one may still name its class.
+/// Finds the architecture by `model_type`, or by the class name if the file has no `model_type`.
 fn read_architecture(fields: &Fields<'_>) -> Result<Architecture, ConfigProblem> {
     let classes = match fields.get("architectures") {
         Some(Value::Array(classes)) => classes.as_slice(),
@@ -344,7 +344,7 @@ fn read_architecture(fields: &Fields<'_>) -> Result<Architecture, ConfigProblem>
     })
 }
 
-/// Refuses what would load and then compute something else.
+/// Refuses models that would load and then compute something else.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ConfigProblem> {
     if let Some(value) = fields.get("quantization_config") {
         let method = value.get("quant_method").unwrap_or(value);
@@ -383,7 +383,7 @@ fn read_head_dim(
 ) -> Result<usize, ConfigProblem> {
     let (key, head_dim) = match fields.count("head_dim", 1..=ModelConfig::HEAD_DIM_MAX)? {
         Some(head_dim) => ("head_dim", head_dim),
-        // Qwen3 alone has a default that does not follow from the other sizes.
+        // Only Qwen3 has a default that does not follow from the other sizes.
         None if architecture == Architecture::Qwen3 => ("head_dim", 128),
         None if hidden_size.is_multiple_of(num_heads) => ("hidden_size / num_attention_heads", hidden_size / num_heads),
         None => {
@@ -404,13 +404,13 @@ fn read_activation(fields: &Fields<'_>) -> Result<Activation, ConfigProblem> {
     match fields.text(key)?.unwrap_or("silu") {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu" | "gelu_python" => Ok(Activation::Gelu),
-        // Four spellings of one formula.
+        // Four names of one formula.
         "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
         other => Err(fields.unsupported(key, &Value::from(other), "supported are silu, gelu and gelu_pytorch_tanh")),
     }
 }
 
-/// The factors that MiniCPM and Granite put between the parts of a model.
+/// The factors that MiniCPM and Granite apply between the parts of a model.
 struct Scales {
     embedding: f64,
     residual: f64,
@@ -438,7 +438,7 @@ fn read_scales(
             embedding: number("embedding_multiplier")?.unwrap_or(1.0),
             residual: number("residual_multiplier")?.unwrap_or(1.0),
             logits: number("logits_scaling")?.unwrap_or(1.0),
-            // Granite's own default is 1, not what head_dim would make.
+            // Granite's default is 1, not the value that follows from `head_dim`.
             attention: number("attention_multiplier")?.unwrap_or(1.0),
         },
         Architecture::Llama | Architecture::Mistral | Architecture::Qwen2 | Architecture::Qwen3 => {
@@ -447,7 +447,7 @@ fn read_scales(
     })
 }
 
-/// A hint only, so one we do not know is no error.
+/// The type is only a hint, so an unknown one is not an error.
 fn read_dtype(fields: &Fields<'_>) -> Option<DType> {
     let name = fields.get("dtype").or_else(|| fields.get("torch_dtype"))?.as_str()?;
     match name.strip_prefix("torch.").unwrap_or(name) {

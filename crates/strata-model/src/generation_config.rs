@@ -1,19 +1,19 @@
-//! `generation_config.json`: how a model's authors would sample from it.
+//! `generation_config.json`: the sampling parameters that a model's authors recommend.
 
 use std::path::Path;
 
 use crate::config::fields::{Fields, parse_object, read_text};
 use crate::config::{ConfigError, ConfigProblem, ModelConfig};
 
-/// The authors' sampling defaults. A field that is `None` or empty is one the file does not give; a request overrides
-/// any of them.
+/// The authors' sampling defaults. A field is `None` or empty if the file does not give it; a request overrides any of
+/// them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationConfig {
     /// The token that begins a text.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end one; empty if the file names none, and then those of `config.json` hold.
+    /// The tokens that end a text; if the file names none, this is empty and those of `config.json` hold.
     pub eos_token_ids: Vec<u32>,
-    /// Whether to sample at all, rather than take the likeliest token.
+    /// Whether to sample, rather than take the likeliest token.
     pub do_sample: Option<bool>,
     /// Divides logits; 0 means greedy.
     pub temperature: Option<f32>,
@@ -23,7 +23,7 @@ pub struct GenerationConfig {
     pub top_k: Option<u32>,
     /// Keeps tokens with at least this share of the likeliest one's probability; 0 to 1.
     pub min_p: Option<f32>,
-    /// Penalises tokens that have occurred; 1 does nothing.
+    /// Penalises tokens that have occurred; 1 has no effect.
     pub repetition_penalty: Option<f32>,
 }
 
@@ -31,7 +31,7 @@ impl GenerationConfig {
     /// Reads `generation_config.json` of a Hugging Face directory. Without the file, nothing is given.
     ///
     /// # Errors
-    /// The file is damaged, or a value is not one that can be sampled with.
+    /// If the file is damaged, or a value cannot be sampled with.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let file = dir.as_ref().join("generation_config.json");
         match read_text(&file)? {
@@ -48,7 +48,7 @@ impl GenerationConfig {
         parse(text).map_err(|problem| ConfigError { file: "generation_config.json".into(), problem })
     }
 
-    /// The tokens that end a sequence: those named here, else those of `config.json`.
+    /// The tokens that end a sequence: those named in this file, else those of `config.json`.
     pub fn end_tokens<'a>(&'a self, config: &'a ModelConfig) -> &'a [u32] {
         if self.eos_token_ids.is_empty() { &config.eos_token_ids } else { &self.eos_token_ids }
     }

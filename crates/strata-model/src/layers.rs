@@ -1,6 +1,6 @@
-//! A model as a list of layers, each of a kind: what tensors it has, what state it keeps for a sequence, what memory a
-//! pass needs for it, and how it computes. A kind is a file in `layers/`; which of them a model is made of follows from
-//! its configuration, here.
+//! A model as a list of layers, each of a kind. A kind says which tensors a layer has, what state it keeps for a
+//! sequence, what memory a pass needs for it, and how it computes. Each kind is a file in `layers/`; which layers a
+//! model has follows from its configuration, in this file.
 
 mod attention;
 mod dense_ffn;
@@ -24,24 +24,26 @@ pub use head::HEAD_TENSOR;
 
 /// One layer of a model, of any kind.
 pub trait Layer: Send + Sync {
-    /// The tensors that it has. The layer's handles name them by the layer's place in the list, and theirs in the spec.
+    /// The tensors of the layer. The layer's handles name them by the layer's index in the list and the tensor's in the
+    /// spec.
     fn spec(&self) -> &GroupSpec;
 
-    /// What it keeps for each sequence from pass to pass.
+    /// What the layer keeps for each sequence from pass to pass.
     fn state(&self) -> LayerState;
 
-    /// Asks for what passes of this `size` need.
+    /// Adds to `needs` what passes of this `size` need.
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds);
 
-    /// Has the device compute it.
+    /// Has the device compute the layer.
     ///
     /// # Errors
-    /// Weights could not be had, or the device failed.
+    /// If weights cannot be read, or the device failed.
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError>;
 }
 
-/// What a layer keeps for a sequence. A prefix of a sequence is computed once all of its layers' states are there: the
-/// KV blocks of those tokens and, where a layer needs one, a snapshot of its state behind the last of them.
+/// What a layer keeps for a sequence. A prefix of a sequence counts as computed once the states of all layers exist:
+/// the KV blocks of its tokens and, for a layer that needs one, a snapshot of the layer's state after the last of these
+/// tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerState {
     /// Nothing: each token is computed by itself.

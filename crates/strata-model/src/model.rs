@@ -1,4 +1,4 @@
-//! The forward pass: one for all architectures, which differ in their layers only.
+//! The forward pass: one for all architectures, which differ only in their layers.
 
 use std::num::NonZeroUsize;
 
@@ -12,7 +12,7 @@ use crate::layers::{Layer, LayerState, layers_of};
 use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, SharedTensors};
 use crate::rope::RopeTable;
 
-/// A model that computes on a device, which it borrows for the length of a pass.
+/// A model that computes on a device, which it borrows for the duration of a pass.
 pub struct Model {
     config: ModelConfig,
     layers: Vec<Box<dyn Layer>>,
@@ -20,13 +20,13 @@ pub struct Model {
     rope: RopeTable,
     weights: Box<dyn WeightSource>,
     batch: BatchRows,
-    /// What was submitted last, which later passes come after, unless it is complete.
+    /// The last submission, which later passes wait for, or `None` if it is complete.
     last: Option<Token>,
 }
 
 impl Model {
-    /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), and KV blocks
-    /// that lie as `kv` says, which is [`Model::kv_layout`]'s.
+    /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), with KV blocks
+    /// laid out as `kv` says, which is the layout of [`Model::kv_layout`].
     pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
         let (layers, rope) = (layers_of(&config), RopeTable::new(&config.rope, config.head_dim));
         Self { config, layers, kv, rope, weights, batch: BatchRows::default(), last: None }
@@ -37,7 +37,7 @@ impl Model {
         &self.config
     }
 
-    /// Where its weights come from.
+    /// The source of its weights.
     pub fn weights(&mut self) -> &mut dyn WeightSource {
         &mut *self.weights
     }
@@ -57,13 +57,13 @@ impl Model {
         KvLayout::new(block_size, dtype, shapes)
     }
 
-    /// What a device has to reserve for passes of up to `max_tokens` tokens that want up to `max_logit_rows` rows of
+    /// What a device must reserve for passes of up to `max_tokens` tokens with up to `max_logit_rows` wanted rows of
     /// logits.
     pub fn pass_needs(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
         needs(config, &layers_of(config), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
     }
 
-    /// Bytes of memory that such passes take on `threads` threads of the processor.
+    /// Bytes of memory that such passes take on the CPU with `threads` threads.
     pub fn pass_bytes(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize, threads: NonZeroUsize) -> usize {
         CpuDevice::pass_bytes(&Self::pass_needs(config, max_tokens, max_logit_rows), threads)
     }
@@ -74,11 +74,11 @@ impl Model {
     /// Nothing is allocated once the largest batch has been seen.
     ///
     /// # Errors
-    /// Weights could not be had, or the batch needs more memory than [`Model::pass_needs`] reserved. KV of the batch's
-    /// own tokens is then unspecified, all other KV untouched.
+    /// If weights cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The KV of the
+    /// batch's own tokens is then unspecified; all other KV is untouched.
     ///
     /// # Panics
-    /// If a block table is too short or names a block outside the pool: the block manager's promise.
+    /// If a block table is too short or names a block outside the pool; the block manager guarantees that none does.
     pub fn forward(
         &mut self,
         device: &mut dyn Device,
@@ -91,7 +91,7 @@ impl Model {
             return Ok(());
         }
         let needed = needs(&self.config, &self.layers, &size).tensors;
-        // A batch that is refused begins no pass.
+        // A batch that is refused does not begin a pass.
         needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
         let places = shared_tensors(&self.config, size.tokens);
         self.weights.begin_pass()?;
@@ -114,7 +114,7 @@ fn needs(config: &ModelConfig, layers: &[Box<dyn Layer>], size: &PassSize) -> Pa
     needs
 }
 
-/// The tensors that layers share, and the area behind them.
+/// The tensors that layers share, and the area after them.
 fn shared_tensors(config: &ModelConfig, tokens: usize) -> (SharedTensors, TensorArea) {
     let mut area = TensorArea::default();
     let shared = SharedTensors::take(&mut area, tokens, config.hidden_size, config.head_dim);
@@ -132,7 +132,7 @@ mod tests {
     use crate::batch::LogitRows;
     use crate::layers::group_specs;
 
-    /// Adds to the hidden states what the layer before left in its own tensors.
+    /// A layer that adds what the layer before it left in its own tensors to the hidden states.
     struct Peeking(GroupSpec);
 
     impl Layer for Peeking {

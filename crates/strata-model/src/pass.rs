@@ -1,4 +1,4 @@
-//! One forward pass under way: what layers share while they compute.
+//! A forward pass: what its layers share while they compute.
 
 use arrayvec::ArrayVec;
 use strata_device::{
@@ -11,10 +11,10 @@ use thiserror::Error;
 use crate::batch::{BatchSequence, LogitRow, LogitRows};
 use crate::rope::RopeTable;
 
-/// A pass that could not be computed. What the batch's sequences had before it is unchanged.
+/// Why a pass could not be computed. What was computed of the batch's sequences before the pass is unchanged.
 #[derive(Debug, Error)]
 pub enum ForwardError {
-    /// Weights could not be had.
+    /// Weights could not be read.
     #[error(transparent)]
     Weights(#[from] WeightError),
     /// The device failed, or the batch is larger than what was reserved for it.
@@ -31,37 +31,37 @@ pub struct PassSize {
     pub logit_rows: usize,
 }
 
-/// A matrix to multiply with, and what is added to its products.
+/// A matrix to multiply with, and the bias that is added to its products.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear {
     /// `[rows, cols]`
     pub weight: TensorId,
     /// `[rows]`
     pub bias: Option<TensorId>,
-    /// Numbers that a token's product has.
+    /// Elements of a token's product.
     pub rows: usize,
-    /// Numbers that it is made of.
+    /// Elements of a token's input.
     pub cols: usize,
 }
 
 /// Where finished rows of logits go.
 pub type LogitSink<'a> = dyn FnMut(LogitRow, &mut [f32]) + 'a;
 
-/// A batch as devices need it: row after row. Kept from pass to pass, so that a pass allocates nothing.
+/// A batch in the form that devices need: row after row. Reused from pass to pass, so that a pass allocates nothing.
 #[derive(Debug, Default)]
 pub struct BatchRows {
     tokens: Vec<u32>,
-    /// Position of each row, and length of its sequence's prompt.
+    /// By row: its position, and the length of its sequence's prompt.
     positions: Vec<(usize, usize)>,
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
     wanted: Vec<LogitRow>,
-    /// The rows of those wanted.
+    /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,
 }
 
 impl BatchRows {
-    /// Takes the rows of another batch.
+    /// Replaces the rows with those of `batch`.
     pub fn set(&mut self, batch: &[BatchSequence<'_>]) {
         self.tokens.clear();
         self.positions.clear();
@@ -92,7 +92,7 @@ impl BatchRows {
         &self.tokens
     }
 
-    /// Whose logits are wanted, in the order of their rows.
+    /// The tokens whose logits are wanted, in the order of their rows.
     pub fn wanted(&self) -> &[LogitRow] {
         &self.wanted
     }
@@ -113,21 +113,21 @@ impl BatchRows {
     }
 }
 
-/// The tensors that layers have in common.
+/// The tensors that layers share.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedTensors {
     /// `[tokens, hidden]`
     hidden: Tensor,
-    /// As `hidden`.
+    /// The normed hidden states, of the same shape as `hidden`.
     normed: Tensor,
-    /// As `hidden`: what a layer adds to it.
+    /// What a layer adds to the hidden states, of the same shape as `hidden`.
     branch: Tensor,
     /// `[cos|sin, tokens, head_dim / 2]`
     rotation: Tensor,
 }
 
 impl SharedTensors {
-    /// For so many rows.
+    /// The tensors for `tokens` rows.
     pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, head_dim: usize) -> Self {
         Self {
             hidden: area.take(tokens * hidden),
@@ -138,8 +138,8 @@ impl SharedTensors {
     }
 }
 
-/// A pass under way. Layers come one after the other; each finds the rows that are left in [`hidden`](Self::hidden),
-/// and tensors of its own in [`area`](Self::area).
+/// A pass being computed. Layers compute one after the other; each finds the rows that are left in
+/// [`hidden`](Self::hidden), and room for its own tensors in [`area`](Self::area).
 pub struct Pass<'a> {
     /// Where weights come from.
     pub weights: &'a mut dyn WeightSource,
@@ -151,22 +151,23 @@ pub struct Pass<'a> {
     sink: &'a mut LogitSink<'a>,
     shared: SharedTensors,
     area: TensorArea,
-    /// Numbers of a hidden state.
+    /// Elements of a hidden state.
     width: usize,
     /// Rows that are left.
     rows: usize,
-    /// What `branch` has yet to be multiplied by and added to `hidden`; the next norm does so on its way.
+    /// The factor with which `branch` is yet to be added to `hidden`; the next norm adds it.
     pending: Option<f32>,
-    /// What the next submission waits for.
+    /// The upload that the next submission waits for.
     upload: Option<Token>,
     last: Option<Token>,
 }
 
 impl<'a> Pass<'a> {
-    /// Begins a pass of at least one row, whose tensors the device has room for, behind what was submitted `last`.
+    /// Begins a pass of at least one row, after the submission `last`. The device must have room for the pass's
+    /// tensors.
     ///
     /// # Errors
-    /// The device failed.
+    /// If the device failed.
     #[expect(clippy::too_many_arguments, reason = "everything that a pass brings together")]
     pub fn begin(
         device: &'a mut dyn Device,
@@ -183,29 +184,29 @@ impl<'a> Pass<'a> {
         let mut pass =
             Self { weights, batch, kv, device, sink, shared, area, width, rows, pending: None, upload: None, last };
         let values = |out: &mut [f32]| batch.fill_rotation(rope, out);
-        // The pass before may still read its own.
+        // The previous pass may still read its own cosines and sines.
         let waits: ArrayVec<Token, 1> = last.into_iter().collect();
         let fill = Command::Fill { out: shared.rotation, values: &values };
         pass.upload = Some(pass.device.submit(Queue::Upload, &[fill], &waits)?);
         Ok(pass)
     }
 
-    /// What was submitted last, if the host does not know it to be complete.
+    /// The last submission, unless the host knows that it is complete.
     pub fn last(&self) -> Option<Token> {
         self.last
     }
 
-    /// Rows that layers go on with.
+    /// The rows that the next layers compute.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The hidden states, `[rows, hidden]`, but for a branch that is yet to be added.
+    /// The hidden states, `[rows, hidden]`, without a branch that is yet to be added.
     pub fn hidden(&self) -> Tensor {
         self.of_rows(self.shared.hidden)
     }
 
-    /// Where a layer leaves what is to be added to the hidden states, as [`hidden`](Self::hidden).
+    /// Where a layer leaves what is to be added to the hidden states; the same shape as [`hidden`](Self::hidden).
     pub fn branch(&self) -> Tensor {
         self.of_rows(self.shared.branch)
     }
@@ -217,25 +218,25 @@ impl<'a> Pass<'a> {
         [rotation.part(0..half), rotation.part(half..2 * half)]
     }
 
-    /// Begins a layer, which finds nothing of the last one's own tensors: a device that looks for it overwrites them.
+    /// Begins a layer. It must not read the last layer's own tensors: a device that checks for this overwrites them.
     ///
     /// # Errors
-    /// The device failed.
+    /// If the device failed.
     pub fn begin_layer(&mut self) -> Result<(), DeviceError> {
         let tensor = self.area.rest(self.device.tensor_capacity());
         self.submit(&[Command::Discard { tensor }])?;
         Ok(())
     }
 
-    /// Memory for a layer's own tensors, which the next layer uses again.
+    /// Memory for the layer's own tensors, which the next layer reuses.
     pub fn area(&self) -> TensorArea {
         self.area
     }
 
-    /// Has the device execute `commands` behind everything before.
+    /// Has the device execute `commands` after everything that was submitted before.
     ///
     /// # Errors
-    /// The device failed.
+    /// If the device failed.
     pub fn submit(&mut self, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
         let waits: ArrayVec<Token, 1> = self.upload.take().into_iter().collect();
         let token = self.device.submit(Queue::Compute, commands, &waits)?;
@@ -243,10 +244,10 @@ impl<'a> Pass<'a> {
         Ok(token)
     }
 
-    /// The norm of the hidden states, with what the last branch adds.
+    /// The norm of the hidden states, including what the last branch adds.
     ///
     /// # Errors
-    /// The device failed.
+    /// If the device failed.
     pub fn norm(&mut self, weight: TensorId, epsilon: f32) -> Result<Tensor, ForwardError> {
         let (hidden, branch, out) = (self.hidden(), self.branch(), self.of_rows(self.shared.normed));
         let weight = &self.weights.vector(weight);
@@ -258,16 +259,17 @@ impl<'a> Pass<'a> {
         Ok(out)
     }
 
-    /// Adds the branch, times `scale`, to the hidden states, together with whatever reads them next.
+    /// Notes that the branch, times `scale`, is to be added to the hidden states; the next command that reads them adds
+    /// it.
     pub fn add_branch(&mut self, scale: f32) {
         assert!(self.pending.is_none(), "a layer reads the hidden states before it writes its branch");
         self.pending = Some(scale);
     }
 
-    /// Sees to it that the hidden states have all that was added to them.
+    /// Makes sure that everything has been added to the hidden states.
     ///
     /// # Errors
-    /// The device failed.
+    /// If the device failed.
     pub fn settle_branch(&mut self) -> Result<(), ForwardError> {
         if let Some(scale) = self.pending.take() {
             let (sum, branch) = (self.hidden(), self.branch());
@@ -276,11 +278,11 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Multiplies `x` with some matrices in one sweep, each to one of `outs`; with `gate`, with two matrices that are
-    /// swept side by side: see [`Command::Products`].
+    /// Multiplies `x` with `matrices` in one sweep, each into one of `outs`. With `gate`, there are two matrices, swept
+    /// side by side: see [`Command::Products`].
     ///
     /// # Errors
-    /// Weights could not be had, or the device failed.
+    /// If weights cannot be read, or the device failed.
     pub fn products<const N: usize>(
         &mut self,
         x: Tensor,
@@ -313,11 +315,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Goes on with the rows whose logits are wanted; with one, if there are none. `other`, of `width` numbers a row,
-    /// keeps the same rows.
+    /// Keeps only the rows whose logits are wanted, or one row if there are none. `other`, with `width` elements per
+    /// row, keeps the same rows.
     ///
     /// # Errors
-    /// The device failed.
+    /// If the device failed.
     pub fn keep_wanted_rows(&mut self, other: Tensor, width: usize) -> Result<Tensor, ForwardError> {
         let rows = &self.batch.wanted_rows;
         let count = rows.len().max(1);
@@ -330,16 +332,16 @@ impl<'a> Pass<'a> {
         Ok(other.first(count * width))
     }
 
-    /// Hands finished rows of logits to whoever wants them.
+    /// Hands finished rows of logits to the sink.
     ///
     /// # Errors
-    /// The device failed.
+    /// If the device failed.
     pub fn deliver(&mut self, rows: &[LogitRow], logits: Tensor, vocab: usize) -> Result<(), ForwardError> {
         let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
         let token = self.device.submit(Queue::Download, &[Command::Download { from: logits }], &computed)?;
         self.last = Some(token);
         self.device.complete(token)?;
-        // The host knows of everything before, now that it has the logits.
+        // Now that the host has the logits, it knows that everything submitted before is complete.
         self.last = None;
         let logits = self.device.downloaded(logits)?;
         for (&row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocab)) {

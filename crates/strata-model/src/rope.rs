@@ -1,4 +1,4 @@
-//! Rotary frequencies under every scaling that `transformers` knows for these models, which is the reference.
+//! Rotary frequencies under every scaling that `transformers`, which is the reference, knows for these models.
 
 use std::f64::consts::PI;
 
@@ -16,7 +16,7 @@ pub struct RopeTable {
     dynamic: Option<Dynamic>,
 }
 
-/// Dynamic NTK: beyond the original context the base grows with the length.
+/// Dynamic NTK: beyond the original context, the base grows with the length.
 #[derive(Debug, Clone, Copy)]
 struct Dynamic {
     factor: f64,
@@ -75,8 +75,8 @@ impl RopeTable {
         Self { theta: config.theta, head_dim, frequencies, magnitude, dynamic }
     }
 
-    /// What the scaling divides each frequency by, `[head_dim / 2]`, for formats that say it so. For scalings that do
-    /// not depend on the length.
+    /// What the scaling divides each frequency by, `[head_dim / 2]`, for formats that store it in this form. Only for
+    /// scalings that do not depend on the length.
     pub fn factors(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
         let plain = frequencies(config.theta as f32, head_dim);
         let scaled = Self::new(config, head_dim).frequencies;
@@ -85,9 +85,9 @@ impl RopeTable {
 
     /// Writes the cosines and sines of `position` in a sequence whose prompt has `prompt_len` tokens.
     ///
-    /// Under dynamic scaling the prompt's keys are all turned at the scale of the prompt's length, and each later key
-    /// at the scale of its own, as `transformers` does when it takes the prompt in one piece. The scale is so a matter
-    /// of prompt and position, not of chunks.
+    /// Under dynamic scaling, all keys of the prompt are rotated at the scale of the prompt's length, and each later
+    /// key at the scale of its own position, as `transformers` does when it computes the prompt in one piece. So the
+    /// scale depends on prompt and position, not on how the prompt is cut into chunks.
     ///
     /// - `cos`, `sin`: `[head_dim / 2]`
     pub fn fill(&self, position: usize, prompt_len: usize, cos: &mut [f32], sin: &mut [f32]) {
@@ -99,15 +99,15 @@ impl RopeTable {
         });
         for i in 0..self.frequencies.len() {
             let frequency = grown.map_or(self.frequencies[i], |theta| 1.0 / power(theta, i, self.head_dim));
-            // The angle is rounded to f32 before its cosine is taken, as in the reference.
+            // The angle is rounded to f32 before its cosine is taken, as in `transformers`.
             let angle = f64::from(frequency * position as f32);
             cos[i] = angle.cos() as f32 * self.magnitude;
             sin[i] = angle.sin() as f32 * self.magnitude;
         }
     }
 
-    /// What must enter the prefix cache's root for a prompt of `prompt_len` tokens: keys that were turned at another
-    /// scale are not reusable. 0 wherever the scale does not depend on the prompt.
+    /// The namespace of the prefix cache for a prompt of `prompt_len` tokens: keys that were rotated at another scale
+    /// cannot be reused. 0 if the scale does not depend on the prompt.
     pub fn cache_namespace(&self, prompt_len: usize) -> u64 {
         match self.dynamic {
             Some(dynamic) if prompt_len > dynamic.original_max => prompt_len as u64,
@@ -120,8 +120,8 @@ fn frequencies(theta: f32, head_dim: usize) -> Vec<f32> {
     (0..head_dim / 2).map(|i| 1.0 / power(theta, i, head_dim)).collect()
 }
 
-/// `theta^(2i / head_dim)`, rounded to f32 wherever the reference rounds: at position 30,000 a last bit is a thousandth
-/// of a radian.
+/// `theta^(2i / head_dim)`, rounded to f32 wherever `transformers` rounds: at position 30,000, the last bit is a
+/// thousandth of a radian.
 fn power(theta: f32, i: usize, head_dim: usize) -> f32 {
     let exponent = (2 * i) as f32 / head_dim as f32;
     f64::from(theta).powf(f64::from(exponent)) as f32

@@ -1,7 +1,7 @@
-//! Models of random weights in any shape, so that tests and benchmarks need no download.
+//! Models with random weights in any shape, so that tests and benchmarks need no download.
 //!
-//! What comes out is a Hugging Face directory like any other: `config.json`, safetensors, a tokenizer that can encode
-//! every text and decode every id, a chat template; or all that in one GGUF file, whose matrices may be quantised. The
+//! The result is a Hugging Face directory like any other: `config.json`, safetensors, a tokenizer that can encode every
+//! text and decode every id, and a chat template; or all of this in one GGUF file, whose matrices may be quantised. The
 //! same seed gives the same bytes on every machine.
 
 mod gguf;
@@ -23,25 +23,25 @@ use crate::layers::group_specs;
 use gguf::GgufPlan;
 use random::TensorStream;
 
-/// Threads that make numbers; a third one writes them.
+/// Threads that generate numbers; a third thread writes them.
 const GENERATORS: usize = 2;
-/// Chunks that each generator may be ahead of the writer; bounds memory.
+/// How many chunks each generator may be ahead of the writer; this bounds memory.
 const CHUNKS_AHEAD: usize = 2;
-/// Room for everything that is not weights, in bytes.
+/// Room for everything except weights, in bytes.
 const EXTRA_BYTES: u64 = 64 << 20;
 
-/// What to make.
+/// Which model to make.
 #[derive(Debug, Clone)]
 pub struct SynthSpec {
     /// The text of a `config.json`, as [`preset`](crate::presets::preset) gives it.
     pub config_json: String,
-    /// How many layers, if not as many as the configuration says.
+    /// The number of layers, if it differs from the configuration's.
     pub num_layers: Option<usize>,
-    /// How to store the weights; `None` follows the configuration, or bf16 if that says nothing.
+    /// The type of the weights; `None` means that of the configuration, or bf16 if it gives none.
     pub dtype: Option<DType>,
-    /// Chooses the weights.
+    /// The seed of the weights.
     pub seed: u64,
-    /// Bytes of a shard, at most. A GGUF file is one, however long.
+    /// The most bytes of a shard. A GGUF file is never split.
     pub shard_bytes: u64,
     /// Whether to write a GGUF file where safetensors would do; quantised types always need one.
     pub gguf: bool,
@@ -54,19 +54,19 @@ pub struct SynthReport {
     pub num_parameters: u64,
     /// Bytes of weights.
     pub weight_bytes: u64,
-    /// How matrices are stored, those apart whose rows are not whole blocks.
+    /// The type of the matrices, except those whose rows are not whole blocks.
     pub dtype: DType,
     /// The files, in the order in which they were written.
     pub files: Vec<PathBuf>,
 }
 
-/// Why no model was made. Nothing of it is left behind.
+/// Why no model was made. No part of it is left behind.
 #[derive(Debug, Error)]
 pub enum SynthError {
     /// The configuration describes no model that can be computed.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The directory has something in it.
+    /// The directory is not empty.
     #[error("{} exists and is not empty; give a new directory or remove that one first", dir.display())]
     NotEmpty {
         /// The directory.
@@ -83,16 +83,16 @@ pub enum SynthError {
         dir: PathBuf,
         /// Bytes needed.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes that are free.
         free: u64,
     },
-    /// The model has something that GGUF files cannot say.
+    /// The model has something that GGUF files cannot express.
     #[error("GGUF files have no words for {what}; choose another model, or a plain type without --gguf")]
     NotInGguf {
-        /// What.
+        /// What it has.
         what: &'static str,
     },
-    /// No encoder for a type.
+    /// There is no encoder for the type.
     #[error("models are not made in {dtype}; choose F32, F16, BF16, Q8_0, Q4_0 or Q4_K")]
     NoEncoder {
         /// The type.
@@ -147,13 +147,13 @@ pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u6
         }
         let mut files = write_weights(spec, dir, &tensors, progress)?;
         let generation = json!({ "bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_ids });
-        // The configuration last: a directory with config.json is a whole model.
+        // The configuration is written last: a directory with `config.json` is a whole model.
         let rest =
             tokenizer_files.into_iter().chain([("generation_config.json", generation), ("config.json", config_json)]);
         for (name, value) in rest {
             let path = dir.join(name);
             let mut writer = AtomicWriter::create(&path)?;
-            // The tokenizer has hundreds of thousands of lines when printed for people.
+            // Pretty-printed, the tokenizer would have hundreds of thousands of lines.
             let text = if name == "tokenizer.json" { format!("{value}\n") } else { format!("{value:#}\n") };
             writer.append(text.as_bytes())?;
             writer.commit()?;
@@ -167,16 +167,16 @@ pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u6
     outcome
 }
 
-/// The configuration to write, what it means, and the type of the weights.
+/// The configuration to write, its parsed form, and the type of the weights.
 fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), SynthError> {
-    // Read first as it is, so that messages speak of the caller's text.
+    // The text is read unchanged first, so that error messages refer to the caller's text.
     let given = ModelConfig::from_json(&spec.config_json)?;
     let dtype = spec.dtype.or(given.dtype).unwrap_or(DType::BF16);
     let mut map: Map<String, Value> = serde_json::from_str(&spec.config_json).unwrap_or_default();
     if let Some(num_layers) = spec.num_layers {
         map.insert("num_hidden_layers".to_owned(), json!(num_layers));
         if let Some(Value::Array(types)) = map.get_mut("layer_types") {
-            // Whatever the layers' pattern is, it goes on.
+            // The pattern of the layers is repeated or cut off.
             let pattern = types.clone();
             *types = pattern.into_iter().cycle().take(num_layers.min(ModelConfig::LAYERS_MAX)).collect();
         }
@@ -191,7 +191,7 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
     };
     map.insert("torch_dtype".to_owned(), json!(name));
     if given.eos_token_ids.is_empty() {
-        // A text has to end somewhere.
+        // A text must be able to end.
         map.insert("eos_token_id".to_owned(), json!(given.vocab_size - 1));
     }
     let value = Value::Object(map);
@@ -199,7 +199,7 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
     Ok((value, config, dtype))
 }
 
-/// Every tensor of the model once, in the order of a pass.
+/// All tensors of the model, each once, in the order of a pass.
 fn list_tensors(config: &ModelConfig, dtype: DType) -> Result<Vec<TensorMeta>, SynthError> {
     let mut seen = HashSet::new();
     let mut tensors = Vec::new();
@@ -232,19 +232,19 @@ fn write_weights(
     Ok(paths)
 }
 
-/// A tensor's bytes, in chunks that can be made in any order.
+/// A tensor's bytes, in chunks that can be generated in any order.
 trait Chunks: Sync {
     fn num_chunks(&self) -> u64;
 
-    /// Replaces `bytes` by chunk number `chunk`.
+    /// Replaces the content of `bytes` with chunk number `chunk`.
     fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>);
 }
 
-/// What hands a tensor's bytes to a writer's sink.
+/// Hands the bytes of a tensor to a writer's sink.
 type Produce<'a> = dyn FnMut(usize, &mut Sink<'_>) -> Result<(), WeightError> + 'a;
 
-/// Calls `write` with what produces the tensors from their `sources`, which threads work at. Generators make chunks by
-/// turns, so that the writer knows whose is next and order needs no sorting.
+/// Calls `write` with a function that produces the tensors from their `sources`, on threads. The generators take chunks
+/// in turns, so the writer knows which of them has the next chunk, and nothing needs sorting.
 fn produce_chunks(
     tensors: &[TensorMeta],
     sources: &[impl Chunks],
@@ -268,26 +268,27 @@ fn produce_chunks(
         let mut produce = |index: usize, sink: &mut Sink<'_>| {
             let mut left = tensors[index].bytes().unwrap_or(0);
             while left > 0 {
-                // A generator ends early only by panicking, and then the scope passes that on.
+                // A generator stops early only by panicking, and the scope passes the panic on.
                 let Ok(chunk) = full[turn].recv() else { break };
                 sink(&chunk)?;
                 left = left.saturating_sub(chunk.len() as u64);
                 done += chunk.len() as u64;
                 progress(done, weight_bytes);
-                // It is only memory to use again; a generator that has finished does not need it.
+                // This only returns memory for reuse; a generator that has finished does not need it.
                 let _ = empty[turn].try_send(chunk);
                 turn = (turn + 1) % GENERATORS;
             }
             Ok(())
         };
         let outcome = write(&mut produce);
-        // If writing failed, this is what makes the generators stop.
+        // If writing failed, this makes the generators stop.
         drop(full);
         outcome
     })
 }
 
-/// Makes every chunk whose number is `turn` modulo the number of generators, until done or nobody listens.
+/// Generates every chunk whose number is `turn` modulo the number of generators, until all are done or the receiver is
+/// gone.
 fn generate(sources: &[impl Chunks], turn: usize, full: &SyncSender<Vec<u8>>, empty: &Receiver<Vec<u8>>) {
     let mut number = 0;
     for source in sources {
@@ -304,7 +305,7 @@ fn generate(sources: &[impl Chunks], turn: usize, full: &SyncSender<Vec<u8>>, em
     }
 }
 
-/// Makes sure that `dir` is an empty directory. Returns whether it was there before.
+/// Makes sure that `dir` is an empty directory. Returns whether it existed before.
 fn claim_directory(dir: &Path) -> Result<bool, SynthError> {
     let fault = |source| IoError::Write { path: dir.to_owned(), action: "create", source };
     match std::fs::read_dir(dir) {
@@ -320,10 +321,10 @@ fn claim_directory(dir: &Path) -> Result<bool, SynthError> {
     }
 }
 
-/// Takes back what a failed attempt wrote. The directory was empty when it began, so all files in it are ours.
+/// Removes what a failed attempt wrote. The directory was empty at the start, so all files in it are from this attempt.
 fn clear_directory(dir: &Path, existed: bool) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        // The failure being reported is the one to know about; this is tidying.
+        // Errors are ignored here: the failure being reported is the one that matters.
         let _ = std::fs::remove_file(entry.path());
     }
     if !existed {

@@ -1,4 +1,4 @@
-//! Every tensor of a model, and where its bytes lie.
+//! All tensors of a model, and where their bytes lie.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
 
-/// The longest shard index we read, in bytes; that of the largest models is under 10 MB.
+/// The longest shard index that is read, in bytes; those of the largest models are under 10 MB.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
 
 /// Where one tensor lies.
@@ -33,16 +33,16 @@ pub struct CatalogEntry {
 }
 
 impl CatalogEntry {
-    /// The name and the place of a tensor of file `file`.
+    /// The name and the entry of a tensor in file `file`.
     fn of(file: usize, tensor: TensorRecord) -> (String, Self) {
         let TensorRecord { name, element_type, shape, offset, bytes } = tensor;
         (name, Self { file, offset, bytes, shape, element_type })
     }
 }
 
-/// The tensors of a model by name, over one or many open files. Opening reads headers only.
+/// The tensors of a model by name, over one or more open files. Opening reads headers only.
 ///
-/// Names are Hugging Face's whatever the format; tensors that have no such name keep their own.
+/// Names are Hugging Face's in every format; tensors without such a name keep the name in the file.
 pub struct Catalog {
     files: Vec<Arc<dyn RandomAccessFile>>,
     tensors: BTreeMap<String, CatalogEntry>,
@@ -51,13 +51,13 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Opens a packed store (a file or a block device, whatever its name), a GGUF file (any one of a set stands for
-    /// all), or the weights of a directory: `model.safetensors` if there is one, else the shards that
-    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model that it holds.
+    /// Opens a packed store (a file or a block device, of any name), a GGUF file (any one part of a set stands for the
+    /// set), or the weights of a directory: `model.safetensors` if it exists, else the shards that
+    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model in the directory.
     ///
     /// # Errors
-    /// No weights, a damaged header, an index that does not fit its shards, parts that are missing or do not belong
-    /// together, several models, an unreadable file; each named.
+    /// No weights, a damaged header, an index that does not match its shards, parts that are missing or do not belong
+    /// together, several models, or an unreadable file; each error says where.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
         let dir = path.as_ref();
         if !dir.is_dir() {
@@ -95,7 +95,7 @@ impl Catalog {
         Self::from_files(files)
     }
 
-    /// Takes the tensors of all the safetensors files, whose names must be distinct.
+    /// Takes the tensors of all the given safetensors files; their names must be distinct.
     ///
     /// # Errors
     /// A damaged header, or one name in two files.
@@ -118,11 +118,11 @@ impl Catalog {
         Self::of(files, entries, metadata)
     }
 
-    /// Takes the tensors of a packed store, which were checked when it was opened, and the metadata of a GGUF model
-    /// that was packed.
+    /// Takes the tensors of a packed store, which were checked when it was opened, and the metadata if a GGUF model was
+    /// packed.
     ///
     /// # Errors
-    /// Metadata that is damaged.
+    /// If the metadata is damaged.
     pub fn from_store(store: Store) -> Result<Self, WeightError> {
         let metadata = store.read_gguf(METADATA_FILE)?.map(|header| header.metadata);
         let entries = store.tensors().into_iter().map(|tensor| CatalogEntry::of(0, tensor)).collect();
@@ -143,7 +143,7 @@ impl Catalog {
                 let [first_path, second_path] = [first, second].map(|file| files[file].path().to_owned());
                 let name = shown_name(&name, is_gguf);
                 return Err(match first == second {
-                    // Under two names that mean the same.
+                    // Two names in one file that mean the same tensor.
                     true => {
                         WeightError::Gguf { file: first_path, problem: GgufProblem::DuplicateTensor { tensor: name } }
                     }
@@ -190,28 +190,29 @@ impl Catalog {
             };
             tensors.insert(tensor.clone(), entry);
         }
-        // Tensors that a shard holds and the index forgot are kept, as other readers do; the index wins on conflict.
+        // Tensors that are in a shard but missing from the index are kept, as other readers do; the index wins on
+        // conflict.
         for ((_, name), entry) in found {
             tensors.entry(name).or_insert(entry);
         }
         Ok(Self { files, tensors, metadata: None, store: None })
     }
 
-    /// The packed store that it is over, if it is over one.
+    /// The packed store, if the catalog was opened from one.
     pub fn store(&self) -> Option<&Store> {
         self.store.as_ref()
     }
 
-    /// What a GGUF file says of its model; `None` for safetensors, whose directory or store has files that say it.
+    /// The metadata of a GGUF model; `None` for safetensors, where files in the directory or store describe the model.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }
 
-    /// The numbers of a small tensor of F32, in order; `None` if there is none of that name and of at most `most`
+    /// The values of a small F32 tensor, in order; `None` if there is no tensor of that name with at most `most`
     /// elements.
     ///
     /// # Errors
-    /// Elements of another type, or a failed read.
+    /// If the elements have another type, or the read fails.
     pub fn read_f32(&self, name: &str, most: usize) -> Result<Option<Vec<f32>>, WeightError> {
         let Some(entry) = self.get(name).filter(|entry| entry.bytes <= most as u64 * 4) else { return Ok(None) };
         if entry.element_type != ElementType::Known(DType::F32) {
@@ -224,7 +225,7 @@ impl Catalog {
         Ok(Some(numbers.iter().map(|&number| f32::from_le_bytes(number)).collect()))
     }
 
-    /// The tensor of that name, if there is one.
+    /// The tensor with that name, if there is one.
     pub fn get(&self, name: &str) -> Option<&CatalogEntry> {
         self.tensors.get(name)
     }
@@ -276,13 +277,13 @@ fn read_all(files: &[Arc<dyn RandomAccessFile>]) -> Result<Vec<(String, CatalogE
     Ok(entries)
 }
 
-/// The part of an index that we use; its metadata is free-form.
+/// The part of an index that is used; its metadata is free-form.
 #[derive(Deserialize)]
 struct RawIndex {
     weight_map: Pairs<String>,
 }
 
-/// Reads an index: (tensor, shard), each tensor once.
+/// Reads an index as (tensor, shard) pairs, each tensor once.
 fn read_index(path: &Path) -> Result<Vec<(String, String)>, WeightError> {
     let problem = |problem| WeightError::Index { file: path.to_owned(), problem };
     let file = ExactFile::open(path)?;
@@ -314,7 +315,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The weight files of a directory, sorted, and whether it holds pickled weights.
+/// The weight files of a directory, sorted, and whether it also holds pickled weights.
 struct Found {
     safetensors: Vec<PathBuf>,
     gguf: Vec<PathBuf>,

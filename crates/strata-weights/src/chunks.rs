@@ -1,4 +1,4 @@
-//! Reading much, in order, while the bytes before it are being looked at.
+//! Reads large parts of files in order while the caller processes what was read before.
 
 use std::sync::mpsc;
 
@@ -6,12 +6,13 @@ use strata_io::{IoError, RandomAccessFile};
 
 /// One read, in bytes.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// Threads that read: a disk is at its best with a few requests at a time, and buffered reads of one thread make one.
+/// Threads that read: a disk is fastest with a few requests in flight, and a thread of buffered reads issues one at a
+/// time.
 const READERS: usize = 3;
-/// Chunks of each of them, being read, waiting, or being looked at.
+/// Buffers per reader: each is being read into, waiting, or being processed.
 const BUFFERS: usize = 2;
 
-/// Bytes of a file that are wanted.
+/// A range of bytes of a file that is to be read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) file: usize,
@@ -30,28 +31,29 @@ pub(crate) struct Chunk<'a> {
     pub(crate) outcome: Result<&'a [u8], IoError>,
 }
 
-/// Reads all extents on a few threads and hands their chunks to `consume` on this one, in order; an empty extent has
-/// none. A chunk that cannot be read does not keep the next from being read. Cached pages are dropped behind. Ends at
-/// the first error of `consume`.
+/// Reads all extents on a few threads and hands their chunks to `consume` on the calling thread, in order; an empty
+/// extent has no chunks. A chunk that cannot be read does not stop the next ones. Pages are dropped from the cache once
+/// they are read. Ends at the first error of `consume`.
 pub(crate) fn for_each_chunk<E>(
     files: &[&dyn RandomAccessFile],
     extents: &[Extent],
     mut consume: impl FnMut(Chunk<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     std::thread::scope(|scope| {
-        // Each reads every so-many-th chunk, so taking from one after the other gives them in order. All that readers
-        // wait for is owned here: at an early end it is gone before they are waited for.
+        // Reader `r` of `n` reads chunks `r`, `r + n`, `r + 2n` and so on, so taking from the readers in turn gives the
+        // chunks in order. This scope owns the channels that readers wait on: on an early return they are dropped
+        // before the readers are joined, so no reader waits for ever.
         let mut readers = Vec::with_capacity(READERS);
         for first in 0..READERS {
             let (fill, filled) = mpsc::sync_channel(BUFFERS);
             let (give_back, free) = mpsc::channel();
             for _ in 0..BUFFERS {
-                // The receiver is at hand.
+                // This cannot fail: the receiver exists.
                 let _ = give_back.send(Vec::new());
             }
             scope.spawn(move || {
                 for place in pieces(extents).skip(first).step_by(READERS) {
-                    // Whoever takes chunks has gone when none comes back.
+                    // The channel is closed: the consumer has stopped.
                     let Ok(mut buffer): Result<Vec<u8>, _> = free.recv() else { return };
                     buffer.resize(place.bytes as usize, 0);
                     let file = files[extents[place.extent].file];
@@ -66,7 +68,7 @@ pub(crate) fn for_each_chunk<E>(
         }
         for (index, Piece { extent, offset, bytes }) in pieces(extents).enumerate() {
             let (filled, give_back) = &readers[index % READERS];
-            // A reader ends early only with this function.
+            // A reader stops early only if this function does.
             let Ok(outcome) = filled.recv() else { break };
             let (outcome, buffer) = match outcome {
                 Ok(buffer) => (Ok(()), buffer),
@@ -74,21 +76,21 @@ pub(crate) fn for_each_chunk<E>(
             };
             let outcome = outcome.map(|()| buffer.as_slice());
             consume(Chunk { extent, offset, bytes, outcome })?;
-            // The reader may be done.
+            // Fails if the reader is done, which is fine.
             let _ = give_back.send(buffer);
         }
         Ok(())
     })
 }
 
-/// A chunk of an extent.
+/// A part of an extent, to be read as one chunk.
 struct Piece {
     extent: usize,
     offset: u64,
     bytes: u64,
 }
 
-/// All chunks, in order.
+/// The pieces of all extents, in order.
 fn pieces(extents: &[Extent]) -> impl Iterator<Item = Piece> + '_ {
     extents.iter().enumerate().flat_map(|(index, extent)| {
         (0..extent.bytes.div_ceil(CHUNK_BYTES)).map(move |chunk| {

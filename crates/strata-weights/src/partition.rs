@@ -1,5 +1,5 @@
-//! A model cut into what passes move and compute with: every matrix into bands, every vector kept, the embedding read
-//! row by row. Pure arithmetic over shapes; streaming, reports and plans all use it.
+//! A model cut into the pieces that passes read and compute with: every matrix is cut into bands, every vector is kept,
+//! and the embedding is read row by row. Pure arithmetic over shapes; streaming, reports and plans all use it.
 
 use std::ops::Range;
 
@@ -13,19 +13,20 @@ use crate::group::{Access, GroupSpec, Role, TensorSpec};
 use crate::resident::checked;
 use crate::source::SWEEP_MAX;
 
-/// Rows of a band come in multiples of this: what two threads share evenly in whole tiles of the widest kernel.
+/// A band's number of rows is a multiple of this where possible: two threads share them evenly in whole tiles of the
+/// widest kernel.
 const ROW_GRANULE: usize = 64;
 
 /// Every vector starts on a multiple of this many bytes: a cache line.
 const VECTOR_ALIGN: usize = 64;
 
-/// Bands of a model, at most: 64 TiB of weights at 4 MiB each. Sizes come from files, and each band takes some bytes.
+/// The most bands of a model: 64 TiB of weights at 4 MiB each. Sizes come from files, and each band takes some memory.
 const PARTITION_BANDS_MAX: usize = 1 << 24;
 
 /// Rows of the embedding that are read at a time.
 pub const ROWS_AT_A_TIME: usize = 32;
 
-/// How a tensor lies in its file, or would.
+/// How a tensor lies in its file, or would lie in one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredAt {
     /// How elements are stored.
@@ -49,15 +50,15 @@ pub struct Partition {
 /// One group of the forward pass.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// What it is, for people.
+    /// Its name, for display.
     pub name: String,
-    /// What it does in a pass.
+    /// Its role in a pass.
     pub role: Role,
     /// See [`GroupSpec::layer`].
     pub layer: usize,
-    /// In the order of the spec.
+    /// Its tensors, in the order of the spec.
     pub tensors: Vec<TensorPlace>,
-    /// In the order of a pass.
+    /// Its turns, in the order of a pass.
     pub turns: Vec<Turn>,
     /// Its bands.
     pub bands: Range<u32>,
@@ -66,76 +67,76 @@ pub struct Group {
 /// One tensor of a group, by how it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TensorPlace {
-    /// At hand in the memory of vectors.
+    /// Held in the memory of vectors.
     Vector {
         /// How elements are stored.
         dtype: DType,
-        /// How many there are.
+        /// How many elements there are.
         len: usize,
-        /// Where in that memory.
+        /// Its bytes within that memory.
         range: Range<usize>,
     },
-    /// In bands, which are those of the group's turns `turns`.
+    /// Read in bands, which belong to the turns `turns` of the group.
     Swept {
         /// How elements are stored.
         dtype: DType,
-        /// Of the whole matrix.
+        /// Rows of the whole matrix.
         rows: usize,
-        /// Of the whole matrix.
+        /// Columns of the whole matrix.
         cols: usize,
-        /// Which turns.
+        /// The turns that hold its bands.
         turns: Range<usize>,
     },
-    /// Row by row, out of the file.
+    /// Read row by row from the file.
     Rows {
         /// Where the matrix begins.
         at: StoredAt,
-        /// Of the matrix.
+        /// Rows of the matrix.
         rows: usize,
-        /// Of the matrix.
+        /// Columns of the matrix.
         cols: usize,
         /// Bytes of a row.
         row_bytes: usize,
     },
 }
 
-/// Some rows of one matrix, or the same rows of matrices that are swept side by side.
+/// Some rows of one matrix, or the same rows of several matrices that are swept side by side.
 #[derive(Debug, Clone)]
 pub struct Turn {
     /// The rows.
     pub rows: Range<usize>,
-    /// Tensor of the group, and number of the band.
+    /// For each band: its tensor's index in the group, and the band's number.
     pub bands: ArrayVec<(usize, u32), SWEEP_MAX>,
 }
 
-/// Where a band's bytes come from. A read takes the aligned range around them.
+/// Where a band's bytes lie in their file. A read takes the aligned range around them.
 #[derive(Debug, Clone, Copy)]
 pub struct BandPlace {
     /// Which of the model's files.
     pub file: usize,
     /// Where the read begins, aligned.
     pub offset: u64,
-    /// Bytes of the read before the band's first.
+    /// Bytes of the read that come before the band's first byte.
     pub skip: usize,
     /// Bytes of the band.
     pub bytes: usize,
-    /// Numbers, each of which takes a multiply-add for every token.
+    /// Weights in the band, each of which takes one multiply-add per token.
     pub parameters: u64,
 }
 
 impl BandPlace {
-    /// Bytes that must arrive.
+    /// Bytes that the read must deliver.
     pub fn needed(&self) -> usize {
         self.skip + self.bytes
     }
 
-    /// Bytes of memory that the read needs, whole pages.
+    /// Bytes of memory that the read takes, in whole pages.
     pub fn memory(&self) -> usize {
         self.needed().next_multiple_of(DIRECT_ALIGN)
     }
 }
 
-/// Where a vector's bytes come from, and where in the memory of vectors they go.
+/// Where a vector's bytes lie, and where they go in the memory of vectors.
 #[derive(Debug, Clone)]
 pub struct VectorPlace {
     /// Which of the model's files.
@@ -146,29 +147,30 @@ pub struct VectorPlace {
     pub range: Range<usize>,
 }
 
-/// What is moved, held and computed with in one go: a band, or all matrices of a group.
+/// What is moved, held and computed with in one piece: a band, or all matrices of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightUnit {
     /// Bytes of weights.
     pub bytes: u64,
-    /// Bytes of memory, whole pages.
+    /// Bytes of memory, in whole pages.
     pub memory: u64,
-    /// Numbers, each of which takes a multiply-add for every token.
+    /// Weights in the unit, each of which takes one multiply-add per token.
     pub parameters: u64,
     /// See [`GroupSpec::layer`].
     pub layer: usize,
-    /// What it is for.
+    /// Its role in a pass.
     pub role: Role,
 }
 
 impl Partition {
-    /// Fewest slots that units of any kind pass through: two fillings, so that one is read while the other computes.
+    /// The fewest slots that units of any kind can pass through: twice two, so that one half is read while the pass
+    /// computes with the other.
     pub const SLOTS_LEAST: usize = 4;
 
     /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape or of a type we do not compute with, and the errors of [`Self::new`].
+    /// If a tensor is missing, or has another shape or a type that is not supported; and the errors of [`Self::new`].
     pub fn of_catalog(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
         Self::new(specs, band_bytes, |group, tensor| {
             let (entry, dtype) = checked(catalog, group, tensor)?;
@@ -179,8 +181,8 @@ impl Partition {
     /// Cuts the matrices of `specs` into bands of about `band_bytes`; `stored_at` says how each tensor is stored.
     ///
     /// # Errors
-    /// Those of `stored_at`, sizes beyond what can be counted, more bands than a window takes, and matrices side by
-    /// side that no sweep takes.
+    /// The errors of `stored_at`; sizes that overflow; more bands than a window takes; and matrices side by side that
+    /// do not fit one sweep.
     pub fn new(
         specs: &[GroupSpec],
         band_bytes: usize,
@@ -198,7 +200,7 @@ impl Partition {
         Ok(partition)
     }
 
-    /// In the order of a pass.
+    /// All groups, in the order of a pass.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
@@ -213,7 +215,7 @@ impl Partition {
         &self.vectors
     }
 
-    /// Bytes of all vectors, padded.
+    /// Bytes of all vectors, padding included.
     pub fn vector_bytes(&self) -> usize {
         self.vector_bytes
     }
@@ -223,7 +225,7 @@ impl Partition {
         self.swept_bytes
     }
 
-    /// The bands as units.
+    /// Each band as a unit.
     pub fn units(&self) -> Vec<WeightUnit> {
         let of_group = |group: &Group| {
             let (layer, role) = (group.layer, group.role);
@@ -238,7 +240,7 @@ impl Partition {
         self.groups.iter().flat_map(of_group).collect()
     }
 
-    /// The groups that have matrices as units, each all of its bands together.
+    /// Each group that has matrices as a unit of all its bands.
     pub fn group_units(&self) -> Vec<WeightUnit> {
         let of_group = |group: &Group| {
             let bands = self.bands_of(group);
@@ -275,7 +277,7 @@ impl Partition {
         bands.filter(|(band, _)| chosen(*band as u32)).map(|(_, band)| band.bytes as u64).sum()
     }
 
-    /// Bytes of the longest row that is read by number, if there are such.
+    /// Bytes of the longest row that is read by number, if rows are read so.
     pub fn row_bytes(&self) -> Option<usize> {
         self.row_matrices().map(|(_, row_bytes)| row_bytes).max()
     }
@@ -290,19 +292,20 @@ impl Partition {
         self.bands.iter().map(|band| band.memory() as u64).sum()
     }
 
-    /// Bytes of memory that are taken besides bands: vectors, and buffers for rows.
+    /// Bytes of memory that are taken apart from the bands: vectors, and buffers for rows.
     pub fn fixed_bytes(&self) -> u64 {
         self.vector_bytes.saturating_add(self.row_bytes().map_or(0, row_reader_memory)) as u64
     }
 
-    /// Fewest slots that bands can stream through: two turns, one being read while the other computes.
+    /// The fewest slots that bands can stream through: two turns, so that one is read while the pass computes with the
+    /// other.
     pub fn slots_least(&self) -> usize {
         let widest = self.groups.iter().flat_map(|group| &group.turns).map(|turn| turn.bands.len()).max();
         Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
     }
 
-    /// The least memory with which passes can be computed, in bytes: slots for the fewest bands, but no more than all
-    /// bands take, as long as one filling has its slots.
+    /// The least memory with which passes can be computed, in bytes: the fewest slots, but no more than all bands take,
+    /// as long as one turn has its slots.
     pub fn least_budget(&self) -> u64 {
         let (slots, largest) = (self.slots_least() as u64, self.largest_band() as u64);
         let all = self.band_memory().max((slots / 2).saturating_mul(largest));
@@ -318,7 +321,7 @@ impl Partition {
         groups.flat_map(|(index, group)| std::iter::repeat_n(what(index, group), group.bands.len())).collect()
     }
 
-    /// Rows, and bytes of each, of the matrices that are read row by row.
+    /// For each matrix that is read row by row: its rows, and the bytes of a row.
     fn row_matrices(&self) -> impl Iterator<Item = (usize, usize)> {
         self.groups.iter().flat_map(|group| &group.tensors).filter_map(|tensor| match tensor {
             TensorPlace::Rows { rows, row_bytes, .. } => Some((*rows, *row_bytes)),
@@ -337,7 +340,7 @@ impl Partition {
             turns: Vec::new(),
             bands: first_band..first_band,
         };
-        // Matrices that are swept side by side, with the place of each.
+        // Matrices that are swept side by side, each with its index in the group.
         let mut beside: Vec<(usize, Matrix)> = Vec::new();
         for (index, (tensor, &at)) in spec.tensors.iter().zip(stored).enumerate() {
             let &[rows, cols] = tensor.shape.as_slice() else {
@@ -363,7 +366,7 @@ impl Partition {
         Ok(())
     }
 
-    /// `None` if sizes cannot be counted.
+    /// `None` if sizes overflow.
     fn add_vector(&mut self, shape: &[usize], at: StoredAt) -> Option<TensorPlace> {
         let len = shape.iter().try_fold(1usize, |len, &size| len.checked_mul(size))?;
         let start = self.vector_bytes;
@@ -374,7 +377,7 @@ impl Partition {
     }
 
     fn count_bands(&self) -> u32 {
-        // No more than PARTITION_BANDS_MAX.
+        // There are at most PARTITION_BANDS_MAX.
         self.bands.len() as u32
     }
 
@@ -428,7 +431,7 @@ struct Matrix {
 
 impl Matrix {
     fn band(&self, rows: &Range<usize>) -> BandPlace {
-        // Whoever says where a tensor is stored has checked that all of it lies there.
+        // `stored_at` has checked that all of the tensor lies in the file.
         let first = self.at.offset + (rows.start * self.row_bytes) as u64;
         let skip = (first % DIRECT_ALIGN as u64) as usize;
         BandPlace {
@@ -441,17 +444,17 @@ impl Matrix {
     }
 }
 
-/// Bytes of memory that reading rows of `row_bytes` takes; the most that can be counted if it is more.
+/// Bytes of memory that reading rows of `row_bytes` takes; `usize::MAX` if that overflows.
 fn row_reader_memory(row_bytes: usize) -> usize {
     row_buffer_bytes(row_bytes).saturating_add(row_bytes).saturating_mul(ROWS_AT_A_TIME)
 }
 
-/// Memory of one row's read: its bytes with what lies around them.
+/// Bytes of memory for the read of one row: the row, and what alignment adds around it.
 pub fn row_buffer_bytes(row_bytes: usize) -> usize {
     row_bytes.saturating_add(DIRECT_ALIGN).checked_next_multiple_of(DIRECT_ALIGN).unwrap_or(usize::MAX)
 }
 
-/// Rows that make a band of about `band_bytes`: whole granules where one fits, otherwise fewer rows.
+/// Rows in a band of about `band_bytes`: whole granules if at least one fits, otherwise fewer rows.
 fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
     let fitting = (band_bytes / row_bytes).max(1);
     if fitting >= ROW_GRANULE { fitting / ROW_GRANULE * ROW_GRANULE } else { fitting }
@@ -461,8 +464,7 @@ fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// A partition of one group of f32 matrices, each `rows` by `cols`, of which all behind the first are read in this
-    /// way.
+    /// A partition of one group of f32 matrices with these `[rows, cols]`; all but the first are read with `access`.
     fn partition(shapes: &[[usize; 2]], access: Access, band_bytes: usize) -> Result<Partition, WeightError> {
         let tensors = shapes.iter().enumerate().map(|(index, &shape)| {
             let tensor = TensorSpec::new(format!("t{index}"), shape);
@@ -475,7 +477,7 @@ mod tests {
 
     #[test]
     fn the_least_budget_is_no_more_than_all_bands_take() {
-        // A band of 256 KiB, and three of a page.
+        // A band of 256 KiB, and three bands of one page.
         let few = partition(&[[1, 1 << 16], [1, 8], [1, 8], [1, 8]], Access::Sweep, 1 << 20).unwrap();
         assert_eq!(few.least_budget(), 2 * (256 << 10), "two of the largest: one filling");
         let even = partition(&[[1, 1 << 16]; 3], Access::Sweep, 1 << 20).unwrap();

@@ -17,17 +17,17 @@ use crate::source::{Band, Bands, Rows, Sweep, TensorId, WeightSource};
 
 /// Every tensor starts on a multiple of this many bytes: a cache line, and the widest vector.
 const TENSOR_ALIGN: usize = 64;
-/// What buffers are rounded up to.
+/// Buffers are rounded up to a multiple of this many bytes.
 const PAGE: usize = 4096;
 /// One read, in bytes: large enough for full disk speed, small enough for smooth progress.
 const CHUNK_BYTES: usize = 8 << 20;
 /// Threads that read; more do not make a disk faster.
 const READERS: usize = 4;
-/// Files from this size on are dropped from the page cache as they are read: the weights are kept in memory once, not
-/// twice.
+/// Files of at least this size are dropped from the page cache as they are read, so that the weights are in memory
+/// once, not twice.
 const DROP_CACHE_FROM: u64 = 64 << 20;
 
-/// Weights that all lie in memory: every tensor is at hand at any time.
+/// Weights that are all in memory at any time.
 #[derive(Debug)]
 pub struct ResidentWeights {
     plan: LoadPlan,
@@ -39,7 +39,8 @@ impl ResidentWeights {
     /// this thread, at least once, after each piece.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape or of a type we do not compute with; memory refused; a failed read.
+    /// If a tensor is missing, or has another shape or a type that is not supported; if memory is refused; if a read
+    /// fails.
     pub fn load(
         catalog: &Catalog,
         specs: &[GroupSpec],
@@ -62,13 +63,13 @@ impl ResidentWeights {
 /// Bytes of memory that [`ResidentWeights::load`] will take, after the same checks of every tensor.
 ///
 /// # Errors
-/// As [`ResidentWeights::load`], except for those of memory and reading.
+/// As [`ResidentWeights::load`], except for errors of memory and reading.
 pub fn plan_bytes(catalog: &Catalog, specs: &[GroupSpec]) -> Result<u64, WeightError> {
     LoadPlan::new(catalog, specs).map(|plan| plan.bytes())
 }
 
 impl ResidentWeights {
-    /// A tensor, whole.
+    /// A whole tensor.
     fn whole(&self, TensorId { group, index }: TensorId) -> Weights {
         let Placed { dtype, ref shape, buffer, ref range } = self.plan.groups[group][index];
         let (rows, cols) = match *shape.as_slice() {
@@ -100,7 +101,7 @@ impl WeightSource for ResidentWeights {
         _device: &mut dyn Device,
         _used: Option<Token>,
     ) -> Result<(), DeviceError> {
-        // Their memory is never read into again.
+        // The memory of resident weights is never read into again.
         bands.clear();
         Ok(())
     }
@@ -110,10 +111,10 @@ impl WeightSource for ResidentWeights {
     }
 }
 
-/// The tensor that a spec means, and its type.
+/// The tensor that a spec names, and its type.
 ///
 /// # Errors
-/// There is none, it has another shape, or a type we do not compute with.
+/// If there is no such tensor, or it has another shape or a type that is not supported.
 pub(crate) fn checked<'c>(
     catalog: &'c Catalog,
     group: &GroupSpec,
@@ -153,7 +154,7 @@ struct Placed {
     range: Range<usize>,
 }
 
-/// A tensor's way from file to memory.
+/// A read of a tensor from a file into memory.
 #[derive(Debug)]
 struct TensorLoad {
     file: usize,
@@ -162,7 +163,7 @@ struct TensorLoad {
     range: Range<usize>,
 }
 
-/// Who lies where, decided before any memory is taken.
+/// Where each tensor goes, decided before any memory is taken.
 #[derive(Debug)]
 struct LoadPlan {
     groups: Vec<Vec<Placed>>,
@@ -181,7 +182,7 @@ impl LoadPlan {
             let mut end = 0usize;
             for tensor in &spec.tensors {
                 let (entry, dtype) = checked(catalog, spec, tensor)?;
-                // A tied embedding is asked for by two groups; it is loaded for the first and shared with the second.
+                // A tied embedding appears in two groups; it is loaded for the first and shared with the second.
                 if let Some(placed) = first_uses.get(tensor.name.as_str()) {
                     group.push(placed.clone());
                     continue;
@@ -207,14 +208,14 @@ impl LoadPlan {
     }
 }
 
-/// One read: so many bytes of a file into a place of their own.
+/// One read: bytes of a file and where they go.
 struct Piece<'a> {
     file: usize,
     offset: u64,
     target: &'a mut [u8],
 }
 
-/// Cuts loads into pieces that threads can take in any order, in the order in which they lie on disk.
+/// Cuts loads into pieces, in the order in which they lie on disk; threads may read them in any order.
 fn cut_into_pieces<'a>(loads: &[TensorLoad], buffers: &'a mut [HostBuffer]) -> Vec<Piece<'a>> {
     let mut pieces = Vec::new();
     let mut loads = loads.iter().peekable();
@@ -237,7 +238,7 @@ fn cut_into_pieces<'a>(loads: &[TensorLoad], buffers: &'a mut [HostBuffer]) -> V
     pieces
 }
 
-/// Reads all pieces on a few threads. The first failure stops the others and is what is returned.
+/// Reads all pieces on a few threads. The first failure stops the other threads and is returned.
 fn read_pieces(
     catalog: &Catalog,
     pieces: Vec<Piece<'_>>,
@@ -255,7 +256,7 @@ fn read_pieces(
             let (sender, queue, stop) = (sender.clone(), &queue, &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    // The lock is held for one step of an iterator, which cannot panic.
+                    // The lock is held only while the iterator advances, which cannot panic.
                     let Some(piece) = queue.lock().ok().and_then(|mut pieces| pieces.next()) else { break };
                     let outcome = read_piece(catalog.files()[piece.file].as_ref(), piece);
                     if outcome.is_err() {
@@ -276,7 +277,7 @@ fn read_pieces(
     })
 }
 
-/// Fills one piece and returns its bytes.
+/// Fills one piece and returns its length in bytes.
 fn read_piece(file: &dyn RandomAccessFile, piece: Piece<'_>) -> Result<u64, WeightError> {
     let len = piece.target.len() as u64;
     file.read_exact_at(piece.target, piece.offset)?;

@@ -1,4 +1,4 @@
-//! The seam between the forward pass and wherever weights come from.
+//! The interface between the forward pass and the sources of weights.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use strata_device::{Device, DeviceError, OUTS_MAX, PRODUCTS_MAX, Token, Weights}
 
 use crate::error::WeightError;
 
-/// Bands that are at hand together at most: what one command multiplies.
+/// The most bands that are handed out together: what one command multiplies.
 pub const BANDS_MAX: usize = PRODUCTS_MAX;
 
-/// Matrices of one sweep at most: each has a result of its own.
+/// The most matrices of one sweep: each has a result of its own.
 pub const SWEEP_MAX: usize = OUTS_MAX;
 
-/// A tensor of the model: its group, and its place in that group's spec.
+/// A tensor of the model: its group, and its index in that group's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorId {
     /// Counted from 0 in the order of a pass.
@@ -22,95 +22,97 @@ pub struct TensorId {
     pub index: usize,
 }
 
-/// Brings weights to where a device reads them.
+/// Brings weights to where a device can read them.
 ///
-/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs (the head's once
-/// for each few rows of logits, and not at all without), and calls [`end_pass`](Self::end_pass). Resident weights
-/// answer at once; streamed ones arrive band by band, and a wait for one is counted as a stall.
+/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs, and calls
+/// [`end_pass`](Self::end_pass). The head's matrix is swept once for every few rows of logits, and not at all if there
+/// are none. Resident weights answer at once; streamed ones arrive band by band, and a wait for one is counted as a
+/// stall.
 pub trait WeightSource: Send {
-    /// Begins a pass at the first group, whatever became of the pass before.
+    /// Begins a pass at the first group, however the last pass ended.
     ///
     /// # Errors
-    /// What keeps weights from coming; another attempt may succeed.
+    /// Why weights cannot be read; another attempt may succeed.
     fn begin_pass(&mut self) -> Result<(), WeightError> {
         Ok(())
     }
 
-    /// A vector, which is at hand at any time, as a matrix of one row.
+    /// A vector as a matrix of one row; vectors are always in memory.
     ///
     /// # Panics
     /// If the spec has no such vector: specs and forward pass are written together.
     fn vector(&self, tensor: TensorId) -> Weights;
 
-    /// Fills `bands`, which is empty, with the next ones of a sweep, waiting until there is at least one; leaves it
-    /// empty once every row has come. Rows of a matrix ascend. Of matrices that are swept side by side, the same rows
-    /// follow each other in one filling.
+    /// Fills `bands`, which must be empty, with the next bands of a sweep, and waits until there is at least one;
+    /// leaves it empty once every row has been handed out. Rows of a matrix ascend. If matrices are swept side by side,
+    /// one call hands out the same rows of all of them, one matrix after the other.
     ///
     /// # Errors
-    /// What kept the bytes from coming; `bands` is then empty.
+    /// Why the bytes could not be read; `bands` is then empty.
     fn bands(&mut self, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError>;
 
-    /// Lets go of `bands`, so that their memory can be read into again once `device` has executed what `used` names.
+    /// Releases `bands`, so that their memory can be read into again once `device` has executed the submission `used`.
     ///
     /// # Errors
-    /// The device failed, or still uses them, which `used` should have said. The bands are gone all the same.
+    /// The device failed, or still uses the bands although `used` has been executed. The bands are released all the
+    /// same.
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError>;
 
-    /// Finds the first few rows `wanted` of a matrix that is read row by row, all of them or fewer, at least one.
+    /// Looks up the first rows of `wanted` in a matrix that is read row by row: all of them or fewer, at least one.
     ///
     /// # Errors
-    /// What kept the bytes from coming.
+    /// Why the bytes could not be read.
     fn rows<'a>(&mut self, tensor: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError>;
 
-    /// The pass is over: tells whether what it computed can be trusted.
+    /// Ends the pass, and says whether its results can be trusted.
     ///
     /// # Errors
-    /// The weights changed under it.
+    /// If the weights changed during the pass.
     fn end_pass(&mut self) -> Result<(), WeightError> {
         Ok(())
     }
 
-    /// These weights as some whose memory may change between passes, where it may.
+    /// These weights as [`ElasticWeights`], if their memory may change between passes.
     fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
         None
     }
 }
 
-/// Weights that take more or less memory as they are asked to.
+/// Weights whose memory can be made larger or smaller.
 pub trait ElasticWeights {
-    /// The memory that they take, once the reads that have ended are taken note of.
+    /// The memory that they take, after reads that have ended were taken in.
     fn memory(&mut self) -> StreamMemory;
 
-    /// Changes how many bytes of memory all of it may take. What is not in use is given back before this returns; see
-    /// [`StreamMemory::held`] for the rest.
+    /// Changes how many bytes of memory all of it may take. Memory that is not in use is given back before this
+    /// returns; see [`StreamMemory::held`] for the rest.
     ///
     /// # Errors
-    /// Less than the least with which passes can be computed; nothing has changed then.
+    /// If it is less than the least with which passes can be computed; nothing has changed then.
     fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError>;
 
     /// Bytes of weights that stay in memory from pass to pass.
     fn resident_bytes(&self) -> u64;
 
-    /// Waits until what is read ahead has come; for measurements.
+    /// Waits until everything that is being read ahead has arrived; for measurements.
     fn settle(&mut self);
 }
 
-/// What memory streamed weights take, in bytes, everything included.
+/// The memory of streamed weights, in bytes, everything included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamMemory {
     /// What they may take.
     pub budget: u64,
-    /// What they take now: more than a budget that was lowered while reads were in flight, until those have ended.
+    /// What they take now. After the budget was lowered this may exceed it until the reads in flight have ended.
     pub held: u64,
     /// Whether reads are in flight.
     pub loading: bool,
 }
 
-/// A walk over all rows of some matrices that follow each other in a group's spec.
+/// A walk over all rows of matrices that follow each other in a group's spec.
 #[derive(Debug, Clone)]
 pub struct Sweep {
     tensors: ArrayVec<TensorId, SWEEP_MAX>,
-    /// Belongs to the source.
+    /// The source's position.
     pub(crate) cursor: usize,
 }
 
@@ -123,13 +125,13 @@ impl Sweep {
         Self { tensors: tensors.into_iter().collect(), cursor: 0 }
     }
 
-    /// What it goes over.
+    /// The matrices that it goes over.
     pub fn tensors(&self) -> &[TensorId] {
         &self.tensors
     }
 }
 
-/// Bands that are at hand.
+/// Bands that were handed out together.
 pub type Bands = ArrayVec<Band, BANDS_MAX>;
 
 /// Some whole rows of a matrix, the unit in which streamed weights are read, held and multiplied.
@@ -141,15 +143,15 @@ pub struct Band {
     pub rows: Range<usize>,
     /// The rows' weights, `[rows, cols]`.
     pub weights: Weights,
-    /// For the source, which band of its own this is.
+    /// The source's own number for this band.
     pub(crate) unit: u32,
 }
 
 /// Rows that were looked up.
 #[derive(Debug)]
 pub struct Rows<'a> {
-    /// A matrix that has them, `[any, cols]`.
+    /// A matrix that contains them, `[any, cols]`.
     pub table: Weights,
-    /// Which of its rows they are, in the order in which they were wanted.
+    /// Their row numbers in `table`, in the order of the request.
     pub numbers: &'a [u32],
 }

@@ -10,24 +10,26 @@
 //!        | embedding │ layer 0, attention │ layer 0, ffn │ layer 1, attention │ … │ head │ what no pass reads
 //! ```
 //!
-//! Small files and groups are *regions*. Each begins where the one before it ends, is filled up with zeros to whole
-//! pages of 4,096 bytes, and has an XXH3-128 over all of its bytes in the manifest: there is no byte that no checksum
-//! covers. In a group, tensors lie in the order in which the forward pass takes them, each at a multiple of 64 bytes,
-//! and at a multiple of 4,096 from [`LARGE_TENSOR_FROM`] bytes on. A tied head is the embedding, which lies there once.
-//! Offsets count from the start of the store.
+//! Small files and groups are *regions*. Each region begins where the one before it ends, is padded with zeros to whole
+//! pages of 4,096 bytes, and has an XXH3-128 of all its bytes in the manifest, so that every byte is covered by a
+//! checksum. In a group, tensors lie in the order in which the forward pass takes them, each at a multiple of 64 bytes,
+//! and from [`LARGE_TENSOR_FROM`] bytes on at a multiple of 4,096. A tied head shares the embedding, which is stored
+//! once. Offsets count from the start of the store.
 //!
-//! Checksums are XXH3-128 because it is faster than any disk on one core, and 128 bits miss no accident; BLAKE3 would
-//! cost more time for a protection that checksums beside the data cannot give anyway: they are against rot, not malice.
+//! Checksums are XXH3-128 because it is faster than any disk on one core, and 128 bits are ample against accidental
+//! damage. BLAKE3 would take more time for a protection against tampering that checksums stored beside the data cannot
+//! give anyway.
 //!
-//! Matrices of bf16 may lie there coded without loss, which is decided matrix by matrix ([`Coding`]): their type is
-//! "coded BF16", beside it `patches` says for how many patches a row has room, and `strata-kernels` draws the rows.
-//! Since nothing else reads them, such a store has version 2; one without them has version 1.
+//! Matrices of bf16 may be coded without loss, decided matrix by matrix ([`Coding`]): their type is then "coded BF16",
+//! and `patches` says for how many patches each row has room; the layout of a row is drawn in `strata-kernels`. Older
+//! versions cannot read coded matrices, so a store that has any has version 2; one without them has version 1.
 //!
-//! An unfinished store begins with another magic number (89 "STRPART"), under which the manifest has checksums of the
-//! regions written so far and zeros for the rest; the header is written last, so a torn pack is no store.
+//! An unfinished store begins with another magic number (89 "STRPART"). Its manifest has checksums of the regions
+//! written so far and zeros for the rest. The header of a finished store is written last, so an interrupted pack is
+//! never taken for a store.
 //!
-//! Readers refuse versions above their own and read all below. Fields that a reader does not know are passed over;
-//! whatever an older reader must not pass over needs a new version.
+//! Readers refuse versions above their own and read all lower ones. Fields that a reader does not know are ignored; a
+//! change that an older reader must not ignore needs a new version.
 
 mod check;
 mod checksum;

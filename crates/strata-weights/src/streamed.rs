@@ -1,8 +1,8 @@
 //! Weights that are larger than memory: read band by band while the forward pass computes.
 //!
-//! `partition.rs` cuts matrices into bands, the window decides which of them stay and which pass through, `driver.rs`
-//! moves them. What a band computes does not depend on the others, so results are those of weights in memory to the
-//! bit.
+//! `partition.rs` cuts matrices into bands, the window decides which of them stay in memory and which only pass
+//! through, and `driver.rs` moves them. No band's results depend on another band, so results equal those of resident
+//! weights bit for bit.
 
 mod buffer;
 mod driver;
@@ -35,7 +35,7 @@ pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
 /// Opens a catalog's files for direct reads.
 ///
 /// # Errors
-/// A file that cannot be opened, or is not the one any more whose header the catalog has read.
+/// A file that cannot be opened, or that is no longer the file whose header the catalog has read.
 pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
     let open = |file: &Arc<dyn RandomAccessFile>| -> Result<Arc<dyn DirectRead>, WeightError> {
         let direct = DirectFile::open(file.path())?;
@@ -49,26 +49,26 @@ pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, Weight
     catalog.files().iter().map(open).collect()
 }
 
-/// Weights of which some are in memory, and the rest come from disk in every pass.
+/// Weights of which a part stays in memory while the rest is read from disk in every pass.
 pub struct StreamedWeights {
     partition: Partition,
     vectors: Arc<HostBuffer>,
     rows: Option<RowReader>,
     files: Vec<Arc<dyn DirectRead>>,
     driver: Driver,
-    /// When the bands at hand were handed out, and of which group they are.
+    /// The group of the bands handed out last, and when they were handed out.
     computing_since: Option<(usize, Instant)>,
-    /// Streamed bands that one filling takes, at most.
+    /// The most streamed bands that one call of `bands` takes.
     bands_streamed: usize,
     monitor: Arc<StreamMonitor>,
 }
 
 impl StreamedWeights {
-    /// Reads vectors and what is to stay; `progress(bytes read, bytes in all)` is called as they come. `files` are
-    /// those of the catalog, in its order.
+    /// Reads the vectors and the resident bands; `progress(bytes read, bytes in all)` is called as they arrive. `files`
+    /// are those of the catalog, in its order.
     ///
     /// # Errors
-    /// A budget below [`Partition::least_budget`], a failed read, memory that the system refuses.
+    /// A budget below [`Partition::least_budget`], a failed read, or memory that the system refuses.
     pub fn start(
         plan: StreamPlan,
         catalog: &Catalog,
@@ -108,27 +108,27 @@ impl StreamedWeights {
         Ok(weights)
     }
 
-    /// What others may know of these weights while passes are computed.
+    /// What other threads may read of these weights while passes are computed.
     pub fn monitor(&self) -> Arc<StreamMonitor> {
         Arc::clone(&self.monitor)
     }
 
-    /// The least budget with which it goes on, in bytes.
+    /// The least budget that [`set_budget`](ElasticWeights::set_budget) accepts, in bytes.
     pub fn least_budget(&self) -> u64 {
         self.partition.fixed_bytes().saturating_add(self.driver.window().least_budget())
     }
 
-    /// The budget with which everything stays in memory, in bytes; more is of no use.
+    /// The budget with which all weights stay in memory, in bytes; more has no effect.
     pub fn full_budget(&self) -> u64 {
         self.partition.fixed_bytes().saturating_add(self.partition.band_memory())
     }
 
-    /// Lets others see the figures.
+    /// Publishes the statistics and events to the monitor.
     fn publish(&mut self) {
         self.monitor.publish(self.driver.recorder.stats, self.driver.recorder.take_events());
     }
 
-    /// Takes the bands of one turn into `bands`. On failure, those that were taken are for the caller to give back.
+    /// Takes the bands of one turn into `bands`. On failure, the caller must release the bands already taken.
     fn take_turn(&mut self, group: usize, turn: usize, sweep: &Sweep, bands: &mut Bands) -> Result<(), WeightError> {
         let group = &self.partition.groups()[group];
         let turn = &group.turns[turn];
@@ -159,8 +159,8 @@ impl StreamedWeights {
         first..sweep.tensors().last().map_or(0, |tensor| turns(tensor).end)
     }
 
-    /// Releases bands, whose memory must be the driver's alone by then, for the window may want it back. False if
-    /// somebody still has some of it.
+    /// Releases the bands. The driver must then be the only owner of their memory, since the window may read into it.
+    /// False if another owner still holds some of it.
     fn give_back(&mut self, bands: &mut Bands) -> bool {
         let mut is_alone = true;
         for Band { unit, weights, .. } in bands.drain(..) {
@@ -197,7 +197,7 @@ impl WeightSource for StreamedWeights {
             let units = &self.partition.groups()[group].turns[turn].bands;
             streamed += units.iter().filter(|(_, unit)| !self.driver.window().is_resident(UnitId(*unit))).count();
             if !bands.is_empty() {
-                // Beyond the first turn, only what is there anyway.
+                // Beyond the first turn, take only bands that are present already.
                 let room = bands.len() + units.len() <= BANDS_MAX && streamed <= self.bands_streamed;
                 if !room || !units.iter().all(|&(_, unit)| self.driver.is_ready(unit)) {
                     break;
@@ -215,7 +215,7 @@ impl WeightSource for StreamedWeights {
     }
 
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
-        // The window may read into their memory at once.
+        // The window may read into the bands' memory at once, so the device must be done with it.
         let completed = used.map_or(Ok(()), |token| device.complete(token));
         if let Some((group, start)) = self.computing_since.take() {
             self.driver.recorder.compute(group as u32, start, Instant::now());
@@ -247,7 +247,7 @@ impl WeightSource for StreamedWeights {
     }
 
     fn end_pass(&mut self) -> Result<(), WeightError> {
-        // Files that changed in mid-pass may have been read before and after.
+        // If files changed in mid-pass, some of what was read may be old and some new.
         Ok(self.driver.check_files()?)
     }
 

@@ -1,4 +1,4 @@
-//! Reading a model's weights wholly, and holding them against whatever digests there are.
+//! Reads all of a model's weights, and compares them with any digests that exist.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::catalog::Catalog;
 use crate::chunks::{Extent, for_each_chunk};
 use crate::store::{Store, checksums};
 
-/// Faults of one file that are told; a disk that dies has one for each piece.
+/// The most faults that are reported per file; a dying disk has one for each chunk.
 const FAULTS_MAX: usize = 16;
-/// Longest file in which a digest is looked for, in bytes.
+/// The longest file in which a digest is looked for, in bytes.
 const DIGEST_FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// A group of a packed store, one of its small files, or a whole file of another format, after it was read.
@@ -20,38 +20,38 @@ const DIGEST_FILE_BYTES_MAX: u64 = 64 << 10;
 pub struct Checked {
     /// The group's name, or the file's.
     pub name: String,
-    /// The file or device that it lies in.
+    /// The file or device in which it lies.
     pub file: PathBuf,
-    /// Its first byte there.
+    /// Its first byte in that file.
     pub offset: u64,
     /// Its length in bytes.
     pub bytes: u64,
-    /// The tensors that lie there, for groups of a store.
+    /// The names of its tensors; only for groups of a store.
     pub tensors: Vec<String>,
-    /// What it was held against.
+    /// What its bytes were compared with.
     pub method: Method,
-    /// What is wrong with it.
+    /// What is wrong with it, if anything.
     pub damage: Option<Damage>,
 }
 
-/// What bytes are held against.
+/// What bytes are compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
     /// The checksum in a store's manifest.
     Checksum,
-    /// A SHA-256, found in such a place.
+    /// A SHA-256 that was found in `place`.
     Sha256 {
-        /// In words: "the name of its blob in the Hub's cache".
+        /// The place in words, such as "the name of its blob in the Hub's cache".
         place: String,
     },
-    /// Nothing: the format carries no checksum and no digest lies beside it. That it can be read is all that is known.
+    /// Nothing: the format has no checksums and no digest was found. All that is known is that the bytes can be read.
     ReadOnly,
 }
 
 /// What is wrong with bytes.
 #[derive(Debug)]
 pub enum Damage {
-    /// They are not those that were written.
+    /// They are not the bytes that were written.
     Differs {
         /// The digest that they should have, in hexadecimal digits.
         expected: String,
@@ -66,12 +66,12 @@ pub enum Damage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerifyStopped;
 
-/// Reads every byte of the catalog's files from the disk, past the page cache, and holds it against the checksums of a
-/// packed store or against the SHA-256 that a file's surroundings name. Headers, sizes and overlaps were checked when
-/// the catalog was opened. `watch(bytes done, bytes in all)` is called after each piece and may end the run by `Break`.
+/// Reads every byte of the catalog's files from the disk, not from the page cache, and compares it with the checksums
+/// of a packed store or with a SHA-256 that was found for the file. Headers, sizes and overlaps were checked when the
+/// catalog was opened. `watch(bytes done, bytes in all)` is called after each chunk and may stop the run with `Break`.
 ///
 /// # Errors
-/// [`VerifyStopped`]. What is wrong with bytes is no error but part of the answer.
+/// [`VerifyStopped`]. Damaged bytes are not an error but part of the result.
 pub fn verify(
     catalog: &Catalog,
     watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
@@ -121,7 +121,7 @@ fn verify_files(
     let (mut done, total) = (0, files.iter().map(|file| file.len()).sum());
     let mut all = Vec::with_capacity(files.len());
     for file in files {
-        // What is still cached was not read from the disk.
+        // Bytes that stay in the page cache would not be read from the disk.
         file.drop_cache(0..file.len());
         let expected = expected_sha256(file.path());
         let mut hash = expected.is_some().then(Sha256::new);
@@ -159,9 +159,9 @@ fn verify_files(
     Ok(all)
 }
 
-/// The SHA-256 that a file should have, in lower-case digits, and where that is said.
+/// The SHA-256 that a file should have, as lower-case digits, and where it was found.
 fn expected_sha256(path: &Path) -> Option<(String, String)> {
-    // In the Hub's cache, files are links to blobs that are called by their digest.
+    // In the Hub's cache, files are links to blobs whose names are their digests.
     let blob = std::fs::read_link(path).ok().and_then(|target| {
         let name = target.file_name()?.to_str()?;
         sha256_digits(name)
@@ -175,7 +175,8 @@ fn expected_sha256(path: &Path) -> Option<(String, String)> {
     if let Some(digits) = read_short(&beside).and_then(|text| sha256_digits(text.split_whitespace().next()?)) {
         return Some((digits, format!("{name}.sha256")));
     }
-    // What the Hub's client notes beside files that it puts into a directory: commit, digest, time, a line each.
+    // The Hub's client writes this next to files that it downloads into a directory: commit, digest and time, a line
+    // each.
     let noted = path.parent()?.join(".cache/huggingface/download").join(format!("{name}.metadata"));
     let digits = read_short(&noted).and_then(|text| sha256_digits(text.lines().nth(1)?.trim()))?;
     Some((digits, format!(".cache/huggingface/download/{name}.metadata")))
@@ -186,7 +187,7 @@ fn sha256_digits(text: &str) -> Option<String> {
     is_one.then(|| text.to_ascii_lowercase())
 }
 
-/// A small text; `None` where there is none.
+/// The content of a small text file; `None` if there is none.
 fn read_short(path: &Path) -> Option<String> {
     let file = strata_io::ExactFile::open(path).ok().filter(|file| file.len() <= DIGEST_FILE_BYTES_MAX)?;
     let mut bytes = vec![0; file.len() as usize];

@@ -1,17 +1,16 @@
-//! The window: which units of weights are in a tier of memory, and which come and go.
+//! The window: which units of weights are in a tier of memory, and which are loaded and evicted next.
 //!
-//! A pure state machine: what happened goes in, what is to be done comes out, and nothing is read, waited for or timed
-//! here. The same code runs over the real driver, over tests' drivers that fail on purpose, and over the simulated one
-//! with which `strata plan` predicts (`strata-sim`).
+//! A pure state machine: events go in, commands come out, and nothing is read, waited for or timed here. The same code
+//! runs over the real driver, over drivers of tests that fail on purpose, and over the simulated driver with which
+//! `strata plan` predicts (`strata-sim`).
 //!
-//! **Whose memory.** From [`WindowCommand::Load`] until `evicted`, `load_failed` or `allocation_failed` is taken for
-//! it, the unit's memory counts against the budget and belongs to the load that the ticket names. Loads are never given
-//! up by the window, so each is to be answered exactly once. An answer with another ticket, or a second one, is stale:
-//! it returns false and changes nothing; whatever memory the driver set aside for *that* ticket is the driver's to
-//! free.
+//! **Who owns memory.** From [`WindowCommand::Load`] until `evicted`, `load_failed` or `allocation_failed` is accepted
+//! for it, the unit's memory counts against the budget and belongs to the load with that ticket. The window never
+//! cancels a load, so each must be answered exactly once. An answer with another ticket, or a second answer, is stale:
+//! the call returns false and changes nothing. The driver then frees the memory that it allocated for *that* ticket.
 //!
-//! **Waits end.** As long as every command is answered and no more units are in use or waited for at a time than the
-//! policy allows, a unit that is waited for is present or has failed after finitely many answers.
+//! **Waits end.** As long as every command is answered and no more units are in use or waited for at the same time than
+//! the policy allows, a unit that is waited for becomes present or fails after finitely many answers.
 
 mod check;
 mod config;
@@ -48,20 +47,19 @@ use resident::ResidentPlanner;
 use ring::RingPlanner;
 use units::Units;
 
-/// What became of a wish to use a unit.
+/// The answer to an acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Acquired {
-    /// It is there and in use, until it is released as often as it was acquired.
+    /// The unit is present and in use, until it is released as often as it was acquired.
     Ready,
-    /// It is coming. Ask again after the next report to the window, or call [`Window::stop_waiting`].
+    /// The unit will be loaded. Ask again after the next report to the window, or call [`Window::stop_waiting`].
     Pending,
-    /// Its load was tried as often as the configuration allows. Nobody waits for it any more; the next acquisition
-    /// tries anew.
+    /// Its load was tried as often as the configuration allows. The wait has ended; the next acquisition tries again.
     Failed,
 }
 
-/// One tier's window. Methods append what is to be done to `out`; the order of commands is the order of urgency.
+/// One tier's window. Methods append commands to `out`, the most urgent first.
 #[derive(Debug)]
 pub struct Window {
     units: Units,
@@ -85,7 +83,7 @@ impl Window {
         if let Some(unit) = config.unit_bytes.iter().position(|&bytes| bytes == 0) {
             return Err(WindowError::EmptyUnit { unit: UnitId(unit as u32) });
         }
-        // Slots are counted in multiples of the largest unit, and there are never more in use than units.
+        // Slots are counted in multiples of the largest unit, and there are never more slots in use than units.
         let largest = config.unit_bytes.iter().copied().max().unwrap_or(0);
         if largest.checked_mul(num_units as u64).is_none_or(|bytes| bytes > u64::MAX / 4) {
             return Err(WindowError::TooLarge { units: num_units });
@@ -97,20 +95,20 @@ impl Window {
         };
         let mut window = Self { units, planner, load_attempts: config.load_attempts, started: false };
         window.check_budget(config.budget)?;
-        // Nothing is present, so this commands nothing; it only chooses.
+        // Nothing is present yet, so this gives no commands and only chooses the residents.
         window.planner.plan(&mut window.units, &mut Vec::new());
         Ok(window)
     }
 
-    /// Begins to load, in the order of access: what is to stay, and the first of what streams. Calling
-    /// [`acquire`](Self::acquire) begins as well.
+    /// Begins to load, in the order of access: the residents, and the first streamed units. [`acquire`](Self::acquire)
+    /// begins to load as well.
     pub fn start(&mut self, out: &mut Vec<WindowCommand>) {
         self.started = true;
         self.planner.start(&self.units);
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Asks for the right to read `unit`, and tells where the pass is.
+    /// Asks for the right to read `unit`, and tells the window where the pass is.
     ///
     /// # Panics
     /// If there is no such unit.
@@ -124,12 +122,12 @@ impl Window {
             self.planner.acquired(&self.units, unit, waited);
             Acquired::Ready
         } else if record.awaited && record.given_up {
-            // It stays given up, so that nothing but another acquisition tries it again.
+            // It stays given up, so that only another acquisition tries it again.
             self.units.end_wait(unit);
             self.units.counters.waits_failed += 1;
             Acquired::Failed
         } else {
-            // Attempts that nobody waited for do not count against whoever waits now.
+            // Attempts made while no one waited do not count against the caller that waits now.
             if std::mem::replace(&mut record.given_up, false) {
                 self.planner.retried(&self.units, unit);
             }
@@ -146,7 +144,7 @@ impl Window {
     /// One user of `unit` is done with it.
     ///
     /// # Panics
-    /// If nobody uses the unit: acquisitions and releases come in pairs.
+    /// If no one uses the unit: each release belongs to one acquisition.
     pub fn release(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         let record = self.units.get_mut(unit);
         assert!(record.users > 0, "{unit:?} is released more often than it was acquired");
@@ -155,8 +153,8 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Whoever waited for `unit` will not ask again. Without this, the unit keeps its place until it is acquired, or
-    /// until others cannot go on without it.
+    /// The caller that waited for `unit` will not ask again. Without this call, the unit keeps its memory until it is
+    /// acquired, or until other callers cannot go on without that memory.
     pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         if self.units.end_wait(unit) {
             self.settle(unit, false, out);
@@ -164,8 +162,8 @@ impl Window {
         }
     }
 
-    /// Announces that `unit` will be acquired next: an expert that the router chose, or where a pass goes on after a
-    /// jump. An announcement that does not come true costs a load and nothing else.
+    /// Announces that `unit` will be acquired next: an expert that the router chose, or where a pass continues after a
+    /// jump. An announcement that does not come true only costs a load.
     ///
     /// # Panics
     /// If there is no such unit.
@@ -175,8 +173,8 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Makes `unit` one of those that are evicted last, whether it is there or not: it goes only if somebody waits for
-    /// another one and nothing else can make room. Counted.
+    /// Pins `unit`, so that it is evicted last, whether it is present or not: it is evicted only if a caller waits for
+    /// another unit and nothing else can make room. Pins are counted.
     ///
     /// # Panics
     /// If there is no such unit.
@@ -187,10 +185,10 @@ impl Window {
         self.units.pin(unit);
     }
 
-    /// Takes one pin back.
+    /// Removes one pin.
     ///
     /// # Panics
-    /// If `unit` has none: pins come in pairs with this.
+    /// If `unit` has no pin: each `unpin` belongs to one [`pin`](Self::pin).
     pub fn unpin(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         assert!(self.units.get(unit).pins > 0, "{unit:?} is unpinned more often than it was pinned");
         self.units.unpin(unit);
@@ -198,7 +196,7 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// The load has arrived. False if the report is stale: see the module's word on memory.
+    /// The load has arrived. False if the report is stale: see "Who owns memory" in the module.
     pub fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.loaded(unit, ticket);
         if taken {
@@ -209,7 +207,7 @@ impl Window {
     }
 
     /// The load has failed, and its memory was given back. It is tried again at once, as often as the configuration
-    /// allows; then those who wait are told. False if the report is stale.
+    /// allows; after that the callers that wait are told. False if the report is stale.
     pub fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.failed(unit, ticket, self.load_attempts);
         if taken {
@@ -220,10 +218,10 @@ impl Window {
         taken
     }
 
-    /// There was no memory for the load although the budget allows it. The budget shrinks by what the unit would
-    /// have taken, as far as the least that works, so that something else is evicted; then as
-    /// [`load_failed`](Self::load_failed). The budget stays so until [`set_budget`](Self::set_budget). False if the
-    /// report is stale.
+    /// No memory could be allocated for the load although the budget allows it. The budget shrinks by what the unit
+    /// would have taken, but not below the least that works, so that another unit is evicted; the rest is as in
+    /// [`load_failed`](Self::load_failed). The budget stays reduced until [`set_budget`](Self::set_budget). False if
+    /// the report is stale.
     pub fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let record = self.units.get(unit);
         let cost = if record.own { record.bytes } else { self.units.slot_bytes };
@@ -250,13 +248,13 @@ impl Window {
         taken
     }
 
-    /// Changes how many bytes the window may take, while it runs. Residents come or go, no more than the difference
-    /// asks for, and stay spread over the order. What is in use goes when it is released: until then
-    /// [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that would keep it there;
-    /// whoever waits while having much in use is best not shrunk in the middle of that.
+    /// Changes how many bytes the window may take, while it runs. Only as many residents are added or removed as the
+    /// difference requires, and they stay spread over the order. A unit in use is evicted after its release: until then
+    /// [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that would keep it there.
+    /// It is best not to shrink the budget while a caller has many units in use and waits for more.
     ///
     /// # Errors
-    /// [`WindowError::BudgetTooSmall`]; then nothing has changed.
+    /// [`WindowError::BudgetTooSmall`]; nothing has changed then.
     pub fn set_budget(&mut self, bytes: u64, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
         self.check_budget(bytes)?;
         self.units.budget = bytes;
@@ -267,11 +265,12 @@ impl Window {
         Ok(())
     }
 
-    /// Changes the order of passes. What is there stays where it is as far as the policy allows; the next acquisition
-    /// tells where the pass is. A ring whose layers do not fit the new order takes each unit for a layer.
+    /// Changes the order of passes. Present units stay where they are as far as the policy allows; the next acquisition
+    /// tells where the pass is. If a ring's layers do not match the length of the new order, each unit becomes a layer
+    /// of its own.
     ///
     /// # Errors
-    /// If the order names a unit that does not exist, or one twice; then nothing has changed.
+    /// If the order names a unit that does not exist, or one twice; nothing has changed then.
     pub fn set_order(&mut self, order: Vec<UnitId>, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
         let order = Order::new(order, self.units.len())?;
         self.planner.set_order(order, &self.units);
@@ -285,23 +284,24 @@ impl Window {
         Ok(())
     }
 
-    /// How many units may be in use or waited for at the same time; with more, waits may not end.
+    /// How many units may be in use or waited for at the same time; with more, waits may never end.
     pub fn concurrent_max(&self) -> usize {
         self.planner.concurrent_max(&self.units)
     }
 
-    /// How many slots there are now. A driver that keeps the memory of empty slots keeps no more than this, less those
-    /// that units take: what a smaller budget, or a budget for everything, makes superfluous goes back to the system.
+    /// How many slots there are now. A driver that keeps the memory of empty slots keeps at most this number less the
+    /// slots in use. Slots that are no longer needed, after a smaller budget or one that holds everything, go back to
+    /// the system.
     pub fn slots(&self) -> usize {
         self.planner.slots(&self.units)
     }
 
-    /// How many units are in slots now, those being loaded and being evicted included.
+    /// How many units are in slots now, including units that are being loaded or evicted.
     pub fn slots_used(&self) -> usize {
         self.units.slots_used
     }
 
-    /// Whether [`acquire`](Self::acquire) would answer anything but [`Acquired::Pending`].
+    /// Whether [`acquire`](Self::acquire) would return anything but [`Acquired::Pending`].
     pub fn is_answered(&self, unit: UnitId) -> bool {
         let record = self.units.get(unit);
         record.state == UnitState::Present || (record.awaited && record.given_up)
@@ -317,17 +317,17 @@ impl Window {
         self.units.budget
     }
 
-    /// Bytes of the units that are to stay, whether they are there yet or not: `M` of `bounds.md`. 0 under `ring`.
+    /// Bytes of the residents, whether they are present yet or not. 0 under `ring`.
     pub fn resident_bytes(&self) -> u64 {
         self.planner.resident_bytes()
     }
 
-    /// Whether `unit` is to stay.
+    /// Whether `unit` is a resident.
     pub fn is_resident(&self, unit: UnitId) -> bool {
         self.planner.is_resident(unit)
     }
 
-    /// Bytes that units take now, those being loaded and being evicted included; slots count whole.
+    /// Bytes that units take now, including units being loaded or evicted; a slot counts in full.
     pub fn bytes_held(&self) -> u64 {
         self.units.bytes_held()
     }
@@ -342,13 +342,13 @@ impl Window {
         self.units.in_flight
     }
 
-    /// What has happened so far.
+    /// What has been counted so far.
     pub fn counters(&self) -> WindowCounters {
         self.units.counters
     }
 
-    /// Checks that the records agree with each other, that nobody waits for what is not coming, and what the policy
-    /// promises. For tests; takes time in proportion to the number of units.
+    /// Checks that the records agree with each other, that a unit that is waited for can still come, and what the
+    /// policy promises. For tests; takes time proportional to the number of units.
     ///
     /// # Errors
     /// What does not agree.

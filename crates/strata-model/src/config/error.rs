@@ -20,27 +20,27 @@ pub enum ConfigProblem {
     /// The file could not be read.
     #[error("cannot read it: {0}")]
     Read(std::io::Error),
-    /// The file is longer than any real one.
+    /// The file is longer than the limit.
     #[error("it has more than {limit} bytes, which no configuration needs")]
     TooLong {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The text is no JSON object.
+    /// The text is not a JSON object.
     #[error("not valid JSON: {0}")]
     Json(serde_json::Error),
-    /// The model is of a kind we do not compute.
+    /// The architecture is not supported.
     #[error("unknown architecture {found}; supported are {known}")]
     UnknownArchitecture {
         /// What the file says.
         found: String,
-        /// The `model_type`s we know.
+        /// The supported `model_type`s.
         known: String,
     },
-    /// A GGUF file's metadata is not of the form it should be.
+    /// The metadata of a GGUF file does not have the expected form.
     #[error(transparent)]
     Gguf(#[from] strata_weights::GgufProblem),
-    /// A GGUF file has a tensor that its architecture, as it is computed here, has no use for.
+    /// A GGUF file has a tensor that its architecture, as computed here, does not use.
     #[error(
         "the tensor {tensor:?} has no place in this architecture as Strata computes it: this variant is not supported; use \
          the model's Hugging Face directory with an engine that supports it"
@@ -49,7 +49,7 @@ pub enum ConfigProblem {
         /// Its name in the file.
         tensor: String,
     },
-    /// A key is needed and absent.
+    /// A required key is absent.
     #[error("{key} is missing: {why}")]
     Missing {
         /// The key.
@@ -57,12 +57,12 @@ pub enum ConfigProblem {
         /// Why it is needed.
         why: &'static str,
     },
-    /// A value of the wrong kind.
+    /// A value of the wrong type.
     #[error("{key} is {found}, expected {expected}")]
     WrongType {
         /// The key.
         key: String,
-        /// What it should be.
+        /// The expected type.
         expected: &'static str,
         /// The value, shortened.
         found: String,
@@ -77,7 +77,7 @@ pub enum ConfigProblem {
         /// The limits.
         limit: String,
     },
-    /// A feature that we do not compute.
+    /// A feature that is not supported.
     #[error("{key} is {found}, which is not supported: {hint}")]
     Unsupported {
         /// The key.

@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use super::error::{ConfigError, ConfigProblem};
 use crate::bounded_file::{self, Fault};
 
-/// The longest configuration file we read, in bytes; real ones have a few thousand.
+/// The longest configuration file that is read, in bytes; real ones have a few thousand.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Reads a whole configuration file, or `None` if there is none.
+/// Reads a whole configuration file; `None` if it does not exist.
 pub(crate) fn read_text(path: &Path) -> Result<Option<String>, ConfigError> {
     let fault = |problem| ConfigError { file: path.to_owned(), problem };
     let bytes = bounded_file::read(path, FILE_BYTES_MAX).map_err(|error| {
@@ -34,7 +34,7 @@ pub(crate) fn parse_object(text: &str) -> Result<Map<String, Value>, ConfigProbl
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
-    /// Where the object is, for messages: "" or "rope_scaling.".
+    /// Where the object lies, for messages: "" or "rope_scaling.".
     prefix: &'a str,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
         Self { map, prefix: "" }
     }
 
-    /// The object under `key`; `prefix` is how messages name its keys.
+    /// The object under `key`; messages put `prefix` before the names of its keys.
     pub(crate) fn object(&self, key: &str, prefix: &'a str) -> Result<Option<Fields<'a>>, ConfigProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -56,7 +56,7 @@ impl<'a> Fields<'a> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether the key is written, be it as null.
+    /// Whether the key is present, even with the value null.
     pub(crate) fn is_written(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
@@ -92,7 +92,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number that is finite in f32 too, and passes `check`; `limit` says what that demands.
+    /// A number that is finite in f32 too and passes `check`; `limit` describes the check.
     pub(crate) fn number(
         &self,
         key: &str,
@@ -124,7 +124,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A token id or a list of them. Negative ids are a habit of saying "none", and are left out.
+    /// A token id or a list of them. Negative ids are used to mean "none", and are left out.
     pub(crate) fn token_ids(&self, key: &str) -> Result<Option<Vec<u32>>, ConfigProblem> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let values = match value {

@@ -6,22 +6,22 @@ use strata_kernels::RopeStyle;
 use super::error::ConfigProblem;
 use super::fields::Fields;
 
-/// How positions are rotated into queries and keys.
+/// How queries and keys are rotated by their positions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
     /// The base of the frequencies.
     pub theta: f64,
     /// How the frequencies are changed for long contexts.
     pub scaling: RopeScaling,
-    /// What each frequency is divided by before that, `[head_dim / 2]`; `None` for ones. GGUF files carry the outcome
-    /// of Llama 3's rule so (`rope_freqs.weight`).
+    /// What each frequency is divided by before the scaling, `[head_dim / 2]`; `None` means 1. GGUF files store the
+    /// result of Llama 3's rule in this form (`rope_freqs.weight`).
     pub factors: Option<Vec<f32>>,
-    /// Which elements of a head are rotated together, which depends on the format of the weights.
+    /// Which elements of a head are rotated together; this depends on the format of the weights.
     pub style: RopeStyle,
 }
 
 impl RopeConfig {
-    /// As Hugging Face directories have it: no factors, element `i` rotated with `i + head_dim / 2`.
+    /// The form of Hugging Face directories: no factors, element `i` rotated with `i + head_dim / 2`.
     pub fn new(theta: f64, scaling: RopeScaling) -> Self {
         Self { theta, scaling, factors: None, style: RopeStyle::Halves }
     }
@@ -30,44 +30,45 @@ impl RopeConfig {
 /// The ways of stretching frequencies, with the parameters resolved as `transformers` resolves them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// Frequencies as they are.
+    /// Frequencies are unchanged.
     Default,
     /// Every frequency ÷ `factor`.
     Linear {
-        /// The stretch.
+        /// The stretch factor.
         factor: f64,
     },
     /// NTK-aware: the base grows with the sequence once it is longer than `original_max`.
     Dynamic {
-        /// The stretch.
+        /// The stretch factor.
         factor: f64,
-        /// The length up to which nothing changes. `transformers` takes `max_position_embeddings` here, whatever
-        /// `original_max_position_embeddings` says.
+        /// The length up to which nothing changes: `max_position_embeddings`, as in `transformers`, even if
+        /// `original_max_position_embeddings` is given.
         original_max: usize,
     },
-    /// Interpolates low frequencies and keeps high ones, with a ramp between; cosines and sines are multiplied by
+    /// Interpolates low frequencies and keeps high ones, with a ramp in between; cosines and sines are multiplied by
     /// `attention_factor`.
     Yarn {
-        /// The stretch.
+        /// The stretch factor.
         factor: f64,
         /// The context of pre-training.
         original_max: usize,
-        /// Rotations over `original_max` from which on a frequency is kept.
+        /// A frequency with at least this many rotations over `original_max` positions is kept.
         beta_fast: f64,
-        /// Rotations over `original_max` up to which a frequency is interpolated.
+        /// A frequency with at most this many rotations over `original_max` positions is interpolated.
         beta_slow: f64,
-        /// What cosines and sines are multiplied by.
+        /// The factor of cosines and sines.
         attention_factor: f64,
         /// Whether the ends of the ramp are rounded outward to whole dimensions.
         truncate: bool,
     },
-    /// Llama 3.1: long wavelengths ÷ `factor`, short ones kept, those between interpolated.
+    /// Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of short ones kept, and those in
+    /// between interpolated.
     Llama3 {
-        /// The stretch.
+        /// The stretch factor.
         factor: f64,
-        /// Wavelengths above `original_max` ÷ this are stretched.
+        /// Wavelengths above `original_max` divided by this are stretched.
         low_freq_factor: f64,
-        /// Wavelengths below `original_max` ÷ this are kept.
+        /// Wavelengths below `original_max` divided by this are kept.
         high_freq_factor: f64,
         /// The context of pre-training.
         original_max: usize,
@@ -76,11 +77,11 @@ pub enum RopeScaling {
 
 /// Longest context that any configuration may state.
 const POSITIONS_MAX: usize = 1 << 31;
-/// The base when a configuration gives none; the same for every architecture we know.
+/// The base if a configuration gives none; the same for every supported architecture.
 const THETA_DEFAULT: f64 = 10_000.0;
 
-/// Reads the classic spelling (`rope_theta` beside `rope_scaling`) and that of transformers 5 (`rope_parameters`).
-/// Where both are given, `rope_scaling` wins, and a `rope_theta` inside wins over one outside.
+/// Reads the classic spelling (`rope_theta` beside `rope_scaling`) and that of transformers 5 (`rope_parameters`). If
+/// both are given, `rope_scaling` wins, and a `rope_theta` inside the object wins over one outside.
 pub(super) fn read_rope(
     fields: &Fields<'_>,
     max_positions: usize,
@@ -161,7 +162,7 @@ fn read_yarn(fields: &Fields<'_>, rope: &Fields<'_>, max_positions: usize) -> Re
     let original_max = original_max(fields, rope, max_positions)?;
     let factor = match positive(rope, "factor")? {
         Some(factor) => factor,
-        // Written as null it is to be inferred, as some exports do; not written at all it is an oversight.
+        // A factor that is written as null is inferred, as some exports intend; a factor that is absent is an error.
         None if rope.is_written("factor") => max_positions as f64 / original_max as f64,
         None => return Err(missing(rope, "factor", "yarn needs to know the stretch")),
     };
@@ -182,7 +183,7 @@ fn read_yarn(fields: &Fields<'_>, rope: &Fields<'_>, max_positions: usize) -> Re
             limit: "a number from 1e-6 to 1e6".to_owned(),
         });
     }
-    // Zero stands for the default, as in the reference.
+    // Zero stands for the default, as in `transformers`.
     let beta = |key, default| {
         let beta = rope.number(key, not_negative, "a number from 0 up")?;
         Ok::<_, ConfigProblem>(beta.filter(|&beta| beta != 0.0).unwrap_or(default))
@@ -197,7 +198,7 @@ fn read_yarn(fields: &Fields<'_>, rope: &Fields<'_>, max_positions: usize) -> Re
     })
 }
 
-/// The context of pre-training: a key beside the rope parameters wins over one inside, and without either it is the
+/// The context of pre-training: a key outside the rope parameters wins over one inside; without either, it is the
 /// model's context.
 fn original_max(fields: &Fields<'_>, rope: &Fields<'_>, max_positions: usize) -> Result<usize, ConfigProblem> {
     let key = "original_max_position_embeddings";

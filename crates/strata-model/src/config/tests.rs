@@ -1,4 +1,4 @@
-//! Configurations as they are found, and as they should not be.
+//! Valid configurations as they are found in the wild, and invalid ones.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -423,7 +423,7 @@ fn presets_have_the_sizes_their_names_promise() {
     assert_eq!(preset("llama-9"), None);
 }
 
-/// Any JSON value, small.
+/// Any small JSON value.
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -6,9 +6,9 @@ use super::Architecture;
 use super::error::ConfigProblem;
 use super::fields::Fields;
 
-/// The window that Mistral and Qwen have when `sliding_window` is not written at all.
+/// The window of Mistral and Qwen if `sliding_window` is absent.
 const WINDOW_DEFAULT: usize = 4096;
-/// The first layer with a window in Qwen, when `max_window_layers` is not written.
+/// The first Qwen layer with a window if `max_window_layers` is absent.
 const MAX_WINDOW_LAYERS_DEFAULT: usize = 28;
 /// No window is longer than a context can be.
 const WINDOW_MAX: usize = 1 << 31;
@@ -21,14 +21,14 @@ pub(super) fn read_windows(
 ) -> Result<Vec<Option<usize>>, ConfigProblem> {
     let layer_types = read_layer_types(fields, num_layers)?;
     match architecture {
-        // Mistral's window, where it has one, holds for every layer, whatever `layer_types` says.
+        // If Mistral has a window, it holds for every layer, whatever `layer_types` says.
         Architecture::Mistral => Ok(vec![read_window(fields)?; num_layers]),
         Architecture::Qwen2 | Architecture::Qwen3 => read_qwen(fields, layer_types, num_layers),
         Architecture::Llama | Architecture::MiniCpm | Architecture::Granite => Ok(vec![None; num_layers]),
     }
 }
 
-/// Qwen slides only if `use_sliding_window` says so: in the layers that `layer_types` names, or from
+/// Qwen slides only if `use_sliding_window` is set: in the layers that `layer_types` names, or else from
 /// `max_window_layers` on.
 fn read_qwen(
     fields: &Fields<'_>,
@@ -36,7 +36,7 @@ fn read_qwen(
     num_layers: usize,
 ) -> Result<Vec<Option<usize>>, ConfigProblem> {
     let enabled = fields.flag("use_sliding_window")?.unwrap_or(false);
-    // A window that is not used may be anything, so it is read only if it is.
+    // An unused window may have any value, so it is read only if it is used.
     let window = if enabled { read_window(fields)? } else { None };
     if let Some(slides) = layer_types {
         if window.is_none() && slides.contains(&true) {
@@ -49,7 +49,7 @@ fn read_qwen(
     Ok((0..num_layers).map(|layer| window.filter(|_| layer >= first)).collect())
 }
 
-/// `sliding_window`: null turns it off, absence means the default.
+/// Reads `sliding_window`: null turns it off, absence means the default.
 fn read_window(fields: &Fields<'_>) -> Result<Option<usize>, ConfigProblem> {
     match fields.count("sliding_window", 1..=WINDOW_MAX)? {
         None if !fields.is_written("sliding_window") => Ok(Some(WINDOW_DEFAULT)),
@@ -57,7 +57,7 @@ fn read_window(fields: &Fields<'_>) -> Result<Option<usize>, ConfigProblem> {
     }
 }
 
-/// For each layer, whether `layer_types` makes it slide.
+/// For each layer, whether `layer_types` gives it a sliding window.
 fn read_layer_types(fields: &Fields<'_>, num_layers: usize) -> Result<Option<Vec<bool>>, ConfigProblem> {
     let Some(value) = fields.get("layer_types") else { return Ok(None) };
     let Value::Array(types) = value else { return Err(fields.wrong_type("layer_types", "a list of strings", value)) };

@@ -1,4 +1,4 @@
-//! Attention: each token looks at those before it, of which keys and values are kept.
+//! Attention: each token attends to itself and the tokens before it, whose keys and values are kept.
 
 use strata_device::{Command, PassNeeds, Tensor, TensorArea};
 use strata_kernels::{AttentionLayer, KvShape, RopeStyle, attention_scratch};
@@ -9,35 +9,36 @@ use super::{Layer, LayerState};
 use crate::config::ModelConfig;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
-/// Attention of one layer, of any kind: how many heads, who sees how far, and how positions are told.
+/// Attention of one layer, of any kind: how many heads, how far a token sees, and how positions are encoded.
 pub struct Attention {
     spec: GroupSpec,
     norm: TensorId,
     q: Linear,
     k: Linear,
     v: Linear,
-    /// Norms of each query head and each key head.
+    /// The norms of the query heads and of the key heads, if the model has them.
     head_norms: Option<[TensorId; 2]>,
     output: Linear,
     heads: usize,
     kv: KvShape,
-    /// Which of the model's layers with KV it is.
+    /// The layer's index among the model's layers that keep KV.
     kv_layer: usize,
-    /// What scores are multiplied by.
+    /// The factor of the attention scores.
     scale: f32,
-    /// Positions that a token sees, itself included; `None` sees all.
+    /// How many positions a token sees, itself included; `None` means all.
     window: Option<usize>,
     rope: RopeStyle,
     epsilon: f32,
-    /// What its result is multiplied by before it is added.
+    /// The factor of the layer's result before it is added to the hidden states.
     residual: f32,
-    /// Most positions of a sequence.
+    /// The most positions of a sequence.
     context: usize,
-    /// Whether no later layer lets tokens see each other, so that only those go on whose logits are wanted.
+    /// Whether this is the last layer in which tokens see each other; after it, only rows whose logits are wanted are
+    /// kept.
     is_last: bool,
 }
 
-/// The tensors of a pass.
+/// The layer's own tensors in a pass.
 struct Scratch {
     q: Tensor,
     k: Tensor,
@@ -46,7 +47,7 @@ struct Scratch {
 }
 
 impl Attention {
-    /// The attention of decoder layer `layer`, at place `group` of the model's list, where `kv_layer` layers before it
+    /// The attention of decoder layer `layer`, at index `group` of the model's list, after `kv_layer` other layers that
     /// keep KV.
     pub fn new(config: &ModelConfig, group: usize, layer: usize, kv_layer: usize) -> Self {
         let hidden = config.hidden_size;

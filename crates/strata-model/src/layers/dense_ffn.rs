@@ -18,26 +18,26 @@ pub struct DenseFfn {
     down: Linear,
     activation: Activation,
     epsilon: f32,
-    /// What its result is multiplied by before it is added.
+    /// The factor of the layer's result before it is added to the hidden states.
     residual: f32,
 }
 
 impl DenseFfn {
-    /// The network of decoder layer `layer`, at place `group` of the model's list.
+    /// The network of decoder layer `layer`, at index `group` of the model's list.
     pub fn new(config: &ModelConfig, group: usize, layer: usize) -> Self {
         let (hidden, inner, has_bias) = (config.hidden_size, config.intermediate_size, config.mlp_bias);
         let name = format!("layer {layer}, ffn");
         let mut tensors = LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."));
         let norm = tensors.vector("post_attention_layernorm.weight", hidden);
         let gate = tensors.linear("mlp.gate_proj", [inner, hidden], has_bias, Access::Sweep);
-        // The activation takes a row of gate and the same row of up.
+        // The activation takes a row of gate together with the same row of up.
         let up = tensors.linear("mlp.up_proj", [inner, hidden], has_bias, Access::SweepBeside);
         let down = tensors.linear("mlp.down_proj", [hidden, inner], has_bias, Access::Sweep);
         let (activation, epsilon, residual) = (config.activation, config.rms_norm_eps, config.residual_multiplier);
         Self { spec: tensors.finish(), norm, gate, up, down, activation, epsilon, residual }
     }
 
-    /// Results of gate and up.
+    /// The results of gate and up.
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> [Tensor; 2] {
         [(); 2].map(|()| area.take(rows * self.gate.rows))
     }

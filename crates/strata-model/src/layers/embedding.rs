@@ -1,4 +1,4 @@
-//! The embedding: a row of a table for each token, where a pass begins.
+//! The embedding: looks up a row of a table for each token, at the beginning of a pass.
 
 use strata_device::{Command, PassNeeds};
 use strata_weights::{Access, GroupSpec, Role, TensorId};
@@ -8,7 +8,7 @@ use super::{Layer, LayerState};
 use crate::config::ModelConfig;
 use crate::pass::{ForwardError, Pass, PassSize};
 
-/// The embedding's tensor, which may be the head's too.
+/// The embedding's tensor, which may also be the head's.
 pub const EMBEDDING_TENSOR: &str = "model.embed_tokens.weight";
 
 /// See the module.
@@ -21,7 +21,7 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// The embedding, at place `group` of the model's list.
+    /// The embedding, at index `group` of the model's list.
     pub fn new(config: &ModelConfig, group: usize) -> Self {
         let mut tensors = LayerTensors::new(group, "embedding", Role::Embedding, 0, "");
         let table = tensors.matrix(EMBEDDING_TENSOR, [config.vocab_size, config.hidden_size], Access::Rows);

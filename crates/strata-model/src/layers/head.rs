@@ -9,11 +9,11 @@ use super::{Layer, LayerState};
 use crate::config::ModelConfig;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
-/// The head's tensor, where it is not the embedding.
+/// The head's tensor, unless it is the embedding.
 pub const HEAD_TENSOR: &str = "lm_head.weight";
 
-/// Rows of logits that are computed at a time. Their memory is bounded by it however many rows a batch wants; the
-/// head's weights are walked, and where they are streamed, read, once for each so many.
+/// How many rows of logits are computed at a time. This bounds their memory, however many rows a batch wants; the
+/// head's weights are swept, and read if they are streamed, once per this many rows.
 const LOGIT_ROWS: usize = 64;
 
 /// See the module.
@@ -22,13 +22,13 @@ pub struct Head {
     norm: TensorId,
     head: Linear,
     epsilon: f32,
-    /// What hidden states are multiplied by: MiniCPM divides before the head, Granite after it; before is cheaper and
-    /// as exact.
+    /// The factor of the hidden states. MiniCPM divides before the head, Granite after it; doing it before is cheaper
+    /// and as exact.
     scale: f32,
 }
 
 impl Head {
-    /// The head, at place `group` of the model's list.
+    /// The head, at index `group` of the model's list.
     pub fn new(config: &ModelConfig, group: usize) -> Self {
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
         let mut tensors = LayerTensors::new(group, "head", Role::Head, config.num_layers, "");
@@ -41,7 +41,7 @@ impl Head {
         Self { spec: tensors.finish(), norm, head, epsilon, scale }
     }
 
-    /// Normed hidden states, and logits.
+    /// The normed hidden states, and the logits.
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> [Tensor; 2] {
         [self.head.cols, self.head.rows].map(|width| area.take(rows * width))
     }
@@ -64,7 +64,7 @@ impl Layer for Head {
         needs.norm_cols = needs.norm_cols.max(self.head.cols);
     }
 
-    /// The logits of the rows that are left, which are those wanted.
+    /// Computes the logits of the rows that are left, which are the wanted ones.
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
         let (width, vocab) = (self.head.cols, self.head.rows);
         let wanted = pass.batch.wanted();

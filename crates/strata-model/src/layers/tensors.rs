@@ -1,4 +1,4 @@
-//! The tensors of one layer, named once: a name and a shape go into the spec, a handle comes back.
+//! The tensors of one layer: each name and shape goes into the spec, and a handle comes back.
 
 use strata_weights::{Access, GroupSpec, Role, TensorId, TensorSpec};
 
@@ -13,32 +13,32 @@ pub struct LayerTensors {
 }
 
 impl LayerTensors {
-    /// For the layer at place `group` of the model's list, which belongs to decoder layer `layer`.
+    /// For the layer at index `group` of the model's list, which belongs to decoder layer `layer`.
     ///
-    /// - `prefix`: what all names begin with
+    /// - `prefix`: the beginning of all names
     pub fn new(group: usize, name: impl Into<String>, role: Role, layer: usize, prefix: impl Into<String>) -> Self {
         let spec = GroupSpec { name: name.into(), role, layer, tensors: Vec::new() };
         Self { group, prefix: prefix.into(), spec }
     }
 
-    /// A vector of `len` numbers.
+    /// Adds a vector of `len` elements.
     pub fn vector(&mut self, name: &str, len: usize) -> TensorId {
         self.add(TensorSpec::new(format!("{}{name}", self.prefix), [len]))
     }
 
-    /// A matrix `[rows, cols]` that is read in this way.
+    /// Adds a matrix `[rows, cols]` that is read by `access`.
     pub fn matrix(&mut self, name: &str, [rows, cols]: [usize; 2], access: Access) -> TensorId {
         self.add(TensorSpec::new(format!("{}{name}", self.prefix), [rows, cols]).by(access))
     }
 
-    /// The matrix `name.weight`, and `name.bias` if there is one.
+    /// Adds the matrix `name.weight`, and the vector `name.bias` if there is one.
     pub fn linear(&mut self, name: &str, [rows, cols]: [usize; 2], has_bias: bool, access: Access) -> Linear {
         let weight = self.matrix(&format!("{name}.weight"), [rows, cols], access);
         let bias = has_bias.then(|| self.vector(&format!("{name}.bias"), rows));
         Linear { weight, bias, rows, cols }
     }
 
-    /// All of them.
+    /// The spec with all tensors.
     pub fn finish(self) -> GroupSpec {
         self.spec
     }

@@ -1,4 +1,4 @@
-//! A random model as one GGUF file that runs by itself.
+//! A random model as one GGUF file that needs no other files.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ const FILE: &str = "model.gguf";
 /// The synthetic tokenizer cuts words as GPT-2 does.
 const PRE_TOKENIZER: &str = "gpt-2";
 
-/// A file that is ready to be written.
+/// A GGUF file that is ready to be written.
 pub(super) struct GgufPlan {
     metadata: Metadata,
     tensors: Vec<TensorMeta>,
@@ -25,7 +25,7 @@ pub(super) struct GgufPlan {
 }
 
 impl GgufPlan {
-    /// A file of this model with matrices in `dtype`, and vectors in F32.
+    /// A file of the model `config` with matrices in `dtype` and vectors in F32.
     pub(super) fn new(
         config: &ModelConfig,
         dtype: DType,
@@ -42,7 +42,7 @@ impl GgufPlan {
         add_tokenizer(&mut metadata, config, PRE_TOKENIZER, tokenizer, tokenizer_config)
             .map_err(|what| SynthError::NotInGguf { what })?;
         let mut tensors = Vec::new();
-        // First, as converters have it.
+        // The factors come first, as converters write them.
         if let Some((name, factors)) = &rope_factors {
             tensors.push(TensorMeta { name: (*name).to_owned(), dtype: DType::F32, shape: vec![factors.len()] });
         }
@@ -88,7 +88,7 @@ impl GgufPlan {
         };
         let (rows, cols) = match *tensor.shape {
             [rows, cols] => (rows, cols),
-            // A bias, whose elements lie in the order of the rows that they belong to.
+            // A bias, whose elements are in the order of the rows that they belong to.
             [rows] if heads.is_some() => (rows, 1),
             [cols] => (1, cols),
             _ => unreachable!("groups list vectors and matrices only"),
@@ -100,7 +100,7 @@ impl GgufPlan {
     }
 }
 
-/// The rows of a tensor in the order of a GGUF file: the numbers that the same seed gives the same model elsewhere.
+/// The rows of a tensor in the order of a GGUF file. The same seed gives the same values as in safetensors.
 struct Rows<'a> {
     stream: TensorStream,
     given: Option<&'a [f32]>,
@@ -116,7 +116,7 @@ impl Rows<'_> {
         (CHUNK_ELEMENTS as usize / self.cols.max(1)).max(1)
     }
 
-    /// Where the row that stands at `row` comes from: the pairs that are rotated together are put side by side.
+    /// The row that goes to `row`: rows whose outputs are rotated together become neighbours.
     fn source(&self, row: usize) -> usize {
         if !self.reordered {
             return row;
@@ -134,7 +134,7 @@ impl Chunks for Rows<'_> {
     fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>) {
         let first = chunk as usize * self.rows_per_chunk();
         let rows = first..(first + self.rows_per_chunk()).min(self.rows);
-        // Checked when the file was planned.
+        // This cannot overflow: it was checked when the file was planned.
         let row_bytes = self.dtype.row_bytes(self.cols).unwrap_or(0);
         bytes.resize(rows.len() * row_bytes, 0);
         let mut values = vec![0.0; self.cols];
@@ -148,13 +148,14 @@ impl Chunks for Rows<'_> {
     }
 }
 
-/// The type for rows of `cols`, where they are not whole blocks of `dtype`: one of shorter blocks, else half precision.
+/// The type for rows of `cols` columns: `dtype` if they are whole blocks of it, else a type with shorter blocks, else
+/// f16.
 fn fitting(dtype: DType, cols: usize) -> DType {
     let candidates = [dtype, DType::Q8_0, DType::F16];
     candidates.into_iter().find(|dtype| dtype.row_bytes(cols).is_some()).unwrap_or(DType::F16)
 }
 
-/// The format's number for files mostly of a type.
+/// The format's number for a file whose tensors mostly have this type.
 fn file_type(dtype: DType) -> Option<u32> {
     Some(match dtype {
         DType::F32 => 0,

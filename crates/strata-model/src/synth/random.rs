@@ -1,4 +1,4 @@
-//! Random weights, fast: a hash of the position, so that any chunk can be made by any thread.
+//! Random weights, fast: each value is a hash of its position, so any thread can generate any chunk.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -7,9 +7,9 @@ use strata_weights::TensorMeta;
 
 use super::Chunks;
 
-/// Elements of a chunk, the unit of work: a few MiB.
+/// Elements of a chunk, which is the unit of work: a few MiB.
 pub(super) const CHUNK_ELEMENTS: u64 = 1 << 20;
-/// Elements that are converted at a time; they stay in the fastest cache.
+/// Elements that are converted at a time; they stay in the L1 cache.
 const BLOCK: usize = 4096;
 
 /// The values of one tensor.
@@ -24,7 +24,7 @@ pub(super) struct TensorStream {
 
 impl TensorStream {
     /// Weights scaled so that activations keep their size from layer to layer: a matrix has a standard deviation of
-    /// 1/√(inputs), a norm lies around 1, a bias around 0.
+    /// 1/√(inputs); a norm has values around 1, a bias around 0.
     pub(super) fn new(seed: u64, tensor: &TensorMeta) -> Self {
         let (mean, spread) = match tensor.shape.as_slice() {
             [.., inputs] if tensor.shape.len() > 1 => (0.0, 1.0 / (*inputs as f32).max(1.0).sqrt()),
@@ -36,7 +36,7 @@ impl TensorStream {
         Self { key, num_elements, dtype: tensor.dtype, mean, spread }
     }
 
-    /// The values of the elements from `first` on, whatever the type.
+    /// The values of the elements from `first` on, before they are converted to the tensor's type.
     pub(super) fn fill_values(&self, mut first: u64, mut values: &mut [f32]) {
         while !values.is_empty() {
             let (chunk, within) = (first / CHUNK_ELEMENTS, first % CHUNK_ELEMENTS);
@@ -48,7 +48,7 @@ impl TensorStream {
     }
 
     /// Nearly normal values for the elements from `first` on. Only 32-bit steps without branches, so that the compiler
-    /// can make vectors of them.
+    /// can vectorise them.
     fn fill_block(&self, key: u64, first: u32, values: &mut [f32]) {
         let (low, high) = (key as u32, (key >> 32) as u32);
         // The sum of four bytes has a variance of 4 · (256² - 1) / 12, and the fraction adds 1/12.
@@ -56,7 +56,7 @@ impl TensorStream {
         for (index, value) in values.iter_mut().enumerate() {
             let bits = mix32((first + index as u32).wrapping_mul(0x9E37_79B9) ^ low) ^ high;
             let sum = (bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24);
-            // Four bytes alone make only a thousand values; the fraction fills the space between them.
+            // Four bytes alone give only a thousand values; the fraction fills the gaps between them.
             let fraction = bits.wrapping_mul(0x2545_F491) >> 16;
             let centred = sum as i32 as f32 - 510.0 + (fraction as i32 as f32 / 65_536.0 - 0.5);
             *value = self.mean + scale * centred;
@@ -69,7 +69,7 @@ impl Chunks for TensorStream {
         self.num_elements.div_ceil(CHUNK_ELEMENTS)
     }
 
-    /// Of a plain type, little-endian.
+    /// Writes values of a plain type, little-endian.
     fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>) {
         let count = (self.num_elements - chunk * CHUNK_ELEMENTS).min(CHUNK_ELEMENTS) as usize;
         bytes.resize(count * self.dtype.block_bytes(), 0);
@@ -99,7 +99,7 @@ pub(super) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
                 out.copy_from_slice(bytemuck::cast_slice(short));
             }
         }
-        // Rounded by hand: all values are finite, and without the test for that it vectorises.
+        // Rounded by hand: all values are finite, and without a test for that the loop vectorises.
         DType::BF16 => {
             for (out, value) in out.chunks_exact_mut(2).zip(values) {
                 let bits = value.to_bits();

@@ -1,4 +1,4 @@
-//! Models that are made here must be models that are read here.
+//! Every model that is made here can also be read.
 
 use strata_kernels::RopeStyle;
 use strata_weights::{Catalog, ElementType, ResidentWeights, TensorId, WeightSource, plan_bytes};
@@ -72,7 +72,7 @@ fn the_seed_decides_every_byte() {
 
 #[test]
 fn weights_have_the_spread_that_keeps_activations_sane() {
-    // More than one chunk, and an end that is no multiple of anything.
+    // More than one chunk, and a size that no block or chunk divides.
     let shape = vec![1031, 1031];
     let moments = |name: &str, shape: Vec<usize>, dtype| {
         let stream = TensorStream::new(1, &TensorMeta { name: name.to_owned(), dtype, shape: shape.clone() });
@@ -89,7 +89,7 @@ fn weights_have_the_spread_that_keeps_activations_sane() {
         assert_eq!(values.len(), shape.iter().product::<usize>());
         let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len() as f64;
         let square = values.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum::<f64>() / values.len() as f64;
-        // Neighbours, and elements a chunk apart, have nothing to do with each other.
+        // Neighbouring elements, and elements a chunk apart, are uncorrelated.
         for lag in [1, 1031, CHUNK_ELEMENTS as usize] {
             let products = values.iter().zip(values.iter().skip(lag)).map(|(&a, &b)| f64::from(a) * f64::from(b));
             let count = values.len().saturating_sub(lag);
@@ -166,7 +166,7 @@ fn what_cannot_be_made_leaves_nothing_behind() {
     assert_eq!(contents(&out), [("precious".to_owned(), b"x".to_vec())]);
 }
 
-/// A model of `spec` as a GGUF file, its catalog and configuration.
+/// Makes a model of `spec` as a GGUF file, and reads its catalog and configuration.
 fn make_gguf(spec: &SynthSpec, out: &Path) -> (SynthReport, Catalog, ModelConfig) {
     let report = make(&SynthSpec { gguf: true, ..spec.clone() }, out);
     let catalog = Catalog::open(out).unwrap();
@@ -174,7 +174,7 @@ fn make_gguf(spec: &SynthSpec, out: &Path) -> (SynthReport, Catalog, ModelConfig
     (report, catalog, config)
 }
 
-/// Every tensor of a model, as numbers.
+/// All tensors of a model by name, as f32 values.
 fn numbers(catalog: &Catalog, config: &ModelConfig) -> Vec<(String, Vec<f32>)> {
     let specs = group_specs(config);
     let weights = ResidentWeights::load(catalog, &specs, &mut |_, _| {}).unwrap();
@@ -192,7 +192,7 @@ fn numbers(catalog: &Catalog, config: &ModelConfig) -> Vec<(String, Vec<f32>)> {
     all
 }
 
-/// `rows` of `cols` in GGUF's order for Llama-like models, back in Hugging Face's.
+/// Rows of `cols` values in GGUF's order for Llama-like models, brought back to Hugging Face's order.
 fn in_halves(values: &[f32], heads: usize, cols: usize) -> Vec<f32> {
     let rows = values.len() / cols;
     let (head_rows, mut out) = (rows / heads, vec![0.0; values.len()]);
@@ -311,7 +311,7 @@ fn quantised_models_are_the_plain_ones_rounded() {
         let kind = |name: &str| catalog.get(name).unwrap().element_type.clone();
         assert_eq!(kind("model.embed_tokens.weight"), ElementType::Known(dtype));
         assert_eq!(kind("model.norm.weight"), ElementType::Known(DType::F32));
-        // Its rows of 320 are no whole blocks of 256.
+        // Its rows of 320 elements are not whole blocks of 256.
         let down = if dtype == DType::Q4K { DType::Q8_0 } else { dtype };
         assert_eq!(kind("model.layers.0.mlp.down_proj.weight"), ElementType::Known(down));
         for ((tensor, got), (_, want)) in numbers(&catalog, &config).into_iter().zip(&want) {

@@ -1,7 +1,7 @@
 //! A tokenizer for a model that was never trained: byte-level BPE whose merges follow from a list of letter pairs.
 //!
-//! Every text can be encoded (the 256 bytes are there), English shrinks to about a third, and nearly every id below
-//! `vocab_size` decodes to letters, so that the output of random weights reads like babble rather than like nothing.
+//! Every text can be encoded (all 256 bytes are tokens), English shrinks to about a third, and nearly every id below
+//! `vocab_size` decodes to letters, so that the output of random weights is readable babble.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 use super::SynthError;
 use crate::config::ModelConfig;
 
-/// The commonest letter pairs of English, the commonest first; the other pairs follow in the order of the alphabet.
+/// The most common letter pairs of English, the most common first; the other pairs follow in alphabetical order.
 const COMMON_PAIRS: &str = "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le \
                             ve co me de hi ri ro ic ne ea ra ce li ch ll be ma si om ur ca el ta la ns di fo ho pe ec \
                             pr no ct us ac ot il tr ly nc et ut ss so rs un lo wa ge ie wh ee wi em ad ol rt po we na";
-/// Most merges; a longer list makes loading slow, and text no shorter.
+/// The most merges; a longer list makes loading slower, and text no shorter.
 const MERGES_MAX: usize = 200_000;
-/// How a space at the front of a word is written in a byte-level vocabulary.
+/// How a space at the beginning of a word is written in a byte-level vocabulary.
 const SPACE: char = 'Ġ';
 
 /// `tokenizer.json` and `tokenizer_config.json`, by name.
@@ -28,7 +28,7 @@ pub(super) fn tokenizer_files(config: &ModelConfig) -> Result<[(&'static str, Va
     }
     let mut vocab: Map<String, Value> = specials.iter().map(|(id, token)| (token.clone(), json!(id))).collect();
     let mut free_ids = (0..config.vocab_size as u32).filter(|id| !specials.contains_key(id));
-    // In this order: zip asks its right side only if the left side had something, so that no id is lost.
+    // The order matters: `zip` takes from its right side only if the left side gave something, so that no id is lost.
     for (letter, id) in byte_alphabet().into_iter().zip(&mut free_ids) {
         vocab.insert(letter.to_string(), json!(id));
     }
@@ -45,7 +45,7 @@ pub(super) fn tokenizer_files(config: &ModelConfig) -> Result<[(&'static str, Va
     ])
 }
 
-/// The tokens at the ids that the configuration gives a meaning.
+/// The tokens at the ids to which the configuration gives a meaning.
 fn special_tokens(config: &ModelConfig) -> BTreeMap<u32, String> {
     let mut specials = BTreeMap::new();
     for (index, &id) in config.eos_token_ids.iter().enumerate() {
@@ -53,7 +53,7 @@ fn special_tokens(config: &ModelConfig) -> BTreeMap<u32, String> {
         specials.entry(id).or_insert(name);
     }
     if let Some(id) = config.bos_token_id {
-        // Some models begin and end with one token.
+        // Some models begin and end a text with the same token.
         specials.entry(id).or_insert_with(|| "<|begin|>".to_owned());
     }
     specials
@@ -72,7 +72,7 @@ fn tokenizer_json(
             "special": true,
         })
     });
-    // A text begins with the first token if the model has one of its own for that.
+    // A text begins with the begin token, unless that is also an end token.
     let post_processor = bos.filter(|_| begins_with_bos(config)).map(|bos| {
         json!({
             "type": "TemplateProcessing",
@@ -117,21 +117,21 @@ fn tokenizer_config_json(config: &ModelConfig, bos: Option<&String>, eos: Option
     })
 }
 
-/// Models whose first token is also their last do not begin texts with it.
+/// Whether texts begin with the begin token: not if it is also an end token.
 fn begins_with_bos(config: &ModelConfig) -> bool {
     config.bos_token_id.is_some_and(|id| !config.eos_token_ids.contains(&id))
 }
 
-/// The letters that stand for the bytes 0 to 255: printable ones for themselves, the others for letters from 256 on.
+/// The characters that stand for the bytes 0 to 255: printable bytes stand for themselves, the others for characters
+/// from 256 on.
 fn byte_alphabet() -> Vec<char> {
     let mut shifted = (256..).filter_map(char::from_u32);
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     (0..=255u8).filter_map(|byte| if printable(byte) { Some(char::from(byte)) } else { shifted.next() }).collect()
 }
 
-/// Merges without end (for our purposes), the most useful first, each making a token that none before it made: a space
-/// and a letter, two letters, then space-letter and pair, and pair and pair, in the order of how common their parts
-/// are.
+/// An inexhaustible list of merges (for this purpose), the most useful first, each making a new token: a space and a
+/// letter, two letters, then space-letter and pair, and pair and pair, ordered by how common their parts are.
 fn candidate_merges() -> impl Iterator<Item = (String, String)> {
     let letters = || ('a'..='z').map(String::from);
     let mut pairs: Vec<String> = COMMON_PAIRS.split(' ').map(str::to_owned).collect();
@@ -143,7 +143,7 @@ fn candidate_merges() -> impl Iterator<Item = (String, String)> {
     let of_starts: Vec<_> =
         starts.iter().map(|start| (SPACE.to_string(), start[SPACE.len_utf8()..].to_owned())).collect();
     let of_pairs: Vec<_> = pairs.iter().map(|pair| (pair[..1].to_owned(), pair[1..].to_owned())).collect();
-    // There are 26 times fewer starts than pairs, so each counts 26 places.
+    // There are 26 times fewer starts than pairs, so each start counts as 26 pairs.
     let place_of_start = pairs.len() / starts.len();
     let diagonals = (0..2 * pairs.len()).flat_map(move |distance| {
         let mut merges = Vec::new();

@@ -10,7 +10,7 @@ use strata_model::{BatchSequence, LogitRows, Model, layers};
 use strata_weights::{Catalog, ResidentWeights, WeightSource};
 
 pub const BLOCK_SIZE: usize = 4;
-/// Blocks of each sequence's own table: room for 128 tokens.
+/// Blocks in the table of each sequence: room for 128 tokens.
 pub const BLOCKS_PER_SEQUENCE: usize = 32;
 const MAX_TOKENS: usize = 1400;
 
@@ -23,7 +23,7 @@ pub struct Harness {
     pub device: CpuDevice,
 }
 
-/// One sequence under way.
+/// A sequence that is being computed.
 #[derive(Clone)]
 pub struct Sequence {
     pub tokens: Vec<u32>,
@@ -39,12 +39,12 @@ impl Harness {
         Self::of(config, &Catalog::open(&dir).unwrap(), kv_dtype, threads, sequences)
     }
 
-    /// A model whose tensors `catalog` knows.
+    /// A model whose tensors are in `catalog`.
     pub fn of(config: ModelConfig, catalog: &Catalog, kv_dtype: KvDType, threads: usize, sequences: usize) -> Self {
         Self::with_blocks(config, catalog, kv_dtype, threads, sequences * BLOCKS_PER_SEQUENCE)
     }
 
-    /// The model in any directory, with a cache of so many blocks.
+    /// The model in `dir`, with a KV cache of `blocks` blocks.
     pub fn open(dir: &Path, kv_dtype: KvDType, threads: usize, blocks: usize) -> Self {
         let config = ModelConfig::from_dir(dir).unwrap();
         Self::with_blocks(config, &Catalog::open(dir).unwrap(), kv_dtype, threads, blocks)
@@ -55,7 +55,7 @@ impl Harness {
         Self::over(config, Box::new(weights), kv_dtype, threads, blocks)
     }
 
-    /// A model over weights from wherever they come, with a cache of so many blocks.
+    /// A model over any source of weights, with a KV cache of `blocks` blocks.
     pub fn over(
         config: ModelConfig,
         weights: Box<dyn WeightSource>,
@@ -70,13 +70,13 @@ impl Harness {
         Self { model: Model::new(config, weights, layout), device: CpuDevice::new(cpu, &needs, kv).unwrap() }
     }
 
-    /// The same, computing with the instructions of `level`.
+    /// The same model, computing with the instructions of `level`.
     pub fn at(mut self, level: Level) -> Self {
         self.device.set_level(level);
         self
     }
 
-    /// A sequence with the blocks of `index`, scattered.
+    /// A sequence with the blocks of sequence number `index`, in reverse order.
     pub fn sequence(&self, index: usize, prompt: &[u32]) -> Sequence {
         let mut block_table: Vec<u32> =
             (0..BLOCKS_PER_SEQUENCE).map(|i| (index * BLOCKS_PER_SEQUENCE + i) as u32).collect();
@@ -108,7 +108,7 @@ impl Harness {
         rows
     }
 
-    /// Logits of every prompt token, in chunks.
+    /// The logits of every prompt token, computed in chunks.
     pub fn prompt_logits(&mut self, sequence: &mut Sequence, chunk: usize) -> Vec<Vec<f32>> {
         let mut rows = Vec::new();
         while sequence.computed < sequence.tokens.len() {
@@ -118,7 +118,7 @@ impl Harness {
         rows
     }
 
-    /// Greedy continuation of `sequence` by `count` tokens.
+    /// Continues `sequence` greedily by `count` tokens.
     pub fn greedy(&mut self, sequence: &mut Sequence, count: usize) -> Vec<u32> {
         let mut last = self.prompt_logits(sequence, usize::MAX).pop().unwrap();
         for _ in 1..count {

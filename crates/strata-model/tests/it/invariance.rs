@@ -1,12 +1,12 @@
-//! The same request gives the same logits bit for bit: alone, in company, in chunks, after a prefix hit, on any number
-//! of threads. Everything that later compares tokens rests on this.
+//! The same request gives the same logits bit for bit: alone, in a batch, in chunks, after a prefix hit, on any number
+//! of threads. Everything that compares tokens later relies on this.
 
 use strata_kernels::{KvDType, Level};
 use strata_model::{BatchSequence, LogitRows};
 
 use crate::harness::{BLOCK_SIZE, Harness};
 
-/// One of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context.
+/// One case of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context.
 const CASES: [(&str, KvDType); 7] = [
     ("llama3_bf16", KvDType::BF16),
     ("mistral_sliding", KvDType::F32),
@@ -57,7 +57,7 @@ fn in_a_batch_of_32_with_prefill_and_decode_together() {
         let mut got: Vec<Vec<Vec<u32>>> = vec![Vec::new(); 32];
         let mut step = 0;
         while sequences.iter().any(|sequence| sequence.computed < sequence.tokens.len()) {
-            // Different paces, so that prompts end and decodes begin at different passes.
+            // The sequences advance at different paces, so that prompts end and decodes begin in different passes.
             let counts: Vec<usize> = sequences
                 .iter()
                 .enumerate()
@@ -83,7 +83,7 @@ fn after_a_prefix_hit() {
         let prompt = prompt(8, 70);
         let mut first = harness.sequence(0, &prompt);
         let whole = bits(&harness.prompt_logits(&mut first, usize::MAX));
-        // The second sequence holds the first one's leading blocks, and computes only what follows.
+        // The second sequence shares the leading blocks of the first, and computes only what follows.
         let shared = 15;
         let mut second = harness.sequence(1, &prompt);
         second.block_table[..shared].copy_from_slice(&first.block_table[..shared]);

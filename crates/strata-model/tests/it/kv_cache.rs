@@ -1,7 +1,8 @@
-//! What a coarser KV cache costs: the bundled model over stories that it was not trained on, beside a cache in f32.
+//! What a less precise KV cache costs: the bundled model over stories that it was not trained on, compared with an f32
+//! cache.
 //!
 //! `cargo test --release -p strata-model --test it kv_cache -- --nocapture` prints the table of `docs/performance.md`.
-//! The stories are those of `tools/train/stories.py --seed 20261121 --count 40`, chats left out.
+//! The stories are those of `tools/train/stories.py --seed 20261121 --count 40`, without the chats.
 
 use std::path::PathBuf;
 
@@ -11,22 +12,23 @@ use strata_model::tokenizer::Tokenizer;
 use crate::harness::{BLOCK_SIZE, Harness, Sequence, argmax, fixtures};
 
 const CONTEXT: usize = 1024;
-/// Tokens that are continued greedily from each story's beginning.
+/// How many tokens are generated greedily after the beginning of each story.
 const CONTINUED: usize = 128;
-/// Tokens of a story that such a continuation begins with.
+/// How many tokens of a story such a continuation starts from.
 const BEGINNING: usize = 16;
 
-/// What a cache costs beside one in f32.
+/// What a cache costs, compared with one in f32.
 #[derive(Debug, Default)]
 struct Cost {
     tokens: usize,
     /// Mean of the negative logarithm of the probability of each next token.
     loss: f64,
-    /// The largest difference of a logit, relative to the largest logit.
+    /// The largest difference between logits, relative to the largest logit.
     apart: f64,
-    /// Tokens whose most likely successor is the same.
+    /// How many tokens have the same most likely successor.
     same_best: usize,
-    /// Greedy tokens that were the same up to each continuation's first other one, and all of them.
+    /// How many greedy tokens were the same before the first difference in each continuation; `greedy` counts all of
+    /// them.
     same_greedy: usize,
     greedy: usize,
 }
@@ -58,7 +60,7 @@ fn loss(logits: &[f32], next: u32) -> f64 {
     total.ln() - f64::from(logits[next as usize] - greatest)
 }
 
-/// What the model says of a story: logits of every token, and how it goes on after the beginning.
+/// What the model computes for a story: the logits of every token, and its greedy continuation of the beginning.
 struct Said {
     logits: Vec<Vec<f32>>,
     continued: Vec<u32>,

@@ -1,5 +1,5 @@
-//! Logits and greedy tokens against `transformers`, for every architecture and rope type (`tools/reference` makes the
-//! fixtures).
+//! Logits and greedy tokens compared with `transformers`, for every architecture and rope type. `tools/reference` makes
+//! the fixtures.
 
 use serde_json::Value;
 use strata_kernels::{DType, KvDType, Level};
@@ -11,7 +11,7 @@ use crate::harness::{Harness, fixtures};
 pub struct Expected {
     pub prompt: Vec<u32>,
     pub greedy: Vec<u32>,
-    /// Name and `[prompt, vocab]`.
+    /// The name of each set of logits, and the logits, `[prompt, vocab]`.
     pub logits: Vec<(String, Vec<f32>)>,
 }
 
@@ -57,7 +57,7 @@ fn cases() -> Vec<String> {
     names
 }
 
-/// The best level that takes activations as they are.
+/// The best level that does not round activations.
 pub fn unrounded() -> Level {
     Level::available().filter(|level| !level.rounds_activations(DType::BF16)).last().unwrap()
 }
@@ -70,8 +70,8 @@ fn logits_agree_with_transformers() {
         let dtype = ModelConfig::from_dir(fixtures().join(&name)).unwrap().dtype.unwrap_or(DType::F32);
         for (kind, want) in &expected.logits {
             for level in Level::available() {
-                // Weights are exact in every type, and sums are in f32; only the KV cache may be coarser, and bf16
-                // weights may have activations rounded to their type.
+                // Weights are exact in every type, and sums are in f32. Only the KV cache may be less precise, and
+                // activations may be rounded to bf16 for bf16 weights.
                 let exact = kind != "logits_bf16" && kind != "logits_f16";
                 let kv_dtype = if exact { KvDType::F32 } else { KvDType::beside(dtype) };
                 let tolerance = if exact && !level.rounds_activations(dtype) { 1e-5 } else { 4e-2 };
@@ -109,7 +109,7 @@ fn sixty_four_greedy_tokens_are_those_of_transformers() {
     for name in cases() {
         let expected = expected(&name);
         assert_eq!(expected.greedy.len(), 64);
-        // Where activations are rounded, a near tie may fall the other way.
+        // Where activations are rounded, a near tie may be decided the other way.
         let mut harness = Harness::load(&name, KvDType::F32, 2, 1).at(unrounded());
         let mut sequence = harness.sequence(0, &expected.prompt);
         let got = harness.greedy(&mut sequence, 64);

@@ -9,6 +9,6 @@ mod reference_device;
 mod streamed;
 mod templates;
 
-/// Counts allocations of the thread that asks for it.
+/// Counts the allocations of a thread inside `assert_no_alloc`.
 #[global_allocator]
 static ALLOCATOR: assert_no_alloc::AllocDisabler = assert_no_alloc::AllocDisabler;

@@ -1,5 +1,5 @@
-//! The forward pass on a device that executes what was submitted in any legal order, over memory that is poisoned: it
-//! computes what the processor does, and finds every wait that is left out.
+//! The forward pass on a device that executes submissions in any legal order, over poisoned memory: it computes what
+//! the CPU computes, and detects every wait that is left out.
 
 use strata_device::{Command, Device, DeviceError, Queue, ReferenceDevice, Tensor, Token};
 use strata_io::EngineKind;
@@ -12,13 +12,13 @@ use strata_weights::{
 
 use crate::harness::{BLOCK_SIZE, Harness, fixtures};
 
-/// Fixtures that differ in what their layers do: biases, norms of heads, windows, scales, tied heads.
+/// Fixtures whose layers differ: biases, head norms, windows, scales, tied heads.
 const MODELS: [&str; 4] = ["qwen2", "qwen3", "mistral_sliding", "granite"];
 
-/// Leaves out one of the waits that it is asked for, and passes on everything else.
+/// A device that ignores one of its waits and passes everything else on.
 struct Forgetful {
     device: ReferenceDevice,
-    /// Waits of submissions and of the host so far.
+    /// How many waits of submissions and of the host there were so far.
     waits: usize,
     forgotten: usize,
 }
@@ -49,7 +49,7 @@ impl Device for Forgetful {
     }
 }
 
-/// Passes of two sequences: both prompts in chunks, then tokens of both together.
+/// Passes of two sequences: first both prompts in chunks, then tokens of both together.
 const PASSES: [[(usize, LogitRows); 2]; 5] = [
     [(4, LogitRows::None), (2, LogitRows::None)],
     [(3, LogitRows::None), (1, LogitRows::All)],
@@ -64,7 +64,7 @@ fn model_of(name: &str) -> Model {
     })
 }
 
-/// A model whose weights pass through as few slots as there may be.
+/// A model whose weights are streamed through the fewest slots possible.
 fn streamed_model_of(name: &str) -> Model {
     model_over(name, |catalog, config| {
         let plan = StreamPlan::new(catalog, &layers::group_specs(config), 1).unwrap();
@@ -144,8 +144,8 @@ fn every_wait_that_is_left_out_is_found() {
         logits(&mut model_of(name), &mut device).unwrap();
         device.waits
     };
-    // Each pass waits for its upload; for its logits twice, if it has any, and else the next pass's upload waits for
-    // it.
+    // Each pass waits for its upload. A pass with logits has two further waits for them; without logits, the next
+    // pass's upload waits for it.
     assert_eq!(count, PASSES.len() + 2 * (PASSES.len() - 1) + 1);
     for forgotten in 0..count {
         let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten };
@@ -160,10 +160,10 @@ fn every_wait_that_is_left_out_is_found() {
     }
 }
 
-/// Leaves out one of the waits with which weights are released, and passes on everything else.
+/// A device that ignores one of the waits with which weights are released, and passes everything else on.
 struct Hasty {
     device: ReferenceDevice,
-    /// Such waits so far: the host waits for nothing else that is computed.
+    /// How many such waits there were so far: the host waits for no other computation.
     waits: usize,
     forgotten: usize,
 }
@@ -200,13 +200,13 @@ fn streamed_weights_are_released_once_the_device_has_used_them() {
         let got = logits(&mut streamed_model_of(name), &mut reference(name, seed)).unwrap();
         assert_eq!(got, want, "seed {seed}");
     }
-    // Which waits there are depends on what has come from the disk; there are more than these.
+    // Which waits there are depends on what has arrived from the disk; there are more than these.
     for forgotten in 0..8 {
         let is_found = (0..20).any(|seed| {
             let mut device = Hasty { device: reference(name, seed), waits: 0, forgotten };
             let outcome = logits(&mut streamed_model_of(name), &mut device);
             assert!(device.waits > forgotten);
-            // By chance, the device may have used them by then.
+            // The device may happen to have used the weights by then.
             matches!(outcome, Err(ForwardError::Device(DeviceError::WeightsInUse)))
         });
         assert!(is_found, "wait {forgotten} was left out, and nobody noticed");

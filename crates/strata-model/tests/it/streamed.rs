@@ -1,5 +1,5 @@
-//! A model whose weights are streamed computes what it computes with weights in memory, to the bit: under any budget
-//! and any cut into bands, and while the budget changes.
+//! A model with streamed weights computes bit for bit what it computes with resident weights: under any budget, with
+//! any cut into bands, and while the budget changes.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use strata_weights::{Catalog, ElasticWeights, StreamConfig, StreamPlan, StreamPo
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
 
-/// Plain, biases on all projections, norms on heads, tied heads, scales, sliding windows.
+/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows.
 const CASES: [(&str, KvDType); 7] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
@@ -55,7 +55,7 @@ fn elastic(harness: &mut Harness) -> &mut dyn ElasticWeights {
     harness.model.weights().elastic().unwrap()
 }
 
-/// Policies and ways of reading; io_uring only where this machine allows it.
+/// Policies and read engines; io_uring only if this machine allows it.
 fn ways() -> impl Iterator<Item = (StreamPolicy, EngineKind)> {
     let uring = EngineKind::Uring.start::<Vec<u8>>(1).is_ok();
     let ways = [StreamPolicy::Resident, StreamPolicy::Ring].map(|policy| (policy, EngineKind::Pread));
@@ -63,7 +63,7 @@ fn ways() -> impl Iterator<Item = (StreamPolicy, EngineKind)> {
     ways.into_iter().chain(more.into_iter().filter(move |_| uring))
 }
 
-/// Logits of a prompt in chunks, as bits.
+/// The logits of a prompt computed in chunks, as bits.
 fn logits(harness: &mut Harness, prompt: &[u32], chunk: usize) -> Vec<Vec<u32>> {
     let mut sequence = harness.sequence(0, prompt);
     let rows = harness.prompt_logits(&mut sequence, chunk);
@@ -135,7 +135,7 @@ fn quantised_weights_stream_as_well() {
     }
 }
 
-/// What stays in memory is not read again, and nothing else is read twice.
+/// Resident weights are not read again, and no other weights are read twice in a pass.
 #[test]
 fn a_pass_reads_what_does_not_stay() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,7 +149,8 @@ fn a_pass_reads_what_does_not_stay() {
         harness.prompt_logits(&mut sequence, usize::MAX);
         let resident = elastic(&mut harness).resident_bytes();
         assert!(resident + (400 << 10) >= extra, "{resident} of {extra} stay");
-        // What is read ahead for the next pass has come, before and after: as much each time.
+        // Reads ahead for the next pass have ended, before and after measuring: they are the same number of bytes each
+        // time.
         elastic(&mut harness).settle();
         let before = monitor.stats();
         for passes in 1..=4 {

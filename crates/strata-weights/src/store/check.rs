@@ -1,4 +1,4 @@
-//! The checksums that regions really have.
+//! The checksums of regions as they are on the disk.
 
 use std::ops::ControlFlow;
 
@@ -13,15 +13,15 @@ use crate::chunks::{Extent, for_each_chunk};
 #[derive(Debug)]
 pub(crate) struct Stop;
 
-/// Reads regions from the disk, not from the page cache, and returns the checksum of each, or why it cannot be read.
-/// `watch` gets the bytes of each piece that was read.
+/// Reads regions from the disk, not from the page cache, and returns for each its checksum, or why it cannot be read.
+/// `watch` is called with the number of bytes of each chunk that was read.
 pub(crate) fn checksums(
     file: &dyn RandomAccessFile,
     regions: &[Region],
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Vec<Result<Checksum, IoError>>, Stop> {
     if let (Some(first), Some(last)) = (regions.first(), regions.last()) {
-        // What is still cached was not read from the disk.
+        // Bytes that stay in the page cache would not be read from the disk.
         file.drop_cache(first.offset..last.offset.saturating_add(last.bytes));
     }
     let mut found: Vec<_> = regions.iter().map(|_| Ok(Checksum::of(&[]))).collect();

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An XXH3-128.
+/// An XXH3-128 checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Checksum(pub u128);
 
 impl Checksum {
-    /// Of these bytes.
+    /// The checksum of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxhash_rust::xxh3::xxh3_128(bytes))
     }

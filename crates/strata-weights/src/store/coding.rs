@@ -1,4 +1,4 @@
-//! Which matrices of a model a store has coded, and how their rows are.
+//! Which matrices of a model a store codes, and how their rows are coded.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -17,24 +17,25 @@ use crate::error::WeightError;
 use crate::group::GroupSpec;
 use crate::safetensors::ElementType;
 
-/// A coded matrix has at most so much of its bytes: decoding must be worth it.
+/// A coded matrix may have at most this fraction of its original bytes, or decoding is not worth it.
 const WORTH: (u64, u64) = (15, 16);
 
 /// The matrices that are to be coded.
 #[derive(Debug, Clone, Default)]
 pub struct Coding {
-    /// By name, for how many patches each row has room.
+    /// By name of the matrix: for how many patches each row has room.
     patches: HashMap<String, u16>,
 }
 
 impl Coding {
-    /// None: everything is stored as it is.
+    /// No matrices: everything is stored as it is.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// The bf16 matrices of `specs` that take less room when they are coded. Reads them all: how many patches the rows
-    /// of a matrix need decides how long they are. `watch(bytes done, bytes in all)` is called after each piece.
+    /// The bf16 matrices of `specs` that take less room when coded. Reads all of them, since the row that needs the
+    /// most patches decides how long the rows of its matrix are. `watch(bytes done, bytes in all)` is called after each
+    /// chunk.
     ///
     /// # Errors
     /// A tensor that is missing, of another shape or of an unknown type; a failed read; [`StoreProblem::Stopped`].
@@ -77,15 +78,16 @@ impl Coding {
         Ok(Self { patches: worth.collect() })
     }
 
-    /// At most the matrices that [`Coding::measure`] may choose, without a patch: no store of the model is smaller.
+    /// All matrices that [`Coding::measure`] may choose, without room for patches: no store of the model can be
+    /// smaller.
     pub fn least(catalog: &Catalog, specs: &[GroupSpec]) -> Self {
         let tensors = specs.iter().flat_map(|spec| &spec.tensors);
         let codable = tensors.filter(|tensor| catalog.get(&tensor.name).is_some_and(is_codable));
         Self { patches: codable.map(|tensor| (tensor.name.clone(), 0)).collect() }
     }
 
-    /// That of an interrupted run from the same source, if it has left one in `target`: what was measured need not be
-    /// measured again.
+    /// The coding of an interrupted run from the same source, if `target` holds one, so that it need not be measured
+    /// again.
     ///
     /// # Errors
     /// The source or the target cannot be read.
@@ -97,53 +99,53 @@ impl Coding {
         Ok((!patches.is_empty() && manifest.source == source(catalog)?).then_some(Self { patches }))
     }
 
-    /// The type in which the tensor `name` is stored, `dtype` in the model.
+    /// The type in which the tensor `name` is stored, if it has type `dtype` in the model.
     pub(super) fn stored(&self, name: &str, dtype: DType) -> DType {
         let patches = self.patches.get(name).filter(|_| dtype == DType::BF16);
         patches.map_or(dtype, |&patches| DType::CodedBf16 { patches })
     }
 }
 
-/// Whether these are rows of bf16 that can be cut into blocks.
+/// Whether this is a matrix of bf16 whose rows can be cut into blocks.
 fn is_codable(entry: &CatalogEntry) -> bool {
     let can_be = |cols| DType::CodedBf16 { patches: 0 }.row_bytes(cols).is_some();
     let known = entry.element_type == ElementType::Known(DType::BF16);
     known && matches!(*entry.shape, [rows, cols] if rows > 0 && cols > 0 && can_be(cols))
 }
 
-/// Where a tensor lies in its catalog.
+/// Where a tensor lies in its catalog's files.
 pub(super) fn extent_of(entry: &CatalogEntry) -> Extent {
     Extent { file: entry.file, offset: entry.offset, bytes: entry.bytes }
 }
 
-/// Rows of a matrix that comes in pieces.
+/// The whole rows of a matrix whose bytes arrive in chunks.
 #[derive(Debug, Default)]
 struct Rows {
-    /// Those of the last piece that were whole, then what is left.
+    /// The whole rows of the last chunk, then the begun row that follows them.
     numbers: Vec<u16>,
     whole: usize,
 }
 
 impl Rows {
-    /// The next piece: whole numbers, as the chunks of a tensor are.
+    /// Takes the next chunk, which has whole numbers, as all chunks of a tensor have.
     fn take(&mut self, bytes: &[u8], cols: usize) {
         self.numbers.drain(..self.whole);
         self.numbers.extend(bytes.as_chunks().0.iter().map(|&bits| u16::from_le_bytes(bits)));
         self.whole = self.numbers.len() / cols * cols;
     }
 
-    /// The rows that are whole by now and were not before.
+    /// The rows that the last chunk made whole.
     fn whole(&self) -> &[u16] {
         &self.numbers[..self.whole]
     }
 }
 
-/// How many rows a thread takes, of so many.
+/// How many of `rows` rows each thread takes.
 fn fair(rows: usize) -> usize {
     rows.div_ceil(usable_cores().get()).max(1)
 }
 
-/// The patches of the row that needs most.
+/// The number of patches of the row that needs the most.
 fn most_patches(rows: &[u16], cols: usize) -> usize {
     thread::scope(|scope| {
         let shares = rows.chunks(fair(rows.len() / cols) * cols);
@@ -153,12 +155,12 @@ fn most_patches(rows: &[u16], cols: usize) -> usize {
     })
 }
 
-/// What a thread has found.
+/// The result of a thread; a panic of the thread is passed on.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Codes a matrix that comes in pieces.
+/// Codes a matrix whose bytes arrive in chunks.
 #[derive(Debug)]
 pub(super) struct Coder {
     cols: usize,
@@ -168,17 +170,17 @@ pub(super) struct Coder {
 }
 
 impl Coder {
-    /// For rows of `cols`, which are whole blocks, with room for so many patches.
+    /// A coder for rows of `cols` columns, which are whole blocks, with room for `patches` patches each.
     pub(super) fn new(cols: usize, patches: u16) -> Self {
         Self { cols, patches, rows: Rows::default(), coded: Vec::new() }
     }
 
-    /// The coded rows that this next piece makes whole; `None` if one of them needs more patches.
+    /// The coded rows that the next chunk makes whole; `None` if one of them needs more patches than it has room for.
     pub(super) fn code(&mut self, bytes: &[u8]) -> Option<&[u8]> {
         let Self { cols, patches, ref mut rows, ref mut coded } = *self;
         rows.take(bytes, cols);
         let count = rows.whole().len() / cols;
-        // The plan has counted these bytes.
+        // The plan has checked that these sizes do not overflow.
         let row_bytes = DType::CodedBf16 { patches }.row_bytes(cols).unwrap_or(0);
         coded.resize(count * row_bytes, 0);
         let code = |rows: &[u16], out: &mut [u8]| {

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::checksum::Checksum;
 
-/// Why a packed store is refused, or was not made.
+/// Why a packed store is refused, or could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreProblem {
     /// It does not begin as a store does.
@@ -24,13 +24,13 @@ pub enum StoreProblem {
     NewerVersion {
         /// The store's version.
         found: u32,
-        /// The highest that is read here.
+        /// The highest version that this Strata reads.
         known: u32,
     },
     /// There is no version 0.
     #[error("the header is damaged (version 0): pack the model again")]
     NoVersion,
-    /// The manifest is longer than any honest one.
+    /// The manifest is longer than the limit.
     #[error(
         "the manifest is said to have {bytes} bytes, the limit is {limit}: the header is damaged, pack the model again"
     )]
@@ -40,7 +40,7 @@ pub enum StoreProblem {
         /// The limit.
         limit: u64,
     },
-    /// Sizes in the header that cannot be.
+    /// Sizes in the header that contradict each other or are not whole pages.
     #[error(
         "the header is damaged (a manifest of {manifest_bytes} bytes in a store of {total_bytes}): pack the model again"
     )]
@@ -58,7 +58,7 @@ pub enum StoreProblem {
         /// Bytes that are there.
         found: u64,
     },
-    /// The file goes on behind the store.
+    /// The file continues after the end of the store.
     #[error(
         "it has {found} bytes, but the store in it ends after {expected}: it was changed, copy it or pack the model again"
     )]
@@ -68,33 +68,33 @@ pub enum StoreProblem {
         /// Bytes that are there.
         found: u64,
     },
-    /// Header and manifest are not as they were written.
+    /// Header or manifest differs from what was written.
     #[error("header or manifest is damaged (checksum {found}, expected {expected}): copy it or pack the model again")]
     HeadChecksum {
         /// The checksum in the header.
         expected: Checksum,
-        /// That of the bytes.
+        /// The checksum of the bytes.
         found: Checksum,
     },
-    /// The manifest is no JSON of the right form.
+    /// The manifest is not JSON of the expected form.
     #[error("the manifest is not valid: {message}")]
     Json {
-        /// What the parser said, with line and column.
+        /// The parser's message, with line and column.
         message: String,
     },
-    /// Two files or two tensors have one name.
+    /// Two files or two tensors have the same name.
     #[error("the name {name:?} occurs twice in the manifest")]
     DuplicateName {
         /// The name.
         name: String,
     },
-    /// A small file's name is not a plain one.
+    /// The name of a small file is not a plain file name.
     #[error("the manifest names a file {name:?}, which is not the name of a file")]
     FileName {
         /// The name.
         name: String,
     },
-    /// A small file that is not small.
+    /// A small file is too long.
     #[error("{name} has {bytes} bytes, at most {limit} are accepted")]
     FileOverLimit {
         /// The file.
@@ -114,7 +114,7 @@ pub enum StoreProblem {
         /// Where it is said to begin.
         found: u64,
     },
-    /// A region reaches beyond the end, or is not whole pages.
+    /// A region reaches beyond the end of the store, or is not whole pages.
     #[error(
         "{region} has {bytes} bytes from {offset} on, which is not whole pages within the {total} bytes of the store"
     )]
@@ -131,12 +131,12 @@ pub enum StoreProblem {
     /// The regions end before the store does.
     #[error("the bytes {from} to {to} belong to nothing")]
     Hole {
-        /// First of them.
+        /// The first byte that no region covers.
         from: u64,
         /// One past the last.
         to: u64,
     },
-    /// A type of tensors that is not known.
+    /// A tensor has an unknown type.
     #[error("tensor {tensor} is stored as {found:?}, which is not known: update Strata")]
     UnknownDType {
         /// The tensor.
@@ -144,17 +144,17 @@ pub enum StoreProblem {
         /// The type's name.
         found: String,
     },
-    /// A type that has patches, without them, or one that has none, with some.
+    /// A tensor of a coded type does not say its patches, or a tensor of another type does.
     #[error("tensor {tensor} is {found:?} with patches {patches:?}: the manifest is damaged, pack the model again")]
     Patches {
         /// The tensor.
         tensor: String,
         /// The type's name.
         found: String,
-        /// For how many patches its rows are said to have room.
+        /// The number of patches that the manifest names, if it does.
         patches: Option<u16>,
     },
-    /// A shape whose size cannot be counted.
+    /// A shape whose size overflows, or whose rows are not whole blocks.
     #[error("tensor {tensor} has the impossible shape {shape:?}")]
     ImpossibleShape {
         /// The tensor.
@@ -162,17 +162,17 @@ pub enum StoreProblem {
         /// The shape.
         shape: Vec<u64>,
     },
-    /// A size that is not what shape and type make.
+    /// A size that does not follow from shape and type.
     #[error("tensor {tensor} is said to have {found} bytes, its shape and type make {expected}")]
     WrongSize {
         /// The tensor.
         tensor: String,
-        /// Bytes that shape and type make.
+        /// Bytes that follow from shape and type.
         expected: u64,
         /// Bytes that the manifest names.
         found: u64,
     },
-    /// A tensor outside its group, upon another, or at an odd place.
+    /// A tensor that lies outside its group, overlaps another, or is not aligned.
     #[error(
         "tensor {tensor} lies at {offset} with {bytes} bytes, which is outside {group}, upon another tensor, or no \
          multiple of 64"
@@ -187,7 +187,7 @@ pub enum StoreProblem {
         /// Its length.
         bytes: u64,
     },
-    /// A region's bytes are not as they were written.
+    /// The bytes of a region differ from what was written.
     #[error(
         "{region} (bytes {offset} to {end}) is damaged: checksum {found}, expected {expected}; copy the store or pack \
          the model again"
@@ -201,19 +201,19 @@ pub enum StoreProblem {
         end: u64,
         /// The checksum in the manifest.
         expected: Checksum,
-        /// That of the bytes.
+        /// The checksum of the bytes.
         found: Checksum,
     },
-    /// A source file was not the same at the end of packing as at its beginning.
+    /// A source file changed while it was packed.
     #[error("it was changed while it was being packed: pack again")]
     SourceChanged,
-    /// A device holds something that is neither zeros nor a store.
+    /// The device holds something that is neither zeros nor an unfinished store.
     #[error("it holds {found}; give --force to overwrite it")]
     Occupied {
-        /// What lies there, in words.
+        /// What the device holds, in words.
         found: String,
     },
-    /// The caller asked to stop. What is written is kept.
+    /// The caller asked to stop. What was written is kept.
     #[error("packing was stopped: run it again to continue")]
     Stopped,
 }

@@ -1,4 +1,4 @@
-//! Header and manifest of a packed store: what is written, and what is believed of what is read.
+//! Header and manifest of a packed store: how they are written, and how they are checked when read.
 
 use std::collections::HashSet;
 use std::path::{Component, Path};
@@ -11,17 +11,17 @@ use xxhash_rust::xxh3::Xxh3;
 use super::checksum::Checksum;
 use super::error::StoreProblem;
 
-/// The highest version that is read, and written where coded matrices need it.
+/// The highest version that is read; written if there are coded matrices.
 pub const STORE_VERSION: u32 = 2;
-/// The version of stores that have everything as it was.
+/// The version of stores without coded matrices.
 const PLAIN_VERSION: u32 = 1;
-/// Header, manifest and regions are whole pages of so many bytes: what direct reads want.
+/// Header, manifest and regions are whole pages of this many bytes, as direct reads require.
 pub const PAGE_BYTES: u64 = 4096;
-/// Tensors of at least so many bytes begin on a page; padding is then at most 1.6 %.
+/// Tensors of at least this many bytes begin on a page; padding is then at most 1.6 %.
 pub const LARGE_TENSOR_FROM: u64 = 256 << 10;
-/// The longest manifest that is read, in bytes. That of a model of 1,000 layers has some 2 MB.
+/// The longest manifest that is read, in bytes. That of a model of 1,000 layers has about 2 MB.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
-/// The longest small file, in bytes: the metadata of a GGUF file, with a vocabulary, may have so many.
+/// The longest small file, in bytes: the limit for the metadata of a GGUF file, with its vocabulary.
 pub const SMALL_FILE_BYTES_MAX: u64 = crate::GGUF_HEADER_BYTES_MAX;
 /// The small file that holds the metadata of a GGUF source: a GGUF file without tensors.
 pub const METADATA_FILE: &str = "metadata.gguf";
@@ -30,13 +30,13 @@ pub(super) const TENSOR_ALIGN: u64 = 64;
 
 const MAGIC: [u8; 8] = *b"\x89STRATA\n";
 const UNFINISHED_MAGIC: [u8; 8] = *b"\x89STRPART";
-/// Where in the header the checksum lies: behind all that it covers.
+/// Where the checksum lies in the header: after all header bytes that it covers.
 const CHECKSUM_AT: usize = PAGE_BYTES as usize - 16;
 
 /// What a store holds, and where. Offsets and lengths are in bytes, offsets from the start of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The model's name, as its directory or file was called.
+    /// The model's name: that of its directory or file.
     pub name: String,
     /// What it was packed from.
     pub source: Source,
@@ -51,11 +51,11 @@ pub struct Manifest {
 pub struct Source {
     /// "safetensors", "gguf" or "strata".
     pub format: String,
-    /// Its files of weights.
+    /// Its weight files.
     pub files: Vec<SourceFile>,
 }
 
-/// One file that was packed: enough to see that it is still the same.
+/// One file that was packed, with enough to tell whether it has changed since.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
     /// Its name, without directories.
@@ -77,33 +77,33 @@ pub struct StoredFile {
     pub offset: u64,
     /// Its length; its region goes on to the end of the page.
     pub bytes: u64,
-    /// Of its region.
+    /// The checksum of its region.
     pub checksum: Checksum,
 }
 
 /// A group of tensors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredGroup {
-    /// What it is, for people: "layer 3, attention".
+    /// Its name, for display: "layer 3, attention".
     pub name: String,
     /// Its first byte, on a page.
     pub offset: u64,
     /// Its length, in whole pages.
     pub bytes: u64,
-    /// Of these bytes.
+    /// The checksum of these bytes.
     pub checksum: Checksum,
-    /// The tensors that lie there, in the order of their bytes; one that an earlier group has is not listed again.
+    /// The tensors in the group, in the order of their bytes; a tensor of an earlier group is not listed again.
     pub tensors: Vec<StoredTensor>,
 }
 
 /// A tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredTensor {
-    /// Its Hugging Face name, or its own where it has none.
+    /// Its Hugging Face name, or its own name if it has none.
     pub name: String,
     /// The type's name, as in safetensors headers and GGUF tools, or that of coded bf16.
     pub dtype: String,
-    /// Of coded bf16, for how many patches each row has room.
+    /// For coded bf16: for how many patches each row has room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<u16>,
     /// Its shape, outermost dimension first.
@@ -115,7 +115,7 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// The type that name and patches mean together.
+    /// The type that `dtype` and `patches` mean together.
     pub(super) fn known_dtype(&self) -> Result<DType, StoreProblem> {
         let coded = DType::CodedBf16 { patches: self.patches.unwrap_or(0) };
         let known = DType::ALL.into_iter().chain([coded]).find(|dtype| dtype.name() == self.dtype);
@@ -131,13 +131,13 @@ impl StoredTensor {
 /// A run of pages with one checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// What it is, for people.
+    /// Its name, for display.
     pub name: String,
     /// Its first byte.
     pub offset: u64,
     /// Its length, in whole pages.
     pub bytes: u64,
-    /// Of these bytes.
+    /// The checksum of these bytes.
     pub checksum: Checksum,
 }
 
@@ -147,7 +147,7 @@ impl Manifest {
         let files = self.files.iter().map(|file| Region {
             name: file.name.clone(),
             offset: file.offset,
-            // Checked when it was read.
+            // This cannot overflow: `check` has limited it.
             bytes: file.bytes.next_multiple_of(PAGE_BYTES),
             checksum: file.checksum,
         });
@@ -176,9 +176,9 @@ pub fn is_unfinished(begin: &[u8]) -> bool {
     begin.starts_with(&UNFINISHED_MAGIC)
 }
 
-/// Header and manifest as they lie in the store. The length of the result depends on checksums in no way.
+/// Header and manifest as they lie in the store. The length of the result does not depend on the checksums.
 pub(super) fn encode(manifest: &Manifest, total_bytes: u64, finished: bool) -> Vec<u8> {
-    // Plain data of ours: strings, numbers and lists are always JSON.
+    // This cannot fail: the manifest has only strings, numbers and lists.
     let mut json = serde_json::to_vec(manifest).unwrap_or_default();
     json.resize(json.len().next_multiple_of(PAGE_BYTES as usize), b' ');
     let is_coded = manifest.groups.iter().flat_map(|group| &group.tensors).any(|tensor| tensor.patches.is_some());
@@ -186,7 +186,7 @@ pub(super) fn encode(manifest: &Manifest, total_bytes: u64, finished: bool) -> V
     seal(&json, total_bytes, if finished { MAGIC } else { UNFINISHED_MAGIC }, version)
 }
 
-/// The header of this manifest, and the manifest.
+/// This manifest with its header in front.
 pub(super) fn seal(manifest: &[u8], total_bytes: u64, magic: [u8; 8], version: u32) -> Vec<u8> {
     let mut head = Vec::with_capacity(PAGE_BYTES as usize + manifest.len());
     head.extend(magic);
@@ -201,14 +201,14 @@ pub(super) fn seal(manifest: &[u8], total_bytes: u64, magic: [u8; 8], version: u
     head
 }
 
-/// What a header and its manifest say, checked.
+/// The content of a header and its manifest, checked.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) manifest: Manifest,
     pub(super) total_bytes: u64,
 }
 
-/// Why there is no head: the file cannot be read, or not be believed.
+/// Why header and manifest were not accepted: they cannot be read, or are damaged.
 #[derive(Debug)]
 pub(super) enum HeadFault {
     Io(IoError),
@@ -226,7 +226,7 @@ pub(super) fn read_head(file: &dyn RandomAccessFile) -> Result<Head, HeadFault> 
     read(file, true)
 }
 
-/// Reads and checks those of an unfinished one.
+/// Reads and checks header and manifest of an unfinished store.
 pub(super) fn read_unfinished(file: &dyn RandomAccessFile) -> Result<Head, HeadFault> {
     read(file, false)
 }
@@ -244,7 +244,7 @@ fn read(file: &dyn RandomAccessFile, finished: bool) -> Result<Head, HeadFault> 
         (UNFINISHED_MAGIC, true) => return Err(StoreProblem::Unfinished.into()),
         _ => return Err(StoreProblem::NotAStore { found }.into()),
     }
-    // Before the checksum, which a later version may compute in another way.
+    // The version is checked before the checksum, which a later version may compute in another way.
     match u32::from_le_bytes(array(&head, 8)) {
         0 => return Err(StoreProblem::NoVersion.into()),
         1..=STORE_VERSION => {}
@@ -279,7 +279,7 @@ fn read(file: &dyn RandomAccessFile, finished: bool) -> Result<Head, HeadFault> 
     Ok(Head { manifest, total_bytes })
 }
 
-/// Of header and manifest, but for the place of the checksum itself.
+/// The checksum of header and manifest, except the bytes of the checksum itself.
 fn head_checksum(head: &[u8]) -> Checksum {
     let mut hash = Xxh3::new();
     hash.update(&head[..CHECKSUM_AT]);
@@ -294,7 +294,7 @@ fn array<const N: usize>(head: &[u8], at: usize) -> [u8; N] {
     bytes
 }
 
-/// Checks that regions cover the store without hole or overlap, and that tensors lie in their groups.
+/// Checks that regions cover the store without gap or overlap, and that tensors lie in their groups.
 pub(super) fn check(manifest: &Manifest, data_start: u64, total: u64) -> Result<(), StoreProblem> {
     let mut end = data_start;
     let mut names = HashSet::new();
@@ -334,7 +334,7 @@ fn check_region(name: &str, offset: u64, bytes: u64, expected: u64, total: u64) 
     end.ok_or_else(|| StoreProblem::RegionSize { region: name.to_owned(), offset, bytes, total })
 }
 
-/// Checks a tensor that may begin at `position` at the earliest and must end at `group_end`, and returns its end.
+/// Checks a tensor that must not begin before `position` and must end by `group_end`, and returns its end.
 fn check_tensor(
     tensor: &StoredTensor,
     group: &StoredGroup,
@@ -358,18 +358,18 @@ fn check_tensor(
     })
 }
 
-/// Bytes of a tensor; `None` if they cannot be counted, or rows are not whole blocks.
+/// Bytes of a tensor; `None` if that overflows, or if rows are not whole blocks.
 pub(super) fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
     let (&cols, outer) = shape.split_last().unwrap_or((&1, &[]));
     let rows = outer.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
-    // Every dimension must fit the machine's own numbers, also beside one of 0.
+    // Every dimension must fit a `usize`, even if another one is 0.
     shape.iter().try_for_each(|&dim| usize::try_from(dim).map(drop)).ok()?;
     let row_bytes = dtype.row_bytes(usize::try_from(cols).ok()?)? as u64;
     usize::try_from(rows.checked_mul(cols)?).ok()?;
     row_bytes.checked_mul(rows)
 }
 
-/// One plain component, no separators, no `..`.
+/// Whether the name is one plain component: no separators, no `..`.
 fn is_plain_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let plain = matches!(components.next(), Some(Component::Normal(part)) if part == name);

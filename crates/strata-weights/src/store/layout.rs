@@ -1,4 +1,4 @@
-//! Where everything will lie in a packed store, decided before a byte is written.
+//! Where everything goes in a packed store, decided before a byte is written.
 
 use std::collections::HashSet;
 
@@ -18,10 +18,10 @@ use crate::gguf::encode_metadata;
 use crate::group::GroupSpec;
 use crate::safetensors::ElementType;
 
-/// The group of what no pass reads, but the model's metadata refers to.
+/// The group of tensors that no pass reads but that the model's metadata refers to.
 const REST: &str = "beside the passes";
 
-/// A store that is to be written: its manifest, checksums missing, and what goes into it.
+/// A store that is to be written: its manifest, still without checksums, and the small files.
 #[derive(Debug, Clone)]
 pub struct StorePlan {
     pub(super) manifest: Manifest,
@@ -31,19 +31,19 @@ pub struct StorePlan {
     left_out: (usize, u64),
 }
 
-/// A group that is to be stored: the tensors that lie there, with the types in which they do.
+/// A group to be stored: its tensors, with the types in which they are stored.
 struct Group<'a> {
     name: &'a str,
     tensors: Vec<(&'a str, &'a CatalogEntry, DType)>,
 }
 
 impl StorePlan {
-    /// Lays out the tensors of `specs`, which are in the order of a pass, and the model's small `files`: (name,
-    /// content). The metadata of a GGUF model comes along by itself, and so do those of its tensors that no group
-    /// names, such as rope factors; those of other models are left out. The matrices that `coding` names are coded.
+    /// Lays out the tensors of `specs`, in the order of a pass, and the model's small `files`: (name, content). For a
+    /// GGUF model, its metadata and the tensors that no group names, such as rope factors, are added; such tensors of
+    /// other models are left out. The matrices that `coding` names are coded.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape or of an unknown type; a file that is too long; a source that cannot
+    /// A tensor that is missing or has another shape or an unknown type; a file that is too long; a source that cannot
     /// be read.
     pub fn new(
         catalog: &Catalog,
@@ -96,19 +96,20 @@ impl StorePlan {
         self.total_bytes
     }
 
-    /// What the store will hold; its checksums are zero.
+    /// What the store will hold; its checksums are still zero.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Tensors that are left out because no pass reads them, and their bytes.
+    /// The number of tensors that are left out because no pass reads them, and their bytes.
     pub fn left_out(&self) -> (usize, u64) {
         self.left_out
     }
 }
 
-/// Fills in files and groups, at offsets from the start of the store. The manifest's own length decides where the first
-/// lies, and the digits of the offsets have a part in that length; so it is tried with ever more room.
+/// Fills in files and groups, at offsets from the start of the store. The manifest's length decides where the first
+/// region lies, and the digits of the offsets are part of that length; so it is laid out again with more room until it
+/// fits.
 fn lay_out(
     mut manifest: Manifest,
     contents: &[(String, Vec<u8>)],
@@ -123,7 +124,7 @@ fn lay_out(
             check(&manifest, data_start, total).map_err(|problem| refused(&manifest, problem))?;
             return Ok((manifest, total));
         }
-        // More room makes offsets longer, never shorter, so that what is needed grows page by page until it is there.
+        // More room makes offsets longer, never shorter, so the needed room grows page by page until it fits.
         data_start = needed;
     }
 }
@@ -132,7 +133,7 @@ fn refused(manifest: &Manifest, problem: StoreProblem) -> WeightError {
     WeightError::Store { file: manifest.name.clone().into(), problem: Box::new(problem) }
 }
 
-/// Places everything from `data_start` on and returns the end; `None` where it cannot be counted.
+/// Places everything from `data_start` on and returns the end; `None` if it overflows.
 fn place(
     manifest: &mut Manifest,
     contents: &[(String, Vec<u8>)],

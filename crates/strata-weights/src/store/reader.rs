@@ -13,7 +13,7 @@ use crate::error::WeightError;
 use crate::gguf::{GgufHeader, read_gguf};
 use crate::safetensors::{ElementType, TensorRecord};
 
-/// An open store: header and manifest are read and checked, nothing else.
+/// An open store. Opening reads and checks header and manifest, nothing else.
 #[derive(Clone)]
 pub struct Store {
     file: Arc<dyn RandomAccessFile>,
@@ -22,13 +22,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Whether `file` begins as a store does, finished or not. A file too short for that is none.
+    /// Whether `file` begins as a store does, finished or not. A file too short for a magic number is not a store.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn is_at(file: &dyn RandomAccessFile) -> Result<bool, WeightError> {
         if file.len() < PAGE_BYTES {
-            // A store that is cut off in its header should be called so.
+            // A file cut off within its header still counts as a store, so that the error says "truncated".
             let mut begin = vec![0; file.len().min(8) as usize];
             file.read_exact_at(&mut begin, 0)?;
             return Ok(is_store(&begin));
@@ -38,7 +38,7 @@ impl Store {
         Ok(is_store(&begin))
     }
 
-    /// Reads and checks header and manifest. The bytes of groups are not read; `strata verify` does that.
+    /// Reads and checks header and manifest. The bytes of groups are not read; `strata verify` reads them.
     ///
     /// # Errors
     /// [`WeightError::Store`] with the reason, [`WeightError::Io`] if the file cannot be read.
@@ -48,7 +48,7 @@ impl Store {
             HeadFault::Io(error) => WeightError::Io(error),
             HeadFault::Problem(problem) => refused(problem),
         })?;
-        // A device is as large as it is.
+        // A device may be larger than the store on it.
         let is_device = std::fs::metadata(file.path()).is_ok_and(|metadata| metadata.file_type().is_block_device());
         if !is_device && file.len() > total_bytes {
             return Err(refused(StoreProblem::TooLong { expected: total_bytes, found: file.len() }));
@@ -61,7 +61,7 @@ impl Store {
         &self.manifest
     }
 
-    /// Bytes of the store; a device that it lies on may have more.
+    /// Bytes of the store; a device that holds it may have more.
     pub fn bytes(&self) -> u64 {
         self.total_bytes
     }
@@ -77,7 +77,7 @@ impl Store {
     /// [`StoreProblem::RegionChecksum`] if it is damaged; a failed read.
     pub fn read_file(&self, name: &str) -> Result<Option<Vec<u8>>, WeightError> {
         let Some(file) = self.manifest.files.iter().find(|file| file.name == name) else { return Ok(None) };
-        // Both were held against the store's size and the limit of small files.
+        // Offset and length were checked against the store's size and the limit of small files.
         let mut content = vec![0; file.bytes.next_multiple_of(PAGE_BYTES) as usize];
         self.file.read_exact_at(&mut content, file.offset)?;
         let found = Checksum::of(&content);
@@ -95,20 +95,20 @@ impl Store {
         Ok(Some(content))
     }
 
-    /// A small file that is the header of a GGUF file.
+    /// The header of a GGUF file that is stored as a small file.
     pub(crate) fn read_gguf(&self, name: &str) -> Result<Option<GgufHeader>, WeightError> {
         let Some(content) = self.read_file(name)? else { return Ok(None) };
         read_gguf(&InMemory { path: self.file.path(), content }).map(Some)
     }
 
-    /// Its tensors, in the order of their bytes.
+    /// The tensors of the store, in the order of their bytes.
     pub(crate) fn tensors(&self) -> Vec<TensorRecord> {
         let tensors = self.manifest.groups.iter().flat_map(|group| &group.tensors);
         let record = |tensor: &super::StoredTensor| TensorRecord {
             name: tensor.name.clone(),
             offset: tensor.offset,
             bytes: tensor.bytes,
-            // Type and dimensions were checked when the manifest was.
+            // Type and dimensions were checked together with the manifest.
             shape: tensor.shape.iter().map(|&dim| dim as usize).collect(),
             element_type: match tensor.known_dtype() {
                 Ok(dtype) => ElementType::Known(dtype),
@@ -119,7 +119,7 @@ impl Store {
     }
 }
 
-/// A file whose bytes are at hand.
+/// A file whose bytes are in memory.
 pub(super) struct InMemory<'a> {
     pub(super) path: &'a Path,
     pub(super) content: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What a store is packed from, as it is at the moment.
+//! The files from which a store is packed, as they are now.
 
 use std::time::UNIX_EPOCH;
 
@@ -9,10 +9,10 @@ use super::format::{Source, SourceFile};
 use crate::catalog::Catalog;
 use crate::error::WeightError;
 
-/// Of a source file, so many bytes are remembered by their checksum.
+/// How many bytes at the beginning of a source file its checksum covers.
 const BEGIN_BYTES: u64 = 1 << 20;
 
-/// What the catalog's files are, now.
+/// The current state of the catalog's files.
 pub(super) fn source(catalog: &Catalog) -> Result<Source, WeightError> {
     let format = match (catalog.store(), catalog.metadata()) {
         (Some(_), _) => "strata",
@@ -33,7 +33,7 @@ fn source_file(file: &dyn RandomAccessFile) -> Result<SourceFile, WeightError> {
     file.read_exact_at(&mut begin, 0)?;
     Ok(SourceFile {
         name: path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
-        // That of the open file would not show what has happened to it since.
+        // The length of the open file would not show later changes.
         bytes: if metadata.is_file() { metadata.len() } else { file.len() },
         modified_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
         begin: Checksum::of(&begin),

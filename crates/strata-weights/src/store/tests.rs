@@ -1,4 +1,4 @@
-//! Headers and manifests that nobody should believe.
+//! Damaged or forged headers and manifests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"\x89STRATA\n";
 /// Header and manifest have a page each.
 const DATA: u64 = 2 * PAGE_BYTES;
 
-/// Two small files, and two groups of two tensors and one: four pages, and one of them of the embedding alone.
+/// Two small files, a group of one tensor and a group of two, with a page each: four pages of data.
 fn manifest() -> Manifest {
     let tensor = |name: &str, dtype: &str, shape: &[u64], offset, bytes| StoredTensor {
         name: name.into(),
@@ -56,7 +56,7 @@ fn manifest() -> Manifest {
 
 const TOTAL: u64 = DATA + 4 * PAGE_BYTES;
 
-/// A store whose header says `total` and whose checksums are right, as a forger would make it.
+/// A store with these contents whose header says `total` and whose checksums are right, as a forger would make it.
 fn forged(manifest: &[u8], total: u64, version: u32) -> Vec<u8> {
     let mut text = manifest.to_vec();
     text.resize(text.len().next_multiple_of(PAGE_BYTES as usize), b' ');
@@ -120,7 +120,7 @@ fn headers_that_cannot_be() {
         assert!(matches!(with(16, manifest_bytes), StoreProblem::HeaderSizes { .. }));
     }
     assert!(matches!(with(16, 8192), StoreProblem::HeadChecksum { .. }));
-    // A manifest that would lie beyond the end is not asked for.
+    // A manifest that would lie beyond the end is never read.
     assert!(matches!(with(16, 1 << 20), StoreProblem::HeaderSizes { .. }));
     for total in [0, 4096, TOTAL + 1, u64::MAX] {
         assert!(matches!(with(24, total), StoreProblem::HeaderSizes { .. }), "{total}");
@@ -134,7 +134,7 @@ fn headers_that_cannot_be() {
     for at in 8..DATA as usize {
         let mut bytes = good.clone();
         bytes[at] ^= 0x10;
-        // Every byte is covered; some have a check of their own before the checksum is looked at.
+        // Every byte is covered by the checksum; some are checked on their own before that.
         assert!(open(bytes).is_err(), "byte {at}");
     }
 }
@@ -175,14 +175,14 @@ fn manifests_that_lie() {
         let found = problem_with(|m| m.groups[0].tensors[0].shape = shape);
         assert!(matches!(found, P::ImpossibleShape { .. } | P::WrongSize { .. }), "{shown}: {found}");
     }
-    // A row that is no whole block.
+    // A row that is not a whole number of blocks.
     assert!(matches!(problem_with(|m| m.groups[1].tensors[1].shape = vec![4, 16]), P::ImpossibleShape { .. }));
     assert!(matches!(problem_with(|m| m.groups[0].tensors[0].bytes = 255), P::WrongSize { .. }));
     for offset in [0, DATA, DATA + 8192 + 32, DATA + 8192 + 3904, DATA + 12_288, u64::MAX - 63] {
         let found = problem_with(|m| m.groups[0].tensors[0].offset = offset);
         assert!(matches!(found, P::TensorPlace { .. }), "{offset}: {found}");
     }
-    // One upon the other, and in the wrong order.
+    // Two tensors at the same place, and two in the wrong order.
     assert!(matches!(problem_with(|m| m.groups[1].tensors[1].offset = groups(m)[0].offset), P::TensorPlace { .. }));
     assert!(matches!(problem_with(|m| m.groups[1].tensors.swap(0, 1)), P::TensorPlace { .. }));
 }
@@ -198,7 +198,8 @@ fn numbers(value: &mut Value) -> Vec<&mut Value> {
 }
 
 proptest! {
-    /// Whatever numbers a manifest holds: it is refused, or everything lies inside, once.
+    /// Whatever numbers a manifest holds, it is refused, or all regions and tensors lie inside the store without
+    /// overlap.
     #[test]
     fn no_number_leads_outside(
         changes in prop::collection::vec((any::<prop::sample::Index>(), prop_oneof![
@@ -231,7 +232,7 @@ proptest! {
                     end = tensor.offset + tensor.bytes;
                 }
                 prop_assert!(end <= len);
-                // Small files have no right checksum here, and are within bounds.
+                // The checksums of the small files are wrong here; their bounds were accepted.
                 for file in &store.manifest().files {
                     let refused = matches!(store.read_file(&file.name), Err(WeightError::Store { .. }));
                     prop_assert!(refused, "{}", file.name);

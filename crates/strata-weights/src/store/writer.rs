@@ -18,17 +18,17 @@ use crate::chunks::{Extent, for_each_chunk};
 use crate::error::WeightError;
 use crate::safetensors::ElementType;
 
-/// After so many bytes, what was written is brought to the disk and noted, and its cached pages are dropped.
+/// After this many bytes, what was written is synced to the disk and noted, and its cached pages are dropped.
 const SYNC_BYTES: u64 = 256 << 20;
-/// What lies in so many bytes at the beginning of a device must not be lost by mistake.
+/// How many bytes at the beginning of a device are inspected, so that no data is overwritten by mistake.
 const INSPECTED_BYTES: u64 = 1 << 20;
-/// Zeros to fill up with.
+/// Zeros for padding.
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 
-/// What a run of [`write_store`] is at.
+/// What packing is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackPhase {
-    /// Reading the model, to see which matrices are worth coding: before [`write_store`].
+    /// Reading the model to see which matrices are worth coding; this comes before [`write_store`].
     Measuring,
     /// Reading what an interrupted run has left.
     Resuming,
@@ -38,21 +38,21 @@ pub enum PackPhase {
     Verifying,
 }
 
-/// What a run of [`write_store`] has made.
+/// The result of a run of [`write_store`].
 #[derive(Debug, Clone)]
 pub struct PackReport {
     /// Bytes of the store.
     pub bytes: u64,
-    /// Bytes that an interrupted run had left, and that were found whole.
+    /// Bytes that an interrupted run had left and that were found intact.
     pub bytes_resumed: u64,
     /// What the store holds, with all checksums.
     pub manifest: Manifest,
 }
 
-/// Refuses a device that holds anything but zeros or an unfinished store in its first MiB. A file is always right.
+/// Refuses a device whose first MiB is neither zeros nor the beginning of an unfinished store. A file is never refused.
 ///
 /// # Errors
-/// [`StoreProblem::Occupied`] with what lies there, or a failed read.
+/// [`StoreProblem::Occupied`] with what the device holds, or a failed read.
 pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
     if !target.is_device() {
         return Ok(());
@@ -68,15 +68,15 @@ pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
     Err(refused(target, StoreProblem::Occupied { found }))
 }
 
-/// Writes the store that `plan` lays out for `catalog`, going on where an interrupted run of the same plan has stopped;
-/// reads all of it back and compares checksums; then makes it appear. `watch(phase, bytes done, bytes in all)` is
-/// called after each piece; at `Break` the run ends as an interruption does. Memory is a few buffers, whatever the
-/// model's size.
+/// Writes the store that `plan` lays out for `catalog`, continuing where an interrupted run of the same plan has
+/// stopped; then reads all of it back, compares checksums, and commits it under its name. `watch(phase, bytes done,
+/// bytes in all)` is called after each chunk; `Break` ends the run as an interruption does. Memory is a few buffers,
+/// whatever the model's size.
 ///
 /// # Errors
-/// Too little room (nothing is left then), a failed read or write, a source that has changed, bytes that do not come
-/// back as they were written, [`StoreProblem::Stopped`]. What was written so far is kept under its temporary name, or
-/// on the device without being a store.
+/// Too little room; nothing is left behind then. A failed read or write, a source that has changed, bytes that differ
+/// when read back, or [`StoreProblem::Stopped`]; what was written is kept then, under its temporary name, or on the
+/// device without being a valid store.
 pub fn write_store(
     catalog: &Catalog,
     plan: &StorePlan,
@@ -89,7 +89,7 @@ pub fn write_store(
         target.clear()?;
     }
     if let Err(error) = target.reserve(total) {
-        // Nothing of worth is lost, and the disk is full.
+        // Nothing was resumed that could be lost, and the disk is full.
         if kept == 0 && matches!(error, TargetError::NoRoom { .. }) {
             target.discard()?;
         }
@@ -97,10 +97,10 @@ pub fn write_store(
     }
     let mut writer = Writer::new(&target, manifest, total, kept);
     writer.note_progress()?;
-    // A store that lay there before must be none before its bytes are replaced.
+    // A store that was there before must become invalid before its bytes are overwritten.
     target.sync()?;
     let outcome = writer.write(catalog, plan, watch);
-    // At a failure too, so that the next run need not do again what is done; the failure itself says more than another.
+    // Progress is noted after a failure too, so that the next run can resume. The first failure is the one returned.
     let noted = writer.note_progress();
     outcome?;
     noted?;
@@ -129,7 +129,7 @@ fn refused(target: &WriteTarget, problem: StoreProblem) -> WeightError {
     WeightError::Store { file: target.path().to_owned(), problem: Box::new(problem) }
 }
 
-/// The manifest with the checksums of those first regions that are there already, and their number.
+/// The manifest with the checksums of the leading regions that are already written, and the number of those regions.
 fn resume(
     plan: &StorePlan,
     target: &WriteTarget,
@@ -137,7 +137,7 @@ fn resume(
 ) -> Result<(Manifest, usize), WeightError> {
     let fresh = || Ok((plan.manifest.clone(), 0));
     let reader = target.reader()?;
-    // Whatever cannot be believed is written anew.
+    // If what is there cannot be trusted, everything is written anew.
     let Ok(Head { manifest: mut left, total_bytes }) = read_unfinished(&reader) else { return fresh() };
     let regions: Vec<Region> = left.regions().take_while(|region| region.checksum != Checksum::default()).collect();
     left.checksums_mut().for_each(|checksum| *checksum = Checksum::default());
@@ -158,7 +158,7 @@ fn resume(
     Ok((left, kept))
 }
 
-/// Reads everything back.
+/// Reads the whole store back and compares checksums.
 fn verify(
     manifest: &Manifest,
     target: &WriteTarget,
@@ -183,30 +183,30 @@ fn verify(
     Ok(())
 }
 
-/// Where a tensor comes.
+/// Where a tensor goes in the store.
 struct Destination {
     region: usize,
-    /// In the store.
+    /// Its first byte in the store.
     offset: u64,
     /// Columns and patches, if it is to be coded.
     coded: Option<(usize, u16)>,
 }
 
-/// Where writing is.
+/// The state of writing.
 struct Writer<'a> {
     target: &'a WriteTarget,
     manifest: Manifest,
     regions: Vec<Region>,
     total: u64,
-    /// Regions that are whole, in front.
+    /// How many leading regions are complete.
     done: usize,
     /// The next byte to be written.
     position: u64,
-    /// Everything before it is on the disk.
+    /// Everything before this byte is on the disk.
     synced: u64,
-    /// Bytes of regions that an earlier run has left.
+    /// Bytes of regions that an earlier run has written.
     resumed: u64,
-    /// Of the bytes of the region that is being written.
+    /// The hash of the region that is being written, so far.
     hash: Xxh3,
 }
 
@@ -218,7 +218,7 @@ impl<'a> Writer<'a> {
         Self { target, manifest, regions, total, done, position, synced: position, resumed, hash: Xxh3::new() }
     }
 
-    /// Writes all regions that are not there.
+    /// Writes all regions that are missing.
     fn write(
         &mut self,
         catalog: &Catalog,
@@ -244,7 +244,7 @@ impl<'a> Writer<'a> {
             }
             let bytes = chunk.outcome?;
             let coded = coder.as_mut().map_or(Some(bytes), |coder| coder.code(bytes));
-            // Rows were measured before.
+            // A row that does not fit was changed after it was measured.
             self.put(coded.ok_or_else(|| changed(catalog))?)?;
             match watch(PackPhase::Writing, self.position, total) {
                 ControlFlow::Continue(()) => Ok(()),
@@ -257,16 +257,16 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Where the tensors that are missing lie in the catalog, and where each comes.
+    /// Where the missing tensors lie in the catalog, and where each of them goes.
     fn extents(&self, catalog: &Catalog, plan: &StorePlan) -> (Vec<Extent>, Vec<Destination>) {
         let groups = plan.manifest.groups.iter().enumerate();
         let missing =
             groups.map(|(index, group)| (plan.contents.len() + index, group)).skip_while(|(r, _)| *r < self.done);
         let tensors = missing.flat_map(|(region, group)| group.tensors.iter().map(move |tensor| (region, tensor)));
         let placed = tensors.filter_map(|(region, tensor)| {
-            // The plan was made from this catalog.
+            // Every tensor is in the catalog, from which the plan was made.
             let entry = catalog.get(&tensor.name)?;
-            // What is coded there already stays as it is.
+            // A matrix that is already coded in the source is copied as it is.
             let plain = entry.element_type == ElementType::Known(DType::BF16);
             let coded = tensor.patches.filter(|_| plain).zip(entry.shape.last());
             let coded = coded.map(|(patches, &cols)| (cols, patches));
@@ -283,7 +283,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Zeros, up to `position`. Gaps are shorter than a page.
+    /// Writes zeros up to `position`. Gaps are shorter than a page.
     fn fill_up_to(&mut self, position: u64) -> Result<(), WeightError> {
         while self.position < position {
             let bytes = PAGE_BYTES.min(position - self.position);
@@ -292,7 +292,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The region is whole but for its padding.
+    /// Pads the current region, which is otherwise complete, and takes its checksum.
     fn finish_region(&mut self) -> Result<(), WeightError> {
         let Range { end, .. } = range(&self.regions[self.done]);
         self.fill_up_to(end)?;
@@ -305,7 +305,7 @@ impl<'a> Writer<'a> {
         if self.position - self.synced >= SYNC_BYTES { self.note_progress() } else { Ok(()) }
     }
 
-    /// Brings what was written to the disk, then notes in the manifest what is whole.
+    /// Syncs what was written to the disk, then records in the manifest which regions are complete.
     fn note_progress(&mut self) -> Result<(), WeightError> {
         self.target.sync()?;
         self.target.reader()?.drop_cache(self.synced..self.position);

@@ -1,10 +1,10 @@
-//! Memory that reads land in and products read from, without a copy between.
+//! Memory that reads fill and products read in place, without a copy in between.
 
 use std::sync::Arc;
 
 use strata_device::{AllocError, HostBuffer};
 
-/// A buffer that is read into while one owner has it, and may be shared afterwards.
+/// A buffer that is read into while it has one owner, and may be shared afterwards.
 #[derive(Debug)]
 pub struct StreamBuffer(Arc<HostBuffer>);
 
@@ -12,26 +12,26 @@ impl StreamBuffer {
     /// Page-aligned memory of `bytes`.
     ///
     /// # Errors
-    /// The system has no memory left.
+    /// If the system has no memory left.
     pub fn new(bytes: usize) -> Result<Self, AllocError> {
         HostBuffer::new_zeroed(bytes).map(|buffer| Self(Arc::new(buffer)))
     }
 
-    /// `count` buffers of `bytes`, whole pages, side by side.
+    /// `count` buffers of `bytes` each, whole pages, side by side.
     ///
     /// # Errors
-    /// The system has no memory left.
+    /// If the system has no memory left.
     pub fn new_row(bytes: usize, count: usize) -> Result<Vec<Self>, AllocError> {
         let row = HostBuffer::new_row(bytes, count)?;
         Ok(row.into_iter().map(|buffer| Self(Arc::new(buffer))).collect())
     }
 
-    /// What was read, to be shared.
+    /// Shares what was read.
     pub fn share(self) -> Arc<HostBuffer> {
         self.0
     }
 
-    /// Takes back what was shared, if nobody else has it any more.
+    /// Takes back a shared buffer, if no other owner is left.
     pub fn reclaim(mut shared: Arc<HostBuffer>) -> Option<Self> {
         Arc::get_mut(&mut shared).is_some().then_some(Self(shared))
     }
@@ -44,7 +44,7 @@ impl StreamBuffer {
 
 impl AsMut<[u8]> for StreamBuffer {
     fn as_mut(&mut self) -> &mut [u8] {
-        // Shared buffers come back through `reclaim` only, which checks this.
+        // Shared buffers come back only through `reclaim`, which checks that there is no other owner.
         Arc::get_mut(&mut self.0).map(HostBuffer::as_mut_slice).unwrap_or_default()
     }
 }

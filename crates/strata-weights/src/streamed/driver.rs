@@ -1,4 +1,4 @@
-//! The driver of the window: moves what the planner decides, and knows which memory holds what.
+//! The driver of the window: carries out its commands, and knows which memory holds which band.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::error::WeightError;
 use crate::partition::BandPlace;
 use crate::window::{Acquired, UnitId, UnitState, Window, WindowCommand, WindowError};
 
-/// Bytes of slots that are made at a time, at most.
+/// The most bytes of slots that are allocated at a time.
 const ROW_BYTES: usize = 256 << 20;
 
 /// Reads bands into memory and gives memory back, as the window commands.
@@ -22,13 +22,13 @@ pub struct Driver {
     engine: Box<dyn ReadEngine<StreamBuffer>>,
     files: Vec<Arc<dyn DirectRead>>,
     places: Vec<BandPlace>,
-    /// The group of each band, for the record.
+    /// By band: its group, for the timeline.
     groups: Vec<u32>,
-    /// The memory of each band that is there.
+    /// By band: its memory, if it is present.
     held: Vec<Option<Held>>,
-    /// Slots that nobody uses.
+    /// Slots that hold no band.
     free: Vec<StreamBuffer>,
-    /// Slots that there are, used or not.
+    /// The number of slots, in use or free.
     slots: usize,
     slot_bytes: usize,
     /// Loads in flight, by tag.
@@ -86,10 +86,10 @@ impl Driver {
         &self.window
     }
 
-    /// Loads what is to stay, and the first of what streams; `progress(bytes)` is called as they come.
+    /// Loads the residents and the first streamed bands; `progress(bytes)` is called as they arrive.
     ///
     /// # Errors
-    /// A read that failed as often as it is tried, or memory that the system refused.
+    /// A read that failed as often as it may be tried, or memory that the system refused.
     pub fn warm_up(&mut self, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
         self.window.start(&mut self.commands);
         self.obey();
@@ -97,33 +97,33 @@ impl Driver {
             self.take(done);
             progress(self.recorder.stats.bytes_read);
         }
-        // A band that came in the end has left no failure.
+        // A band that arrived after a failure has removed the failure.
         self.failures.drain().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Waits until nothing is in flight any more.
+    /// Waits until no read is in flight.
     pub fn settle(&mut self) {
         while let Some(done) = self.engine.wait() {
             self.take(done);
         }
     }
 
-    /// Takes what has arrived in the meantime.
+    /// Takes in the reads that have ended.
     pub fn poll(&mut self) {
         while let Some(done) = self.engine.poll() {
             self.take(done);
         }
     }
 
-    /// Whether `band` is there, so that acquiring it will not wait.
+    /// Whether `band` is present, so that acquiring it does not wait.
     pub fn is_ready(&self, band: u32) -> bool {
         self.window.state(UnitId(band)) == UnitState::Present
     }
 
-    /// The memory of `band`, which stays until it is released as often as it was acquired. Waits for it.
+    /// Waits for `band` and returns its memory, which stays valid until `band` is released as often as it was acquired.
     ///
     /// # Errors
-    /// Its read failed as often as it is tried.
+    /// If its read failed as often as it may be tried.
     pub fn acquire(&mut self, band: u32) -> Result<Arc<HostBuffer>, WeightError> {
         let unit = UnitId(band);
         loop {
@@ -138,14 +138,14 @@ impl Driver {
                     let failure = self.failures.remove(&unit);
                     return Err(failure.expect("a load that failed left its reason"));
                 }
-                // Memory that was refused is known at once.
+                // A refused allocation is answered at once, without a read to wait for.
                 Acquired::Pending if self.window.is_answered(unit) => {}
                 Acquired::Pending => self.wait(band)?,
             }
         }
     }
 
-    /// Whether nobody else has the memory of `band`, which is there.
+    /// Whether the driver is the only owner of the memory of `band`, which is present.
     pub fn is_alone_with(&self, band: u32) -> bool {
         self.held[band as usize].as_ref().is_some_and(|held| Arc::strong_count(&held.buffer) == 1)
     }
@@ -162,9 +162,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Bytes that bands take, with the slots that are kept for those to come.
+    /// Bytes that the bands take, including slots that are kept for later bands.
     pub fn memory(&self) -> u64 {
-        // The window counts slots that are about to be used, which may be among the free ones.
+        // The window also counts slots that are about to be used, which may still be free here.
         let spare = self.slots.saturating_sub(self.window.slots_used());
         self.window.bytes_held() + (spare * self.slot_bytes) as u64
     }
@@ -173,11 +173,12 @@ impl Driver {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    /// Waits for anything to come.
+    /// Waits for any read to end.
     fn wait(&mut self, band: u32) -> Result<(), WeightError> {
         let start = Instant::now();
         let Some(done) = self.engine.wait() else {
-            // The window promises that what is waited for is in flight, unless more is held than it has slots for.
+            // The window promises that a unit that is waited for is in flight, unless more units are held than it has
+            // slots.
             self.window.stop_waiting(UnitId(band), &mut self.commands);
             self.obey();
             return Err(WeightError::Stuck { group: self.groups[band as usize] });
@@ -188,8 +189,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Carries out commands until there are none; doing so may cause new ones. The two lists change places, so that a
-    /// steady state allocates nothing.
+    /// Carries out commands until there are none; a command may cause further ones. The two lists are swapped, so that
+    /// a steady state allocates nothing.
     fn obey(&mut self) {
         while !self.commands.is_empty() {
             std::mem::swap(&mut self.commands, &mut self.batch);
@@ -206,14 +207,14 @@ impl Driver {
         debug_assert_eq!(self.slots, self.count_slots(), "a slot was lost or made up");
     }
 
-    /// Slots by where they are.
+    /// Counts the slots by where they are: free, held or loading.
     fn count_slots(&self) -> usize {
         let held = self.held.iter().flatten().filter(|held| !held.resident).count();
         let loading = self.loads.values().filter(|load| !load.resident).count();
         self.free.len() + held + loading
     }
 
-    /// Gives back slots that nobody uses as far as the budget has no room for them.
+    /// Gives free slots back to the system as far as the budget has no room for them.
     fn drop_spare_slots(&mut self) {
         while self.memory() > self.window.budget() && self.free.pop().is_some() {
             self.slots -= 1;
@@ -221,7 +222,7 @@ impl Driver {
     }
 
     fn load(&mut self, load: BandLoad) {
-        // A resident takes memory of its own, which the window has counted already.
+        // A resident takes memory of its own, which the window already counts.
         if load.resident {
             self.drop_spare_slots();
         }
@@ -255,12 +256,12 @@ impl Driver {
         });
     }
 
-    /// Makes all slots that the window may want and that are missing, and takes one of them: side by side, they lie in
-    /// huge pages.
+    /// Allocates all slots that are missing and that the window may use, and takes one of them. They are allocated side
+    /// by side so that they lie in huge pages.
     fn new_slots(&mut self) -> Result<StreamBuffer, AllocError> {
         let wanted = self.window.slots().min(self.places.len()).min(ROW_BYTES / self.slot_bytes.max(1));
         let missing = wanted.saturating_sub(self.slots).max(1);
-        // Where there is no memory for all, there may be for one.
+        // If there is no memory for all of them, there may be enough for one.
         let row = StreamBuffer::new_row(self.slot_bytes, missing);
         let mut row = row.or_else(|_| StreamBuffer::new_row(self.slot_bytes, 1))?;
         self.slots += row.len();
@@ -271,11 +272,11 @@ impl Driver {
 
     fn evict(&mut self, unit: UnitId) {
         let held = self.held[unit.index()].take().expect("what the window evicts was there");
-        // A slot is used again; a resident's memory goes back to the system.
+        // A slot is used again; the memory of a resident goes back to the system.
         match StreamBuffer::reclaim(held.buffer) {
             _ if held.resident => {}
             Some(slot) => self.free.push(slot),
-            // A device that failed may have it still: whoever released it was told.
+            // A device that failed may still hold it; the caller of `release` was told so.
             None => self.slots -= 1,
         }
         self.window.evicted(unit, &mut self.commands);

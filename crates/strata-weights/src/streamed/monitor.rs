@@ -1,4 +1,4 @@
-//! What others may know of streamed weights, and ask of them, while the engine computes with them.
+//! What other threads may read of streamed weights, and ask of them, while the engine computes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::telemetry::{EVENTS_MAX, StreamEvent, StreamStats};
 use crate::error::WeightError;
 
-/// Figures that passes leave, and the wish that they end.
+/// The statistics that passes publish, and the request to stop.
 #[derive(Debug)]
 pub struct StreamMonitor {
     group_names: Vec<String>,
@@ -27,12 +27,12 @@ impl StreamMonitor {
         }
     }
 
-    /// What happened so far. Waits for nobody who computes.
+    /// The statistics so far. Never waits for a computation.
     pub fn stats(&self) -> StreamStats {
         *lock(&self.stats)
     }
 
-    /// What happened since the last call, in the order in which it ended, if a timeline is kept.
+    /// The events since the last call, in the order in which they ended, if a timeline is kept.
     pub fn take_events(&self) -> Vec<StreamEvent> {
         std::mem::take(&mut lock(&self.events))
     }
@@ -42,24 +42,24 @@ impl StreamMonitor {
         self.swept_bytes
     }
 
-    /// The name of a group, for people.
+    /// The name of a group, for display.
     pub fn group_name(&self, group: u32) -> &str {
         self.group_names.get(group as usize).map_or("", String::as_str)
     }
 
-    /// Makes a pass under way, and every later one, fail at its next matrix: a pass may take long, and who ends the
-    /// program does not want to wait for it.
+    /// Makes the current pass and every later one fail at its next matrix: a pass may take long, and shutting down
+    /// should not wait for it.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
     /// # Errors
-    /// Somebody asked to stop.
+    /// If [`stop`](Self::stop) was called.
     pub(super) fn check_running(&self) -> Result<(), WeightError> {
         if self.stopped.load(Ordering::Relaxed) { Err(WeightError::Stopped) } else { Ok(()) }
     }
 
-    /// Lets others see figures and events.
+    /// Publishes statistics and events.
     pub(super) fn publish(&self, stats: StreamStats, new: impl Iterator<Item = StreamEvent>) {
         *lock(&self.stats) = stats;
         let mut new = new.peekable();
@@ -71,7 +71,7 @@ impl StreamMonitor {
     }
 }
 
-/// Whoever panics while one of these is held has left it whole.
+/// Locks the mutex. The data is consistent even after a panic of a thread that held the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

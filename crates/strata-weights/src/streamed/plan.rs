@@ -1,4 +1,4 @@
-//! What a budget would make of weights that are streamed, before any is read.
+//! What a budget allows for streamed weights, computed before any is read.
 
 use strata_io::EngineKind;
 
@@ -8,10 +8,10 @@ use crate::group::GroupSpec;
 use crate::partition::Partition;
 use crate::window::{Policy, ResidentConfig, RingConfig, UnitId, Window, WindowConfig};
 
-/// Streamed bands that one filling of a sweep takes, at most.
+/// The most streamed bands that one call of `bands` takes.
 pub const BANDS_STREAMED: usize = 8;
 
-/// How often a band's read is tried before it fails the pass.
+/// How often a band's read is tried before the pass fails.
 const LOAD_ATTEMPTS: u32 = 3;
 
 /// Which bands stay in memory.
@@ -26,21 +26,21 @@ pub enum StreamPolicy {
 /// How weights are streamed.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamConfig {
-    /// Bytes of memory that all of it may take.
+    /// The most bytes of memory that all of it may take.
     pub budget: u64,
-    /// What reads.
+    /// Which engine reads.
     pub engine: EngineKind,
-    /// Reads at a time.
+    /// The most reads at a time.
     pub depth: usize,
-    /// Bytes a second that the disk gave when it was tried out, for the record; 0 if it was not.
+    /// The disk's measured rate in bytes per second, for the statistics; 0 if it was not measured.
     pub disk_bytes_per_s: f64,
     /// Which bands stay.
     pub policy: StreamPolicy,
-    /// Whether every read, wait and computation is written down.
+    /// Whether every read, wait and computation is recorded.
     pub timeline: bool,
 }
 
-/// Weights to be streamed, before any is read: what a budget would make of them.
+/// Weights to be streamed, before any is read, and what a budget allows for them.
 #[derive(Debug)]
 pub struct StreamPlan {
     pub(super) partition: Partition,
@@ -50,7 +50,7 @@ impl StreamPlan {
     /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`: one read each.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape or of a type we do not compute with.
+    /// If a tensor is missing, or has another shape or a type that is not supported.
     pub fn new(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
         Partition::of_catalog(catalog, specs, band_bytes).map(|partition| Self { partition })
     }
@@ -87,8 +87,8 @@ impl StreamPlan {
         })?)
     }
 
-    /// Slots that bands pass through: enough to keep the disk busy while a few are computed with, but a small part of
-    /// the budget.
+    /// The number of slots that bands pass through: enough to keep the disk busy while a few bands are computed with,
+    /// but only a small part of the budget.
     pub(super) fn slots(&self, config: &StreamConfig) -> usize {
         let least = self.partition.slots_least();
         let wished = (2 * config.depth + 2 * BANDS_STREAMED).max(least);

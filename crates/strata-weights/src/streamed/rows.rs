@@ -1,4 +1,4 @@
-//! Single rows of a matrix that stays on disk: the embedding, of which a pass needs a row a token.
+//! Single rows of a matrix that stays on disk: the embedding, of which a pass needs one row per token.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::WeightError;
 use crate::partition::{ROWS_AT_A_TIME as ROWS, row_buffer_bytes};
 use crate::source::Rows;
 
-/// The rows of the matrix that a reading makes.
+/// The row numbers in the table that a read returns.
 static NUMBERS: [u32; ROWS] = {
     let mut numbers = [0; ROWS];
     let mut row = 0;
@@ -22,10 +22,10 @@ static NUMBERS: [u32; ROWS] = {
     numbers
 };
 
-/// Threads that read them; rows are small, so that what counts is how many are asked for at once.
+/// Threads that read rows; rows are small, so what counts is how many reads are in flight at once.
 const READERS: usize = 4;
 
-/// How often a row's read is tried.
+/// How often the read of a row is tried.
 const ATTEMPTS: u32 = 3;
 
 /// A matrix of which single rows are read.
@@ -40,15 +40,15 @@ pub struct RowMatrix {
     pub row_bytes: usize,
 }
 
-/// Reads rows, some at a time, through buffers of its own.
+/// Reads rows, up to [`ROWS`] at a time, through buffers of its own.
 pub struct RowReader {
     engine: ReaderPool<StreamBuffer>,
     free: Vec<StreamBuffer>,
-    /// What the last reading found, `[ROWS, row_bytes]`.
+    /// The rows that the last call read, `[ROWS, row_bytes]`.
     compact: Arc<HostBuffer>,
     /// Bytes read so far.
     pub bytes_read: u64,
-    /// Reads that failed, tried again or not.
+    /// Reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
 }
 
@@ -56,7 +56,7 @@ impl RowReader {
     /// A reader for rows of up to `row_bytes`.
     ///
     /// # Errors
-    /// The system has no memory or threads left.
+    /// If the system has no memory or threads left.
     pub fn new(row_bytes: usize) -> Result<Self, WeightError> {
         let buffers = (0..ROWS).map(|_| StreamBuffer::new(row_buffer_bytes(row_bytes)));
         Ok(Self {
@@ -68,17 +68,17 @@ impl RowReader {
         })
     }
 
-    /// Reads the first of the rows `wanted`, as many as there are buffers.
+    /// Reads the first of the rows `wanted`, at most as many as there are buffers.
     ///
     /// # Errors
-    /// A row that could not be read.
+    /// If a row could not be read.
     ///
     /// # Panics
-    /// If the matrix has no such row: requests were checked at the door.
+    /// If the matrix has no such row: the caller has checked its requests.
     pub fn read(&mut self, matrix: &RowMatrix, wanted: &[u32]) -> Result<Rows<'static>, WeightError> {
         let wanted = &wanted[..wanted.len().min(ROWS)];
         if Arc::get_mut(&mut self.compact).is_none() {
-            // Whoever still computes with what was found before keeps it.
+            // A caller that still computes with the last rows keeps their memory.
             self.compact = Arc::new(HostBuffer::new_zeroed(self.compact.len())?);
         }
         self.read_all(matrix, wanted)?;
@@ -87,9 +87,9 @@ impl RowReader {
         Ok(Rows { table, numbers: &NUMBERS[..wanted.len()] })
     }
 
-    /// Reads at most [`ROWS`] rows into `compact`. Every buffer is free again afterwards, whatever happened.
+    /// Reads at most [`ROWS`] rows into `compact`. Every buffer is free again afterwards, on failure too.
     fn read_all(&mut self, matrix: &RowMatrix, rows: &[u32]) -> Result<(), WeightError> {
-        // All before the first read: a panic must leave nothing in flight.
+        // Check all rows before the first read: a panic must leave no read in flight.
         assert!(rows.iter().all(|&row| (row as usize) < matrix.rows));
         let Self { engine, free, compact, bytes_read, reads_failed } = self;
         let submit = |engine: &mut ReaderPool<StreamBuffer>, free: &mut Vec<StreamBuffer>, tag: usize| {
@@ -127,7 +127,7 @@ impl RowReader {
     }
 }
 
-/// Where a row's read begins, and how many bytes of it lie before the row.
+/// Where the read of a row begins, and how many bytes of the read lie before the row.
 fn place(matrix: &RowMatrix, row: u32) -> (u64, usize) {
     let first = matrix.offset + u64::from(row) * matrix.row_bytes as u64;
     let skip = first % DIRECT_ALIGN as u64;

@@ -1,4 +1,4 @@
-//! What streaming took: bytes, waits, and on demand a line for everything that happened.
+//! What streaming cost: bytes read, time waited and, on demand, an event for everything that happened.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,20 @@ pub struct StreamStats {
     pub passes: u64,
     /// Bytes read from disk.
     pub bytes_read: u64,
-    /// Reads that failed, tried again or not.
+    /// Reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
     /// Time that the forward pass waited for weights.
     pub stall: Duration,
-    /// Time in which at least one read was in flight.
+    /// Time during which at least one read was in flight.
     pub io: Duration,
-    /// Time that the forward pass computed with weights at hand.
+    /// Time that the forward pass computed with the weights it had.
     pub compute: Duration,
-    /// Bytes a second that the disk gave when it was tried out; 0 if it was not.
+    /// The disk's measured rate in bytes per second; 0 if it was not measured.
     pub disk_bytes_per_s: f64,
 }
 
 impl StreamStats {
-    /// What happened since `earlier`.
+    /// The sums since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             passes: self.passes - earlier.passes,
@@ -35,28 +35,29 @@ impl StreamStats {
         }
     }
 
-    /// The part of their time that passes waited for weights. `None` without passes.
+    /// The share of their time that passes waited for weights. `None` without passes.
     pub fn stall_share(&self) -> Option<f64> {
         let passes = self.stall + self.compute;
         (!passes.is_zero()).then(|| self.stall.as_secs_f64() / passes.as_secs_f64())
     }
 
-    /// The time that the disk would need for these bytes, at the rate that it was tried out with, over the time that
-    /// passes took. 1 where passes are as fast as the disk; it may be more where the disk is faster than it was, and is
-    /// small where computing takes longer than reading. `None` without passes or rate.
+    /// The time that the disk needs for these bytes at its measured rate, divided by the time that the passes took. It
+    /// is 1 if passes are as fast as the disk, small if computing takes longer than reading, and above 1 if the disk
+    /// was faster than measured. `None` without passes or a measured rate.
     pub fn share_of_disk_bound(&self) -> Option<f64> {
         let passes = (self.stall + self.compute).as_secs_f64();
         let known = self.disk_bytes_per_s > 0.0 && passes > 0.0;
         known.then(|| self.bytes_read as f64 / self.disk_bytes_per_s / passes)
     }
 
-    /// `1 - stall / I/O time`: 1 if reading was hidden behind computing, 0 if they took turns. `None` without I/O.
+    /// `1 - stall / I/O time`: 1 if reading was hidden behind computing, 0 if each waited for the other. `None` without
+    /// I/O.
     pub fn overlap_efficiency(&self) -> Option<f64> {
         (!self.io.is_zero()).then(|| 1.0 - (self.stall.as_secs_f64() / self.io.as_secs_f64()).min(1.0))
     }
 }
 
-/// What an event of the timeline was.
+/// The kind of an event in the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// A read from disk.
@@ -67,14 +68,14 @@ pub enum EventKind {
     Compute,
 }
 
-/// One thing that happened, from the opening of the weights.
+/// An event in the timeline; its times count from the opening of the weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamEvent {
-    /// What.
+    /// Its kind.
     pub kind: EventKind,
-    /// The group that it was about.
+    /// The group whose weights it concerns.
     pub group: u32,
-    /// Bytes that it moved, of reads.
+    /// The bytes read; 0 for other kinds.
     pub bytes: u64,
     /// When it began.
     pub start: Duration,
@@ -82,17 +83,17 @@ pub struct StreamEvent {
     pub end: Duration,
 }
 
-/// Keeps the sums, and events if they are wanted.
+/// Keeps the sums, and the events if they are wanted.
 #[derive(Debug)]
 pub struct Recorder {
     origin: Instant,
     pub stats: StreamStats,
-    /// Until when reads were in flight, as far as is known.
+    /// The latest end of a read so far.
     io_end: Instant,
     events: Option<Vec<StreamEvent>>,
 }
 
-/// Events that are kept; then the timeline ends. They take memory that no budget line has: some 20 MB.
+/// The most events that are kept; then the timeline ends. They take about 20 MB, which no budget counts.
 pub const EVENTS_MAX: usize = 400_000;
 
 impl Recorder {
@@ -103,7 +104,7 @@ impl Recorder {
     }
 
     pub fn read(&mut self, group: u32, bytes: u64, start: Instant, end: Instant) {
-        // Reads overlap; together they took the union of their times.
+        // Reads overlap; I/O time is the union of their times.
         self.stats.io += end.saturating_duration_since(start.max(self.io_end));
         self.io_end = self.io_end.max(end);
         self.stats.bytes_read += bytes;
@@ -120,7 +121,7 @@ impl Recorder {
         self.event(EventKind::Compute, group, 0, start, end);
     }
 
-    /// What happened since the last call, in the order in which it ended.
+    /// The events since the last call, in the order in which they ended.
     pub fn take_events(&mut self) -> impl Iterator<Item = StreamEvent> {
         self.events.iter_mut().flat_map(|events| events.drain(..))
     }

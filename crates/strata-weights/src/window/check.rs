@@ -45,8 +45,8 @@ impl Units {
         self.check_waits()
     }
 
-    /// Whoever waits for a unit that is not being loaded waits for memory, and some is on its way: a load that will
-    /// arrive, an eviction, or a release.
+    /// A unit that is waited for but not being loaded waits for memory. That memory must be on its way: through a load
+    /// that will arrive, an eviction, or a release.
     fn check_waits(&self) -> Result<(), String> {
         let something_comes = self.in_flight > 0
             || self.bytes_staying() < self.bytes_held()

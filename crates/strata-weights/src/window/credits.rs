@@ -1,22 +1,22 @@
 //! How many copies to the device may be in flight.
 
-/// What a pass does, as far as copies care.
+/// What a pass does, as far as it matters to copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Prompts: much to compute for each unit, and the device is to be filled quickly.
+    /// Prompts: each unit is used for much computation, and the device must be filled quickly.
     Prefill,
-    /// One token, or few, of each sequence.
+    /// One token, or a few, of each sequence.
     Decode,
 }
 
 /// The number of copies in flight at the same time, by phase. The defaults suit a GPU of 16 GB.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Credits {
-    /// `H2D_BASE_CONCURRENCY`, 8.
+    /// The number of copies before a factor is applied: 8.
     pub base: usize,
-    /// `H2D_PREFILL_MULT`, 2.0.
+    /// The factor for [`Phase::Prefill`]: 2.0.
     pub prefill_multiplier: f64,
-    /// `H2D_DECODE_MULT`, 1.2.
+    /// The factor for [`Phase::Decode`]: 1.2.
     pub decode_multiplier: f64,
 }
 

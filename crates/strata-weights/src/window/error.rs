@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::unit_id::UnitId;
 
-/// A window that cannot be.
+/// Why a window cannot be created or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WindowError {

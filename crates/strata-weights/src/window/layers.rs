@@ -10,7 +10,7 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// `names` by position: neighbours with the same name are a layer. Empty: every position is one.
+    /// `names` by position: neighbours with the same name form a layer. If empty, every position is a layer of its own.
     pub fn new(names: &[u32], num_positions: usize) -> Self {
         let mut starts = Vec::new();
         let mut layer_of = Vec::with_capacity(num_positions);
@@ -32,14 +32,13 @@ impl Layers {
         self.layer_of[position] as usize
     }
 
-    /// The positions of a layer, which is counted modulo the number of layers.
+    /// The positions of a layer. `layer` is taken modulo the number of layers.
     pub fn positions(&self, layer: usize) -> std::ops::Range<usize> {
         let layer = layer % self.count();
         self.starts[layer] as usize..self.starts[layer + 1] as usize
     }
 
-    /// How many positions lie from the start of `layer` up to the end of the layer `layers` - 1 further on: at most
-    /// all.
+    /// How many positions the `layers` layers from `layer` on have together, at most all positions of the order.
     pub fn positions_in(&self, layer: usize, layers: usize) -> usize {
         let all = self.layer_of.len();
         if layers >= self.count() {

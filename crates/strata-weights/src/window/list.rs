@@ -1,4 +1,4 @@
-//! A list of units that can be taken out anywhere, in constant time.
+//! A list of units that removes any member in constant time.
 
 use super::unit_id::UnitId;
 

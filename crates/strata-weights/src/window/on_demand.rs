@@ -6,10 +6,10 @@ use super::list::UnitList;
 use super::unit_id::UnitId;
 use super::units::{UnitState, Units};
 
-/// Which of them were announced, and which may go.
+/// Which units on demand were announced, and which may be evicted.
 #[derive(Debug)]
 pub(super) struct OnDemand {
-    /// How many announcements may wait to be loaded; more are dropped, for they are no more than hints.
+    /// How many announcements may wait to be loaded. More are dropped, since they are only hints.
     pub announced_max: usize,
     /// Announced, and perhaps still to be loaded.
     announced: VecDeque<UnitId>,
@@ -40,7 +40,7 @@ impl OnDemand {
         }
     }
 
-    /// The first announced unit that is to be loaded, or that is just being evicted.
+    /// The first announced unit that is still to be loaded, or that is just being evicted.
     pub fn next_announced(&mut self, units: &Units) -> Option<UnitId> {
         while let Some(&unit) = self.announced.front() {
             if units.is_loadable(unit) || units.get(unit).state == UnitState::Evicting {
@@ -51,7 +51,7 @@ impl OnDemand {
         None
     }
 
-    /// The unit is present and nobody uses it; `used`: somebody did.
+    /// The unit is present and no one uses it. `used` says that it has just been used.
     pub fn idle(&mut self, unit: UnitId, used: bool) {
         if used {
             self.unused.push_last(unit);
@@ -79,7 +79,8 @@ impl OnDemand {
         self.unused.contains(unit) || self.ready.contains(unit)
     }
 
-    /// The idle unit that is needed least: the least recently used, or (if `ready` ones may go too) announced.
+    /// The idle unit that is needed least: the least recently used one, or else, if `ready` allows it, an announced
+    /// one.
     pub fn victim(&self, ready: bool) -> Option<UnitId> {
         self.unused.first().or_else(|| self.ready.first().filter(|_| ready))
     }

@@ -5,7 +5,7 @@ use super::unit_id::UnitId;
 
 const ON_DEMAND: u32 = u32::MAX;
 
-/// Who comes after whom, round and round.
+/// Which unit follows which, cyclically.
 #[derive(Debug)]
 pub(super) struct Order {
     units: Vec<UnitId>,
@@ -60,7 +60,7 @@ impl Order {
         if position + 1 >= self.units.len() { 0 } else { position + 1 }
     }
 
-    /// How many steps it takes from one position to another, forward.
+    /// How many steps forward it takes from one position to another.
     pub fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.units.len() - from }
     }

@@ -1,10 +1,11 @@
-//! A set of positions in the order that finds its nearest member before a place.
+//! A set of positions in the order that finds the nearest member before a given position.
 
-/// Positions below a fixed bound. A tree of 64-bit words: every operation takes a step or two for each level, of which
-/// 100,000 positions have three, and none allocates.
+/// Positions below a fixed bound, as a tree of 64-bit words. Each operation takes a step or two per level, and none
+/// allocates; 100,000 positions take three levels.
 #[derive(Debug)]
 pub(super) struct PositionSet {
-    /// `levels[0]` has a bit for each position, every further level one for each word of the level below that is not 0.
+    /// `levels[0]` has a bit for each position; every further level has one for each word of the level below, set if
+    /// that word is not 0.
     levels: Vec<Vec<u64>>,
 }
 
@@ -38,8 +39,8 @@ impl PositionSet {
         }
     }
 
-    /// The member that one meets first going backward from `position`, itself left out, round and round: the one that a
-    /// pass at `position` needs last.
+    /// The first member met when going backward from `position` (itself excluded), cyclically: the one that a pass at
+    /// `position` needs last.
     pub fn last_before(&self, position: usize) -> Option<usize> {
         self.below(position).or_else(|| self.largest())
     }
@@ -65,7 +66,7 @@ impl PositionSet {
         (word != 0).then(|| self.largest_under(top, 63 - word.leading_zeros() as usize))
     }
 
-    /// The largest member under a bit that is set at some height.
+    /// The largest member in the subtree of bit `bit` of the level at `height`; the bit is set.
     fn largest_under(&self, height: usize, bit: usize) -> usize {
         self.levels[..height].iter().rev().fold(bit, |bit, level| bit * 64 + 63 - level[bit].leading_zeros() as usize)
     }
@@ -88,7 +89,7 @@ mod tests {
             let mut set = PositionSet::new(bound);
             let mut model = BTreeSet::new();
             for (add, position, from) in operations {
-                // Half of them close together, so that removals meet members.
+                // Half of the positions lie close together, so that removals hit members.
                 let position = position as usize % if position % 2 == 0 { bound } else { bound.min(70) };
                 let from = from as usize % bound;
                 if add {

@@ -1,10 +1,11 @@
 //! Policy `resident`: a fixed subset stays, the rest streams through a few slots.
 //!
-//! A pass acquires units in a cycle. Whatever is evicted must come back before the cycle is over, so no choice reads
-//! less than what does not fit; keeping always the same units reaches that, and leaves nothing to decide while it runs.
-//! The anchor is the place in the order where the next acquisition is expected. The window is the next streamed units
-//! from there on, as many as there are slots, straight over the end of the pass. A streamed unit that was used
-//! goes at once, for it is needed again last of all; its slot takes the next one.
+//! A pass acquires units in a cycle. Every evicted unit must be read again before the cycle ends, so no choice reads
+//! less than what does not fit. Always keeping the same units reads exactly that much, and leaves nothing to decide at
+//! run time. The anchor is the position in the order where the next acquisition is expected. The window is the next
+//! streamed units from the anchor on, as many as there are slots, continuing past the end of the pass into the next
+//! one. A streamed unit is evicted as soon as it was used, since it is the one that is needed again last; its slot
+//! takes the next unit.
 
 use std::collections::VecDeque;
 
@@ -25,11 +26,11 @@ pub(super) struct ResidentPlanner {
     stream_slots: usize,
     residents: Residents,
     anchor: usize,
-    /// The first so many streamed units from the anchor on are present or on their way, or were given up.
+    /// Of the streamed units from the anchor on, the first `fetched` are present, in flight, or given up.
     fetched: usize,
     /// Positions of idle units in slots.
     loose: PositionSet,
-    /// Units that are to stay and may still have to be loaded, in the order of their use.
+    /// Residents that may still have to be loaded, in the order of their use.
     missing: VecDeque<UnitId>,
     on_demand: OnDemand,
 }
@@ -101,7 +102,7 @@ impl Planner for ResidentPlanner {
     fn acquired(&mut self, _units: &Units, unit: UnitId, waited: bool) {
         self.forget_idle(unit);
         if let Some(position) = self.order.position(unit)
-            // With several waits at a time, the last one to begin is where the pass is.
+            // With several waits at the same time, the pass is at the unit whose wait began last.
             && (!waited || position == self.anchor)
         {
             self.move_anchor(self.order.next(position));
@@ -149,7 +150,7 @@ impl Planner for ResidentPlanner {
     fn pump(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) {
         for index in 0..units.awaited().len() {
             let unit = units.awaited()[index];
-            // What is waited for comes first: if it has to wait for room, the others do not take the room away.
+            // A unit that is waited for comes first: if it has to wait for room, no other unit may take that room.
             if units.is_loadable(unit) && !self.load_now(units, unit, true, out) {
                 return;
             }
@@ -176,7 +177,7 @@ impl Planner for ResidentPlanner {
 }
 
 impl ResidentPlanner {
-    /// Whether the unit's memory is of the kind that it should be in, now that it is idle.
+    /// Whether the unit, now idle, may keep its memory: its own bytes if it is a resident, a slot if there are enough.
     fn stays_where_it_is(&self, units: &Units, unit: UnitId) -> bool {
         if units.get(unit).own {
             self.residents.contains(unit)
@@ -191,7 +192,7 @@ impl ResidentPlanner {
         units.evict(unit, out);
     }
 
-    /// Takes the unit out of the lists of those that may be evicted.
+    /// Removes the unit from the lists of units that may be evicted.
     fn forget_idle(&mut self, unit: UnitId) {
         match self.order.position(unit) {
             Some(position) => self.loose.remove(position),
@@ -199,7 +200,7 @@ impl ResidentPlanner {
         }
     }
 
-    /// The unit is no longer there: if it is in the window, it is looked at again.
+    /// The unit is no longer present. If it is in the window, it is considered for loading again.
     fn fetch_again(&mut self, unit: UnitId) {
         if let Some(position) = self.order.position(unit)
             && !self.residents.contains(unit)
@@ -209,7 +210,8 @@ impl ResidentPlanner {
     }
 
     fn move_anchor(&mut self, position: usize) {
-        // After a jump over all that was fetched, everything is looked at again; backward is a jump all the way round.
+        // After a jump past everything that was fetched, the whole window is considered again; going backward is a jump
+        // almost all the way round.
         self.fetched = self.fetched.saturating_sub(self.residents.streamed_between(self.anchor, position));
         self.anchor = position;
     }
@@ -220,7 +222,7 @@ impl ResidentPlanner {
         self.order.distance(self.anchor, position) <= self.order.distance(self.anchor, end)
     }
 
-    /// Loads the next unit ahead, or evicts something for it. False if there is nothing to do now.
+    /// Loads the next unit ahead, or evicts something to make room for it. False if there is nothing to do now.
     fn load_next(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) -> bool {
         let streamed = self.next_streamed(units);
         let missing = self.next_missing(units);
@@ -243,7 +245,8 @@ impl ResidentPlanner {
         }
     }
 
-    /// The first unit of the window that is not there, unless its memory is just being given back.
+    /// The position of the first unit of the window that is absent and may be loaded. None if the memory of a unit
+    /// before it is still being given back.
     fn next_streamed(&mut self, units: &Units) -> Option<usize> {
         while self.fetched < self.residents.window_len() {
             let position = self.residents.streamed_from(self.anchor, self.fetched);
@@ -259,7 +262,7 @@ impl ResidentPlanner {
         None
     }
 
-    /// The first resident that is not there, if it may be loaded now.
+    /// The first resident that is absent, if it may be loaded now.
     fn next_missing(&mut self, units: &Units) -> Option<UnitId> {
         while let Some(&unit) = self.missing.front() {
             if units.is_loadable(unit) && self.residents.contains(unit) {
@@ -271,8 +274,8 @@ impl ResidentPlanner {
         None
     }
 
-    /// Loads the unit at `position` into a slot, or evicts one for it that is needed later. False if neither is
-    /// possible.
+    /// Loads the unit at `position` into a slot, or evicts a unit that is needed later to make room. False if neither
+    /// is possible.
     fn stream(&mut self, units: &mut Units, position: usize, out: &mut Vec<WindowCommand>) -> bool {
         if self.has_slot(units) {
             units.load(self.order.unit(position), false, out);
@@ -293,8 +296,8 @@ impl ResidentPlanner {
         victim.is_some()
     }
 
-    /// Loads a unit that cannot wait its turn, evicting for it whatever is not in use if it is `awaited`. False if it
-    /// has to wait for memory that is on its way back.
+    /// Loads a unit that cannot wait for its turn. If it is `awaited`, anything that is not in use may be evicted for
+    /// it. False if it has to wait until memory is given back.
     fn load_now(&mut self, units: &mut Units, unit: UnitId, awaited: bool, out: &mut Vec<WindowCommand>) -> bool {
         let bytes = units.get(unit).bytes;
         let resident = self.residents.contains(unit);
@@ -302,7 +305,8 @@ impl ResidentPlanner {
             units.load(unit, true, out);
             return true;
         }
-        // Without slots everything is to stay; there is room as soon as what lingers from an earlier budget has gone.
+        // Without slots, every unit is a resident; there is room as soon as the units kept from an earlier budget are
+        // gone.
         let own = self.residents.slots() == 0;
         loop {
             let fits = if own { units.bytes_held() + bytes <= units.budget } else { self.has_slot(units) };
@@ -332,8 +336,8 @@ impl ResidentPlanner {
         }
     }
 
-    /// An idle unit that is to stay, the one that is needed last. Only asked for while a smaller budget takes effect,
-    /// so it may take its time.
+    /// The idle resident that is needed last. Needed only while a smaller budget takes effect, so a linear search is
+    /// fine.
     fn idle_resident(&self, units: &Units) -> Option<UnitId> {
         let (before, after) = self.order.units().split_at(self.anchor);
         let backward = before.iter().rev().chain(after.iter().rev()).copied();

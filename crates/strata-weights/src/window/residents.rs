@@ -1,11 +1,11 @@
-//! Who stays under policy `resident`, and what streams between them.
+//! Which units stay under policy `resident`, and which stream between them.
 
 use super::order::Order;
 use super::spread::spread;
 use super::unit_id::UnitId;
 use super::units::Units;
 
-/// The choice, and the streamed units as a cycle of their own.
+/// The units chosen to stay, and the streamed units as a cycle of their own.
 #[derive(Debug)]
 pub(super) struct Residents {
     /// By unit: whether it is to stay.
@@ -15,18 +15,18 @@ pub(super) struct Residents {
     slots: usize,
     /// Positions of the units that do not stay, ascending.
     streamed: Vec<u32>,
-    /// By position: how many entries of `streamed` lie before it. One entry more than there are positions.
+    /// By position: how many entries of `streamed` lie before it. Has one more entry than there are positions.
     rank: Vec<u32>,
 }
 
 impl Residents {
-    /// Nobody stays, until [`choose`](Self::choose).
+    /// No unit stays until [`choose`](Self::choose).
     pub fn new(num_units: usize, order: &Order) -> Self {
         let rank = vec![0; order.len() + 1];
         Self { chosen: vec![false; num_units], bytes: 0, slots: 0, streamed: Vec::new(), rank }
     }
 
-    /// Takes another order; to be followed by [`choose`](Self::choose), which starts from the choice so far.
+    /// Takes another order. The caller calls [`choose`](Self::choose) next, which starts from the choice so far.
     pub fn set_order(&mut self, order: &Order) {
         self.streamed.clear();
         self.rank = vec![0; order.len() + 1];
@@ -51,7 +51,7 @@ impl Residents {
             }
             let ordered: u64 = bytes.iter().sum();
             if ordered <= room {
-                // All that a pass is sure to need stays; the rest of the memory keeps units on demand.
+                // All units that every pass needs stay; the rest of the memory holds units on demand.
                 let more = ((room - ordered) / units.slot_bytes) as usize;
                 self.slots = (stream_slots + more).min((units.len() - order.len()).max(stream_slots));
             }
@@ -71,12 +71,12 @@ impl Residents {
         self.chosen[unit.index()]
     }
 
-    /// Bytes of all that stay.
+    /// Bytes of all residents.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// [`bytes`](Self::bytes), counted anew.
+    /// [`bytes`](Self::bytes), counted again from the choice.
     pub fn counted_bytes(&self, units: &Units) -> u64 {
         units.all().iter().zip(&self.chosen).filter(|(_, chosen)| **chosen).map(|(unit, _)| unit.bytes).sum()
     }
@@ -85,7 +85,7 @@ impl Residents {
         self.slots
     }
 
-    /// Bytes that residents leave to the slots.
+    /// Bytes that the residents leave for the slots.
     pub fn slot_bytes(&self, units: &Units) -> u64 {
         self.slots as u64 * units.slot_bytes
     }
@@ -95,7 +95,8 @@ impl Residents {
         self.slots.min(self.streamed.len())
     }
 
-    /// The position of the streamed unit that a pass at `anchor` meets after `ahead` others. There must be one.
+    /// The position of the streamed unit that a pass at `anchor` meets after `ahead` other streamed units. There must
+    /// be at least one streamed unit.
     pub fn streamed_from(&self, anchor: usize, ahead: usize) -> usize {
         self.streamed[(self.rank[anchor] as usize + ahead) % self.streamed.len()] as usize
     }

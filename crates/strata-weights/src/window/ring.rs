@@ -1,9 +1,9 @@
 //! Policy `ring`: a window that slides with the pass.
 //!
-//! Whatever a pass leaves behind is dropped, so with less room than everything a pass reads everything; `resident` is
-//! the default for that reason. Requests wait in a bounded queue and are dispatched in order. Each carries the epoch in
-//! which it was made; a jump begins a new epoch, in which everything is asked for again, and requests of older ones are
-//! dropped when their turn comes.
+//! Everything that a pass leaves behind is dropped, so if not all units fit, a pass reads all of them; `resident` is
+//! the default for that reason. Load requests wait in a bounded queue and are dispatched in order. Each carries the
+//! epoch in which it was made. A jump begins a new epoch, in which everything is asked for again; requests of older
+//! epochs are dropped when their turn comes.
 
 mod check;
 mod span;
@@ -23,11 +23,11 @@ use super::units::{UnitState, Units, WindowCommand};
 /// Why a unit is loaded, which decides what may be evicted for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
-    /// Somebody waits: anything that nobody uses, and no limit but bytes and units.
+    /// A caller waits for it: any unit that is not in use may be evicted, and only the limits on bytes and units hold.
     Awaited,
-    /// It will be needed next: anything idle but what lies just behind.
+    /// It will be needed next: any idle unit may be evicted, except those just behind the pass.
     Announced,
-    /// It will be needed some time: only what is needed later.
+    /// It will be needed at some time: only units that are needed later may be evicted.
     Ahead,
 }
 
@@ -39,21 +39,21 @@ pub(super) struct RingPlanner {
     /// Where the pass is.
     current: usize,
     epoch: u64,
-    /// Requests in the order of their dispatch, with their epochs.
+    /// Load requests in the order of their dispatch, with their epochs.
     queue: VecDeque<(u64, UnitId)>,
-    /// By unit: the epoch of its last request that is in the queue, 0 if there is none.
+    /// By unit: the epoch of its last request in the queue, or 0 if there is none.
     queued: Vec<u64>,
-    /// With [`Reach::Layers`]: the first so many positions from the current one on were asked for.
+    /// With [`Reach::Layers`]: how many positions from the current one on were asked for.
     asked: usize,
     /// Positions of idle units.
     idle: PositionSet,
     on_demand: OnDemand,
-    /// By layer: how many of its units are held.
+    /// By layer: how many of its units hold memory.
     held_of_layer: Vec<u32>,
     layers_held: usize,
     /// Requests for which the queue was full.
     refused: u64,
-    /// No pass has begun: only as much is fetched as a warm-up asks for.
+    /// No pass has begun: only as much is fetched as the warm-up allows.
     warming: bool,
 }
 
@@ -81,7 +81,7 @@ impl RingPlanner {
 }
 
 impl Planner for RingPlanner {
-    /// One unit in use while the next one arrives.
+    /// Twice the largest unit, or all units if that is less: one unit is in use while the next one arrives.
     fn least_budget(&self, units: &Units) -> Result<u64, WindowError> {
         let everything: u64 = units.all().iter().map(|unit| self.cost(units, unit.bytes)).sum();
         Ok(everything.min(2 * units.slot_bytes))
@@ -205,8 +205,9 @@ impl Planner for RingPlanner {
                     return;
                 }
                 if !self.load(units, unit, Urgency::Ahead, out) {
-                    // Layers come in the order of their use, so the others can wait; units may be needed sooner than
-                    // the one before them, which is asked for again at the next step anyway.
+                    // Layers are queued in the order of their use, so the requests behind this one can wait. Units may
+                    // be queued behind others that are needed later, so this request is dropped; it is made again at
+                    // the next step.
                     if units.evicting > 0 || matches!(self.config.reach, Reach::Layers { .. }) {
                         return;
                     }
@@ -250,14 +251,14 @@ impl RingPlanner {
         }
     }
 
-    /// The pass is at `position` now: asks for what follows from that.
+    /// The pass is at `position` now: asks for the units that follow from this.
     fn move_to(&mut self, units: &Units, position: usize) {
         let steps = self.order.distance(self.current, position);
         if steps == 0 && !self.warming {
             return;
         }
         if steps >= self.reach_len() {
-            // A jump: what was asked for on the way to somewhere else is stale from now on.
+            // A jump: what was asked for on the old path is stale from now on.
             self.epoch += 1;
         }
         self.warming = false;
@@ -281,7 +282,7 @@ impl RingPlanner {
         }
     }
 
-    /// With [`Reach::Layers`]: asks for as much of the window as the queue takes.
+    /// With [`Reach::Layers`]: asks for as much of the window as the queue has room for.
     fn ask_ahead(&mut self, units: &mut Units) {
         if matches!(self.config.reach, Reach::Units { .. }) || self.order.len() == 0 {
             return;
@@ -294,7 +295,7 @@ impl RingPlanner {
         }
     }
 
-    /// Queues a request, if the unit is absent and there is none.
+    /// Queues a request, if the unit is absent and has no request of this epoch.
     fn ask(&mut self, units: &Units, unit: UnitId) {
         if units.is_loadable(unit) && self.queued[unit.index()] != self.epoch {
             if self.queue.len() < self.config.queue_max {
@@ -314,19 +315,20 @@ impl RingPlanner {
         }
     }
 
-    /// The idle unit of the order that is needed last, whatever it is.
+    /// The idle unit of the order that is needed last, wherever it lies.
     fn farthest_idle(&self) -> Option<UnitId> {
         self.idle.last_before(self.current).map(|position| self.order.unit(position))
     }
 
-    /// The idle unit that is needed last, apart from what was passed only just now, and at least after so many steps.
+    /// The position of the idle unit that is needed last, if that is more than `steps` steps away and not just behind
+    /// the pass.
     fn victim_after(&self, steps: usize) -> Option<usize> {
         let farthest = self.idle.last_before(self.first_kept())?;
         let later = self.order.distance(self.current, farthest) > steps;
         (later && !self.is_just_behind(farthest)).then_some(farthest)
     }
 
-    /// A ring drops what it leaves. What was left lies just before the first that is kept.
+    /// A ring drops what the pass has left. Those units lie just before the first position that is kept.
     fn drop_what_was_left(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) {
         if self.order.len() == 0 {
             return;
@@ -336,7 +338,7 @@ impl RingPlanner {
         }
     }
 
-    /// Loads the unit, evicting for it what its urgency permits. False if it has to wait.
+    /// Loads the unit, evicting what its urgency permits. False if it has to wait.
     fn load(&mut self, units: &mut Units, unit: UnitId, urgency: Urgency, out: &mut Vec<WindowCommand>) -> bool {
         let cost = self.cost(units, units.get(unit).bytes);
         let position = self.order.position(unit);
@@ -377,7 +379,8 @@ impl RingPlanner {
         }
     }
 
-    /// Evicts the farthest layers, down to the low water mark, as far as they are needed later than in `steps`.
+    /// Evicts the farthest layers down to the low water mark, as far as they are needed more than `steps` steps from
+    /// now.
     fn clean(&mut self, units: &mut Units, steps: usize, out: &mut Vec<WindowCommand>) {
         if units.evicting > 0 {
             return;

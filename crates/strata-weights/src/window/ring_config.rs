@@ -1,12 +1,12 @@
-//! What the ring can be told. The defaults are those of a machine with a GPU of 16 GB, 125 GB of memory and a model of
-//! 80 layers that fills both.
+//! Settings of the ring. The defaults suit a machine with a GPU of 16 GB, 125 GB of host memory and a model of 80
+//! layers that fills both.
 
 use super::error::WindowError;
 
 /// How [`Policy::Ring`](super::Policy::Ring) slides.
 ///
-/// Counts are layers or units as their names say; a layer is a run of neighbours in the order (attention and ffn of one
-/// layer, or a single unit). [`RingConfig::host`] and [`RingConfig::device`] are the windows of the two tiers.
+/// Counts are of layers or units, as their names say; a layer is a run of neighbours in the order (attention and FFN of
+/// one layer, or a single unit). [`RingConfig::host`] and [`RingConfig::device`] are the windows of the two tiers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RingConfig {
     /// By position in the order: which layer the unit belongs to. Neighbours with equal numbers are one layer. Empty:
@@ -16,18 +16,19 @@ pub struct RingConfig {
     pub reach: Reach,
     /// How many layers behind the current one stay: 4 in the host, 2 in the device.
     pub layers_behind: usize,
-    /// A layer is not begun while so many are held, until the farthest are cleaned away: 65.
+    /// The high water mark: with this many layers held, no further layer is begun until the farthest are evicted: 65.
     pub high_water_layers: usize,
-    /// So many are left by a cleaning, unless what is left is needed sooner: 47.
+    /// The low water mark: evicting the farthest layers stops at this many, or earlier if the rest is needed sooner:
+    /// 47.
     pub low_water_layers: usize,
     /// The most units held, at least 2: 12. The host is bounded by layers and bytes only.
     pub units_max: usize,
-    /// The most loads in flight: 10 in the host, 16 in the device. What is waited for is not held up.
+    /// The most loads in flight: 10 in the host, 16 in the device. Loads that are waited for are not held back by it.
     pub in_flight_max: usize,
-    /// The most requests that queue for that: 48. More are not queued; they come when the pass
-    /// has moved on.
+    /// The most load requests that may be queued: 48. Further ones are refused; they are made again when the pass has
+    /// moved on.
     pub queue_max: usize,
-    /// How many layers a start fetches: all 50 of the host's window, 8 in the device.
+    /// How many layers are fetched at the start: all 50 of the host's window, 8 in the device.
     pub warm_up_layers: usize,
     /// Whether each unit takes a slot of the largest unit's bytes, or (false) its own bytes.
     pub slots: bool,
@@ -36,8 +37,8 @@ pub struct RingConfig {
 /// What a ring fetches ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Whole layers in order, as in the host. The anchor is the current layer + `offset_layers`; the window is
-    /// `capacity_layers` from there. What lies between the current layer and the anchor stays until it was used.
+    /// Whole layers in order, as in the host. The anchor lies `offset_layers` after the current layer; the window is
+    /// `capacity_layers` from there. Layers between the current one and the anchor stay until they have been used.
     Layers {
         /// 6.
         offset_layers: usize,
@@ -48,11 +49,11 @@ pub enum Reach {
     },
     /// Units related to the one in use, as in the device.
     Units {
-        /// Whether using a unit asks for what follows it in its layer: attention for ffn ("pair").
+        /// Whether using a unit asks for the units that follow it in its layer: FFN after attention ("pair").
         pair: bool,
-        /// In how many further layers the unit's counterpart is asked for ("ahead"): 4.
+        /// For how many further layers the counterpart of the unit is asked for ("ahead"): 4.
         depth_layers: usize,
-        /// How many next units are asked for, whatever they are: 6.
+        /// How many units that follow in the order are asked for, of whatever kind: 6.
         ahead_units: usize,
     },
 }
@@ -74,7 +75,7 @@ impl RingConfig {
         }
     }
 
-    /// The device's window: 12 groups, of which 6 lie ahead.
+    /// The device's window: at most 12 units, of which 6 lie ahead.
     pub fn device(layers: Vec<u32>) -> Self {
         Self {
             layers,
@@ -91,7 +92,7 @@ impl RingConfig {
     }
 
     /// # Errors
-    /// A setting that is 0, or two that contradict each other.
+    /// A setting is 0, or two settings contradict each other.
     pub(super) fn check(&self, order_len: usize) -> Result<(), WindowError> {
         let zero = [
             (self.in_flight_max, "the ring's number of loads in flight"),

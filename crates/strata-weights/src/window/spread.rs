@@ -1,12 +1,12 @@
-//! Which units stay, so that what is streamed in between comes at an even pace.
+//! Which units stay, chosen so that the streamed ones between them come at an even pace.
 
 /// Chooses units of `bytes` (in the order of a pass) that take at most `room` together, spread evenly: after every
-/// unit, the bytes chosen so far are those that the even line `room × bytes so far ÷ all bytes` gives, less than the
-/// largest unit off.
+/// unit, the bytes chosen so far differ by no more than the largest unit from the even line `room × bytes so far ÷ all
+/// bytes`.
 ///
-/// `chosen` is the choice so far, none at first. It changes one way only, units coming when there is more room and
-/// going when there is less, so that a new budget costs no more loads than its bytes; the line is then still followed,
-/// though not as closely.
+/// `chosen` is the previous choice, at first empty. It changes in one direction only: units are added when there is
+/// more room and removed when there is less, so a new budget causes no more loads than the bytes it adds. The choice
+/// still follows the line then, though less closely.
 pub(super) fn spread(bytes: &[u64], room: u64, chosen: &mut [bool]) {
     let total: u64 = bytes.iter().sum();
     let mut kept: u64 = bytes.iter().zip(chosen.iter()).filter(|(_, chosen)| **chosen).map(|(bytes, _)| bytes).sum();

@@ -1,8 +1,8 @@
-//! Two windows on top of each other: disk → host → device.
+//! Two windows, one above the other: disk → host → device.
 //!
-//! What the device loads is a copy out of the host, so a device load acquires the unit in the host window first and
-//! releases it when the copy has been answered. The host's passes are thus the device's loads, in the order in which
-//! the device streams; what stays in the device is read through the host once and then not kept there.
+//! A device load is a copy from host memory, so it acquires the unit in the host's window first and releases it once
+//! the copy has been answered. The host's passes are thus the device's loads, in the order in which the device streams.
+//! What stays in the device is read through the host once and not kept there.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use super::{
     Acquired, Credits, Phase, Policy, RingConfig, UnitId, UnitState, Window, WindowCommand, WindowConfig, WindowError,
 };
 
-/// What one of two tiers may hold, and how.
+/// What one of the two tiers may hold, and by which policy.
 #[derive(Debug, Clone)]
 pub struct TierConfig {
     /// Bytes for all units of the tier.
     pub budget: u64,
-    /// Who stays and who goes.
+    /// Which units stay and which are evicted.
     pub policy: Policy,
 }
 
@@ -30,7 +30,7 @@ pub struct TiersConfig {
     pub host: TierConfig,
     /// The upper tier, filled from the host.
     pub device: TierConfig,
-    /// How often a read, and a copy, is tried before it fails those who wait.
+    /// How often a read or a copy is tried before the callers that wait for it are told that it failed.
     pub load_attempts: u32,
     /// How many copies may be in flight.
     pub credits: Credits,
@@ -53,7 +53,7 @@ struct Transfer {
     resident: bool,
 }
 
-/// The windows of two tiers. Compute acquires in the device.
+/// The windows of two tiers. Compute acquires units in the device.
 #[derive(Debug)]
 pub struct Tiers {
     host: Window,
@@ -67,7 +67,7 @@ pub struct Tiers {
     asking: Vec<Transfer>,
     /// Copies in flight.
     copying: usize,
-    /// The host slides and keeps what the device holds; otherwise its order leaves out what stays in the device.
+    /// The host slides (`ring`) and keeps what the device holds. If false, its order leaves out the device's residents.
     host_slides: bool,
     host_out: Vec<WindowCommand>,
     device_out: Vec<WindowCommand>,
@@ -110,7 +110,7 @@ impl Tiers {
         self.advance(out);
     }
 
-    /// What passes do from now on; changes how many copies may be in flight.
+    /// Says what kind of pass follows, which changes how many copies may be in flight.
     pub fn set_phase(&mut self, phase: Phase, out: &mut Vec<TierCommand>) {
         self.phase = phase;
         self.advance(out);
@@ -129,7 +129,7 @@ impl Tiers {
         self.advance(out);
     }
 
-    /// Whoever waited for `unit` will not ask again; as [`Window::stop_waiting`].
+    /// The caller that waited for `unit` will not ask again; as [`Window::stop_waiting`].
     pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.device.stop_waiting(unit, &mut self.device_out);
         self.advance(out);
@@ -148,14 +148,14 @@ impl Tiers {
         taken
     }
 
-    /// A read has failed; as [`Window::load_failed`]. If it fails for good, so do the copies that wait for it.
+    /// A read has failed; as [`Window::load_failed`]. If it fails for good, the copies that wait for it fail too.
     pub fn host_load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.load_failed(unit, ticket, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// There was no host memory for a read; as [`Window::allocation_failed`].
+    /// No host memory could be allocated for a read; as [`Window::allocation_failed`].
     pub fn host_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.allocation_failed(unit, ticket, &mut self.host_out);
         self.advance(out);
@@ -192,7 +192,7 @@ impl Tiers {
         taken
     }
 
-    /// There was no device memory for a copy; as [`Window::allocation_failed`].
+    /// No device memory could be allocated for a copy; as [`Window::allocation_failed`].
     pub fn device_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.allocation_failed(unit, ticket, &mut self.device_out);
         if taken {
@@ -203,7 +203,7 @@ impl Tiers {
         taken
     }
 
-    /// Device memory was given back, after the compute that used it; as [`Window::evicted`].
+    /// Device memory was given back, after the computation that used it; as [`Window::evicted`].
     pub fn device_evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.evicted(unit, &mut self.device_out);
         if taken && self.host_slides {
@@ -213,7 +213,7 @@ impl Tiers {
         taken
     }
 
-    /// Changes what the host may hold; as [`Window::set_budget`].
+    /// Changes the host's budget; as [`Window::set_budget`].
     ///
     /// # Errors
     /// [`WindowError::BudgetTooSmall`].
@@ -223,7 +223,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Changes what the device may hold, and with that what streams through the host.
+    /// Changes the device's budget, and with it what streams through the host.
     ///
     /// # Errors
     /// [`WindowError::BudgetTooSmall`].
@@ -234,7 +234,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Where `unit` is, seen from the device; `Absent` means that the host has it, or only the disk.
+    /// Where `unit` is, seen from the device; `Absent` means that it is in the host, or only on disk.
     pub fn state(&self, unit: UnitId) -> UnitState {
         self.device.state(unit)
     }
@@ -249,12 +249,12 @@ impl Tiers {
         &self.device
     }
 
-    /// Copies in flight, with those that have a credit and wait for the host.
+    /// Copies in flight, and those that have a credit and wait for the host.
     pub fn transfers(&self) -> usize {
         self.copying + self.asking.len()
     }
 
-    /// How many transfers there may be now: the credits of the phase, as far as the host can serve them.
+    /// How many transfers there may be now: the credits of the phase, but no more than the host can serve.
     pub fn transfers_max(&self) -> usize {
         self.credits.of(self.phase).min(self.host.concurrent_max())
     }
@@ -284,7 +284,7 @@ impl Tiers {
         self.host.release(unit, &mut self.host_out);
     }
 
-    /// Moves on whatever can be moved, and hands the commands over.
+    /// Starts whatever can be started, and hands out the commands.
     fn advance(&mut self, out: &mut Vec<TierCommand>) {
         loop {
             for command in self.device_out.drain(..) {
@@ -323,11 +323,11 @@ impl Tiers {
         }
     }
 
-    /// The host's order is that of what the device streams.
+    /// Makes the host's order that of the units that the device streams.
     fn follow_device(&mut self) {
         if !self.host_slides {
             let order = host_order(&self.order, &self.device, false);
-            // The units were all checked when the windows were made.
+            // The units were all checked when the windows were created.
             let followed = self.host.set_order(order, &mut self.host_out);
             debug_assert!(followed.is_ok(), "{followed:?}");
         }

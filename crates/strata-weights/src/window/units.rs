@@ -3,36 +3,36 @@
 use super::counters::WindowCounters;
 use super::unit_id::UnitId;
 
-/// What the driver of a window is to do.
+/// What the driver of a window has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowCommand {
     /// Bring the unit into this tier. Answered exactly once with `loaded`, `load_failed` or `allocation_failed`.
     Load {
         /// The unit.
         unit: UnitId,
-        /// The load's number, which the answer must name.
+        /// The load's number; the answer must carry it.
         ticket: u64,
-        /// Where: in memory of the unit's own bytes, or (false) in a slot of the largest unit's bytes.
+        /// Where the unit goes: into memory of its own size, or (false) into a slot of the largest unit's size.
         resident: bool,
     },
-    /// Take the unit's memory back, and answer with `evicted`. Nobody uses the unit; on devices, work that was queued
-    /// before its release may still read it, so the driver waits for that first.
+    /// Take the unit's memory back, and answer with `evicted`. No one uses the unit, but on a device, work that was
+    /// queued before its release may still read it; the driver waits for that work first.
     Evict {
         /// The unit.
         unit: UnitId,
     },
 }
 
-/// Where a unit is, as seen from the window's tier (host, in flight, resident, evicting, host).
+/// Where a unit is, as seen from the window's tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnitState {
     /// Only in the tier below. Becomes `Inflight` by [`WindowCommand::Load`].
     Absent,
     /// Being loaded; its memory is taken. Becomes `Present` when loaded, `Absent` when that fails.
     Inflight,
-    /// Readable. Becomes `Evicting` by [`WindowCommand::Evict`], which is given only while nobody uses it.
+    /// Readable. Becomes `Evicting` by [`WindowCommand::Evict`], which is given only while no one uses the unit.
     Present,
-    /// Its memory is being given back but still counted. Becomes `Absent` when the driver has done so.
+    /// Its memory is being given back but still counts. Becomes `Absent` when the driver has done so.
     Evicting,
 }
 
@@ -45,14 +45,14 @@ pub(super) struct Unit {
     pub attempts: u32,
     pub pins: u32,
     pub state: UnitState,
-    /// Whether it takes its own bytes rather than a slot; counts while it is not absent.
+    /// Whether it takes its own bytes rather than a slot; meaningful unless the unit is absent.
     pub own: bool,
     pub awaited: bool,
-    /// Tried so often that it is not tried again before somebody acquires it.
+    /// It has failed too often and is not tried again before a caller acquires it.
     pub given_up: bool,
 }
 
-/// All units of a window, who waits for which, and how much memory they hold.
+/// All units of a window, which of them are waited for, and how much memory they hold.
 #[derive(Debug)]
 pub(super) struct Units {
     units: Vec<Unit>,
@@ -80,7 +80,7 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// `bytes` were checked: none is 0, and their sum can be counted.
+    /// The caller has checked `bytes`: none is 0, and their sum fits a `u64`.
     pub fn new(bytes: &[u64], budget: u64) -> Self {
         let unit = |&bytes| Unit {
             bytes,
@@ -134,13 +134,13 @@ impl Units {
         unit.state == UnitState::Present && unit.users == 0 && !unit.awaited && unit.pins == 0
     }
 
-    /// Whether it makes sense to load the unit without being asked again.
+    /// Whether the unit may be loaded without another acquisition: it is absent and not given up.
     pub fn is_loadable(&self, unit: UnitId) -> bool {
         let unit = self.get(unit);
         unit.state == UnitState::Absent && !unit.given_up
     }
 
-    /// Bytes held now, those on their way in and out included.
+    /// Bytes held now, including units that are being loaded or evicted.
     pub fn bytes_held(&self) -> u64 {
         self.own_bytes + self.slots_used as u64 * self.slot_bytes
     }
@@ -150,12 +150,12 @@ impl Units {
         self.bytes_held() - self.own_bytes_evicting - self.slots_evicting as u64 * self.slot_bytes
     }
 
-    /// Those who are waited for, in the order in which the waits began.
+    /// The units that are waited for, in the order in which the waits began.
     pub fn awaited(&self) -> &[UnitId] {
         &self.awaited
     }
 
-    /// Notes that somebody waits for the unit; false if that was known.
+    /// Notes that a caller waits for the unit; false if one was waiting already.
     pub fn begin_wait(&mut self, unit: UnitId) -> bool {
         let known = std::mem::replace(&mut self.get_mut(unit).awaited, true);
         if !known {
@@ -164,7 +164,7 @@ impl Units {
         !known
     }
 
-    /// Nobody waits for the unit any more; false if nobody did.
+    /// No one waits for the unit any more; false if no one did.
     pub fn end_wait(&mut self, unit: UnitId) -> bool {
         let known = std::mem::replace(&mut self.get_mut(unit).awaited, false);
         if known {
@@ -173,7 +173,7 @@ impl Units {
         known
     }
 
-    /// One pin more.
+    /// Adds one pin.
     pub fn pin(&mut self, unit: UnitId) {
         self.get_mut(unit).pins += 1;
         if self.get(unit).pins == 1 {
@@ -181,7 +181,7 @@ impl Units {
         }
     }
 
-    /// One pin less; there must be one.
+    /// Removes one pin; there must be one.
     pub fn unpin(&mut self, unit: UnitId) {
         self.get_mut(unit).pins -= 1;
         if self.get(unit).pins == 0 {
@@ -189,8 +189,8 @@ impl Units {
         }
     }
 
-    /// What goes when somebody waits and no idle unit can make room: something pinned; and if nothing else is going to
-    /// happen, something that others wait for, who seem to have given up.
+    /// The victim when a unit is waited for and no idle unit can make room: a pinned unit; or, if no load or eviction
+    /// is in flight, a unit that another caller waits for, since that caller seems to have given up.
     pub fn last_resort(&self) -> Option<UnitId> {
         let unused = |unit: &&UnitId| self.get(**unit).state == UnitState::Present && self.get(**unit).users == 0;
         let pinned = self.pinned.iter().filter(|unit| !self.get(**unit).awaited).find(unused);
@@ -198,7 +198,7 @@ impl Units {
         pinned.or_else(|| self.awaited.iter().find(unused).filter(|_| nothing_comes)).copied()
     }
 
-    /// Commands a load and takes its memory. The caller has found the room.
+    /// Commands a load and takes its memory. The caller has made sure that there is room.
     pub fn load(&mut self, unit: UnitId, own: bool, out: &mut Vec<WindowCommand>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -237,7 +237,7 @@ impl Units {
         out.push(WindowCommand::Evict { unit });
     }
 
-    /// Takes note of a finished load; false if the ticket is not that of the load in flight.
+    /// Notes that a load has arrived; false if the ticket is not that of the load in flight.
     pub fn loaded(&mut self, unit: UnitId, ticket: u64) -> bool {
         if !self.end_flight(unit, ticket) {
             return false;
@@ -250,7 +250,7 @@ impl Units {
         true
     }
 
-    /// Takes note of a load that came to nothing; false if the ticket is not that of the load in flight.
+    /// Notes that a load has failed; false if the ticket is not that of the load in flight.
     pub fn failed(&mut self, unit: UnitId, ticket: u64, attempts_max: u32) -> bool {
         if !self.end_flight(unit, ticket) {
             return false;
@@ -265,7 +265,7 @@ impl Units {
         true
     }
 
-    /// Takes note of memory that was given back; false if none was to be.
+    /// Notes that the unit's memory was given back; false if the unit was not being evicted.
     pub fn evicted(&mut self, unit: UnitId) -> bool {
         let record = self.get(unit);
         if record.state != UnitState::Evicting {

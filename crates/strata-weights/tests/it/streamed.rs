@@ -20,18 +20,19 @@ const GROUPS: usize = 5;
 const BAND: usize = 9000;
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// Every byte tells its tensor and its place.
+/// The byte at `at` of tensor `tensor`: a hash of both.
 fn byte(tensor: usize, at: usize) -> u8 {
     (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(tensor as u64 * 77).to_be_bytes()[0]
 }
 
-/// A device that has executed everything there was.
+/// A device that has executed all submissions.
 fn processor() -> CpuDevice {
     let kv = KvPool::new(KvLayout::new(1, KvDType::F32, []), 0).unwrap();
     CpuDevice::new(Cpu::new(NonZeroUsize::MIN), &PassNeeds::default(), kv).unwrap()
 }
 
-/// An embedding, groups of a vector, two matrices side by side and one alone, in files that need not be aligned.
+/// A model of an embedding and groups of a vector, two matrices side by side and a matrix alone, in files that need not
+/// be aligned.
 struct Model {
     _dir: TempDir,
     catalog: Catalog,
@@ -173,7 +174,7 @@ proptest! {
         }
         model.files.iter().for_each(|file| file.heal());
         for _ in 0..2 {
-            // The first may meet what failed before.
+            // The first pass may meet the failure of an earlier read.
             let _ = model.pass(&mut weights);
         }
         model.pass(&mut weights).unwrap();
@@ -203,7 +204,7 @@ fn a_file_that_was_replaced_before_streaming_began_is_refused() {
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, bytes).unwrap();
     let Err(WeightError::Io(IoError::Changed { path: named, change })) = open_direct(&model.catalog) else { panic!() };
-    // The system may give the new file the number of the old one.
+    // The system may reuse the inode of the old file for the new one.
     assert_eq!(named, path);
     assert!(matches!(change, FileChange::Replaced | FileChange::Modified), "{change:?}");
 }
@@ -293,7 +294,7 @@ fn times_and_bytes_are_counted() {
     let stats = weights.monitor().stats().since(&before);
     assert_eq!(stats.passes, 3);
     assert!(read > 0 && stats.bytes_read > 0 && !stats.compute.is_zero() && !stats.io.is_zero());
-    // Events are kept from the start, reads before the first pass among them.
+    // Events are kept from the start, including reads before the first pass.
     assert_eq!(read, weights.monitor().stats().bytes_read);
     let of =
         |kind| events.iter().filter(|event| event.kind == kind).map(|event| event.end - event.start).sum::<Duration>();

@@ -1,4 +1,4 @@
-//! The window over drivers that answer late, out of order, wrongly, or not at all.
+//! The window over drivers that answer late, out of order, wrongly, or never.
 
 mod chaos;
 mod exact;

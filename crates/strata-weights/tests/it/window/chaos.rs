@@ -1,8 +1,8 @@
-//! A driver that answers commands whenever and however it is told to, with books of its own on what must hold.
+//! A driver that answers commands when and how it is told to, and keeps its own records of what must hold.
 
 use strata_weights::window::{Acquired, UnitId, UnitState, Window, WindowCommand, WindowConfig};
 
-/// What the driver believes of a unit, from the commands alone.
+/// What the driver knows of a unit, from the commands alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Nowhere,
@@ -11,7 +11,7 @@ enum Place {
     Going { cost: u64 },
 }
 
-/// A window, its driver, and the driver's books. Every method that tells the window something checks what comes back.
+/// A window, its driver, and the driver's records. Every method that reports to the window checks the commands it gets.
 #[derive(Debug)]
 pub struct Chaos {
     pub window: Window,
@@ -120,7 +120,7 @@ impl Chaos {
         assert!(self.out.is_empty());
     }
 
-    /// The load at `index` of `loads` fails, for want of memory or otherwise.
+    /// The load at `index` of `loads` fails, for lack of memory if `memory`.
     pub fn fail(&mut self, index: usize, memory: bool) {
         let (unit, ticket) = self.loads.remove(index);
         self.places[unit.index()] = Place::Nowhere;
@@ -136,7 +136,7 @@ impl Chaos {
         assert!(self.out.is_empty());
     }
 
-    /// The eviction at `index` of `evictions` is done.
+    /// The eviction at `index` of `evictions` has ended.
     pub fn gone(&mut self, index: usize) {
         let unit = self.evictions.remove(index);
         self.places[unit.index()] = Place::Nowhere;
@@ -144,7 +144,7 @@ impl Chaos {
         self.check();
     }
 
-    /// Answers everything in order, and what follows from it, as a driver does that never fails.
+    /// Answers all commands in order, and those that follow from the answers, like a driver that never fails.
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
             if !self.evictions.is_empty() {
@@ -158,7 +158,7 @@ impl Chaos {
         panic!("loads and evictions go on for ever");
     }
 
-    /// Acquires a unit, answering whatever is asked; every wait must end.
+    /// Acquires a unit and answers all commands meanwhile; every wait must end.
     pub fn acquire_and_wait(&mut self, unit: UnitId) {
         for _ in 0..10_000 {
             match self.acquire(unit) {

@@ -1,4 +1,4 @@
-//! What can be said to the byte.
+//! Properties that hold to the byte.
 
 use strata_weights::window::{
     Acquired, Policy, ResidentConfig, RingConfig, UnitId, Window, WindowCommand, WindowConfig, WindowError,
@@ -8,7 +8,7 @@ use super::chaos::Chaos;
 
 const MIB: u64 = 1 << 20;
 
-/// A small model in bands: 40 layers of a norm and some bands of 4 MiB and less, then a head.
+/// A small model in bands: 40 layers of norms and bands of at most 4 MiB, then a head.
 fn bands() -> (Vec<u64>, Vec<UnitId>) {
     let layer = [16_384, 4 * MIB, 4 * MIB, 4 * MIB, MIB, 3 * MIB, 16_384, 4 * MIB, 4 * MIB, 2 * MIB];
     let mut bytes: Vec<u64> = layer.repeat(40);
@@ -121,7 +121,7 @@ fn naive_loads(units: usize, room: usize, passes: usize, victim: impl Fn(&[usize
     for step in 0..units * passes {
         let unit = step % units;
         if let Some(place) = held.iter().position(|&other| other == unit) {
-            // Kept in the order of use, for the least recently used.
+            // Kept in the order of use, for the policy that evicts the least recently used.
             held.remove(place);
         } else {
             loads += usize::from(step >= units);

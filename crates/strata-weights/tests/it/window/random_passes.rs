@@ -5,7 +5,7 @@ use strata_weights::window::{Acquired, Policy, Reach, ResidentConfig, RingConfig
 use super::chaos::Chaos;
 use super::rng::Rng;
 
-/// A random window, and how many units may be used or waited for at the same time.
+/// A random window, and how many units may be in use or waited for at the same time.
 fn random_window(rng: &mut Rng, ring: bool) -> (WindowConfig, usize) {
     let units = rng.between(1, 24) as usize;
     let largest = rng.between(1, 9);
@@ -57,7 +57,7 @@ fn random_ring(rng: &mut Rng, order_len: usize) -> RingConfig {
     ring
 }
 
-/// One life of a window: `steps` random steps, then everything must come to rest.
+/// Runs a window for `steps` random steps; then everything must come to rest.
 fn live(seed: u64, steps: usize, ring: bool) -> u64 {
     let mut rng = Rng(seed);
     let (config, concurrent) = random_window(&mut rng, ring);
@@ -127,7 +127,7 @@ fn live(seed: u64, steps: usize, ring: bool) -> u64 {
             _ => {}
         }
     }
-    // Every wait ends while the others still use what they have.
+    // Every wait ends while the other units are still in use.
     for unit in waiting {
         chaos.acquire_and_wait(unit);
         in_use.push(unit);
@@ -139,7 +139,7 @@ fn live(seed: u64, steps: usize, ring: bool) -> u64 {
         chaos.unpin(unit);
     }
     chaos.settle();
-    // Residents that were given up come when a pass asks for them; then only the rest is read, each unit once.
+    // Residents that were given up are loaded when a pass asks for them; then only the rest is read, each unit once.
     chaos.pass(&on_demand);
     chaos.pass(&order);
     chaos.pass(&order);

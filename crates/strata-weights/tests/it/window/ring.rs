@@ -1,4 +1,4 @@
-//! The window that slides with the pass, trait by trait.
+//! The window that slides with the pass, one property per test.
 
 use strata_weights::window::{
     Acquired, Credits, Phase, Policy, Reach, RingConfig, UnitId, UnitState, Window, WindowCommand, WindowConfig,
@@ -6,7 +6,7 @@ use strata_weights::window::{
 
 use super::chaos::Chaos;
 
-/// 20 layers of attention and ffn, of one byte each.
+/// 20 layers of attention and FFN, of one byte each.
 fn config(ring: RingConfig, budget: u64) -> WindowConfig {
     let order = (0..40).map(UnitId).collect();
     WindowConfig { unit_bytes: vec![1; 40], order, budget, policy: Policy::Ring(ring), load_attempts: 2 }
@@ -34,7 +34,7 @@ fn defaults_suit_eighty_layers_on_a_gpu_of_16_gb() {
     assert_eq!((device.reach, device.layers_behind), (reach, 2));
     assert_eq!((device.units_max, device.in_flight_max), (12, 16));
     assert_eq!((device.queue_max, device.warm_up_layers), (48, 8));
-    // 8 × 1.2 is 9.6, of which there are 9.
+    // 8 × 1.2 is 9.6, which is rounded down to 9.
     assert_eq!((credits.base, credits.of(Phase::Prefill), credits.of(Phase::Decode)), (8, 16, 9));
 }
 
@@ -76,7 +76,7 @@ fn requests_of_before_a_jump_are_dropped_when_their_turn_comes() {
         seen.push(chaos.loads[0].0.0);
         chaos.arrive(0);
     }
-    // Unit 0 was in flight; of the other nine that were asked for at the start none is loaded.
+    // Unit 0 was in flight; of the other nine that were asked for at the start, none is loaded.
     assert_eq!(seen, [0, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29]);
     assert_eq!(chaos.window.counters().requests_stale, 9);
 }
@@ -103,7 +103,7 @@ fn the_farthest_goes_first_and_the_pinned_last() {
     ring.reach = Reach::Units { pair: false, depth_layers: 19, ahead_units: 0 };
     (ring.layers_behind, ring.units_max) = (0, 4);
     let mut chaos = Chaos::new(config(ring, 40));
-    // Attention of layers 0 to 3 fills the window; nothing nearer is asked for.
+    // The attention of layers 0 to 3 fills the window; nothing nearer is asked for.
     chaos.acquire_and_wait(UnitId(0));
     chaos.settle();
     let evicted_for = |chaos: &mut Chaos, unit: u32| {
@@ -135,8 +135,8 @@ fn the_high_water_mark_bounds_layers_and_cleaning_goes_down_to_the_low_one() {
         (0..40).filter(|unit| chaos.window.state(UnitId(*unit)) == UnitState::Present).collect()
     };
     assert_eq!(present(&chaos), (0..12).collect::<Vec<u32>>());
-    // Two layers back: what is waited for is not held up by a mark, but the layer after it is, until the farthest three
-    // of seven have gone.
+    // Two layers back: a unit that is waited for is not held back by the high water mark, but the layer after it is,
+    // until the farthest three of seven have been evicted.
     assert_eq!(chaos.acquire(UnitId(36)), Acquired::Pending);
     assert_eq!(chaos.loads.iter().map(|load| load.0.0).collect::<Vec<u32>>(), [36, 37]);
     assert_eq!(chaos.evictions.iter().map(|unit| unit.0).collect::<Vec<u32>>(), [10, 11, 8, 9, 6, 7]);

@@ -7,7 +7,7 @@ use strata_weights::window::{
 
 use super::rng::Rng;
 
-/// Answers still to be given: the command, and whether the driver has begun to copy.
+/// Two tiers, the commands that are not yet answered, and how many copies the driver has begun.
 struct Driver {
     tiers: Tiers,
     pending: Vec<TierCommand>,
@@ -39,7 +39,7 @@ impl Driver {
         assert_eq!(reads.count(), self.tiers.host().in_flight());
     }
 
-    /// The answer to one command; a failed load if `fault`, for want of memory if `memory`.
+    /// Answers one command; the load fails if `fault`, for lack of memory if `memory`.
     fn answer(&mut self, index: usize, fault: bool, memory: bool) {
         let (tiers, out) = (&mut self.tiers, &mut self.out);
         // A smaller limit takes effect as transfers end.
