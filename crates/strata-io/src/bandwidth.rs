@@ -77,7 +77,7 @@ impl Walk {
     }
 
     /// Continues to read, with as many reads in flight as there are buffers, until `bytes_max` bytes were requested or
-    /// `time_max` has passed; the time does not limit the first read of each buffer. The buffers come back in every case.
+    /// `time_max` has passed; the first read of each buffer is not subject to the time limit. All buffers come back.
     pub(crate) fn measure(
         &mut self,
         engine: &mut dyn ReadEngine<AlignedBuffer>,

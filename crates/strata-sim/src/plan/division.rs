@@ -1,4 +1,4 @@
-//! Who gets how much of each memory. Pure arithmetic over [`MemoryPlan`].
+//! How each memory is divided. Pure arithmetic over [`MemoryPlan`].
 
 use strata_device::Bytes;
 use strata_engine::{MemoryNeeds, MemoryPlan};
@@ -6,17 +6,17 @@ use strata_engine::{MemoryNeeds, MemoryPlan};
 use super::shape::Shape;
 use crate::refusal::Refusal;
 
-/// What the process takes besides all that is counted: code, tokenizer, runtime. A constant, so that a plan for another
-/// machine does not depend on this one.
+/// What the process takes besides everything that is counted: code, tokenizer, runtime. A constant, so that a plan for
+/// another machine does not depend on this one.
 const PROCESS: u64 = 64 << 20;
 
-/// What threads and allocator may take beyond it; as in [`MemoryPlan`].
+/// What threads and allocator may take in addition; as in [`MemoryPlan`].
 const GROWTH: u64 = 48 << 20;
 
 /// What a GPU's driver and libraries take of its memory.
 const DRIVER: u64 = 512 << 20;
 
-/// What was asked for.
+/// What the user asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wishes {
     /// Bytes of host memory.
@@ -38,7 +38,7 @@ pub(super) struct Tier {
     pub total: u64,
     /// Bytes that units of weights may take.
     pub units: u64,
-    /// Names and bytes of all else.
+    /// Names and bytes of everything else.
     pub others: Vec<(&'static str, u64)>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Division {
     pub device: Option<Tier>,
     /// Tokens of KV, where attention is computed.
     pub kv_tokens: u64,
-    /// Tokens that it can grow to, at the price of weights.
+    /// Tokens of KV that it can grow to, at the expense of weights.
     pub kv_tokens_max: u64,
 }
 
@@ -68,7 +68,7 @@ impl Division {
 }
 
 impl Division {
-    /// Whether whoever computes streams some of the weights.
+    /// Whether the computing side streams some of the weights.
     pub fn streams(&self, shape: &Shape) -> bool {
         self.device.as_ref().unwrap_or(&self.host).units < shape.memory()
     }
@@ -133,8 +133,8 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
     if wishes.memory < least {
         return Err(too_small("--memory", wishes.memory, least));
     }
-    // What stays in the device need not be in the host too. Slots and what spreading leaves over take less than an
-    // eighth.
+    // Weights that stay in the device need not be in the host too. Slots, and the remainder of spreading, take less
+    // than an eighth.
     let enough = beyond_device.saturating_add(whole / 8).min(whole);
     let left = chosen((wishes.memory - taken).min(enough), wishes.host_weights, shape, "--host-weights", "--memory")?;
     Ok(Division {
