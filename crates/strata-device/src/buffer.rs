@@ -43,7 +43,7 @@ impl HostBuffer {
     /// Maps `len` bytes. A length of 0 gives an empty buffer.
     ///
     /// # Errors
-    /// When the system has not that much address space or memory left.
+    /// When the system does not have that much address space or memory left.
     pub fn new_zeroed(len: usize) -> Result<Self, AllocError> {
         let advice = (len >= HUGE_FROM).then_some(Advice::LinuxHugepage);
         Self::map(len, 0, MapFlags::PRIVATE, advice)
@@ -53,7 +53,7 @@ impl HostBuffer {
     /// huge pages even if one buffer is smaller than such a page. Each buffer is unmapped separately.
     ///
     /// # Errors
-    /// When the system has not that much address space or memory left.
+    /// When the system does not have that much address space or memory left.
     pub fn new_row(len: usize, count: usize) -> Result<Vec<Self>, AllocError> {
         if !len.is_multiple_of(page_size()) {
             return (0..count).map(|_| Self::new_zeroed(len)).collect();
@@ -71,7 +71,7 @@ impl HostBuffer {
     /// not reserve memory for them, and uses no huge pages, as one written byte would make a whole huge page resident.
     ///
     /// # Errors
-    /// When the system has not that much address space left.
+    /// When the system does not have that much address space left.
     pub fn new_sparse(len: usize) -> Result<Self, AllocError> {
         Self::map(len, 0, MapFlags::PRIVATE | MapFlags::NORESERVE, Some(Advice::LinuxNoHugepage))
     }

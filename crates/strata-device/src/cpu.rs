@@ -81,7 +81,7 @@ impl CpuDevice {
     /// A device with memory for passes of these `needs`, and with the KV blocks of `kv`.
     ///
     /// # Errors
-    /// When the system has not that much memory.
+    /// When the system does not have that much memory.
     pub fn new(cpu: Cpu, needs: &PassNeeds, kv: KvPool) -> Result<Self, AllocError> {
         let areas = Areas::of(needs, cpu.pool.threads());
         let memory = HostBuffer::new_zeroed(areas.bytes())?;

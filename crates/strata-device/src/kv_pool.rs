@@ -17,7 +17,7 @@ impl KvPool {
     /// Reserves the blocks. Pages become resident when they are first written.
     ///
     /// # Errors
-    /// When the system has not that much memory.
+    /// When the system does not have that much memory.
     pub fn new(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
         let buffer = HostBuffer::new_zeroed(layout.block_bytes().saturating_mul(num_blocks))?;
         Ok(Self { layout, num_blocks, buffer })

@@ -29,7 +29,7 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Takes at least `len` bytes, rounded up to whole blocks; `None` if the system has not that much.
+    /// Takes at least `len` bytes, rounded up to whole blocks; `None` if the system does not have that much.
     pub fn new_zeroed(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(DIRECT_ALIGN)?;
         // Room to begin at a huge page, since the system chooses where the mapping begins. Pages that are never written
