@@ -1,4 +1,4 @@
-//! One budget per tier: whoever holds memory took it here, under a name.
+//! One budget per tier: every reservation of memory is made here, under a name.
 
 use thiserror::Error;
 
@@ -10,15 +10,15 @@ use crate::Bytes;
 pub struct OverBudget {
     /// What the memory was for.
     pub name: String,
-    /// Asked for.
+    /// Bytes asked for.
     pub wanted: Bytes,
-    /// Not yet taken.
+    /// Bytes that are not reserved.
     pub left: Bytes,
     /// The whole budget.
     pub total: Bytes,
 }
 
-/// Memory of one tier, divided by name. The order of reservations is kept for the report.
+/// The memory of one tier, divided by name. The order of reservations is kept for the report.
 #[derive(Debug, Clone)]
 pub struct Budget {
     total: Bytes,
@@ -26,15 +26,15 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `total`, none of it taken.
+    /// A budget of `total`, with nothing reserved.
     pub fn new(total: Bytes) -> Self {
         Self { total, entries: Vec::new() }
     }
 
-    /// Takes `wanted` for `name`.
+    /// Reserves `wanted` for `name`.
     ///
     /// # Errors
-    /// Less than that is left; nothing is taken then.
+    /// When less than `wanted` is left; nothing is reserved then.
     pub fn reserve(&mut self, name: &str, wanted: Bytes) -> Result<(), OverBudget> {
         if wanted > self.left() {
             return Err(OverBudget { name: name.to_owned(), wanted, left: self.left(), total: self.total });
@@ -48,12 +48,12 @@ impl Budget {
         self.total
     }
 
-    /// What nobody has taken.
+    /// What is not reserved.
     pub fn left(&self) -> Bytes {
         Bytes(self.total.0 - self.entries.iter().map(|(_, bytes)| bytes.0).sum::<u64>())
     }
 
-    /// Who took how much, in order.
+    /// The reservations, by name, in order.
     pub fn entries(&self) -> &[(String, Bytes)] {
         &self.entries
     }

@@ -1,5 +1,5 @@
-//! Memory taken straight from the operating system: page-aligned, zeroed, counted only when touched, and in huge pages
-//! where it is much.
+//! Memory mapped directly from the operating system: page-aligned, zeroed, resident only once touched, and in huge
+//! pages if it is large.
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use thiserror::Error;
 /// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Buffers from this size on ask for huge pages: fewer TLB misses when a pass walks through all of it, and direct reads
-/// in few pieces, for each of which some disks take their time. A smaller one than such a page shares one with its
-/// neighbours, beside which the system maps it. (Given back, it counts no longer; the system divides the page when
-/// memory is short.)
+/// Buffers of at least this size ask for huge pages, which give fewer TLB misses when a pass walks through all of the
+/// buffer, and split direct reads into few pieces (some disks take their time for each). A buffer smaller than a huge
+/// page shares one with neighbouring mappings, since the system maps it beside them. (After unmapping it no longer
+/// counts; the system splits the huge page when memory is short.)
 const HUGE_FROM: usize = 256 << 10;
 
 /// The operating system refused memory.
@@ -43,17 +43,17 @@ impl HostBuffer {
     /// Maps `len` bytes. A length of 0 gives an empty buffer.
     ///
     /// # Errors
-    /// The system has no such amount of address space or memory left.
+    /// When the system does not have that much address space or memory left.
     pub fn new_zeroed(len: usize) -> Result<Self, AllocError> {
         let advice = (len >= HUGE_FROM).then_some(Advice::LinuxHugepage);
         Self::map(len, 0, MapFlags::PRIVATE, advice)
     }
 
-    /// Maps `count` buffers of `len` bytes, side by side if these are whole pages: huge pages serve them even where one
-    /// is smaller than such a page. Each is given back by itself.
+    /// Maps `count` buffers of `len` bytes each. If `len` is a multiple of the page size, they lie side by side and use
+    /// huge pages even if one buffer is smaller than such a page. Each buffer is unmapped separately.
     ///
     /// # Errors
-    /// The system has no such amount of address space or memory left.
+    /// When the system does not have that much address space or memory left.
     pub fn new_row(len: usize, count: usize) -> Result<Vec<Self>, AllocError> {
         if !len.is_multiple_of(page_size()) {
             return (0..count).map(|_| Self::new_zeroed(len)).collect();
@@ -67,11 +67,11 @@ impl HostBuffer {
         Ok(starts.map(|start| Self { start, len }).collect())
     }
 
-    /// Maps `len` bytes of which many may never be written, or be [given back](Self::give_back): the system promises no
-    /// memory for them ahead, and takes no huge pages, of which a single byte would count whole.
+    /// Maps `len` bytes, many of which may never be written, or may be [given back](Self::give_back). The system does
+    /// not reserve memory for them, and uses no huge pages, as one written byte would make a whole huge page resident.
     ///
     /// # Errors
-    /// The system has no such amount of address space left.
+    /// When the system does not have that much address space left.
     pub fn new_sparse(len: usize) -> Result<Self, AllocError> {
         Self::map(len, 0, MapFlags::PRIVATE | MapFlags::NORESERVE, Some(Advice::LinuxNoHugepage))
     }
@@ -86,18 +86,19 @@ impl HostBuffer {
         self.len == 0
     }
 
-    /// Gives the whole pages within `range` back to the system. They no longer count towards the process, and are zeros
-    /// when they are next looked at; what shares a page with bytes outside `range` stays as it is.
+    /// Gives the whole pages within `range` back to the system. They are no longer resident, and read as zeros from now
+    /// on; pages that also hold bytes outside `range` stay as they are.
     ///
     /// # Errors
-    /// The system refused, which it has no reason to; the bytes are as they were.
+    /// When the system refused, for which it has no reason; the bytes are then unchanged.
     ///
     /// # Panics
     /// If the range is not within the buffer.
     pub fn give_back(&mut self, range: Range<usize>) -> std::io::Result<()> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} is not within {} bytes", self.len);
         let page = page_size();
-        // The last page reaches beyond a length that is no multiple of it; the rest of it is nobody's.
+        // If the length is no multiple of the page size, the last page reaches beyond it; no one else uses the rest of
+        // it.
         let end = if range.end == self.len { self.len.next_multiple_of(page) } else { range.end / page * page };
         let start = range.start.next_multiple_of(page);
         if start >= end {
@@ -121,7 +122,7 @@ impl HostBuffer {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Maps `len` bytes. With `room` for a huge page, they begin at one.
+    /// Maps `len` bytes. If `room` is the size of a huge page and not 0, they begin at a huge page.
     fn map(len: usize, room: usize, flags: MapFlags, advice: Option<Advice>) -> Result<Self, AllocError> {
         if len == 0 {
             return Ok(Self { start: NonNull::dangling(), len });
@@ -142,7 +143,7 @@ impl HostBuffer {
             }
         }
         if let Some(advice) = advice {
-            // Advice only: where the system has no huge pages, small ones serve.
+            // Only advice: if the system has no huge pages, small ones work too.
             // SAFETY: the range is the mapping made above.
             let _ = unsafe { madvise(start, len, advice) };
         }
@@ -180,7 +181,7 @@ mod tests {
         let start = |buffer: &HostBuffer| buffer.as_slice().as_ptr().addr();
         assert_eq!(start(&row[0]) % HUGE_PAGE, 0);
         assert!(row.windows(2).all(|pair| start(&pair[1]) - start(&pair[0]) == len));
-        // Every other one goes, the first among them.
+        // Every second buffer is dropped, the first one included.
         let kept: Vec<_> = row.into_iter().enumerate().filter(|(i, _)| i % 2 == 1).collect();
         for (i, buffer) in &kept {
             assert!(buffer.as_slice().iter().all(|&byte| byte == *i as u8), "buffer {i}");

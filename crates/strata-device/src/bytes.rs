@@ -1,4 +1,4 @@
-//! Sizes as people write and read them. Sizes are binary: `6G` is 6 GiB.
+//! Sizes in the form in which people write and read them. Units are binary: `6G` is 6 GiB.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +28,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A size that could not be read.
+/// A text that is no valid size.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("'{0}' is no size; write a number and a unit, such as 6G, 512M or 1.5GiB (1G = 1024 x 1024 x 1024 bytes)")]
 pub struct BadSize(String);
@@ -51,7 +51,7 @@ impl FromStr for Bytes {
             _ => return Err(bad()),
         };
         let bytes = number.parse::<f64>().map_err(|_| bad())? * unit_bytes as f64;
-        // Beyond 2^53 a double no longer counts bytes, and no machine has that much.
+        // Beyond 2^53 a double cannot represent every byte count, and no machine has that much.
         if !(1.0..9e15).contains(&bytes) {
             return Err(bad());
         }

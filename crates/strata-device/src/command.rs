@@ -1,4 +1,4 @@
-//! The operations of a pass, as a device is asked for them.
+//! The operations of a pass, as commands to a device.
 
 use std::ops::Range;
 
@@ -7,26 +7,26 @@ use strata_kernels::{Activation, AttentionLayer, AttentionSpan, KvLayer, RopeSty
 
 use crate::{Tensor, Weights};
 
-/// Products of one [`Command::Products`], at most: as many bands of weights as are at hand together.
+/// The most products in one [`Command::Products`], and so the most bands of weights that one command can use.
 pub const PRODUCTS_MAX: usize = 16;
 
-/// Results of one command's products, at most: each is that of a whole matrix, of which a command may have several
-/// bands.
+/// The most results of one command's products. Each is the result of a whole matrix, of which a command may have
+/// several bands.
 pub const OUTS_MAX: usize = 4;
 
-/// Places that one command reads and writes, at most.
+/// The most places that one command reads and writes.
 const ACCESSES_MAX: usize = 8;
 
 /// One operation. Numbers are f32 in [`Tensor`]s; shapes follow from the lengths.
 ///
-/// A device reads everything that a command borrows before [`submit`](crate::Device::submit) returns, and keeps what it
-/// needs for longer; of [`Weights`] it keeps the memory alive.
+/// A device reads everything that a command borrows before [`submit`](crate::Device::submit) returns, and copies what
+/// it needs for longer; for [`Weights`], it keeps their memory alive instead.
 pub enum Command<'a> {
-    /// Writes numbers that the host knows: `values` is called once, with as many as `out` has.
+    /// Writes numbers from the host: `values` is called once, with a slice as long as `out`.
     Fill {
         /// Any shape.
         out: Tensor,
-        /// Writes all of them.
+        /// Writes the whole slice.
         values: &'a dyn Fn(&mut [f32]),
     },
     /// `out[i] = table[rows[i]] * multiplier`.
@@ -40,13 +40,13 @@ pub enum Command<'a> {
         /// `[tokens, width]`
         out: Tensor,
     },
-    /// Keeps some rows, in ascending order, at the front of a tensor.
+    /// Moves some rows, in ascending order, to the front of a tensor.
     KeepRows {
         /// `[tokens, width]`
         tensor: Tensor,
-        /// Numbers of a row.
+        /// Numbers in a row.
         width: usize,
-        /// Those to keep.
+        /// The rows to keep.
         rows: &'a [u32],
     },
     /// `out = x / rms(x) * weight`, for each row.
@@ -57,14 +57,14 @@ pub enum Command<'a> {
         weight: &'a Weights,
         /// Added to the mean square.
         epsilon: f32,
-        /// As `x`; may be `x` itself.
+        /// Same shape as `x`; may be `x` itself.
         out: Tensor,
     },
-    /// `sum += branch * scale`, then the norm of `sum` to `out`.
+    /// `sum += branch * scale`, then writes the norm of `sum` to `out`.
     AddAndNorm {
         /// `[tokens, width]`
         sum: Tensor,
-        /// As `sum`.
+        /// Same shape as `sum`.
         branch: Tensor,
         /// 1.0 for none.
         scale: f32,
@@ -72,14 +72,14 @@ pub enum Command<'a> {
         weight: &'a Weights,
         /// Added to the mean square.
         epsilon: f32,
-        /// As `sum`.
+        /// Same shape as `sum`.
         out: Tensor,
     },
     /// `sum += branch * scale`.
     Add {
         /// Any shape.
         sum: Tensor,
-        /// As `sum`.
+        /// Same shape as `sum`.
         branch: Tensor,
         /// 1.0 for none.
         scale: f32,
@@ -91,36 +91,37 @@ pub enum Command<'a> {
         /// The factor.
         by: f32,
     },
-    /// `out[t][r] = sum over c of x[t][c] * weights[r][c] + bias[r]`, for each of `products`. With `gate`, they come in
-    /// pairs of the same rows, and the first of a pair becomes `gate(first) * second`, the second scratch.
+    /// `out[t][r] = sum over c of x[t][c] * weights[r][c] + bias[r]`, for each of `products`. With `gate`, products
+    /// come in pairs over the same rows; the first result of a pair becomes `gate(first) * second`, the second is
+    /// scratch.
     Products {
         /// `[tokens, cols]`
         x: Tensor,
-        /// Numbers of a row of `x`.
+        /// Numbers in a row of `x`.
         cols: usize,
-        /// The rows of matrices that are at hand, in ascending order for each `out`: no more than [`PRODUCTS_MAX`],
-        /// with no more than [`OUTS_MAX`] results.
+        /// The bands to multiply with, in ascending order of rows for each `out`: at most [`PRODUCTS_MAX`], with at
+        /// most [`OUTS_MAX`] results.
         products: &'a [BandProduct<'a>],
-        /// What stands between the two products of a gated network.
+        /// The activation of a gated network.
         gate: Option<Activation>,
     },
     /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
     StoreKv {
-        /// Where in a block.
+        /// Where the layer lies in a block.
         layer: KvLayer,
         /// The batch.
         sequences: KvSequences<'a>,
-        /// Which elements of a head are pairs.
+        /// Which elements of a head form pairs.
         style: RopeStyle,
         /// `[tokens, head_dim / 2]`
         cos: Tensor,
-        /// As `cos`.
+        /// Same shape as `cos`.
         sin: Tensor,
         /// `[tokens, heads, head_dim]`
         q: Tensor,
         /// `[tokens, num_kv_heads, head_dim]`
         k: Tensor,
-        /// As `k`.
+        /// Same shape as `k`.
         v: Tensor,
     },
     /// Attention of every token to the KV of its own sequence.
@@ -131,32 +132,32 @@ pub enum Command<'a> {
         sequences: KvSequences<'a>,
         /// `[tokens, heads, head_dim]`
         q: Tensor,
-        /// As `q`.
+        /// Same shape as `q`.
         out: Tensor,
     },
-    /// Copies whole KV blocks, each `(source, destination)` after those before it.
+    /// Copies whole KV blocks, as pairs `(source, destination)`, one after the other.
     CopyBlocks {
         /// The copies.
         copies: &'a [(u32, u32)],
     },
-    /// What a tensor holds is not needed any more, and unspecified until it is written again.
+    /// The content of a tensor is not needed any more, and is unspecified until it is written again.
     Discard {
         /// Any shape.
         tensor: Tensor,
     },
-    /// Brings a tensor to where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
+    /// Copies a tensor to where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
     Download {
         /// Any shape.
         from: Tensor,
     },
 }
 
-/// Some rows of a matrix, multiplied with activations.
+/// A product of activations with some rows of a matrix.
 #[derive(Debug, Clone)]
 pub struct BandProduct<'a> {
-    /// Those rows, `[rows, cols]`.
+    /// The weights of these rows, `[rows, cols]`.
     pub weights: &'a Weights,
-    /// Which rows of the whole matrix they are.
+    /// The numbers of these rows in the whole matrix.
     pub rows: Range<usize>,
     /// The whole matrix's bias.
     pub bias: Option<&'a Weights>,
@@ -167,20 +168,20 @@ pub struct BandProduct<'a> {
 /// Where the KV of a batch's sequences lies.
 #[derive(Debug, Clone, Copy)]
 pub struct KvSequences<'a> {
-    /// One for each sequence, in the order of their rows.
+    /// One span for each sequence, in the order of their rows.
     pub spans: &'a [AttentionSpan],
-    /// The block tables that spans name parts of.
+    /// The block tables, of which each span names a part.
     pub tables: &'a [u32],
 }
 
-/// What a command reads or writes.
+/// A place that a command reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
-    /// Some numbers.
+    /// Some numbers in tensor memory.
     Tensor(Tensor),
     /// The KV blocks.
     Kv,
-    /// Where the host reads a tensor that was downloaded.
+    /// The place where the host reads a downloaded tensor.
     Host(Tensor),
 }
 
@@ -198,26 +199,26 @@ impl Operand {
 /// A place that a command uses, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
-    /// Which.
+    /// The place.
     pub place: Operand,
-    /// Whether it is written; it may be read as well.
+    /// Whether the place is written; it may be read as well.
     pub writes: bool,
 }
 
 impl Use {
-    /// Whether two commands that use these must be executed in order.
+    /// Whether two commands with these uses must be executed in order.
     pub fn conflicts(&self, other: &Self) -> bool {
         (self.writes || other.writes) && self.place.overlaps(&other.place)
     }
 }
 
 impl Command<'_> {
-    /// Everything that the command reads and writes, weights excepted: barriers follow from it.
+    /// Everything that the command reads and writes, except weights: barriers are derived from it.
     pub fn uses(&self) -> ArrayVec<Use, ACCESSES_MAX> {
         let mut uses = ArrayVec::new();
         let mut add = |place, writes| {
             let used = Use { place, writes };
-            // Bands of one matrix have their result in common.
+            // Bands of one matrix have the same result.
             if !uses.contains(&used) {
                 uses.push(used);
             }

@@ -1,4 +1,4 @@
-//! How many threads compute: one for each core that this process may use.
+//! How many threads compute: one for each physical core that this process may use.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// Where Linux describes its processors.
+/// Where Linux describes the processors.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
 /// Physical cores that this process may use, by affinity (which a cgroup's cpuset sets) and by the cgroup's quota. Two
-/// threads of one core share its multipliers and its loads, so a second one would only get in the first one's way.
+/// threads on one core share its multipliers and load units, so a second thread would only slow down the first.
 pub fn usable_cores() -> NonZeroUsize {
     let allowed = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     match sched_getaffinity(None) {
@@ -23,7 +23,7 @@ pub fn usable_cores() -> NonZeroUsize {
     }
 }
 
-/// Cores that these logical processors belong to; one whose siblings are not told counts as a core.
+/// The number of cores that these logical processors belong to; a processor of unknown siblings counts as a core.
 fn count_cores(folder: &Path, processors: impl Iterator<Item = usize>) -> usize {
     let siblings = |processor: usize| {
         let topology = folder.join(format!("cpu{processor}/topology"));
@@ -50,7 +50,7 @@ mod tests {
         let count = |processors: &[usize]| count_cores(folder.path(), processors.iter().copied());
         assert_eq!(count(&[0, 1, 4, 5]), 2);
         assert_eq!(count(&[0, 4]), 1);
-        // Number 7 says nothing about itself.
+        // Processor 7 has no topology file.
         assert_eq!(count(&[0, 4, 7]), 2);
     }
 

@@ -1,4 +1,4 @@
-//! The processor as a device: its threads, its instructions, its memory. Every command is executed before
+//! The processor as a device, with its threads, instructions and memory. Every command is executed before
 //! [`submit`](Device::submit) returns.
 
 use std::num::NonZeroUsize;
@@ -23,22 +23,22 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A pool of `threads`, with the best instructions that the processor has.
+    /// A pool of `threads` threads, with the best instructions that the processor has.
     pub fn new(threads: NonZeroUsize) -> Self {
         Self { pool: Pool::new(threads), level: Level::detect() }
     }
 }
 
-/// What the largest pass needs of a device.
+/// What the largest pass needs from a device.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PassNeeds {
     /// All tensors.
     pub tensors: TensorArea,
     /// Rows of activations.
     pub tokens: usize,
-    /// Numbers of a row of activations that is multiplied.
+    /// Numbers in a row of activations that is multiplied; the largest.
     pub product_cols: usize,
-    /// Numbers of a norm's weights.
+    /// Numbers in the weights of a norm; the largest.
     pub norm_cols: usize,
     /// See [`strata_kernels::attention_scratch`].
     pub attention_scratch: usize,
@@ -48,15 +48,16 @@ pub struct PassNeeds {
 pub struct CpuDevice {
     cpu: Cpu,
     kv: KvPool,
-    /// All that passes work with, in one piece: where there are huge pages, the small parts have them too.
+    /// All working memory of passes in one allocation, so that the small parts are in huge pages too, if there are any.
     memory: HostBuffer,
     areas: Areas,
-    /// The activations that the products' area holds in a form for kernels: what a next command multiplies again.
+    /// Activations that the products' area holds prepared for kernels, for further commands that multiply the same
+    /// ones.
     prepared: Option<(Tensor, PreparedForm)>,
     submitted: u64,
 }
 
-/// Numbers of each part of a device's memory, in whole cache lines. They lie in this order.
+/// The sizes of the parts of a device's memory, as numbers in whole cache lines. The parts lie in this order.
 #[derive(Debug, Clone, Copy)]
 struct Areas {
     tensors: usize,
@@ -77,10 +78,10 @@ struct Parts<'a> {
 }
 
 impl CpuDevice {
-    /// A device with memory for passes of these `needs`, and these KV blocks.
+    /// A device with memory for passes of these `needs`, and with the KV blocks of `kv`.
     ///
     /// # Errors
-    /// The system has no such amount of memory.
+    /// When the system does not have that much memory.
     pub fn new(cpu: Cpu, needs: &PassNeeds, kv: KvPool) -> Result<Self, AllocError> {
         let areas = Areas::of(needs, cpu.pool.threads());
         let memory = HostBuffer::new_zeroed(areas.bytes())?;
@@ -92,7 +93,7 @@ impl CpuDevice {
         Areas::of(needs, threads.get()).bytes()
     }
 
-    /// Its threads and instructions.
+    /// The threads and instructions of the device.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
@@ -100,7 +101,7 @@ impl CpuDevice {
     /// Computes with the instructions of `level` from now on.
     pub fn set_level(&mut self, level: Level) {
         self.cpu.level = level;
-        // Kernels of another level may want another form.
+        // Kernels of another level may need another form.
         self.prepared = None;
     }
 
@@ -109,7 +110,7 @@ impl CpuDevice {
         &self.kv
     }
 
-    /// The KV blocks, to move and to give back.
+    /// The KV blocks, for copying blocks and giving memory back.
     pub fn kv_mut(&mut self) -> &mut KvPool {
         &mut self.kv
     }
@@ -175,13 +176,13 @@ impl CpuDevice {
                 attention(pool, level, &layer, kv.blocks(), sequences.spans, sequences.tables, q, parts, out);
             }
             Command::CopyBlocks { copies } => kv.copy_blocks(copies.iter().copied()),
-            // The host reads it where it lies; and what is discarded costs nothing to keep.
+            // The host reads a download in place, and keeping discarded numbers costs nothing.
             Command::Download { .. } | Command::Discard { .. } => {}
         }
         self.forget_prepared(command);
     }
 
-    /// Activations that a command changed are to be prepared anew.
+    /// Forgets prepared activations that a command has changed.
     fn forget_prepared(&mut self, command: &Command<'_>) {
         let Some((of, _)) = self.prepared else { return };
         let of = Operand::Tensor(of);
@@ -207,7 +208,7 @@ impl Device for CpuDevice {
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
-        // The host may change what it reads.
+        // The host may change the numbers that it reads.
         self.prepared = None;
         Ok(&mut self.areas.cut(&mut self.memory).tensors[tensor.range()])
     }
@@ -215,7 +216,7 @@ impl Device for CpuDevice {
 
 impl Areas {
     fn of(needs: &PassNeeds, threads: usize) -> Self {
-        // Slices begin on cache lines, so that no two threads write one line and vectors load aligned.
+        // Parts begin on cache lines, so that no two threads write to the same line, and vector loads are aligned.
         let lines = |len: usize| len.checked_next_multiple_of(64 / size_of::<f32>()).unwrap_or(usize::MAX);
         Self {
             tensors: lines(needs.tensors.bytes() / size_of::<f32>()),
@@ -225,14 +226,14 @@ impl Areas {
         }
     }
 
-    /// Bytes of all of them; as many as there are if that is no number.
+    /// Bytes of all parts; the largest number if they overflow.
     fn bytes(&self) -> usize {
         let all = [self.tensors, self.norm, self.parts, self.product];
         all.into_iter().fold(0, usize::saturating_add).saturating_mul(size_of::<f32>())
     }
 
     fn cut<'a>(&self, memory: &'a mut HostBuffer) -> Parts<'a> {
-        // Nothing is nowhere, and so aligned to nothing.
+        // An empty buffer has a dangling pointer without alignment.
         let numbers =
             if memory.is_empty() { &mut [] } else { bytemuck::cast_slice_mut::<_, f32>(memory.as_mut_slice()) };
         let (tensors, rest) = numbers.split_at_mut(self.tensors);
@@ -242,23 +243,23 @@ impl Areas {
     }
 }
 
-/// A norm's weights in f32, in `area`.
+/// The weights of a norm as f32, in `area`.
 fn widen<'a>(weight: Matrix<'_>, area: &'a mut [f32]) -> &'a [f32] {
     let widened = &mut area[..weight.cols()];
     weight.widen_row(0, widened);
     widened
 }
 
-/// The numbers of several tensors that have none in common.
+/// The numbers of several tensors, which must not overlap.
 ///
 /// # Panics
-/// If they have.
+/// If they overlap.
 fn apart<const N: usize>(numbers: &mut [f32], tensors: [Tensor; N]) -> [&mut [f32]; N] {
     let ranges = tensors.map(|tensor| tensor.range());
     numbers.get_disjoint_mut(ranges).expect("the tensors of a command lie apart, and in the memory of tensors")
 }
 
-/// The activations, then each result of `products` once; empty tensors behind them.
+/// The activations, then each distinct result of `products`, then empty tensors.
 fn with_outs(x: Tensor, products: &[BandProduct<'_>]) -> [Tensor; 1 + OUTS_MAX] {
     let mut tensors = [Tensor::default(); 1 + OUTS_MAX];
     tensors[0] = x;
@@ -272,14 +273,14 @@ fn with_outs(x: Tensor, products: &[BandProduct<'_>]) -> [Tensor; 1 + OUTS_MAX] 
     tensors
 }
 
-/// The products with the columns of their results; `outs` are those results in the order of their first product.
+/// Each product with the columns of its result; `outs` are the results in the order of their first product.
 fn bands<'a>(
     products: &'a [BandProduct<'_>],
     outs: [&'a mut [f32]; OUTS_MAX],
     tokens: usize,
 ) -> ArrayVec<Product<'a>, PRODUCTS_MAX> {
     let mut seen = ArrayVec::<Tensor, OUTS_MAX>::new();
-    // What is left of each result, and the first column of that.
+    // For each result, the columns that are left, and the number of the first of them.
     let mut rest = outs.map(|out| {
         let columns = out.len() / tokens;
         (columns > 0).then(|| (Columns::new(out, columns), 0))

@@ -1,86 +1,85 @@
-//! What computes: the seam between the forward pass and a processor, a GPU, or a device that tests order.
+//! The interface between the forward pass and what computes: a processor, a GPU, or a device that tests ordering.
 
 use thiserror::Error;
 
 use crate::{Command, OutOfTensors, Tensor};
 
-/// A queue of a device. A device executes commands of one queue as if one after the other, in the order in which they
-/// were submitted. Between queues, only waits make an order. Queues may share one piece of hardware.
+/// A queue of a device. A device executes the commands of one queue as if one after the other, in the order in which
+/// they were submitted. Between queues, only waits establish an order. Queues may share one piece of hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Queue {
     /// The operations of passes.
     Compute,
-    /// From the host to the device.
+    /// Copies from the host to the device.
     Upload,
-    /// From the device to the host.
+    /// Copies from the device to the host.
     Download,
 }
 
-/// Names a submission: it is complete when everything that was submitted with it and before it to its queue has been
-/// executed, and with that all that those waited for.
+/// Names a submission. It is complete when it and everything submitted earlier to its queue have been executed, and
+/// with them everything that they waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token {
-    /// Where it was submitted.
+    /// The queue of the submission.
     pub queue: Queue,
-    /// Counted from 1 in the order of submission, over all queues.
+    /// Counted from 1 in the order of submission, across all queues.
     pub number: u64,
 }
 
-/// A device that could not do what it was asked for.
+/// Why a device could not do what was asked.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// The tensors of a pass do not fit.
+    /// The tensors of a pass do not fit into its memory.
     #[error(transparent)]
     OutOfTensors(#[from] OutOfTensors),
-    /// Weights were let go of that the device has yet to read. Only a source that needs their memory says so.
+    /// Weights were released that the device has yet to read. Only weight sources that reuse their memory report this.
     #[error("weights were released while the device still uses them")]
     WeightsInUse,
-    /// Two submissions use the same memory in no order. Only a device that looks for it says so.
+    /// Two submissions use the same memory without an order between them. Only devices that check for it report this.
     #[error("submission {second} does not wait for submission {first}, which uses the same memory")]
     Unordered {
-        /// The one submitted first.
+        /// The submission that came first.
         first: u64,
-        /// The one that should have waited.
+        /// The submission that should have waited.
         second: u64,
     },
-    /// The host reads a tensor before its download is complete. Only a device that looks for it says so.
+    /// The host reads a tensor before its download is complete. Only devices that check for it report this.
     #[error("the host reads a tensor that submission {writer} has not written yet")]
     ReadTooEarly {
-        /// Which submission writes it.
+        /// The submission that writes the tensor.
         writer: u64,
     },
 }
 
 /// Executes the operations of passes on tensors and KV blocks.
 ///
-/// - What a command borrows is read before [`submit`](Self::submit) returns. When its *results* may be used is a matter
-///   of tokens: by later commands of the same queue at once, by commands of other queues that wait for its token, by
-///   the host once [`complete`](Self::complete) has returned.
-/// - Wait only for tokens of earlier submissions. The host waits in `complete` alone, so nothing in a queue waits for
-///   it.
-/// - A submission whose execution fails makes `complete` fail, for its own token and all that wait for it.
+/// - Everything that a command borrows is read before [`submit`](Self::submit) returns. When its *results* may be used
+///   depends on tokens: later commands of the same queue may use them at once, commands of other queues if they wait
+///   for   its token, and the host once [`complete`](Self::complete) has returned.
+/// - A submission may wait only for tokens of earlier submissions. The host waits in `complete` alone, so nothing in a
+///   queue waits for the host.
+/// - If the execution of a submission fails, `complete` fails for its token and for all submissions that wait for it.
 pub trait Device: Send {
-    /// Numbers that all tensors of a pass together may have.
+    /// The most numbers that all tensors of a pass together may have.
     fn tensor_capacity(&self) -> usize;
 
-    /// Has `commands` executed in this order, after `waits`.
+    /// Submits `commands`, to be executed in this order, after `waits`.
     ///
     /// # Errors
-    /// Nothing was submitted then.
+    /// When the device refuses; nothing was submitted then.
     ///
-    /// # Panics
-    /// If shapes disagree, a tensor lies outside the capacity, or a block table is too short or names a block that
-    /// there is not: the callers' promise.
+    /// If shapes disagree, a tensor lies outside the capacity, or a block table is too short or names a block that does
+    /// not exist: callers must prevent this.
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError>;
 
     /// Waits until everything submitted with `token` has been executed.
     ///
     /// # Errors
-    /// Its execution failed.
+    /// When the execution failed.
     fn complete(&mut self, token: Token) -> Result<(), DeviceError>;
 
-    /// The numbers of a tensor that was [downloaded](Command::Download), once that is complete. The host may change
-    /// them.
+    /// The numbers of a tensor that was [downloaded](Command::Download), once the download is complete. The host may
+    /// change them.
     ///
     /// # Errors
     /// See [`DeviceError::ReadTooEarly`].

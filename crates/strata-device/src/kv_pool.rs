@@ -1,4 +1,4 @@
-//! The memory behind KV blocks. Which block belongs to whom is the block manager's business, not this room's.
+//! The memory of KV blocks. Which sequence holds which block is for the block manager, not for this module.
 
 use strata_kernels::KvLayout;
 
@@ -14,26 +14,26 @@ pub struct KvPool {
 }
 
 impl KvPool {
-    /// Reserves the blocks. Pages count towards the process once they are first written.
+    /// Reserves the blocks. Pages become resident when they are first written.
     ///
     /// # Errors
-    /// The system has no such amount of memory.
+    /// When the system does not have that much memory.
     pub fn new(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
         let buffer = HostBuffer::new_zeroed(layout.block_bytes().saturating_mul(num_blocks))?;
         Ok(Self { layout, num_blocks, buffer })
     }
 
-    /// Reserves the addresses of up to `num_blocks` blocks, most of which may have no memory at a time: they count
-    /// from their first write until they are [given back](Self::give_back).
+    /// Reserves addresses for up to `num_blocks` blocks, most of which may have no memory at any one time: a block is
+    /// resident from its first write until it is [given back](Self::give_back).
     ///
     /// # Errors
-    /// The system has no such range of addresses.
+    /// When the system has no address range of that size.
     pub fn new_sparse(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
         let buffer = HostBuffer::new_sparse(layout.block_bytes().saturating_mul(num_blocks))?;
         Ok(Self { layout, num_blocks, buffer })
     }
 
-    /// How a block lies in memory.
+    /// How a block is laid out in memory.
     pub fn layout(&self) -> &KvLayout {
         &self.layout
     }
@@ -48,19 +48,19 @@ impl KvPool {
         Bytes(self.buffer.len() as u64)
     }
 
-    /// Gives the memory of `blocks` back to the system. What they held is gone, but for the ends of those that are not
-    /// made of whole pages: see [`returnable_bytes`](Self::returnable_bytes).
+    /// Gives the memory of `blocks` back to the system. Their content is lost, except at the ends of blocks that are
+    /// not made of whole pages: see [`returnable_bytes`](Self::returnable_bytes).
     ///
     /// # Errors
-    /// The system refused; the blocks may then still have their memory.
+    /// When the system refused; the blocks may then still have their memory.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If a block does not exist.
     pub fn give_back(&mut self, blocks: &[u32]) -> std::io::Result<()> {
         let mut sorted = blocks.to_vec();
         sorted.sort_unstable();
         let block_bytes = self.layout.block_bytes();
-        // One call for each run of neighbours.
+        // One call for each run of consecutive blocks.
         for run in sorted.chunk_by(|&block, &next| next == block + 1) {
             let first = run[0] as usize;
             self.buffer.give_back(first * block_bytes..(first + run.len()) * block_bytes)?;
@@ -68,18 +68,18 @@ impl KvPool {
         Ok(())
     }
 
-    /// Bytes of memory that giving back a block of this layout surely frees, whatever becomes of its neighbours: all of
-    /// it if it is made of whole pages.
+    /// Bytes of memory that giving back a block of this layout is sure to free, whatever happens to its neighbours: the
+    /// whole block if it is made of whole pages.
     pub fn returnable_bytes(layout: &KvLayout) -> usize {
         let (page, bytes) = (page_size(), layout.block_bytes());
         if bytes.is_multiple_of(page) { bytes } else { (bytes / page).saturating_sub(1) * page }
     }
 
-    /// Copies whole blocks within the pool, each `(source, destination)` after those before it: copy-on-write, and
-    /// moves that compact the pool.
+    /// Copies whole blocks within the pool, as pairs `(source, destination)`, one after the other: for copy-on-write,
+    /// and for moves that compact the pool.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If a block does not exist.
     pub fn copy_blocks(&mut self, copies: impl IntoIterator<Item = (u32, u32)>) {
         for (source, destination) in copies {
             let (source, destination) = (self.range(source), self.range(destination));
@@ -90,7 +90,7 @@ impl KvPool {
     /// The bytes of one block.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If the block does not exist.
     pub fn block(&self, block: u32) -> &[u8] {
         &self.buffer.as_slice()[self.range(block)]
     }
@@ -98,7 +98,7 @@ impl KvPool {
     /// The bytes of one block, to write.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If the block does not exist.
     pub fn block_mut(&mut self, block: u32) -> &mut [u8] {
         let range = self.range(block);
         &mut self.buffer.as_mut_slice()[range]
@@ -147,7 +147,7 @@ mod tests {
         for block in 0..6 {
             pool.block_mut(block).fill(block as u8 + 1);
         }
-        // The second reads what the first has written; the fourth what the third has left of itself.
+        // The second copy reads what the first has written; the fourth reads what the third has left in place.
         pool.copy_blocks([(0, 1), (1, 2), (5, 5), (5, 3)]);
         let first: Vec<_> = (0..6).map(|block| pool.block(block)[0]).collect();
         assert_eq!(first, [1, 1, 1, 6, 5, 6]);

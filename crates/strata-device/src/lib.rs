@@ -1,5 +1,5 @@
-//! Devices and what passes are made of: commands on tensors and KV blocks; buffers, budgets, and what the operating
-//! system says of memory and cores.
+//! Devices and what passes are made of: commands on tensors and KV blocks; buffers, budgets, and the operating system's
+//! figures for memory and cores.
 
 mod budget;
 mod buffer;

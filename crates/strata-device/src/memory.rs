@@ -1,4 +1,4 @@
-//! What the operating system says of memory: the process's own use, the machine's, and the cgroup's limit.
+//! The operating system's figures for memory: the process's own use, the machine's, and the cgroup's limit.
 
 use std::fs;
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::path::Path;
 /// Memory of this machine and process, in bytes, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostMemory {
-    /// What a new program could take without swapping (`MemAvailable`).
+    /// What a new program could use without swapping (`MemAvailable`).
     pub available: u64,
     /// Physical memory.
     pub total: u64,
     /// Swap space of the system, which is no memory to compute with.
     pub swap: u64,
-    /// The least memory limit among this process's cgroup and its ancestors, if any is set.
+    /// The lowest memory limit of this process's cgroup and its ancestors, if any is set.
     pub cgroup_limit: Option<u64>,
     /// Resident set of this process.
     pub resident: u64,
 }
 
 impl HostMemory {
-    /// Reads the figures from `/proc` and `/sys/fs/cgroup`. A figure that cannot be read counts as 0, a limit that
+    /// Reads the figures from `/proc` and `/sys/fs/cgroup`. A figure that cannot be read counts as 0, and a limit that
     /// cannot be read as absent.
     pub fn read() -> Self {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -40,8 +40,8 @@ impl HostMemory {
         (most < u64::MAX).then_some(most)
     }
 
-    /// What this process may use in all when no budget is given: the least of the cgroup's limit and what is
-    /// available beside what the process holds already.
+    /// What this process may use in total when no budget is given: the lower of the cgroup's limit and the sum of what
+    /// is available and what the process already uses.
     pub fn usable(&self) -> u64 {
         let available = self.available.saturating_add(self.resident);
         self.cgroup_limit.map_or(available, |limit| limit.min(available))
@@ -70,7 +70,7 @@ fn kib_field(text: &str, name: &str) -> u64 {
         .map_or(0, |kib| kib.saturating_mul(1024))
 }
 
-/// Walks from the process's own cgroup up to the root, for a limit on any ancestor binds too. Lines of
+/// Walks from the process's own cgroup up to the root, because the limit of any ancestor applies too. Lines of
 /// `/proc/self/cgroup` are `0::/path` for version 2 and `N:memory:/path` for version 1. `mount` is the system's root.
 fn cgroup_limit(membership: &str, mount: &Path) -> Option<u64> {
     let mut least: Option<u64> = None;

@@ -1,5 +1,5 @@
-//! A device that finds what nobody waited for: it executes what was submitted in any order that is legal, at random,
-//! and refuses submissions that use the same memory in no order. Plain arithmetic in f32; for tests.
+//! A device that finds missing waits: it executes submitted commands at random, in any legal order, and refuses
+//! submissions that use the same memory without an order between them. Plain arithmetic in f32; for tests.
 
 mod operations;
 
@@ -8,21 +8,21 @@ use strata_kernels::KvLayout;
 use crate::{Command, Device, DeviceError, Operand, PassNeeds, Queue, Tensor, Token, Use};
 use operations::{DeviceMemory, Operation};
 
-/// Queues, by what [`index_of`] says.
+/// Number of queues, as numbered by [`index_of`].
 const QUEUES: usize = 3;
 
 /// For each queue, the number of the last submission that is known to have been executed.
 type Known = [u64; QUEUES];
 
-/// See the module.
+/// See the module's documentation.
 pub struct ReferenceDevice {
     memory: DeviceMemory,
     capacity: usize,
-    /// Commands that were submitted and have not been executed, in the order of submission.
+    /// Commands that were submitted but not executed, in the order of submission.
     pending: Vec<Pending>,
-    /// Submissions that the host does not know to be complete, in their order.
+    /// Submissions that the host does not know to be complete, in the order of submission.
     open: Vec<Open>,
-    /// What the last submission to each queue came after; later ones do so too.
+    /// What the last submission to each queue had to come after; later ones must come after it too.
     last: [Known; QUEUES],
     /// What the host has waited for.
     host: Known,
@@ -30,11 +30,11 @@ pub struct ReferenceDevice {
     random: u64,
 }
 
-/// A command that waits for its turn.
+/// A command that has yet to be executed.
 struct Pending {
     number: u64,
     queue: Queue,
-    /// What it may not be executed before.
+    /// Submissions that must be executed before this command.
     after: Known,
     uses: Vec<Use>,
     operation: Operation,
@@ -49,7 +49,7 @@ struct Open {
 
 impl ReferenceDevice {
     /// A device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution. All
-    /// memory is poisoned: nothing can be read before it was written without a trace in the results.
+    /// memory is poisoned, so that reading anything before it is written shows in the results.
     pub fn new(needs: &PassNeeds, layout: &KvLayout, seed: u64) -> Self {
         let capacity = needs.tensors.bytes() / size_of::<f32>();
         Self {
@@ -64,7 +64,7 @@ impl ReferenceDevice {
         }
     }
 
-    /// Executes one command that may be executed now, any of them. False if there is none.
+    /// Executes one of the commands that may be executed now, chosen at random. Returns false if there is none.
     fn execute_any(&mut self) -> bool {
         let ready: Vec<_> = (0..self.pending.len()).filter(|&index| self.is_ready(index)).collect();
         if ready.is_empty() {
@@ -76,7 +76,7 @@ impl ReferenceDevice {
         true
     }
 
-    /// Whether nothing that a command must come after is pending.
+    /// Whether nothing is pending that the command must come after.
     fn is_ready(&self, index: usize) -> bool {
         let command = &self.pending[index];
         self.pending[..index].iter().all(|earlier| {
@@ -86,7 +86,7 @@ impl ReferenceDevice {
         })
     }
 
-    /// By splitmix64.
+    /// The next number of splitmix64.
     fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.random;
@@ -130,7 +130,7 @@ impl Device for ReferenceDevice {
         self.last[index_of(queue)] = after;
         let token = Token { queue, number };
         self.open.push(Open { token, after, uses });
-        // Sometimes something is executed while the host goes on, sometimes nothing.
+        // While the host continues, the device executes a random number of commands, sometimes none.
         for _ in 0..self.next_random() % 4 {
             self.execute_any();
         }
@@ -150,7 +150,7 @@ impl Device for ReferenceDevice {
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
         let read = Use { place: Operand::Host(tensor), writes: false };
-        // What the host has waited for is open no more.
+        // Submissions that the host has waited for are no longer open.
         match self.open.iter().find(|earlier| conflict(&earlier.uses, &[read])) {
             Some(writer) => Err(DeviceError::ReadTooEarly { writer: writer.token.number }),
             None => Ok(self.memory.host(tensor)),
@@ -159,7 +159,7 @@ impl Device for ReferenceDevice {
 }
 
 impl ReferenceDevice {
-    /// What has been executed once `token` is complete: all of its queue up to it, and what that came after.
+    /// What has been executed once `token` is complete: its queue up to it, and everything that this had to come after.
     fn last_of(&self, token: Token) -> Known {
         let mut known = self.host;
         for earlier in &self.open {

@@ -1,13 +1,13 @@
-//! Tensors of a pass: ranges of one memory that a device reserves once, divided anew for each pass.
+//! Tensors of a pass: ranges of one memory that a device reserves once and that is divided anew for each pass.
 
 use std::ops::Range;
 
 use thiserror::Error;
 
-/// Tensors start on cache lines, so that no two threads write one line and vectors load aligned.
+/// Tensors start on cache lines, so that no two threads write to the same line, and vector loads are aligned.
 const ALIGN: usize = 64 / size_of::<f32>();
 
-/// Some f32 numbers in a device's tensor memory. What they mean, and their shape, is their user's to know.
+/// Some f32 numbers in a device's tensor memory. Their meaning and shape are up to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tensor {
     start: usize,
@@ -15,12 +15,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// How many numbers there are.
+    /// How many numbers the tensor has.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the tensor has no numbers.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -33,21 +33,21 @@ impl Tensor {
         self.part(0..len)
     }
 
-    /// Those in `range`.
+    /// The numbers in `range`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the range is not within the tensor.
     pub fn part(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of a tensor of {}", self.len);
         Self { start: self.start + range.start, len: range.len() }
     }
 
-    /// Where it lies in the tensor memory, in numbers.
+    /// The tensor's place in the tensor memory, in numbers.
     pub fn range(&self) -> Range<usize> {
         self.start..self.start + self.len
     }
 
-    /// Whether both have a number in common.
+    /// Whether the two have a number in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start < other.start + other.len && other.start < self.start + self.len
     }
@@ -59,12 +59,12 @@ impl Tensor {
 pub struct OutOfTensors {
     /// Bytes that were reserved.
     pub capacity: usize,
-    /// Bytes asked for, all in all.
+    /// Bytes needed in all.
     pub wanted: usize,
 }
 
-/// Gives out tensors one behind the other. The same requests give the same tensors, so a plan and the pass that follows
-/// it agree.
+/// Allocates tensors one after the other. The same requests give the same tensors, so that a plan agrees with the pass
+/// that follows it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TensorArea {
     used: usize,
@@ -72,7 +72,7 @@ pub struct TensorArea {
 }
 
 impl TensorArea {
-    /// A tensor of `len` numbers of unspecified content, behind all others.
+    /// A tensor of `len` numbers of unspecified content, after all others.
     pub fn take(&mut self, len: usize) -> Tensor {
         let tensor = Tensor { start: self.used, len };
         self.used = self.used.saturating_add(len).div_ceil(ALIGN).saturating_mul(ALIGN);
@@ -80,31 +80,31 @@ impl TensorArea {
         tensor
     }
 
-    /// An area behind what has been taken so far, whose tensors may share their memory with those of another such area:
-    /// neither is read any more once the other is written.
+    /// An area after what has been taken so far. Its tensors may share memory with those of another such area: the
+    /// tensors of one must not be read any more once the other's are written.
     pub fn shared(&self) -> Self {
         Self { used: self.used, most: self.used }
     }
 
-    /// Everything behind what has been taken so far, in a memory of `capacity` numbers that holds all of it.
+    /// Everything after what has been taken so far, in a memory of `capacity` numbers.
     pub fn rest(&self, capacity: usize) -> Tensor {
         Tensor { start: self.used, len: capacity.saturating_sub(self.used) }
     }
 
-    /// Keeps room for what was taken from a [shared](Self::shared) area.
+    /// Reserves the memory that a [shared](Self::shared) area has taken.
     pub fn reserve(&mut self, shared: &Self) {
         self.most = self.most.max(shared.most);
     }
 
-    /// Bytes that all of it takes.
+    /// Bytes that the whole area takes.
     pub fn bytes(&self) -> usize {
         self.most.saturating_mul(size_of::<f32>())
     }
 
-    /// Whether a memory of `capacity` numbers holds all of it.
+    /// Checks that a memory of `capacity` numbers holds the whole area.
     ///
     /// # Errors
-    /// It does not.
+    /// When it does not.
     pub fn check(&self, capacity: usize) -> Result<(), OutOfTensors> {
         if self.most <= capacity {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Memory that direct reads can be made into.
+//! Buffers for direct reads and writes.
 
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
@@ -7,14 +7,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::DIRECT_ALIGN;
 
-/// Bytes of a huge page. Direct reads into such pages come in few pieces, for each of which some disks take their time:
-/// with small pages they were measured at less than half the speed.
+/// Bytes of a huge page. Direct reads into such pages are split into few pieces, and some disks take their time for
+/// each piece: with small pages, reads were measured at less than half the speed.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing,
-/// swapping and tests. From the size of a huge page on, as much of it as fills such pages lies in them. Weights live in
-/// buffers of a device instead. It comes straight from the system and goes straight back: an allocator would keep tens
-/// of MiB of what a probe has used, beside every budget.
+/// swapping and tests. A buffer of at least a huge page starts on one, and asks for huge pages as far as it fills them.
+/// Weights use the buffers of a device instead. The memory is mapped from the system and unmapped when dropped: an
+/// allocator would keep tens of MiB that a probe has used, outside every budget.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -29,11 +29,11 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Takes at least `len` bytes, rounded up to whole blocks; `None` if the system has not got them.
+    /// Takes at least `len` bytes, rounded up to whole blocks; `None` if the system does not have that much.
     pub fn new_zeroed(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(DIRECT_ALIGN)?;
-        // Room to begin at a huge page, since the system chooses where the mapping begins. What is not written takes no
-        // memory.
+        // Room to begin at a huge page, since the system chooses where the mapping begins. Pages that are never written
+        // take no memory.
         let room = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         let mapped = len.checked_add(room)?;
         // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in use.

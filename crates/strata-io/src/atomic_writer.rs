@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::IoError;
 
-/// Tells apart the temporary files of one process.
+/// Makes the names of one process's temporary files unique.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Writes a file under a temporary name in the same directory; [`commit`](Self::commit) syncs it and gives it its name.
-/// Dropped before that, it leaves nothing behind.
+/// Writes a file under a temporary name in the same directory; [`commit`](Self::commit) syncs and renames it. If it is
+/// dropped before that, the temporary file is removed.
 #[derive(Debug)]
 pub struct AtomicWriter {
     file: File,
@@ -21,7 +21,7 @@ pub struct AtomicWriter {
 }
 
 impl AtomicWriter {
-    /// Starts a file that will be called `path`. A file of that name stays as it is until `commit`.
+    /// Starts a file that will be called `path`. An existing file of that name stays as it is until `commit`.
     ///
     /// # Errors
     /// [`IoError::Write`] if the directory is missing, full or not writable.
@@ -50,7 +50,7 @@ impl AtomicWriter {
         self.file.write_all(bytes).map_err(|source| self.fault("write", source))
     }
 
-    /// Syncs the file to disk, gives it its name, and syncs the directory, so that the name survives a crash too.
+    /// Syncs the file to disk, renames it, and syncs the directory, so that the name survives a crash too.
     ///
     /// # Errors
     /// [`IoError::Write`]; the temporary file is then removed.
@@ -73,7 +73,7 @@ impl AtomicWriter {
 impl Drop for AtomicWriter {
     fn drop(&mut self) {
         if !self.committed {
-            // Nobody is left to tell; a file that is already gone is what we want.
+            // There is no one to report an error to; if the file is already gone, all is well.
             let _ = std::fs::remove_file(&self.temporary);
         }
     }

@@ -1,4 +1,4 @@
-//! What a disk gives: sequential direct reads, counted and timed (B_s of `bounds.md`).
+//! The bandwidth of a disk: sequential direct reads, counted and timed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEngine, ReadRequest};
 
-/// Reads a range of a file once from start to end, with nothing done to the bytes, and returns bytes per second. The
-/// range is widened to whole blocks and cut at the file's end; the memory taken is `depth` × `chunk_bytes`.
+/// Reads a range of a file once from start to end, without using the bytes, and returns bytes per second. The range is
+/// widened to whole blocks and cut at the file's end; the memory used is `depth` × `chunk_bytes`.
 ///
-/// A range that was read before may come faster than another: there can be caches below the file that nobody here sees.
+/// A range that was read before may be faster than others: caches below the file are invisible here.
 ///
 /// # Errors
-/// [`IoError::Engine`] if the engine is not to be had, [`IoError::BadRequest`] if there is nothing to read or
-/// `chunk_bytes` is no number of blocks, and whatever reads fail with.
+/// [`IoError::Engine`] if the engine is not available, [`IoError::BadRequest`] if there is nothing to read or
+/// `chunk_bytes` is not a number of whole blocks, and any error of a read.
 pub fn sequential_bandwidth(
     file: &Arc<dyn DirectRead>,
     range: Range<u64>,
@@ -36,10 +36,10 @@ pub(crate) struct Sample {
     pub(crate) seconds: f64,
 }
 
-/// A place in a file, from where reads go on in sequence and, at the end of the range, from its start again.
+/// A position in a file, from which reads continue in sequence; at the end of the range, they start over.
 pub(crate) struct Walk {
     file: Arc<dyn DirectRead>,
-    /// Bytes of the file; the start lies on a block.
+    /// Bytes of the file; the range starts on a block.
     range: Range<u64>,
     position: u64,
 }
@@ -76,8 +76,8 @@ impl Walk {
         self.range.end - self.range.start
     }
 
-    /// Reads on, with as many reads in flight as there are buffers, until `bytes_max` have been asked for or `time_max`
-    /// is over; at least one read for each buffer, though. Buffers come back in every case.
+    /// Continues to read, with as many reads in flight as there are buffers, until `bytes_max` bytes were requested or
+    /// `time_max` has passed; the first read of each buffer is not subject to the time limit. All buffers come back.
     pub(crate) fn measure(
         &mut self,
         engine: &mut dyn ReadEngine<AlignedBuffer>,
@@ -102,7 +102,7 @@ impl Walk {
                 engine.submit(request);
             }
             let Some(done) = engine.wait() else { break };
-            // The tag is the number of bytes that the file has there.
+            // The tag is the number of bytes that the file has in this read.
             bytes += done.tag;
             free.push(done.buffer);
             let (first, last) = times.unwrap_or((done.started, done.finished));
@@ -129,7 +129,7 @@ impl Walk {
     }
 }
 
-/// `count` buffers for reads of a file.
+/// `count` buffers of `chunk_bytes` bytes for reads of a file.
 pub(crate) fn take_buffers(
     file: &dyn DirectRead,
     count: usize,
@@ -141,7 +141,7 @@ pub(crate) fn take_buffers(
     };
     let taken = |_| {
         let mut buffer = AlignedBuffer::new_zeroed(chunk_bytes).ok_or_else(none_left)?;
-        // The system gives pages when they are first written, which is no part of reading.
+        // The system maps pages when they are first written; that must not count as time of reading.
         buffer.as_mut().fill(0);
         Ok(buffer)
     };

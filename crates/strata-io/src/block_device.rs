@@ -1,22 +1,23 @@
-//! Raw block devices: how large they are, and what lies on them.
+//! Raw block devices: their size, and what they contain.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 
-/// Bytes of an open block device, whose metadata says 0.
+/// The size in bytes of an open block device, for which the metadata's length is 0.
 ///
 /// # Errors
-/// What the system says, for instance of a drive without a medium.
+/// The system's error, for instance for a drive without a medium.
 pub fn block_device_bytes(file: &File) -> io::Result<u64> {
-    // Reads and writes here name their offset, so the position that this moves is nobody's.
+    // All reads and writes here state their offset, so nothing depends on the position that this changes.
     let mut file = file;
     file.seek(SeekFrom::End(0))
 }
 
-/// What the beginning of a device says that it holds, in words, or `None` where it is of no kind known here. The last
-/// signature lies 65,600 bytes behind the start.
+/// What the beginning of a device shows that it contains, in words; `None` for anything unknown. The last signature is
+/// 65,600 bytes from the start.
 pub fn signature(begin: &[u8]) -> Option<&'static str> {
-    // (offset, bytes, what it is); what lies in a file system's superblock comes before what may lie around it.
+    // (offset, bytes, what it is). The signatures of file systems come before those of partition tables, which may be
+    // present beside them.
     const KNOWN: [(usize, &[u8], &str); 19] = [
         (0, b"XFSB", "an XFS file system"),
         (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),

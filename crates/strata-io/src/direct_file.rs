@@ -14,7 +14,7 @@ use crate::exact_file::what_lies_there;
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, FileIdentity, IoError};
 
 /// A regular file or block device opened with `O_DIRECT`. Where the file system refuses that (tmpfs, some overlays and
-/// network file systems), reads go through the page cache, and their pages are dropped behind them.
+/// network file systems), reads go through the page cache, and their pages are dropped afterwards.
 #[derive(Debug)]
 pub struct DirectFile {
     file: File,
@@ -24,7 +24,7 @@ pub struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens `path`, following symbolic links. Whether direct reads work is tried on the first block.
+    /// Opens `path`, following symbolic links. A read of the first block shows whether direct reads work.
     ///
     /// # Errors
     /// [`IoError::Open`] if it is missing or not permitted, [`IoError::NotRegular`] if it is neither a file nor a block
@@ -33,18 +33,18 @@ impl DirectFile {
         Self::open_with(path.as_ref(), OFlags::DIRECT)
     }
 
-    /// Opens `path` as [`open`](Self::open) does, but to read through the page cache, dropping pages behind: what is
-    /// done where direct reads are refused, on request.
+    /// Opens `path` like [`open`](Self::open), but reads through the page cache and drops the pages afterwards, as
+    /// `open` does only where direct reads are refused.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as [`open`](Self::open).
     pub fn open_buffered(path: impl AsRef<Path>) -> Result<Self, IoError> {
         Self::open_with(path.as_ref(), OFlags::empty())
     }
 
     fn open_with(path: &Path, mode: OFlags) -> Result<Self, IoError> {
         let open_error = |source| IoError::Open { path: path.to_owned(), source };
-        // Non-blocking, so that opening a pipe nobody writes to returns at once.
+        // Non-blocking, so that opening a pipe without a writer returns at once.
         let open = |mode: OFlags| {
             let flags = i32::try_from((mode | OFlags::NONBLOCK).bits()).unwrap_or(0);
             OpenOptions::new().read(true).custom_flags(flags).open(path)
@@ -64,18 +64,18 @@ impl DirectFile {
         }
         let identity = FileIdentity::of(&file, &metadata).map_err(open_error)?;
         let mut this = Self { file, path: path.to_owned(), identity, direct };
-        // io_uring takes a non-blocking file at its word and returns EAGAIN where it should wait.
+        // io_uring takes `O_NONBLOCK` literally and returns EAGAIN where it should wait, so the flag is cleared.
         this.set_direct(direct).map_err(open_error)?;
         this.settle_mode()?;
         Ok(this)
     }
 
-    /// What tells whether the file is still the one that was opened.
+    /// The properties by which a changed file is recognised.
     pub fn identity(&self) -> &FileIdentity {
         &self.identity
     }
 
-    /// Some file systems open a file for direct reads and refuse only the reads.
+    /// Tries a read: some file systems open a file for direct reads and refuse only the reads.
     fn settle_mode(&mut self) -> Result<(), IoError> {
         let out_of_memory = || IoError::Open { path: self.path.clone(), source: io::ErrorKind::OutOfMemory.into() };
         let mut block = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or_else(out_of_memory)?;
@@ -89,7 +89,7 @@ impl DirectFile {
         }
     }
 
-    /// Sets the status flags that the file is read with.
+    /// Sets the file's status flags: `O_DIRECT` or none.
     fn set_direct(&self, direct: bool) -> io::Result<()> {
         let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
         fcntl_setfl(&self.file, flags).map_err(io::Error::from)
@@ -108,7 +108,7 @@ impl DirectRead for DirectFile {
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError> {
         read_blocks(&self.file, &self.path, self.identity.len, buf, offset, needed)?;
         if !self.direct {
-            // Advice: a file system that cannot follow it keeps its pages, and nothing else changes.
+            // Only advice: a file system that does not support it keeps the pages, without further effect.
             let _ = fadvise(&self.file, offset, NonZeroU64::new(buf.len() as u64), Advice::DontNeed);
         }
         Ok(())
@@ -118,8 +118,8 @@ impl DirectRead for DirectFile {
         let open_error = |source| IoError::Open { path: self.path.clone(), source };
         let metadata = self.file.metadata().map_err(open_error)?;
         let mut now = FileIdentity::of(&self.file, &metadata).map_err(open_error)?;
-        // A name that is gone harms nobody: the bytes stay as long as the file is open. Another file under the name
-        // means that somebody wants other weights than these.
+        // A removed name is harmless: the bytes stay as long as the file is open. Another file under the name means
+        // that the user wants other weights than these.
         if let Ok(named) = std::fs::metadata(&self.path) {
             now.inode = FileIdentity::inode_of(&named);
         }

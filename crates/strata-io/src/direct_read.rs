@@ -1,4 +1,4 @@
-//! The seam of weight streaming: reads in whole blocks, past the page cache.
+//! The interface of weight streaming: reads in whole blocks, past the page cache.
 
 use std::fs::File;
 use std::io;
@@ -9,8 +9,8 @@ use std::path::Path;
 use crate::progress::Progress;
 use crate::{DIRECT_ALIGN, IoError};
 
-/// What can be read in aligned pieces past the page cache, by several threads at once: a file, a block device; in tests
-/// a faulty or a slow one.
+/// Something that several threads can read at once, in aligned pieces past the page cache: a file, a block device; in
+/// tests, a faulty or a slow one.
 pub trait DirectRead: Send + Sync {
     /// The file's path, for messages.
     fn path(&self) -> &Path;
@@ -23,44 +23,43 @@ pub trait DirectRead: Send + Sync {
         self.len() == 0
     }
 
-    /// Fills at least the first `needed` bytes of `buf` with what lies at `offset`. `buf` starts on a [`DIRECT_ALIGN`]
-    /// boundary, its length and `offset` are multiples of it; only the end of the file may leave `buf[needed..]`
-    /// unfilled. Short reads and interruptions are continued here.
+    /// Fills at least the first `needed` bytes of `buf` from `offset` on. `buf` starts on a [`DIRECT_ALIGN`] boundary,
+    /// and its length and `offset` are multiples of that; `buf[needed..]` may stay unfilled only at the end of the
+    /// file. Short reads and interruptions are continued here.
     ///
     /// # Errors
-    /// [`IoError::Ended`] if the file ends before `needed` bytes came, [`IoError::Read`] if the system fails,
-    /// [`IoError::BadRequest`] for what is not aligned. `buf` is then partly written and must not be used.
+    /// [`IoError::Ended`] if the file ends before `needed` bytes were read, [`IoError::Read`] if the system fails,
+    /// [`IoError::BadRequest`] for an unaligned request. `buf` is then partly written and must not be used.
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError>;
 
-    /// Whether the file is still the one that was opened, by length, time of modification and inode.
+    /// Checks that the file is still the one that was opened, by length, time of modification and inode.
     ///
     /// # Errors
     /// [`IoError::Changed`] if it is not, [`IoError::Open`] if it cannot be examined.
     fn check_unchanged(&self) -> Result<(), IoError>;
 
-    /// For engines that talk to the kernel themselves; `None` if only [`read_aligned_at`](Self::read_aligned_at)
-    /// serves. Whatever is returned is open without the page cache.
+    /// The descriptor for engines that call the kernel themselves; `None` if they must use
+    /// [`read_aligned_at`](Self::read_aligned_at). The descriptor is open for direct I/O.
     fn direct_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether reads pass the page cache by.
+    /// Whether reads bypass the page cache.
     fn is_direct(&self) -> bool {
         self.direct_fd().is_some()
     }
 }
 
-/// What can be written in aligned pieces as well: room to swap to.
+/// Something that can be written in aligned pieces as well: swap space.
 pub trait DirectWrite: DirectRead {
     /// Writes all of `buf` at `offset`; both, and the address of `buf`, are multiples of [`DIRECT_ALIGN`]. The file
     /// does not grow.
     ///
     /// # Errors
-    /// [`IoError::Write`] if the system fails or the file ends before, [`IoError::BadRequest`] for what is not aligned.
-    /// What lies in that range is unspecified then.
+    /// [`IoError::Write`] if the system fails or the file is too short, [`IoError::BadRequest`] for an unaligned
+    /// request. The content of that range is unspecified then.
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError>;
 }
 
-/// Does what [`DirectRead::read_aligned_at`] asks for by blocking reads of `file`, which had `len` bytes when it was
-/// opened.
+/// Carries out [`DirectRead::read_aligned_at`] by blocking reads of `file`, which had `len` bytes when it was opened.
 pub(crate) fn read_blocks(
     file: &File,
     path: &Path,
@@ -81,7 +80,7 @@ pub(crate) fn read_blocks(
     progress.finish(path, len)
 }
 
-/// Checks what [`DirectRead::read_aligned_at`] asks of its caller.
+/// Checks what [`DirectRead::read_aligned_at`] requires of its caller.
 pub(crate) fn check_request(path: &Path, buf: &[u8], offset: u64, needed: usize) -> Result<(), IoError> {
     let len = buf.len();
     let end = offset.checked_add(len as u64);

@@ -1,10 +1,10 @@
-//! The choice between the ways of reading in the background.
+//! The choice of engine for background reads.
 
 use std::fmt;
 
 use crate::{IoError, ReadEngine, ReaderPool, UringReader, reader_pool, uring_reader};
 
-/// The ways of reading in the background.
+/// The engines for background reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EngineKind {
     /// Threads that block in the kernel: [`ReaderPool`].
@@ -14,10 +14,10 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// Starts an engine that reads `depth` (at least 1) requests at a time.
+    /// Starts an engine that keeps up to `depth` (at least 1) reads in flight.
     ///
     /// # Errors
-    /// [`IoError::Engine`] if this machine does not allow it.
+    /// [`IoError::Engine`] if this machine does not allow the engine.
     pub fn start<B>(self, depth: usize) -> Result<Box<dyn ReadEngine<B>>, IoError>
     where
         B: AsMut<[u8]> + Send + 'static,
@@ -28,7 +28,7 @@ impl EngineKind {
         })
     }
 
-    /// The name for people, as [`ReadEngine::name`] gives it.
+    /// The display name, as returned by [`ReadEngine::name`].
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Pread => reader_pool::NAME,

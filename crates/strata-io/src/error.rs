@@ -15,18 +15,18 @@ pub enum IoError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The path leads to something that has no bytes to read at an offset, such as a directory or a pipe.
+    /// The path leads to something that cannot be read at an offset, such as a directory or a pipe.
     #[error("{} is {found}, expected a regular file or a block device", path.display())]
     NotRegular {
         /// The path.
         path: PathBuf,
-        /// What lies there.
+        /// What the path leads to.
         found: &'static str,
     },
-    /// The file ended before the read was full: it is truncated, or has shrunk since it was opened.
+    /// The file ended before the read was complete: it is truncated, or has shrunk since it was opened.
     #[error(
         "{} ended early: wanted {wanted} bytes at offset {offset}, got {got}; the file had {len_at_open} bytes when it \
          was opened. It is truncated or was changed: fetch it again",
@@ -39,7 +39,7 @@ pub enum IoError {
         offset: u64,
         /// Bytes asked for.
         wanted: usize,
-        /// Bytes that came before the end.
+        /// Bytes read before the end.
         got: usize,
         /// The file's length when it was opened.
         len_at_open: u64,
@@ -53,9 +53,9 @@ pub enum IoError {
         offset: u64,
         /// Bytes asked for.
         wanted: usize,
-        /// Bytes that came before the failure.
+        /// Bytes read before the failure.
         got: usize,
-        /// What the system said; `raw_os_error` gives the errno.
+        /// The system's error; `raw_os_error` gives the errno.
         source: io::Error,
     },
     /// Creating, writing, syncing or renaming failed; the file under its final name is untouched.
@@ -63,20 +63,20 @@ pub enum IoError {
     Write {
         /// The file under its final name.
         path: PathBuf,
-        /// What was being done, as a verb: "create", "write", "sync", "rename".
+        /// The operation, as a verb: "create", "write", "sync", "rename".
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not the one that was opened any more.
+    /// The file is no longer the one that was opened.
     #[error("{} was changed while it was in use: {change}. Load it again, or restore what it was", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
-        /// What became different.
+        /// What has changed.
         change: FileChange,
     },
-    /// A read was asked for that direct I/O cannot do: a mistake of the caller, found before the system saw it.
+    /// The caller asked for a read that direct I/O cannot do; this was found before the system was called.
     #[error(
         "refused to read {len} bytes ({needed} needed) at offset {offset} of {}: {problem}; direct reads move whole \
          blocks of {DIRECT_ALIGN} bytes",
@@ -89,45 +89,45 @@ pub enum IoError {
         offset: u64,
         /// Bytes asked for.
         len: usize,
-        /// How many of them must come.
+        /// How many of these bytes were needed.
         needed: usize,
-        /// What is wrong with it.
+        /// What is wrong with the request.
         problem: &'static str,
     },
-    /// A read panicked; the worker that did it goes on with the next one.
+    /// A read panicked; its worker continues with the next one.
     #[error("the read at offset {offset} of {} panicked: {message}. This is a bug: please report it", path.display())]
     Panicked {
         /// The file.
         path: PathBuf,
         /// Where the read began, in bytes from the start.
         offset: u64,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
-    /// A way of reading in the background is not to be had on this machine.
+    /// An engine for background reads is not available on this machine.
     #[error("cannot start {engine}: {source}")]
     Engine {
         /// Its name, as in [`ReadEngine::name`](crate::ReadEngine::name).
         engine: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// In what a file differs from the one that was opened.
+/// How a file differs from the one that was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileChange {
-    /// It has another length.
+    /// Its length is different.
     Length {
         /// Bytes when it was opened.
         opened: u64,
         /// Bytes now.
         now: u64,
     },
-    /// It was written to: its time of modification moved.
+    /// It was written to: its time of modification has changed.
     Modified,
-    /// Another file lies under its name.
+    /// Another file has its name.
     Replaced,
 }
 
@@ -142,7 +142,7 @@ impl fmt::Display for FileChange {
 }
 
 impl IoError {
-    /// The system's error number, where the system failed.
+    /// The system's error number, if the system failed.
     pub fn errno(&self) -> Option<i32> {
         match self {
             IoError::Open { source, .. }

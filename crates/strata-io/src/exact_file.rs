@@ -11,10 +11,10 @@ use rustix::fs::{Advice, OFlags, fadvise};
 
 use crate::{FileIdentity, IoError, RandomAccessFile};
 
-/// Pages are dropped whole, so ranges are widened to this many bytes; larger than any page size in use.
+/// Pages are dropped whole, so ranges are widened to multiples of this many bytes, which is no less than any page size.
 const CACHE_GRAIN: u64 = 64 << 10;
 
-/// A regular file or a block device opened for reading. Its length is taken once, at opening.
+/// A regular file or a block device opened for reading. Its length is read once, when it is opened.
 #[derive(Debug)]
 pub struct ExactFile {
     file: File,
@@ -23,7 +23,7 @@ pub struct ExactFile {
 }
 
 impl ExactFile {
-    /// Opens a regular file, following symbolic links (a Hugging Face cache is made of them), or a block device, which
+    /// Opens a regular file, following symbolic links (a Hugging Face cache consists of them), or a block device, which
     /// may hold a packed store.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl ExactFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref();
         let open_error = |source| IoError::Open { path: path.to_owned(), source };
-        // Non-blocking, so that opening a pipe nobody writes to returns at once; regular files do not care.
+        // Non-blocking, so that opening a pipe without a writer returns at once; regular files ignore the flag.
         let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(open_error)?;
         let metadata = file.metadata().map_err(open_error)?;
@@ -41,7 +41,7 @@ impl ExactFile {
         Self::of(file, path.to_owned()).map_err(open_error)
     }
 
-    /// A file that is open already.
+    /// Wraps a file that is already open.
     pub(crate) fn of(file: File, path: PathBuf) -> io::Result<Self> {
         let identity = FileIdentity::of(&file, &file.metadata()?)?;
         Ok(Self { file, path, identity })
@@ -78,13 +78,13 @@ impl RandomAccessFile for ExactFile {
         let start = range.start / CACHE_GRAIN * CACHE_GRAIN;
         let Some(end) = range.end.checked_next_multiple_of(CACHE_GRAIN) else { return };
         if let Some(len) = NonZeroU64::new(end.saturating_sub(start)) {
-            // Advice: a file system that cannot follow it keeps its pages, and nothing else changes.
+            // Only advice: a file system that does not support it keeps the pages, without further effect.
             let _ = fadvise(&self.file, start, Some(len), Advice::DontNeed);
         }
     }
 }
 
-/// What a path leads to that is no regular file, in words for an error.
+/// What a path leads to if not to a regular file, in words for an error.
 pub(crate) fn what_lies_there(metadata: &Metadata) -> &'static str {
     match metadata.file_type() {
         t if t.is_dir() => "a directory",
@@ -96,8 +96,8 @@ pub(crate) fn what_lies_there(metadata: &Metadata) -> &'static str {
     }
 }
 
-/// Calls `read(rest of buf, bytes so far)` until the buffer is full or the file ends. Returns the bytes read; a failure
-/// carries how many came before it.
+/// Calls `read(rest of buf, bytes so far)` until the buffer is full or the file ends. Returns the number of bytes read;
+/// an error comes with the number read before it.
 fn fill(
     buf: &mut [u8],
     mut read: impl FnMut(&mut [u8], usize) -> io::Result<usize>,
@@ -118,7 +118,7 @@ fn fill(
 mod tests {
     use super::*;
 
-    /// One answer of a faulty file: so many bytes, or an error.
+    /// One answer of a faulty file: this many bytes, or an error.
     type Answer = Result<usize, io::ErrorKind>;
 
     fn fill_from(answers: &[Answer], len: usize) -> (Result<usize, (usize, io::ErrorKind)>, Vec<u8>) {

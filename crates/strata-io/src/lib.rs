@@ -1,10 +1,10 @@
 //! Reading and writing files at the edges: exact reads, direct reads in the background, atomic writes, every fault
 //! named with its file and figures.
 //!
-//! A read either fills its buffer or says what was wanted, what came, and from where; plausible garbage from a short
-//! read never gets out of here. There are two seams: [`RandomAccessFile`] for formats, which read headers and single
-//! tensors through the page cache, and [`DirectRead`] with [`ReadEngine`] for weight streaming, which reads whole
-//! blocks past it, many at a time. [`SwapFile`] is room on a disk to write to and read from in whole blocks
+//! A read either fills its buffer or reports what was wanted, what was read, and from where; the plausible garbage of a
+//! short read never leaves this crate. There are two interfaces: [`RandomAccessFile`] for formats, which read headers
+//! and single tensors through the page cache, and [`DirectRead`] with [`ReadEngine`] for weight streaming, which reads
+//! whole blocks past it, many at a time. [`SwapFile`] is space on a disk that is written and read in whole blocks
 //! ([`DirectWrite`]).
 
 mod aligned_buffer;

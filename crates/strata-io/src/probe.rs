@@ -1,4 +1,4 @@
-//! How a disk wants to be read: a short trial at start.
+//! The best way to read a disk, found by a short trial at startup.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,29 +9,29 @@ use crate::bandwidth::{Walk, take_buffers};
 use crate::trials::{Candidate, Trials};
 use crate::{AlignedBuffer, DirectRead, EngineKind, IoError, ReadEngine};
 
-/// How a disk is read best, as far as a probe can tell.
+/// The best settings for reading a disk, as far as a probe can tell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReadSettings {
-    /// The way of reading in the background.
+    /// The engine for background reads.
     pub engine: EngineKind,
     /// Reads in flight at a time.
     pub depth: usize,
     /// Bytes in a read.
     pub chunk_bytes: usize,
-    /// Whether reads pass the page cache by.
+    /// Whether reads bypass the page cache.
     pub direct: bool,
     /// What the probe measured with these settings.
     pub bytes_per_s: f64,
 }
 
-/// What a probe may take.
+/// Limits of a probe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeLimits {
     /// Bytes of buffers.
     pub memory_bytes: usize,
-    /// Bytes read, about.
+    /// Bytes to read, approximately.
     pub read_bytes: u64,
-    /// Time for reads, about: one in flight is waited for.
+    /// Time for reads, approximately: reads in flight are waited for.
     pub time: Duration,
 }
 
@@ -42,12 +42,12 @@ impl Default for ProbeLimits {
     }
 }
 
-/// Tries ways of reading on a range of a file, and returns the one to use. Each trial reads where the one before it
-/// stopped, so that no cache below the file answers for the disk.
+/// Tries several settings on a range of a file, and returns the ones to use. Each trial reads where the one before it
+/// stopped, so that caches below the file do not answer for the disk.
 ///
 /// # Errors
-/// [`IoError::BadRequest`] if the range holds nothing, [`IoError::Engine`] if no thread can be started, and whatever
-/// reads fail with.
+/// [`IoError::BadRequest`] if the range is empty, [`IoError::Engine`] if no thread can be started, and any error of a
+/// read.
 pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits) -> Result<ReadSettings, IoError> {
     let mut began = Instant::now();
     let uring = file.direct_fd().is_some() && start(EngineKind::Uring, 1).is_ok();
@@ -68,14 +68,14 @@ pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits
         };
         let mut engine = start(engine, depth)?;
         if buffers.first().is_none_or(|buffer| buffer.as_slice().len() != chunk_bytes) {
-            // Dropped first, so that there are never more bytes of buffers than the limit allows.
+            // Dropped first, so that the buffers never exceed the limit.
             buffers.clear();
         }
         buffers.truncate(depth);
         let missing = depth - buffers.len();
         let taking = Instant::now();
         buffers.extend(take_buffers(file.as_ref(), missing, chunk_bytes)?);
-        // Which is no part of the time for reads.
+        // Taking buffers does not count as time for reads.
         began += taking.elapsed();
         let sample = walk.measure(engine.as_mut(), &mut buffers, chunk_bytes, bytes_max, time_max)?;
         trials.record(candidate, sample);

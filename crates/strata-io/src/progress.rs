@@ -1,4 +1,4 @@
-//! How far a direct read has come: pure, so that pread and io_uring continue short reads by the same rules.
+//! How far a direct read has got: pure, so that pread and io_uring continue short reads by the same rules.
 
 use std::io;
 use std::path::Path;
@@ -10,15 +10,15 @@ use crate::{DIRECT_ALIGN, IoError};
 pub(crate) struct Progress {
     offset: u64,
     needed: usize,
-    /// Bytes to go for: the whole buffer, or as much of it as the file had when it was opened.
+    /// Bytes to read: the whole buffer, or as much of it as the file had when it was opened.
     expected: usize,
-    /// Bytes that came.
+    /// Bytes read.
     done: usize,
     ended: bool,
 }
 
 impl Progress {
-    /// Nothing has come of `len` bytes at `offset`, the first `needed` of which must.
+    /// The start of a read of `len` bytes at `offset`, of which the first `needed` are required.
     pub(crate) fn new(len: usize, offset: u64, needed: usize, len_at_open: u64) -> Self {
         let left_in_file = usize::try_from(len_at_open.saturating_sub(offset)).unwrap_or(usize::MAX);
         Self { offset, needed, expected: left_in_file.max(needed).min(len), done: 0, ended: false }
@@ -29,14 +29,14 @@ impl Progress {
         (!self.ended && self.done < self.expected).then_some(self.done / DIRECT_ALIGN * DIRECT_ALIGN)
     }
 
-    /// A read that began at `from` in the buffer brought `count` bytes. One that brings nothing new has met the end.
+    /// Notes that a read from `from` in the buffer returned `count` bytes. A read that adds none has reached the end.
     pub(crate) fn advance(&mut self, from: usize, count: usize) {
         let total = from.saturating_add(count);
         self.ended = total <= self.done;
         self.done = self.done.max(total);
     }
 
-    /// The read's outcome, when nothing is left to read.
+    /// The read's outcome, once nothing is left to read.
     pub(crate) fn finish(&self, path: &Path, len_at_open: u64) -> Result<(), IoError> {
         if self.done >= self.needed {
             return Ok(());
@@ -45,7 +45,7 @@ impl Progress {
         Err(IoError::Ended { path, offset, wanted, got, len_at_open })
     }
 
-    /// The read's outcome, when the system failed it.
+    /// The read's outcome, if the system failed.
     pub(crate) fn failed(&self, path: &Path, source: io::Error) -> IoError {
         let (path, offset, wanted, got) = (path.to_owned(), self.offset, self.needed, self.done);
         IoError::Read { path, offset, wanted, got, source }
@@ -58,7 +58,8 @@ mod tests {
 
     const BLOCK: usize = DIRECT_ALIGN;
 
-    /// Plays a file of `file_len` bytes that answers each read with at most the next of `answers`, then in full.
+    /// Simulates a file of `file_len` bytes that limits each read to the next of `answers`, and then returns full
+    /// reads.
     fn play(len: usize, offset: u64, needed: usize, at_open: u64, file_len: u64, answers: &[usize]) -> (usize, usize) {
         let mut answers = answers.iter();
         let mut progress = Progress::new(len, offset, needed, at_open);
@@ -80,7 +81,7 @@ mod tests {
         let long = 100 * BLOCK as u64;
         assert_eq!(play(len, 0, len, long, long, &[]), (len, 1));
         assert_eq!(play(len, 0, len, long, long, &[BLOCK, 2 * BLOCK]), (len, 3));
-        // What came of a broken block is read again with it.
+        // A partly read block is read again as a whole.
         assert_eq!(play(len, 0, len, long, long, &[BLOCK + 100, BLOCK + 1]), (len, 3));
         // The rest of the buffer is wanted too, though it is not needed.
         assert_eq!(play(len, 0, 10, long, long, &[100]), (len, 2));
@@ -91,10 +92,10 @@ mod tests {
     fn the_end_of_the_file_is_the_end_of_the_read() {
         let len = 4 * BLOCK;
         let file = 2 * BLOCK as u64 + 10;
-        // The tail comes short, and no second read asks whether there is more.
+        // The tail is short, and no second read asks whether there is more.
         assert_eq!(play(len, 0, 2 * BLOCK + 10, file, file, &[]), (2 * BLOCK + 10, 1));
         assert_eq!(play(len, BLOCK as u64, 1, file, file, &[]), (BLOCK + 10, 1));
-        // More is needed than there is, by the caller's mistake or because the file shrank.
+        // More is needed than the file has, by the caller's mistake or because the file shrank.
         assert_eq!(play(len, 0, 3 * BLOCK, file, file, &[]), (2 * BLOCK + 10, 2));
         assert_eq!(play(len, 0, len, 9 * file, file, &[]), (2 * BLOCK + 10, 2));
         assert_eq!(play(len, 0, len, 9 * file, 0, &[]), (0, 1));

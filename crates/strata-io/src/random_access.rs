@@ -1,4 +1,4 @@
-//! The seam between formats and files.
+//! The interface between formats and files.
 
 use std::ops::Range;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub trait RandomAccessFile: Send + Sync {
         self.len() == 0
     }
 
-    /// What tells whether the file is still the one that was opened; `None` if nothing does.
+    /// The properties by which a changed file is recognised; `None` if there are none.
     fn identity(&self) -> Option<&FileIdentity> {
         None
     }
@@ -30,7 +30,7 @@ pub trait RandomAccessFile: Send + Sync {
     /// and must not be used.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), IoError>;
 
-    /// Tells the system that the cached pages of this byte range will not be needed again. Advice only: it cannot fail,
-    /// and a file that has no page cache ignores it.
+    /// Tells the system that the cached pages of this byte range will not be needed again. Only advice: it cannot fail,
+    /// and a file without a page cache ignores it.
     fn drop_cache(&self, _range: Range<u64>) {}
 }

@@ -1,4 +1,4 @@
-//! Reads in the background: requests go in, completions come out, buffers travel by value.
+//! Background reads: requests go in, completions come out, and buffers are passed by value.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,42 +7,42 @@ use std::time::Instant;
 
 use crate::{DirectRead, IoError};
 
-/// Reads in the background. Buffers move in and come back by value, so that nobody can touch one in flight; `B` gives
-/// the same memory each time it is asked for.
+/// Reads in the background. Buffers are passed in and returned by value, so that none can be touched in flight; `B`
+/// must return the same memory at every access.
 ///
-/// Dropping an engine drops what is queued, and waits for the reads that are in flight.
+/// Dropping an engine drops the queued requests, and waits for the reads in flight.
 pub trait ReadEngine<B>: Send {
-    /// Takes a request and returns at once. As many as the engine's depth are read at a time, begun in order of
-    /// submission; the rest queue. A request that cannot be done comes back as a completion with its error.
+    /// Takes a request and returns at once. Up to the engine's depth, requests are read concurrently and begun in order
+    /// of submission; the rest are queued. An impossible request comes back as a completion with its error.
     fn submit(&mut self, request: ReadRequest<B>);
 
-    /// A completion, if there is one.
+    /// A completion, if one is available.
     fn poll(&mut self) -> Option<ReadDone<B>>;
 
     /// Waits for a completion; `None` if nothing is in flight.
     fn wait(&mut self) -> Option<ReadDone<B>>;
 
-    /// Requests that were submitted and have not been handed back.
+    /// Requests that were submitted and have not come back.
     fn in_flight(&self) -> usize;
 
-    /// The engine's name for people.
+    /// The engine's display name.
     fn name(&self) -> &'static str;
 }
 
-/// One read: `len` bytes at `offset` into the front of `buffer`, at least the first `needed` of which must come. The
-/// rules are those of [`DirectRead::read_aligned_at`].
+/// One read: `len` bytes at `offset` into the front of `buffer`, of which the first `needed` are required. The rules
+/// are those of [`DirectRead::read_aligned_at`].
 pub struct ReadRequest<B> {
-    /// The caller's name for the read; comes back with the completion.
+    /// The caller's id for the read, returned with the completion.
     pub tag: u64,
-    /// What is read.
+    /// The file to read.
     pub file: Arc<dyn DirectRead>,
     /// Where the read begins, in bytes from the file's start.
     pub offset: u64,
-    /// Bytes that must come.
+    /// Bytes that are required.
     pub needed: usize,
     /// Bytes to read.
     pub len: usize,
-    /// Where they go; at least `len` bytes.
+    /// Where the bytes go; at least `len` bytes long.
     pub buffer: B,
 }
 
@@ -52,16 +52,16 @@ pub struct ReadDone<B> {
     pub tag: u64,
     /// The request's buffer. After a failure its content is unspecified.
     pub buffer: B,
-    /// Whether the bytes needed came.
+    /// Whether the needed bytes were read.
     pub result: Result<(), IoError>,
-    /// When the read began, having waited its turn.
+    /// When the read began, after any time in the queue.
     pub started: Instant,
-    /// When it ended.
+    /// When the read ended.
     pub finished: Instant,
 }
 
 impl<B: AsMut<[u8]>> ReadRequest<B> {
-    /// Does the read on this thread. A panic in it becomes an error.
+    /// Carries out the read on this thread. A panic in it becomes an error.
     pub(crate) fn read_here(self) -> ReadDone<B> {
         let Self { tag, file, offset, needed, len, mut buffer } = self;
         let started = Instant::now();
@@ -77,7 +77,7 @@ impl<B: AsMut<[u8]>> ReadRequest<B> {
     }
 }
 
-/// The part of a buffer that is read into.
+/// The part of a buffer to read into.
 pub(crate) fn front<'a, B: AsMut<[u8]>>(
     buffer: &'a mut B,
     len: usize,
@@ -91,7 +91,7 @@ pub(crate) fn front<'a, B: AsMut<[u8]>>(
     })
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())

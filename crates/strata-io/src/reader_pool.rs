@@ -1,4 +1,4 @@
-//! Background reads by threads that block in the kernel: works everywhere.
+//! Background reads by threads that block in the kernel; available everywhere.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 
 use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 
-/// The engine's name for people.
+/// The engine's display name.
 pub(crate) const NAME: &str = "pread workers";
 
-/// `depth` threads, each of which reads one request at a time and sleeps in the kernel otherwise, so that they cost the
-/// threads that compute nothing.
+/// `depth` threads, each of which reads one request at a time. They sleep in the kernel while they wait, so they take
+/// no time from the threads that compute.
 pub struct ReaderPool<B> {
     queue: Arc<Queue<B>>,
     done: Receiver<ReadDone<B>>,
@@ -19,7 +19,7 @@ pub struct ReaderPool<B> {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// What is to be read next, shared with the workers.
+/// The queue of requests, shared with the workers.
 struct Queue<B> {
     state: Mutex<QueueState<B>>,
     changed: Condvar,
@@ -34,12 +34,12 @@ impl<B: AsMut<[u8]> + Send + 'static> ReaderPool<B> {
     /// Starts `depth` workers, at least one.
     ///
     /// # Errors
-    /// [`IoError::Engine`] if the system does not give so many threads.
+    /// [`IoError::Engine`] if the system does not allow that many threads.
     pub fn new(depth: usize) -> Result<Self, IoError> {
         let state = Mutex::new(QueueState { requests: VecDeque::new(), closed: false });
         let queue = Arc::new(Queue { state, changed: Condvar::new() });
         let (sender, done) = channel();
-        // Made first, so that workers already started are joined if a later one cannot be.
+        // Created first, so that workers already started are joined if a later one cannot be started.
         let mut pool = Self { queue, done, in_flight: 0, workers: Vec::new() };
         for index in 0..depth.max(1) {
             let (queue, sender) = (Arc::clone(&pool.queue), sender.clone());
@@ -70,7 +70,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for ReaderPool<B> {
         if self.in_flight == 0 {
             return None;
         }
-        // Workers outlive the pool's other parts, and each request they take they send back.
+        // Workers run until the pool is dropped, and send back each request that they take.
         let done = self.done.recv().ok()?;
         self.in_flight -= 1;
         Some(done)
@@ -102,7 +102,7 @@ impl<B> Drop for ReaderPool<B> {
 }
 
 impl<B> Queue<B> {
-    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
+    /// No code that can panic runs under the lock, so a poisoned lock is still valid.
     fn lock(&self) -> MutexGuard<'_, QueueState<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Room on a disk for what memory has no room for, as long as the process lives.
+//! Space on a disk for data that does not fit into memory, for the lifetime of the process.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -15,19 +15,19 @@ use thiserror::Error;
 use crate::direct_read::{check_request, read_blocks};
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, disk_bytes_free};
 
-/// What `statfs` calls file systems whose files take memory: tmpfs and ramfs.
+/// The `statfs` types of file systems whose files take memory: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Names that are tried where the file system has no files without one.
+/// How many names are tried on file systems without unnamed files.
 const NAMES_MAX: u32 = 100;
 
-/// There is no room to swap to.
+/// Why swap space could not be created.
 #[derive(Debug, Error)]
 pub enum SwapFileError {
     /// The system refused.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// The directory's files take memory, so that nothing would be gained.
+    /// The directory's files take memory, so swapping there would gain nothing.
     #[error("{} lies in memory, so swapping to it frees none; name a directory on a disk", directory.display())]
     InMemory {
         /// The directory.
@@ -46,7 +46,7 @@ pub enum SwapFileError {
         /// Bytes that an ordinary user can still write there.
         free: u64,
     },
-    /// No size that can be used.
+    /// The size is not usable.
     #[error("swap space of {wanted} bytes cannot be; ask for a positive number of blocks of {DIRECT_ALIGN} bytes")]
     BadSize {
         /// Bytes asked for.
@@ -54,20 +54,20 @@ pub enum SwapFileError {
     },
 }
 
-/// A file without a name that only this process can read, whose disk space is taken at once and given back when it is
-/// dropped or the process ends. Where the file system refuses direct I/O, writes are flushed and dropped from the page
-/// cache behind them.
+/// A file without a name that only this process can read. Its disk space is allocated at once, and freed when it is
+/// dropped or the process ends. Where the file system refuses direct I/O, writes are synced and their pages are dropped
+/// from the page cache.
 #[derive(Debug)]
 pub struct SwapFile {
     file: File,
-    /// For messages: the directory, and what this is.
+    /// For messages: the directory and a placeholder name.
     path: PathBuf,
     len: u64,
     direct: bool,
 }
 
 impl SwapFile {
-    /// Takes `len` bytes, a multiple of [`DIRECT_ALIGN`] above 0, on the disk of `directory`.
+    /// Allocates `len` bytes, a multiple of [`DIRECT_ALIGN`] above 0, on the disk of `directory`.
     ///
     /// # Errors
     /// See [`SwapFileError`]; nothing is left behind then.
@@ -85,7 +85,7 @@ impl SwapFile {
             move |source| IoError::Write { path, action, source }
         };
         let file = nameless(directory).map_err(fault("create"))?;
-        // Asked first: a file system that cannot reserve, or that reserves step by step, would say so late.
+        // Asked first: a file system that cannot reserve space, or reserves it step by step, would report this late.
         let no_room = |free| SwapFileError::NoRoom { directory: directory.to_owned(), wanted: len, free };
         let free = disk_bytes_free(directory)?;
         if free < len {
@@ -93,7 +93,8 @@ impl SwapFile {
         }
         match fallocate(&file, FallocateFlags::empty(), 0, len) {
             Ok(()) => {}
-            // Nobody promises that all file systems can; on those, a write may still find the disk full, and fails.
+            // Not all file systems support this; on those that do not, a later write may still find the disk full, and
+            // fail.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(len).map_err(fault("resize"))?,
             Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room(free)),
             Err(errno) => return Err(fault("reserve room for")(errno.into()).into()),
@@ -103,15 +104,15 @@ impl SwapFile {
         Ok(this)
     }
 
-    /// Whether a file in `directory` takes memory rather than room on a disk.
+    /// Whether files in `directory` take memory rather than disk space.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the directory is missing, or the system does not say.
+    /// [`IoError::Open`] if the directory is missing, or the system cannot tell.
     pub fn is_in_memory(directory: impl AsRef<Path>) -> Result<bool, IoError> {
         is_in_memory(directory.as_ref())
     }
 
-    /// Turns direct I/O on if a block can be written and read that way.
+    /// Turns direct I/O on if a block can be written and read with it.
     fn settle_mode(&mut self) -> Result<(), IoError> {
         let no_memory = || IoError::Open { path: self.path.clone(), source: io::ErrorKind::OutOfMemory.into() };
         let mut block = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or_else(no_memory)?;
@@ -136,7 +137,7 @@ impl SwapFile {
 
     fn forget_pages(&self, offset: u64, len: usize) {
         if !self.direct {
-            // Advice: where it cannot be followed, pages stay until the system wants them.
+            // Only advice: where it is not supported, the pages stay until the system needs the memory.
             let _ = fadvise(&self.file, offset, NonZeroU64::new(len as u64), Advice::DontNeed);
         }
     }
@@ -157,7 +158,7 @@ impl DirectRead for SwapFile {
         Ok(())
     }
 
-    /// Always: nobody else can reach the file.
+    /// Always `Ok`: no other process can reach the file.
     fn check_unchanged(&self) -> Result<(), IoError> {
         Ok(())
     }
@@ -171,7 +172,7 @@ impl DirectWrite for SwapFile {
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError> {
         check_request(&self.path, buf, offset, buf.len())?;
         let fault = |source| IoError::Write { path: self.path.clone(), action: "write to", source };
-        // Room was reserved for so many bytes and no more.
+        // Space was reserved for exactly `len` bytes.
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
             return Err(fault(io::ErrorKind::InvalidInput.into()));
         }
@@ -188,24 +189,24 @@ impl DirectWrite for SwapFile {
 fn is_in_memory(directory: &Path) -> Result<bool, IoError> {
     let stat = statfs(directory)
         .map_err(|errno| IoError::Open { path: directory.to_owned(), source: io::Error::from(errno) })?;
-    // Its type differs from one architecture to the next.
+    // The field's type differs between architectures.
     Ok(MEMORY_FILE_SYSTEMS.contains(&(stat.f_type as i64)))
 }
 
-/// A file in `directory` that has no name, or has lost it at once.
+/// A file in `directory` without a name, or whose name is removed at once.
 fn nameless(directory: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     let flags = |flags: OFlags| i32::try_from(flags.bits()).unwrap_or(0);
     match options.clone().custom_flags(flags(OFlags::TMPFILE)).open(directory) {
-        // What file systems without such files say, and kernels that do not know them.
+        // The errors of file systems without unnamed files, and of kernels that do not know them.
         Err(error) if refuses_nameless(&error) => {}
         outcome => return outcome,
     }
     named_for_a_moment(directory, options.custom_flags(flags(OFlags::NOFOLLOW)).create_new(true))
 }
 
-/// A file that has a name until it is open, by `options` that never open one that somebody has laid there.
+/// A file whose name is removed once it is open. `options` must never open an existing file.
 fn named_for_a_moment(directory: &Path, options: &OpenOptions) -> io::Result<File> {
     let mut outcome = Err(io::ErrorKind::AlreadyExists.into());
     for number in 0..NAMES_MAX {
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn a_name_is_there_for_a_moment_only_and_nobodys_file_is_taken() {
         let dir = tempfile::tempdir().unwrap();
-        // What an earlier process of this number may have left.
+        // What an earlier process with this process id may have left.
         let taken = dir.path().join(format!(".strata-swap-{}-0", std::process::id()));
         std::fs::write(&taken, b"mine").unwrap();
         let mut options = OpenOptions::new();

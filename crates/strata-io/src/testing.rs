@@ -1,5 +1,5 @@
-//! Files that misbehave on purpose and files that are slow: for the tests of this and other crates, and to see what a
-//! slower disk would do.
+//! Files that fail on purpose and files that are slow: for the tests of this and other crates, and to see the effect of
+//! a slower disk.
 
 mod faulty_file;
 mod faulty_space;

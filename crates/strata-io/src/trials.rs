@@ -1,4 +1,4 @@
-//! Which ways of reading to try, and which to choose by what came of them: pure.
+//! Which read settings to try, and which to choose by the results: pure.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,20 @@ use crate::{DIRECT_ALIGN, EngineKind};
 
 const DEPTHS: [usize; 4] = [1, 2, 4, 8];
 const CHUNKS: [usize; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
-/// The chunk that depths are compared with, and preferred among equals: small beside the memory of streamed weights,
-/// large enough for any disk.
+/// The chunk size at which depths are compared, and which is preferred among equals: small compared with the memory of
+/// streamed weights, large enough for any disk.
 const CHUNK_USUAL: usize = 4 << 20;
-/// Reads in flight preferred among equals: one read's end is no rest for the disk, and threads that wait for it cost
-/// nothing.
+/// The number of reads in flight that is preferred among equals: the disk stays busy when one of them ends, and waiting
+/// threads cost nothing.
 const DEPTH_USUAL: usize = 4;
-/// A rate within this factor of the best one is as good: disks wander by more from one trial to the next, and while all
-/// cores compute, few reads in flight, or ends of reads that a computing thread has to notice, let the disk rest.
+/// A rate of at least this share of the best one counts as equal: disks vary by more from one trial to the next. And
+/// while all cores compute, the disk idles if few reads are in flight, or if a computing thread has to notice
+/// completions.
 const AS_GOOD: f64 = 0.75;
-/// Candidates measured a second time.
+/// How many candidates are measured a second time.
 const FINALISTS: usize = 3;
 
-/// A way of reading.
+/// A combination of read settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) engine: EngineKind,
@@ -27,8 +28,8 @@ pub(crate) struct Candidate {
     pub(crate) chunk_bytes: usize,
 }
 
-/// Not every engine with every depth and every chunk: depths first, then chunks at the best depth, then io_uring at
-/// what was best, then the best few again.
+/// Not every engine with every depth and chunk size: depths first, then chunk sizes at the best depth, then io_uring
+/// with the best of these, then the best few again.
 pub(crate) struct Trials {
     memory_bytes: usize,
     uring: bool,
@@ -47,15 +48,15 @@ enum Stage {
 }
 
 impl Trials {
-    /// The most trials there are.
+    /// The most trials that can be made.
     pub(crate) const COUNT_MAX: u32 = 12;
 
-    /// Buffers of all reads in flight take at most `memory_bytes`, but at least one block.
+    /// The buffers of all reads in flight take at most `memory_bytes`, but at least one block.
     pub(crate) fn new(memory_bytes: usize, uring: bool) -> Self {
         Self { memory_bytes, uring, stage: Stage::Depths, queue: VecDeque::new(), results: Vec::new() }
     }
 
-    /// What to try next.
+    /// The next candidate to try.
     pub(crate) fn next(&mut self) -> Option<Candidate> {
         loop {
             if let Some(candidate) = self.queue.pop_front() {
@@ -73,7 +74,7 @@ impl Trials {
         }
     }
 
-    /// What came of a trial. Trials of one candidate add up.
+    /// Records the result of a trial. Results of the same candidate add up.
     pub(crate) fn record(&mut self, candidate: Candidate, sample: Sample) {
         match self.results.iter_mut().find(|(known, _)| *known == candidate) {
             Some((_, total)) => total.add(sample),
@@ -81,17 +82,17 @@ impl Trials {
         }
     }
 
-    /// What a trial takes at least, in seconds, at the best rate so far.
+    /// The least time that a trial takes, in seconds, at the best rate so far.
     pub(crate) fn seconds_at_least(&self, candidate: Candidate) -> f64 {
         let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
         if best > 0.0 { (candidate.depth * candidate.chunk_bytes) as f64 / best } else { 0.0 }
     }
 
-    /// The best candidate and its bytes per second. Among those as good, the most usual one: workers rather than
-    /// io_uring, which not every machine has; then by the reads in flight; then by the chunk.
+    /// The best candidate and its bytes per second. Among equals, the most usual one: workers rather than io_uring,
+    /// which not every machine has; then by the number of reads in flight; then by the chunk size.
     pub(crate) fn choose(&self) -> (Candidate, f64) {
         if let [(only, sample)] = self.results[..] {
-            // The disk was so slow that time was up, if only for once: nothing has been compared.
+            // The disk was so slow, if only once, that time ran out after one candidate: nothing could be compared.
             let usual = Candidate { depth: DEPTH_USUAL, ..only };
             let chosen = if self.fits(&usual) { usual } else { only };
             return (chosen, sample.bytes_per_s());
@@ -128,25 +129,25 @@ impl Trials {
     fn finalists(&self) -> Vec<Candidate> {
         let mut ranking: Vec<_> = self.results.iter().collect();
         ranking.sort_by(|(_, a), (_, b)| b.bytes_per_s().total_cmp(&a.bytes_per_s()));
-        // Buffers of one size can be used again.
+        // Buffers of equal size can be reused.
         let mut finalists: Vec<_> = ranking.iter().take(FINALISTS).map(|(candidate, _)| *candidate).collect();
         finalists.sort_by_key(|candidate| candidate.chunk_bytes);
         if ranking.len() > 1 { finalists } else { Vec::new() }
     }
 
-    /// Those for which there is memory, and which have not been tried.
+    /// The candidates that fit into memory and have not been tried.
     fn fitting<const N: usize>(&self, candidates: [Candidate; N]) -> Vec<Candidate> {
         let tried = |candidate: &Candidate| self.results.iter().any(|(known, _)| known == candidate);
         candidates.into_iter().filter(|candidate| self.fits(candidate) && !tried(candidate)).collect()
     }
 
-    /// Whether there is memory for it; there always is for one block.
+    /// Whether the candidate's buffers fit into memory; one block always does.
     fn fits(&self, candidate: &Candidate) -> bool {
         let least = candidate.depth == 1 && candidate.chunk_bytes == DIRECT_ALIGN;
         least || candidate.depth * candidate.chunk_bytes <= self.memory_bytes
     }
 
-    /// The usual chunk, or a smaller one where there is no memory for four of them.
+    /// The usual chunk size, or a smaller one if memory cannot hold four usual chunks.
     fn usual_chunk(&self) -> usize {
         let quarter = (self.memory_bytes / 4).checked_ilog2().map_or(0, |log| 1 << log);
         quarter.clamp(DIRECT_ALIGN, CHUNK_USUAL)
@@ -161,7 +162,7 @@ impl Trials {
 mod tests {
     use super::*;
 
-    /// Runs all trials on a disk whose rate (GB/s) is a function of how it is read.
+    /// Runs all trials on a disk whose rate (GB/s) is a function of the candidate.
     fn choice(memory_bytes: usize, uring: bool, rate: impl Fn(Candidate) -> f64) -> (Candidate, f64) {
         let mut trials = Trials::new(memory_bytes, uring);
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! Background reads by the kernel's own queue: no thread of ours, where it is allowed.
+//! Background reads by the kernel's own queue: without threads of this process, where the kernel allows it.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -14,35 +14,36 @@ use crate::progress::Progress;
 use crate::read_engine::front;
 use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 
-/// The engine's name for people.
+/// The engine's display name.
 pub(crate) const NAME: &str = "io_uring";
-/// The deepest queue on offer; disks gain nothing from more.
+/// The deepest queue supported; disks gain nothing from more.
 const DEPTH_MAX: usize = 256;
-/// The most one entry reads: its length field has 32 bits, and the kernel cuts reads a page short of 2 GiB.
+/// The most bytes that one entry reads: its length field has 32 bits, and the kernel cuts reads a page short of 2 GiB.
 const ENTRY_BYTES_MAX: usize = 1 << 30;
-/// Times a read is tried again after the kernel had no resources for it.
+/// How often a read is retried when the kernel lacks resources for it, or interrupts it.
 const RETRIES_MAX: u32 = 16;
-/// How long to sleep while the kernel has no resources and nothing is in flight that would free some.
+/// How long to sleep when the kernel lacks resources and nothing in flight would free some.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// One io_uring of `depth` entries, emptied in [`poll`](ReadEngine::poll) and [`wait`](ReadEngine::wait). A file
-/// without [`direct_fd`](crate::DirectRead::direct_fd) is read on the thread that calls these.
+/// One io_uring of `depth` entries, whose completions are taken in [`poll`](ReadEngine::poll) and
+/// [`wait`](ReadEngine::wait). A file without [`direct_fd`](crate::DirectRead::direct_fd) is read on the thread that
+/// calls these.
 pub struct UringReader<B> {
-    /// `None` once the kernel stopped to take entries: what comes then is read on the caller's thread.
+    /// `None` once the kernel has stopped accepting entries: all further reads are made on the caller's thread.
     ring: Option<IoUring>,
-    /// Reads whose entries are in the ring, by the entries' `user_data`.
+    /// Reads whose entries are in the ring; the index is the entry's `user_data`.
     slots: Vec<Option<Box<Slot<B>>>>,
     waiting: VecDeque<ReadRequest<B>>,
     done: VecDeque<ReadDone<B>>,
 }
 
-/// A read whose entry is in the ring. Boxed, and left where it is until the entry's completion has come: the kernel
-/// writes to memory that a buffer like `[u8; N]` has inside itself.
+/// A read whose entry is in the ring. Boxed, and not moved until the entry's completion has come: the kernel writes to
+/// memory that, for a buffer like `[u8; N]`, is part of this struct.
 struct Slot<B> {
     request: ReadRequest<B>,
     progress: Progress,
     started: Instant,
-    /// Where in the buffer the entry in flight reads to.
+    /// Where in the buffer the entry in flight begins to write.
     from: usize,
     retries: u32,
 }
@@ -51,7 +52,7 @@ impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
     /// Sets up a ring of `depth` entries, at least one and at most 256.
     ///
     /// # Errors
-    /// [`IoError::Engine`] where the kernel lacks it, or a container or a setting forbids it.
+    /// [`IoError::Engine`] where the kernel lacks io_uring, or a container or a setting forbids it.
     pub fn new(depth: usize) -> Result<Self, IoError> {
         let fault = |source| IoError::Engine { engine: NAME, source };
         let depth = depth.clamp(1, DEPTH_MAX);
@@ -65,8 +66,8 @@ impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
         Ok(Self { ring: Some(ring), slots, waiting: VecDeque::new(), done: VecDeque::new() })
     }
 
-    /// Puts waiting requests into the ring, in their order, as long as there is room; stops at one that only the
-    /// caller's thread can read.
+    /// Moves waiting requests into the ring, in order, while there is room; stops at a request that only the caller's
+    /// thread can read.
     fn fill(&mut self) {
         while let Some(ring) = &mut self.ring
             && let Some(index) = self.slots.iter().position(Option::is_none)
@@ -78,12 +79,12 @@ impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
         if let Some(ring) = &mut self.ring
             && !ring.submission().is_empty()
         {
-            // Entries that the kernel has no room for now stay in the ring and go with the next call.
+            // Entries that the kernel cannot take now stay in the ring and are submitted with the next call.
             let _ = ring.submit();
         }
     }
 
-    /// Takes in what the kernel has done, and goes on with what is unfinished.
+    /// Takes completions from the kernel, and continues unfinished reads.
     fn reap(&mut self) {
         while let Some(ring) = &mut self.ring
             && let Some((index, outcome)) = next_completion(ring)
@@ -99,7 +100,7 @@ impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
         self.fill();
     }
 
-    /// Reads the next waiting request on this thread, if the ring cannot and it is its turn.
+    /// Reads the next waiting request on this thread if the ring cannot read it.
     fn read_here(&mut self) -> Option<ReadDone<B>> {
         let ring_is_gone = self.ring.is_none();
         let request = self.waiting.pop_front_if(|request| ring_is_gone || request.file.direct_fd().is_none())?;
@@ -126,7 +127,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for UringReader<B> {
                 return Some(done);
             }
             if self.slots_taken() == 0 {
-                // Without a read in the ring, `poll` has handed out or read whatever there was.
+                // No read is in the ring, so `poll` has already returned or read everything there was.
                 return None;
             }
             self.sleep();
@@ -143,7 +144,8 @@ impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for UringReader<B> {
 }
 
 impl<B> UringReader<B> {
-    /// Sleeps until the kernel has done something. Where it refuses entries and holds none, the ring is given up.
+    /// Sleeps until the kernel has completed something. If the kernel refuses entries and holds none, the ring is given
+    /// up.
     fn sleep(&mut self) {
         let mut refusals = 0;
         while let Some(ring) = &mut self.ring {
@@ -166,7 +168,8 @@ impl<B> UringReader<B> {
         }
     }
 
-    /// Drops a ring whose entries the kernel has never seen, and with it their claims on memory. The reads wait again.
+    /// Drops a ring whose entries the kernel has never seen, so that none refers to memory any more. The reads wait
+    /// again.
     fn give_ring_up(&mut self) {
         self.ring = None;
         let mut unread: Vec<_> = self.slots.iter_mut().filter_map(Option::take).collect();
@@ -183,7 +186,7 @@ impl<B> UringReader<B> {
 }
 
 impl<B> Drop for UringReader<B> {
-    /// Waits for what the kernel still writes; no buffer is freed before.
+    /// Waits until the kernel writes to no buffer any more; no buffer is freed earlier.
     fn drop(&mut self) {
         self.waiting.clear();
         while self.slots_taken() > 0 {
@@ -203,8 +206,8 @@ impl<B> Slot<B> {
         Self { request, progress, started: Instant::now(), from: 0, retries: 0 }
     }
 
-    /// Takes in how an entry ended. Whether the next one must run on a thread of the kernel's, which waits where the
-    /// caller's cannot; or why there will be no next one.
+    /// Takes the outcome of an entry. Returns whether the next entry must run on a kernel thread, which can wait where
+    /// the caller's thread cannot; or the error, if there will be no next entry.
     fn take_in(&mut self, outcome: io::Result<usize>) -> Result<bool, IoError> {
         match outcome {
             Ok(count) => {
@@ -225,7 +228,7 @@ impl<B> Slot<B> {
     }
 }
 
-/// Puts the next entry of a read into the ring, and the read into its place; or hands it back if it has ended.
+/// Puts the next entry of a read into the ring, and the read into its slot; or returns the read if it has ended.
 fn push<B: AsMut<[u8]>>(
     ring: &mut IoUring,
     place: &mut Option<Box<Slot<B>>>,
@@ -244,7 +247,7 @@ fn push<B: AsMut<[u8]>>(
             // and nobody touches the buffer in between. An engine that is leaked leaks its slots too.
             match unsafe { ring.submission().push(&entry) } {
                 Ok(()) => return None,
-                // Cannot be: the ring has an entry for each slot.
+                // Impossible: the ring has an entry for each slot.
                 Err(_) => Err(slot.progress.failed(slot.request.file.path(), io::ErrorKind::ResourceBusy.into())),
             }
         }
@@ -254,7 +257,7 @@ fn push<B: AsMut<[u8]>>(
     place.take().map(|slot| slot.ended(result))
 }
 
-/// The entry that reads what is left of a read; `None` if nothing is.
+/// The entry for the rest of a read; `None` if nothing is left.
 fn entry_of<B: AsMut<[u8]>>(slot: &mut Slot<B>) -> Result<Option<squeue::Entry>, IoError> {
     let Slot { request, progress, from, .. } = slot;
     let ReadRequest { file, offset, needed, len, buffer, .. } = request;
@@ -271,7 +274,7 @@ fn entry_of<B: AsMut<[u8]>>(slot: &mut Slot<B>) -> Result<Option<squeue::Entry>,
     Ok(Some(entry.offset(*offset + next as u64).build()))
 }
 
-/// The next completion: which slot's, and the bytes that came or the system's error.
+/// The next completion: the slot's index, and the number of bytes read or the system's error.
 fn next_completion(ring: &mut IoUring) -> Option<(usize, io::Result<usize>)> {
     let entry = ring.completion().next()?;
     let result = entry.result();
@@ -279,13 +282,13 @@ fn next_completion(ring: &mut IoUring) -> Option<(usize, io::Result<usize>)> {
     Some((usize::try_from(entry.user_data()).unwrap_or(usize::MAX), outcome))
 }
 
-/// Whether the kernel lacked something that it will have again.
+/// Whether the kernel lacked a resource that will become available again.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [Errno::AGAIN, Errno::NOMEM, Errno::BUSY];
     Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// Whether a read was broken off for a reason that is not the file's; an exiting thread cancels what it submitted.
+/// Whether a read was interrupted for a reason unrelated to the file; an exiting thread cancels the reads it submitted.
 fn is_interruption(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| [Errno::INTR, Errno::CANCELED].contains(&errno))
 }
@@ -319,7 +322,7 @@ mod tests {
             Ok(reader) => reader,
             Err(error) => return println!("not tested here: {error}"),
         };
-        // Entries that the kernel never hears of, as when it has no room for them.
+        // Entries that never reach the kernel, as when it has no room for them.
         for (index, tag) in [(1, 0), (2, 1), (0, 2)] {
             let slot = Box::new(Slot::new(request(&file, tag)));
             let ring = reader.ring.as_mut().unwrap();

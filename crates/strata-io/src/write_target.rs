@@ -1,4 +1,4 @@
-//! Where a large file is written over hours: under a temporary name until it is whole, or onto a raw block device.
+//! Where a large file is written over hours: under a temporary name until it is complete, or onto a raw block device.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -12,10 +12,10 @@ use thiserror::Error;
 
 use crate::{ExactFile, IoError, block_device_bytes, disk_bytes_free};
 
-/// A target cannot be written to, or must not be.
+/// Why a target cannot be written to, or must not be.
 #[derive(Debug, Error)]
 pub enum TargetError {
-    /// A read, a write, or what belongs to them failed.
+    /// A read, a write or a related system call failed.
     #[error(transparent)]
     Io(#[from] IoError),
     /// The path leads to a directory, a pipe, …
@@ -23,7 +23,7 @@ pub enum TargetError {
     Unsuitable {
         /// The path.
         path: PathBuf,
-        /// What lies there.
+        /// What the path leads to.
         found: &'static str,
     },
     /// The device is mounted, is swap, or belongs to another program or volume.
@@ -32,13 +32,13 @@ pub enum TargetError {
         /// The device.
         path: PathBuf,
     },
-    /// Another process writes to the same target.
+    /// Another process is writing to the same target.
     #[error("{} is being written by another process; wait for it, or end it", path.display())]
     Busy {
         /// The temporary file, or the device.
         path: PathBuf,
     },
-    /// There is too little room.
+    /// There is not enough space.
     #[error(
         "{} needs {wanted} bytes, but there is room for {available}; {} bytes are missing",
         path.display(), wanted.saturating_sub(*available)
@@ -46,31 +46,31 @@ pub enum TargetError {
     NoRoom {
         /// The file, or the device.
         path: PathBuf,
-        /// Bytes of the whole.
+        /// Bytes needed in all.
         wanted: u64,
-        /// Bytes that fit, those that are written already included.
+        /// Bytes that fit, including those already written.
         available: u64,
     },
 }
 
-/// A file that is being written in place, piece by piece at any offset. A regular file has a temporary name beside its
-/// own (`.NAME.partial`) until [`commit`](Self::commit). Dropped before that it is left as it is, so that a later
-/// process can [`open`](Self::open) it and go on. One process holds it at a time.
+/// A file that is written in place, piece by piece at any offset. A regular file has a temporary name beside its own
+/// (`.NAME.partial`) until [`commit`](Self::commit). If it is dropped before that, it stays as it is, so that a later
+/// process can [`open`](Self::open) it and continue. Only one process can hold it at a time.
 #[derive(Debug)]
 pub struct WriteTarget {
     file: File,
     /// The final name.
     path: PathBuf,
-    /// The name until then; `None` for a device.
+    /// The temporary name; `None` for a device.
     temporary: Option<PathBuf>,
 }
 
 impl WriteTarget {
-    /// Opens the block device `path`, or what an earlier process has left of the file `path`, or begins a new one. A
-    /// file that has that name stays as it is until [`commit`](Self::commit).
+    /// Opens the block device `path`, or what an earlier process has left of the file `path`, or starts a new file. An
+    /// existing file of that name stays as it is until [`commit`](Self::commit).
     ///
     /// # Errors
-    /// [`TargetError::InUse`], [`TargetError::Busy`], [`TargetError::Unsuitable`]; [`TargetError::Io`] where the system
+    /// [`TargetError::InUse`], [`TargetError::Busy`], [`TargetError::Unsuitable`]; [`TargetError::Io`] if the system
     /// refuses.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TargetError> {
         let path = path.as_ref().to_owned();
@@ -91,7 +91,7 @@ impl WriteTarget {
         temporary_name.push(name);
         temporary_name.push(".partial");
         let temporary = path.with_file_name(temporary_name);
-        // A link that somebody has laid under this name is not followed.
+        // A symbolic link under this name, which someone else may have created, is not followed.
         let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or(0);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
@@ -102,8 +102,8 @@ impl WriteTarget {
                 return Err(TargetError::Unsuitable { path: temporary, found: "no regular file" });
             }
             lock(&file, &temporary)?;
-            // Between opening and locking, whoever had the lock may have finished: this is then the file under its
-            // final name, and not to be written to.
+            // Between opening and locking, the process that had the lock may have finished: then this is the file under
+            // its final name, which must not be written to.
             let named = std::fs::symlink_metadata(&temporary);
             if named.is_ok_and(|named| (named.dev(), named.ino()) == (metadata.dev(), metadata.ino())) {
                 return Ok(Self { file, path, temporary: Some(temporary) });
@@ -112,7 +112,7 @@ impl WriteTarget {
     }
 
     fn open_device(path: PathBuf) -> Result<Self, TargetError> {
-        // Of a block device, this flag asks to be alone: file systems, swap and volumes hold it the same way.
+        // For a block device, this flag requests exclusive use: file systems, swap and volumes hold it the same way.
         let flags = i32::try_from(OFlags::EXCL.bits()).unwrap_or(0);
         match OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path) {
             Ok(file) => {
@@ -124,7 +124,7 @@ impl WriteTarget {
         }
     }
 
-    /// The final name, or that of the device.
+    /// The final name, or the device's name.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -134,16 +134,16 @@ impl WriteTarget {
         self.temporary.as_deref()
     }
 
-    /// Whether it is a block device.
+    /// Whether the target is a block device.
     pub fn is_device(&self) -> bool {
         self.temporary.is_none()
     }
 
-    /// Makes sure that there are `bytes` bytes, and so many only where it is a file: the disk is asked for them now, so
-    /// that it is not full hours later. New bytes of a file are zero.
+    /// Ensures that the target has `bytes` bytes; a file gets exactly this length. Disk space is allocated now, so that
+    /// the disk does not turn out to be full hours later. New bytes of a file are zero.
     ///
     /// # Errors
-    /// [`TargetError::NoRoom`]; [`TargetError::Io`] where the system refuses.
+    /// [`TargetError::NoRoom`]; [`TargetError::Io`] if the system refuses.
     pub fn reserve(&self, bytes: u64) -> Result<(), TargetError> {
         let no_room = |available| TargetError::NoRoom { path: self.path.clone(), wanted: bytes, available };
         if self.is_device() {
@@ -152,21 +152,21 @@ impl WriteTarget {
         }
         self.file.set_len(bytes).map_err(|source| self.fault("resize", source))?;
         let metadata = self.file.metadata().map_err(|source| self.fault("examine", source))?;
-        // The unit is 512 bytes whatever the file system's own is.
+        // The unit is 512 bytes, whatever the file system's block size.
         let held = metadata.blocks().saturating_mul(512);
         let free = disk_bytes_free(self.directory())?;
         if held.saturating_add(free) < bytes {
             return Err(no_room(held.saturating_add(free)));
         }
         match fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
-            // Nobody promises that all file systems can; on those, a write may still find the disk full.
+            // Not all file systems support this; on those that do not, a write may still find the disk full.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(Errno::NOSPC) => Err(no_room(held.saturating_add(free))),
             Err(errno) => Err(self.fault("reserve room for", errno.into()).into()),
         }
     }
 
-    /// Forgets what a file holds; a device is left as it is.
+    /// Truncates a file to nothing; a device is left as it is.
     ///
     /// # Errors
     /// [`IoError::Write`]
@@ -185,7 +185,7 @@ impl WriteTarget {
         self.file.write_all_at(bytes, offset).map_err(|source| self.fault("write", source))
     }
 
-    /// Waits until all that was written is on the disk.
+    /// Waits until everything written is on the disk.
     ///
     /// # Errors
     /// [`IoError::Write`]
@@ -193,10 +193,10 @@ impl WriteTarget {
         self.file.sync_data().map_err(|source| self.fault("sync", source))
     }
 
-    /// The target as a file to be read, as long as it is now.
+    /// The target as a file for reading, at its current length.
     ///
     /// # Errors
-    /// [`IoError::Open`] where the system refuses a second handle.
+    /// [`IoError::Open`] if the system refuses a second handle.
     pub fn reader(&self) -> Result<ExactFile, IoError> {
         let path = self.temporary.as_ref().unwrap_or(&self.path);
         let fault = |source| IoError::Open { path: path.clone(), source };
@@ -204,7 +204,7 @@ impl WriteTarget {
         ExactFile::of(file, path.clone()).map_err(fault)
     }
 
-    /// Syncs the file, gives it its name, and syncs the directory, so that the name survives a crash too.
+    /// Syncs the file, renames it, and syncs the directory, so that the name survives a crash too.
     ///
     /// # Errors
     /// [`IoError::Write`]; the file then keeps its temporary name.
@@ -215,7 +215,7 @@ impl WriteTarget {
         File::open(self.directory()).and_then(|handle| handle.sync_all()).map_err(|source| self.fault("sync", source))
     }
 
-    /// Removes what was written of a file; a device is left as it is.
+    /// Removes an unfinished file; a device is left as it is.
     ///
     /// # Errors
     /// [`IoError::Write`]
@@ -238,12 +238,12 @@ impl WriteTarget {
     }
 }
 
-/// Held until the file is closed, by the end of the process at the latest.
+/// Takes a lock that is held until the file is closed, at the latest when the process ends.
 fn lock(file: &File, path: &Path) -> Result<(), TargetError> {
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(TargetError::Busy { path: path.to_owned() }),
-        // Some network file systems have no locks; then two writers are the user's to avoid.
+        // Some network file systems have no locks; there, the user must avoid two writers.
         Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
         Err(TryLockError::Error(source)) => {
             Err(IoError::Write { path: path.to_owned(), action: "lock", source }.into())

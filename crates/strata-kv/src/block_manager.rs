@@ -1,4 +1,4 @@
-//! Who holds which blocks: the one room that sees contents, places, tables and transfers together.
+//! Which sequence holds which blocks: the one module that sees contents, places, tables and transfers together.
 
 use crate::{
     blocks::{Fragmentation, Resize},
@@ -21,33 +21,33 @@ mod swapping;
 #[cfg(test)]
 mod tests;
 
-/// What [`BlockManager::look_up`] has found; true until anything changes.
+/// The result of [`BlockManager::look_up`]; it is valid until the manager changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookUp {
-    /// Whether the sequence can be admitted. While other sequences are held, admission leaves [`KvConfig::watermark`]
-    /// of the blocks available; an idle manager admits whatever fits it.
+    /// Whether the sequence can be admitted. While other sequences hold blocks, admission leaves
+    /// [`KvConfig::watermark`] of the blocks available; an idle manager admits any sequence that fits into it.
     pub status: AllocStatus,
-    /// Blocks that the sequence would take and that nobody uses now, fresh or revived.
+    /// Blocks that the sequence would take out of the available ones: fresh blocks, and cached blocks that it revives.
     pub num_blocks: usize,
-    /// [`Allocation::num_cached_tokens`], if it were allocated.
+    /// The [`Allocation::num_cached_tokens`] that allocating the sequence would return.
     pub num_cached_tokens: usize,
 }
 
 /// What [`BlockManager::allocate`] found and took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
-    /// Leading tokens whose KV is there already: a multiple of the block size, and fewer than all tokens.
+    /// Leading tokens whose KV is already computed: a multiple of the block size, and fewer than all tokens.
     pub num_cached_tokens: usize,
-    /// Blocks that are the sequence's own.
+    /// Blocks that were taken for this sequence alone.
     pub num_fresh_blocks: usize,
 }
 
-/// Gives blocks to sequences, and finds those that others have computed.
+/// Gives blocks to sequences, and finds blocks that other sequences have computed.
 ///
 /// The life of a sequence: [`allocate`](Self::allocate), then per step [`append`](Self::append) the tokens that the
 /// step will compute, carry out [`take_copies`](Self::take_copies), compute, and [`commit`](Self::commit) when the step
-/// has retired; at the end, or when preempted, [`free`](Self::free). In between it may [`fork`](Self::fork), and leave
-/// for the swap pool and come back ([`swap_out`](Self::swap_out), [`swap_in`](Self::swap_in)).
+/// has retired; at the end, or when preempted, [`free`](Self::free). In between the sequence may be
+/// [forked](Self::fork), or moved to the swap pool and back ([`swap_out`](Self::swap_out), [`swap_in`](Self::swap_in)).
 #[derive(Debug)]
 pub struct BlockManager {
     config: KvConfig,
@@ -59,22 +59,22 @@ pub struct BlockManager {
 }
 
 impl BlockManager {
-    /// A manager whose blocks are all free, with [`KvConfig::eviction`].
+    /// A manager with all blocks free and the eviction policy of [`KvConfig::eviction`].
     ///
     /// # Errors
-    /// When `config` cannot work.
+    /// When `config` is invalid.
     pub fn new(config: KvConfig) -> Result<Self, KvConfigError> {
-        // Checked before anything of that size is built.
+        // Checked before anything is allocated in sizes that `config` gives.
         config.check()?;
         let (hasher, policy) = (ChainHasher::new(config.seed), config.eviction.build(config.num_blocks));
         Self::with_parts(config, hasher, policy)
     }
 
-    /// As [`new`](Self::new), with another eviction policy for block ids below `config.num_blocks`, and a given hasher,
-    /// for tests that force collisions.
+    /// Like [`new`](Self::new), but with the given eviction policy, which must take block ids below
+    /// `config.num_blocks`, and the given hasher, for tests that force collisions.
     ///
     /// # Errors
-    /// When `config` cannot work.
+    /// When `config` is invalid.
     pub fn with_parts(
         config: KvConfig,
         hasher: ChainHasher,
@@ -90,9 +90,9 @@ impl BlockManager {
         })
     }
 
-    /// A manager of the same configuration whose blocks are all free, as many as this one may use; its counters start
-    /// anew, and [`take_resize`](Self::take_resize) reports all others to have left. Swaps in flight must have finished
-    /// before: it does not know them.
+    /// A manager of the same configuration with as many usable blocks as this one, all of them free. Its counters start
+    /// at 0, and [`take_resize`](Self::take_resize) reports the unusable blocks as having left. All swaps in flight
+    /// must have finished before, because the new manager does not know them.
     pub fn emptied(&self) -> Self {
         let (hasher, policy) = (self.cache.hasher().clone(), self.config.eviction.build(self.config.num_blocks));
         let mut manager = Self::with_parts(self.config.clone(), hasher, policy).expect("the same configuration worked");
@@ -106,7 +106,8 @@ impl BlockManager {
     }
 
     /// The hashes of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the sequence grows. They stay
-    /// valid in an [emptied](Self::emptied) manager. Nothing is hashed where nothing could be found.
+    /// valid in an [emptied](Self::emptied) manager. Nothing is hashed if prefix caching is off or `root` is not
+    /// shared.
     pub fn hash_prefix(&self, root: &ChainRoot, token_ids: &[TokenId]) -> PrefixHashes {
         let findable = self.config.prefix_caching && root.is_shared();
         let hasher = self.cache.hasher().clone();
@@ -120,17 +121,17 @@ impl BlockManager {
         self.config.block_size
     }
 
-    /// Tokens that all blocks together hold, at the most.
+    /// The most tokens that all blocks together can hold.
     pub fn capacity_tokens(&self) -> usize {
         self.config.num_blocks * self.config.block_size
     }
 
-    /// Goes through the prefix of a sequence of `token_ids` as [`allocate`](Self::allocate) would. Changes nothing.
+    /// Walks the prefix of a sequence of `token_ids` as [`allocate`](Self::allocate) would. Changes nothing.
     pub fn look_up(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> LookUp {
         let (need, limit) = (self.num_required_blocks(token_ids.len(), 0), self.config.num_blocks);
         let mut shared = 0;
         let hits = self.cache.walk(token_ids, hashes, |_, cached| shared += usize::from(!cached));
-        // A cached block that is hit is no longer there to be evicted.
+        // A cached block that is hit can no longer be evicted for a fresh one.
         let num_blocks = need - shared;
         let status = match num_blocks + self.reserve() <= self.cache.available() {
             _ if need > limit => AllocStatus::Never { need, limit },
@@ -145,26 +146,26 @@ impl BlockManager {
         self.look_up(token_ids, hashes).status
     }
 
-    /// Blocks that admission leaves available while sequences are held: [`KvConfig::watermark`] of those that may be
-    /// used. Those that are swapped out hold none.
+    /// Blocks that admission leaves available while any sequence holds blocks: [`KvConfig::watermark`] of the usable
+    /// ones. Swapped-out sequences hold no blocks and do not count.
     pub fn reserve(&self) -> usize {
         let idle = self.tables.len() == self.tables.num_swapped();
         if idle { 0 } else { self.config.watermark_blocks(self.usable()) }
     }
 
-    /// Where the prefix of a prompt stops matching now, and why. Costs as much as a look-up, changes nothing; ask
-    /// before [`allocate`](Self::allocate), which may evict.
+    /// Where a look-up of a prompt's prefix would stop matching now, and why. Costs as much as a look-up and changes
+    /// nothing; call it before [`allocate`](Self::allocate), which may evict.
     pub fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Miss {
         let (num_matched, reason) = self.cache.explain(token_ids, hashes);
         Miss { matched_tokens: num_matched * self.config.block_size, reason }
     }
 
-    /// Gives sequence `id` blocks for all `token_ids`: published ones for the longest prefix that is cached under the
-    /// root of `hashes`, fresh ones from the first miss on. `hashes` are those of `token_ids`. The watermark does not
-    /// apply here.
+    /// Gives sequence `id` blocks for all `token_ids`: published blocks for the longest prefix that is cached under the
+    /// root of `hashes`, and fresh blocks from the first miss on. `hashes` must be the hashes of `token_ids`. The
+    /// watermark does not apply here.
     ///
     /// # Errors
-    /// When the blocks are not there, or `id` holds some. Nothing has changed then.
+    /// When too few blocks are available, or `id` already holds blocks. Nothing has changed then.
     pub fn allocate(
         &mut self,
         id: SequenceId,
@@ -189,7 +190,7 @@ impl BlockManager {
 
         let block_size = self.config.block_size;
         self.cache.tick();
-        // Hits first: what is held cannot be evicted for the fresh ones.
+        // Hits first: a block that is held cannot be evicted for the fresh ones.
         blocks.iter().for_each(|&block| self.cache.share(block));
         let mut rest = &token_ids[hits * block_size..];
         for index in hits..need {
@@ -208,37 +209,38 @@ impl BlockManager {
         Ok(Allocation { num_cached_tokens, num_fresh_blocks: need - hits })
     }
 
-    /// Physical blocks of `id` in logical order; valid until the next call that changes blocks. None unless `id` is
-    /// resident: what is on its way must not be read. Blocks that [`Self::ensure_num_empty_slots`] reserved come last.
+    /// The physical blocks of `id` in logical order; valid until the next call that changes blocks. `None` unless `id`
+    /// is resident, because KV in flight must not be read. Blocks reserved by [`Self::ensure_num_empty_slots`] come
+    /// last.
     pub fn block_table(&self, id: SequenceId) -> Option<&[BlockId]> {
         let table = self.tables.get(id)?;
         (table.state() == SequenceState::Resident).then(|| table.blocks())
     }
 
-    /// Tokens of `id` that have a slot, whether computed or not, and wherever they are.
+    /// Tokens of `id` that have a slot, whether computed or not, and whether in blocks or swapped out.
     pub fn num_tokens(&self, id: SequenceId) -> Option<usize> {
         self.tables.get(id).map(Table::num_tokens)
     }
 
-    /// Blocks that so many tokens and so many slots behind them take, whoever shares them.
+    /// Blocks that `num_tokens` tokens and `num_lookahead_slots` slots after them take, counting shared blocks too.
     pub fn num_required_blocks(&self, num_tokens: usize, num_lookahead_slots: usize) -> usize {
         blocks_for(num_tokens.saturating_add(num_lookahead_slots), self.config.block_size)
     }
 
-    /// Those of `token_ids`, all tokens of `id`, that have no slot yet; all of them when `id` holds nothing.
+    /// The part of `token_ids`, which are all tokens of `id`, that has no slot yet; all of them if `id` holds nothing.
     pub fn unseen_token_ids<'t>(&self, id: SequenceId, token_ids: &'t [TokenId]) -> &'t [TokenId] {
         &token_ids[self.num_tokens(id).unwrap_or(0).min(token_ids.len())..]
     }
 
-    /// Blocks that a step writes to when it fills `count` slots behind the last token, and
-    /// `num_lookahead_slots` more: the partial one, and new ones.
+    /// Blocks that a step writes to when it fills `count` slots after the last token, and `num_lookahead_slots` more:
+    /// the partial block, and new ones.
     pub fn num_blocks_touched_by_append(&self, id: SequenceId, count: usize, num_lookahead_slots: usize) -> usize {
         let tokens = self.num_tokens(id).unwrap_or(0);
         let slots = count.saturating_add(num_lookahead_slots);
         if slots == 0 { 0 } else { self.num_required_blocks(tokens, slots) - tokens / self.config.block_size }
     }
 
-    /// Whether [`append`](Self::append) of `count` tokens would succeed, copy of a shared block included.
+    /// Whether [`append`](Self::append) of `count` tokens would succeed, including the copy of a shared partial block.
     pub fn can_append(&self, id: SequenceId, count: usize) -> bool {
         let Some(table) = self.tables.get(id) else { return false };
         table.state() == SequenceState::Resident && {
@@ -247,11 +249,11 @@ impl BlockManager {
         }
     }
 
-    /// Reserves slots for tokens that the next step will compute; new blocks are taken only on crossing a boundary, or
-    /// instead of a partial block that others hold too: see [`take_copies`](Self::take_copies).
+    /// Reserves slots for the tokens that the next step will compute. A new block is taken only when the tokens cross a
+    /// block boundary, or to replace a partial block that is shared: see [`take_copies`](Self::take_copies).
     ///
     /// # Errors
-    /// When the blocks are not there, or `id` is not resident. Nothing has changed then.
+    /// When too few blocks are available, or `id` is not resident. Nothing has changed then.
     pub fn append(&mut self, id: SequenceId, token_ids: &[TokenId]) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         let table = tables.resident(id)?;
@@ -266,23 +268,23 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Reserves blocks, so that `count` slots behind the last token can be written by a step that may discard what it
-    /// computes there, as speculation does; [`append`](Self::append) finds them later.
+    /// Reserves blocks so that a step can write `count` slots after the last token whose contents it may discard, as
+    /// speculation does. A later [`append`](Self::append) uses these blocks.
     ///
     /// # Errors
-    /// As [`append`](Self::append) of `count` tokens.
+    /// The same as [`append`](Self::append) of `count` tokens.
     pub fn ensure_num_empty_slots(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         grow(tables.resident(id)?, count, id, config, cache, transfers, counters)
     }
 
-    /// The step that computed the first `num_computed` tokens of `id` has retired: full blocks among them become
-    /// findable, and no block does before. An unknown `id` is ignored, since steps may outlive sequences, and so is one
-    /// that is not resident: a swap carries what had been committed when it began.
+    /// Reports that the step that computed the first `num_computed` tokens of `id` has retired. Full blocks among these
+    /// tokens become findable; no block is findable earlier. An unknown `id` is ignored, since steps may outlive
+    /// sequences, and so is a sequence that is not resident: a swap carries what had been committed when it began.
     ///
-    /// Where another sequence has published an equal block meanwhile, the table takes that one instead, so that the
-    /// parent of a published block is always published; read [`block_table`](Self::block_table) again before the next
-    /// step. Both hold the same bytes, as results do not depend on the batch.
+    /// If another sequence has published an equal block in the meantime, the table takes that block instead, so that
+    /// the parent of a published block is always published; read [`block_table`](Self::block_table) again before the
+    /// next step. Both blocks hold the same bytes, because results do not depend on the batch.
     pub fn commit(&mut self, id: SequenceId, num_computed: usize) {
         let Self { config, cache, tables, counters, .. } = self;
         let Ok(table) = tables.resident(id) else { return };
@@ -312,11 +314,12 @@ impl BlockManager {
         cache.release_root(root);
     }
 
-    /// Begins `child` with all tokens of `parent`, whose blocks both hold from now on, the partial last one too.
-    /// Whoever appends to that first gets a block of its own and a copy; the last holder writes in place.
+    /// Starts `child` with all tokens of `parent`. Both hold all of these blocks from now on, including the partial
+    /// last one. The first of them to append to the partial block gets a copy of its own; the last holder writes in
+    /// place.
     ///
     /// # Errors
-    /// When `parent` is not resident, `child` holds blocks, or `parent` has tokens that were not computed and
+    /// When `parent` is not resident, `child` already holds blocks, or `parent` has tokens that were not computed and
     /// committed. Nothing has changed then.
     pub fn fork(&mut self, parent: SequenceId, child: SequenceId) -> Result<(), BlockError> {
         if self.tables.get(child).is_some() {
@@ -334,75 +337,77 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Lets go of all blocks of `id`, the last first: the tail of a chain is reused before its head. Published blocks
-    /// stay findable until they are evicted. In the midst of a swap, its blocks and slots come free when that has
-    /// finished. False, with nothing done, when `id` holds none: a late completion is harmless.
+    /// Releases all blocks of `id`, the last first, so that the tail of a chain is reused before its head. Published
+    /// blocks stay findable until they are evicted. If a swap of `id` is in flight, its blocks and slots become free
+    /// when the swap has finished. Returns false and does nothing if `id` holds no blocks: a late completion is
+    /// harmless.
     pub fn free(&mut self, id: SequenceId) -> bool {
         let Some(table) = self.tables.remove(id) else { return false };
         let (blocks, slots) = table.into_places();
-        // One by one, each decremented and tested: a table may hold a block that others let go of just now.
+        // One by one, each decremented and tested: the same call may already have released a block's other holders.
         blocks.into_iter().rev().for_each(|block| self.cache.release(block));
         slots.into_iter().for_each(|slot| self.cache.release_slot(slot));
         true
     }
 
-    /// Moves what must be copied into `copies`, whose old content is dropped, and whose room is used again.
+    /// Moves the pending copies into `copies`, whose old content is dropped and whose allocation is reused.
     ///
-    /// They must be carried out in this order, one after the other as far as it can be told: a block may be a source
-    /// first and a destination later, or a destination and then a source. It must be done before the next pass reads or
-    /// writes KV, before the transfers of any [`crate::Swap`] begin, and before memory is given back of blocks that
-    /// [`take_resize`](Self::take_resize) reports to have left; those that came need theirs before.
+    /// The copies must be carried out in this order, and one after the other wherever that makes a difference: a block
+    /// may be first a source and later a destination, or the reverse. They must be done before the next pass reads or
+    /// writes KV, before the transfers of any [`crate::Swap`] begin, and before memory is given back for blocks that
+    /// [`take_resize`](Self::take_resize) reports to have left. Blocks that it reports to have come need memory before
+    /// the copies are made.
     pub fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.transfers.take_copies(copies);
     }
 
-    /// Changes how many blocks may be used; at least 1, and at most [`KvConfig::num_blocks`], the number that
-    /// `Never` refers to. Growing adds free blocks. Shrinking withdraws free blocks, then cached ones as the eviction
-    /// policy picks them, never used ones: what is missing then is withdrawn when sequences let go of it.
+    /// Changes how many blocks may be used: at least 1, and at most [`KvConfig::num_blocks`], the number that `Never`
+    /// refers to. Growing adds free blocks. Shrinking withdraws free blocks, then cached blocks that the eviction
+    /// policy picks, but never used ones: the remaining number is withdrawn as sequences release their blocks.
     pub fn set_usable(&mut self, blocks: usize) {
         self.cache.set_usable(blocks.clamp(1, self.config.num_blocks));
     }
 
-    /// How many blocks may be used; more are there only while they are used.
+    /// How many blocks may be used. More than these are present only while sequences still use them.
     pub fn usable(&self) -> usize {
         self.cache.blocks().usable()
     }
 
-    /// Blocks below the number of [`usable`](Self::usable) ones that are withdrawn. At least as many others lie above
-    /// it, more only while sequences hold more blocks than may be used: [`compact`](Self::compact) has so many to bring
-    /// down. In constant time.
+    /// Withdrawn blocks whose ids are below the number of [`usable`](Self::usable) blocks. At least as many present
+    /// blocks lie above that number (more only while sequences hold more blocks than may be used), and
+    /// [`compact`](Self::compact) has this many to bring down. In constant time.
     pub fn blocks_above(&self) -> usize {
         self.cache.blocks().num_holes()
     }
 
-    /// Blocks that are there: free, cached or used.
+    /// Blocks that have memory: free, cached or used.
     pub fn present(&self) -> usize {
         self.cache.blocks().present()
     }
 
-    /// What has come and left since the last call, which should be asked right after [`set_usable`](Self::set_usable)
-    /// and [`compact`](Self::compact), and otherwise now and then: blocks come only by these two, and must have memory
-    /// before anything uses them. A manager begins with all blocks, none of them reported. Copies that are yet to be
-    /// taken may concern blocks of both lists: see [`take_copies`](Self::take_copies). Takes time in proportion to the
-    /// pool, but none if there is nothing to report.
+    /// The blocks that have come and left since the last call. Call this right after [`set_usable`](Self::set_usable)
+    /// and [`compact`](Self::compact), and otherwise now and then: only these two make blocks come, and such blocks
+    /// must have memory before anything uses them. A manager begins with all blocks present and none of them reported.
+    /// Pending copies may concern blocks of both lists: see [`take_copies`](Self::take_copies). Takes time in
+    /// proportion to the pool, but none if there is nothing to report.
     pub fn take_resize(&mut self) -> Resize {
         self.cache.take_resize()
     }
 
-    /// Takes up to `max_steps` steps towards a compact pool, and returns how many; 0 when nothing is left to be done,
-    /// or nothing can be for now: blocks of swaps in flight stay where they are, and where sequences hold all blocks,
-    /// nothing moves. Compact means: content first, then free blocks, then withdrawn ones.
+    /// Takes up to `max_steps` steps towards a compact pool, and returns how many it took; 0 when the pool is compact,
+    /// or when no step is possible for now: blocks of swaps in flight stay in place, and nothing moves while sequences
+    /// hold all blocks. A pool is compact when blocks with content come first, then free blocks, then withdrawn ones.
     ///
     /// A step moves a content into a free block, or exchanges the memory of a free block and a withdrawn one. Each move
-    /// is a copy to be [taken](Self::take_copies) and carried out before the next pass, as of any other block; tables
-    /// and eviction policy know the new places at once, and contents stay what they are. Moves go to blocks that have
-    /// had memory before the call, so none is needed beyond what there is, if what has [left](Self::take_resize) is
-    /// given back before what came is used. Where a smaller pool has no free block to begin with, cached leaves give
-    /// way, the next to be evicted anyway: one for every two steps, and none while there are free blocks. Nothing else
-    /// that is cached is lost.
+    /// is a copy that must be [taken](Self::take_copies) and carried out before the next pass, like any other copy;
+    /// tables and the eviction policy know the new places at once, and the contents do not change. Destinations are
+    /// blocks that already had memory before the call, so a move needs no extra memory, provided that the memory of
+    /// blocks that have [left](Self::take_resize) is given back before blocks that came are used. If a smaller pool has
+    /// no free block to start with, cached leaves are evicted, in the order of the eviction policy: one for every two
+    /// steps, and none while there are free blocks. No other cached content is lost.
     ///
-    /// A call that moves anything goes through the whole pool, more than once, and through all tables, however few its
-    /// steps; [`blocks_above`](Self::blocks_above) says in constant time whether one is due.
+    /// A call that moves anything goes through the whole pool more than once, and through all tables, however few steps
+    /// it takes; [`blocks_above`](Self::blocks_above) says in constant time whether a call is due.
     pub fn compact(&mut self, max_steps: usize) -> usize {
         self.cache.make_room_to_move(max_steps.div_ceil(2));
         if self.cache.blocks().num_free() == 0 {
@@ -415,7 +420,7 @@ impl BlockManager {
         moves.len() + self.cache.exchange(max_steps - moves.len())
     }
 
-    /// How far from compact the pool is. Takes time in proportion to it.
+    /// How far the pool is from compact. Takes time in proportion to the pool.
     pub fn fragmentation(&self) -> Fragmentation {
         self.cache.blocks().fragmentation()
     }
@@ -449,8 +454,8 @@ impl BlockManager {
         }
     }
 
-    /// Drops all cached content, for instance because the weights have changed. Sequences keep their blocks, but what
-    /// they hold can no longer be found, now or later.
+    /// Drops all cached contents, for instance because the weights have changed. Sequences keep their blocks, but these
+    /// can no longer be found, now or later.
     pub fn reset_cache(&mut self) {
         self.cache.reset();
         self.tables.iter_mut().for_each(Table::stop_publishing);
@@ -465,7 +470,7 @@ impl BlockManager {
     }
 }
 
-/// Sees to it that `count` slots behind the last token of `table` are there, and no other table's.
+/// Ensures that `table` has `count` slots after its last token, and that no other table shares them.
 fn grow(
     table: &mut Table,
     count: usize,
@@ -501,9 +506,9 @@ fn grow(
     Ok(())
 }
 
-/// Blocks that `table` takes in all with `count` slots more, and those that are yet to be taken for them.
+/// The number of blocks that `table` has in all with `count` more slots, and how many of them must be taken now.
 fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> (usize, usize) {
-    // An overflow asks for more than any pool has.
+    // On overflow, the result is larger than any pool.
     let need = blocks_for(table.num_tokens().saturating_add(count), block_size);
     let partial = if count > 0 { table.partial(block_size) } else { None };
     let copies = usize::from(partial.is_some_and(|block| cache.is_shared(block)));

@@ -1,10 +1,10 @@
-//! The places of KV in memory: which blocks are free, which lie idle without memory, and which content each holds.
+//! The places of KV in memory: which blocks are free, which are withdrawn (without memory), and what each block holds.
 
 use std::collections::{HashSet, VecDeque};
 
 use crate::{contents::ContentId, ids::BlockId};
 
-/// What a block is, in four bytes. The highest bit says whether it came or left since the last report.
+/// A block's state in four bytes. The highest bit says whether the block came or left since the last report.
 #[derive(Debug, Clone, Copy)]
 struct Entry(u32);
 
@@ -31,13 +31,13 @@ impl Entry {
     }
 }
 
-/// Blocks that have changed sides since the last report, each in the list of the side on which it is now, even if it
-/// was there before; both in ascending order.
+/// Blocks that have come or left since the last report. Each is in the list of the side on which it is now, even if it
+/// was on that side before; both lists are in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resize {
     /// Blocks that may be used now. Their content is undefined.
     pub came: Vec<BlockId>,
-    /// Blocks without content that are not used before they are reported to have come: their memory may be given back.
+    /// Blocks without content, whose memory may be given back: none is used until it is reported to have come again.
     pub left: Vec<BlockId>,
 }
 
@@ -46,11 +46,11 @@ pub struct Resize {
 pub struct Fragmentation {
     /// Blocks with content that would have to move for all content to lie in the lowest blocks.
     pub blocks_misplaced: usize,
-    /// Present blocks that do not lie below the [number](crate::BlockManager::present) of present ones.
+    /// Present blocks whose ids are not below the [number](crate::BlockManager::present) of present blocks.
     pub blocks_above: usize,
     /// Free blocks.
     pub blocks_free: usize,
-    /// Most free blocks in a row.
+    /// The longest run of consecutive free blocks.
     pub free_run_max: usize,
 }
 
@@ -64,21 +64,21 @@ pub struct Fragmentation {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     entries: Vec<Entry>, // [block]
-    /// The next to be taken first.
+    /// The front is taken next.
     free: VecDeque<BlockId>,
-    /// Blocks that shall not be withdrawn; more are there only while they hold contents in use.
+    /// How many blocks may be used; more than these are present only while they hold contents in use.
     usable: usize,
     num_withdrawn: usize,
-    /// Withdrawn blocks whose numbers are below `usable`.
+    /// Withdrawn blocks whose ids are below `usable`.
     num_holes: usize,
-    /// No block below this number is withdrawn.
+    /// No block with an id below this is withdrawn.
     first_withdrawn: usize,
     /// Blocks that came or left since the last report.
     num_to_report: usize,
 }
 
 impl Blocks {
-    /// All of them free.
+    /// `num_blocks` blocks, all free.
     pub(crate) fn new(num_blocks: usize) -> Self {
         Self {
             entries: vec![Entry(Entry::FREE); num_blocks],
@@ -116,46 +116,46 @@ impl Blocks {
         self.len() - self.num_withdrawn
     }
 
-    /// Whether more blocks are there than there should be.
+    /// Whether more blocks are present than may be used.
     pub(crate) fn has_excess(&self) -> bool {
         self.present() > self.usable
     }
 
-    /// What `block`, which holds something, holds.
+    /// The content of `block`, which must hold one.
     pub(crate) fn content(&self, block: BlockId) -> ContentId {
         self.entries[block.index()].content().expect("only a block that holds a content is asked for it")
     }
 
-    /// The blocks that hold something, in ascending order, and what they hold.
+    /// The blocks that hold a content, in ascending order, with their contents.
     pub(crate) fn contents(&self) -> impl Iterator<Item = (BlockId, ContentId)> {
         let entries = self.entries.iter().enumerate();
         entries.filter_map(|(index, entry)| Some((BlockId(index as u32), entry.content()?)))
     }
 
-    /// A free block, if there is one, to be [occupied](Self::occupy) at once.
+    /// A free block, if there is one. The caller must [occupy](Self::occupy) it at once.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         self.free.pop_front()
     }
 
-    /// `block`, which was taken or whose content has ended, holds `content` from now on.
+    /// Stores `content` in `block`, which was taken, or whose content has ended or left it.
     pub(crate) fn occupy(&mut self, block: BlockId, content: ContentId) {
         self.entries[block.index()].set(content.0);
     }
 
-    /// `block`, which held a content, is free and the next to be taken.
+    /// Frees `block`, which held a content, as the next one to be taken.
     pub(crate) fn free_first(&mut self, block: BlockId) {
         self.entries[block.index()].set(Entry::FREE);
         self.free.push_front(block);
     }
 
-    /// The same, but the last to be taken.
+    /// Frees `block`, which held a content, as the last one to be taken.
     pub(crate) fn free_last(&mut self, block: BlockId) {
         self.entries[block.index()].set(Entry::FREE);
         self.free.push_back(block);
     }
 
-    /// Changes how many blocks shall be there; free ones come if they are more. If they are fewer, the caller withdraws
-    /// those in [excess](Self::has_excess).
+    /// Changes how many blocks may be used. If the number grows, free blocks come. If it shrinks, the caller withdraws
+    /// the blocks in [excess](Self::has_excess).
     pub(crate) fn set_usable(&mut self, usable: usize) {
         let between = self.usable.min(usable)..self.usable.max(usable);
         let withdrawn = self.entries[between].iter().filter(|entry| entry.is(Entry::WITHDRAWN)).count();
@@ -171,8 +171,8 @@ impl Blocks {
         }
     }
 
-    /// Withdraws the free block that was used longest ago: it is the least likely to be in the processor's caches, or
-    /// was never written at all. False when none is free.
+    /// Withdraws the free block that was used longest ago: it is the least likely to be in the processor's caches, and
+    /// may never have been written at all. Returns false when no block is free.
     #[must_use]
     pub(crate) fn withdraw_free(&mut self) -> bool {
         let block = self.free.pop_back();
@@ -180,8 +180,8 @@ impl Blocks {
         block.is_some()
     }
 
-    /// `block`, which is in no list, has no memory from now on. It is reported although its coming may not have been:
-    /// it may have been written to meanwhile.
+    /// Withdraws `block`, which must not be in the free list. It is reported as having left even if its coming was not
+    /// reported yet, because it may have been written to in between.
     pub(crate) fn withdraw(&mut self, block: BlockId) {
         self.num_withdrawn += 1;
         self.num_holes += usize::from(block.index() < self.usable);
@@ -189,8 +189,8 @@ impl Blocks {
         self.report(block, Entry::WITHDRAWN);
     }
 
-    /// What came and left since the last call. Takes time in proportion to the pool, but none if there is nothing to
-    /// report.
+    /// The blocks that came and left since the last call. Takes time in proportion to the pool, but none if there is
+    /// nothing to report.
     pub(crate) fn take_resize(&mut self) -> Resize {
         let mut resize = Resize::default();
         if std::mem::take(&mut self.num_to_report) == 0 {
@@ -204,7 +204,7 @@ impl Blocks {
         resize
     }
 
-    /// How far from compact the blocks are: content first, then free blocks, then withdrawn ones.
+    /// How far the blocks are from compact, that is, content first, then free blocks, then withdrawn ones.
     pub(crate) fn fragmentation(&self) -> Fragmentation {
         let num_content = self.present() - self.num_free();
         let (mut result, mut run) = (Fragmentation { blocks_free: self.num_free(), ..Fragmentation::default() }, 0);
@@ -218,8 +218,8 @@ impl Blocks {
         result
     }
 
-    /// Chooses moves of the highest contents to the lowest free blocks, as far as they then lie where they may stay:
-    /// source and destination, the highest source first. Blocks that are `pinned` stay.
+    /// Plans moves of the highest contents to the lowest free blocks, as pairs of source and destination, the highest
+    /// source first. Only destinations that a compact pool fills with content are used. `pinned` blocks stay.
     pub(crate) fn plan_moves(&self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
         let (num_content, end) = ((self.present() - self.num_free()) as u32, self.len() as u32);
         let entry = |block: &BlockId| self.entries[block.index()];
@@ -229,20 +229,20 @@ impl Blocks {
         contents.zip(free).take(max).collect()
     }
 
-    /// Carries out [planned](Self::plan_moves) moves: sources are free afterwards, in this order.
+    /// Carries out [planned](Self::plan_moves) moves. The sources join the free list at its end, in this order.
     pub(crate) fn relocate(&mut self, moves: &[(BlockId, BlockId)]) {
         for &(source, destination) in moves {
             let content = self.entries[source.index()].what();
             self.entries[destination.index()].set(content);
             self.entries[source.index()].set(Entry::FREE);
         }
-        // Destinations are free no longer; one pass for all of them, as everything here goes through the pool.
+        // Removes the destinations from the free list, all in one pass.
         let Self { free, entries, .. } = self;
         free.retain(|block| entries[block.index()].is(Entry::FREE));
         free.extend(moves.iter().map(|&(source, _)| source));
     }
 
-    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to so many times.
+    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to `max` times. Returns how often.
     pub(crate) fn exchange(&mut self, max: usize) -> usize {
         let ids = (0..self.len() as u32).map(BlockId);
         let withdrawn = ids.clone().filter(|block| self.entries[block.index()].is(Entry::WITHDRAWN));
@@ -259,7 +259,7 @@ impl Blocks {
     }
 
     /// # Panics
-    /// When none is withdrawn.
+    /// When no block is withdrawn.
     fn lowest_withdrawn(&mut self) -> BlockId {
         while !self.entries[self.first_withdrawn].is(Entry::WITHDRAWN) {
             self.first_withdrawn += 1;
@@ -267,7 +267,7 @@ impl Blocks {
         BlockId(self.first_withdrawn as u32)
     }
 
-    /// `block`, which was withdrawn, has memory from now on. The caller puts it into the list of free ones.
+    /// Gives memory to `block`, which was withdrawn. The caller adds it to the free list.
     fn come(&mut self, block: BlockId) {
         self.num_withdrawn -= 1;
         self.num_holes -= usize::from(block.index() < self.usable);

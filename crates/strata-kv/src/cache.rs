@@ -1,4 +1,4 @@
-//! The contents in memory: which are in use, which are cached, and which gives way when a block is wanted.
+//! The contents in memory: which are in use, which are cached, and which is evicted when a block is needed.
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ use crate::{
     slots::Slots,
 };
 
-/// Contents, the places that they lie in, and the policy that chooses among the cached ones.
+/// Contents, the places where they lie, and the policy that chooses among the cached ones.
 ///
-/// Every block is exactly one of *free*, *cached* (its content can be found, and nobody uses it), *used* (a table or a
-/// transfer holds it) and *withdrawn*. A block on its way is held by its transfer, and so neither free nor cached.
+/// Every block is exactly one of *free*, *cached* (its content can be found, and nobody holds it), *used* (a table or a
+/// transfer holds it) and *withdrawn*. A block whose transfer is in flight is held by it, so neither free nor cached.
 ///
 /// | state | leaves it by |
 /// |---|---|
@@ -37,12 +37,12 @@ pub(crate) struct Cache {
     evictions: u64,
 }
 
-/// What became of a full block that was to be published.
+/// The outcome of publishing a full block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Published {
-    /// It can be found.
+    /// The block can be found.
     Itself,
-    /// An equal one can be found, and is held instead.
+    /// An equal block can already be found, and is held instead.
     Equal(BlockId),
     /// Neither, for now.
     Refused,
@@ -102,7 +102,7 @@ impl Cache {
         self.contents.users(self.blocks.content(block))
     }
 
-    /// Whether others hold the block besides whoever asks.
+    /// Whether `block` has more than one holder.
     pub(crate) fn is_shared(&self, block: BlockId) -> bool {
         self.holders(block) > 1
     }
@@ -113,8 +113,8 @@ impl Cache {
         &self.contents.tokens(content)[..self.contents.filled(content)]
     }
 
-    /// Gives `hit` the findable blocks of `token_ids` in order, and whether each is cached; returns how many. The last
-    /// token is never part of them: it must be computed, to yield logits.
+    /// Calls `hit` with each findable block of `token_ids` in order, and whether it is cached; returns how many there
+    /// are. The last token is never part of a hit: it must be computed, to yield logits.
     pub(crate) fn walk(
         &self,
         token_ids: &[TokenId],
@@ -129,7 +129,7 @@ impl Cache {
         self.contents.walk(hashes.root(), hashed, |content| self.visit(content, &mut hit))
     }
 
-    /// The same for contents in `slots`, all of which are full.
+    /// Like [`walk`](Self::walk), for the contents in `slots`, all of which must be full.
     pub(crate) fn walk_slots(&self, slots: &[SwapSlot], root: &ChainRoot, mut hit: impl FnMut(BlockId, bool)) -> usize {
         let contents = slots.iter().map(|&slot| self.slots.content(slot));
         let hashed = contents.map(|content| (self.contents.hash(content), self.contents.tokens(content)));
@@ -141,7 +141,7 @@ impl Cache {
         hit(block, self.contents.users(content) == 0);
     }
 
-    /// How many blocks a look-up finds, and why not the next one too.
+    /// How many blocks a look-up finds, and why it does not find the next one.
     pub(crate) fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> (usize, MissReason) {
         let mut last = None;
         let num_matched = self.walk(token_ids, hashes, |block, _| last = Some(block));
@@ -161,12 +161,12 @@ impl Cache {
         (num_matched, reason)
     }
 
-    /// One more look-up: the clock by which the ages of losses are told.
+    /// Counts one more look-up: look-ups are the clock for the ages of losses.
     pub(crate) fn tick(&mut self) {
         self.losses.tick();
     }
 
-    /// One more table holds `block`, which a look-up has found.
+    /// Adds a table as a holder of `block`, which a look-up has found.
     pub(crate) fn share(&mut self, block: BlockId) {
         self.policy.hit(block);
         let content = self.blocks.content(block);
@@ -176,23 +176,23 @@ impl Cache {
         self.contents.hold(content);
     }
 
-    /// One more holder of `block`, which is used.
+    /// Adds a holder of `block`, which is already used.
     pub(crate) fn hold(&mut self, block: BlockId) {
         let content = self.blocks.content(block);
         assert!(self.contents.users(content) > 0, "{block} is held once more, but nobody holds it");
         self.contents.hold(content);
     }
 
-    /// An empty block for one table to write to: a free one, else a cached one gives way to `id`.
+    /// An empty block for one table to write to: a free one, or else a cached one that is evicted for sequence `id`.
     ///
     /// # Panics
-    /// When nothing is [`available`](Self::available), which callers test first.
+    /// When no block is [`available`](Self::available); callers check that first.
     pub(crate) fn take(&mut self, id: SequenceId) -> BlockId {
         self.take_with(id, &[], None).0
     }
 
-    /// The same with as many of `tokens` in it as fit, and with this hash if it is full; returns it and the other
-    /// tokens.
+    /// Like [`take`](Self::take), but fills the block with as many of `tokens` as fit, and sets its hash if that fills
+    /// it. Returns the block and the remaining tokens.
     #[inline]
     pub(crate) fn take_with<'t>(
         &mut self,
@@ -207,11 +207,11 @@ impl Cache {
         (block, rest)
     }
 
-    /// A block for what `slot` holds, one holder's, as [`take`](Self::take) gives it. Until the transfer that fills it
-    /// has ended, nobody may read it. Where the content has a block already that a look-up does not find, this one
-    /// holds a content that is equal.
+    /// A block for the content of `slot`, with one holder, obtained as by [`take`](Self::take). Nobody may read it
+    /// until the transfer that fills it has ended. If the content already has a block, which look-ups do not find, the
+    /// new block holds an equal content.
     pub(crate) fn fetch(&mut self, slot: SwapSlot, id: SequenceId) -> BlockId {
-        // First: it may be the content's own block that gives way.
+        // First, because the evicted block may be the content's own.
         let block = self.vacate(id);
         let content = self.slots.content(slot);
         match self.contents.block(content) {
@@ -230,7 +230,7 @@ impl Cache {
         block
     }
 
-    /// A block like the first `filled` tokens of `source`, which the caller holds and lets go of for it.
+    /// A new block with the first `filled` tokens of `source`, which the caller held and no longer holds.
     pub(crate) fn unshare(&mut self, source: BlockId, filled: usize, id: SequenceId) -> BlockId {
         let block = self.take(id);
         self.contents.copy(self.blocks.content(source), self.blocks.content(block), filled);
@@ -239,8 +239,8 @@ impl Cache {
         block
     }
 
-    /// Writes `tokens` into `block`, which its only holder owns, behind the `at` tokens in it, as many as fit; returns
-    /// the rest.
+    /// Writes as many of `tokens` as fit into `block`, after the `at` tokens in it; returns the rest. The block must
+    /// have only one holder.
     pub(crate) fn write<'t>(&mut self, block: BlockId, at: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
         let mut content = self.blocks.content(block);
         if self.contents.is_below(content) {
@@ -251,8 +251,8 @@ impl Cache {
         rest
     }
 
-    /// What lies in a slot does not change with the block: from now on `block` has a content of its own, with the first
-    /// `filled` tokens.
+    /// Gives `block` a content of its own, with the first `filled` tokens, since a content that lies in a slot as well
+    /// must not change.
     fn part(&mut self, block: BlockId, filled: usize) -> ContentId {
         let below = self.blocks.content(block);
         let (content, _) = self.contents.create(block, &[], None);
@@ -263,8 +263,8 @@ impl Cache {
         content
     }
 
-    /// One holder lets go of `block`. If it was the last, a findable content is cached; any other cannot be found
-    /// again, and its block is the first to be reused. Where there are more blocks than there should be, one is
+    /// Removes a holder of `block`. If it was the last, a findable content becomes cached; any other content ends or
+    /// lies only below, and its block is the next to be taken. If more blocks are present than may be used, one is
     /// withdrawn.
     pub(crate) fn release(&mut self, block: BlockId) {
         let content = self.blocks.content(block);
@@ -282,29 +282,30 @@ impl Cache {
         self.withdraw_excess();
     }
 
-    /// A slot for what `block` holds, with one holder.
+    /// A slot for the content of `block`, with one holder.
     ///
     /// # Panics
-    /// When none is free, which callers test first.
+    /// When no slot is free; callers check that first.
     pub(crate) fn take_slot(&mut self, block: BlockId) -> SwapSlot {
         let content = self.blocks.content(block);
         self.contents.add_slot(content);
         self.slots.take(content)
     }
 
-    /// One more holder of `slot`.
+    /// Adds a holder of `slot`.
     pub(crate) fn hold_slot(&mut self, slot: SwapSlot) {
         self.slots.hold(slot);
     }
 
-    /// One holder of `slot` less; the last frees it.
+    /// Removes a holder of `slot`; the last one frees it.
     pub(crate) fn release_slot(&mut self, slot: SwapSlot) {
         if let Some(content) = self.slots.release(slot) {
             self.contents.remove_slot(content);
         }
     }
 
-    /// What the first blocks of chains from `root` continue, until it is [released](Self::release_root).
+    /// What the first blocks of chains from `root` continue. The root is held until it is
+    /// [released](Self::release_root).
     pub(crate) fn hold_root(&mut self, root: &ChainRoot) -> Parent {
         self.contents.hold_root(root)
     }
@@ -313,19 +314,20 @@ impl Cache {
         self.contents.release_root(root);
     }
 
-    /// What the blocks behind `block` continue.
+    /// What the blocks after `block` continue.
     pub(crate) fn parent(&self, block: BlockId) -> Parent {
         Parent::content(self.blocks.content(block))
     }
 
-    /// Makes the full and computed `block`, which the caller holds, findable behind `parent`, or takes an equal one for
-    /// it.
+    /// Makes `block`, which is full, computed and held by the caller, findable as a child of `parent`, or replaces it
+    /// by an equal findable block.
     pub(crate) fn publish(&mut self, block: BlockId, parent: Parent) -> Published {
         let content = self.blocks.content(block);
         match self.contents.publish(content, parent) {
-            // A sequence that was forked from the same one has published the block that both hold.
+            // A sequence forked from the same one has already published the block that both hold.
             Publication::Equal(equal) if equal == content => Published::Itself,
-            // A sequence forked from this one would hold what comes behind it without holding its parent.
+            // If the block were replaced here, a sequence forked from this one would hold later blocks without their
+            // parent.
             Publication::Equal(_) if self.is_shared(block) => Published::Refused,
             Publication::Equal(equal) => {
                 let equal = self.contents.block(equal).expect("what can be found is in a block");
@@ -347,7 +349,7 @@ impl Cache {
         }
     }
 
-    /// Nothing can be found any more. Used blocks keep what they hold for their holders; cached ones are free.
+    /// Makes everything unfindable. Used blocks keep their contents for their holders; cached ones become free.
     pub(crate) fn reset(&mut self) {
         let mut cached = Vec::new();
         for (block, content) in self.blocks.contents().filter(|&(_, content)| self.contents.is_findable(content)) {
@@ -364,8 +366,8 @@ impl Cache {
         }
     }
 
-    /// Changes how many blocks may be used. Growing adds free ones; shrinking withdraws free ones, then cached ones,
-    /// never used ones: what is missing then is withdrawn when it is let go of.
+    /// Changes how many blocks may be used. Growing adds free blocks; shrinking withdraws free blocks, then cached
+    /// ones, but never used ones: the remaining number is withdrawn as blocks are released.
     pub(crate) fn set_usable(&mut self, usable: usize) {
         if usable != self.blocks.usable() {
             self.policy.resize(usable);
@@ -378,7 +380,8 @@ impl Cache {
         self.blocks.take_resize()
     }
 
-    /// If blocks lie above the usable ones and none is free, makes up to so many of the cached ones free.
+    /// If no block is free and withdrawn blocks lie below the usable number, evicts and frees up to `num_blocks` cached
+    /// ones.
     pub(crate) fn make_room_to_move(&mut self, num_blocks: usize) {
         if self.blocks.num_free() > 0 {
             return;
@@ -389,8 +392,8 @@ impl Cache {
         }
     }
 
-    /// Moves up to `max` contents from the highest blocks to the lowest free ones, but for those that are `pinned`.
-    /// Tables that name a source are the caller's to tell; contents stay what they are.
+    /// Moves up to `max` contents from the highest blocks to the lowest free ones, except from `pinned` blocks. The
+    /// caller must update tables that name a source; the contents do not change.
     pub(crate) fn relocate(&mut self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
         let moves = self.blocks.plan_moves(max, pinned);
         for &(source, destination) in &moves {
@@ -409,13 +412,13 @@ impl Cache {
         self.blocks.exchange(max)
     }
 
-    /// A block in no list, whose content has ended or left it.
+    /// A block that is in no list and holds no content, by eviction if none is free.
     fn vacate(&mut self, id: SequenceId) -> BlockId {
         self.blocks.take().unwrap_or_else(|| self.evict(Some(id)))
     }
 
-    /// The content that the policy picks gives up its block, which is in no list then, for `id` or for a smaller pool.
-    /// The content ends, unless it lies below as well.
+    /// Evicts the content that the policy picks, for sequence `id` or, if that is `None`, for a smaller pool or a move;
+    /// the block is then in no list. The content ends, unless it lies in a slot as well.
     fn evict(&mut self, id: Option<SequenceId>) -> BlockId {
         let victim = self.policy.victim().expect("a block is taken only when one is available");
         let (hash, leaf) = self.contents.evict(self.blocks.content(victim));
@@ -435,7 +438,7 @@ impl Cache {
     }
 }
 
-/// Tokens that can be found: the last one must be computed, to yield logits.
+/// The tokens that a look-up may find: the last one must be computed, to yield logits.
 fn findable(token_ids: &[TokenId]) -> &[TokenId] {
     &token_ids[..token_ids.len().saturating_sub(1)]
 }

@@ -1,4 +1,4 @@
-//! What a block manager is built from.
+//! The configuration of a block manager.
 
 use thiserror::Error;
 
@@ -10,7 +10,7 @@ use crate::{
 /// Shape and behaviour of a block manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvConfig {
-    /// Physical blocks, at the most: [`crate::BlockManager::set_usable`] may make do with fewer. 1 to [`BLOCKS_MAX`].
+    /// The most physical blocks, 1 to [`BLOCKS_MAX`]; [`crate::BlockManager::set_usable`] may limit the pool to fewer.
     pub num_blocks: usize,
     /// Tokens per block: a power of two, 1 to [`BLOCK_SIZE_MAX`].
     pub block_size: usize,
@@ -18,11 +18,11 @@ pub struct KvConfig {
     pub prefix_caching: bool,
     /// Share of the blocks that admission leaves available, so that running sequences can grow; in [0, 1).
     pub watermark: f64,
-    /// Slots of the swap pool, each for one block; 0 for none, at most [`BLOCKS_MAX`].
+    /// Slots of the swap pool, one block each; 0 for no swapping, at most [`BLOCKS_MAX`].
     pub num_swap_blocks: usize,
-    /// Seed of the chain's hash; random per process, so that collisions cannot be prepared ahead.
+    /// Seed of the chain hash; random per process, so that collisions cannot be prepared in advance.
     pub seed: u64,
-    /// Which cached blocks give way to fresh ones.
+    /// The policy that chooses which cached blocks are evicted.
     pub eviction: EvictionKind,
 }
 
@@ -41,10 +41,10 @@ impl Default for KvConfig {
 }
 
 impl KvConfig {
-    /// Whether a block manager could be built from this.
+    /// Checks that a block manager can be built from this.
     ///
     /// # Errors
-    /// The first field that cannot work.
+    /// The first invalid field.
     pub fn check(&self) -> Result<(), KvConfigError> {
         if self.num_blocks == 0 || self.num_blocks > BLOCKS_MAX {
             return Err(KvConfigError::NumBlocks { got: self.num_blocks });
@@ -61,13 +61,13 @@ impl KvConfig {
         Ok(())
     }
 
-    /// Blocks that admission leaves available, of so many that may be used.
+    /// Blocks that admission leaves available when `usable` blocks may be used.
     pub(crate) fn watermark_blocks(&self, usable: usize) -> usize {
         (self.watermark * usable as f64) as usize
     }
 }
 
-/// A configuration that cannot work.
+/// An invalid configuration.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum KvConfigError {
     /// No block, or more than can be numbered.

@@ -1,4 +1,4 @@
-//! The tree of contents: which tokens' KV there is, what it continues, who uses it and where it lies.
+//! The tree of contents: the KV of which tokens exists, what it continues, how many use it, and where it lies.
 //!
 //! A content keeps its id as long as it lies anywhere: moves, swaps and evictions change its locations, never the
 //! content.
@@ -13,11 +13,11 @@ use crate::{
 
 const NONE: u32 = u32::MAX;
 
-/// Most contents in one bucket of the index. Honest hashes never come near it; hashes made to collide cannot make
-/// look-ups slow.
+/// The most contents in one bucket of the index. Ordinary hashes never come near it; because of it, hashes that were
+/// made to collide cannot make look-ups slow.
 pub(crate) const BUCKET_MAX: usize = 32;
 
-/// A content, as long as it lies anywhere. No block id: contents move.
+/// Identifies a content as long as it lies anywhere. It is no block id, because contents move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ContentId(pub(crate) u32);
 
@@ -27,11 +27,11 @@ impl ContentId {
     }
 }
 
-/// What a findable content continues, in four bytes: parents outlive their children, so a number is enough to name one.
+/// What a findable content continues, in four bytes. Parents outlive their children, so a number is enough to name one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parent(u32);
 
-/// [`Parent`], spelt out.
+/// A [`Parent`], decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Continues {
     /// Nothing: the content is the first of its chain.
@@ -41,7 +41,7 @@ pub(crate) enum Continues {
 }
 
 impl Parent {
-    /// Of a content that cannot be found.
+    /// The parent of a content that cannot be found.
     const NONE: Self = Self(u32::MAX);
     const ROOT: u32 = 1 << 31;
 
@@ -62,24 +62,24 @@ impl Parent {
     }
 }
 
-/// What became of a content that was to be published.
+/// The outcome of publishing a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Publication {
-    /// It can be found, under this hash.
+    /// The content can be found, under this hash.
     New(BlockHash),
-    /// This one can be found, which is equal to it, or is itself.
+    /// This content can be found; it is equal to the other one, or the same.
     Equal(ContentId),
-    /// The index has no room for one more content of this hash: it stays private.
+    /// The index has no room for another content of this hash; the content stays private.
     Full,
 }
 
-/// One content, in 32 bytes; its tokens stand apart. Aligned, so that none lies in two cache lines.
+/// One content, in 32 bytes; its tokens are stored separately. Aligned so that none spans two cache lines.
 #[derive(Debug, Clone)]
 #[repr(align(32))]
 struct Node {
-    /// Names the content and all before it, if `hashed`.
+    /// Identifies the content and everything before it, if `hashed`.
     hash: BlockHash,
-    /// Place in a chain while findable: full, computed, in a block, and in the index.
+    /// What it continues, while findable: full, computed, in a block, and in the index.
     parent: Parent,
     /// Findable contents whose parent this is.
     children: u32,
@@ -87,12 +87,12 @@ struct Node {
     users: u32,
     /// The block it lies in, or `NONE`.
     block: u32,
-    /// The next content of the index's bucket while findable; the next vacant node of one that is vacant.
+    /// While findable, the next content in its bucket of the index; for a vacant node, the next vacant node.
     next: u32,
-    /// Tokens in it.
+    /// Number of tokens in the content.
     filled: u16,
     hashed: bool,
-    /// Whether it lies in slots below as well, or alone.
+    /// Whether it lies in any slot of the tier below, besides a block or alone.
     below: bool,
 }
 
@@ -115,18 +115,18 @@ impl Node {
 /// All contents, and the index that finds them by hash.
 ///
 /// A content has at most one block, and any number of slots below. It can be found while it is in a block, full and
-/// computed, and its parent can be found. It ends when it has lost its last location.
+/// computed, and its parent can be found. It ends when it loses its last location.
 ///
-/// A findable content stands for a prefix: the path from the root to it. Where layers keep state that is no KV of
+/// A findable content stands for a prefix: the path from the root to it. If layers kept state other than the KV of
 /// tokens (a recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be kept
-/// here, as another thing that the content has and that has locations of its own.
+/// here too, belonging to the content and with locations of its own.
 #[derive(Debug)]
 pub(crate) struct Contents {
     block_size: usize,
     hasher: ChainHasher,
     nodes: Vec<Node>,     // [content]
     tokens: Vec<TokenId>, // [content, position]
-    /// The first content of each bucket; a hash table threaded through the nodes, which never allocates.
+    /// The first content of each bucket; a hash table whose chains run through the nodes, so that it never allocates.
     heads: Vec<u32>, // [bucket]
     /// How many slots hold each content that is `below`.
     slots: HashMap<ContentId, u32>,
@@ -137,7 +137,7 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Room for the contents of so many blocks and slots.
+    /// Allocates for the contents of `num_blocks` blocks and `num_slots` slots.
     pub(crate) fn new(num_blocks: usize, num_slots: usize, block_size: usize, hasher: ChainHasher) -> Self {
         let capacity = num_blocks + num_slots;
         let node = |next: usize| Node { next: if next < capacity { next as u32 } else { NONE }, ..Node::VACANT };
@@ -146,7 +146,7 @@ impl Contents {
             hasher,
             nodes: (1..=capacity).map(node).collect(),
             tokens: vec![0; capacity * block_size],
-            // Two thirds as many contents as buckets at the most, so that most buckets hold one or none.
+            // At most two thirds as many findable contents as buckets, so that most buckets hold one or none.
             heads: vec![NONE; num_blocks + num_blocks.div_ceil(2)],
             slots: HashMap::new(),
             vacant: 0,
@@ -160,11 +160,11 @@ impl Contents {
         &self.hasher
     }
 
-    /// A content in `block`, with one user, of as many of `tokens` as fit, and with this hash if it is full; returns it
-    /// and the other tokens.
+    /// Creates a content in `block`, with one user and as many of `tokens` as fit, and sets `hash` if they fill it.
+    /// Returns the content and the remaining tokens.
     ///
     /// # Panics
-    /// When there are more contents than locations, which cannot be.
+    /// When there are more contents than locations, which is impossible.
     #[inline]
     pub(crate) fn create<'t>(
         &mut self,
@@ -185,7 +185,8 @@ impl Contents {
         (content, rest)
     }
 
-    /// Makes the empty `content` equal to the first `filled` tokens of `source`.
+    /// Copies the first `filled` tokens of `source` into the empty `content`, and the hash if that is all of a full
+    /// block.
     pub(crate) fn copy(&mut self, source: ContentId, content: ContentId, filled: usize) {
         let start = source.index() * self.block_size;
         self.tokens.copy_within(start..start + filled, content.index() * self.block_size);
@@ -194,7 +195,7 @@ impl Contents {
         (node.hash, node.hashed, node.filled) = (hash, hashed, filled as u16);
     }
 
-    /// Writes `tokens` from position `at` on, as many as fit; returns the rest.
+    /// Writes as many of `tokens` as fit, from position `at` on; returns the rest.
     pub(crate) fn write<'t>(&mut self, content: ContentId, at: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
         let (fit, rest) = tokens.split_at(tokens.len().min(self.block_size - at));
         self.tokens[content.index() * self.block_size + at..][..fit.len()].copy_from_slice(fit);
@@ -211,7 +212,7 @@ impl Contents {
         self.node(content).filled.into()
     }
 
-    /// The tokens of a full content; those of one that is not, and then others.
+    /// The tokens of a full content. For a partial one, arbitrary tokens follow its own.
     pub(crate) fn tokens(&self, content: ContentId) -> &[TokenId] {
         &self.tokens[content.index() * self.block_size..][..self.block_size]
     }
@@ -224,7 +225,7 @@ impl Contents {
         self.node_mut(content).users += 1;
     }
 
-    /// One user less; returns how many are left.
+    /// Removes one user; returns how many remain.
     pub(crate) fn release(&mut self, content: ContentId) -> u32 {
         let users = &mut self.node_mut(content).users;
         *users = users.checked_sub(1).expect("a released content is used");
@@ -236,13 +237,13 @@ impl Contents {
         (block != NONE).then_some(BlockId(block))
     }
 
-    /// `content` lies in `block` from now on; in another one before, or in none.
+    /// Sets the block of `content`, which lay in another block before, or in none.
     pub(crate) fn set_block(&mut self, content: ContentId, block: BlockId) {
         self.node_mut(content).block = block.0;
     }
 
-    /// `content`, which cannot be found and which nobody uses there, has lost its block. If that was its last location,
-    /// it has ended.
+    /// Takes its block from `content`, which must be unfindable and have no users. The content ends if that was its
+    /// last location.
     pub(crate) fn clear_block(&mut self, content: ContentId) {
         let node = self.node_mut(content);
         node.block = NONE;
@@ -256,13 +257,13 @@ impl Contents {
         self.node(content).below
     }
 
-    /// One more slot holds `content`.
+    /// Adds a slot that holds `content`.
     pub(crate) fn add_slot(&mut self, content: ContentId) {
         self.node_mut(content).below = true;
         *self.slots.entry(content).or_default() += 1;
     }
 
-    /// One slot less holds `content`. If that was its last location, it has ended.
+    /// Removes a slot that held `content`, which ends if that was its last location.
     pub(crate) fn remove_slot(&mut self, content: ContentId) {
         let slots = self.slots.get_mut(&content).expect("it lies in the slot that it leaves");
         *slots -= 1;
@@ -277,7 +278,7 @@ impl Contents {
         }
     }
 
-    /// What the contents at the front of a chain from `root` continue. The root is held until it is
+    /// What the first contents of chains from `root` continue. The root is held until it is
     /// [released](Self::release_root).
     pub(crate) fn hold_root(&mut self, root: &ChainRoot) -> Parent {
         Parent::root(self.roots.hold(root, &self.hasher))
@@ -298,8 +299,8 @@ impl Contents {
         self.node(content).children == 0
     }
 
-    /// The longest chain of findable contents from `root` that has these hashes, where they are known, and tokens;
-    /// given to `hit` in order. Returns its length.
+    /// Walks the longest chain of findable contents from `root` with these tokens, and with these hashes where they are
+    /// given. Calls `hit` with each content in order, and returns the length.
     pub(crate) fn walk<'t>(
         &self,
         root: &ChainRoot,
@@ -318,7 +319,7 @@ impl Contents {
         length
     }
 
-    /// The findable content that is equal to this one. The hash only says where to look.
+    /// The findable content with this hash, parent and tokens. The hash only says where to look.
     #[inline]
     pub(crate) fn find(&self, hash: BlockHash, parent: Parent, tokens: &[TokenId]) -> Option<ContentId> {
         self.candidates(self.bucket(hash)).find(|&candidate| self.is_equal(candidate, hash, parent, tokens))
@@ -329,7 +330,8 @@ impl Contents {
         node.hash == hash && node.parent == parent && self.tokens(candidate) == tokens
     }
 
-    /// Makes the full and computed `content` findable behind `parent`, unless an equal one is.
+    /// Makes `content`, which is full and computed, findable as a child of `parent`, unless an equal content is
+    /// findable.
     #[inline]
     pub(crate) fn publish(&mut self, content: ContentId, parent: Parent) -> Publication {
         let node = self.node(content);
@@ -362,7 +364,7 @@ impl Contents {
         hash
     }
 
-    /// `content`, which has no children, can be found no longer. Returns its parent, if that is a content.
+    /// Makes `content`, which has no children, unfindable. Returns its parent, if that is a content.
     #[inline]
     pub(crate) fn unpublish(&mut self, content: ContentId) -> Option<ContentId> {
         let node = self.node_mut(content);
@@ -390,8 +392,8 @@ impl Contents {
         }
     }
 
-    /// `content`, which can be found, which nobody uses and nothing continues, loses its block. Returns its hash and
-    /// the block of its parent, if that is a content that nobody uses and nothing continues any more.
+    /// Takes its block from `content`, which must be findable and have neither users nor children. Returns its hash,
+    /// and the block of its parent if the parent is a content that now has neither users nor children.
     #[inline]
     pub(crate) fn evict(&mut self, content: ContentId) -> (BlockHash, Option<BlockId>) {
         let node = self.node(content);
@@ -413,7 +415,7 @@ impl Contents {
         }
     }
 
-    /// Nothing can be found any more.
+    /// Makes every content unfindable.
     pub(crate) fn unpublish_all(&mut self) {
         self.heads.fill(NONE);
         self.roots = RootTable::default();
@@ -431,7 +433,7 @@ impl Contents {
         self.num_contents -= 1;
     }
 
-    /// The hash that the children of `parent`, which is there, continue.
+    /// The hash that children of `parent`, which must exist, are hashed from.
     fn hash_of(&self, parent: Parent) -> BlockHash {
         match parent.get().expect("only a content that continues something has such a parent") {
             Continues::Root(root) => self.roots.hash(root),
@@ -449,7 +451,7 @@ impl Contents {
     }
 
     fn bucket(&self, hash: BlockHash) -> usize {
-        // Scaled to the length, which need be no power of two.
+        // Scaled to the length, which need not be a power of two.
         ((u128::from(hash.0) * self.heads.len() as u128) >> 64) as usize
     }
 

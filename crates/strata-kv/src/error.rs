@@ -1,26 +1,26 @@
-//! Whether blocks can be given, and why not.
+//! Whether blocks can be allocated, and why not.
 
 use thiserror::Error;
 
 use crate::{ids::SequenceId, sequence_state::SequenceState};
 
-/// Whether a sequence can be given its blocks, or a group be swapped.
+/// Whether a sequence can be given its blocks, or a group can be swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocStatus {
-    /// Now.
+    /// It can be done now.
     Ok,
-    /// Not now; when others have let go of blocks or slots.
+    /// Not now, but once other sequences have released blocks or slots.
     Later,
-    /// Not even in an empty pool that has all its blocks.
+    /// Not even in an empty pool of full size.
     Never {
         /// Blocks or slots needed.
         need: usize,
-        /// Blocks or slots of the pool, at the most.
+        /// The most blocks or slots that the pool can have.
         limit: usize,
     },
 }
 
-/// Why blocks were not given. Nothing has changed then.
+/// Why blocks could not be allocated or swapped. Nothing has changed then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BlockError {
     /// [`AllocStatus::Never`].
@@ -28,15 +28,15 @@ pub enum BlockError {
     Never {
         /// Blocks needed in all.
         need: usize,
-        /// Blocks of the pool, at the most.
+        /// The most blocks that the pool can have.
         limit: usize,
     },
-    /// Others hold the blocks; wait, or preempt one of them.
+    /// Other sequences hold the blocks; wait, or preempt one of them.
     #[error("{need} more KV blocks are needed but {available} are available; free a sequence first")]
     OutOfBlocks {
         /// Fresh blocks needed.
         need: usize,
-        /// Blocks that could be given.
+        /// Blocks that are available.
         available: usize,
     },
     /// The swap pool has no room; drop the sequences and recompute them, or make the pool larger.
@@ -49,21 +49,21 @@ pub enum BlockError {
         /// Slots of the pool.
         limit: usize,
     },
-    /// Allocated twice.
+    /// The sequence was allocated before and not freed.
     #[error("{0} holds KV blocks already; free it first")]
     AlreadyHeld(SequenceId),
-    /// Never allocated, or freed.
+    /// The sequence was never allocated, or was freed.
     #[error("{0} holds no KV blocks; allocate it first")]
     NotHeld(SequenceId),
-    /// Swapped out, or on its way, where it must be resident; or resident where it must be swapped out.
+    /// The sequence is swapped out or in flight but must be resident, or it is resident but must be swapped out.
     #[error("{id} is {state:?}, which does not allow this; finish its swap, or swap it in or out first")]
     WrongState {
         /// The sequence.
         id: SequenceId,
-        /// What it is.
+        /// The state that it is in.
         state: SequenceState,
     },
-    /// What has not been computed cannot be shared: both would write it.
+    /// Tokens that have not been computed cannot be shared, because both sequences would write them.
     #[error("{id} has KV for {computed} of its {tokens} tokens; compute and commit the others before it is forked")]
     Uncomputed {
         /// The sequence.

@@ -1,8 +1,8 @@
-//! Which cached block gives way when a fresh one is needed.
+//! Which cached block is evicted when a fresh one is needed.
 //!
-//! A policy is told what happens to published blocks, and asked for victims. It never sees tokens: content that it has
-//! evicted it knows by hash alone, which steers what it keeps and is never believed for what is there. Everything has
-//! room for `num_blocks` from the start; no event but `resize` allocates.
+//! A policy is told what happens to published blocks, and asked for victims. It never sees tokens, and knows evicted
+//! contents by hash alone. What it remembers of them only affects its choice of victims, and is never taken for data.
+//! Everything is allocated for `num_blocks` from the start; no event except `resize` allocates.
 
 mod adaptive;
 pub(crate) mod steps;
@@ -14,20 +14,20 @@ use crate::ids::BlockId;
 
 pub use adaptive::Adaptive;
 
-/// What a policy learns of content when it becomes findable.
+/// What a policy is told about a content when it becomes findable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
-    /// Names the content and all that comes before it in its chain; two contents may share one.
+    /// Identifies the content and everything before it in its chain; two contents may have the same hash.
     pub hash: BlockHash,
-    /// The published block that it continues; none for the first of a chain.
+    /// The published block that the content continues; none for the first of a chain.
     pub parent: Option<BlockId>,
 }
 
 /// Orders the cached blocks: those with findable content that nobody holds.
 ///
-/// A published block is *held* or *cached*. Content whose parent is gone could never be found again, so only leaves are
-/// evicted: cached blocks without published children. Who holds a block holds its parent, so children of a cached block
-/// are cached, and it gets no new ones.
+/// A published block is *held* or *cached*. A content whose parent is gone could never be found again, so only leaves
+/// are evicted: cached blocks without published children. Whoever holds a block holds its parent, so the children of a
+/// cached block are cached, and it gets no new ones.
 ///
 /// | event | before | after |
 /// |---|---|---|
@@ -39,31 +39,31 @@ pub struct Content {
 /// | `forget` | held or cached | unknown |
 /// | `moved` | `from` as it is, `to` unknown | `to` as `from` was, `from` unknown |
 pub trait EvictionPolicy: fmt::Debug + Send {
-    /// `block`, which a sequence holds, can be found from now on.
+    /// `block`, which a sequence holds, is now findable.
     fn publish(&mut self, block: BlockId, content: Content);
 
     /// A look-up has found `block`, and one more sequence holds it.
     fn hit(&mut self, block: BlockId);
 
-    /// The last holder of `block` has let go of it; of blocks freed together, the deepest of the chain comes first.
-    /// `leaf` says whether it has no published children.
+    /// The last holder has released `block`; of blocks freed together, the deepest of the chain comes first. `leaf`
+    /// says whether the block has no published children.
     fn insert(&mut self, block: BlockId, leaf: bool);
 
     /// `block`, which is cached, has lost its last published child.
     fn became_leaf(&mut self, block: BlockId);
 
-    /// Picks the leaf to evict and forgets it. As long as blocks are cached, one of them is a leaf, and `None` would be
-    /// a bug.
+    /// Picks the leaf to evict and forgets it. While any block is cached, one of them is a leaf, so that `None` would
+    /// be a bug.
     fn victim(&mut self) -> Option<BlockId>;
 
-    /// The content of `block`, which is held or cached, can be found no longer.
+    /// The content of `block`, which is held or cached, is no longer findable.
     fn forget(&mut self, block: BlockId);
 
-    /// What `from` had is in `to` from now on, of which nothing was known; all else stays as it is.
+    /// The content of `from` is now in `to`, which was unknown; nothing else changes.
     fn moved(&mut self, from: BlockId, to: BlockId);
 
-    /// So many blocks may be used from now on, at least 1 and at most `num_blocks`: shares of the pool are shares of
-    /// these.
+    /// From now on `usable` blocks may be used, at least 1 and at most `num_blocks`. A policy that works with shares of
+    /// the pool takes them of this number.
     fn resize(&mut self, usable: usize);
 
     /// Whether `block` is cached.
@@ -78,8 +78,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     }
 }
 
-/// A policy by its name, and how it is built. [`Adaptive`] is the default and what is served with; others are made
-/// where they are wanted.
+/// A named policy and the function that builds it. The server uses the default, [`Adaptive`]; other policies are
+/// defined where they are used.
 #[derive(Debug, Clone, Copy)]
 pub struct EvictionKind {
     name: &'static str,
@@ -90,18 +90,17 @@ impl EvictionKind {
     /// [`Adaptive`].
     pub const ADAPTIVE: Self = Self::new("adaptive", |num_blocks| Box::new(Adaptive::new(num_blocks)));
 
-    /// The policy `name`, no two of which may share it; `build` makes one for block ids below the number that it is
-    /// given.
+    /// A policy with a unique `name`; `build` makes one for block ids below the number that it is given.
     pub const fn new(name: &'static str, build: fn(usize) -> Box<dyn EvictionPolicy>) -> Self {
         Self { name, build }
     }
 
-    /// What people call it.
+    /// The policy's name.
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// The policy, for block ids below `num_blocks`.
+    /// Builds the policy for block ids below `num_blocks`.
     pub fn build(self, num_blocks: usize) -> Box<dyn EvictionPolicy> {
         (self.build)(num_blocks)
     }
@@ -113,7 +112,7 @@ impl Default for EvictionKind {
     }
 }
 
-/// Equal names are equal policies.
+/// Policies of equal names are equal.
 impl PartialEq for EvictionKind {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name

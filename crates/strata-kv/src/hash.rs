@@ -13,9 +13,9 @@ use crate::ids::{BLOCK_SIZE_MAX, TokenId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BlockHash(pub u64);
 
-/// Where a chain of blocks starts. Chains with different roots share nothing, whatever their tokens.
+/// Where a chain of blocks starts. Chains with different roots share nothing, even for equal tokens.
 ///
-/// Cheap to clone. Roots compare by their fields, never by a hash of them.
+/// Cheap to clone. Roots compare by their fields, never by their hash.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ChainRoot(Arc<RootFields>);
 
@@ -27,14 +27,14 @@ struct RootFields {
 }
 
 impl ChainRoot {
-    /// `salt` separates tenants; derive it from who the client is, since a salt that clients choose isolates nobody.
-    /// `namespace` separates whatever else changes KV for equal tokens (model, adapter, rope scale).
+    /// `salt` separates tenants; derive it from the client's identity, since a salt that clients choose isolates no
+    /// one. `namespace` separates everything else that changes KV for equal tokens (model, adapter, rope scale).
     pub fn new(salt: Option<&str>, namespace: u64) -> Self {
         Self(Arc::new(RootFields { salt: salt.map(Box::from), namespace, shared: true }))
     }
 
-    /// For a sequence whose every token must be computed anew: it finds nothing in the cache, and publishes nothing,
-    /// so that it does not push out what others can use.
+    /// A root for a sequence whose every token must be computed: it finds nothing in the cache and publishes nothing,
+    /// so that it does not evict what others can use.
     pub fn unshared() -> Self {
         Self(Arc::new(RootFields { salt: None, namespace: 0, shared: false }))
     }
@@ -72,13 +72,13 @@ impl ChainHasher {
         Self { seed, mask: u64::MAX }
     }
 
-    /// Keeps only the lowest `bits` of each hash. For tests: it forces collisions, which must cost time at most.
+    /// Keeps only the lowest `bits` of each hash. For tests: forced collisions may cost time, but nothing else.
     pub fn truncated(seed: u64, bits: u32) -> Self {
         Self { seed, mask: 1u64.checked_shl(bits).unwrap_or(0).wrapping_sub(1) }
     }
 
-    /// The hash before the first block: xxh64 over the root's fields, each as type tag, length, bytes, so that no two
-    /// lists of fields read as the same bytes.
+    /// The hash before the first block: xxh64 over the root's fields, each as type tag, length and bytes, so that
+    /// different fields never give the same bytes.
     pub fn root(&self, root: &ChainRoot) -> BlockHash {
         const SALT: u8 = 1;
         const NAMESPACE: u8 = 2;
@@ -91,20 +91,21 @@ impl ChainHasher {
         self.finish(&[&[SALT], &length[..], salt.as_bytes(), &namespace].concat())
     }
 
-    /// The hash of a full block: xxh64 over `previous` as 8 little-endian bytes, then `tokens`, 4 such bytes each.
+    /// The hash of a full block: xxh64 over `previous` as 8 little-endian bytes, then `tokens` as 4 little-endian bytes
+    /// each.
     ///
     /// # Panics
     /// When `tokens` is longer than [`BLOCK_SIZE_MAX`].
     pub fn block(&self, previous: BlockHash, tokens: &[TokenId]) -> BlockHash {
-        // Clearing room for the largest block would take longer than hashing one of usual size.
+        // Clearing a buffer for the largest block would take longer than hashing a block of usual size.
         match tokens.len() {
             0..=16 => self.block_in(&mut [0; 8 + 4 * 16], previous, tokens),
             _ => self.block_in(&mut [0; 8 + 4 * BLOCK_SIZE_MAX], previous, tokens),
         }
     }
 
-    /// Appends the hashes of the full blocks of `tokens`, each of `block_size` of them, to `hashes`; `last` is the hash
-    /// before the first of them.
+    /// Appends the hashes of the full blocks of `tokens`, `block_size` tokens each, to `hashes`; `last` is the hash
+    /// before the first of these blocks.
     ///
     /// # Panics
     /// When `block_size` is above [`BLOCK_SIZE_MAX`].
@@ -117,7 +118,7 @@ impl ChainHasher {
     ) {
         let blocks = tokens.chunks_exact(block_size);
         hashes.reserve_exact(blocks.len());
-        // Cleared once for all of them.
+        // Cleared once for all blocks.
         let mut room = [0; 8 + 4 * BLOCK_SIZE_MAX];
         hashes.extend(blocks.map(|block| {
             last = self.block_in(&mut room, last, block);

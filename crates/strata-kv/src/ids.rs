@@ -1,11 +1,11 @@
-//! Names of things; distinct types, so that one cannot be taken for another.
+//! Ids and token numbers; distinct types for ids, so that one cannot be mistaken for another.
 
 use std::fmt;
 
-/// Most tokens a block may hold.
+/// The most tokens that a block may hold.
 pub const BLOCK_SIZE_MAX: usize = 256;
 
-/// Most blocks a pool may have. At 16 tokens a block these hold a thousand million tokens.
+/// The most blocks that a pool may have. At 16 tokens a block, these hold a billion tokens.
 pub const BLOCKS_MAX: usize = 1 << 26;
 
 /// A token of the model's vocabulary.
@@ -16,7 +16,7 @@ pub type TokenId = u32;
 pub struct BlockId(pub u32);
 
 impl BlockId {
-    /// The block's place in per-block arrays.
+    /// The block's index in per-block arrays.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -28,12 +28,12 @@ impl fmt::Display for BlockId {
     }
 }
 
-/// Room for one block in the swap pool: an index below [`crate::KvConfig::num_swap_blocks`].
+/// A place for one block in the swap pool: an index below [`crate::KvConfig::num_swap_blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapSlot(pub u32);
 
 impl SwapSlot {
-    /// The slot's place in per-slot arrays.
+    /// The slot's index in per-slot arrays.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -45,7 +45,7 @@ impl fmt::Display for SwapSlot {
     }
 }
 
-/// One swap of one manager, out or in; never used twice.
+/// One swap, out or in, of a manager, which never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapId(pub u64);
 
@@ -55,7 +55,7 @@ impl fmt::Display for SwapId {
     }
 }
 
-/// A sequence that holds blocks. The caller numbers them and never uses a number twice at a time.
+/// A sequence that holds blocks. The caller assigns the numbers; no two sequences may have the same one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 

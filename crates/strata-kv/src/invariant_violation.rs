@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::ids::{BlockId, SequenceId, SwapId, SwapSlot};
 
-/// The first broken invariant that was found. Always a bug of this crate, or of an eviction policy.
+/// The first broken invariant found. Always a bug of this crate or of an eviction policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum InvariantViolation {
     /// A block must be exactly one of free, cached, used and withdrawn.
@@ -27,7 +27,7 @@ pub enum InvariantViolation {
         /// The block.
         block: BlockId,
     },
-    /// What nobody holds is kept only while it can be found.
+    /// A block that nobody holds keeps its content only while the content can be found.
     #[error("{block} is cached, but its content cannot be found")]
     Unfindable {
         /// The block.
@@ -38,17 +38,18 @@ pub enum InvariantViolation {
     Holders {
         /// The block.
         block: BlockId,
-        /// What the block's content says.
+        /// The number of users that the block's content counts.
         counted: u32,
-        /// What tables and transfers say.
+        /// The number of tables and transfers that hold the block.
         holders: u32,
     },
-    /// Each location must hold exactly one content, which names it; what is in use or can be found is in a block.
+    /// Each location must hold exactly one content, which names it; a content that is used or findable must be in a
+    /// block.
     #[error("content {content} is to be in {block:?}, but places say otherwise, or its use or its slots do")]
     Location {
         /// The content's number.
         content: u32,
-        /// Where it says that it is.
+        /// The block that the content names.
         block: Option<BlockId>,
     },
     /// A slot's count of holders must be the number of sequences and swaps in flight that hold it; free slots have
@@ -57,14 +58,14 @@ pub enum InvariantViolation {
     Slot {
         /// The slot.
         slot: SwapSlot,
-        /// What the pool says.
+        /// The number that the pool counts.
         counted: u32,
-        /// What sequences and swaps say.
+        /// The number of sequences and swaps that hold it.
         found: u32,
         /// It is in the free list.
         free: bool,
     },
-    /// What a swap copies into must not be findable before it has come.
+    /// A block that a swap copies into must not be findable before the swap has finished.
     #[error("{block} is findable, but {swap} has yet to fill it")]
     FoundTooEarly {
         /// The block.
@@ -77,9 +78,9 @@ pub enum InvariantViolation {
     Children {
         /// The content's number.
         content: u32,
-        /// What the content says.
+        /// The number that the content counts.
         counted: u32,
-        /// What the others say.
+        /// The number of findable contents that name it.
         found: u32,
     },
     /// The parent of a findable content must be findable.
@@ -90,13 +91,13 @@ pub enum InvariantViolation {
         /// Its parent's number.
         parent: u32,
     },
-    /// A published block's hash must be that of its parent's hash and its tokens.
+    /// A published block's hash must be computed from its parent's hash and its tokens.
     #[error("{block} is published under a hash that is not that of its tokens")]
     Hash {
         /// The block.
         block: BlockId,
     },
-    /// A look-up of a published block's content must find this very block.
+    /// A look-up of a published block's content must find that block itself.
     #[error("a look-up of what {block} holds finds another block or none")]
     Lookup {
         /// The block.
@@ -105,25 +106,25 @@ pub enum InvariantViolation {
     /// Lists and counters must hold exactly what they should.
     #[error("the {list} counts {counted}, but there are {found}")]
     Count {
-        /// Which.
+        /// Which list or counter.
         list: &'static str,
         /// Its own count.
         counted: usize,
-        /// What a walk finds.
+        /// What a full walk finds.
         found: usize,
     },
-    /// As many blocks must be there as may be used, or more if all are used.
+    /// As many blocks must be present as may be used, or more if all of them are used.
     #[error("{present} blocks are there, {unused} of them unused, but {usable} may be used")]
     Usable {
         /// Blocks that are not withdrawn.
         present: usize,
-        /// Those of them that are free or cached.
+        /// Present blocks that are free or cached.
         unused: usize,
-        /// How many there should be.
+        /// How many blocks may be used.
         usable: usize,
     },
-    /// A sequence must have just enough blocks and slots for its state, its published ones a chain from its root, and
-    /// those that it may write its own.
+    /// A sequence must have just the blocks and slots that its state requires; its published blocks must form a chain
+    /// from its root, and no one else may hold a block that it may write.
     #[error("{id}: {what}")]
     Sequence {
         /// The sequence.

@@ -1,4 +1,4 @@
-//! Contents, places, prefix look-up, eviction, block tables: pure logic, no device in sight.
+//! Contents, places, prefix look-up, eviction, block tables: pure logic, without any device.
 //!
 //! [`BlockManager`] decides which physical blocks hold the KV of which sequence; it moves no byte itself. The caller
 //! computes into the slots that [`BlockManager::block_table`] names and reports, with [`BlockManager::commit`], what

@@ -1,20 +1,20 @@
-//! What became of content that is no longer there: enough to tell why a look-up has missed.
+//! Why a content is no longer there: enough to explain why a look-up missed.
 //!
-//! Two tables of fixed size, each entry at a place that its hash names: a later one overwrites an earlier one. Nothing
-//! here is ever believed for content.
+//! Two tables of fixed size. The hash chooses the place of an entry, and a later entry overwrites an earlier one. These
+//! tables only explain misses; they are never taken for data.
 
 use crate::{hash::BlockHash, ids::SequenceId};
 
-/// Of 16 bytes each; a quarter as many as blocks are 4 bytes a block.
+/// The fewest entries, 16 bytes each. Larger pools have an entry for every four blocks, which is 4 bytes a block.
 const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
-/// Who or what took content away.
+/// What took a content away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// A sequence that needed the block.
+    /// A sequence needed the block.
     Evicted(SequenceId),
-    /// A pool that became smaller.
+    /// The pool became smaller.
     Withdrawn,
     /// [`crate::BlockManager::reset_cache`].
     Reset,
@@ -22,11 +22,11 @@ pub(crate) enum Loss {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Lost {
-    /// The half of the hash that does not name the place.
+    /// The half of the hash that does not choose the place.
     fingerprint: u32,
-    /// Look-ups before it, in 32 bits; 0 marks an empty entry.
+    /// The number of look-ups before the loss, in 32 bits; 0 marks an empty entry.
     when: u32,
-    /// [`Loss`].
+    /// The [`Loss`], encoded.
     what: u64,
 }
 
@@ -52,9 +52,9 @@ impl Losses {
         Self { lookups: 1, lost: vec![Lost::default(); num_lost].into(), firsts: vec![First::default(); FIRSTS].into() }
     }
 
-    /// One more look-up: the clock by which ages are told.
+    /// Counts one more look-up: look-ups are the clock for the ages of losses.
     pub(crate) fn tick(&mut self) {
-        // Zero is taken.
+        // Zero marks empty entries.
         self.lookups = self.lookups.wrapping_add(1).max(1);
     }
 
@@ -68,7 +68,7 @@ impl Losses {
         self.lost[place] = Lost { fingerprint: (hash.0 >> 32) as u32, when: self.lookups, what };
     }
 
-    /// What became of the content of `hash`, and how many look-ups ago, as far as it is remembered.
+    /// What happened to the content of `hash`, and how many look-ups ago, if that is remembered.
     pub(crate) fn loss(&self, hash: BlockHash) -> Option<(Loss, u32)> {
         let lost = self.lost[self.place(hash)];
         if lost.when == 0 || lost.fingerprint != (hash.0 >> 32) as u32 {
@@ -86,7 +86,7 @@ impl Losses {
         ((u64::from(hash.0 as u32) * self.lost.len() as u64) >> 32) as usize
     }
 
-    /// A first block of a chain was published: the hash of its tokens alone, and of its root.
+    /// Notes that the first block of a chain was published: the hash of its tokens alone, and the hash of its root.
     pub(crate) fn note_first(&mut self, tokens: BlockHash, root: BlockHash) {
         self.firsts[tokens.0 as usize & (FIRSTS - 1)] = First { tokens: fold(tokens), root: fold(root) };
     }
@@ -96,14 +96,14 @@ impl Losses {
         size_of_val(&*self.lost) + size_of_val(&*self.firsts)
     }
 
-    /// Whether such a block was last published under another root.
+    /// Whether a first block with these tokens was last published under another root.
     pub(crate) fn other_root(&self, tokens: BlockHash, root: BlockHash) -> bool {
         let first = self.firsts[tokens.0 as usize & (FIRSTS - 1)];
         first.tokens == fold(tokens) && first.root != fold(root)
     }
 }
 
-/// A fingerprint of 32 bits, never that of an empty entry.
+/// A fingerprint of 32 bits, never 0, which marks empty entries.
 fn fold(hash: BlockHash) -> u32 {
     ((hash.0 >> 32) as u32).max(1)
 }
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn the_latest_loss_of_a_place_is_remembered_with_its_age() {
         let mut losses = Losses::new(1);
-        // The lower half names the place, and may differ by less than the size of one.
+        // The lower half chooses the place; close values share one.
         let [first, second] = [BlockHash(5 << 32 | 7), BlockHash(6 << 32 | 8)];
         assert_eq!(losses.loss(first), None);
         losses.lose(first, Loss::Evicted(SequenceId(3)));

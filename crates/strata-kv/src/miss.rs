@@ -1,4 +1,4 @@
-//! Why a prompt's prefix was found no further than it was.
+//! Why no more of a prompt's prefix was found.
 
 use std::fmt;
 
@@ -9,39 +9,40 @@ use crate::{ids::SequenceId, losses::Loss};
 pub struct Miss {
     /// Leading tokens that were found.
     pub matched_tokens: usize,
-    /// Why not the next block too.
+    /// Why the next block was not found.
     pub reason: MissReason,
 }
 
-/// Why a block was not found. Told from hashes and a memory of bounded size, so a hint: only what is found is ever
-/// compared token by token.
+/// Why a block was not found. This is only a hint, since it comes from hashes and a bounded memory; tokens are compared
+/// only for blocks that are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MissReason {
-    /// No such content was published, or it was lost longer ago than is remembered.
+    /// No such content was published, or it was lost too long ago to be remembered.
     NeverSeen,
-    /// It was published, and gave way.
+    /// The content was published, and evicted later.
     Evicted {
-        /// To blocks of this sequence; none if the pool became smaller.
+        /// The sequence that needed the block; none if the pool became smaller.
         by: Option<SequenceId>,
-        /// So many allocations before this look-up.
+        /// How many allocations before this look-up.
         lookups_ago: u32,
     },
-    /// It was dropped with all other cached content.
+    /// The content was dropped with all other cached contents.
     CacheReset {
-        /// So many allocations before this look-up.
+        /// How many allocations before this look-up.
         lookups_ago: u32,
     },
     /// The same first block was published under another salt or namespace. For logs and replay, never for clients: it
     /// tells one tenant what another has asked. See [`MissReason::for_client`].
     OtherSalt,
-    /// Nothing is missing: what follows is shorter than a block, or ends with the last token, which is always computed.
+    /// Every full block was found: the rest is shorter than a block, or ends with the last token, which is always
+    /// computed.
     PartialBlock,
     /// Prefix caching is off, or the sequence shares nothing.
     NotCacheable,
 }
 
 impl MissReason {
-    /// What a client may know: nothing of others.
+    /// The reason as a client may see it, without anything about other clients.
     #[must_use]
     pub fn for_client(self) -> Self {
         match self {
@@ -67,7 +68,7 @@ impl fmt::Display for MissReason {
 }
 
 impl From<(Loss, u32)> for MissReason {
-    /// Of content that was lost so many look-ups ago.
+    /// The reason for a miss of content that was lost `lookups_ago` look-ups ago.
     fn from((loss, lookups_ago): (Loss, u32)) -> Self {
         match loss {
             Loss::Evicted(id) => Self::Evicted { by: Some(id), lookups_ago },

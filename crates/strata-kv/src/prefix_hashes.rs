@@ -1,4 +1,4 @@
-//! What names the prefixes of a sequence that waits, computed once for each block however often they are looked up.
+//! The hashes of a waiting sequence's prefixes, computed once for each block however often they are looked up.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use crate::{
     ids::TokenId,
 };
 
-/// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps it beside the tokens.
-/// Once the sequence has its blocks nobody looks it up any more, and the hashes can [go](Self::truncate): the block
-/// manager has taken over those that it needs.
+/// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps them beside the tokens.
+/// Once the sequence has its blocks it is not looked up any more, and the hashes can be [dropped](Self::truncate): the
+/// block manager has copied those that it needs.
 ///
-/// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes it, and every look-up takes it. It only says
-/// where to look: a hit is believed once tokens and parent compare equal.
+/// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes one, and every look-up takes one. A hash only
+/// says where to look: a hit is believed once tokens and parent compare equal.
 #[derive(Clone)]
 pub struct PrefixHashes {
     root: ChainRoot,
     hasher: ChainHasher,
-    /// None when nothing under this root can be found: then nothing is hashed.
+    /// `None` when nothing under this root can be found; then nothing is hashed.
     root_hash: Option<BlockHash>,
     block_size: usize,
     blocks: Vec<BlockHash>, // [logical block]
 }
 
 impl PrefixHashes {
-    /// Of no tokens yet. Hashes nothing, ever, unless `findable`.
+    /// The hashes of no tokens. Unless `findable`, nothing will be hashed.
     pub(crate) fn new(root: ChainRoot, hasher: ChainHasher, block_size: usize, findable: bool) -> Self {
         let root_hash = findable.then(|| hasher.root(&root));
         Self { root, hasher, root_hash, block_size, blocks: Vec::new() }
@@ -35,10 +35,10 @@ impl PrefixHashes {
         &self.root
     }
 
-    /// Hashes the full blocks of `token_ids` that have not been hashed yet. `token_ids` are all tokens of the sequence,
-    /// those of earlier calls unchanged at their front.
+    /// Hashes the full blocks of `token_ids` that have not been hashed yet. `token_ids` must be all tokens of the
+    /// sequence, and begin with the tokens of earlier calls.
     ///
-    /// Look-ups may come before it: they hash by themselves what is missing here, each time anew.
+    /// A look-up may come before this call: it computes the missing hashes itself, again each time.
     pub fn extend(&mut self, token_ids: &[TokenId]) {
         let Some(root) = self.root_hash else { return };
         let last = self.blocks.last().copied().unwrap_or(root);
@@ -49,29 +49,30 @@ impl PrefixHashes {
         }
     }
 
-    /// Forgets the hashes of blocks that do not lie wholly in the first `num_tokens` tokens, and gives their memory
-    /// back: from now on other tokens may follow.
+    /// Forgets the hashes of blocks that do not lie wholly in the first `num_tokens` tokens, and frees their memory.
+    /// Other tokens may follow from now on.
     pub fn truncate(&mut self, num_tokens: usize) {
         self.blocks.truncate(num_tokens / self.block_size);
         self.blocks.shrink_to_fit();
     }
 
-    /// Blocks whose hashes are kept, in 8 bytes each.
+    /// Blocks whose hashes are kept, 8 bytes each.
     pub fn num_blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// The hash before the first block; none when nothing under this root can be found.
+    /// The hash before the first block; `None` when nothing under this root can be found.
     pub(crate) fn root_hash(&self) -> Option<BlockHash> {
         self.root_hash
     }
 
-    /// The hash of logical block `index`, if [`extend`](Self::extend) has seen all of the block.
+    /// The hash of logical block `index`, if [`extend`](Self::extend) has seen the whole block.
     pub(crate) fn get(&self, index: usize) -> Option<BlockHash> {
         self.blocks.get(index).copied()
     }
 
-    /// The same, or computed from `previous`, the hash of what comes before, and `tokens`, which fill the block.
+    /// Like [`get`](Self::get), but computes a missing hash from `previous`, the hash before the block, and its
+    /// `tokens`.
     pub(crate) fn get_or_hash(&self, index: usize, previous: BlockHash, tokens: &[TokenId]) -> BlockHash {
         self.get(index).unwrap_or_else(|| self.hasher.block(previous, tokens))
     }

@@ -1,10 +1,10 @@
-//! The roots of published chains, each held once: a block names its root by a number of four bytes.
+//! The roots of published chains, each stored once: a content names its root by a number of four bytes.
 
 use std::collections::HashMap;
 
 use crate::hash::{BlockHash, ChainHasher, ChainRoot};
 
-/// An entry of a [`RootTable`], as long as somebody holds it.
+/// An entry of a [`RootTable`], valid while it has a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RootId(pub(crate) u32);
 
@@ -24,12 +24,12 @@ pub(crate) struct RootTable {
 }
 
 impl RootTable {
-    /// The number of `root`, if anything is published under it.
+    /// The number of `root`, if it has a holder.
     pub(crate) fn find(&self, root: &ChainRoot) -> Option<RootId> {
         self.ids.get(root).copied()
     }
 
-    /// The number of `root`, held once more.
+    /// The number of `root`, with one more holder.
     pub(crate) fn hold(&mut self, root: &ChainRoot, hasher: &ChainHasher) -> RootId {
         if let Some(id) = self.find(root) {
             self.hold_again(id);
@@ -49,7 +49,7 @@ impl RootTable {
         self.entry_mut(id).holders += 1;
     }
 
-    /// One holder less; the last takes the entry along.
+    /// Removes one holder; the last one removes the entry.
     pub(crate) fn release(&mut self, id: RootId) {
         let entry = self.entry_mut(id);
         entry.holders -= 1;
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(table.find(&a), Some(first));
         table.release(first);
         assert_eq!((table.find(&a), table.len()), (None, 1));
-        // The number is used again, for whatever comes next.
+        // The number is used again for the next root.
         let c = ChainRoot::new(None, 7);
         assert_eq!((table.hold(&c, &hasher), table.find(&c)), (first, Some(first)));
     }

@@ -11,15 +11,15 @@ use crate::ids::SwapId;
 /// | swapped | `swap_in` → arriving |
 /// | arriving | `finish_swap`: done → resident, failed → freed |
 ///
-/// `allocate` and `fork` begin a sequence, resident; `free` ends it in any state.
+/// `allocate` and `fork` create a sequence as resident; `free` ends it in any state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequenceState {
-    /// In blocks: it may be computed, appended to and forked.
+    /// In blocks; it may be computed, appended to and forked.
     Resident,
-    /// In blocks, from which this swap copies; they are not reused before it has finished.
+    /// In blocks from which this swap copies; they are not reused before the swap has finished.
     Leaving(SwapId),
-    /// In slots of the swap pool. It holds no block.
+    /// In slots of the swap pool; the sequence holds no block.
     Swapped,
-    /// In slots, from which this swap copies into blocks that must not be read before it has finished.
+    /// In slots from which this swap copies into blocks; these must not be read before the swap has finished.
     Arriving(SwapId),
 }

@@ -6,14 +6,14 @@ use crate::{contents::ContentId, ids::SwapSlot};
 #[derive(Debug)]
 pub(crate) struct Slots {
     entries: Vec<Entry>, // [slot]
-    /// The next to be taken last.
+    /// The back is taken next.
     free: Vec<SwapSlot>,
 }
 
 #[derive(Debug, Clone)]
 struct Entry {
     holders: u32,
-    /// Means nothing while there are no holders.
+    /// Meaningless while there are no holders.
     content: ContentId,
 }
 
@@ -21,7 +21,7 @@ impl Slots {
     pub(crate) fn new(num_slots: usize) -> Self {
         Self {
             entries: vec![Entry { holders: 0, content: ContentId(0) }; num_slots],
-            // The lowest goes first: a file is then no longer than it must be.
+            // The lowest is taken first, so that a swap file grows no longer than necessary.
             free: (0..num_slots as u32).rev().map(SwapSlot).collect(),
         }
     }
@@ -41,21 +41,21 @@ impl Slots {
     /// A free slot for `content`, with one holder.
     ///
     /// # Panics
-    /// When none is free, which callers test first.
+    /// When no slot is free; callers check that first.
     pub(crate) fn take(&mut self, content: ContentId) -> SwapSlot {
         let slot = self.free.pop().expect("a slot is taken only when one is free");
         self.entries[slot.index()] = Entry { holders: 1, content };
         slot
     }
 
-    /// One more holder of `slot`.
+    /// Adds a holder of `slot`.
     pub(crate) fn hold(&mut self, slot: SwapSlot) {
         let holders = &mut self.entries[slot.index()].holders;
         assert!(*holders > 0, "{slot} is held once more, but nobody holds it");
         *holders += 1;
     }
 
-    /// One holder less. The last frees the slot, and is told which content has left it.
+    /// Removes a holder. The last one frees the slot, and gets the content that has left it.
     #[must_use]
     pub(crate) fn release(&mut self, slot: SwapSlot) -> Option<ContentId> {
         let Entry { holders, content } = &mut self.entries[slot.index()];
@@ -67,7 +67,7 @@ impl Slots {
         Some(*content)
     }
 
-    /// What `slot`, which is held, holds.
+    /// The content of `slot`, which must be held.
     pub(crate) fn content(&self, slot: SwapSlot) -> ContentId {
         self.entries[slot.index()].content
     }

@@ -1,10 +1,9 @@
-//! What monitoring sees.
+//! Figures for monitoring.
 
-/// A snapshot of a block manager. `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total`,
-/// always.
+/// A snapshot of a block manager. Always `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvStats {
-    /// Physical blocks, at the most.
+    /// The most physical blocks that the pool can have.
     pub blocks_total: usize,
     /// Blocks that at least one sequence or swap in flight holds; a shared block counts once.
     pub blocks_used: usize,
@@ -14,31 +13,31 @@ pub struct KvStats {
     pub blocks_free: usize,
     /// Blocks without memory.
     pub blocks_withdrawn: usize,
-    /// Token slots of used blocks, whoever shares them.
+    /// Token slots of used blocks; those of a shared block count once.
     pub slots_allocated: usize,
-    /// Those of them that hold no token yet.
+    /// Allocated token slots that hold no token yet.
     pub slots_empty: usize,
     /// Sequences that hold blocks or swap slots.
     pub sequences: usize,
-    /// Those of them that are swapped out and hold no block.
+    /// Sequences that are swapped out and hold no block.
     pub sequences_swapped: usize,
-    /// Slots of the swap pool, each for one block.
+    /// Slots of the swap pool, one block each.
     pub swap_slots_total: usize,
-    /// Those of them that hold KV, or wait for it.
+    /// Swap slots that hold KV, or are reserved for a swap in flight.
     pub swap_slots_used: usize,
     /// Since start: tokens of allocated sequences that were looked up in the prefix index.
     pub prefix_query_tokens: u64,
-    /// Since start: those of them that were found.
+    /// Since start: looked-up tokens that were found.
     pub prefix_hit_tokens: u64,
-    /// Since start: cached blocks that gave way to fresh ones, or to a smaller pool.
+    /// Since start: cached blocks evicted for fresh ones, for a smaller pool, or for a move.
     pub evictions: u64,
     /// Since start: sequences that were given blocks.
     pub allocations: u64,
-    /// Since start: allocations and appends refused for want of blocks.
+    /// Since start: allocations and appends refused for lack of blocks.
     pub allocation_failures: u64,
     /// Since start: sequences that were forked from others.
     pub forks: u64,
-    /// Since start: blocks copied because a sequence wrote to one that others held too.
+    /// Since start: blocks copied because a sequence wrote to a shared one.
     pub copy_on_writes: u64,
     /// Since start: blocks moved by compaction.
     pub moves: u64,
@@ -46,11 +45,11 @@ pub struct KvStats {
     pub swapped_out_blocks: u64,
     /// Since start: blocks copied back by swaps that succeeded.
     pub swapped_in_blocks: u64,
-    /// Since start: blocks that came back without a copy, since the prefix index still held their content.
+    /// Since start: blocks that came back without a copy, because the prefix index still held their content.
     pub swap_spared_blocks: u64,
     /// Since start: swaps that failed, whose sequences lost their KV.
     pub swaps_failed: u64,
-    /// Since start: blocks computed twice and merged at commit, since another sequence had published the same.
+    /// Since start: blocks computed twice and merged at commit, because another sequence had published an equal one.
     pub blocks_merged: u64,
 }
 

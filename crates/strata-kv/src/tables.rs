@@ -1,4 +1,4 @@
-//! The tables: which blocks, or slots below, hold the tokens of each sequence.
+//! Block tables: which blocks, or slots below, hold the tokens of each sequence.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -14,30 +14,30 @@ use crate::{
 
 /// The table of one sequence, and how much of it others can find.
 ///
-/// Blocks stand in logical order. All but those behind the last token are full or, the last, partial; those behind it
-/// were reserved ahead and hold nothing.
+/// Blocks are in logical order. Blocks up to the last token are full, except that the last of these may be partial;
+/// blocks after it were reserved ahead and are empty.
 #[derive(Debug)]
 pub(crate) struct Table {
     state: SequenceState,
     blocks: Vec<BlockId>, // [logical block]
-    /// Where the blocks with computed tokens are below; empty while resident. [logical block]
+    /// The slots of the blocks with computed tokens; empty while resident. [logical block]
     slots: Vec<SwapSlot>,
-    /// Tokens behind those of `slots`, none of them computed; empty unless leaving or swapped.
+    /// Tokens after those in `slots`, none of them computed; empty unless leaving or swapped.
     uncomputed: Vec<TokenId>,
-    /// Tokens that have a place, whether computed or not.
+    /// Tokens that have been allocated or appended, whether computed or not.
     num_tokens: usize,
-    /// Leading tokens whose KV has been computed, as far as was reported.
+    /// Leading tokens whose KV was reported as computed.
     num_computed: usize,
-    /// Leading blocks that are published, and were found or published as this sequence's.
+    /// Leading blocks of this table that were found published, or that this sequence has published.
     num_published: usize,
-    /// False without prefix caching, and after a reset: what was computed before it must not be found after it.
+    /// False without prefix caching, and after a reset, as KV that was computed before it must not be found after it.
     publishing: bool,
     /// Where the sequence's chain starts.
     root: ChainRoot,
 }
 
 impl Table {
-    /// Of a sequence that holds `blocks` for its tokens, the first of which were found.
+    /// The table of a sequence that holds `blocks` for its tokens; the first `num_found` of them were found.
     pub(crate) fn new(
         root: ChainRoot,
         publishing: bool,
@@ -59,8 +59,8 @@ impl Table {
         }
     }
 
-    /// The same for another sequence, which begins with all tokens of this one. Blocks that this one reserved ahead are
-    /// its own.
+    /// A copy for another sequence, which begins with all tokens of this one. Blocks that this one reserved ahead are
+    /// not shared.
     pub(crate) fn fork(&self, block_size: usize) -> Self {
         Self {
             blocks: self.blocks[..self.num_filled(block_size)].to_vec(),
@@ -119,43 +119,43 @@ impl Table {
         blocks_for(self.num_tokens, block_size)
     }
 
-    /// Leading blocks with tokens that have been computed, the last perhaps in part.
+    /// Leading blocks with computed tokens; the last may be computed in part.
     pub(crate) fn num_computed_blocks(&self, block_size: usize) -> usize {
         blocks_for(self.num_computed, block_size)
     }
 
-    /// The partial block, if there is one: where the next token goes.
+    /// The partial block, to which the next token will be written, if there is one.
     pub(crate) fn partial(&self, block_size: usize) -> Option<BlockId> {
         let (block, slot) = position(self.num_tokens, block_size);
         (slot > 0).then(|| self.blocks[block])
     }
 
-    /// The block at `index` is another one from now on.
+    /// Replaces the block at `index`.
     pub(crate) fn replace(&mut self, index: usize, block: BlockId) {
         self.blocks[index] = block;
     }
 
-    /// One more block, behind all others.
+    /// Adds a block after all others.
     pub(crate) fn push(&mut self, block: BlockId) {
         self.blocks.push(block);
     }
 
-    /// So many more tokens have a place.
+    /// Adds `count` tokens.
     pub(crate) fn add_tokens(&mut self, count: usize) {
         self.num_tokens += count;
     }
 
-    /// At least so many tokens have been computed, as far as they have a place.
+    /// Notes that at least `num_computed` tokens have been computed, limited to the tokens of the table.
     pub(crate) fn computed(&mut self, num_computed: usize) {
         self.num_computed = self.num_computed.max(num_computed.min(self.num_tokens));
     }
 
-    /// One more block is published.
+    /// Notes that one more block is published.
     pub(crate) fn published(&mut self) {
         self.num_published += 1;
     }
 
-    /// What it holds can no longer be found, now or later.
+    /// Makes the table's blocks count as unpublished, and lets it publish no more.
     pub(crate) fn stop_publishing(&mut self) {
         (self.num_published, self.publishing) = (0, false);
     }
@@ -165,7 +165,7 @@ impl Table {
         (self.state, self.slots, self.uncomputed) = (SequenceState::Leaving(swap), slots, uncomputed);
     }
 
-    /// The blocks and slots that it holds, when it ends.
+    /// The blocks and slots that the table holds, when it ends.
     pub(crate) fn into_places(self) -> (Vec<BlockId>, Vec<SwapSlot>) {
         (self.blocks, self.slots)
     }
@@ -174,9 +174,9 @@ impl Table {
 /// All tables.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// Each is looked up in every step, hence the plain hash; nothing depends on the map's order.
+    /// Every step looks up every table, hence the simple hash; nothing depends on the map's order.
     tables: HashMap<SequenceId, Table, BuildHasherDefault<IdHasher>>,
-    /// How many of them are [`SequenceState::Swapped`].
+    /// How many tables are [`SequenceState::Swapped`].
     num_swapped: usize,
 }
 
@@ -196,30 +196,30 @@ impl Tables {
     /// The table of `id`, if it is resident.
     ///
     /// # Errors
-    /// It has none, or is not resident.
+    /// When `id` has no table, or is not resident.
     pub(crate) fn resident(&mut self, id: SequenceId) -> Result<&mut Table, BlockError> {
         let table = self.tables.get_mut(&id).ok_or(BlockError::NotHeld(id))?;
         table.expect_resident(id)?;
         Ok(table)
     }
 
-    /// In no order.
+    /// All tables, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SequenceId, &Table)> {
         self.tables.iter().map(|(&id, table)| (id, table))
     }
 
-    /// In no order.
+    /// All tables, in no order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Table> {
         self.tables.values_mut()
     }
 
-    /// Begins the table of `id`, which has none.
+    /// Adds the table of `id`, which must have none.
     pub(crate) fn insert(&mut self, id: SequenceId, table: Table) {
         let Entry::Vacant(vacant) = self.tables.entry(id) else { panic!("{id} has a table already") };
         vacant.insert(table);
     }
 
-    /// Ends the table of `id`, if it has one; its places are the caller's to release.
+    /// Removes the table of `id`, if it has one; the caller must release its places.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Table> {
         let table = self.tables.remove(&id)?;
         self.num_swapped -= usize::from(table.state == SequenceState::Swapped);
@@ -234,7 +234,7 @@ impl Tables {
         std::mem::take(&mut table.blocks)
     }
 
-    /// Swapped → arriving: into `blocks`, the first of which were found.
+    /// Swapped → arriving, into `blocks`, the first `num_found` of which were found.
     pub(crate) fn begin_arriving(&mut self, id: SequenceId, swap: SwapId, blocks: Vec<BlockId>, num_found: usize) {
         let table = self.tables.get_mut(&id).expect("the group is held");
         (table.state, table.blocks, table.num_published) = (SequenceState::Arriving(swap), blocks, num_found);
@@ -249,9 +249,9 @@ impl Tables {
         std::mem::take(&mut table.slots)
     }
 
-    /// Whoever names a source of `moves`, which stand in descending order, names its destination from now on.
+    /// Replaces each source of `moves`, which must be in descending order, by its destination in all tables.
     pub(crate) fn rename(&mut self, moves: &[(BlockId, BlockId)]) {
-        // Most blocks are below the last source.
+        // Most blocks have lower ids than the last source.
         let Some(&(lowest, _)) = moves.last() else { return };
         let renamed: HashMap<_, _> = moves.iter().copied().collect();
         let blocks = self.tables.values_mut().flat_map(|table| &mut table.blocks);
@@ -261,19 +261,19 @@ impl Tables {
     }
 }
 
-/// Block and slot of a position. Block sizes are powers of two, and in a step's many short appends divisions would cost
-/// as much as all the rest.
+/// Block and slot of a position. Block sizes are powers of two; in a step with many short appends, divisions would cost
+/// as much as everything else.
 pub(crate) fn position(position: usize, block_size: usize) -> (usize, usize) {
     (position >> block_size.trailing_zeros(), position & (block_size - 1))
 }
 
-/// Blocks that so many tokens fill, the last perhaps in part.
+/// Blocks that `num_tokens` tokens take; the last may be partial.
 pub(crate) fn blocks_for(num_tokens: usize, block_size: usize) -> usize {
     let (full, slots) = position(num_tokens, block_size);
     full + usize::from(slots > 0)
 }
 
-/// Spreads numbers that the engine gives out one after the other, and nobody else chooses.
+/// A hasher for ids that the engine counts up by itself, so that it need not resist chosen keys.
 #[derive(Debug, Default)]
 pub struct IdHasher(u64);
 
@@ -287,7 +287,8 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // The map takes the lowest bits for the place and the highest for a tag: both must depend on all of the number.
+        // The map takes the place from the lowest bits and a tag from the highest, so both must depend on the whole
+        // number.
         let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = product ^ (product >> 32);
     }

@@ -1,5 +1,5 @@
-//! What the tests of the block manager share with those of eviction policies elsewhere: random operations against a
-//! naive reference, a generator of numbers, and a counter of steps.
+//! Shared by the tests of the block manager and those of eviction policies in other crates: random operations against a
+//! naive reference, a random number generator, and a counter of steps.
 //!
 //! A failure prints its seed; `STRATA_TEST_SEED=<seed> cargo test -p <crate> <test>` replays that run alone.
 
@@ -18,32 +18,32 @@ pub use cost::steps_per_block;
 pub use policies::OLDEST_LEAF;
 pub use rng::{Rng, mix};
 
-/// One shape of run.
+/// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     /// Tokens per block.
     pub block_size: usize,
-    /// Blocks of a pool, at the most.
+    /// The most blocks of a pool.
     pub blocks_max: usize,
     /// Whether sequences share the KV of equal prefixes.
     pub prefix_caching: bool,
-    /// Bits of a hash; few make hashes collide.
+    /// Bits of a hash; with few bits, hashes collide.
     pub hash_bits: u32,
-    /// Which content gives way.
+    /// Which content is evicted.
     pub eviction: Eviction,
-    /// Every outcome must be the reference's. Not so where the index may refuse a block or the order of eviction
-    /// differs; what is read, and all invariants, must hold there too.
+    /// Whether every outcome must equal the reference's. It cannot where the index may refuse a block or the order of
+    /// eviction differs; what is read, and all invariants, are checked there too.
     pub exact: bool,
-    /// Operations, in all episodes together.
+    /// Number of operations in all episodes together.
     pub steps: usize,
 }
 
-/// Which content gives way.
+/// Which content is evicted.
 #[derive(Debug, Clone, Copy)]
 pub enum Eviction {
-    /// As this policy has it.
+    /// The one that this policy picks.
     Kind(EvictionKind),
-    /// The block that was let go longest ago, which must be a leaf.
+    /// The block that was released longest ago, which must be a leaf.
     Oldest,
     /// Any leaf.
     RandomLeaf,
@@ -51,10 +51,10 @@ pub enum Eviction {
 
 const STEPS_PER_EPISODE: usize = 1000;
 
-/// Runs episodes of random operations, with everything checked after each. Returns the figures of each episode.
+/// Runs episodes of random operations, and checks everything after each operation. Returns the figures of each episode.
 ///
 /// # Panics
-/// When anything does not hold; the seed of that episode is printed before.
+/// When a check fails; the seed of that episode is printed before.
 pub fn run(case: &Case) -> Vec<KvStats> {
     let replay = std::env::var("STRATA_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
     let seeds = match replay {

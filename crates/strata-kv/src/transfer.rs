@@ -1,37 +1,37 @@
-//! KV on its way from a place to another: copies between blocks, and swaps between blocks and the slots one tier below.
+//! KV in flight: copies between blocks, and swaps between blocks and the slots one tier below.
 //!
 //! **The rule of all transfers:** nothing moves without a place to go. The destination is reserved before a transfer
-//! begins, and source and destination belong to the transfer until it has ended, whatever becomes of the sequences that
-//! wanted it. A transfer that failed, or of which nobody can tell, is a miss, never data: what its destination holds is
-//! not read, and the KV is computed again.
+//! begins, and source and destination belong to the transfer until it has ended, whatever happens to the sequences that
+//! it serves. A transfer that failed, or whose outcome is unknown, is a miss, never data: its destination is not read,
+//! and the KV is computed again.
 //!
 //! | state | leaves it by |
 //! |---|---|
 //! | begun | the driver's report → completed, or failed |
 //! | completed | – : the destination is a location of the content |
-//! | failed | – : the destination is free again, and who waited for it has lost its KV |
+//! | failed | – : the destination is free again, and sequences that waited for it have lost their KV |
 //!
-//! The two kinds are types of their own: whoever carries out one is never handed the other.
+//! The two kinds have separate types, so that code for one is never given the other.
 
 use std::collections::{BTreeMap, HashSet};
 
 use crate::ids::{BlockId, SequenceId, SwapId, SwapSlot};
 
-/// One block's worth of KV on its way to another block: a copy on write, or a move that compacts.
+/// A copy of one block's KV to another block: a copy on write, or a move by compaction.
 ///
-/// The device carries copies out in the order of [`BlockManager::take_copies`], before anything else touches a block.
-/// That order holds source and destination: whoever is given one of them later writes later.
+/// The device carries out copies in the order of [`BlockManager::take_copies`], before anything else touches the
+/// blocks. This order protects source and destination: a later holder of either block also writes to it later.
 ///
 /// [`BlockManager::take_copies`]: crate::BlockManager::take_copies
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockCopy {
     /// Where the KV is.
     pub source: BlockId,
-    /// Where it is to be as well.
+    /// Where the KV is to be copied.
     pub destination: BlockId,
 }
 
-/// One block's worth of KV on its way between memory and the tier below, in the direction of its [`Swap`].
+/// A transfer of one block's KV between memory and the tier below, in the direction of its [`Swap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockSwap {
     /// Its place in memory.
@@ -40,7 +40,7 @@ pub struct BlockSwap {
     pub slot: SwapSlot,
 }
 
-/// Which way KV goes.
+/// The direction of a swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapDirection {
     /// From blocks to slots.
@@ -49,30 +49,30 @@ pub enum SwapDirection {
     In,
 }
 
-/// Transfers that begin and end together. The driver carries them out in any order; when all are done, or one has
-/// failed and nothing is in flight any more, it reports so to
+/// Transfers that begin and end together. The driver carries them out in any order. When all are done, or when one has
+/// failed and none is in flight any more, it reports the outcome to
 /// [`BlockManager::finish_swap`](crate::BlockManager::finish_swap).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
-    /// Names it in the report.
+    /// Identifies the swap in the report.
     pub id: SwapId,
-    /// Which way.
+    /// The direction.
     pub direction: SwapDirection,
     /// Each block and each slot once, however many sequences share it.
     pub transfers: Vec<BlockSwap>,
-    /// Blocks that need no transfer in, since their content can still be found in memory.
+    /// Blocks that need no transfer in, because their content can still be found in memory.
     pub num_spared: usize,
-    /// Blocks that others can have when it ends, as far as can be told when it begins: those that nobody outside the
-    /// group holds. None come free on the way in.
+    /// Blocks that will be available when the swap ends, as far as is known when it begins: those that only the group
+    /// holds. Always 0 on the way in.
     pub num_freed: usize,
 }
 
 /// How a swap ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapOutcome {
-    /// All its transfers have completed, verified.
+    /// All its transfers have completed and were verified.
     Done,
-    /// Some have failed. The group has lost its KV.
+    /// At least one transfer has failed, and the group has lost its KV.
     Failed,
 }
 
@@ -87,38 +87,38 @@ pub(crate) struct Flight {
 /// All transfers that have begun and not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    /// Between blocks, in order.
+    /// Copies between blocks, in order.
     copies: Vec<BlockCopy>,
     flights: BTreeMap<SwapId, Flight>,
     started: u64,
 }
 
 impl Transfers {
-    /// Begins a transfer between blocks.
+    /// Begins a copy between blocks.
     pub(crate) fn copy(&mut self, source: BlockId, destination: BlockId) {
         self.copies.push(BlockCopy { source, destination });
     }
 
-    /// Hands over the transfers between blocks: they complete in this order.
+    /// Hands over the copies between blocks, which must be carried out in this order.
     pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         copies.clear();
         std::mem::swap(copies, &mut self.copies);
     }
 
-    /// Names the swap that is begun next.
+    /// The id of the swap that begins next.
     pub(crate) fn next_id(&self) -> SwapId {
         SwapId(self.started)
     }
 
-    /// Begins the transfers of `swap`, whose places its caller has reserved and holds for it.
+    /// Begins the transfers of `swap`; the caller has reserved their blocks and slots and holds them for the swap.
     pub(crate) fn begin(&mut self, group: Vec<SequenceId>, swap: Swap) -> Swap {
         self.started += 1;
         self.flights.insert(swap.id, Flight { direction: swap.direction, group, transfers: swap.transfers.clone() });
         swap
     }
 
-    /// Ends the transfers of a swap, either way: its places are the caller's to release. None for one that is not under
-    /// way.
+    /// Ends the transfers of a swap, completed or failed; the caller must release their blocks and slots. `None` for a
+    /// swap that is not in flight.
     pub(crate) fn end(&mut self, id: SwapId) -> Option<Flight> {
         self.flights.remove(&id)
     }

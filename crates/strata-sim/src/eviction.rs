@@ -1,6 +1,6 @@
-//! The eviction policies that can be asked for by name: the one that is served with, and those of textbooks.
+//! The eviction policies that can be chosen by name: the one used by the server, and those of textbooks.
 //!
-//! A new one is a file below this one, and a line in [`POLICIES`].
+//! To add a policy, add a file in this folder and a line in [`POLICIES`].
 
 mod ghosts;
 mod heap;
@@ -15,7 +15,7 @@ mod two_queue;
 use strata_kv::EvictionKind;
 use thiserror::Error;
 
-/// All of them, the default first.
+/// All policies, the default first.
 pub const POLICIES: [EvictionKind; 6] = [
     EvictionKind::ADAPTIVE,
     EvictionKind::new("lru", |num_blocks| Box::new(lru::Lru::new(num_blocks))),
@@ -28,7 +28,7 @@ pub const POLICIES: [EvictionKind; 6] = [
 /// The policy of this name.
 ///
 /// # Errors
-/// There is none.
+/// When no policy has this name.
 pub fn policy(name: &str) -> Result<EvictionKind, UnknownEviction> {
     POLICIES.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownEviction { got: name.into() })
 }
@@ -37,11 +37,11 @@ pub fn policy(name: &str) -> Result<EvictionKind, UnknownEviction> {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("there is no eviction policy {got:?}; choose one of {}", POLICIES.map(EvictionKind::name).join(", "))]
 pub struct UnknownEviction {
-    /// What was asked for.
+    /// The requested name.
     pub got: String,
 }
 
-/// To be called once in each round of a loop over blocks; tests count them.
+/// To be called once in each iteration of a loop over blocks; tests count the calls.
 #[inline]
 fn step() {
     #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
         for kind in POLICIES.into_iter().skip(1) {
             let (small, large) = (steps_per_block(kind, 1 << 8), steps_per_block(kind, 1 << 13));
             println!("{kind}: {small:.2} steps a block in a small pool, {large:.2} in one of 32 times the size");
-            // Comparisons on a way through a heap of quarters.
+            // Comparisons on a path through a heap with four children per node.
             let bound = if kind.name() == "lfu" { 14.0 } else { 3.0 };
             assert!(small > 0.0 && small < bound && large < bound, "{kind}: {small}, {large}");
         }

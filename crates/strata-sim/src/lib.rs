@@ -1,8 +1,8 @@
-//! The laboratory: what nobody serves with, and everybody may ask.
+//! The laboratory: answers questions, and serves no requests.
 //!
-//! [`plan`] runs the window planners over a machine that need not be here, and says how fast a model would be on it.
-//! [`replay`] runs the block manager over a trace of requests, with any policy of [`eviction`]. [`simulation`] is
-//! hardware with a virtual clock: both the plans and the planners' tests run on it.
+//! [`plan`] runs the window planners for a machine that may be elsewhere, and predicts how fast a model would run on
+//! it. [`replay`] runs the block manager over a trace of requests, with any policy of [`eviction`]. [`simulation`] is
+//! simulated hardware with a virtual clock: both the plans and the planners' tests run on it.
 
 pub mod eviction;
 pub mod plan;

@@ -1,4 +1,4 @@
-//! `strata plan`: what lies where, what bounds it, and how fast it will be, before any weight is read.
+//! `strata plan`: where everything would lie, what limits the speed, and how fast it would be, before reading weights.
 
 mod advice;
 mod bound;
@@ -34,34 +34,34 @@ use work::Work;
 pub use machine::KnownFigures;
 pub use subject::{Subject, WeightBytes};
 
-/// Most sequences of one batch.
+/// The most sequences in one batch.
 const BATCH_MAX: usize = 1 << 16;
 
-/// Most batches that are predicted.
+/// The most batch sizes that are predicted.
 const BATCHES_MAX: usize = 16;
 
-/// Units that a simulation keeps track of, at most; larger models are cut into larger bands for it.
+/// The most units that a simulation tracks; larger models are cut into larger bands for it.
 const UNITS_MAX: u64 = 1 << 16;
 
-/// What is to be planned.
+/// What to plan.
 pub struct PlanRequest<'r> {
     /// The model.
     pub subject: Subject,
     /// What is known of the machine.
     pub machine: KnownFigures,
-    /// Threads that compute.
+    /// Number of threads that compute.
     pub threads: NonZeroUsize,
     /// What the parts of an engine need.
     pub needs: MemoryNeeds,
-    /// The tokens of its passes.
+    /// The number of tokens of a pass.
     pub passes: Passes<'r>,
-    /// Bytes of keys and values of a token.
+    /// Bytes of keys and values per token.
     pub kv_token: u64,
     /// Sequences that decode together.
     pub batches: Batches,
-    /// Tokens of the prompt, which are also those that decoding sequences have before them.
+    /// Tokens of the prompt, which is also the context of decoding sequences.
     pub prompt_tokens: usize,
-    /// Tokens of KV to have room for; without it, as many as an engine would have.
+    /// Tokens of KV to make room for; if not given, as many as an engine would have.
     pub kv_tokens: Option<NonZeroUsize>,
     /// Host memory for weights, instead of all that is left.
     pub host_weights: Option<Bytes>,
@@ -71,14 +71,14 @@ pub struct PlanRequest<'r> {
 
 /// How many tokens a pass has.
 pub struct Passes<'r> {
-    /// So many.
+    /// The number.
     pub tokens: usize,
-    /// Somebody said so.
+    /// Whether the user gave the number.
     pub given: bool,
-    /// So many where nobody says and weights are resident.
+    /// The number used by default where weights are resident.
     pub usual: usize,
-    /// What longer passes need that are worth it where weights are streamed and whoever computes has so much memory,
-    /// and how many tokens they have.
+    /// The needs and the number of tokens of longer passes, if these pay where weights are streamed and the computing
+    /// side has this much memory.
     pub longer: &'r dyn Fn(Bytes) -> Option<(MemoryNeeds, usize)>,
 }
 
@@ -86,10 +86,10 @@ pub struct Passes<'r> {
 pub struct Batches(Vec<usize>);
 
 impl Batches {
-    /// Those that were asked for, and 1, as everything else is said of one sequence.
+    /// The requested numbers, and 1, as all other figures are for one sequence.
     ///
     /// # Errors
-    /// Too many numbers, or one that is too large.
+    /// When there are too many numbers, or one is too large.
     pub fn new(asked: &[NonZeroUsize]) -> Result<Self, Refusal> {
         if asked.len() > BATCHES_MAX {
             return Err(Refusal::new(format!("--batch has {} numbers; give at most {BATCHES_MAX}", asked.len())));
@@ -105,33 +105,33 @@ impl Batches {
     }
 }
 
-/// All that was found.
+/// The results.
 pub struct Plan {
     subject: Subject,
     machine: Machine,
     division: Division,
     settings: Settings,
-    /// The model as `resident` takes it.
+    /// The model, cut for the policy `resident`.
     bands: Shape,
     kept: Kept,
     kv_token: u64,
     prompt_tokens: usize,
-    /// Tokens of a pass, and why as many.
+    /// Tokens of a pass, and the reason for this number.
     chunk_tokens: usize,
     chunk_why: &'static str,
     /// The bound of one decoded token.
     bound: Bound,
-    /// The same if each side computes what it holds.
+    /// The same bound if each side computes with what it holds.
     each_side: Option<Bound>,
-    /// Under the policy `resident`.
+    /// The forecast under the policy `resident`.
     forecast: Forecast,
-    /// Under the policy `ring`, or why it is not to be had.
+    /// The forecast under the policy `ring`, or why there is none.
     other: Result<Forecast, String>,
     advice: Vec<Advice>,
 }
 
 impl Plan {
-    /// Measures what is not known of the machine, and plans.
+    /// Measures the unknown figures of the machine, and plans.
     ///
     /// # Errors
     /// A prompt beyond the model's context, figures that contradict each other, a memory that is too small, a disk or

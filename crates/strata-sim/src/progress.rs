@@ -1,14 +1,14 @@
-//! Who watches a long computation.
+//! Progress reports of a long computation.
 
-/// Hears how far a computation is. Stages follow each other; each ends before the next one begins.
+/// Is told how far a computation is. Stages follow each other; each ends before the next one begins.
 pub trait Progress {
-    /// A stage of so many steps begins.
+    /// A stage of `total` steps begins.
     fn begin_steps(&mut self, what: &'static str, total: u64);
 
-    /// A stage that goes through so many bytes begins.
+    /// A stage that goes through `total` bytes begins.
     fn begin_bytes(&mut self, what: &'static str, total: u64);
 
-    /// So many more steps or bytes are done.
+    /// `by` more steps or bytes are done.
     fn advance(&mut self, by: u64);
 
     /// The stage has ended.

@@ -14,7 +14,7 @@ use strata_weights::window::WindowError;
 
 use crate::simulation::SimulationError;
 
-/// A question without an answer, with what to do next where that can be told.
+/// A question that cannot be answered, with what to do next if that is known.
 #[derive(Debug)]
 pub struct Refusal {
     message: String,
@@ -31,7 +31,7 @@ impl Refusal {
         Self { hint: Some(hint.into()), ..Self::new(message) }
     }
 
-    /// What failed, above the reason.
+    /// What failed, with the error that caused it.
     pub(crate) fn because(message: impl Into<String>, cause: impl Error + Send + Sync + 'static) -> Self {
         Self { cause: Some(Box::new(cause)), ..Self::new(message) }
     }
@@ -58,7 +58,7 @@ impl Error for Refusal {
     }
 }
 
-/// Refusals of the rooms below speak for themselves.
+/// Errors of the crates below, which need no further explanation.
 macro_rules! passed_on {
     ($($error:ty),+ $(,)?) => {
         $(impl From<$error> for Refusal {

@@ -41,7 +41,7 @@ pub use load::Pace;
 /// Most cache sizes of one run.
 const SIZES_MAX: usize = 256;
 
-/// What is to be replayed, and what of it is to be told.
+/// What to replay, and what to report of it.
 #[derive(Debug)]
 pub struct ReplayRequest {
     /// Mooncake's JSON lines, or Azure's CSV.
@@ -50,7 +50,7 @@ pub struct ReplayRequest {
     pub blocks: Vec<NonZeroUsize>,
     /// Eviction policies; none for all of them.
     pub policies: Vec<EvictionKind>,
-    /// Say why requests missed.
+    /// Whether to say why requests missed.
     pub explain: bool,
     /// Tokens of a block in the load.
     pub block_size: usize,
@@ -58,11 +58,11 @@ pub struct ReplayRequest {
     pub block_bytes: Option<Bytes>,
     /// How fast sequences are assumed to compute.
     pub pace: Pace,
-    /// Blocks that the load is to live in, at most [`LOAD_BLOCKS_MAX`]; without it, as many as it takes at its peak.
+    /// Blocks that the load gets, at most [`LOAD_BLOCKS_MAX`]; if not given, as many as it takes at its peak.
     pub load_blocks: Option<NonZeroUsize>,
-    /// Tokens of a sequence that pre-allocation has to be ready for; without it, those of the longest request.
+    /// Tokens that pre-allocation must provide for a sequence; if not given, those of the longest request.
     pub longest: Option<NonZeroUsize>,
-    /// Times that everything is measured.
+    /// How often everything is measured.
     pub repeat: NonZeroUsize,
     /// Where a plot of hit rate over cache size is written.
     pub picture: Option<PathBuf>,
@@ -70,7 +70,7 @@ pub struct ReplayRequest {
     pub json: bool,
 }
 
-/// All that was found.
+/// The results.
 struct Found {
     /// The trace's file name.
     name: String,
@@ -86,12 +86,13 @@ struct Found {
 /// Replays a trace, and writes what was found to `out`.
 ///
 /// # Errors
-/// A trace that cannot be read or believed, a request that contradicts it, a picture or `out` that cannot be written.
+/// A trace that cannot be read or is implausible, a request that contradicts it, a picture or `out` that cannot be
+/// written.
 pub fn run(request: ReplayRequest, out: &mut dyn Write, progress: &mut dyn Progress) -> Result<(), Refusal> {
     KvConfig { block_size: request.block_size, ..KvConfig::default() }.check()?;
     let sizes = sizes(&request.blocks)?;
     let trace = read(&request.trace, progress)?;
-    // Opened before anything is computed, so that no result is lost for it.
+    // Opened before anything is computed, so that a failure loses no result.
     let picture = request.picture.as_deref().map(|path| Picture::open(path, &trace)).transpose()?;
     let tell = |kind: EvictionKind, blocks: usize, case: &Case| match request.json {
         true => Ok(out.write_all(json::case_line(kind, blocks, case).as_bytes())?),

@@ -1,4 +1,4 @@
-//! A driver with a virtual clock: windows over disks and links that nobody here has.
+//! A driver with a virtual clock: windows over disks and links that need not exist.
 //!
 //! Tests run the planners over it with faults on demand; `strata plan` runs them with a machine's figures to predict
 //! its tokens per second. Time is in nanoseconds and passes only here. Compute is one queue: a unit is acquired,
@@ -21,7 +21,7 @@ use planned::{Event, Outcome, Planned};
 use report::Tally;
 pub use report::{Activity, PassReport, TimelineEvent};
 
-/// A pass that cannot go on, or a machine that cannot be.
+/// A pass that cannot continue, or an impossible machine.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
@@ -37,7 +37,7 @@ pub enum SimulationError {
         /// The unit.
         unit: UnitId,
     },
-    /// A figure of the machine is no figure.
+    /// A figure of the machine is not a valid number.
     #[error("{setting} is {value}: it must be a number above 0")]
     Machine {
         /// Which figure.
@@ -60,7 +60,7 @@ pub struct Simulation {
     link: Option<Channel>,
     random: u64,
     now_ns: u64,
-    /// Events to come; those of the same time in the order in which they were planned.
+    /// Future events; events of the same time are in the order in which they were planned.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     num_events: u64,
     out: Vec<TierCommand>,
@@ -108,17 +108,17 @@ impl Simulation {
         })
     }
 
-    /// Notes from now on what happens when; see [`take_timeline`](Self::take_timeline).
+    /// Records from now on what happens when; see [`take_timeline`](Self::take_timeline).
     pub fn record_timeline(&mut self) {
         self.timeline.get_or_insert_default();
     }
 
-    /// What was noted since the last time.
+    /// What was recorded since the last call.
     pub fn take_timeline(&mut self) -> Vec<TimelineEvent> {
         self.timeline.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Loads what can be loaded before any pass. Gives the time it took, in seconds.
+    /// Loads what can be loaded before any pass. Returns the time it took, in seconds.
     pub fn warm_up(&mut self) -> f64 {
         let began = self.now_ns;
         self.planned.start(&mut self.out);
@@ -175,7 +175,7 @@ impl Simulation {
         self.now_ns
     }
 
-    /// How many completions were planned so far.
+    /// How many completions have been planned so far.
     pub fn num_events(&self) -> u64 {
         self.num_events
     }
@@ -211,7 +211,7 @@ impl Simulation {
         }
     }
 
-    /// Lets everything happen that happens up to then.
+    /// Processes all events up to `until_ns`.
     fn run_until(&mut self, until_ns: u64) {
         while self.events.peek().is_some_and(|Reverse((at_ns, ..))| *at_ns <= until_ns) {
             self.step();
@@ -219,7 +219,7 @@ impl Simulation {
         self.now_ns = until_ns;
     }
 
-    /// Moves on to the next event; false if there is none.
+    /// Processes the next event; false if there is none.
     fn step(&mut self) -> bool {
         let Some(Reverse((at_ns, _, event))) = self.events.pop() else { return false };
         self.now_ns = at_ns;
@@ -288,7 +288,7 @@ impl Simulation {
         }
     }
 
-    /// What no policy can do without: the bytes that the budgets cannot hold, over disk and link.
+    /// The time that no policy can avoid: moving the bytes that the budgets cannot hold, over disk and link.
     fn transfer_bound_seconds(&self, units: &[UnitId]) -> f64 {
         let touched: u64 = units.iter().map(|unit| self.bytes[unit.index()]).sum();
         let beyond_device = touched.saturating_sub(self.planned.device().map_or(0, Window::budget));

@@ -1,4 +1,4 @@
-//! Numbers as people read them. Sizes and rates are decimal here.
+//! Numbers in the form in which people read them. Sizes and rates are decimal here.
 
 /// Three figures: `45.6`, `9.64`, `137`.
 pub fn number(value: f64) -> String {
@@ -18,7 +18,7 @@ pub fn bytes(value: f64) -> String {
 /// With a decimal prefix before `unit`.
 pub fn scaled(value: f64, unit: &str) -> String {
     const PREFIXES: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
-    // What rounds to a thousand belongs to the next prefix; terabytes are better read as gigabytes.
+    // Values that round to a thousand get the next prefix; terabytes are easier to read as gigabytes.
     let prefixes = if unit == "B" || unit == "B/s" { &PREFIXES[1..] } else { &PREFIXES[..] };
     match prefixes.iter().find(|(factor, _)| value.abs() >= factor * 0.9995) {
         Some((factor, prefix)) => format!("{} {prefix}{unit}", number(value / factor)),

@@ -6,13 +6,13 @@ use strata_kernels::{Activation, RopeStyle, rope};
 
 use crate::{BandProduct, Command, KvSequences, Tensor, Weights};
 
-/// A command as something to be done later. It owns, or keeps alive, everything that the command borrowed.
+/// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
 pub type Operation = Box<dyn FnOnce(&mut DeviceMemory) + Send>;
 
-/// All that a device remembers.
+/// All memory of a device.
 pub struct DeviceMemory {
     numbers: Vec<f32>,
-    /// As many, where the host reads.
+    /// A copy of equal size, where the host reads.
     host: Vec<f32>,
     kv: HashMap<Slot, Vec<f32>>,
     block_size: usize,
@@ -22,17 +22,17 @@ pub struct DeviceMemory {
 type Slot = (u32, usize, usize, usize, bool);
 
 impl DeviceMemory {
-    /// Memory of which nothing has been written.
+    /// Memory in which nothing has been written.
     pub fn poisoned(capacity: usize, block_size: usize) -> Self {
         Self { numbers: vec![f32::NAN; capacity], host: vec![f32::NAN; capacity], kv: HashMap::new(), block_size }
     }
 
-    /// What the host had here is not to be read any more.
+    /// Poisons what the host could read of this tensor, so that old numbers are not mistaken for new ones.
     pub fn poison_host(&mut self, tensor: Tensor) {
         self.host[tensor.range()].fill(f32::NAN);
     }
 
-    /// What the host reads.
+    /// The numbers that the host reads.
     pub fn host(&mut self, tensor: Tensor) -> &mut [f32] {
         &mut self.host[tensor.range()]
     }
@@ -181,7 +181,7 @@ struct BatchToken {
 }
 
 impl BatchToken {
-    /// Block and slot of a position of its sequence.
+    /// Block and slot of a position in the token's sequence.
     fn place(&self, position: usize, block_size: usize) -> (u32, usize) {
         (self.table[position / block_size], position % block_size)
     }
@@ -196,7 +196,7 @@ fn tokens_of(sequences: KvSequences<'_>) -> Vec<BatchToken> {
     sequences.spans.iter().flat_map(of_span).collect()
 }
 
-/// [`BandProduct`], with what it borrows.
+/// A [`BandProduct`] that owns what it needs.
 struct OwnProduct {
     weights: Weights,
     rows: std::ops::Range<usize>,
@@ -244,7 +244,7 @@ fn activated(activation: Activation, x: f32) -> f32 {
     }
 }
 
-/// By its Taylor series where that converges fast, and 1 where nothing is left.
+/// By its Taylor series where that converges fast; beyond that, 1 to within rounding.
 fn error_function(x: f32) -> f32 {
     let x = f64::from(x);
     if x.abs() > 4.0 {
@@ -276,7 +276,7 @@ fn turn(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32], token: usiz
     rope(row, style, &cos[own.clone()], &sin[own]);
 }
 
-/// The values weighed by the softmax of the scores.
+/// The sum of the values, weighted by the softmax of the scores.
 fn weighed(scores: &[f32], values: &[&Vec<f32>], head_dim: usize) -> Vec<f32> {
     let greatest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<_> = scores.iter().map(|score| (score - greatest).exp()).collect();

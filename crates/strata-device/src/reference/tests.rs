@@ -3,7 +3,7 @@ use strata_kernels::{KvDType, KvShape};
 use super::*;
 use crate::TensorArea;
 
-/// A device with room for `count` numbers, and the tensors `len` long that fit.
+/// A device, and three tensors of four numbers that fill its memory.
 fn device(seed: u64) -> (ReferenceDevice, [Tensor; 3]) {
     let mut area = TensorArea::default();
     let tensors = [(); 3].map(|()| area.take(4));
@@ -47,13 +47,13 @@ fn queues_that_use_the_same_memory_wait_for_each_other_or_are_refused() {
     assert!(matches!(error, DeviceError::Unordered { first: 1, second: 2 }), "{error}");
     fill(&mut device, Queue::Compute, b, 0.0, &[]);
     let sum = device.submit(Queue::Compute, &add(), &[first]).unwrap();
-    // What is read may not be overwritten either.
+    // A tensor that is yet to be read may not be overwritten either.
     let values = |out: &mut [f32]| out.fill(0.0);
     let overwrite = [Command::Fill { out: a, values: &values }];
     let error = device.submit(Queue::Upload, &overwrite, &[]).unwrap_err();
     assert!(matches!(error, DeviceError::Unordered { first: 3, .. }), "{error}");
     device.submit(Queue::Upload, &overwrite, &[sum]).unwrap();
-    // A wait for one submission is a wait for all before it in its queue, and for what those waited for.
+    // A wait for a submission is also a wait for everything before it in its queue, and for what that waited for.
     let later = fill(&mut device, Queue::Compute, b, 5.0, &[]);
     device.submit(Queue::Download, &[Command::Download { from: b }], &[later]).unwrap();
 }
@@ -67,7 +67,7 @@ fn the_host_reads_what_it_waited_for() {
         assert!(matches!(device.downloaded(a), Err(DeviceError::ReadTooEarly { writer: 2 })));
         device.complete(down).unwrap();
         assert_eq!(device.downloaded(a).unwrap(), [7.0; 4]);
-        // What the host waited for orders all that it submits afterwards.
+        // Everything that the host submits later comes after what it has waited for.
         fill(&mut device, Queue::Upload, a, 8.0, &[]);
         assert_eq!(device.downloaded(a).unwrap(), [7.0; 4], "a copy is the host's own");
     }

@@ -9,35 +9,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{DirectRead, FileChange, IoError};
 
-/// What a failed read leaves in its buffer, so that a user of it gets wrong results rather than right ones by chance.
+/// What a failed read leaves in its buffer, so that using it gives wrong results rather than right ones by chance.
 const RUBBISH: u8 = 0xee;
 
-/// Hands reads on to another file, except those that were chosen to fail, and keeps a list of all. Engines reach it
-/// through [`DirectRead::read_aligned_at`] only.
+/// Forwards reads to another file, except those chosen to fail, and records all of them. Engines can use only
+/// [`DirectRead::read_aligned_at`] on it.
 pub struct FaultyFile {
     inner: Arc<dyn DirectRead>,
     state: Mutex<State>,
 }
 
-/// Which reads go wrong, and how.
+/// Which reads fail, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The reads.
     pub reads: Which,
     /// What happens to them.
     pub effect: Effect,
-    /// How many of them it happens to; `None`: to all.
+    /// How many of the reads are affected; `None` for all.
     pub times: Option<u32>,
 }
 
 /// A choice of reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// All.
+    /// All reads.
     All,
-    /// The read of this number, counted from 0 since the file was made.
+    /// The read of this number, counted from 0 since the file was created.
     Nth(u64),
-    /// Those that touch this range of the file's bytes.
+    /// Reads that touch this range of the file's bytes.
     Touching(Range<u64>),
 }
 
@@ -46,22 +46,22 @@ pub enum Which {
 pub enum Effect {
     /// [`IoError::Read`] with this error number, for instance 5 for EIO.
     Errno(i32),
-    /// [`IoError::Ended`] after so many bytes, which did come.
+    /// [`IoError::Ended`] after this many bytes, which are read correctly.
     EndAfter(usize),
     /// A panic, as if the file had a bug.
     Panic,
 }
 
-/// A read that was asked for.
+/// A requested read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedRead {
-    /// Where it began, in bytes from the file's start.
+    /// Where the read began, in bytes from the file's start.
     pub offset: u64,
     /// The buffer's length in bytes.
     pub len: usize,
-    /// Bytes that had to come.
+    /// Bytes that were required.
     pub needed: usize,
-    /// Whether it was made to fail.
+    /// Whether the read was made to fail.
     pub failed: bool,
 }
 
@@ -73,27 +73,27 @@ struct State {
 }
 
 impl FaultyFile {
-    /// A file without faults yet.
+    /// A file without faults.
     pub fn new(inner: Arc<dyn DirectRead>) -> Self {
         Self { inner, state: Mutex::default() }
     }
 
-    /// Adds a fault. A read meets the first one added that has it among its reads.
+    /// Adds a fault. A read is subject to the first fault, in the order of adding, that matches it.
     pub fn inject(&self, fault: Fault) {
         self.lock().faults.push(fault);
     }
 
-    /// From now on the file reads well.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.lock().faults.clear();
     }
 
-    /// What [`DirectRead::check_unchanged`] finds from now on; `None`: whatever the file behind finds.
+    /// What [`DirectRead::check_unchanged`] reports from now on; with `None`, what the underlying file reports.
     pub fn pretend_changed(&self, change: Option<FileChange>) {
         self.lock().change = change;
     }
 
-    /// All reads since the file was made, in the order in which they began.
+    /// All reads since the file was created, in the order in which they began.
     pub fn reads(&self) -> Vec<RecordedRead> {
         self.lock().reads.clone()
     }
@@ -150,7 +150,7 @@ impl DirectRead for FaultyFile {
 }
 
 impl State {
-    /// Writes a read down, and says what happens to it.
+    /// Records a read, and returns the fault that affects it, if any.
     fn begin(&mut self, offset: u64, len: usize, needed: usize) -> Option<Effect> {
         let number = self.reads.len() as u64;
         let end = offset.saturating_add(len as u64);

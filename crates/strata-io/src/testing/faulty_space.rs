@@ -1,4 +1,4 @@
-//! Room to swap to whose writes fail, or are lost, on demand, and whose reads fail as those of a [`FaultyFile`] do.
+//! Swap space whose writes fail or are lost on demand, and whose reads fail like those of a [`FaultyFile`].
 
 use std::fmt;
 use std::io;
@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::testing::FaultyFile;
 use crate::{DirectRead, DirectWrite, IoError};
 
-/// Hands reads and writes on to another file, except those that were chosen to fail.
+/// Forwards reads and writes to another file, except those chosen to fail.
 pub struct FaultySpace {
     inner: Arc<dyn DirectWrite>,
-    /// What reads go through: inject their faults here.
+    /// The file that reads go through: inject read faults here.
     pub reads: FaultyFile,
     writes: Mutex<Writes>,
 }
 
-/// What happens to writes.
+/// What happens to chosen writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteEffect {
     /// [`IoError::Write`] with this error number, for instance 28 for a full disk.
     Errno(i32),
-    /// They seem to succeed, and nothing is written: what lay there before is read afterwards.
+    /// The write seems to succeed, but nothing is written: reads return the old bytes.
     Lost,
     /// A panic, as if the file had a bug.
     Panic,
@@ -36,31 +36,31 @@ pub struct HeldWrites<'a> {
 #[derive(Default)]
 struct Writes {
     count: u64,
-    /// Number of the first write that it happens to, and how many it happens to in all.
+    /// Number of the first affected write, how many are affected, and how.
     fault: Option<(u64, u64, WriteEffect)>,
 }
 
 impl FaultySpace {
-    /// A file without faults yet.
+    /// A file without faults.
     pub fn new(inner: Arc<dyn DirectWrite>) -> Self {
         let reads = FaultyFile::new(inner.clone());
         Self { inner, reads, writes: Mutex::default() }
     }
 
-    /// Of the writes from now on, `times` have this effect, after `spared` that have none. Takes the place of any that
-    /// was chosen before.
+    /// Spares the next `spared` writes and gives the `times` writes after them this effect. Replaces any earlier
+    /// choice.
     pub fn fail_writes(&self, spared: u64, times: u64, effect: WriteEffect) {
         let mut writes = self.lock();
         let first = writes.count.saturating_add(spared);
         writes.fault = Some((first, times, effect));
     }
 
-    /// Writes wait as long as what is returned lives, and are not counted before.
+    /// Makes writes wait while the returned value lives; they are counted only afterwards.
     pub fn hold_writes(&self) -> HeldWrites<'_> {
         HeldWrites { _lock: self.lock() }
     }
 
-    /// Writes that were asked for so far, whether they failed or not.
+    /// Writes requested so far, whether they failed or not.
     pub fn num_writes(&self) -> u64 {
         self.lock().count
     }

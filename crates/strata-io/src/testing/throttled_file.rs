@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 
 use crate::{DirectRead, IoError};
 
-/// A disk of given bandwidth and latency, shared by the files on it. Bytes of all reads pass one after the other; their
-/// latencies overlap.
+/// A disk of given bandwidth and latency, shared by the files on it. The bytes of all reads are transferred one after
+/// the other; the latencies of reads overlap.
 #[derive(Debug)]
 pub struct Throttle {
     bytes_per_s: f64,
     latency: Duration,
     began: Instant,
-    /// When the bytes promised so far will have passed, counted from `began`.
+    /// When all bytes requested so far will have been transferred, counted from `began`.
     busy_until: Mutex<Duration>,
 }
 
-/// Hands reads on to another file, and returns from each when a slower disk would have. Engines reach it through
-/// [`DirectRead::read_aligned_at`] only.
+/// Forwards reads to another file, and returns from each when a slower disk would have. Engines can use only
+/// [`DirectRead::read_aligned_at`] on it.
 pub struct ThrottledFile {
     inner: Arc<dyn DirectRead>,
     disk: Arc<Throttle>,
 }
 
 impl Throttle {
-    /// A disk that moves at most `bytes_per_s` (greater than 0; infinite for no limit) and takes at least `latency` for
-    /// each read.
+    /// A disk that transfers at most `bytes_per_s` (greater than 0; infinite for no limit) and takes at least `latency`
+    /// for each read.
     pub fn new(bytes_per_s: f64, latency: Duration) -> Self {
         Self { bytes_per_s, latency, began: Instant::now(), busy_until: Mutex::default() }
     }
@@ -85,7 +85,7 @@ impl fmt::Debug for ThrottledFile {
     }
 }
 
-/// When a disk that is busy until a given time has moved bytes that are asked for at `now`.
+/// When a disk that is busy until `busy_until` has transferred bytes that are requested at `now`.
 fn transferred(busy_until: Duration, now: Duration, bytes: usize, bytes_per_s: f64) -> Duration {
     let takes = Duration::try_from_secs_f64(bytes as f64 / bytes_per_s).unwrap_or(Duration::ZERO);
     busy_until.max(now).saturating_add(takes)

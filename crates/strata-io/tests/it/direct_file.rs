@@ -16,7 +16,7 @@ fn buffer(len: usize) -> AlignedBuffer {
     AlignedBuffer::new_zeroed(len).unwrap()
 }
 
-/// Reads a range as streaming does: by its aligned superset, viewed in place.
+/// Reads a range as streaming does: reads its aligned superset, and views the range in place.
 fn read(file: &DirectFile, start: usize, end: usize) -> Result<Vec<u8>, IoError> {
     let superset = aligned_superset(start as u64..end as u64).unwrap();
     let base = superset.start as usize;
@@ -123,7 +123,7 @@ fn a_file_that_was_written_to_or_replaced_is_noticed() {
     let file = DirectFile::open(&path).unwrap();
     let writer = OpenOptions::new().write(true).open(&path).unwrap();
     writer.write_all_at(&[2; 10], 100).unwrap();
-    // Two writes may fall into one tick of the clock that files are stamped by.
+    // Two writes may fall into one tick of the clock that sets the time of modification.
     writer.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
     assert_eq!(change(&file), Some(FileChange::Modified));
 
@@ -226,7 +226,7 @@ fn a_block_device_is_read_like_a_file() {
     }
 }
 
-/// Gives the device back, also when a test fails.
+/// Detaches the device, also when a test fails.
 struct LoopDevice(String);
 
 impl Drop for LoopDevice {

@@ -1,4 +1,4 @@
-//! Reads in the background: both engines against real files, and what happens when reads go wrong.
+//! Background reads: both engines on real files, and what happens when reads fail.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -236,7 +236,7 @@ fn a_dropped_pool_waits_for_what_is_in_flight_and_forgets_the_rest() {
     }
     gate.entered(2);
     let dropper = std::thread::spawn(move || drop(pool));
-    // Queued requests are let go of before workers are waited for: two owners of the gate are left, and this one.
+    // Queued requests are dropped before workers are joined: two owners of the gate are left, and this one.
     while Arc::strong_count(&gate) > 3 {
         std::thread::yield_now();
     }
@@ -246,7 +246,7 @@ fn a_dropped_pool_waits_for_what_is_in_flight_and_forgets_the_rest() {
     assert_eq!(Arc::strong_count(&gate), 1);
 }
 
-/// Memory inside itself, which moves when it is moved.
+/// A buffer whose memory is inside itself, and so moves with it.
 #[repr(align(4096))]
 struct Inline([u8; 16 * BLOCK]);
 
@@ -307,7 +307,8 @@ fn engines_may_be_dropped_or_moved_with_reads_in_flight() {
             assert_eq!(Arc::strong_count(&file), 1, "nothing is left of the requests");
         });
     }
-    // The thread that submits is gone before the reads are taken in; what it cancelled is read again.
+    // The thread that submits is gone before the completions are taken; the reads that its exit cancelled are made
+    // again.
     with_engines(4, |mut engine| {
         let mut engine = std::thread::scope(|scope| {
             scope

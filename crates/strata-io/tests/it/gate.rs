@@ -1,4 +1,4 @@
-//! A file whose reads stop until they are let through, and which says how many are in flight.
+//! A file whose reads block until they are let through, and which reports how many are in flight.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex};
 
 use strata_io::{DirectRead, IoError};
 
-/// Reads come back without bytes, one for each ticket.
+/// Reads return without bytes, one for each ticket.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<GateState>,
@@ -21,7 +21,7 @@ struct GateState {
 }
 
 impl Gate {
-    /// Lets so many reads through.
+    /// Lets `tickets` reads through.
     pub fn open(&self, tickets: usize) {
         self.state.lock().unwrap().tickets += tickets;
         self.changed.notify_all();
@@ -33,7 +33,7 @@ impl Gate {
         self.changed.wait_while(state, |state| state.entered.len() < count).unwrap().entered.clone()
     }
 
-    /// Reads that have come back.
+    /// Reads that have returned.
     pub fn left(&self) -> usize {
         self.state.lock().unwrap().left
     }

@@ -1,4 +1,4 @@
-//! Files as the operating system really gives them.
+//! Files as the operating system really provides them.
 
 mod direct_file;
 mod engines;

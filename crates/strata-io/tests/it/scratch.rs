@@ -1,14 +1,14 @@
-//! Files to read, and random figures with a seed that can be given again.
+//! Files to read, and random numbers with a reproducible seed.
 
 use tempfile::TempDir;
 
-/// Bytes that tell their place: no two blocks are equal, and no block is equal to itself moved.
+/// Bytes that depend on their position: no two blocks are equal, and no block equals a shifted copy of itself.
 pub fn content(len: usize) -> Vec<u8> {
     let mut random = Random::new(0x5eed);
     (0..len).map(|_| (random.next() >> 32) as u8).collect()
 }
 
-/// Directories to test in: one on the disk, and one in memory, where direct reads may be refused.
+/// Directories for tests: one on the disk, and one in memory, where direct reads may be refused.
 pub fn directories() -> Vec<(&'static str, TempDir)> {
     let mut directories = vec![("on disk", tempfile::tempdir().unwrap())];
     match tempfile::tempdir_in("/dev/shm") {

@@ -1,4 +1,4 @@
-//! Room to swap to, on real file systems.
+//! Swap space on real file systems.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

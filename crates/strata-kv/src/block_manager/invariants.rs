@@ -1,4 +1,4 @@
-//! What must hold after every operation, checked from scratch: slow, and independent of how it came about.
+//! What must hold after every operation, recomputed from scratch: slow, but independent of how the state was reached.
 
 use super::BlockManager;
 use crate::{
@@ -15,7 +15,7 @@ impl BlockManager {
     /// # Errors
     /// The first violation found.
     pub fn check(&self) -> Result<(), InvariantViolation> {
-        // Also where a table holds a block that its own sequence shares with a transfer: each counts once.
+        // If a transfer holds a block that its own sequence's table holds too, both count.
         let mut holders = vec![0u32; self.cache.blocks().len()];
         let mut slot_holders = vec![0u32; self.cache.slots().len()];
         for (_, table) in self.tables.iter() {
@@ -38,7 +38,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// What is on its way in cannot be found yet, and goes nowhere else.
+    /// Blocks that are being swapped in cannot be found yet; the number of swapped-out sequences is right.
     fn check_transfers(&self) -> Result<(), InvariantViolation> {
         let swapped = self.tables.iter().filter(|(_, table)| table.state() == SequenceState::Swapped).count();
         count("number of sequences swapped out", self.tables.num_swapped(), swapped)?;
@@ -51,7 +51,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// A sequence has blocks, slots and a swap in flight as its state says.
+    /// The sequence's state agrees with its blocks, its slots and its swap in flight.
     fn check_state(&self, id: SequenceId, table: &Table) -> Result<(), &'static str> {
         let block_size = self.config.block_size;
         let num_filled = table.num_filled(block_size);
@@ -88,7 +88,8 @@ impl BlockManager {
         }
     }
 
-    /// The blocks of a table are what the sequence may think they are.
+    /// The blocks of a table hold the sequence's tokens, form a chain where published, and are unshared where it
+    /// writes.
     fn check_table(&self, table: &Table) -> Result<(), &'static str> {
         let (block_size, num_tokens, num_computed) = (self.config.block_size, table.num_tokens(), table.num_computed());
         if num_computed > num_tokens || table.num_published() * block_size > num_computed {
@@ -101,7 +102,8 @@ impl BlockManager {
                 return Err("a block of it holds more or fewer tokens than it has there");
             }
             let continues = self.cache.continues(block);
-            // Also where another has published what both hold: whoever holds a block holds its parent.
+            // This holds too when another sequence has published a block that both hold: whoever holds a block holds
+            // its parent.
             if continues.is_some() && continues != parent {
                 return Err("its published blocks are not a chain from its root");
             }

@@ -1,4 +1,4 @@
-//! Groups of sequences leave their blocks for slots one tier down, and come back.
+//! Swapping: groups of sequences leave their blocks for slots one tier down, and come back.
 //!
 //! Transfers may take as long as they like while other sequences compute; `transfer.rs` says what holds meanwhile.
 
@@ -14,13 +14,13 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Where the KV of `id` is; none when it has none.
+    /// Where the KV of `id` is; `None` if `id` is unknown.
     pub fn state(&self, id: SequenceId) -> Option<SequenceState> {
         self.tables.get(id).map(Table::state)
     }
 
-    /// Whether [`swap_out`](Self::swap_out) of `group` would find slots. `Never` too when one of them is not resident:
-    /// waiting does not change that.
+    /// Whether [`swap_out`](Self::swap_out) of `group` would find slots. Also `Never` when a sequence of the group is
+    /// not resident, as waiting does not change that.
     pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.swap_cost(group), self.cache.slots().len());
         let resident = group.iter().all(|&id| self.state(id) == Some(SequenceState::Resident));
@@ -31,7 +31,8 @@ impl BlockManager {
         }
     }
 
-    /// Blocks that a swap of `group` would copy, whatever may be spared: those with computed tokens, shared ones once.
+    /// Blocks that a swap of `group` copies if none can be spared: blocks with computed tokens, shared ones counted
+    /// once.
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
         match group {
             // A table holds each block once.
@@ -40,10 +41,10 @@ impl BlockManager {
         }
     }
 
-    /// Blocks that the tokens of `group` take, whether computed or not, and whatever may be spared; shared ones once.
-    /// So many it has when it has come back.
+    /// Blocks that the tokens of `group` take, computed or not, if none can be spared; shared blocks count once. The
+    /// group holds this many once it is back.
     pub fn blocks_required(&self, group: &[SequenceId]) -> usize {
-        // What is not computed is not shared.
+        // Blocks without computed tokens are never shared.
         let uncomputed = |table: &Table| {
             let block_size = self.config.block_size;
             table.num_filled(block_size) - table.num_computed_blocks(block_size)
@@ -51,8 +52,8 @@ impl BlockManager {
         self.swap_cost(group) + self.members(group).map(uncomputed).sum::<usize>()
     }
 
-    /// Blocks that nobody outside `group` holds, neither a sequence nor a swap in flight: what would come free, or be
-    /// cached, if it let go of all that it has. Those reserved ahead count.
+    /// Blocks that only `group` holds, and neither another sequence nor a swap in flight: the blocks that would become
+    /// free or cached if the group released everything. Blocks reserved ahead count too.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
         if let [_] = group {
@@ -64,7 +65,7 @@ impl BlockManager {
     }
 
     /// Tokens that would have to be computed again if the resident `group` lost its blocks now and came back at once:
-    /// those of the computed ones that a look-up would not find. What several of them share is computed once.
+    /// the computed tokens that a look-up would not find. Tokens in blocks that several sequences share count once.
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
         let lost = self.locations(group).filter(|(table, index, _)| *index >= table.num_published());
@@ -72,17 +73,17 @@ impl BlockManager {
             lost.map(|(table, index, place)| (place, block_size.min(table.num_computed() - index * block_size)));
         match group {
             [_] => tokens.map(|(_, tokens)| tokens).sum(),
-            // All that share a block have as many tokens in it.
+            // All sequences that share a block have the same number of tokens in it.
             _ => tokens.collect::<HashMap<_, _>>().values().sum(),
         }
     }
 
-    /// Begins to move `group` to slots: all at once, for sequences that share blocks are of no use to each other
-    /// in two places. Only blocks with computed tokens are copied, as far as those were committed. The sequences are
-    /// `Leaving` until [`finish_swap`](Self::finish_swap), and their blocks come free then.
+    /// Begins to move `group` to slots. The whole group moves at once, because sequences that share blocks could not
+    /// share them while some are in memory and others below. Only blocks with computed and committed tokens are copied.
+    /// The sequences are `Leaving` until [`finish_swap`](Self::finish_swap), which frees their blocks.
     ///
     /// # Errors
-    /// When slots are short, or one of the group is not resident. Nothing has changed then.
+    /// When too few slots are free, or a sequence of the group is not resident. Nothing has changed then.
     pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Resident)?;
         let (need, available, limit) =
@@ -90,7 +91,7 @@ impl BlockManager {
         if need > available {
             return Err(BlockError::OutOfSwap { need, available, limit });
         }
-        // Before the swap holds them too.
+        // Counted before the swap, too, holds the blocks.
         let num_freed = self.blocks_exclusive(&group);
         let Self { config, cache, tables, transfers: ledger, .. } = self;
         let (id, block_size) = (ledger.next_id(), config.block_size);
@@ -119,8 +120,8 @@ impl BlockManager {
     }
 
     /// Whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave
-    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, as admission does. `Never` too when one
-    /// of them is not swapped out.
+    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, as admission does. Also `Never` when a
+    /// sequence of the group is not swapped out.
     pub fn can_swap_in(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.blocks_required(group), self.config.num_blocks);
         let swapped = group.iter().all(|&id| self.state(id) == Some(SequenceState::Swapped));
@@ -134,24 +135,24 @@ impl BlockManager {
         }
     }
 
-    /// Begins to bring `group` back: blocks whose content can still be found are shared, the others filled from their
-    /// slots; blocks of which nothing was computed are fresh ones. The sequences are `Arriving` until
+    /// Begins to bring `group` back. Blocks whose content can still be found are shared, the others are filled from
+    /// their slots, and fresh blocks replace those in which nothing was computed. The sequences are `Arriving` until
     /// [`finish_swap`](Self::finish_swap). The watermark does not apply here.
     ///
     /// # Errors
-    /// When blocks are short, or one of the group is not swapped out. Nothing has changed then.
+    /// When too few blocks are available, or a sequence of the group is not swapped out. Nothing has changed then.
     pub fn swap_in(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Swapped)?;
         let num_slots = self.swap_cost(&group);
         let arrival = self.arrival(&group);
         self.expect_available(arrival.num_fresh, self.cache.available() - arrival.num_revived)?;
-        // Hits first: what is held cannot be evicted for the fresh ones.
+        // Hits first: a block that is held cannot be evicted for the fresh ones.
         arrival.hits.iter().flatten().for_each(|&block| self.cache.share(block));
 
         let Self { config, cache, tables, transfers: ledger, .. } = self;
         let id = ledger.next_id();
         let mut transfers = Vec::with_capacity(arrival.num_fresh);
-        // Each filled block, which its transfer holds, by the slot that it is filled from.
+        // The block that each slot is read into; the transfer holds it.
         let mut taken: HashMap<SwapSlot, BlockId> = HashMap::with_capacity(arrival.num_fresh);
         for (&member, hits) in group.iter().zip(arrival.hits) {
             let table = tables.get(member).expect("the group is held");
@@ -176,12 +177,13 @@ impl BlockManager {
         Ok(ledger.begin(group, Swap { id, direction: SwapDirection::In, transfers, num_spared, num_freed: 0 }))
     }
 
-    /// The driver reports how a swap ended, once for each. Returns those of its group that still wait for it, in the
-    /// order of their ids: swapped out or resident now, or, when it failed, without blocks and slots, as if freed.
-    /// An unknown swap changes nothing, and sequences that were freed meanwhile are not concerned.
+    /// Takes the driver's report of how a swap ended; to be called once for each swap. Returns the sequences of its
+    /// group that still waited for it, in the order of their ids. They are now swapped out or resident or, if the swap
+    /// failed, hold neither blocks nor slots, as if freed. An unknown swap changes nothing, and sequences that were
+    /// freed meanwhile are unaffected.
     pub fn finish_swap(&mut self, id: SwapId, outcome: SwapOutcome) -> Vec<SequenceId> {
         let Some(Flight { direction, mut group, transfers }) = self.transfers.end(id) else { return Vec::new() };
-        // The deepest first, as when a sequence is freed: this may be the last hold.
+        // The deepest first, as when a sequence is freed: the transfer may be the last holder.
         for &BlockSwap { block, slot } in transfers.iter().rev() {
             self.cache.release(block);
             self.cache.release_slot(slot);
@@ -216,11 +218,11 @@ impl BlockManager {
     fn arrive(&mut self, id: SequenceId) {
         let slots = self.tables.finish_arriving(id);
         slots.into_iter().for_each(|slot| self.cache.release_slot(slot));
-        // What was evicted meanwhile can be found again.
+        // Publishes again the contents that were evicted meanwhile.
         self.commit(id, 0);
     }
 
-    /// The group in the order of ids, each once, if all are in this state.
+    /// The group in the order of ids without duplicates, if all its sequences are in the `expected` state.
     fn group_in(&self, group: &[SequenceId], expected: SequenceState) -> Result<Vec<SequenceId>, BlockError> {
         for &id in group {
             match self.state(id) {
@@ -235,13 +237,13 @@ impl BlockManager {
         Ok(group)
     }
 
-    /// The tables of those of `group` that are known, each once.
+    /// The tables of the known sequences of `group`, each once.
     fn members(&self, group: &[SequenceId]) -> impl Iterator<Item = &Table> {
         let first = |&(index, id): &(usize, &SequenceId)| !group[..index].contains(id);
         group.iter().enumerate().filter(first).filter_map(|(_, &id)| self.tables.get(id))
     }
 
-    /// Where the computed tokens of the group are: table, logical block, place.
+    /// Where the computed tokens of the group are: table, logical block, location.
     fn locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, Location)> {
         self.members(group).flat_map(|table| {
             let num_computed = table.num_computed_blocks(self.config.block_size);
@@ -258,7 +260,8 @@ impl BlockManager {
         let mut find = |table: &Table| {
             let mut hits = Vec::with_capacity(table.slots().len());
             if table.is_publishing() {
-                // Only what it has computed itself: it would write to what others have computed beyond.
+                // Only full blocks that it has computed itself: it would write to blocks that others have computed
+                // further.
                 let computed = &table.slots()[..table.num_computed() / self.config.block_size];
                 self.cache.walk_slots(computed, table.root(), |block, cached| {
                     hits.push(block);
@@ -283,11 +286,11 @@ enum Location {
     Slot(SwapSlot),
 }
 
-/// What a group that comes back finds, and what it needs besides.
+/// What a returning group finds in memory, and what it needs besides.
 struct Arrival {
-    /// For each sequence, leading blocks that are findable.
+    /// For each sequence, the leading blocks that can be found.
     hits: Vec<Vec<BlockId>>,
     num_fresh: usize,
-    /// Hits that nobody holds yet.
+    /// Hits that no sequence holds yet.
     num_revived: usize,
 }

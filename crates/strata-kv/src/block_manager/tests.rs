@@ -1,4 +1,4 @@
-//! What stays the same when KV moves: looks at contents, which no caller sees.
+//! What stays the same when KV moves. These tests look at contents, which callers of the manager never see.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -103,7 +103,7 @@ impl Load {
                 assert_eq!(after.0[id].1, contents.1, "what is below is what was in memory");
             }
         }
-        // What could be found in memory is still there, unless more blocks are than may be used.
+        // What could be found in memory is still there, unless more blocks are present than may be used.
         if self.manager.stats().blocks_withdrawn == 0 {
             assert!(before.1.is_subset(&after.1), "a swap that has ended took what it had nothing to do with");
         }

@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Blocks {
-    /// Lists and counters agree with what the blocks are.
+    /// Lists and counters agree with the states of the blocks.
     pub(crate) fn check(&self) -> Result<(), InvariantViolation> {
         let number = |what| self.entries.iter().filter(|entry| entry.is(what)).count();
         let mut listed = vec![false; self.len()];

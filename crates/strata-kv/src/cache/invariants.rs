@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Cache {
-    /// Checks the cache by itself, and against its users: `holders` of each block and `slot_holders` of each slot are
-    /// the tables and transfers that hold them.
+    /// Checks the cache by itself and against its users: `holders` of each block and `slot_holders` of each slot are
+    /// the numbers of tables and transfers that hold them.
     pub(crate) fn check(&self, holders: &[u32], slot_holders: &[u32]) -> Result<(), InvariantViolation> {
         self.blocks.check()?;
         self.check_blocks(holders)?;
@@ -38,7 +38,7 @@ impl Cache {
         self.contents.check(&located, &slots)
     }
 
-    /// Each block is one of free, cached, used, withdrawn; holders are those of tables and transfers.
+    /// Each block is exactly one of free, cached, used and withdrawn; the holders counted are the tables and transfers.
     fn check_blocks(&self, holders: &[u32]) -> Result<(), InvariantViolation> {
         let (mut num_cached, mut tokens_used) = (0, 0);
         for block in (0..self.blocks.len() as u32).map(BlockId) {
@@ -64,7 +64,7 @@ impl Cache {
         count("counter of tokens in use", self.tokens_used, tokens_used)
     }
 
-    /// The size is what was asked for, as far as used blocks allow.
+    /// The number of present blocks is the usable number, as far as used blocks allow.
     fn check_size(&self) -> Result<(), InvariantViolation> {
         let (present, unused, usable) = (self.blocks.present(), self.available(), self.blocks.usable());
         if present < usable || (present > usable && unused > 0) {
@@ -73,7 +73,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Tokens in `block`, if it holds any content.
+    /// Tokens in `block`, if it holds a content.
     pub(crate) fn filled(&self, block: BlockId) -> Option<usize> {
         self.blocks.content_of(block).map(|content| self.contents.filled(content))
     }
@@ -88,7 +88,7 @@ impl Cache {
         self.contents.find_root(root)
     }
 
-    /// Tokens that the content of `slot` has.
+    /// Tokens in the content of `slot`.
     pub(crate) fn filled_below(&self, slot: SwapSlot) -> usize {
         self.contents.filled(self.slots.content(slot))
     }

@@ -3,14 +3,14 @@ use crate::Adaptive;
 
 #[test]
 fn bookkeeping_takes_less_than_100_bytes_a_block() {
-    // Just above a power of two, where tables that are rounded up are largest.
+    // Just above a power of two, where tables that round their size up are largest.
     for num_blocks in [100_000, (1 << 17) + 4] {
         let policy = Adaptive::new(num_blocks);
         let of_policy = policy.bytes();
         let cache = Cache::new(num_blocks, 0, 16, ChainHasher::new(0), Box::new(policy));
         let of_cache = cache.contents.bytes() + cache.blocks.bytes() + cache.losses.bytes();
-        // Each block in one table. A sequence that has its blocks keeps no hashes of them, but for those in the
-        // contents; one that waits keeps 8 bytes a block beside its tokens.
+        // Each block is in one table. A sequence that has its blocks keeps no hashes besides those in the contents; one
+        // that waits keeps 8 bytes a block besides its tokens.
         let of_tables = num_blocks * size_of::<BlockId>();
         let bytes = (of_cache + of_policy + of_tables) as f64 / num_blocks as f64;
         println!("{bytes:.1} bytes a block of {num_blocks}");
@@ -27,7 +27,7 @@ impl Cache {
         self.slots.content(slot)
     }
 
-    /// What can be found, and under which hash, in the order of blocks.
+    /// The contents that can be found, with their hashes, in the order of blocks.
     pub(crate) fn findable(&self) -> Vec<(ContentId, Option<BlockHash>)> {
         let contents = self.blocks.contents().map(|(_, content)| content);
         let findable = contents.filter(|&content| self.contents.is_findable(content));

@@ -9,8 +9,9 @@ use crate::{
 };
 
 impl Contents {
-    /// Findable contents form chains from a root, each found by what it is; each content has the locations that
-    /// `located` (its block) and `slots` (how many of them hold it) say, both by its number, and there are no others.
+    /// Findable contents form chains from a root, and a look-up finds each. `located` and `slots`, both indexed by
+    /// content, give the block that holds each content and the number of its slots; they must agree with the contents'
+    /// own locations.
     pub(crate) fn check(&self, located: &[Option<BlockId>], slots: &[u32]) -> Result<(), InvariantViolation> {
         let mut children = vec![0u32; self.nodes.len()];
         let mut roots: HashMap<u32, u32> = HashMap::new();
@@ -66,7 +67,7 @@ impl Contents {
         Ok(())
     }
 
-    /// What `content` continues while it can be found, and the root's place in a chain.
+    /// The parent of `content` while it can be found: another content, or a root.
     pub(crate) fn continues(&self, content: ContentId) -> Option<Parent> {
         let parent = self.node(content).parent;
         (parent != Parent::NONE).then_some(parent)

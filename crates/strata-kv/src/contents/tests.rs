@@ -6,7 +6,7 @@ fn contents(capacity: usize, bits: u32) -> Contents {
     Contents::new(capacity, 2, BLOCK, ChainHasher::truncated(1, bits))
 }
 
-/// A full content with these tokens, findable behind `parent` if the index has room.
+/// A full content with these tokens; it is published under `parent` if the index has room, which the result says.
 fn published(contents: &mut Contents, block: u32, tokens: [TokenId; BLOCK], parent: Parent) -> (ContentId, bool) {
     let (content, rest) = contents.create(BlockId(block), &tokens, None);
     assert!(rest.is_empty());
@@ -52,7 +52,7 @@ fn a_content_lives_as_long_as_it_lies_anywhere() {
     contents.clear_block(content);
     assert_eq!((contents.block(content), contents.is_below(content), contents.num_contents), (None, true, 1));
     contents.remove_slot(content);
-    // It comes back to another block as what it was.
+    // It comes back to another block unchanged.
     contents.set_block(content, BlockId(0));
     contents.remove_slot(content);
     assert_eq!((contents.block(content), contents.is_below(content)), (Some(BlockId(0)), false));

@@ -1,4 +1,4 @@
-//! The default: learns when what is used again, and evicts what promises least for the room it takes.
+//! The default policy: learns after what times contents are used again, and evicts the content of least expected use.
 
 mod ages;
 mod history;
@@ -16,69 +16,69 @@ use past::Past;
 use rates::Rates;
 
 const NONE: u32 = u32::MAX;
-/// Leaves that are compared at a time: all of a small pool, a random choice of a large one's.
+/// Leaves that are compared at a time: all leaves of a small pool, a random sample of them in a large one.
 const COMPARED: usize = 64;
-/// So many of the compared leaves are evicted before others are compared, with such parents of theirs as are worth no
-/// more.
+/// How many of the compared leaves are evicted before leaves are compared again. Their parents, once leaves themselves,
+/// are evicted with them if they are worth no more.
 const VICTIMS: usize = 2;
-/// Most blocks that wait to be evicted; those beyond are compared with others again.
+/// The most blocks that are due at a time; any others wait for a later comparison.
 const DUE_MAX: usize = 8;
-/// Sets of the history's sample that are counted in one use, so that none has to wait for all of them; few enough, and
-/// so many that what is counted is not old by the time of the estimate.
+/// Sets of the history's sample that are counted per use: few enough that no single use takes long, and enough that the
+/// counts are still recent when the estimate is made.
 const COUNTED: usize = 8;
-/// Most blocks of one chain that are seen to have returned together.
+/// The most blocks of one chain that can be marked as returned together.
 const RUN_MAX: usize = 64;
 
-/// Evicts the leaf that is worth least: whose best chance of being found, per time that one would have to wait for it,
-/// is the smallest.
+/// Evicts the leaf that is worth least. A leaf's worth is the best ratio of the chance that it is found again to the
+/// time that it would have to be kept for that, over all such times.
 ///
-/// Time is counted in uses of blocks, and chances are those that contents of the same class have had: classes tell
-/// apart how often and how regularly content was used, how well used the chain is that it continues, and whether it was
-/// the end of its chain. A sample of all contents is followed over many times the pool's size, whether they are still
-/// there or not. So one policy keeps what comes back late but surely, lets scans pass, keeps part of a loop that
-/// exceeds the pool, and forgets old habits: what was counted fades.
+/// Time is counted in uses of blocks. Chances are taken from what happened to contents of the same class; classes
+/// distinguish how often and how regularly a content was used, how well used the chain is that it continues, and
+/// whether it was the end of its chain. A sample of all contents is followed over many times the pool's size, whether
+/// they are still in the pool or not. Thus one policy keeps contents that come back late but surely, lets scans pass,
+/// keeps part of a loop that exceeds the pool, and adapts when habits change, since old counts fade.
 ///
-/// It takes 44 bytes a block: 20 for the block, 16 for what was evicted lately, 8 for the sample, which has at least 64
-/// KiB; and 34 KiB for the counts of classes.
+/// It takes 44 bytes a block: 20 for the block, 16 for recently evicted contents, 8 for the sample, which has at least
+/// 64 KiB; and 34 KiB for the counts of classes.
 #[derive(Debug)]
 pub struct Adaptive {
-    /// Blocks that may be used, or could be when what follows from their number was last set.
+    /// The number of usable blocks when everything that depends on it was last set.
     scale: usize,
     records: Vec<Record>, // [block]
     leaves: Vec<u32>,     // cached ones, in no order
     cached: usize,
     history: History,
     rates: Rates,
-    /// Counts uses of blocks, and wraps around: what was idle for 2^32 uses seems young again, which is harmless.
+    /// Counts uses of blocks, and wraps around: a content idle for 2^32 uses seems young again, which is harmless.
     clock: u32,
     estimated: u32,
-    /// Uses from one estimate to the next.
+    /// Number of uses from the last estimate to the next.
     estimate_after: u32,
-    /// Compared lately and found to be worth at most `bound`; to go next, if they still are.
+    /// Leaves recently found to be worth at most `bound`; evicted next, if they still are.
     due: Vec<u32>,
     bound: f32,
-    /// Worth least when leaves were last compared.
+    /// The leaves that were worth least in the last comparison.
     least: Least,
-    /// Blocks published one below the other at last, up to the last one, that nobody knew to be back.
+    /// The most recently published blocks, each the child of the one before, as far as the history knew none of them.
     run: Vec<u32>,
     random: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
-    /// Half of the content's hash.
+    /// The content's hash, folded to 32 bits.
     hash: u32,
     used: u32,
-    /// In `leaves`.
+    /// Index in `leaves`, or `NONE`.
     position: u32,
     past: Past,
-    /// That of `past`, while cached.
+    /// The class of `past`; valid while cached.
     class: u8,
     cached: bool,
 }
 
 impl Adaptive {
-    /// For block ids below `num_blocks`.
+    /// A policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         let record = Record { hash: 0, used: 0, position: NONE, past: Past::fresh(None), class: 0, cached: false };
         Self {
@@ -99,7 +99,7 @@ impl Adaptive {
         }
     }
 
-    /// One more use; now and then, time to learn from those before.
+    /// Counts one more use; from time to time, re-estimates the rates from the uses so far.
     fn tick(&mut self) {
         self.clock = self.clock.wrapping_add(1);
         let passed = self.clock.wrapping_sub(self.estimated);
@@ -120,7 +120,7 @@ impl Adaptive {
         let half_life = (16 * self.scale).max(1 << 15);
         self.rates.estimate((-(passed as f32) / half_life as f32).exp2());
         self.estimated = self.clock;
-        // Soon at first; then so rarely that it costs little per use.
+        // The first estimates come soon; later ones so rarely that they cost little per use.
         self.estimate_after = (2 * self.estimate_after).min((self.scale as u32).max(1 << 12));
     }
 
@@ -129,7 +129,7 @@ impl Adaptive {
         self.rates.worth(class.into(), self.clock.wrapping_sub(used))
     }
 
-    /// One that is due, and still is as little worth.
+    /// A block that is due and is still worth no more than the bound.
     fn next_due(&mut self) -> Option<u32> {
         while let Some(block) = self.due.pop() {
             step();
@@ -140,11 +140,11 @@ impl Adaptive {
         None
     }
 
-    /// Compares leaves; the least worthy and the next are due.
+    /// Compares leaves; the ones worth least become due.
     fn compare(&mut self) {
         let mut least = Least::new();
-        // Those that were nearly evicted the last time are compared again: what is least among ever more is nearly so
-        // among all.
+        // The leaves that were nearly evicted the last time are compared again: the least of more and more leaves comes
+        // close to the least of all.
         for block in self.least.blocks().filter(|&block| self.is_leaf(block)) {
             least.offer(self.worth(block), block);
         }
@@ -184,7 +184,7 @@ impl Adaptive {
         self.leaves.push(block.0);
     }
 
-    /// `block` is no longer cached, if it was.
+    /// Marks `block` as no longer cached, if it was.
     fn set_held(&mut self, block: BlockId) {
         let record = &mut self.records[block.index()];
         self.cached -= usize::from(std::mem::take(&mut record.cached));
@@ -207,7 +207,7 @@ impl EvictionPolicy for Adaptive {
         let returned = before.map(|(past, age)| past.used_after(age));
         let past = returned.unwrap_or(Past::fresh(parent));
         self.records[block.index()] = Record { hash, used: self.clock, position: NONE, past, class: 0, cached: false };
-        // What lies above content that was there before was there before.
+        // If a content was there before, so were all contents above it in its chain.
         if content.parent.map(|parent| parent.0) != self.run.last().copied() || self.run.len() == RUN_MAX {
             self.run.clear();
         }
@@ -252,7 +252,7 @@ impl EvictionPolicy for Adaptive {
     fn victim(&mut self) -> Option<BlockId> {
         let block = self.next_due().or_else(|| {
             self.compare();
-            // The least of those just compared goes in any case.
+            // The least of the leaves just compared is evicted in any case.
             self.due.pop()
         })?;
         let Record { hash, used, past, .. } = self.records[block as usize];
@@ -277,7 +277,7 @@ impl EvictionPolicy for Adaptive {
     }
 
     fn resize(&mut self, usable: usize) {
-        // What was counted is in shares of the pool as it was; so it is counted anew once that is far off.
+        // Counts are in shares of the old pool size, so counting starts anew once the size differs too much.
         if usable > 2 * self.scale || 2 * usable < self.scale {
             self.scale = usable;
             self.history.restart(usable, self.clock);
@@ -299,8 +299,8 @@ impl EvictionPolicy for Adaptive {
     }
 }
 
-/// Uses until the first estimate; each of the next ones takes twice as many. There must be time to go through the
-/// sample.
+/// Uses until the first estimate; each of the next intervals is twice as long. An interval must be long enough to go
+/// through the sample.
 fn estimate_after(num_blocks: usize) -> u32 {
     (num_blocks as u32 / 16).max(256)
 }

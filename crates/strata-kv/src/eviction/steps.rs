@@ -1,11 +1,11 @@
-//! Counts the rounds of loops in tests, so that costs are proved without a clock.
+//! Counts loop iterations in tests, so that costs are checked without a clock.
 
 #[cfg(any(test, feature = "testing"))]
 thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// To be called once in each round of a policy's loop over blocks.
+/// To be called once in each iteration of a policy's loop over blocks.
 #[inline]
 pub fn step() {
     #[cfg(any(test, feature = "testing"))]

@@ -3,7 +3,7 @@
 use super::counted;
 use crate::{BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 
-/// Steps per block of prompts that share prefixes by chance and would fill the pool many times.
+/// Steps per block for prompts that share prefixes at random and would fill the pool many times.
 pub fn steps_per_block(eviction: EvictionKind, num_blocks: usize) -> f64 {
     let config = KvConfig { num_blocks, block_size: 1, eviction, ..KvConfig::default() };
     let mut manager = BlockManager::new(config).expect("a good configuration");
@@ -15,7 +15,7 @@ pub fn steps_per_block(eviction: EvictionKind, num_blocks: usize) -> f64 {
     let mut blocks = 0;
     let steps = counted(|| {
         while blocks < 12 * num_blocks {
-            // Short and long chains, of a few families, of which small numbers are frequent.
+            // Short and long chains of several families, where families of small numbers are more frequent.
             let families = num_blocks as u64 / 8;
             let (family, length) = (random(families) * random(families) / families as TokenId, 1 + random(60));
             let prompt: Vec<_> = (0..length).map(|at| if at < 20 { family } else { random(9) }).collect();

@@ -1,20 +1,20 @@
-//! A device and a swap pool whose KV is a fingerprint of each token and all before it. They do what the manager's lists
-//! say, when it suits them, and now and then fail.
+//! A device and a swap pool whose KV is a fingerprint of each token and all tokens before it. They carry out the
+//! manager's lists at random times, and fail now and then.
 
 use crate::{BlockCopy, BlockId, BlockManager, BlockSwap, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
 
 use super::{Rng, naive::Print};
 
-/// What is found in memory that holds nothing; no token has this fingerprint.
+/// The content of memory in which nothing was written; no token has this fingerprint.
 const POISON: Print = u64::MAX;
 
 pub(super) struct Device {
     block_size: usize,
     blocks: Vec<Print>, // [block, position]
     slots: Vec<Print>,  // [slot, position]
-    /// Whether there is memory for a block, as far as the device was told.
+    /// Whether a block has memory, as far as the device was told.
     memory: Vec<bool>, // [block]
-    /// Swaps in flight, each with the copies that are yet to be done.
+    /// Swaps in flight, each with its remaining transfers.
     swaps: Vec<Swap>,
 }
 
@@ -29,8 +29,8 @@ impl Device {
         }
     }
 
-    /// Carries out the copies that are due, and the change of size: memory comes only after what has left was given
-    /// back, so that there is never more of it than blocks.
+    /// Carries out the pending copies and the change of size. Blocks get memory only after others have given theirs
+    /// back, so that there is never more memory than blocks.
     pub fn flush(&mut self, manager: &mut BlockManager) {
         let Resize { came, left } = manager.take_resize();
         let mut copies = Vec::new();
@@ -58,7 +58,7 @@ impl Device {
         self.blocks[range.start + at % self.block_size] = print;
     }
 
-    /// Takes over a swap. The copies due before it must have been carried out.
+    /// Begins a swap. The copies pending before it must have been carried out.
     pub fn start(&mut self, swap: Swap) {
         self.swaps.push(swap);
     }
@@ -67,7 +67,7 @@ impl Device {
         self.swaps.len()
     }
 
-    /// Goes on with some swap; returns it when it has ended. One that fails leaves rubbish in its destinations.
+    /// Continues a random swap; returns it when it has ended. A swap that fails leaves poison in its destinations.
     pub fn go_on(&mut self, rng: &mut Rng) -> Option<(SwapId, SwapOutcome)> {
         if self.swaps.is_empty() {
             return None;

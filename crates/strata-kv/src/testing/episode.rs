@@ -17,7 +17,7 @@ use super::{
     policies::{Cached, Choice},
 };
 
-/// Most sequences at a time: forks cost nothing at first, and would become too many for what they write later.
+/// The most sequences at a time: forks cost nothing at first, but too many would need too many blocks once they write.
 const SEQUENCES: usize = 6;
 
 /// A sequence as the test knows it.
@@ -26,9 +26,9 @@ struct Running {
     root: usize,
     tokens: Vec<TokenId>,
     prints: Vec<Print>,
-    /// Leading tokens whose KV is in the sequence's blocks, or on its way with it.
+    /// Leading tokens whose KV is in the sequence's blocks, or moves with it.
     computed: usize,
-    /// Of these, what the manager was told of.
+    /// How many of these were committed to the manager.
     committed: usize,
 }
 
@@ -40,14 +40,14 @@ pub(super) struct Episode {
     device: Device,
     running: BTreeMap<u64, Running>,
     roots: Vec<ChainRoot>,
-    /// Contents ever committed since a reset: nothing else may be found.
+    /// All contents committed since the last reset: nothing else may be found.
     committed: BTreeSet<Print>,
 }
 
 impl Episode {
     pub fn new(case: &Case, seed: u64) -> Self {
         let mut rng = Rng(mix(seed));
-        // Rather many than few, where more can happen.
+        // Larger pools more often than small ones, as more can happen in them.
         let num_blocks = 1 + rng.below(case.blocks_max).max(rng.below(case.blocks_max));
         let config = KvConfig {
             num_blocks,
@@ -108,7 +108,7 @@ impl Episode {
         let (id, chain_root) = (self.unused_id(), &self.roots[root]);
         let need_blocks = tokens.len().div_ceil(self.config.block_size);
         let hashed = [0, tokens.len(), self.rng.below(tokens.len() + 1)][self.rng.below(3)];
-        // As far as they are there, hashes are taken; the others are computed.
+        // Hashes that are there are used; the others are computed.
         let mut hashes = self.manager.hash_prefix(chain_root, &tokens[..hashed / 2]);
         hashes.extend(&tokens[..hashed]);
         let LookUp { status, num_blocks, num_cached_tokens: cached } = self.manager.look_up(&tokens, &hashes);
@@ -153,13 +153,13 @@ impl Episode {
                 assert_ne!(status, AllocStatus::Ok);
                 assert_eq!(matches!(error, BlockError::Never { .. }), never);
                 self.assert_unchanged_since(&before);
-                // Else most of what follows would be refused as well.
+                // Otherwise most of the next operations would be refused as well.
                 self.free();
             }
         }
     }
 
-    /// Blocks that whoever is let in must leave.
+    /// Blocks that must stay available when a sequence is admitted.
     fn reserve(&self) -> usize {
         let swapped = |id: &&u64| self.manager.state(SequenceId(**id)) == Some(SequenceState::Swapped);
         match self.running.keys().all(|id| swapped(&id)) {
@@ -226,7 +226,7 @@ impl Episode {
     fn fork(&mut self) {
         let Some(id) = self.pick() else { return };
         if self.rng.once_in(2) {
-            // What a server does: fork once all is computed.
+            // As a server does: fork once everything is computed.
             self.write(id, usize::MAX);
             self.commit(id);
         }
@@ -252,7 +252,7 @@ impl Episode {
         let Some(id) = self.pick() else { return };
         let chunk = self.rng.below(2 * self.config.block_size + 2);
         self.write(id, chunk);
-        // What is computed need not be committed at once, and may be committed again.
+        // Computed tokens need not be committed at once, and may be committed again.
         for _ in 0..self.rng.below(3) {
             self.commit(id);
         }
@@ -299,7 +299,7 @@ impl Episode {
         }
     }
 
-    /// What comes must have memory before it is used; so the device is told at once.
+    /// Blocks that come must have memory before they are used, so the device is told at once.
     fn resize(&mut self) {
         let most = if self.rng.once_in(2) { self.config.num_blocks } else { 1 };
         let usable = most.max(1 + self.rng.below(self.config.num_blocks));
@@ -322,7 +322,7 @@ impl Episode {
             naive.evict(evicted);
         }
         assert!(evicted == 0 || (before.blocks_free == 0 && 2 * evicted <= max_steps + 1));
-        // Where less content is, less room is for it.
+        // Where fewer blocks hold content, the compact region is smaller.
         assert!(after.blocks_misplaced <= before.blocks_misplaced + evicted);
         assert!(after.blocks_above <= before.blocks_above);
         let stuck = self.manager.stats().blocks_free + self.manager.stats().blocks_cached == 0;
@@ -331,7 +331,7 @@ impl Episode {
             assert_eq!(after.free_run_max, after.blocks_free);
         }
         self.device.flush(&mut self.manager);
-        // Often to the end.
+        // Often until nothing is left to do.
         if steps > 0 && self.rng.once_in(2) {
             self.compact();
         }
@@ -346,7 +346,7 @@ impl Episode {
         for at in sequence.computed..end {
             self.device.write(table, at, sequence.prints[at]);
         }
-        // Speculation writes ahead, and what it wrote is discarded.
+        // Speculation writes ahead, and its results are discarded.
         let filled = self.manager.num_required_blocks(sequence.tokens.len(), 0) * self.config.block_size;
         (filled..table.len() * self.config.block_size).for_each(|at| self.device.write(table, at, 0));
         sequence.computed = end;
@@ -365,12 +365,12 @@ impl Episode {
         }
     }
 
-    /// The lowest: what was freed a moment ago is soon used again.
+    /// The lowest id that is unused: ids freed a moment ago are soon used again.
     fn unused_id(&self) -> u64 {
         (0..).find(|id| !self.running.contains_key(id)).expect("ids are many")
     }
 
-    /// A prefix of one of few families, then a tail of its own; now and then longer than the pool, or empty.
+    /// A prefix of one of a few families, then random tokens; now and then longer than the pool, or empty.
     fn prompt(&mut self) -> Vec<TokenId> {
         let capacity = self.config.num_blocks * self.config.block_size;
         let length = match self.rng.below(30) {
@@ -385,7 +385,7 @@ impl Episode {
         let mut tokens: Vec<_> = (0..shared).map(token).collect();
         tokens.extend((shared..length).map(|_| self.rng.below(4) as TokenId));
         if self.rng.once_in(3) {
-            // Often the same prompt as another in flight.
+            // Often the same prompt as that of another running sequence.
             tokens = (0..length).map(token).collect();
         }
         tokens

@@ -1,5 +1,5 @@
-//! What the block manager should do, written down without block ids, lists, hashes or reference counts: a block is a
-//! shared value, found by the fingerprint of the root and all tokens up to its end, and everything is counted afresh.
+//! What the block manager should do, written without block ids, lists, hashes or reference counts: a block is a shared
+//! value, found by the fingerprint of the root and all tokens up to its end, and everything is counted from scratch.
 
 mod swaps;
 
@@ -11,24 +11,24 @@ use std::{
 
 use crate::{KvConfig, SequenceState, SwapDirection, SwapId};
 
-/// Fingerprint of a token's KV: of the chain's root and of all tokens up to this one.
+/// Fingerprint of a token's KV: of the chain's root and all tokens up to this one.
 pub(super) type Print = u64;
 
-/// Tokens in one block. Two blocks are the same when they are at the same place.
+/// Tokens in one block. Two blocks are the same if they have the same address.
 type Block = Rc<RefCell<Vec<Print>>>;
 type Slot = Rc<()>;
 
 pub(super) struct Naive {
-    /// Blocks that are there, and that should be.
+    /// The number of present blocks, and the number of usable ones.
     present: usize,
     usable: usize,
     block_size: usize,
     prefix_caching: bool,
-    /// All blocks with content, and some that are gone.
+    /// All blocks with content, and some that no longer exist.
     blocks: Vec<Weak<RefCell<Vec<Print>>>>,
     /// Findable blocks, by the fingerprint of their last token.
     published: BTreeMap<Print, Block>,
-    /// Those that nobody else holds; the next to be evicted first.
+    /// Published blocks that no sequence holds; the front is evicted next.
     idle: Vec<Print>,
     pub sequences: BTreeMap<u64, Sequence>,
     flights: BTreeMap<SwapId, Flight>,
@@ -43,7 +43,7 @@ pub(super) struct Sequence {
     blocks: Vec<Block>,
     slots: Vec<Slot>,
     computed: usize,
-    /// Leading blocks that are published, and were found or published as this sequence's.
+    /// Leading blocks of this table that were found published, or that this sequence has published.
     published: usize,
     publishing: bool,
 }
@@ -112,7 +112,7 @@ impl Naive {
         sequences.chain(flights).map(Rc::as_ptr).collect::<BTreeSet<_>>().len()
     }
 
-    /// Leading blocks that are findable; never the one with the last token.
+    /// Leading blocks that can be found; never the block with the last token.
     pub fn hits(&self, prints: &[Print]) -> usize {
         self.hits_of_most(prints, prints.len().saturating_sub(1) / self.block_size)
     }
@@ -121,7 +121,7 @@ impl Naive {
         (0..most).take_while(|&block| self.published.contains_key(&self.content(prints, block))).count()
     }
 
-    /// Fresh blocks that a prompt needs, and those that it could get.
+    /// Fresh blocks that a prompt needs, and blocks that are available for it.
     pub fn need_and_available(&self, prints: &[Print]) -> (usize, usize) {
         let hits = self.hits(prints);
         let revived = (0..hits).filter(|&block| self.idle.contains(&self.content(prints, block))).count();
@@ -151,7 +151,7 @@ impl Naive {
         let sequence = &self.sequences[&id];
         let length = sequence.prints.len();
         let partial = count > 0 && !length.is_multiple_of(self.block_size);
-        // One holder is this sequence.
+        // This sequence is one of the holders.
         let copies = partial && Rc::strong_count(&sequence.blocks[length / self.block_size]) > 1;
         self.blocks_for(length + count).saturating_sub(sequence.blocks.len()) + usize::from(copies)
     }
@@ -207,7 +207,7 @@ impl Naive {
             let (index, own) = (sequence.published, sequence.blocks[sequence.published].clone());
             let content = self.content(&sequence.prints, index);
             let other = self.published.get(&content).is_some_and(|other| !Rc::ptr_eq(other, &own));
-            // This sequence holds it once, and `own` does.
+            // One reference is this sequence's, one is `own`.
             if other && Rc::strong_count(&own) > 2 {
                 return;
             }
@@ -234,7 +234,7 @@ impl Naive {
         self.withdraw_excess();
     }
 
-    /// Makes so many idle blocks free.
+    /// Evicts `count` idle blocks, which become free.
     pub fn evict(&mut self, count: usize) {
         self.evict_for(self.free() + count);
     }
@@ -259,7 +259,7 @@ impl Naive {
     fn release(&mut self, block: Block) {
         let content = block.borrow().last().copied();
         drop(block);
-        // The index holds it too, and here it is the only one.
+        // Here the index is the only one that still holds the block.
         if let Some(content) = content
             && self.published.get(&content).is_some_and(|block| Rc::strong_count(block) == 1)
             && !self.idle.contains(&content)

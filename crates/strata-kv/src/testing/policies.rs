@@ -1,23 +1,23 @@
-//! Eviction policies that are plainly right, or plainly arbitrary.
+//! Eviction policies that are obviously right, or obviously arbitrary.
 
 use crate::{BlockId, Content, EvictionKind, EvictionPolicy};
 
 use super::Rng;
 
-/// The leaf that was let go longest ago, as the naive reference has it.
+/// Evicts the leaf that was released longest ago, as the naive reference does.
 pub const OLDEST_LEAF: EvictionKind = EvictionKind::new("oldest leaf", |_| Box::new(Cached::new(Choice::OldestLeaf)));
 
-/// The blocks that are cached, the one that was let go longest ago first.
+/// The cached blocks, the one that was released longest ago first.
 #[derive(Debug)]
 pub(super) struct Cached {
     blocks: Vec<(BlockId, bool)>, // with whether it is a leaf
     choice: Choice,
 }
 
-/// Which of them gives way.
+/// Which of the cached blocks is evicted.
 #[derive(Debug)]
 pub(super) enum Choice {
-    /// The oldest, which must be a leaf.
+    /// The oldest block, which must be a leaf.
     Oldest,
     OldestLeaf,
     RandomLeaf(Rng),

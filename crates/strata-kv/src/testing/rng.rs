@@ -1,11 +1,11 @@
 //! A small seeded generator (splitmix64), so that every run can be replayed.
 
-/// The state, which is the seed at first.
+/// The state, which is initially the seed.
 #[derive(Debug)]
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// Any number.
+    /// The next number.
     #[expect(clippy::should_implement_trait, reason = "it has no end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -17,13 +17,13 @@ impl Rng {
         (self.next() % end as u64) as usize
     }
 
-    /// True once in `of` times.
+    /// True with probability 1 in `of`.
     pub fn once_in(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }
 }
 
-/// Stirs all bits of `value`, so that every one of them depends on every other.
+/// Mixes all bits of `value`, so that each bit of the result depends on every bit of it.
 pub fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! Who is let in, what it costs, and what the figures say.
+//! Which sequences are admitted, what that costs, and what the figures say.
 
 use strata_kv::{AllocStatus, BlockError, BlockManager, KvConfig, KvConfigError};
 
@@ -18,7 +18,7 @@ fn never_later_ok() {
         manager.allocate_under(id(2), &tokens(1000, 5), &root()),
         Err(BlockError::OutOfBlocks { need: 2, available: 1 }),
     );
-    // Hits make it fit; but even all hits do not fit a pool that is too small.
+    // Hits make it fit; but a prompt longer than the pool never fits, whatever it hits.
     assert_eq!(manager.can_allocate_under(&tokens(0, 12), &root()), AllocStatus::Ok);
     assert_eq!(manager.can_allocate_under(&tokens(0, 18), &root()), AllocStatus::Never { need: 5, limit: 4 });
 }
@@ -29,7 +29,7 @@ fn cached_blocks_count_once_as_hit_or_as_room() {
     run_prompt(&mut manager, 1, &tokens(0, 6));
     release(&mut manager, 1);
     run_prompt(&mut manager, 2, &[500]);
-    // Two blocks are cached, one of them the hit: one is left, where two are needed.
+    // Two blocks are cached, and one of them is the hit: one is left where two are needed.
     assert_eq!(manager.stats().blocks_cached, 2);
     assert_eq!(manager.can_allocate_under(&[0, 1, 900, 901, 902], &root()), AllocStatus::Later);
     assert_eq!(
@@ -48,11 +48,11 @@ fn the_watermark_holds_back_blocks_only_while_others_run() {
     manager.allocate_under(id(1), &tokens(0, 3), &root()).unwrap();
     assert_eq!(manager.can_allocate_under(&tokens(1000, 3), &root()), AllocStatus::Ok);
     assert_eq!(manager.can_allocate_under(&tokens(1000, 4), &root()), AllocStatus::Later);
-    // Growth may use what admission may not.
+    // Growth may use the blocks that admission must leave.
     assert!(manager.can_append(id(1), 5));
     manager.append(id(1), &tokens(3, 5)).unwrap();
     assert!(!manager.can_append(id(1), 1));
-    // Idle again: everything that fits is admitted, although all of it is cached.
+    // Idle again: a sequence that fits is admitted, although every block is cached.
     manager.commit(id(1), 8);
     release(&mut manager, 1);
     assert_eq!(manager.can_allocate_under(&tokens(1000, 8), &root()), AllocStatus::Ok);
@@ -114,7 +114,7 @@ fn a_reset_hides_everything_and_takes_nothing_away() {
     manager.check().unwrap();
     let stats = manager.stats();
     assert_eq!((stats.blocks_used, stats.blocks_cached, stats.blocks_free), (3, 0, 5));
-    // What was begun before the reset stays hidden, also what is computed of it later.
+    // A sequence begun before the reset stays hidden, and so does what it computes later.
     manager.append(id(1), &tokens(6, 2)).unwrap();
     manager.commit(id(1), 8);
     assert_eq!(manager.cached_prefix_under(&tokens(0, 9), &root()), 0);

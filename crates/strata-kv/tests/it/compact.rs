@@ -1,4 +1,4 @@
-//! Moves towards a pool whose content lies together.
+//! Compaction: moves towards a pool whose contents lie together.
 
 use strata_kv::testing::Rng;
 use strata_kv::{BlockId, BlockManager, Fragmentation, KvConfig, Resize, SequenceState, SwapOutcome};
@@ -45,7 +45,7 @@ fn a_smaller_pool_ends_below_its_size_with_its_prefix_cache() {
     run_prompt(&mut manager, 2, &tokens(1000, 15));
     release(&mut manager, 1);
     release(&mut manager, 2);
-    // All is cached but one partial block; that goes, and the tail of the first chain.
+    // Everything is cached except one partial block; that block is withdrawn, and then the tail of the first chain.
     manager.set_usable(12);
     let found =
         |manager: &BlockManager| [0, 1000].map(|start| manager.cached_prefix_under(&tokens(start, 17), &root()));
@@ -57,21 +57,21 @@ fn a_smaller_pool_ends_below_its_size_with_its_prefix_cache() {
     while manager.blocks_above() > 0 {
         assert_eq!(compact(&mut manager, 1), 1);
         steps += 1;
-        // As many come as leave, and each is lower than the one that left for it.
+        // As many blocks come as leave, and each is lower than the one that left for it.
         let Resize { came, left } = manager.take_resize();
         assert!(came.len() == left.len() && came.iter().zip(&left).all(|(came, left)| came < left));
         assert!(steps < 100, "{:?}", manager.fragmentation());
     }
     assert_eq!(manager.fragmentation().blocks_above, 0);
-    // To have somewhere to move to, one more leaf has gone.
+    // One more leaf was evicted to make room for a move.
     let [first, second] = found(&manager);
     assert_eq!((before[0] - first + before[1] - second, manager.stats().evictions), (2, 4));
     assert_eq!((manager.stats().blocks_cached, manager.stats().blocks_free), (11, 1));
     assert!(copies(&mut manager).len() <= 3);
-    // Nothing is left to be done but to gather what is free, if that.
+    // At most free blocks are left to be gathered.
     while compact(&mut manager, 8) > 0 {}
     assert_eq!((manager.fragmentation().blocks_misplaced, manager.stats().evictions), (0, 4));
-    // Later shrinking takes the end at once.
+    // Shrinking again withdraws the end of the pool at once.
     manager.set_usable(16);
     let came = manager.take_resize().came;
     assert_eq!(came, [12, 13, 14, 15].map(BlockId));
@@ -119,13 +119,13 @@ fn copies_of_writes_and_moves_are_one_list() {
     release(&mut manager, 1);
     assert_eq!(compact(&mut manager, 4), 1);
     let list: Vec<_> = copies(&mut manager).iter().map(|(source, destination)| (source.0, destination.0)).collect();
-    // The copy is made first, and moved then.
+    // The copy is made first; then its result is moved.
     assert_eq!(list, [(1, 2), (2, 0)]);
     assert_eq!((table(&manager, 2), table(&manager, 3)), (vec![1], vec![0]));
 }
 
 /// Hours of load, in which sequences come, grow, fork and go, and the pool shrinks and grows. Returns how many blocks
-/// were misplaced and how many above the line, in all looks.
+/// were misplaced and how many lay above the line, summed over all observations.
 fn fragmented(steps_of_compaction: usize) -> (usize, usize) {
     const BLOCKS: usize = 256;
     let mut rng = Rng(11);
@@ -179,7 +179,7 @@ fn a_few_steps_now_and_then_keep_fragmentation_low() {
     assert!(2 * with.0 < without.0 && 2 * with.1 < without.1, "{with:?} with compaction, {without:?} without");
 }
 
-/// While requests are served the cache is always full, and whatever room there is, the next request takes it.
+/// While requests are served the cache is always full, and the next request takes any block that becomes free.
 #[test]
 fn a_full_cache_comes_together_while_requests_are_served() {
     let mut manager = pool(64, 2);
@@ -200,7 +200,7 @@ fn a_full_cache_comes_together_while_requests_are_served() {
     }
     assert_eq!((manager.blocks_above(), manager.fragmentation().blocks_above), (0, 0));
     assert!(manager.stats().blocks_cached >= 38);
-    // Nothing is to be done, and nothing is given up for it.
+    // Nothing needs to be done, and nothing is evicted for it.
     let evictions = manager.stats().evictions;
     compact(&mut manager, 4);
     assert_eq!(manager.stats().evictions, evictions);

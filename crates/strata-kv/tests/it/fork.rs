@@ -1,4 +1,4 @@
-//! Sequences with one past, and what they need of it when they part.
+//! Sequences with a common past, and the blocks that they need when they diverge.
 
 use strata_kv::{BlockError, BlockId, BlockManager, KvConfig};
 
@@ -59,12 +59,12 @@ fn the_copy_counts_as_a_block() {
     run_prompt(&mut manager, 1, &tokens(0, 6));
     manager.fork(id(1), id(2)).unwrap();
     assert!(manager.can_append(id(1), 0) && manager.can_append(id(1), 1) && manager.can_append(id(1), 2));
-    // One block on, and one more for the copy.
+    // One block for growth, and one more for the copy.
     assert!(!manager.can_append(id(1), 3));
     assert_eq!(manager.append(id(1), &[1, 2, 3]), Err(BlockError::OutOfBlocks { need: 2, available: 1 }));
     manager.append(id(1), &[1, 2]).unwrap();
     assert!(!manager.can_append(id(1), 1));
-    // The other is alone with its block by now.
+    // The other sequence is now the only holder of its block.
     assert!(manager.can_append(id(2), 2));
     manager.check().unwrap();
 }
@@ -142,7 +142,7 @@ fn slots_reserved_ahead_are_used_by_the_next_append() {
     manager.append(id(1), &[1, 2, 3]).unwrap();
     assert_eq!((table(&manager, 1), copies(&mut manager).len()), (reserved.clone(), 0));
     manager.commit(id(1), 9);
-    // What was reserved ahead is not the child's.
+    // Blocks reserved ahead are not the child's.
     manager.ensure_num_empty_slots(id(1), 4).unwrap();
     manager.fork(id(1), id(3)).unwrap();
     manager.check().unwrap();

@@ -43,7 +43,7 @@ fn a_second_content_under_one_hash_does_not_replace_the_first() {
     assert_ne!(table(&manager, 3)[..2], table(&manager, 4)[..2]);
 }
 
-// vllm PR#54727: 64-bit hashes can be made to collide, so a hit is believed after tokens and parent compare equal.
+// vllm PR#54727: 64-bit hashes can be made to collide, so a hit is believed only if tokens and parent compare equal.
 #[test]
 fn colliding_hashes_never_serve_another_prompt() {
     for bits in [0, 1, 4] {
@@ -78,7 +78,7 @@ fn colliding_salts_never_serve_another_tenant() {
     }
 }
 
-// An index that collisions can make arbitrarily slow is a way to stop the server.
+// An index that collisions can make arbitrarily slow allows a denial of service.
 #[test]
 fn prompts_made_to_collide_stay_private_when_too_many() {
     let mut manager = colliding_pool(100, 1, 0);
@@ -102,16 +102,16 @@ fn a_fully_cached_prompt_recomputes_its_last_token() {
         run_prompt(&mut manager, 1, &prompt);
         assert_eq!(manager.cached_prefix_under(&prompt, &root()), 2 * block_size);
         assert_eq!(run_prompt(&mut manager, 2, &prompt), 2 * block_size);
-        // The recomputed block is merged with the one that was there.
+        // The recomputed block is merged with the one that was already there.
         assert_eq!(table(&manager, 1), table(&manager, 2));
         assert_eq!(manager.stats().blocks_merged, 1);
         assert_eq!(manager.stats().blocks_used, 3);
-        // One token more, and all three blocks are shared.
+        // With one token more, all three blocks are shared.
         assert_eq!(manager.cached_prefix_under(&tokens(0, prompt.len() as u32 + 1), &root()), prompt.len());
     }
 }
 
-// nano-vllm#208, InfiniLM#515: two prompts of one batch shared blocks that nobody had written.
+// nano-vllm#208, InfiniLM#515: two prompts of one batch shared blocks that had not been written.
 #[test]
 fn blocks_are_found_only_after_the_step_that_fills_them_has_retired() {
     let mut manager = pool(16, 4);
@@ -120,7 +120,7 @@ fn blocks_are_found_only_after_the_step_that_fills_them_has_retired() {
         assert_eq!(manager.allocate_under(id(number), &prompt, &root()).unwrap().num_cached_tokens, 0);
     }
     assert!(table(&manager, 1).iter().all(|block| !table(&manager, 2).contains(block)));
-    // A chunk of the first retires: only its full blocks are there to be found.
+    // A chunk of the first prompt retires: only the full blocks in it can be found.
     manager.commit(id(1), 7);
     assert_eq!(manager.cached_prefix_under(&prompt, &root()), 4);
     manager.commit(id(1), 8);
@@ -193,7 +193,7 @@ fn a_sequence_preempted_in_mid_prefill_leaves_only_what_it_computed() {
     assert_eq!(manager.cached_prefix_under(&tokens(0, 20), &root()), 8);
 }
 
-// The free list is threaded through an array; elsewhere `deque.remove` searched it.
+// The free list is a linked list in an array; elsewhere, `deque.remove` searched it.
 #[test]
 fn a_hit_revives_cached_blocks_from_the_middle_of_the_list() {
     let mut manager = pool(9, 1);
@@ -225,7 +225,7 @@ fn freeing_decrements_and_tests_blocks_one_by_one() {
     assert_eq!((stats.blocks_cached, stats.blocks_free), (2, 4));
 }
 
-// vllm#42656: partial blocks are of no use to anybody, so they are reused first; of full ones the deepest.
+// vllm#42656: partial blocks are useless to others, so they are reused first; of full blocks, the deepest.
 #[test]
 fn partial_blocks_are_reused_first_then_full_ones_from_the_deepest_on() {
     let mut manager = pool(4, 2);
@@ -260,7 +260,7 @@ fn leaves_are_evicted_before_their_parents() {
     let mut manager = pool(6, 1);
     run_prompt(&mut manager, 1, &[1, 2, 3]);
     run_prompt(&mut manager, 2, &[1, 2, 4, 5]);
-    // The trunk is let go of first by one, later by the other; it must outlive both branches.
+    // One sequence releases the trunk first, the other later; the trunk must outlive both branches.
     release(&mut manager, 1);
     release(&mut manager, 2);
     let findable = |manager: &BlockManager| {
@@ -315,7 +315,7 @@ fn tenants_share_neither_blocks_nor_the_timing_of_hits() {
     manager.check().unwrap();
 }
 
-// LMCache#4185: a completion for a request that is gone.
+// LMCache#4185: a completion for a request that no longer exists.
 #[test]
 fn late_completions_are_harmless() {
     let mut manager = pool(4, 2);
@@ -330,7 +330,7 @@ fn late_completions_are_harmless() {
     manager.check().unwrap();
 }
 
-// Log-probabilities of a prompt need every token computed; such a sequence must not push out what others can use.
+// Log-probabilities of a prompt need every token computed; such a sequence must not evict what others can use.
 #[test]
 fn an_unshared_sequence_neither_finds_nor_publishes() {
     let mut manager = pool(8, 4);

@@ -31,7 +31,7 @@ fn root() -> ChainRoot {
     ChainRoot::default()
 }
 
-/// `count` tokens, distinct from those of any other start that is a thousand away.
+/// `count` tokens, distinct from those of any other start that is at least a thousand away.
 fn tokens(start: u32, count: u32) -> Vec<TokenId> {
     (start..start + count).collect()
 }
@@ -54,7 +54,7 @@ fn release(manager: &mut BlockManager, number: u64) {
     manager.check().expect("invariants");
 }
 
-/// The verbs that take hashes, for tests that have no use for them but this once.
+/// The methods that take hashes, for tests that need the hashes only for one call.
 trait UnderRoot {
     fn allocate_under(
         &mut self,
@@ -90,7 +90,7 @@ impl UnderRoot for BlockManager {
     }
 }
 
-/// What is to be copied before the next pass: source and destination.
+/// The copies to be made before the next pass: source and destination.
 fn copies(manager: &mut BlockManager) -> Vec<(BlockId, BlockId)> {
     let mut copies = Vec::new();
     manager.take_copies(&mut copies);

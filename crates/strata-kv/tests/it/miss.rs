@@ -18,7 +18,7 @@ fn never_seen_and_partial() {
     assert_eq!(miss(&manager, &[]), (0, MissReason::PartialBlock));
     run_prompt(&mut manager, 1, &tokens(0, 10));
     assert_eq!(miss(&manager, &tokens(0, 9)), (8, MissReason::PartialBlock));
-    // All of it is there, but its last token is computed in any case.
+    // All of it is cached, but its last token is always computed.
     assert_eq!(miss(&manager, &tokens(0, 8)), (4, MissReason::PartialBlock));
     assert_eq!(miss(&manager, &tokens(0, 13)), (8, MissReason::NeverSeen));
     assert_eq!(miss(&manager, &[0, 1, 2, 3, 9, 9, 9, 9, 9]), (4, MissReason::NeverSeen));
@@ -55,7 +55,7 @@ fn reset_and_not_cacheable() {
     assert_eq!(miss(&plain, &tokens(0, 2)), (0, MissReason::NotCacheable));
 }
 
-// What another tenant has asked is told to operators, never to clients.
+// What another tenant has asked is reported to operators, never to clients.
 #[test]
 fn other_salt() {
     let mut manager = pool(8, 4);

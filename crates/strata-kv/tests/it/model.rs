@@ -17,7 +17,7 @@ const CASE: Case = Case {
     steps: 60_000,
 };
 
-/// Few blocks, where everything that can collide does so all the time.
+/// Few blocks, so that every kind of conflict happens all the time.
 const TINY: Case = Case { block_size: 2, blocks_max: 8, steps: 1_000_000, ..CASE };
 
 #[test]
@@ -42,7 +42,7 @@ fn tiny_plain() {
 
 #[test]
 fn tiny_and_the_oldest_cached_block_is_always_a_leaf() {
-    // Blocks are let go of from the last to the first, so no policy has to search.
+    // Blocks are released from the last to the first, so no policy has to search.
     run(&Case { eviction: Eviction::Oldest, ..TINY });
 }
 
@@ -88,7 +88,7 @@ fn four_bit_hashes_block_size_16() {
 
 #[test]
 fn all_hashes_equal() {
-    // No more blocks than a bucket of the index takes, so the reference stays exact.
+    // No more blocks than fit into one bucket of the index, so the reference stays exact.
     run(&Case { block_size: 2, hash_bits: 0, blocks_max: 32, ..CASE });
 }
 

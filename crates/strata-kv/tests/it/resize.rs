@@ -1,4 +1,4 @@
-//! Blocks that come and go while sequences hold some.
+//! Blocks that come and leave while sequences hold others.
 
 use strata_kv::{AllocStatus, BlockError, BlockId, BlockManager, KvConfig, Resize};
 
@@ -18,7 +18,7 @@ fn free_blocks_go_first_then_cached_leaves_and_never_used_ones() {
     manager.set_usable(3);
     manager.check().unwrap();
     assert_eq!((cached(&manager), manager.stats().blocks_cached), (2, 1));
-    // Two are used, and stay so.
+    // Two blocks are used, and stay so.
     manager.set_usable(1);
     manager.check().unwrap();
     assert_eq!((manager.present(), manager.usable(), manager.stats().blocks_used), (2, 1, 2));
@@ -26,7 +26,7 @@ fn free_blocks_go_first_then_cached_leaves_and_never_used_ones() {
     let held = table(&manager, 2);
     release(&mut manager, 2);
     assert_eq!((manager.present(), manager.stats().blocks_withdrawn), (1, 7));
-    // The leaf of the chain has gone, and its parent is still found.
+    // The leaf of the chain was evicted, and its parent is still found.
     assert_eq!(manager.take_resize(), Resize { came: vec![], left: vec![BlockId(held[1])] });
     assert_eq!(manager.cached_prefix_under(&tokens(1000, 5), &root()), 2);
 }
@@ -40,7 +40,7 @@ fn each_block_is_reported_on_the_side_where_it_is() {
     assert_eq!((resize.came.len(), resize.left.len()), (2, 1));
     manager.set_usable(4);
     manager.set_usable(2);
-    // One of these was never reported to have come, but somebody may have written to it in between.
+    // One of these was never reported to have come, but it may have been written to in between.
     let resize = manager.take_resize();
     assert_eq!((resize.came.len(), resize.left.len()), (0, 2));
     manager.set_usable(4);

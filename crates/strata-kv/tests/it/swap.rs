@@ -46,7 +46,7 @@ fn out_and_in_again() {
     assert_eq!((out.direction, out.num_spared), (SwapDirection::Out, 0));
     assert_eq!(out.transfers.iter().map(|transfer| transfer.block.0).collect::<Vec<_>>(), held);
     assert_eq!(manager.state(id(1)), Some(SequenceState::Leaving(out.id)));
-    // Neither are its blocks reused, nor may it compute, before the copies are there.
+    // Before the copies are there, its blocks are not reused, and it may not compute.
     assert_eq!((used_and_swapped(&manager), manager.block_table(id(1))), ((3, 3), None));
     assert!(!manager.can_append(id(1), 1));
     let state = SequenceState::Leaving(out.id);
@@ -152,7 +152,7 @@ fn what_cannot_be_reserved_changes_nothing() {
     assert_eq!(manager.swap_in(&[id(2)]), Err(BlockError::WrongState { id: id(2), state }));
     assert_eq!(manager.stats(), before);
     manager.check().unwrap();
-    // Without a swap pool, nothing goes out.
+    // Without a swap pool, nothing is swapped out.
     let mut manager = pool(8, 4, 0);
     run_prompt(&mut manager, 1, &tokens(0, 2));
     assert_eq!(manager.can_swap_out(&[id(1)]), AllocStatus::Never { need: 1, limit: 0 });
@@ -180,7 +180,7 @@ fn a_failed_swap_loses_the_kv_of_its_group_and_nothing_else() {
     let out = swap_out(&mut manager, &[id(1)]);
     assert_eq!(finish(&mut manager, &out, SwapOutcome::Failed), [id(1)]);
     assert_eq!((manager.state(id(1)), used_and_swapped(&manager)), (None, (1, 0)));
-    // What the device still holds is findable: the recomputation begins behind it.
+    // What is still in memory can be found: the recomputation begins after it.
     assert_eq!(run_prompt(&mut manager, 1, &tokens(0, 10)), 8);
 
     let out = swap_out(&mut manager, &[id(1)]);
@@ -200,10 +200,10 @@ fn what_was_not_committed_when_it_left_is_neither_found_nor_shared() {
     manager.allocate_under(id(1), &tokens(0, 12), &root()).unwrap();
     manager.commit(id(1), 5);
     let out = swap_out(&mut manager, &[id(1)]);
-    // A step that outlives the decision.
+    // A step that ends after the decision to swap.
     manager.commit(id(1), 12);
     finish(&mut manager, &out, SwapOutcome::Done);
-    // Somebody else computes all of it. The one that comes back would write to these blocks.
+    // Another sequence computes all of it. The one that comes back would write to these blocks.
     run_prompt(&mut manager, 2, &tokens(0, 12));
     let back = swap_in(&mut manager, &[id(1)]);
     // Of three blocks one is found, one was computed in part, and one not at all.
@@ -228,7 +228,7 @@ fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
     finish(&mut manager, &out, SwapOutcome::Done);
     assert_eq!((used_and_swapped(&manager), manager.num_tokens(id(1))), ((0, 2), Some(18)));
 
-    // Nothing less than all five will do.
+    // Nothing less than all five blocks is enough.
     run_prompt(&mut manager, 2, &tokens(1000, 16));
     assert_eq!(manager.can_swap_in(&[id(1)]), AllocStatus::Later);
     assert_eq!(manager.swap_in(&[id(1)]), Err(BlockError::OutOfBlocks { need: 4, available: 3 }));
@@ -238,7 +238,7 @@ fn only_what_was_computed_is_copied_and_all_of_its_tokens_come_back() {
     assert_eq!((back.transfers.len(), back.num_spared, back.num_freed), (2, 0, 0));
     finish(&mut manager, &back, SwapOutcome::Done);
     assert_eq!(used_and_swapped(&manager), (5, 0));
-    // It goes on where it was, with the tokens that it had.
+    // It continues where it was, with the tokens that it had.
     let mut manager = pool(8, 4, 2);
     manager.allocate_under(id(1), &tokens(0, 18), &root()).unwrap();
     let out = swap_out(&mut manager, &[id(1)]);

@@ -1,27 +1,28 @@
-//! What was evicted lately, known by hash alone.
+//! Recently evicted contents, known by hash alone.
 
 use strata_kv::BlockHash;
 
 const NONE: u32 = u32::MAX;
 
-/// Most hashes in one bucket. Honest ones never come near it; hashes made to collide cannot make look-ups slow.
+/// The most hashes in one bucket. Ordinary hashes never come near it; with it, hashes that were made to collide cannot
+/// make look-ups slow.
 const BUCKET_MAX: usize = 32;
 
-/// The last `capacity` hashes that were inserted, less those taken since. Contents may share one; then one is taken for
-/// the other, which harms nobody. Where more hashes fall together than honest ones do, some are lost.
+/// The last `capacity` hashes inserted, less those taken since. If two contents have the same hash, one is mistaken for
+/// the other, which is harmless. If more hashes collide than ordinary ones do, some are lost.
 #[derive(Debug)]
 pub(super) struct Ghosts {
     hashes: Vec<BlockHash>, // [slot], below `capacity` in use
-    /// Slots of one bucket are threaded through `next`.
+    /// The slots of one bucket form a list through `next`.
     heads: Vec<u32>, // [bucket]
     next: Vec<u32>,         // [slot]
-    /// The slot to be overwritten next.
+    /// The slot that is overwritten next.
     oldest: usize,
     capacity: usize,
 }
 
 impl Ghosts {
-    /// `capacity` of 0 is taken for 1.
+    /// A `capacity` of 0 counts as 1.
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.max(1);
         Self {
@@ -33,7 +34,7 @@ impl Ghosts {
         }
     }
 
-    /// Keeps at most `capacity` from now on, of which 0 is taken for 1, and no more than at the start.
+    /// Keeps at most `capacity` hashes from now on, where 0 counts as 1; at most as many as at the start.
     pub(super) fn resize(&mut self, capacity: usize) {
         let capacity = capacity.clamp(1, self.hashes.len());
         (capacity..self.capacity).for_each(|slot| self.forget(slot));
@@ -45,7 +46,7 @@ impl Ghosts {
         let slot = self.oldest;
         self.forget(slot);
         self.hashes[slot] = hash;
-        // Where its bucket is full, this ghost is lost.
+        // If the bucket is full, this ghost is lost.
         if self.bucket(hash).take(BUCKET_MAX).count() < BUCKET_MAX {
             let head = self.bucket_of(hash);
             self.next[slot] = std::mem::replace(&mut self.heads[head], slot as u32);
@@ -53,17 +54,17 @@ impl Ghosts {
         self.oldest = (slot + 1) % self.capacity;
     }
 
-    /// Whether `hash` was there; it is not any more.
+    /// Removes `hash`, and returns whether it was there.
     pub(super) fn take(&mut self, hash: BlockHash) -> bool {
         let slot = self.bucket(hash).find(|&slot| self.hashes[slot] == hash);
         slot.map(|slot| self.forget(slot)).is_some()
     }
 
-    /// Takes `slot` out of its bucket, if it is there.
+    /// Removes `slot` from its bucket, if it is in it.
     fn forget(&mut self, slot: usize) {
         let head = self.bucket_of(self.hashes[slot]);
         let before = self.bucket(self.hashes[slot]).take_while(|&other| other != slot).last();
-        // Lost or taken before, it is in no bucket, and nothing follows it.
+        // A slot that was lost or taken before is in no bucket, and nothing follows it.
         let next = std::mem::replace(&mut self.next[slot], NONE);
         if self.heads[head] == slot as u32 {
             self.heads[head] = next;

@@ -1,14 +1,14 @@
-//! A priority queue of blocks from which any block can be taken.
+//! A priority queue of blocks from which any block can be removed.
 
 use strata_kv::BlockId;
 
 use super::step;
 
 const ABSENT: u32 = u32::MAX;
-/// Children of a node: a shallow heap touches fewer lines of memory.
+/// Children of a node: a shallow heap touches fewer cache lines.
 const ARITY: usize = 4;
 
-/// Blocks with a key each, the least key first; operations are O(log n) and allocate nothing.
+/// Blocks with one key each, the least key first; operations are O(log n) and allocate nothing.
 #[derive(Debug)]
 pub(super) struct Heap {
     keys: Vec<u64>,      // [block]
@@ -17,7 +17,7 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    /// For block ids below `num_blocks`.
+    /// An empty heap for block ids below `num_blocks`.
     pub(super) fn new(num_blocks: usize) -> Self {
         Self { keys: vec![0; num_blocks], positions: vec![ABSENT; num_blocks], order: Vec::with_capacity(num_blocks) }
     }
@@ -30,14 +30,14 @@ impl Heap {
         self.sift_up(self.order.len() - 1, block.0);
     }
 
-    /// Takes out a block of the least key.
+    /// Removes a block with the least key.
     pub(super) fn pop(&mut self) -> Option<BlockId> {
         let least = BlockId(*self.order.first()?);
         self.remove(least);
         Some(least)
     }
 
-    /// Takes `block` out, if it is there.
+    /// Removes `block`, if it is in the heap.
     pub(super) fn remove(&mut self, block: BlockId) {
         let at = std::mem::replace(&mut self.positions[block.index()], ABSENT);
         let Some(last) = (at != ABSENT).then(|| self.order.pop()).flatten() else { return };
@@ -48,7 +48,7 @@ impl Heap {
         }
     }
 
-    /// `to`, which must not be there, takes the place of `from`, if that is there.
+    /// Replaces `from`, if it is in the heap, by `to`, which must not be in it.
     pub(super) fn moved(&mut self, from: BlockId, to: BlockId) {
         debug_assert!(!self.contains(to), "{to} is in the heap already");
         let at = std::mem::replace(&mut self.positions[from.index()], ABSENT);
@@ -63,7 +63,7 @@ impl Heap {
         self.positions[block.index()] != ABSENT
     }
 
-    /// Puts `block` at `at` or above, where it belongs; returns where.
+    /// Moves `block` up from `at` to where it belongs; returns its position.
     fn sift_up(&mut self, mut at: usize, block: u32) -> usize {
         while at > 0 {
             step();
@@ -79,7 +79,7 @@ impl Heap {
         at
     }
 
-    /// Puts `block` at `at` or below, where it belongs.
+    /// Moves `block` down from `at` to where it belongs.
     fn sift_down(&mut self, mut at: usize, block: u32) {
         loop {
             step();

@@ -4,13 +4,13 @@ use strata_kv::{BlockId, Content, EvictionPolicy};
 
 use super::heap::Heap;
 
-/// Evicts the leaf that was found least often since it was computed; among equals, the one that was let go longest ago.
+/// Evicts the leaf found least often since it was computed; among equals, the one that was released longest ago.
 #[derive(Debug)]
 pub struct Lfu {
     leaves: Heap,
     uses: Vec<Uses>, // [block]
     cached: usize,
-    /// Counts insertions. It wraps around after four thousand million; a few ties are then broken wrongly, once.
+    /// Counts insertions. It wraps around after four billion; a few ties are then broken wrongly, once.
     clock: u32,
 }
 
@@ -22,7 +22,7 @@ struct Uses {
 }
 
 impl Lfu {
-    /// For block ids below `num_blocks`.
+    /// A policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self { leaves: Heap::new(num_blocks), uses: vec![Uses::default(); num_blocks], cached: 0, clock: 0 }
     }

@@ -1,12 +1,12 @@
-//! A list of block ids threaded through an array: every operation is O(1), also removal from the middle.
+//! A linked list of block ids in an array: every operation is O(1), including removal from the middle.
 
 use strata_kv::BlockId;
 
 const NONE: u32 = u32::MAX;
-/// `previous` of a block that is in no list; ids stay far below (see [`strata_kv::BLOCKS_MAX`]).
+/// `previous` of a block that is in no list; ids are far below (see [`strata_kv::BLOCKS_MAX`]).
 const ABSENT: u32 = u32::MAX - 1;
 
-/// A doubly linked list over block ids below a fixed capacity, each at most once in it.
+/// A doubly linked list of block ids below a fixed capacity, each in it at most once.
 #[derive(Debug)]
 pub(super) struct BlockList {
     links: Vec<Link>, // [block]
@@ -46,7 +46,7 @@ impl BlockList {
         self.link(block, self.tail, NONE);
     }
 
-    /// Takes `block` out, from wherever it is in the list.
+    /// Removes `block`, wherever it is in the list.
     pub(super) fn remove(&mut self, block: BlockId) {
         assert!(self.contains(block), "{block} is not in the list that it is removed from");
         let Link { previous, next } = self.links[block.index()];
@@ -62,7 +62,7 @@ impl BlockList {
         self.len -= 1;
     }
 
-    /// Puts `to`, which is not in the list, in the place of `from`.
+    /// Replaces `from` by `to`, which must not be in the list.
     pub(super) fn replace(&mut self, from: BlockId, to: BlockId) {
         let Link { previous, next } = self.links[from.index()];
         self.remove(from);

@@ -4,14 +4,15 @@ use strata_kv::{BlockId, Content, EvictionPolicy};
 
 use super::queues::Queues;
 
-/// Evicts what was let go longest ago.
+/// Evicts the block that was released longest ago.
 ///
-/// Leaves come before parents by themselves: whoever holds a block holds its parent, and lets go of the parent later.
+/// Leaves come before parents without further measures: whoever holds a block holds its parent, and releases the parent
+/// later.
 #[derive(Debug)]
 pub struct Lru(Queues<1>);
 
 impl Lru {
-    /// For block ids below `num_blocks`.
+    /// A policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self(Queues::new(num_blocks))
     }

@@ -6,8 +6,8 @@ use super::{list::BlockList, step};
 
 /// `QUEUES` queues (at most 256), each block in at most one of them; every operation is O(1).
 ///
-/// A block at the front of its queue that is held, or has children, would be in the way. [`set_aside`](Self::set_aside)
-/// takes it out; once it may be evicted it stands at the front of that queue again, so no queue is ever searched.
+/// A block at the front of its queue that is held or has children would block the queue. [`set_aside`](Self::set_aside)
+/// removes it; once it may be evicted it returns to the front of that queue, so no queue is ever searched.
 #[derive(Debug)]
 pub(super) struct Queues<const QUEUES: usize> {
     lists: [BlockList; QUEUES],
@@ -27,12 +27,12 @@ enum Standing {
     #[default]
     Nowhere,
     Queued(u8),
-    /// To be at the front of this queue once it may be evicted.
+    /// Returns to the front of this queue once it may be evicted.
     Aside(u8),
 }
 
 impl<const QUEUES: usize> Queues<QUEUES> {
-    /// For block ids below `num_blocks`.
+    /// Empty queues for block ids below `num_blocks`.
     pub(super) fn new(num_blocks: usize) -> Self {
         Self {
             lists: std::array::from_fn(|_| BlockList::new(num_blocks)),
@@ -41,7 +41,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         }
     }
 
-    /// Cached blocks, in whatever queue or none.
+    /// Number of cached blocks, in any queue or none.
     pub(super) fn cached(&self) -> usize {
         self.cached
     }
@@ -50,7 +50,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.states[block.index()].cached
     }
 
-    /// Blocks in `queue`; those set aside do not count.
+    /// Number of blocks in `queue`; blocks set aside do not count.
     pub(super) fn len(&self, queue: usize) -> usize {
         self.lists[queue].len()
     }
@@ -67,27 +67,27 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         }
     }
 
-    /// Puts `block` at the back of `queue`, out of any other.
+    /// Puts `block` at the back of `queue`, and removes it from any other.
     pub(super) fn push_back(&mut self, queue: usize, block: BlockId) {
         self.remove(block);
         self.lists[queue].push_back(block);
         self.states[block.index()].standing = Standing::Queued(queue as u8);
     }
 
-    /// Takes `block` out of the queue in which it is, if any.
+    /// Removes `block` from its queue, if it is in one.
     pub(super) fn remove(&mut self, block: BlockId) {
         if let Standing::Queued(queue) = std::mem::take(&mut self.states[block.index()].standing) {
             self.lists[usize::from(queue)].remove(block);
         }
     }
 
-    /// A cached leaf may be evicted.
+    /// Whether `block` may be evicted: it must be a cached leaf.
     pub(super) fn is_evictable(&self, block: BlockId) -> bool {
         let state = self.states[block.index()];
         state.cached && state.leaf
     }
 
-    /// Takes `block`, which is queued and may not be evicted, out until it may.
+    /// Removes `block`, which is queued and may not be evicted, until it may.
     pub(super) fn set_aside(&mut self, block: BlockId) {
         debug_assert!(!self.is_evictable(block), "{block} would never come back");
         let queue = self.queue(block).expect("a block that is set aside was in a queue");
@@ -95,7 +95,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.states[block.index()].standing = Standing::Aside(queue as u8);
     }
 
-    /// The first block of `queue` that may be evicted, taken out and forgotten; those before it are set aside.
+    /// Removes and forgets the first block of `queue` that may be evicted; blocks before it are set aside.
     pub(super) fn pop_evictable(&mut self, queue: usize) -> Option<BlockId> {
         while let Some(block) = self.front(queue) {
             step();
@@ -108,7 +108,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         None
     }
 
-    /// `block` is cached from now on.
+    /// Marks `block` as cached.
     pub(super) fn set_cached(&mut self, block: BlockId, leaf: bool) {
         let state = &mut self.states[block.index()];
         assert!(!state.cached, "{block} is cached already");
@@ -117,25 +117,25 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.bring_back(block);
     }
 
-    /// `block`, which is cached, is a leaf from now on.
+    /// Marks `block`, which is cached, as a leaf.
     pub(super) fn set_leaf(&mut self, block: BlockId) {
         self.states[block.index()].leaf = true;
         self.bring_back(block);
     }
 
-    /// `block` is not cached from now on, if it was; it stays where it is queued.
+    /// Marks `block` as not cached; it stays in its queue.
     pub(super) fn set_held(&mut self, block: BlockId) {
         let state = &mut self.states[block.index()];
         self.cached -= usize::from(std::mem::take(&mut state.cached));
     }
 
-    /// Nothing is known of `block` from now on.
+    /// Forgets everything about `block`.
     pub(super) fn forget(&mut self, block: BlockId) {
         self.set_held(block);
         self.remove(block);
     }
 
-    /// `to`, of which nothing is known, takes the place of `from`.
+    /// Puts `to`, which must be unknown, in the place of `from`.
     pub(super) fn moved(&mut self, from: BlockId, to: BlockId) {
         let state = self.states[from.index()];
         debug_assert!(self.queue(to).is_none() && !self.is_cached(to), "{to} has a place already");

@@ -6,14 +6,14 @@ use super::{ghosts::Ghosts, queues::Queues, step};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
-/// A block counts no more uses than this.
+/// The most uses counted for a block.
 const USES_MAX: u8 = 3;
-/// What was found more often than this leaves the small queue for the main one.
+/// Blocks found more often than this move from the small queue to the main one.
 const USES_OF_ONE_HIT_WONDERS: u8 = 1;
 
 /// Sends fresh blocks through a small queue, a tenth of the pool, and evicts those that leave it without having been
-/// found repeatedly. The others, and what comes back soon after its eviction, go round in the main queue, once more for
-/// each time that they were found.
+/// found repeatedly. The others, and blocks that come back soon after their eviction, circulate in the main queue, one
+/// more round for each time that they were found.
 #[derive(Debug)]
 pub struct S3Fifo {
     queues: Queues<2>,
@@ -26,12 +26,12 @@ pub struct S3Fifo {
 struct Record {
     hash: BlockHash,
     uses: u8,
-    /// It was evicted lately.
+    /// Whether the content was evicted recently.
     returned: bool,
 }
 
 impl S3Fifo {
-    /// For block ids below `num_blocks`.
+    /// A policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self {
             queues: Queues::new(num_blocks),

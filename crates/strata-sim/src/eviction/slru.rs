@@ -1,4 +1,4 @@
-//! Segmented LRU: what was found at least once is protected from what was not.
+//! Segmented LRU: blocks found at least once are protected from those that were not.
 
 use strata_kv::{BlockId, Content, EvictionPolicy};
 
@@ -7,18 +7,18 @@ use super::queues::Queues;
 const PROBATION: usize = 0;
 const PROTECTED: usize = 1;
 
-/// Evicts from the segment of blocks that nobody has found since they were computed, the longest idle first. Blocks
-/// that were found may fill half the pool; what exceeds that goes back among the others.
+/// Evicts from the segment of blocks that were not found since they were computed, the longest idle first. Blocks that
+/// were found may fill half the pool; the excess goes back to the first segment.
 #[derive(Debug)]
 pub struct Slru {
     queues: Queues<2>,
-    /// Found since it was published; asked when it is let go.
+    /// Whether the block was found since it was published; read when it is released.
     found: Vec<bool>, // [block]
     protected_max: usize,
 }
 
 impl Slru {
-    /// For block ids below `num_blocks`.
+    /// A policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self { queues: Queues::new(num_blocks), found: vec![false; num_blocks], protected_max: num_blocks / 2 }
     }

@@ -1,4 +1,4 @@
-//! 2Q: a queue for what came once, an LRU list for what came back.
+//! 2Q: a queue for blocks seen once, an LRU list for blocks that came back.
 
 use strata_kv::{BlockHash, BlockId, Content, EvictionPolicy};
 
@@ -7,8 +7,8 @@ use super::{ghosts::Ghosts, queues::Queues};
 const IN: usize = 0;
 const MAIN: usize = 1;
 
-/// Fresh blocks pass through a queue, a quarter of the pool, whether they are found there or not. What is computed
-/// again soon after it was evicted from there goes to the main list, which is in order of last use.
+/// Fresh blocks pass through a queue, a quarter of the pool, whether they are found there or not. A content that is
+/// computed again soon after its eviction from there goes to the main list, which is in order of last use.
 #[derive(Debug)]
 pub struct TwoQueue {
     queues: Queues<2>,
@@ -20,12 +20,12 @@ pub struct TwoQueue {
 #[derive(Debug, Clone, Copy, Default)]
 struct Record {
     hash: BlockHash,
-    /// It was evicted lately.
+    /// Whether the content was evicted recently.
     returned: bool,
 }
 
 impl TwoQueue {
-    /// For block ids below `num_blocks`.
+    /// A policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self {
             queues: Queues::new(num_blocks),

@@ -5,21 +5,21 @@ use super::predict::{Decode, Forecast};
 use super::shape::Shape;
 use crate::words::{bytes, number, scaled};
 
-/// Bits of a number in the 4-bit type that is advised, with its scales.
+/// Bits per number in the recommended 4-bit type, including its scales.
 const Q4_BITS: f64 = 4.5;
 
-/// What helps less is not worth a line.
+/// Smaller improvements are not reported.
 const FACTOR_LEAST: f64 = 1.05;
 
-/// Tokens of a pass that are never too many.
+/// The most tokens per pass that are recommended.
 const TOKENS_MAX: f64 = 8192.0;
 
 /// Something to change.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Advice {
-    /// What, and what comes of it.
+    /// The change, and its effect.
     pub text: String,
-    /// How many times as fast.
+    /// The speed-up.
     pub factor: f64,
 }
 
@@ -86,8 +86,8 @@ pub(super) fn advise(
     all
 }
 
-/// The tokens of a pass at which arithmetic takes as long as moving weights, and how much faster prompts get by them.
-/// Nothing if prompts are computed in one pass as it is.
+/// The number of tokens per pass at which arithmetic takes as long as moving weights, and how much faster prompts
+/// become with it. `None` if prompts already take one pass.
 fn longer_chunks(one: &Pass, rates: &Rates, shape: &Shape, chunk: usize, passes: usize) -> Option<(usize, f64)> {
     let moving = Bound::of(&Pass { operations: 0.0, ..*one }, rates).seconds();
     let even = (moving * rates.flops / (2.0 * shape.parameters().max(1) as f64)).min(TOKENS_MAX);

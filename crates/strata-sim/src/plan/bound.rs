@@ -1,11 +1,11 @@
-//! What no policy can do without, by disk, link, memory and arithmetic. Pure arithmetic.
+//! Lower bounds that no policy can beat, by disk, link, memory and arithmetic. Pure arithmetic.
 
 use crate::words::{number, scaled};
 
 /// Bytes, operations and rates of one pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pass {
-    /// Bytes of weights that it touches: `W`.
+    /// Bytes of weights that the pass touches: `W`.
     pub weights: f64,
     /// Bytes of weights kept in host memory: `M_h`.
     pub host: f64,
@@ -24,20 +24,20 @@ pub(super) struct Rates {
     pub disk: f64,
     /// `B_h`.
     pub host: f64,
-    /// `F` of whoever computes; infinite if it is left out.
+    /// `F` of the computing side; infinite if it is left out.
     pub flops: f64,
     /// Link `B_p` and device memory `B_d`, where there is a device that computes.
     pub device: Option<(f64, f64)>,
 }
 
-/// One of the times that a pass cannot be shorter than.
+/// One of the lower bounds on the time of a pass.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Term {
-    /// What it is the time of.
+    /// What takes this time.
     pub name: &'static str,
     /// In symbols.
     pub formula: &'static str,
-    /// The same in numbers.
+    /// The formula with numbers.
     pub numbers: String,
     /// The time.
     pub seconds: f64,
@@ -50,7 +50,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// The bound of a pass. With a device, the device computes all.
+    /// The bound of a pass. If there is a device, it computes everything.
     pub fn of(pass: &Pass, rates: &Rates) -> Self {
         let Pass { weights, host, device, kv, operations } = *pass;
         let streamed = pass.streamed();
@@ -78,8 +78,8 @@ impl Bound {
         Self { terms }
     }
 
-    /// The bound where each side computes with what it holds, so that nothing but activations crosses the link; `None`
-    /// without a device.
+    /// The bound if each side computes with what it holds, so that only activations cross the link; `None` without a
+    /// device.
     pub fn each_side(pass: &Pass, rates: &Rates) -> Option<Self> {
         let (_, memory) = rates.device?;
         let streamed = pass.streamed();
@@ -104,7 +104,7 @@ impl Bound {
         })
     }
 
-    /// The term that binds.
+    /// The largest term, which is the bound.
     pub fn binding(&self) -> &Term {
         let longest = self.terms.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
         longest.expect("a bound has terms")

@@ -1,4 +1,4 @@
-//! Who gets how much of each memory. Pure arithmetic over [`MemoryPlan`].
+//! How each memory is divided. Pure arithmetic over [`MemoryPlan`].
 
 use strata_device::Bytes;
 use strata_engine::{MemoryNeeds, MemoryPlan};
@@ -13,7 +13,7 @@ const PROCESS: u64 = 112 << 20;
 /// What a GPU's driver and libraries take of its memory.
 const DRIVER: u64 = 560 << 20;
 
-/// What was asked for.
+/// What the user asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wishes {
     /// Bytes of host memory.
@@ -35,7 +35,7 @@ pub(super) struct Tier {
     pub total: u64,
     /// Bytes that units of weights may take.
     pub units: u64,
-    /// Names and bytes of all else.
+    /// Names and bytes of everything else.
     pub others: Vec<(&'static str, u64)>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Division {
     pub device: Option<Tier>,
     /// Tokens of KV, where attention is computed.
     pub kv_tokens: u64,
-    /// Tokens that it can grow to, at the price of weights.
+    /// Tokens of KV that it can grow to, at the expense of weights.
     pub kv_tokens_max: u64,
 }
 
@@ -65,7 +65,7 @@ impl Division {
 }
 
 impl Division {
-    /// Whether whoever computes streams some of the weights.
+    /// Whether the computing side streams some of the weights.
     pub fn streams(&self, shape: &Shape) -> bool {
         self.device.as_ref().unwrap_or(&self.host).units < shape.memory()
     }
@@ -129,8 +129,8 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
     if wishes.memory < least {
         return Err(too_small("--memory", wishes.memory, least));
     }
-    // What stays in the device need not be in the host too. Slots and what spreading leaves over take less than an
-    // eighth.
+    // Weights that stay in the device need not be in the host too. Slots, and the remainder of spreading, take less
+    // than an eighth.
     let enough = beyond_device.saturating_add(whole / 8).min(whole);
     let left = chosen((wishes.memory - taken).min(enough), wishes.host_weights, shape, "--host-weights", "--memory")?;
     Ok(Division {

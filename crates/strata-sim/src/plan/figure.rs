@@ -7,7 +7,7 @@ pub(super) enum Source {
     Given(&'static str),
     /// A measurement of now and here, with its circumstances.
     Measured(String),
-    /// Neither was to be had; why this figure.
+    /// The figure was neither given nor measured; why this value.
     Assumed(String),
 }
 

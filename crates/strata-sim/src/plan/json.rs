@@ -10,7 +10,7 @@ use super::figure::{Figure, Source};
 use super::predict::Forecast;
 
 impl Plan {
-    /// One object.
+    /// The plan as one JSON object.
     pub fn to_json(&self) -> Value {
         let (shape, settings, machine) = (&self.bands, &self.settings, &self.machine);
         let swept = shape.swept_bytes();

@@ -11,7 +11,7 @@ use super::figure::{Figure, Reading, Source};
 use super::measure;
 use crate::refusal::Refusal;
 
-/// What a disk is taken for where it can be neither measured nor is given, in bytes a second: NVMe of the slower kind.
+/// The assumed rate of a disk that is neither measured nor given, in bytes a second: a slow NVMe disk.
 const DISK_ASSUMED: f64 = 2e9;
 
 /// Reads as large as this run at the full speed of most disks, and keep the memory of slots small.
@@ -20,7 +20,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Reads in flight at a time where the disk was not tried.
 const DEPTH: usize = 4;
 
-/// What is known of a machine that may be elsewhere; what is not is measured here, or there is none.
+/// What is known of a machine that may be elsewhere; unknown figures are measured here, or the part does not exist.
 #[derive(Debug, Clone, Default)]
 pub struct KnownFigures {
     /// Bytes a second that the disk gives.
@@ -39,7 +39,7 @@ pub struct KnownFigures {
     pub gpu_flops: Option<f64>,
     /// Bytes of host memory that Strata may use.
     pub memory: Option<Bytes>,
-    /// The same where nobody says: what this machine has.
+    /// The default for `memory`: what this machine has.
     pub memory_here: Bytes,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// The machine of which so much is known; the rest is measured here, on `files` and for weights of `dtype`.
+    /// The machine with the known figures; the others are measured here, on `files` and for weights of `dtype`.
     ///
     /// # Errors
     /// A disk or memory that cannot be measured.

@@ -1,4 +1,4 @@
-//! What this machine gives, tried for about two seconds.
+//! What this machine achieves, measured for about two seconds.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use strata_kernels::{DType, Unit, peak, read_bandwidth};
 use super::figure::{Figure, Reading, Source};
 use crate::refusal::Refusal;
 
-/// Memory that is read through: much more than caches hold.
+/// Memory to read: much more than caches hold.
 const SWEEP_BYTES: u64 = 1 << 30;
 
-/// The least that says anything.
+/// The least memory that gives a meaningful result.
 const SWEEP_LEAST: u64 = 1 << 20;
 
-/// Sweeps; the best counts.
+/// Number of sweeps; the best counts.
 const SWEEPS: usize = 3;
 
-/// Rounds of arithmetic; the best counts.
+/// Number of rounds of arithmetic; the best counts.
 const ROUNDS: usize = 5;
 
-/// What cores do a second.
+/// What the cores achieve per second.
 pub(super) struct Cores {
     pub bandwidth: Figure,
     pub flops: Figure,

@@ -1,4 +1,4 @@
-//! What passes will take: the planners themselves, over simulated hardware with a virtual clock.
+//! How long passes will take: the planners themselves, run on simulated hardware with a virtual clock.
 
 use strata_weights::window::{
     Phase, Policy, TierConfig, Tiers, TiersConfig, UnitId, Window, WindowConfig, WindowError,
@@ -12,16 +12,16 @@ use super::work::{Work, kv_per_byte};
 use crate::refusal::Refusal;
 use crate::simulation::{ChannelSpec, Faults, PassReport, SimulatedMachine, Simulation, SimulationError};
 
-/// Nanoseconds from a read's last byte to its answer, about that of NVMe.
+/// Nanoseconds from a read's last byte to its completion, about that of NVMe.
 const DISK_LATENCY_NS: u64 = 100_000;
 
-/// Nanoseconds that a copy takes besides its bytes.
+/// Nanoseconds that a copy takes in addition to the time for its bytes.
 const LINK_LATENCY_NS: u64 = 10_000;
 
-/// Passes that are averaged, after one that settles.
+/// Number of passes that are averaged, after one for settling.
 const PASSES: usize = 2;
 
-/// Seconds of one pass beyond which figures are taken for a slip of the keyboard. The clock has room for many of these.
+/// Seconds of one pass beyond which figures are taken for typing errors. The clock has room for many such passes.
 const PASS_SECONDS_MAX: f64 = 1e6;
 
 /// Which policy is simulated.
@@ -34,7 +34,7 @@ pub(super) enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// As `--stream-policy` has it.
+    /// The name, as in `--stream-policy`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Resident => "resident",
@@ -43,7 +43,7 @@ impl PolicyKind {
     }
 }
 
-/// All that a prediction depends on.
+/// Everything that a prediction depends on.
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
     /// The model as `resident` takes it.
@@ -77,13 +77,13 @@ pub(super) struct Kept {
 pub(super) struct Decode {
     /// Sequences.
     pub batch: usize,
-    /// Of one pass.
+    /// Seconds of one pass.
     pub seconds: f64,
     /// The least that any policy takes.
     pub bound: Bound,
     /// Bytes from disk in one pass.
     pub disk_bytes: f64,
-    /// In which compute waits.
+    /// Seconds in which compute waits.
     pub stall_seconds: f64,
     /// 1 - stall ÷ I/O.
     pub overlap: f64,

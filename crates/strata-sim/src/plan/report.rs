@@ -115,7 +115,7 @@ impl Plan {
         writeln!(out, "  KV cache for {} tokens", grouped(self.division.kv_tokens))
     }
 
-    /// Bytes that so many slots take; none where nothing streams.
+    /// Bytes that `slots` slots take; 0 if nothing is streamed.
     fn slot_bytes(&self, slots: usize) -> u64 {
         let streams = self.kept.host + self.kept.device < self.bands.swept_bytes();
         if streams || self.division.device.is_some() { slots as u64 * self.bands.largest() } else { 0 }
@@ -257,7 +257,7 @@ fn write_forecast(out: &mut String, forecast: &Forecast, plan: &Plan) -> fmt::Re
     Ok(())
 }
 
-/// What takes how much of a memory.
+/// The table of what takes how much of a memory.
 fn write_tier(out: &mut String, name: &str, tier: &Tier, kept: u64, slots: u64) -> fmt::Result {
     let slots = slots.min(tier.units.saturating_sub(kept));
     let others: u64 = tier.others.iter().map(|(_, bytes)| bytes).sum();

@@ -1,4 +1,4 @@
-//! What the planners are told, derived from model and machine. Pure arithmetic.
+//! The planners' settings, derived from model and machine. Pure arithmetic.
 
 use strata_weights::window::{Credits, Phase, Reach, ResidentConfig, RingConfig};
 
@@ -6,13 +6,13 @@ use super::division::Division;
 use super::figure::Reading;
 use super::shape::Shape;
 
-/// Units that one filling of a product takes, besides those that are being read; as where weights are streamed.
+/// Units that one product computes with at a time, besides those being read; the same number as in streaming.
 const UNITS_COMPUTED: usize = 8;
 
-/// Slots are a small part of the memory for weights: one in so many at most.
+/// Slots take at most one part in `SLOT_SHARE` of the memory for weights.
 const SLOT_SHARE: u64 = 16;
 
-/// How both policies are set.
+/// The settings of both policies.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     /// How the disk is read.
@@ -32,7 +32,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Derives all of them. `bands` is the model as `resident` takes it, `ring` as the ring does.
+    /// Derives all settings. `bands` is the model cut for the policy `resident`, `ring` the model cut for the ring.
     pub fn derive(reading: Reading, band_bytes: usize, division: &Division, bands: &Shape, ring: &Shape) -> Self {
         let credits = Credits::default();
         let slots = |wished: usize, budget: u64| {
@@ -76,11 +76,11 @@ impl Settings {
     }
 }
 
-/// As many layers as fit, of which the first few lie between the pass and the anchor. What lies behind is needed last
-/// of all, so nothing is kept there.
+/// As many layers as fit, of which the first few lie between the pass and the anchor. Layers behind the pass are needed
+/// last of all, so none is kept there.
 fn host_ring(ring: &Shape, division: &Division, ahead_layers: usize, depth: usize) -> RingConfig {
     let fitting = whole_in(division.host.units, ring.layer_bytes());
-    // One is being used.
+    // One layer is in use.
     let offset_layers = ahead_layers.min(fitting.saturating_sub(2));
     let capacity_layers = fitting.saturating_sub(1 + offset_layers).clamp(1, ring.num_layers.max(1));
     let one_tier = division.device.is_none();
@@ -97,7 +97,7 @@ fn host_ring(ring: &Shape, division: &Division, ahead_layers: usize, depth: usiz
     }
 }
 
-/// As many groups as fit, of which half lie ahead: a group that is copied takes the place of one that was used.
+/// As many groups as fit, half of them ahead: a group that is copied replaces one that was used.
 fn device_ring(ring: &Shape, units: u64, credits: &Credits) -> RingConfig {
     let fitting = whole_in(units, ring.layer_bytes() / 2.0).clamp(2, ring.units.len().max(2));
     let ahead_units = (fitting / 2).max(1);
@@ -145,7 +145,7 @@ mod tests {
         let small = settings(85e9, Some(9e9));
         assert_eq!((small.device_ring.units_max, small.device_reach()), (10, (2, 5)));
         assert_eq!(small.host_reach(), (2, 46));
-        // More GPU: more groups. Less memory: fewer layers. More memory beside a slow disk: more of them.
+        // More GPU memory: more groups. Less memory: fewer layers. More memory beside a slow disk: more layers.
         assert_eq!(settings(85e9, Some(18e9)).device_ring.units_max, 21);
         assert_eq!(settings(48e9, Some(9e9)).host_reach().1, 25);
         assert_eq!(settings(112e9, Some(9e9)).host_reach().1, 62);

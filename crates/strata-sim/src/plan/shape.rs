@@ -1,22 +1,22 @@
-//! What a pass goes through: a model's partition as the units of a plan, whether its files are there or not.
+//! What a pass works through: a model's partition as the units of a plan, whether its files exist or not.
 
 use strata_weights::{GroupSpec, Partition, Role, StoredAt, TensorSpec, WeightUnit};
 
-/// How matrices become units.
+/// How matrices are cut into units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Bands of whole rows, of about so many bytes: one read each.
+    /// Bands of whole rows, of about this many bytes: one read each.
     Bands(usize),
     /// All matrices of a group together.
     Groups,
 }
 
-/// A model as passes see it. Bytes are those of the tensors, without what alignment adds, where nothing else is said.
+/// A model as passes see it. Unless stated otherwise, bytes are those of the tensors, without padding for alignment.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
-    /// In the order of a pass.
+    /// The units in the order of a pass.
     pub units: Vec<WeightUnit>,
-    /// Layers; the head is none.
+    /// Number of layers, not counting the head.
     pub num_layers: usize,
     /// Bytes of all vectors, padded; they are always in memory.
     pub vector_bytes: u64,
@@ -24,7 +24,7 @@ pub(super) struct Shape {
     pub embedding_bytes: u64,
     /// Bytes of buffers for those rows.
     pub row_memory: u64,
-    /// Fewest slots that units can stream through.
+    /// The fewest slots that units can be streamed through.
     slots_least: usize,
 }
 
@@ -81,12 +81,12 @@ impl Shape {
         self.units.iter().map(|unit| unit.memory).sum()
     }
 
-    /// Bytes that are in memory besides units: vectors, and buffers for rows of the embedding.
+    /// Bytes that stay in memory besides units: vectors, and buffers for rows of the embedding.
     pub fn fixed_bytes(&self) -> u64 {
         self.vector_bytes.saturating_add(self.row_memory)
     }
 
-    /// Fewest slots that units can stream through: two fillings, one being read while the other computes.
+    /// The fewest slots that units can be streamed through: for two products, one being read while the other computes.
     pub fn slots_least(&self) -> usize {
         self.slots_least
     }
@@ -120,7 +120,7 @@ pub mod tests {
         assert_eq!(bands.swept_bytes() - bands.head_bytes(), 136_902_082_560);
         assert_eq!((bands.head_bytes(), bands.embedding_bytes), (2_101_346_304, 2_101_346_304));
         assert_eq!(bands.parameters() * 2, bands.swept_bytes());
-        // Gate and up lie side by side.
+        // Gate and up are cut side by side.
         assert_eq!((bands.largest(), bands.slots_least()), (4 << 20, 4));
         let groups = shape_of("llama-3-70b", DType::BF16, Cut::Groups);
         assert_eq!((groups.units.len(), groups.swept_bytes()), (161, bands.swept_bytes()));

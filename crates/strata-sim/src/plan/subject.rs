@@ -1,4 +1,4 @@
-//! Which model is planned for: weights at hand, a configuration, or a well-known name.
+//! The model to plan for: existing weights, a configuration, or a well-known name.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,14 +18,14 @@ use strata_weights::{
 use super::shape::{Cut, Shape};
 use crate::refusal::Refusal;
 
-/// Longest configuration that is read, in bytes.
+/// The longest configuration that is read, in bytes.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// A model to plan for.
 pub struct Subject {
-    /// What it is called.
+    /// The model's name.
     pub name: String,
-    /// Where its shape comes from, if not from weights.
+    /// Where the model's shape comes from, if not from weights.
     pub note: Option<String>,
     /// Its configuration.
     pub config: ModelConfig,
@@ -40,25 +40,25 @@ enum Weights {
         catalog: Box<Catalog>,
         bytes: WeightBytes,
     },
-    /// All matrices in one type, as far as their rows are whole blocks of it.
+    /// All matrices are of one type, as far as their rows are whole blocks of it.
     Imagined(DType),
 }
 
-/// What a model's weights take.
+/// Memory that a model's weights take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightBytes {
-    /// All of them.
+    /// Memory for all weights.
     pub whole: Bytes,
     /// The least memory with which they can be streamed.
     pub streamed: Bytes,
 }
 
 impl Subject {
-    /// What `model` names, if no weights belong to it: a configuration, or a well-known name. `dtype` is the type that
-    /// weights would have; without it, the configuration's. `None` if there may be weights.
+    /// The model that `model` names, if it has no weights: a configuration, or a well-known name. `dtype` is the type
+    /// that its weights would have; if not given, the configuration's. `None` if there may be weights.
     ///
     /// # Errors
-    /// Nothing of that name, or nothing that can be computed.
+    /// When nothing has that name, or the model cannot be computed.
     pub fn imagined(model: &Path, dtype: Option<DType>) -> Result<Option<Self>, Refusal> {
         let Some((config, name, note)) = imagined(model)? else { return Ok(None) };
         let dtype = dtype.or(config.dtype).unwrap_or(DType::BF16);
@@ -68,10 +68,10 @@ impl Subject {
         Ok(Some(subject))
     }
 
-    /// A model whose weights are there, `whole` bytes of them, mostly of one type.
+    /// A model with existing weights, `whole` bytes of them, mostly of one type.
     ///
     /// # Errors
-    /// A tensor that does not fit the configuration.
+    /// When a tensor does not fit the configuration.
     pub fn at_hand(
         name: String,
         config: ModelConfig,
@@ -88,16 +88,16 @@ impl Subject {
     /// The matrices as units.
     ///
     /// # Errors
-    /// Sizes beyond what can be counted.
+    /// When sizes overflow.
     pub(super) fn cut(&self, cut: Cut) -> Result<Shape, Refusal> {
         let shape = Shape::cut(&self.specs, &|tensor| self.place(tensor), cut);
         shape.ok_or_else(|| Refusal::new(format!("the sizes of {} cannot be counted", self.name)))
     }
 
-    /// What the weights take.
+    /// The memory that the weights take.
     ///
     /// # Errors
-    /// Sizes beyond what can be counted.
+    /// When sizes overflow.
     pub fn weight_bytes(&self) -> Result<WeightBytes, Refusal> {
         if let Weights::AtHand { bytes, .. } = &self.weights {
             return Ok(*bytes);
@@ -108,10 +108,10 @@ impl Subject {
         Ok(WeightBytes { whole, streamed: Bytes(shape.least_budget()) })
     }
 
-    /// The weights' files, opened for direct reads; none where there are no weights.
+    /// The weights' files, opened for direct reads; none if there are no weights.
     ///
     /// # Errors
-    /// A file that cannot be opened.
+    /// When a file cannot be opened.
     pub(super) fn files(&self) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
         match &self.weights {
             Weights::AtHand { catalog, .. } => open_direct(catalog),
@@ -178,7 +178,7 @@ fn imagined(model: &Path) -> Result<Option<(ModelConfig, String, String)>, Refus
     Ok(Some((ModelConfig::from_json(&json)?, name.to_owned(), note)))
 }
 
-/// The preset that a name means: its own, or that of a Hub's model.
+/// The preset that a name means: the preset's own name, or a name on the Hugging Face Hub.
 fn well_known(text: &str) -> Option<&'static str> {
     let lower = text.to_ascii_lowercase();
     let model = lower.rsplit('/').next().unwrap_or(&lower);
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// The model that lies in `dir`, of this configuration.
+    /// The model of this configuration in `dir`.
     fn at_hand(dir: &Path, config_json: &str, dtype: DType) -> Subject {
         let mut config = ModelConfig::from_json(config_json).expect("a configuration");
         let catalog = Catalog::open(dir).expect("weights");

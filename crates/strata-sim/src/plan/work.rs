@@ -1,11 +1,11 @@
-//! What a pass has to compute and to move, unit by unit. Pure arithmetic.
+//! What a pass must compute and move, unit by unit. Pure arithmetic.
 
 use super::bound::{Pass, Rates};
 use strata_weights::{Role, WeightUnit};
 
 use super::shape::Shape;
 
-/// The tokens of a pass.
+/// The work of a pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Work {
     /// Tokens in all.
@@ -22,12 +22,12 @@ impl Work {
         Self { tokens: batch, logits: batch, kv_bytes: batch as f64 * context as f64 * kv_token as f64 }
     }
 
-    /// A chunk of `tokens` tokens of a prompt, behind `before` others.
+    /// A chunk of `tokens` tokens of a prompt, after `before` others.
     pub fn prefill(tokens: usize, before: usize, last: bool, kv_token: u64) -> Self {
         Self { tokens, logits: usize::from(last), kv_bytes: (before + tokens) as f64 * kv_token as f64 }
     }
 
-    /// What a pass takes of `shape`, of which `host` and `device` bytes are in memory.
+    /// The bytes and operations of a pass through `shape`, of which `host` and `device` bytes are in memory.
     pub fn pass(&self, shape: &Shape, host: f64, device: f64) -> Pass {
         let units = shape.units.iter().filter(|unit| self.touches(unit));
         let (mut weights, mut operations) = (0.0, 0.0);
@@ -35,7 +35,7 @@ impl Work {
             weights += unit.bytes as f64;
             operations += self.operations(unit);
         }
-        // Of what stays, as much belongs to the part that a pass leaves out as to the others.
+        // The part that a pass leaves out has the same share of resident weights as the others.
         let part = weights / shape.swept_bytes().max(1) as f64;
         Pass { weights, host: host * part, device: device * part, kv: self.kv_bytes, operations }
     }
@@ -63,7 +63,7 @@ impl Work {
     }
 }
 
-/// What [`Work::compute_ns`] wants: the share of all keys and values that goes with one byte of attention's weights.
+/// The argument of [`Work::compute_ns`]: the share of all keys and values that goes with one byte of attention weights.
 pub(super) fn kv_per_byte(shape: &Shape) -> f64 {
     let attention = shape.units.iter().filter(|unit| unit.role == Role::Attention).map(|unit| unit.bytes).sum::<u64>();
     if attention > 0 { 1.0 / attention as f64 } else { 0.0 }

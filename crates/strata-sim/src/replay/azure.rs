@@ -1,4 +1,4 @@
-//! Azure's traces: a table of when, how long the prompt, how long the answer.
+//! Azure's traces: a table of arrival time, length of the prompt and length of the answer.
 
 use super::entry::{LineProblem, TraceEntry, tokens};
 
@@ -6,7 +6,7 @@ const TIMESTAMP: &str = "TIMESTAMP";
 const CONTEXT: &str = "ContextTokens";
 const GENERATED: &str = "GeneratedTokens";
 
-/// Where the columns stand; others between them are skipped.
+/// The positions of the columns; others between them are skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Columns {
     timestamp: usize,
@@ -15,7 +15,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The columns that a header names, if it names all.
+    /// The columns that a header names, if it names all three.
     pub fn of_header(line: &str) -> Option<Self> {
         let place = |name: &str| line.split(',').position(|column| column.trim().eq_ignore_ascii_case(name));
         Some(Self { timestamp: place(TIMESTAMP)?, context: place(CONTEXT)?, generated: place(GENERATED)? })
@@ -24,7 +24,7 @@ impl Columns {
     /// Reads a line under such a header, such as `2023-11-16 18:15:46.6805900,374,44`.
     ///
     /// # Errors
-    /// Anything else, and lengths that no model has.
+    /// When the line is anything else, or has lengths that no model has.
     pub fn parse(self, line: &str) -> Result<TraceEntry, LineProblem> {
         let at = |place: usize| line.split(',').nth(place).unwrap_or("").trim();
         let count = |place: usize, column: &'static str| {
@@ -53,7 +53,7 @@ fn seconds(text: &str) -> Option<f64> {
     let [year, month, day] = numbers(date, '-')?;
     let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
     let [hour, minute, second] = numbers(clock, ':')?;
-    // Digits only: a float would be read from much else.
+    // Digits only: parsing as a float alone would accept much else.
     let is_fraction = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
     let fraction: f64 = format!("0.{fraction}").parse().ok().filter(|_| is_fraction)?;
     let leap_year = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);

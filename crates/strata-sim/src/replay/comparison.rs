@@ -1,4 +1,4 @@
-//! The load in blocks beside the load in pre-allocated memory.
+//! Compares the load in blocks with the load in pre-allocated memory.
 
 use strata_kv::KvConfig;
 
@@ -8,29 +8,29 @@ use super::trace::Trace;
 use crate::refusal::Refusal;
 use crate::words::grouped;
 
-/// Most blocks of a pool that a load is replayed with: what is kept of them must fit into memory.
+/// The most blocks of a pool that a load is replayed with: the records of them must fit into memory.
 pub const LOAD_BLOCKS_MAX: usize = 1 << 22;
 
-/// What is compared.
+/// What to compare.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question {
     pub pace: Pace,
     /// Tokens of a block.
     pub block_size: usize,
-    /// Blocks that both ways of keeping sequences get; without it, as many as blocks take when nobody waits.
+    /// Blocks that both ways of storing sequences get; if not given, as many as blocks need so that no sequence waits.
     pub blocks: Option<usize>,
     /// Tokens that are pre-allocated for each sequence; without it, those of the longest request.
     pub longest: Option<usize>,
 }
 
-/// What came out.
+/// The result.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub pace: Pace,
     pub block_size: usize,
     /// Tokens that are pre-allocated for each sequence.
     pub longest: usize,
-    /// Memory that both are given.
+    /// Memory that both ways get.
     pub capacity_tokens: usize,
     /// Blocks, as many as are needed.
     pub ample: Load,
@@ -41,12 +41,12 @@ pub(super) struct Comparison {
 }
 
 impl Question {
-    /// Times that the trace is replayed.
+    /// How many times the trace is replayed.
     pub fn replays(&self) -> usize {
         2 + usize::from(self.blocks.is_some())
     }
 
-    /// Blocks with which nobody waits.
+    /// Blocks with which no sequence waits.
     ///
     /// # Errors
     /// More than [`LOAD_BLOCKS_MAX`].

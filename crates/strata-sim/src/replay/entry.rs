@@ -1,26 +1,26 @@
-//! One line of a trace, whichever format it has: its limits, and what can be wrong with it.
+//! One line of a trace in either format: its limits, and what can be wrong with it.
 
 use thiserror::Error;
 
-/// Bytes of a line, at most: more ids than the longest prompt has blocks.
+/// The most bytes of a line: enough for more ids than the longest prompt has blocks.
 pub(super) const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// Tokens of a prompt or an answer, at most.
+/// The most tokens of a prompt or an answer.
 pub const TOKENS_MAX: usize = 1 << 24;
 
-/// Milliseconds of a timestamp, at most: steps of a load are counted in 64 bits.
+/// The greatest timestamp in milliseconds: steps of a load are counted in 64 bits.
 pub(super) const TIMESTAMP_MAX: f64 = 1e15;
 
-/// Blocks that all prompts together name, at most: each has a number that fits a token.
+/// The most blocks that all prompts together name: each gets a number that fits a token.
 pub(super) const REFERENCES_MAX: usize = (1 << 26) - 1;
 
-/// Requests, at most.
+/// The most requests.
 pub(super) const REQUESTS_MAX: usize = 1 << 24;
 
-/// One request, as a line has it.
+/// One request, as given in a line.
 #[derive(Debug, PartialEq)]
 pub(super) struct TraceEntry {
-    /// Seconds since whatever the trace counts from.
+    /// Seconds since the trace's own time zero.
     pub arrival: f64,
     pub input_tokens: usize,
     pub output_tokens: usize,
@@ -35,7 +35,7 @@ pub(super) fn tokens(field: &'static str, got: u64) -> Result<usize, LineProblem
 /// What is wrong with a line.
 #[derive(Debug, Error)]
 pub(super) enum LineProblem {
-    /// Neither of the formats.
+    /// The line is in neither of the formats.
     #[error(
         "expected a JSON object, as in Mooncake's traces, or a header with TIMESTAMP, ContextTokens and \
          GeneratedTokens, as in Azure's; got {got:?}"
@@ -44,42 +44,42 @@ pub(super) enum LineProblem {
         /// How the line begins.
         got: String,
     },
-    /// No such object, or not these fields.
+    /// The line is not such an object, or lacks these fields.
     #[error(
         "expected {{\"timestamp\": ms, \"input_length\": tokens, \"output_length\": tokens, \"hash_ids\": [ids]}}: {0}"
     )]
     Json(serde_json::Error),
-    /// A column that the header names and the line lacks, or that is no such value.
+    /// A column that the header names is missing in the line, or has no such value.
     #[error("expected {expected} as {column}, got {got:?}")]
     Column {
         /// The column's name.
         column: &'static str,
-        /// What stands there in Azure's traces.
+        /// What Azure's traces have in this column.
         expected: &'static str,
-        /// What stands here.
+        /// What this line has.
         got: String,
     },
-    /// Negative, or of another age.
+    /// The timestamp is negative or out of range.
     #[error("expected a timestamp from 0 to {TIMESTAMP_MAX} ms, got {got}")]
     Timestamp {
-        /// What stands there.
+        /// The timestamp.
         got: f64,
     },
-    /// Longer than any model's context.
+    /// The length exceeds any model's context.
     #[error("{field} is {got} tokens; expected at most {TOKENS_MAX}")]
     Length {
         /// The field's name.
         field: &'static str,
-        /// What stands there.
+        /// The length.
         got: u64,
     },
-    /// A line without end.
+    /// The line is too long.
     #[error("the line is longer than {LINE_BYTES_MAX} bytes")]
     TooLong,
-    /// Not text.
+    /// The line is not text.
     #[error("expected UTF-8 text")]
     NotText,
-    /// More than can be kept.
+    /// The trace is too large.
     #[error("the trace is too large: at most {REQUESTS_MAX} requests that name {REFERENCES_MAX} blocks are taken")]
     TooMany,
 }

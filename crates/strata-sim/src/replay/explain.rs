@@ -1,4 +1,4 @@
-//! Why prompts were not found, as the block manager tells it, added up.
+//! Why prompts were not found, as reported by the block manager, added up.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use strata_kv::{EvictionKind, Miss, MissReason, SequenceId};
 use super::trace::{Request, Trace};
 use crate::refusal::Refusal;
 
-/// Cases that are told one by one.
+/// How many cases are reported individually.
 const WORST: usize = 5;
 
-/// Who is told of each request, with the policy and the blocks of the cache.
+/// Is called for each request, with the policy and the number of blocks of the cache.
 pub(super) type Listener<'l> = dyn FnMut(EvictionKind, usize, &Case) -> Result<(), Refusal> + 'l;
 
 /// All misses of a run.
@@ -26,15 +26,15 @@ pub(super) struct Misses {
 pub(super) enum Cause {
     /// Nothing: all of it was found.
     Found,
-    /// A block that no prompt had before, but those that were too long.
+    /// A block that no prompt had before, except prompts that were too long.
     NeverSeen,
-    /// A block that was there and gave way.
+    /// A block that was there and was evicted.
     Evicted,
     /// The same, so long ago that the manager no longer knows.
     Forgotten,
     /// The prompt itself: it needs more blocks than the cache has.
     TooLong,
-    /// What a replay does not do: other salts, resets, prompts that share nothing.
+    /// Causes that do not occur in a replay: other salts, resets, prompts that share nothing.
     Other,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Tally {
     pub requests: u64,
     /// Blocks that were not found.
     pub blocks: u64,
-    /// Those of them that had been there: what a larger cache would have found.
+    /// Blocks not found that had been there: a larger cache would have found them.
     pub lost_blocks: u64,
     /// How many look-ups before the miss the block was evicted. [request]
     ages: Vec<u32>,
@@ -73,7 +73,7 @@ impl Tally {
     }
 }
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     /// Its number in the trace, from 0, which is its sequence's too.
@@ -81,13 +81,13 @@ pub(super) struct Case {
     pub found_blocks: usize,
     /// Of its prompt.
     pub blocks: usize,
-    /// Those not found that had been there.
+    /// Blocks not found that had been there.
     pub lost_blocks: usize,
     /// Why no more were found.
     pub cause: Cause,
-    /// For whom the first that was not found gave way.
+    /// The sequence for which the first missing block was evicted.
     pub by: Option<SequenceId>,
-    /// How many look-ups before.
+    /// How many look-ups before that was.
     pub lookups_ago: Option<u32>,
 }
 

@@ -1,5 +1,4 @@
-//! Hit rates of policies and cache sizes, beside those of a cache that keeps everything and of one that knows the
-//! future.
+//! Hit rates by policy and cache size, compared with a cache that keeps everything and one that knows the future.
 
 use strata_kv::EvictionKind;
 
@@ -10,32 +9,32 @@ use super::plot::{Line, Role};
 use super::trace::Trace;
 use crate::refusal::Refusal;
 
-/// All of them.
+/// All hit rates.
 pub(super) struct HitRates {
     /// Ascending, each once.
     pub sizes: Vec<usize>,
     pub policies: Vec<PolicyHits>,
-    /// By block and by token, the tail of a prompt used first. [size]
+    /// By block and by token, where the tail of a prompt is used first. [size]
     pub offline: Vec<(f64, f64)>,
-    /// The same, the head used first. [size]
+    /// The same, where the head is used first. [size]
     pub offline_leaves: Vec<(f64, f64)>,
     /// By block and by token.
     pub infinite: (f64, f64),
 }
 
-/// One policy's.
+/// The hit rates of one policy.
 pub(super) struct PolicyHits {
     pub kind: EvictionKind,
     pub runs: Vec<Hits>, // [size]
 }
 
 impl HitRates {
-    /// Replays `trace` for each policy and size, `repeat` times, of which the quickest time counts. `explain` hears
-    /// once of each request why it missed, `progress` of each run that has ended: one for each policy and two more for
-    /// each size, and one for all.
+    /// Replays `trace` for each policy and size `repeat` times; the shortest time counts. `explain` is called once for
+    /// each request, with the reason of its miss. `progress` is called when a run has ended: one run for each policy
+    /// and two more for each size, and one for all.
     ///
     /// # Errors
-    /// A manager that breaks its word; what `explain` says.
+    /// When a manager breaks its contract, or `explain` fails.
     pub fn find(
         trace: &Trace,
         kinds: &[EvictionKind],
@@ -68,8 +67,8 @@ impl HitRates {
         Ok(Self { sizes: sizes.to_vec(), policies, offline, offline_leaves, infinite })
     }
 
-    /// As lines over the sizes; of those that know the future, the one that keeps heads, as nobody finds a tail without
-    /// one.
+    /// The lines of the plot over the sizes. Of the two caches that know the future, it shows the one that keeps heads,
+    /// because a tail cannot be found without its head.
     pub fn lines(&self, trace: &Trace) -> Vec<Line> {
         let reference = |label: &str, rates| Line { label: label.into(), rates, role: Role::Reference };
         let policies = self.policies.iter().map(|policy| Line {

@@ -8,7 +8,7 @@ use super::explain::{Listener, Misses};
 use super::trace::Trace;
 use crate::refusal::Refusal;
 
-/// The token that ends each prompt. Its block is never published, as it stands for what is not in the prompt.
+/// The token that ends each prompt. Its block is never published, as it stands for the answer.
 const ANSWER: TokenId = TokenId::MAX;
 
 /// What one policy found with one cache size.
@@ -20,37 +20,37 @@ pub(super) struct Hits {
     pub hit_blocks: u64,
     /// Tokens of prompts that were found, of [`Trace::input_tokens`].
     pub hit_tokens: u64,
-    /// Cached blocks that gave way.
+    /// Number of evicted blocks.
     pub evictions: u64,
     /// Requests that needed more blocks than the cache has; they count as misses.
     pub refused: usize,
-    /// Blocks of prompts that did not.
+    /// Blocks of the prompts that were not refused.
     pub admitted_blocks: u64,
     /// Blocks with content while a request holds its own, on average.
     pub used_mean: f64,
-    /// The same, at the most.
+    /// Blocks with content while a request holds its own, at the peak.
     pub used_peak: usize,
-    /// Slots of held blocks, as long as the trace's, that no token fills: a share.
+    /// The share of slots in held blocks, as long as the trace's, that hold no token.
     pub fragmentation: f64,
-    /// Time inside the manager with prompts that were not refused.
+    /// Time inside the manager for prompts that were not refused.
     pub time: Duration,
-    /// Why requests missed, if that was asked for.
+    /// Why requests missed, if this was requested.
     pub misses: Option<Misses>,
 }
 
-/// Sends the prompts through a manager whose cache has `blocks` blocks: one block for each block of the trace, whose
-/// token is the block's number, and one more for the answer. Each request is given its blocks, publishes those of its
-/// prompt, and lets go of them, the last first, before the next one comes. `explain` hears of each why it missed.
+/// Sends the prompts through a manager whose cache has `blocks` blocks: one block for each block of the trace, with the
+/// block's number as its token, and one more for the answer. Each request is given its blocks, publishes those of its
+/// prompt, and releases them, the last first, before the next one comes. `explain` is told why each request missed.
 ///
 /// # Errors
-/// A manager that refuses what it should not, or whose invariants do not hold afterwards; what `explain` says.
+/// When a manager refuses what it should not, its invariants do not hold afterwards, or `explain` fails.
 pub(super) fn replay(
     trace: &Trace,
     eviction: EvictionKind,
     blocks: usize,
     mut explain: Option<&mut Listener<'_>>,
 ) -> Result<Hits, Refusal> {
-    // What a cache holds beyond all that there is can neither be used nor evicted.
+    // Blocks beyond the trace's references could neither be used nor evicted.
     let num_blocks = blocks.min(trace.references().len()) + 1;
     let config = KvConfig { num_blocks, block_size: 1, watermark: 0.0, eviction, ..KvConfig::default() };
     let mut manager = BlockManager::new(config)?;
@@ -80,7 +80,7 @@ pub(super) fn replay(
         let miss = explain.is_some().then(|| {
             let asked = Instant::now();
             let miss = manager.explain(&tokens, &hashes);
-            // Asking is not part of what is measured.
+            // The time for explaining is not part of the measurement.
             started += asked.elapsed();
             miss
         });
@@ -139,7 +139,7 @@ impl Hits {
     }
 }
 
-/// `part` of `whole`, 0 of nothing.
+/// `part` divided by `whole`; 0 if `whole` is 0.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -1,4 +1,4 @@
-//! What a replay found, for scripts: one figure a line.
+//! The results of a replay for scripts: one figure a line.
 
 use serde_json::{Value, json};
 use strata_kv::EvictionKind;
@@ -8,7 +8,7 @@ use super::explain::{Case, Misses};
 use super::hits::Hits;
 use super::load::Load;
 
-/// What became of one request, with a policy and so many blocks of the cache, as such a line.
+/// The outcome of one request, with a policy and a number of cache blocks, as such a line.
 pub(super) fn case_line(kind: EvictionKind, blocks: usize, case: &Case) -> String {
     let params = json!({
         "policy": kind.to_string(), "blocks": blocks, "default": is_default(kind), "request": case.request,
@@ -53,7 +53,7 @@ impl Found {
                 ("replay.refused", run.refused as f64, "requests"),
             ];
             figures.into_iter().for_each(|(name, value, unit)| lines.add(name, value, unit, &params));
-            // As no other figure of a run, it depends on how many tokens the manager's blocks have.
+            // Unlike the other figures of a run, this one depends on the number of tokens in the manager's blocks.
             params["block_size"] = 1.into();
             lines.add("replay.blocks_per_s", run.blocks_per_second(), "blocks/s", &params);
         };

@@ -1,5 +1,5 @@
-//! What a trace would keep in memory at a time: requests come when they came, compute at an assumed pace, and hold
-//! their KV meanwhile.
+//! What a trace would keep in memory at a time: requests arrive when the trace says, compute at an assumed pace, and
+//! hold their KV meanwhile.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::room::{Admission, Room, Slots};
 use super::trace::{Request, Trace};
 use crate::refusal::Refusal;
 
-/// What stands for tokens that the trace does not tell apart. They are never published.
+/// Stands for tokens that the trace does not distinguish. They are never published.
 const UNKNOWN: TokenId = TokenId::MAX;
 
 /// How fast sequences are assumed to compute, whatever else is being computed.
@@ -21,7 +21,7 @@ pub struct Pace {
     pub decode_rate: f64,
 }
 
-/// What a room held, and who had to wait for it.
+/// What a room held, and how long sequences waited for it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Load {
     /// Seconds from the first arrival until the last sequence has left.
@@ -34,15 +34,15 @@ pub(super) struct Load {
     pub taken_peak: usize,
     /// Share of taken slots that were empty.
     pub fragmentation: f64,
-    /// Seconds between arrival and admission, of those that were admitted, in ascending order.
+    /// Seconds between arrival and admission, of the admitted sequences, in ascending order.
     pub waits: Vec<f64>,
-    /// Sequences that gave up their room to others, counted each time.
+    /// Preemptions in all.
     pub preemptions: usize,
-    /// The same, of the sequence that it happened to most often.
+    /// Preemptions of the sequence that was preempted most often.
     pub preemptions_peak: usize,
     /// Requests that were too long for the room.
     pub refused: usize,
-    /// Tokens that were there already when their sequence was admitted, counted each time.
+    /// Tokens that were cached when their sequence was admitted, counted each time.
     pub cached_tokens: u64,
 }
 
@@ -63,8 +63,8 @@ impl Load {
     }
 }
 
-/// Sends the trace through `room`: first come, first served; out of room, the last-come is preempted and computed anew.
-/// `progress` hears of requests that have ended.
+/// Sends the trace through `room`, first come, first served. When room runs out, the sequence that came last is
+/// preempted and computed again. `progress` is called for requests that have ended.
 ///
 /// # Errors
 /// A room that refuses what it should not.
@@ -188,7 +188,7 @@ impl<P: FnMut()> Simulation<'_, P> {
         ready.chain(arrival).min().map_or(1, |next| next - self.step)
     }
 
-    /// Those who have said everything leave.
+    /// Removes the sequences whose answers are complete.
     fn retire(&mut self, room: &mut impl Room) {
         let (step, requests, load) = (self.step, self.trace.requests(), &mut self.load);
         for Running { waiting, .. } in self.running.extract_if(.., |Running { waiting, ready }| {
@@ -235,7 +235,7 @@ impl<P: FnMut()> Simulation<'_, P> {
         Ok(())
     }
 
-    /// One token for everyone whose prompt is computed.
+    /// Adds one token to every sequence whose prompt is computed.
     fn grow(&mut self, room: &mut impl Room) {
         let mut at = 0;
         while let Some(Running { waiting, ready }) = self.running.get_mut(at) {

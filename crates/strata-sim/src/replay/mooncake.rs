@@ -14,10 +14,10 @@ struct Line {
 }
 
 /// Reads `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids]}`. Other fields are
-/// skipped, and without `hash_ids` it is a request of which only its load is known.
+/// skipped. Without `hash_ids`, only the load of the request is known.
 ///
 /// # Errors
-/// Anything else, and lengths that no model has.
+/// When the line is anything else, or has lengths that no model has.
 pub(super) fn parse(line: &str) -> Result<TraceEntry, LineProblem> {
     let Line { timestamp, input_length, output_length, hash_ids } =
         serde_json::from_str(line).map_err(LineProblem::Json)?;

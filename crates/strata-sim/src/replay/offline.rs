@@ -1,5 +1,5 @@
-//! What an eviction that knows the future finds: the block whose next use is farthest away goes first. No bound: that
-//! would have to count whole prefixes, as hits do, and not blocks.
+//! Hits under an eviction policy that knows the future: it evicts the block whose next use is farthest away. This is no
+//! upper bound, which would have to consider whole prefixes, as hits do, and not blocks.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ pub(super) enum Order {
     HeadFirst,
 }
 
-/// Blocks and tokens of prompts that are found by a cache of `blocks` blocks. As elsewhere, a hit is part of a leading
-/// run of blocks that are there; unlike elsewhere, each block goes on its own, whether others follow it or not.
+/// Blocks and tokens of prompts that a cache of `blocks` blocks finds. As elsewhere, a hit is part of a leading run of
+/// blocks that are there; unlike elsewhere, each block is evicted by itself, whether others follow it or not.
 pub(super) fn hits(trace: &Trace, blocks: usize, order: Order) -> (u64, u64) {
     let uses = uses(trace, order);
     let next = next_uses(&uses, trace.distinct());

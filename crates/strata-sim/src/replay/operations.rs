@@ -7,38 +7,38 @@ use strata_kv::{BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, Tok
 use super::trace::Trace;
 use crate::refusal::Refusal;
 
-/// Blocks of the pool that is measured.
+/// Blocks of the measured pool.
 const POOL_BLOCKS: usize = 1 << 15;
 
 /// Share of the pool that prompts fill; answers fill the rest.
 const PROMPT_SHARE: f64 = 0.75;
 
-/// Blocks of a prompt, at least: the last one is never found, and all of those must find a free block.
+/// The fewest blocks of a prompt: the last one is never found, and all last blocks must find a free block.
 const PROMPT_BLOCKS_MIN: usize = 8;
 
-/// Nanoseconds of an operation.
+/// The time of an operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Operation {
-    /// What is done.
+    /// The operation.
     pub name: &'static str,
-    /// What one of it is.
+    /// The unit that the time is per.
     pub per: &'static str,
     /// Nanoseconds.
     pub nanoseconds: f64,
 }
 
-/// Measures all operations on a pool of [`POOL_BLOCKS`] blocks of `block_size` tokens, `repeat` times, and tells the
-/// quickest: others may use the machine meanwhile.
+/// Measures all operations on a pool of [`POOL_BLOCKS`] blocks of `block_size` tokens, `repeat` times, and returns the
+/// shortest times, because other programs may use the machine meanwhile.
 ///
 /// # Errors
-/// A block size that cannot be, a manager that refuses what it should not.
+/// When the block size is invalid, or a manager refuses what it should not.
 pub(super) fn measure(
     trace: &Trace,
     eviction: EvictionKind,
     block_size: usize,
     repeat: usize,
 ) -> Result<Vec<Operation>, Refusal> {
-    // One pool for all rounds: the first one, which meets memory that was never touched, is the slowest.
+    // One pool for all rounds: the first round is the slowest, because it touches the memory for the first time.
     let mut bench = Bench::new(trace, eviction, block_size)?;
     let mut best = bench.round()?;
     for _ in 1..repeat {
@@ -53,7 +53,7 @@ struct Bench {
     manager: BlockManager,
     root: ChainRoot,
     block_size: usize,
-    /// Tokens of each sequence's prompt, whole blocks.
+    /// Tokens of each sequence's prompt, in whole blocks.
     lengths: Vec<usize>,
     tokens: Vec<TokenId>,
     operations: Vec<Operation>,
@@ -77,7 +77,7 @@ impl Bench {
         Ok(Self { manager, root: ChainRoot::default(), block_size, lengths, tokens, operations: Vec::new() })
     }
 
-    /// Each operation once, from an empty pool to an empty pool.
+    /// Runs each operation once, from an empty pool to an empty pool.
     fn round(&mut self) -> Result<Vec<Operation>, Refusal> {
         let blocks = self.lengths.iter().sum::<usize>() / self.block_size;
         let time = self.allocate(0)?;
@@ -108,7 +108,7 @@ impl Bench {
         self.operations.push(Operation { name, per, nanoseconds });
     }
 
-    /// Prompts of which no two begin alike; equal `kind`s give equal prompts.
+    /// Allocates prompts of which no two begin alike; equal `kind`s give equal prompts.
     fn allocate(&mut self, kind: u32) -> Result<Duration, Refusal> {
         self.tokens.clear();
         for (number, &length) in self.lengths.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Bench {
         started.elapsed()
     }
 
-    /// A block's worth of tokens at a time, in turns, into half of the free blocks.
+    /// Appends a block's worth of tokens to each sequence in turn, until half of the free blocks are used.
     fn append_blocks(&mut self) -> Result<(Duration, usize), Refusal> {
         let tokens = vec![7; self.block_size];
         let (count, decoding) = (self.manager.stats().blocks_free / 2, self.decoding());
@@ -149,7 +149,7 @@ impl Bench {
         Ok((started.elapsed(), count))
     }
 
-    /// A token at a time, as decoding does, in turns, into half of the free blocks.
+    /// Appends a token to each sequence in turn, as decoding does, until half of the free blocks are used.
     fn append_tokens(&mut self) -> Result<(Duration, usize), Refusal> {
         let decoding = self.decoding();
         let each = self.manager.stats().blocks_free / 2 / decoding * self.block_size;
@@ -164,12 +164,12 @@ impl Bench {
         Ok((started.elapsed(), each * decoding))
     }
 
-    /// Sequences that decode together.
+    /// Number of sequences that decode together.
     fn decoding(&self) -> usize {
         self.lengths.len().min(256)
     }
 
-    /// One sequence takes all free blocks, so that others can only be had by eviction.
+    /// Gives all free blocks to one sequence, so that others get blocks only by eviction.
     fn fill(&mut self) -> Result<(), Refusal> {
         let tokens = vec![7; self.manager.stats().blocks_free * self.block_size];
         let hashes = self.manager.hash_prefix(&ChainRoot::unshared(), &tokens);

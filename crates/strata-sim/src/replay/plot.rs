@@ -15,13 +15,13 @@ const RIGHT: f64 = 690.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 436.0;
 
-/// Least distance of two labels.
+/// The smallest distance between two labels.
 const LABEL_HEIGHT: f64 = 17.0;
 
-/// Styles of policies; those of references come after them.
+/// Number of styles for policies; those for references follow.
 const POLICY_STYLES: usize = 6;
 
-/// Colours that people with any colour vision tell apart, and dashes for those who print.
+/// Colours that people with any colour vision can distinguish, and dashes for print.
 const STYLES: [(&str, &str); 8] = [
     ("#0072b2", ""),
     ("#d55e00", "7 3"),
@@ -44,15 +44,15 @@ pub(super) struct Line {
 /// What a line stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The policy that is used unless another is asked for.
+    /// The policy that is used by default.
     Default,
     /// Another policy.
     Other,
-    /// What no server can do: a mark to compare with.
+    /// A reference that no server can reach.
     Reference,
 }
 
-/// The picture of `lines` over `sizes`, which ascend.
+/// The picture of `lines` over `sizes`, which must be ascending.
 pub(super) fn svg(title: &str, sizes: &[usize], lines: &[Line]) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -65,7 +65,7 @@ struct Plot<'l> {
     lines: &'l [Line],
     /// The rate at the upper edge.
     top: f64,
-    /// Between marks on the left.
+    /// The distance between marks on the left axis.
     step: f64,
 }
 
@@ -171,7 +171,7 @@ impl<'l> Plot<'l> {
             let least = places.last().map_or(f64::NEG_INFINITY, |last| last + LABEL_HEIGHT);
             places.push(y.max(least));
         }
-        // Those that were pushed below the picture push the ones above them back.
+        // Labels that were pushed below the picture push the ones above them back up.
         let mut most = BOTTOM;
         for place in places.iter_mut().rev() {
             *place = place.min(most);

@@ -1,4 +1,4 @@
-//! Reading traces, line by line: which format it is, and limits on everything that it says.
+//! Reads traces line by line: detects the format, and checks limits on all values.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,34 +14,34 @@ use super::trace::Trace;
 /// A trace that cannot be used.
 #[derive(Debug, Error)]
 pub(super) enum TraceError {
-    /// The system's refusal.
+    /// The system refused.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The trace.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// No line with a request.
+    /// No line has a request.
     #[error("{} holds no request", path.display())]
     Empty {
         /// The trace.
         path: PathBuf,
     },
-    /// A line that says something else than it should.
+    /// A line is invalid.
     #[error("line {line} of {}: {problem}", path.display())]
     Line {
         /// The trace.
         path: PathBuf,
-        /// Counts from 1.
+        /// Counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// What is wrong with the line.
         problem: LineProblem,
     },
 }
 
 impl TraceError {
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Read { .. } => "name a readable file",
@@ -53,17 +53,17 @@ impl TraceError {
     }
 }
 
-/// Reads the trace at `path`, whichever format it has.
+/// Reads the trace at `path`, in either format.
 ///
 /// # Errors
-/// No such file, no request in it, or a line that cannot be believed, with its number.
+/// When there is no such file, no request in it, or an invalid line, which the error names by number.
 pub(super) fn read(path: &Path, progress: impl FnMut(u64)) -> Result<Trace, TraceError> {
     let refused = |source| TraceError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(refused)?;
     read_lines(BufReader::new(file), path, progress)
 }
 
-/// As [`read`]; `path` is for messages, and `progress` hears of bytes that were read.
+/// Like [`read`]; `path` is for messages, and `progress` is called with the number of bytes read.
 pub(super) fn read_lines(
     mut input: impl BufRead,
     path: &Path,

@@ -1,4 +1,4 @@
-//! What a replay found, for people.
+//! The results of a replay for people.
 
 use std::fmt::{self, Write};
 
@@ -101,7 +101,7 @@ impl Found {
         )
     }
 
-    /// What else each run found.
+    /// The other results of each run.
     fn write_runs(&self, out: &mut String) -> fmt::Result {
         let Some(hits) = &self.hits else { return Ok(()) };
         writeln!(
@@ -250,7 +250,7 @@ impl Found {
         Ok(())
     }
 
-    /// Bytes, where it is known how many a block has, else tokens.
+    /// A size in bytes if the size of a block is known, else in tokens.
     fn size(&self, tokens: f64) -> String {
         match self.block_bytes {
             Some(bytes) => Bytes((tokens / self.load.block_size as f64 * bytes.0 as f64) as u64).to_string(),

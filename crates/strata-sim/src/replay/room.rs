@@ -1,4 +1,4 @@
-//! Where sequences in flight keep their KV: blocks as they need them, or the longest sequence's worth for each.
+//! Where running sequences keep their KV: in blocks as they need them, or in room for the longest sequence each.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use crate::refusal::Refusal;
 /// Whether a sequence may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Yes; so many of its tokens are there already.
+    /// Yes; `cached` of its tokens are there already.
     Now { cached: usize },
-    /// When another one has left.
+    /// Not before another sequence has left.
     Later,
-    /// It is longer than there is room for.
+    /// It is longer than the room.
     Never,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Slots {
 pub(super) trait Room {
     /// Takes room for `tokens`, if there is any; in the end the sequence will have `longest`.
     ///
-    /// # Errors
+    /// An error that occurs only if the room is broken.
     /// What cannot be, unless the room is broken.
     fn admit(&mut self, id: SequenceId, tokens: &[TokenId], longest: usize) -> Result<Admission, Refusal>;
 
@@ -38,7 +38,7 @@ pub(super) trait Room {
     /// Takes room for one more token. False when there is none.
     fn grow(&mut self, id: SequenceId, token: TokenId) -> bool;
 
-    /// Lets go of all that the sequence has.
+    /// Releases everything that the sequence holds.
     fn release(&mut self, id: SequenceId);
 
     /// What is taken now.
@@ -102,7 +102,7 @@ impl Room for Paged {
     }
 }
 
-/// As servers did before there were blocks: each sequence takes room for the longest one when it begins.
+/// As in servers before paged KV: each sequence takes room for the longest one when it begins.
 pub(super) struct Preallocated {
     longest: usize,
     places: usize,

@@ -1,13 +1,13 @@
-//! What a trace says: requests in the order of the file, and which blocks of their prompts are equal.
+//! The content of a trace: requests in the order of the file, and which blocks of their prompts are equal.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::entry::{REFERENCES_MAX, TOKENS_MAX};
 
-/// Tokens of a block of the trace, where its lengths allow them: Mooncake's traces are cut so.
+/// Tokens of a block of the trace, if its lengths allow this: the size in Mooncake's traces.
 const USUAL_BLOCK_TOKENS: usize = 512;
 
-// There are no more different blocks than references. The largest token is no block's number.
+// There are no more distinct blocks than references. The largest token is no block's number.
 const _: () = assert!(REFERENCES_MAX < u32::MAX as usize);
 
 /// One request.
@@ -34,9 +34,9 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Adds a request. Equal `hash_ids` are equal blocks; they are numbered from 0 in the order of their coming, so
-    /// that any id of 64 bits fits a token. All prompts together name at most [`REFERENCES_MAX`] blocks, which the
-    /// reader sees to.
+    /// Adds a request. Equal `hash_ids` mean equal blocks; these are numbered from 0 in order of appearance, so that
+    /// any 64-bit id fits a token. All prompts together must name at most [`REFERENCES_MAX`] blocks, which the reader
+    /// ensures.
     pub fn push(&mut self, arrival: f64, input_tokens: usize, output_tokens: usize, hash_ids: &[u64]) {
         let first_reference = self.references.len();
         for &id in hash_ids {
@@ -47,8 +47,8 @@ impl Trace {
         self.requests.push(Request { arrival, input_tokens, output_tokens, first_reference, num_references });
     }
 
-    /// Counts arrivals from the first one on, and finds out how many tokens a block has. Called once, after the last
-    /// request.
+    /// Makes arrivals relative to the first one, and finds out how many tokens a block has. To be called once, after
+    /// the last request.
     pub fn finish(&mut self) {
         let prompts = self.requests.iter().map(|request| (request.input_tokens, request.num_references));
         (self.block_tokens, self.lengths_agree) = block_tokens(prompts);
@@ -56,7 +56,7 @@ impl Trace {
         self.requests.iter_mut().for_each(|request| request.arrival -= first);
     }
 
-    /// In the order of the file.
+    /// The requests in the order of the file.
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
@@ -71,18 +71,18 @@ impl Trace {
         &self.references
     }
 
-    /// Different blocks.
+    /// Number of distinct blocks.
     pub fn distinct(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether it can be told which prompts begin alike.
+    /// Whether the trace tells which prompts begin alike.
     pub fn has_hashes(&self) -> bool {
         !self.references.is_empty()
     }
 
-    /// Tokens of one block of the trace, from 1 to [`TOKENS_MAX`]: of the sizes that explain the number of blocks of
-    /// the most prompts, 512 or else the least power of two or else the least.
+    /// Tokens of one block of the trace, from 1 to [`TOKENS_MAX`]. Of the sizes that explain the number of blocks of
+    /// the most prompts: 512 if it is among them, else the smallest power of two, else the smallest.
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
     }
@@ -92,7 +92,7 @@ impl Trace {
         self.lengths_agree
     }
 
-    /// Tokens of so many blocks, if all are full.
+    /// Tokens of `blocks` blocks, if all are full.
     pub fn tokens_of(&self, blocks: usize) -> usize {
         blocks.saturating_mul(self.block_tokens)
     }
@@ -112,21 +112,21 @@ impl Trace {
         self.requests.iter().map(|request| request.arrival).fold(0.0, f64::max)
     }
 
-    /// Requests that arrived before the one above them in the file.
+    /// Requests that arrived before the preceding one in the file.
     pub fn out_of_order(&self) -> usize {
         self.requests.windows(2).filter(|pair| pair[1].arrival < pair[0].arrival).count()
     }
 
-    /// Most tokens of one request, prompt and answer together.
+    /// The most tokens of one request, prompt and answer together.
     pub fn longest(&self) -> usize {
         self.requests.iter().map(|request| request.input_tokens + request.output_tokens).max().unwrap_or(0)
     }
 }
 
-/// How many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks: traces do
-/// not say.
+/// How many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks. Traces do
+/// not state it.
 fn block_tokens(prompts: impl Iterator<Item = (usize, usize)>) -> (usize, bool) {
-    // By size: at first how many more prompts agree with it than with the one below, then how many do.
+    // By size: first how many more prompts agree with it than with the size below, later how many agree.
     let mut agreeing: BTreeMap<usize, isize> = BTreeMap::new();
     let mut num_prompts = 0;
     for (tokens, blocks) in prompts.filter(|&(_, blocks)| blocks > 0) {
@@ -165,7 +165,7 @@ mod tests {
         check(&[(100, 1)], 512, true);
         check(&[(33, 3), (32, 2)], 16, true);
         check(&[(30, 3), (21, 3), (20, 2)], 10, true);
-        // With one block a prompt, sizes have no upper bound but that of a prompt.
+        // With one block a prompt, the longest prompt is the only upper bound on sizes.
         check(&[(600, 1), (1, 1)], 1024, true);
         check(&[(TOKENS_MAX, 1)], TOKENS_MAX, true);
     }

@@ -1,4 +1,4 @@
-//! A disk or a link: so many bytes a second, after a latency, so many requests at a time.
+//! A disk or a link: a number of bytes a second, a latency, and a number of requests at a time.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(super) struct Job {
     pub ticket: u64,
 }
 
-/// When a job moves bytes, and when it is done.
+/// When a job begins to move bytes, and when it is done.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
     pub begin_ns: u64,
@@ -24,10 +24,10 @@ pub(super) struct Timing {
 pub(super) struct Channel {
     spec: ChannelSpec,
     queue: VecDeque<Job>,
-    /// Requests that the channel has taken and not answered.
+    /// Requests in flight on the channel.
     outstanding: usize,
     free_at_ns: u64,
-    /// Time in which bytes moved, that of requests in flight included.
+    /// Time in which bytes moved, including requests in flight.
     pub busy_ns: u64,
 }
 
@@ -40,8 +40,8 @@ impl Channel {
         self.queue.push_back(job);
     }
 
-    /// Takes the next request, if there is one and room for it. Bytes of one request follow those of the other;
-    /// latencies overlap.
+    /// Takes the next request, if there is one and the channel has room for it. The bytes of requests move one after
+    /// the other; their latencies overlap.
     pub fn begin_one(&mut self, now_ns: u64, bytes: &[u64]) -> Option<(Job, Timing)> {
         if self.outstanding >= self.spec.depth {
             return None;

@@ -1,4 +1,4 @@
-//! What the simulated hardware can do, and how it misbehaves.
+//! What the simulated hardware can do, and its faults.
 
 use super::SimulationError;
 
@@ -7,18 +7,18 @@ use super::SimulationError;
 pub struct ChannelSpec {
     /// Bytes a second that all requests share.
     pub bytes_per_s: f64,
-    /// Nanoseconds from a request's last byte to its answer; latencies of requests overlap.
+    /// Nanoseconds from a request's last byte to its completion; latencies of requests overlap.
     pub latency_ns: u64,
-    /// How many requests are taken at a time; the others wait.
+    /// How many requests are in flight at a time; the others wait.
     pub depth: usize,
 }
 
-/// What goes wrong, and how often; by default nothing.
+/// The faults, and how often they occur; by default none.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Faults {
-    /// Up to so many nanoseconds are added to each answer, at random: answers come out of order.
+    /// The most nanoseconds added to each completion, at random, so that completions come out of order.
     pub jitter_ns: u64,
-    /// Up to so many nanoseconds pass until an eviction is done, at random.
+    /// The most nanoseconds that an eviction takes, at random.
     pub eviction_ns: u64,
     /// The share of loads that fail.
     pub failed_loads: f64,
@@ -26,14 +26,14 @@ pub struct Faults {
     pub failed_allocations: f64,
 }
 
-/// A disk, perhaps a link, and what goes wrong with them.
+/// A disk, optionally a link, and their faults.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SimulatedMachine {
-    /// Where the host tier is read from.
+    /// The disk that the host tier is read from.
     pub disk: ChannelSpec,
-    /// Over which the device tier is copied.
+    /// The link that the device tier is copied over.
     pub link: Option<ChannelSpec>,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Faults,
     /// Chooses the faults; the same seed gives the same run.
     pub seed: u64,
@@ -41,7 +41,7 @@ pub struct SimulatedMachine {
 
 impl SimulatedMachine {
     /// # Errors
-    /// A bandwidth or depth that is no number above 0.
+    /// When a bandwidth or depth is not a number above 0.
     pub(super) fn check(&self) -> Result<(), SimulationError> {
         let link = self.link.unwrap_or(self.disk);
         let settings = [

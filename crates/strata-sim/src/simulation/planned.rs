@@ -1,4 +1,4 @@
-//! One window or two, behind one face.
+//! One window or two, behind one interface.
 
 use strata_weights::window::{Acquired, TierCommand, Tiers, UnitId, Window, WindowCommand};
 

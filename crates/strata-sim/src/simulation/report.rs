@@ -1,8 +1,8 @@
-//! What a simulated pass took.
+//! The figures of a simulated pass.
 
 use strata_weights::window::UnitId;
 
-/// What a stretch of the timeline shows.
+/// What an interval of the timeline shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activity {
     /// A pass computes with the unit.
@@ -15,12 +15,12 @@ pub enum Activity {
     Stall,
 }
 
-/// One stretch of the timeline, in nanoseconds of virtual time.
+/// One interval of the timeline, in nanoseconds of virtual time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineEvent {
     /// The unit.
     pub unit: UnitId,
-    /// What was done.
+    /// What happened.
     pub activity: Activity,
     /// When it began.
     pub start_ns: u64,
@@ -28,19 +28,19 @@ pub struct TimelineEvent {
     pub end_ns: u64,
 }
 
-/// What one pass took. I/O is what began or ended since the report before: what is fetched for the next pass is counted
-/// in the one during which it is fetched.
+/// The figures of one pass. I/O counts if it began or ended since the previous report: what is fetched for the next
+/// pass counts in the pass during which it is fetched.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassReport {
-    /// From the first acquisition to the last release.
+    /// Seconds from the first acquisition to the last release.
     pub seconds: f64,
-    /// In which compute waited for units.
+    /// Seconds in which compute waited for units.
     pub stall_seconds: f64,
-    /// In which units were computed with.
+    /// Seconds of computing with units.
     pub compute_seconds: f64,
-    /// In which the disk moved bytes.
+    /// Seconds in which the disk moved bytes.
     pub read_seconds: f64,
-    /// In which the link moved bytes.
+    /// Seconds in which the link moved bytes.
     pub copy_seconds: f64,
     /// Bytes that arrived in the host.
     pub host_bytes_loaded: u64,

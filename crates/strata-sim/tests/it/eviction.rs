@@ -1,5 +1,5 @@
-//! Eviction policies by themselves: their contract under random operations, the known ones against textbook versions,
-//! what they find, and a block manager that they serve.
+//! Eviction policies by themselves: their contract under random operations, the textbook ones compared with textbook
+//! versions, what they find, and a block manager that uses them.
 
 mod manager;
 mod shares;
@@ -24,12 +24,12 @@ enum State {
     },
 }
 
-/// A forest of published contents, told to a policy as the block manager would.
+/// A forest of published contents, reported to a policy as the block manager would.
 struct Forest {
     policy: Box<dyn EvictionPolicy>,
     states: Vec<State>, // [block]
     rng: Rng,
-    /// Contents cannot be told apart by their hashes.
+    /// Whether all contents have the same hash.
     collide: bool,
 }
 
@@ -84,7 +84,7 @@ impl Forest {
         self.states[block.index()] = State::Held { content, parent };
     }
 
-    /// A holder lets go of a block none of whose children are held.
+    /// A holder releases a block none of whose children are held.
     fn insert(&mut self) {
         let Some(block) = self.pick(|state| matches!(state, State::Held { .. })) else { return };
         let children = self.children(block);
@@ -153,7 +153,7 @@ impl Forest {
         assert!(self.blocks().all(|block| self.policy.contains(block) == self.is_cached(block)));
     }
 
-    /// Everything can be evicted once nobody holds anything.
+    /// Checks that everything can be evicted once nothing is held.
     fn drain(&mut self) {
         while self.states.iter().any(|state| matches!(state, State::Held { .. })) {
             self.insert();

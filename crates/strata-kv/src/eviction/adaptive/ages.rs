@@ -1,15 +1,15 @@
 //! The scale on which idle times are counted.
 
-/// Buckets of ages, the first from 0; four to an octave of ages.
+/// Number of age buckets, the first from age 0; four to an octave of ages.
 pub(super) const BUCKETS: usize = 54;
 
-/// Bits of an `f32` below its exponent and two of its mantissa: what is above them counts quarters of octaves.
+/// Bits of an `f32` below its exponent and the two highest of its mantissa: the bits above count quarters of octaves.
 const FRACTION_BITS: u32 = 21;
 
 /// Ages are numbers of block uses. The first bucket ends at a sixty-fourth of the pool, the last begins at 128 pools.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ages {
-    /// Upper bits of the end of the first bucket.
+    /// Upper bits, as an `f32`, of the age at which the first bucket ends.
     first: u32,
 }
 
@@ -18,7 +18,7 @@ impl Ages {
         Self { first: ((num_blocks / 64).max(1) as f32).to_bits() >> FRACTION_BITS }
     }
 
-    /// The bucket of `age`, and how far into it that is, from 0 to 1.
+    /// The bucket of `age`, and how far into the bucket it lies, from 0 to 1.
     pub(super) fn locate(self, age: u32) -> (usize, f32) {
         let bits = (age as f32).to_bits();
         let bucket = (bits >> FRACTION_BITS).wrapping_sub(self.first).wrapping_add(1);

@@ -1,4 +1,4 @@
-//! When contents were used, whether they are still there or not.
+//! When contents were used, including contents that are no longer in the pool.
 
 use super::{
     super::steps::step,
@@ -7,17 +7,17 @@ use super::{
     table::{Entry, Table},
 };
 
-/// Follows a sample of all contents, by hash, over a time of many pools, and remembers what was evicted of the others
-/// lately. What it sees of the sample goes to [`Rates`]: content that gives way has been seen without a use until then,
-/// and says nothing of later times.
+/// Follows a sample of all contents, by hash, over many times the pool's size in uses, and remembers which of the other
+/// contents were evicted lately. What it observes of the sample goes to [`Rates`]. A content that is dropped from the
+/// sample counts as unused up to that time, and says nothing about later times.
 #[derive(Debug)]
 pub(super) struct History {
     sample: Table,
     evicted: Table,
-    /// Hashes with none of these bits are in the sample.
+    /// A hash is in the sample if it has none of these bits.
     skipped: u32,
-    /// The sample is gone through a few sets at a time. Those below `next` have had their times counted until
-    /// `counting`, when that began, the others until `counted`, when it began the last time.
+    /// The idle times of the sample are counted a few sets at a time. Sets below `next` have been counted up to
+    /// `counting`, the time when the current round began; the others up to `counted`, when the round before began.
     next: usize,
     counting: u32,
     counted: u32,
@@ -32,7 +32,7 @@ impl History {
         history
     }
 
-    /// Forgets everything at `now`, and follows a pool of `num_blocks`, no more than at the start, from then on.
+    /// Forgets everything at `now`, and follows a pool of `num_blocks` from then on, at most as many as at the start.
     pub(super) fn restart(&mut self, num_blocks: usize, now: u32) {
         let (entries, reach) = (entries(num_blocks), (8 * num_blocks).max(8192));
         self.sample.restart(entries);
@@ -42,14 +42,15 @@ impl History {
         self.num_blocks = num_blocks as u32;
     }
 
-    /// `hash` is used at `now`, and was known to be there.
+    /// The content of `hash` is used at `now`, and was in the pool.
     pub(super) fn found(&mut self, hash: u32, now: u32, rates: &mut Rates) {
         if self.samples(hash) {
             self.count_use(hash, now, rates);
         }
     }
 
-    /// `hash` is used at `now`, and was not there: what is known of it from before, and for how long it was not used.
+    /// The content of `hash` is used at `now`, and was not in the pool. Returns what is remembered of it, and how long
+    /// it had been unused.
     pub(super) fn returned(&mut self, hash: u32, now: u32, rates: &mut Rates) -> Option<(Past, u32)> {
         let before = match self.samples(hash) {
             true => self.count_use(hash, now, rates),
@@ -58,7 +59,7 @@ impl History {
         before.map(|entry| (entry.past, now.wrapping_sub(entry.used)))
     }
 
-    /// What `hash` is known for when sequences let go of it.
+    /// The last holder has released the content of `hash`: its past is `past` from now on.
     pub(super) fn let_go(&mut self, hash: u32, past: Past) {
         if self.samples(hash)
             && let Some(entry) = self.sample.get(hash)
@@ -67,28 +68,28 @@ impl History {
         }
     }
 
-    /// `hash`, last used at `used`, is evicted at `now`.
+    /// The content of `hash`, last used at `used`, is evicted at `now`.
     pub(super) fn evicted(&mut self, hash: u32, used: u32, past: Past, now: u32) {
         if !self.samples(hash) {
             self.evicted.insert(hash, used, past, now);
         }
     }
 
-    /// Sets of the sample, each of up to 8 contents.
+    /// Number of sets of the sample, each of up to 8 contents.
     pub(super) fn num_sets(&self) -> usize {
         self.sample.num_sets()
     }
 
-    /// From now on [`count_times`](Self::count_times) counts until `now`.
+    /// Begins a round in which [`count_times`](Self::count_times) counts up to `now`.
     pub(super) fn begin_counting(&mut self, now: u32) {
         self.counting = now;
     }
 
-    /// Counts the times of the next set's contents until the counting began. True when it was the last set.
+    /// Counts the idle times of the next set's contents up to the start of the round. True when it was the last set.
     pub(super) fn count_times(&mut self, now: u32, rates: &mut Rates) -> bool {
         step();
         for entry in self.sample.set(self.next) {
-            // What was used since has been counted until then.
+            // A content that was used since then has been counted up to that use.
             if now.wrapping_sub(entry.used) >= now.wrapping_sub(self.counting) {
                 self.count_time(entry, self.counted, self.counting, rates);
             }
@@ -125,7 +126,7 @@ impl History {
         None
     }
 
-    /// Counts the time of `entry` from `counted`, or when it was used since, until `now`.
+    /// Counts the idle time of `entry` up to `now`, from `counted` or from its last use, whichever is later.
     fn count_time(&self, entry: &Entry, counted: u32, now: u32, rates: &mut Rates) {
         step();
         let age = now.wrapping_sub(entry.used);
@@ -134,8 +135,8 @@ impl History {
     }
 }
 
-/// Contents that are followed for so many blocks: a small pool learns from fewer uses; it needs a larger share of them,
-/// and a longer look back.
+/// The number of contents that are followed for `num_blocks`. A small pool sees fewer uses, so it needs a larger share
+/// of them, and must look back further.
 fn entries(num_blocks: usize) -> usize {
     num_blocks.max(8192)
 }

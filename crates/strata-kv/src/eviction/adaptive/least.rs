@@ -1,9 +1,9 @@
-//! The blocks of least worth among those seen.
+//! The blocks of least worth among those offered.
 
-/// How many are kept.
+/// How many blocks are kept.
 const LEAST_MAX: usize = 16;
 
-/// A few blocks, each once, ordered by worth.
+/// A few distinct blocks, ordered by worth.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Least {
     entries: [(f32, u32); LEAST_MAX],
@@ -15,7 +15,7 @@ impl Least {
         Self { entries: [(0.0, 0); LEAST_MAX], len: 0 }
     }
 
-    /// Adds `block`, unless all that are kept are worth less, or it is one of them.
+    /// Adds `block`, unless it is already kept, or the list is full of blocks that are worth no more.
     pub(super) fn offer(&mut self, worth: f32, block: u32) {
         let full = self.len == LEAST_MAX;
         if full && worth >= self.entries[LEAST_MAX - 1].0 || self.blocks().any(|other| other == block) {
@@ -30,7 +30,7 @@ impl Least {
         self.len = (self.len + 1).min(LEAST_MAX);
     }
 
-    /// The `rank`th, of rank 0 the least.
+    /// The block of this rank and its worth; rank 0 is the least.
     pub(super) fn get(&self, rank: usize) -> Option<(f32, u32)> {
         self.entries[..self.len].get(rank).copied()
     }

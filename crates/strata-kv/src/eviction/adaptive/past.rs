@@ -1,21 +1,21 @@
-//! What is remembered of content: how often it was found, and how soon again.
+//! What is remembered of a content: how often it was found, and at what intervals.
 
-/// Steps of a count, in powers of two: 0, 1, 2, to 4, to 8, to 16, to 64, more.
+/// Levels of a count, roughly powers of two: 0, 1, 2, to 4, to 8, to 16, to 64, more.
 const LEVELS: usize = 8;
-/// Levels of the time between uses, an octave each.
+/// Levels of the time between uses, one octave each.
 const GAPS: usize = 8;
-/// How sure the time between uses is: known once, two or three times, more often.
+/// How certain the time between uses is: seen once, two or three times, or more often.
 const CERTAINTIES: usize = 3;
-/// Contents of one class are expected to be used again alike.
+/// Number of classes. Contents of one class are expected to be used again at the same rates.
 pub(super) const CLASSES: usize = 2 * LEVELS + CERTAINTIES * GAPS;
-/// Classes of one group resemble each other more than those of others.
+/// Number of groups of classes. Classes of one group resemble each other more than classes of other groups.
 pub(super) const GROUPS: usize = 1 + CERTAINTIES;
 
-/// Fits two bytes, since one is kept for every block and every sampled content.
+/// Takes two bytes, since one is kept for every block and every sampled content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Past {
-    /// Below twice `LEVELS`: never found; twice the level of what comes before it, and whether it ended its chain.
-    /// From there on: how often it was found.
+    /// Below twice `LEVELS`: the content was never found; twice the level of the content before it, plus 1 if it ended
+    /// its chain. From there on: `FOUND` plus how often it was found.
     kind: u8,
     /// Eight times the logarithm of the mean time between uses.
     gap: u8,
@@ -24,7 +24,7 @@ pub(super) struct Past {
 const FOUND: u8 = 2 * LEVELS as u8 - 1;
 
 impl Past {
-    /// Of content that nobody has found yet and that continues `parent`: a chain that has been continued often is
+    /// The past of a content that was never found and that continues `parent`: a chain that has been continued often is
     /// likely to be continued again.
     pub(super) fn fresh(parent: Option<Self>) -> Self {
         let level = match parent {
@@ -39,17 +39,18 @@ impl Past {
         self.kind <= FOUND
     }
 
-    /// The same, let go of as the last of its chain: where a prompt ends, another seldom goes on in the same way.
+    /// The same for a content released as the last of its chain: where a prompt ends, another seldom continues in the
+    /// same way.
     pub(super) fn at_the_end(self) -> Self {
         if self.is_fresh() { Self { kind: self.kind | 1, ..self } } else { self }
     }
 
-    /// Once it is used again after `age`.
+    /// The same after one more use, `age` after the last.
     pub(super) fn used_after(self, age: u32) -> Self {
         let gap = log2_in_eighths(age);
         match self.is_fresh() {
             true => Self { kind: FOUND + 1, gap },
-            // The mean of all up to the fourth, then of ever more with fading weight.
+            // The plain mean up to the fourth interval; from then on each new one has a weight of a quarter.
             false => {
                 let weight = u16::from(self.kind - FOUND + 1).min(4);
                 let mean = (u16::from(self.gap) * (weight - 1) + u16::from(gap) + weight / 2) / weight;
@@ -58,7 +59,7 @@ impl Past {
         }
     }
 
-    /// In a pool of `num_blocks`.
+    /// The class, in a pool of `num_blocks`.
     pub(super) fn class(self, num_blocks: u32) -> usize {
         if self.is_fresh() {
             return self.kind.into();

@@ -1,4 +1,4 @@
-//! How soon content of each class is used again, and what keeping it is therefore worth.
+//! How soon contents of each class are used again, and what keeping them is therefore worth.
 
 use super::{
     super::steps::step,
@@ -6,22 +6,24 @@ use super::{
     past::{CLASSES, GROUPS, group},
 };
 
-/// What is not known of a class is taken from its group, and of a group from all, as if so many contents had been seen.
+/// Weight of the prior: rates start from the group's for a class, and from those of all for a group, as if this many
+/// contents had shown them.
 const CONTENTS_BELIEVED: f32 = 4.0;
 
 type Row = [f32; BUCKETS];
 
 /// Counts of uses, and the worth that follows from them.
 ///
-/// Whoever keeps a block for some time hopes for a use within that time, and gives room for as long as that takes. The
-/// worth at an age is the best ratio of the two, uses per time, over all times that one could keep it: where uses are
-/// seldom at first and frequent later, it counts on waiting for them. Evicting the least worth is Gittins' rule.
+/// Keeping a block for some time gains the chance of a use within that time, and costs its room until then. The worth
+/// at an age is the best ratio of expected uses to expected time, over all times for which the block could be kept:
+/// where uses are rare at first and frequent later, the best choice is to wait for them. Evicting the block of least
+/// worth is Gittins' rule.
 #[derive(Debug)]
 pub(super) struct Rates {
     ages: Ages,
     uses: Vec<Row>,  // [class][bucket]
     times: Vec<Row>, // [class][bucket], spent there by all contents
-    /// Contents that begin to pass through whole buckets less those that cease to, not yet in `times`.
+    /// Contents whose counted time begins in the bucket, less those whose counted time ends in it; not yet in `times`.
     passing: Vec<Row>, // [class][bucket]
     worths: Vec<Row>, // [class][bucket], at its start
 }
@@ -35,23 +37,23 @@ impl Rates {
         rates
     }
 
-    /// Content of `class` was used again at `age`.
+    /// Counts a use of a content of `class` at `age`.
     pub(super) fn count_use(&mut self, class: usize, age: u32) {
         let (bucket, _) = self.ages.locate(age);
         self.uses[class][bucket] += 1.0;
     }
 
-    /// Content of `class` was not used from age `from` to age `to`.
+    /// Counts that a content of `class` was not used from age `from` to age `to`.
     pub(super) fn count_time(&mut self, class: usize, from: u32, to: u32) {
         let ((first, into_first), (last, into_last)) = (self.ages.locate(from), self.ages.locate(to));
         self.times[class][first] -= into_first * self.ages.width(first);
         self.times[class][last] += into_last * self.ages.width(last);
-        // From the start of the first to the start of the last: `estimate` adds up what lies between.
+        // From the start of the first bucket to the start of the last: `estimate` adds the whole buckets in between.
         self.passing[class][first] += 1.0;
         self.passing[class][last] -= 1.0;
     }
 
-    /// What content of `class` is worth at `age`.
+    /// What a content of `class` is worth at `age`.
     pub(super) fn worth(&self, class: usize, age: u32) -> f32 {
         let (bucket, fraction) = self.ages.locate(age);
         let row = &self.worths[class];
@@ -69,7 +71,7 @@ impl Rates {
         self.worths.fill([worth; BUCKETS]);
     }
 
-    /// Derives worths from what was counted, of which `kept` will count from now on.
+    /// Derives worths from the counts, and then scales the counts by `kept`.
     pub(super) fn estimate(&mut self, kept: f32) {
         for (passing, times) in self.passing.iter_mut().zip(&mut self.times) {
             let mut passed = 0.0;
@@ -83,7 +85,7 @@ impl Rates {
             all.add(&self.uses[class], &self.times[class]);
             groups[group(class)].add(&self.uses[class], &self.times[class]);
         }
-        // To begin with, the longer idle the less worth, as LRU has it.
+        // Before anything is counted, the longer idle the less worth, as in LRU.
         let prior = std::array::from_fn(|bucket| 0.1 / self.ages.start(bucket + 1));
         let all = all.rates(&prior, self.ages);
         let groups = groups.map(|group| group.rates(&all, self.ages));
@@ -117,19 +119,19 @@ impl Counts {
         }
     }
 
-    /// Uses per time, where little was counted as in `similar`.
+    /// Uses per time, with `similar` as the prior.
     fn rates(&self, similar: &Row, ages: Ages) -> Row {
         let (uses, times) = (blurred(&self.uses), blurred(&self.times));
         std::array::from_fn(|bucket| {
             let believed = CONTENTS_BELIEVED * ages.width(bucket);
-            // Sums of what is rounded may be less than nothing.
+            // Rounding can make sums slightly negative.
             (uses[bucket] + similar[bucket] * believed) / (times[bucket].max(0.0) + believed)
         })
     }
 }
 
-/// Each bucket shares half of what it has with its neighbours: contents come in chains, which are used together, so
-/// that counts are more uneven than chances are.
+/// Each bucket gives half of its count to its neighbours: contents of a chain are used together, so that counts are
+/// more uneven than the underlying chances.
 fn blurred(row: &Row) -> Row {
     std::array::from_fn(|bucket| {
         let (before, after) = (row[bucket.saturating_sub(1)], row[(bucket + 1).min(BUCKETS - 1)]);
@@ -137,11 +139,11 @@ fn blurred(row: &Row) -> Row {
     })
 }
 
-/// The greatest ratio of uses to time from the start of each bucket to the end of any later one, given how many uses
-/// come per time while there are none.
+/// For each bucket, the greatest ratio of uses to time from its start to the end of any later bucket, given the rate of
+/// uses per time in each.
 fn worths(rates: &Row, ages: Ages) -> Row {
-    // Of content that is kept until it is used, from age 0 to the start of each bucket: how likely the use has come,
-    // and the mean time until then. The ratios are slopes between these points.
+    // For a content that is kept until it is used, from age 0 to the start of each bucket: the probability that it has
+    // been used, and the mean time that it was kept. The ratios are slopes between these points.
     let mut points = [(0f64, 0f64); BUCKETS + 1];
     let mut unused = 1f64;
     for bucket in 0..BUCKETS {
@@ -177,7 +179,7 @@ mod tests {
 
     const BLOCKS: usize = 1000;
 
-    /// Worths at `ages` after many contents of a class have been used at the age that `uses` draws.
+    /// The worths at `ages` after many contents of one class have been used at the ages that `uses` gives.
     fn worths_at<const AGES: usize>(uses: impl Fn(u32) -> u32, ages: [u32; AGES]) -> [f32; AGES] {
         let mut rates = Rates::new(BLOCKS);
         for number in 0..20_000 {

@@ -1,4 +1,4 @@
-//! Contents known by hash, in bounded room.
+//! A bounded table of contents, known by hash.
 
 use std::num::NonZeroU16;
 
@@ -6,18 +6,18 @@ use super::past::Past;
 
 const WAYS: usize = 8;
 
-/// What is known of content; 8 bytes.
+/// What is known of a content; 8 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     /// When it was last used.
     pub(super) used: u32,
-    /// Not zero, so that an entry that is not there takes no more room.
+    /// Not zero, so that an `Option<Entry>` takes no more space.
     tag: NonZeroU16,
     pub(super) past: Past,
 }
 
-/// A hash table in sets of 8: where a set is full, what was used longest ago gives way. A few contents are taken for
-/// others, which harms nobody: one in four thousand, and twice as many for every doubling of more than 2^14 sets.
+/// A hash table in sets of 8: in a full set, the least recently used entry is replaced. A few contents are mistaken for
+/// others, which is harmless: one in four thousand, doubling with every doubling of the number of sets beyond 2^14.
 #[derive(Debug)]
 pub(super) struct Table {
     sets: Vec<[Option<Entry>; WAYS]>,
@@ -28,7 +28,7 @@ impl Table {
         Self { sets: vec![[None; WAYS]; entries.div_ceil(WAYS)] }
     }
 
-    /// Forgets all, and holds so many `entries` from now on, no more than at the start.
+    /// Forgets everything, and has room for `entries` from now on, at most as many as at the start.
     pub(super) fn restart(&mut self, entries: usize) {
         self.sets.clear();
         self.sets.resize(entries.div_ceil(WAYS), [None; WAYS]);
@@ -43,7 +43,7 @@ impl Table {
         self.set_of(hash).iter_mut().find(known)?.take()
     }
 
-    /// Adds, at `now`, a content that is not there; returns what gives way to it.
+    /// Adds, at `now`, a content that is not in the table; returns the entry that it replaces.
     pub(super) fn insert(&mut self, hash: u32, used: u32, past: Past, now: u32) -> Option<Entry> {
         let idle = |entry: &&mut Option<Entry>| entry.map_or(u32::MAX, |entry| now.wrapping_sub(entry.used));
         let oldest = self.set_of(hash).iter_mut().max_by_key(idle).expect("a set has ways");
@@ -54,7 +54,7 @@ impl Table {
         self.sets.len()
     }
 
-    /// The set that `hash` belongs to: its upper bits, scaled to the number of sets.
+    /// The set of `hash`: its upper bits, scaled to the number of sets.
     pub(super) fn place(&self, hash: u32) -> usize {
         ((u64::from(hash) * self.sets.len() as u64) >> 32) as usize
     }
@@ -74,8 +74,8 @@ impl Table {
     }
 }
 
-/// Bits 3 to 17 of the hash. Those below choose whether it is sampled, and the uppermost the set: in tables of more
-/// than 2^14 sets some of these are in the tag too, where they tell nothing.
+/// Bits 3 to 17 of the hash. The bits below choose whether it is sampled, and the uppermost ones choose the set: in
+/// tables of more than 2^14 sets, some of these are in the tag too, where they distinguish nothing.
 fn tag(hash: u32) -> NonZeroU16 {
     NonZeroU16::MIN | (hash >> 3 << 1) as u16
 }

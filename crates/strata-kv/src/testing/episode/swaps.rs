@@ -28,7 +28,7 @@ impl Episode {
         }
         let Ok(swap) = result else { return self.assert_unchanged_since(&before) };
         assert_eq!(swap.num_freed, exclusive);
-        // What was not committed is lost.
+        // Tokens that were not committed are lost.
         for id in &group {
             let sequence = self.running.get_mut(id).expect("it is running");
             sequence.computed = sequence.committed;
@@ -85,16 +85,16 @@ impl Episode {
         for id in concerned {
             match (outcome, self.manager.state(SequenceId(id))) {
                 (SwapOutcome::Done, Some(SequenceState::Resident | SequenceState::Swapped)) => {}
-                // Its KV is lost, and whoever wants it begins anew.
+                // Its KV is lost; whoever wants it must start again.
                 (SwapOutcome::Failed, None) => drop(self.running.remove(&id)),
                 (outcome, state) => panic!("sequence {id} is {state:?} after {outcome:?}"),
             }
         }
-        // A report that comes twice.
+        // A report that comes twice must change nothing.
         assert!(self.manager.finish_swap(swap, outcome).is_empty());
     }
 
-    /// Some sequences, each once, in order; now and then one that is not in this state.
+    /// Some sequences in ascending order, without duplicates; now and then one that may not be in this state.
     fn group(&mut self, state: SequenceState) -> Vec<u64> {
         let mut group: Vec<_> = self.running.keys().copied().filter(|&id| self.state(id) == state).collect();
         while !group.is_empty() && (group.len() > 3 || self.rng.once_in(2)) {
@@ -148,7 +148,7 @@ impl Episode {
         }
     }
 
-    /// Everything comes back when all is freed, swaps in flight or not.
+    /// Frees all sequences, and checks that everything comes back, even with swaps in flight.
     pub fn finish(mut self) -> KvStats {
         for id in std::mem::take(&mut self.running).into_keys() {
             assert!(self.manager.free(SequenceId(id)));

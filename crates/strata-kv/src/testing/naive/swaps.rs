@@ -1,4 +1,4 @@
-//! Swaps of the reference.
+//! The reference's swaps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use crate::{SequenceState, SwapDirection, SwapId, SwapOutcome};
 use super::{Block, Flight, Naive, Sequence, Slot};
 
 impl Naive {
-    /// Blocks or slots that a group holds computed tokens in.
+    /// Blocks or slots in which a group has computed tokens.
     pub fn swap_cost(&self, group: &[u64]) -> usize {
         let mut places = BTreeSet::new();
         for sequence in group.iter().map(|id| &self.sequences[id]) {
@@ -22,7 +22,7 @@ impl Naive {
         places.len()
     }
 
-    /// Tokens of resident sequences that the index would not find.
+    /// Computed tokens of resident sequences that the index would not find.
     pub fn recompute_cost(&self, group: &[u64]) -> usize {
         let sequences = group.iter().map(|id| &self.sequences[id]);
         let computed = sequences.flat_map(|sequence| {
@@ -33,7 +33,7 @@ impl Naive {
         computed.collect::<BTreeMap<_, _>>().values().sum()
     }
 
-    /// Blocks with tokens of a group none of which are computed.
+    /// Blocks of a group that hold tokens, none of them computed.
     pub fn uncomputed(&self, group: &[u64]) -> usize {
         let sequences = group.iter().map(|id| &self.sequences[id]);
         sequences.map(|sequence| self.blocks_for(sequence.prints.len()) - self.blocks_for(sequence.computed)).sum()
@@ -74,7 +74,7 @@ impl Naive {
             .insert(swap, Flight { direction: SwapDirection::Out, group: group.to_vec(), blocks, _slots: slots });
     }
 
-    /// Fresh blocks that a group needs to come back, and those that it could get.
+    /// Fresh blocks that a group needs to come back, and blocks that are available for it.
     pub fn arrival(&self, group: &[u64]) -> (usize, usize) {
         let (mut fresh, mut revived) = (BTreeSet::new(), BTreeSet::new());
         for sequence in group.iter().map(|id| &self.sequences[id]) {
@@ -124,7 +124,7 @@ impl Naive {
             .insert(swap, Flight { direction: SwapDirection::In, group: group.to_vec(), blocks, _slots: slots });
     }
 
-    /// Those of the group that were still waiting.
+    /// Ends a swap, and returns the sequences of the group that were still waiting for it.
     pub fn finish_swap(&mut self, swap: SwapId, outcome: SwapOutcome) -> Vec<u64> {
         let Flight { direction, mut group, blocks, .. } = self.flights.remove(&swap).unwrap();
         blocks.into_iter().rev().for_each(|block| self.release(block));

@@ -1,4 +1,4 @@
-//! Bugs of forks, swaps and moves, some of them of the lessons under "Scheduling".
+//! Bugs of forks, swaps and moves, some of them from the lessons under "Scheduling".
 
 use strata_kv::{AllocStatus, BlockError, BlockManager, KvConfig, SequenceState, Swap, SwapOutcome};
 
@@ -25,7 +25,8 @@ fn nothing_held(manager: &BlockManager) -> bool {
     (stats.blocks_used, stats.swap_slots_used, stats.sequences) == (0, 0, 0)
 }
 
-// vllm#45387, vllm-ascend#16315, TRT-LLM PR#15931: two that left at once waited for room that each other's copies held.
+// vllm#45387, vllm-ascend#16315, TRT-LLM PR#15931: two swaps out at once waited for slots that each other's copies
+// held.
 #[test]
 fn a_swap_reserves_its_destination_before_anything_moves() {
     let mut manager = swapping_pool(8, 3);
@@ -33,12 +34,12 @@ fn a_swap_reserves_its_destination_before_anything_moves() {
     run_prompt(&mut manager, 2, &tokens(1000, 8));
     let first = swap_out(&mut manager, 1);
     assert_eq!(manager.stats().swap_slots_used, 2);
-    // The second is told at once that it must be dropped; it could not be half out.
+    // The second group is told at once that it must be dropped; it could not be swapped out in part.
     assert_eq!(manager.swap_out(&[id(2)]), Err(BlockError::OutOfSwap { need: 2, available: 1, limit: 3 }));
     assert_eq!(manager.state(id(2)), Some(SequenceState::Resident));
     assert!(manager.can_append(id(2), 1));
     assert_eq!(finish(&mut manager, &first, SwapOutcome::Done), 1);
-    // And in: blocks for all of it, or none.
+    // The same on the way in: blocks for the whole group, or none.
     manager.reset_cache();
     run_prompt(&mut manager, 3, &tokens(2000, 20));
     let before = manager.stats();
@@ -47,7 +48,7 @@ fn a_swap_reserves_its_destination_before_anything_moves() {
     manager.check().unwrap();
 }
 
-// vllm#39734, sglang#28530: what can never come back must not wait for it.
+// vllm#39734, sglang#28530: a group that can never come back must not wait for it.
 #[test]
 fn a_group_larger_than_a_pool_is_told_so() {
     let mut manager = swapping_pool(8, 2);
@@ -99,14 +100,14 @@ fn a_late_completion_does_not_concern_a_new_request_of_the_same_number() {
     assert_eq!((manager.num_tokens(id(1)), manager.stats().swap_slots_used), (Some(6), 2));
 }
 
-// nano-vllm#208 once more: what is on its way in is no more there than what is yet to be computed.
+// nano-vllm#208 once more: KV that is being swapped in must not be found, just like KV that is not computed yet.
 #[test]
 fn what_arrives_is_found_only_when_it_is_there() {
     let mut manager = swapping_pool(8, 8);
     run_prompt(&mut manager, 1, &tokens(0, 10));
     let out = swap_out(&mut manager, 1);
     finish(&mut manager, &out, SwapOutcome::Done);
-    // Others have needed all blocks meanwhile.
+    // Other sequences have needed all blocks meanwhile.
     run_prompt(&mut manager, 2, &tokens(1000, 32));
     release(&mut manager, 2);
     let back = manager.swap_in(&[id(1)]).unwrap();
@@ -149,7 +150,7 @@ fn forks_are_freed_one_by_one() {
     assert_eq!((manager.stats().blocks_cached, manager.stats().blocks_free), (2, 6));
 }
 
-// A sequence may still write to what it has not computed: a fork would read, or write, the other's.
+// A sequence may still write to uncomputed slots: a fork would read, or write, the other's.
 #[test]
 fn uncomputed_slots_are_never_shared() {
     let mut manager = pool(8, 4);

@@ -1,4 +1,4 @@
-//! What share of its blocks a load finds.
+//! The share of its blocks that a load finds.
 
 use strata_kv::{BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 use strata_sim::eviction::{POLICIES, policy};
@@ -12,7 +12,7 @@ fn hit_share(
     prompts: &[Vec<TokenId>],
     counts: impl Fn(&[TokenId]) -> bool,
 ) -> f64 {
-    // One more, since the last token of a prompt is never found.
+    // One block more, because the last token of a prompt is never found.
     hit_share_in(&mut manager(kind, num_blocks + 1), prompts, counts)
 }
 
@@ -46,7 +46,7 @@ fn chain(number: usize, length: usize) -> Vec<TokenId> {
     (0..length).map(|at| (number * 1000 + at) as TokenId).collect()
 }
 
-/// Of each three prompts one is of `hot`, chosen at random, and two are new.
+/// One of every three prompts is a random one of `hot`, and two are new.
 fn hot_and_scans(hot: std::ops::Range<usize>, count: usize, rng: &mut Rng) -> Vec<Vec<TokenId>> {
     let new = 1_000_000;
     let prompt = |at: usize| match at % 3 {
@@ -82,14 +82,14 @@ fn the_default_follows_when_other_prompts_become_hot() {
 
 #[test]
 fn the_default_keeps_what_comes_back_late_but_surely() {
-    // Each prompt is asked for again once, when ten times the pool has passed.
+    // Each prompt is requested once more, after ten times the pool has passed.
     let prompts: Vec<_> =
         (0..30_000).map(|at| chain(if at % 2 == 1 && at > 400 { at - 401 } else { at }, 10)).collect();
     let [adaptive, lru] = adaptive_and_lru().map(|kind| hit_share(kind, 400, &prompts, |_| true));
     assert!(adaptive > 0.04 && lru == 0.0, "{adaptive} {lru}");
 }
 
-// An engine builds its manager for the most blocks that there can be, and then says how many there are.
+// An engine builds its manager for the most blocks that it can have, and then sets how many there are.
 #[test]
 fn every_policy_finds_as_much_in_a_part_of_a_pool_as_in_a_pool_of_that_size() {
     let prompts = hot_and_scans(0..25, 6000, &mut Rng(3));
@@ -97,7 +97,7 @@ fn every_policy_finds_as_much_in_a_part_of_a_pool_as_in_a_pool_of_that_size() {
         let whole = hit_share_in(&mut manager(kind, 201), &prompts, |_| true);
         let mut part = manager(kind, 2010);
         part.set_usable(201);
-        // An emptied one too.
+        // Also an emptied manager.
         for mut manager in [part.emptied(), part] {
             let share = hit_share_in(&mut manager, &prompts, |_| true);
             assert!((share - whole).abs() < 0.005 && whole > 0.01, "{kind}: {share}, {whole}");

@@ -1,4 +1,4 @@
-//! The known policies against textbook versions of them.
+//! The textbook policies compared with textbook versions of them.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ impl Flat {
         Self { policy, keys: vec![None; usable + 1], usable }
     }
 
-    /// Whether `key` was there; it is now. Its block may move while it is held, and any other at any time.
+    /// Whether `key` was cached; it is now. Its block may move while it is held, and any other block at any time.
     fn access(&mut self, key: u64, rng: &mut Rng) -> bool {
         if rng.once_in(4) {
             self.move_one(rng.below(self.keys.len()));
@@ -59,7 +59,7 @@ impl Flat {
     }
 }
 
-/// As policies are written down in books: lists of keys, the next to go first, searched from end to end.
+/// Policies as in textbooks: lists of keys, the next to be evicted first, searched from end to end.
 #[derive(Default)]
 struct Textbook {
     capacity: usize,
@@ -192,7 +192,7 @@ fn known_policies_do_what_textbooks_say() {
             let mut rng = Rng(seed as u64);
             let mut hits = 0;
             for step in 0..6000 {
-                // Few keys often and many seldom, others as time goes on.
+                // A few keys often and many seldom, and different ones as time goes on.
                 let key = (rng.below(200) * rng.below(200) / 100 + step / 1000 * 20) as u64;
                 let hit = flat.access(key, &mut rng);
                 assert_eq!(hit, access(&mut textbook, key), "{kind} of {capacity}, seed {seed}, step {step}");

@@ -1,4 +1,4 @@
-//! What can be said to the byte of one tier over a simulated disk.
+//! What can be predicted to the byte for one tier over a simulated disk.
 
 use strata_sim::simulation::{ChannelSpec, Faults, PassReport, SimulatedMachine, Simulation};
 use strata_weights::window::{Policy, ResidentConfig, UnitId, Window, WindowConfig};
@@ -24,7 +24,7 @@ fn machine(disk_bytes_per_s: f64) -> SimulatedMachine {
     SimulatedMachine { disk, link: None, faults: Faults::default(), seed: 1 }
 }
 
-/// Passes after warm-up, the first of which is left out.
+/// Reports of passes after warm-up, without the first pass.
 fn passes(config: &WindowConfig, disk_bytes_per_s: f64, compute_ns: u64) -> (Vec<PassReport>, Simulation) {
     let window = Window::new(config.clone()).expect("a valid window");
     let mut simulation =

@@ -5,7 +5,7 @@ use strata_weights::window::{Credits, Policy, ResidentConfig, RingConfig, TierCo
 
 const GB: f64 = 1e9;
 
-/// A model of 80 layers of 1.711 GB in so many units each, on 85 GB of host and 9 GB of device.
+/// A model of 80 layers of 1.711 GB, each cut into this many units, on 85 GB of host and 9 GB of device memory.
 fn large_machine(
     units_per_layer: u32,
     host: Policy,
