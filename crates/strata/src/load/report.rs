@@ -1,6 +1,7 @@
 //! What was made of the budget, on stderr.
 
 use strata_engine::{MemoryNeeds, MemoryPlan};
+use strata_model::generation_config::GenerationConfig;
 
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
@@ -30,6 +31,16 @@ pub fn context(plan: &MemoryPlan, needs: &MemoryNeeds) {
         eprintln!(
             "note: KV memory holds a context of {} tokens, not the {} asked for; give more --memory for more",
             plan.max_model_len, needs.max_model_len
+        );
+    }
+}
+
+/// Says so where a GGUF file says nothing of sampling.
+pub fn sampling(generation: &GenerationConfig) {
+    if *generation == GenerationConfig::llama_cpp() {
+        eprintln!(
+            "sampling as llama.cpp does by default, for the file gives none: temperature 0.8, top_k 40, top_p 0.95, \
+             min_p 0.05"
         );
     }
 }
