@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::fields::shown;
 
-/// Fields that no endpoint supports. `null`, `false`, empty texts, lists and objects ask for nothing.
+/// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
 const NOWHERE: [&str; 42] = [
     "allowed_token_ids",
     "audio",
@@ -92,6 +92,9 @@ const OF_CHATS: [&str; 7] = [
 ];
 const OF_COMPLETIONS: [&str; 2] = ["echo", "prompt"];
 
+/// Fields that are objects of options; of others, an empty object may ask for something: any JSON, a search.
+const OPTIONS: [&str; 4] = ["kv_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "vllm_xargs"];
+
 fn is_0(number: f64) -> bool {
     number == 0.0
 }
@@ -150,7 +153,7 @@ fn asks_for_nothing(name: &str, value: &str) -> bool {
     let empty = |open: char, close: char| {
         value.strip_prefix(open).and_then(|rest| rest.strip_suffix(close)).is_some_and(|inner| inner.trim().is_empty())
     };
-    if matches!(value, "null" | "false" | r#""""#) || empty('[', ']') || empty('{', '}') {
+    if matches!(value, "null" | "false" | r#""""#) || empty('[', ']') || (OPTIONS.contains(&name) && empty('{', '}')) {
         return true;
     }
     let neutral = NUMBERS.iter().find(|(number, _)| *number == name);

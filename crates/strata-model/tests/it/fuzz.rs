@@ -62,6 +62,7 @@ const NUMBERS: [&str; 9] = ["0", "1", "2", "-1", "7", "1000", "100000", "1000000
 const TEXTS: [&str; 6] = ["'a'", "''", "'a b\\nc'", "'{0}{0}'", "'%s%s'", "'é😀'"];
 const NAMES: [&str; 9] = ["messages", "ns.x", "ns.y", "ns", "a", "tools", "loop", "messages[0].content", "bos_token"];
 const OPERATORS: [&str; 14] = ["+", "~", "*", "-", "/", "//", "%", "**", "==", "<", "in", "and", "or", "is not"];
+const MARKS: [&str; 10] = ["{%", "%}", "{{", "}}", "|", "(", ")", "'", "{#", "-"];
 const FILTERS: [&str; 40] = [
     "join",
     "list",
@@ -131,7 +132,7 @@ fn expression(dice: &mut Dice, depth: usize) -> String {
             _ => (*dice.one(&NAMES)).to_owned(),
         };
     }
-    let mut inner = |dice: &mut Dice| expression(dice, depth - 1);
+    let inner = |dice: &mut Dice| expression(dice, depth - 1);
     let (one, two) = (inner(dice), inner(dice));
     match dice.below(11) {
         0 | 1 => format!("({one} {} {two})", dice.one(&OPERATORS)),
@@ -176,7 +177,7 @@ fn templates_end() {
             let at = source.floor_char_boundary(dice.below(source.len()));
             match dice.below(3) {
                 0 => source.truncate(at),
-                1 => source.insert_str(at, dice.one(&["{%", "%}", "{{", "}}", "|", "(", ")", "'", "{#", "-"])),
+                1 => source.insert_str(at, MARKS[dice.below(MARKS.len())]),
                 _ => source.insert_str(at, &expression(dice, 2)),
             }
         }
