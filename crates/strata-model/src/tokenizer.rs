@@ -182,7 +182,9 @@ impl Tokenizer {
     /// Most bytes of memory that [`Tokenizer::encode`] of `text` takes at a time, the ids included: some hundred for
     /// each byte of the longest piece that the text is tokenized in. Whoever must not exceed a limit asks first.
     pub fn scratch_bytes(&self, text: &str) -> usize {
-        self.pieces.scratch_bytes(text).saturating_mul(self.growth.factor())
+        // One that becomes too long is refused when it is encoded, before it takes anything.
+        let factor = self.growth_of(text).unwrap_or(1);
+        self.pieces.scratch_bytes(text).saturating_mul(factor)
     }
 
     fn encode_pieces<'a>(
@@ -231,11 +233,14 @@ impl Tokenizer {
 
     fn encode_raw(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self
-            .growth
-            .check(text.len())
-            .and_then(|()| guarded(|| self.inner.encode_fast(text, add_special)))
+            .growth_of(text)
+            .and_then(|_| guarded(|| self.inner.encode_fast(text, add_special)))
             .map_err(|problem| TokenizerError::Encode { bytes: text.len(), problem })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    fn growth_of(&self, text: &str) -> Result<usize, String> {
+        guarded(|| Ok(self.growth.factor(text, self.inner.get_normalizer())))?
     }
 
     /// Text of `ids`. Ids outside the vocabulary have no text; bytes that are no UTF-8 become U+FFFD. With

@@ -1,25 +1,37 @@
-//! How long a text may become on its way through what `tokenizer.json` says, found before any of it is run.
+//! How long a text may become on its way through what `tokenizer.json` says.
 //!
 //! A normalizer may replace each character by a thousand, and a list of normalizers do so again and again; the
-//! `tokenizers` crate has no limit for it. So each step has a bound for what it makes of a byte, and the product of all
-//! of them is limited. It is no estimate: most texts hardly grow.
+//! `tokenizers` crate has no limit for it. So each step has a bound for what it makes of a byte. What the product of all
+//! of them leaves in doubt is normalized step by step, with a look at the length before each.
 
 use serde_json::Value;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::{NormalizedString, Normalizer};
 
-/// Most bytes that may be made of one; SentencePiece's space has three bytes for one, and NFKC eleven.
-const GROWTH_MAX: usize = 256;
+/// Most bytes that may be made of one, by the bounds of all steps together.
+const GROWTH_MAX: usize = 1 << 16;
 /// Growth that is nothing to worry about: memory was measured with as much.
 const GROWTH_USUAL: usize = 16;
-/// Most bytes that a text may become where it may grow more than usual.
-const GROWN_BYTES_MAX: usize = 16 << 20;
+/// A text is not normalized beforehand if it cannot become longer than this.
+const UNCHECKED_BYTES: usize = 4 << 20;
+/// Most bytes that any step may make of a text.
+const GROWN_BYTES_MAX: usize = 64 << 20;
 /// Longest prefix or suffix of a part of a word, in bytes.
 const AFFIX_BYTES_MAX: usize = 64;
 /// Most special tokens that are put around a text.
 const AROUND_MAX: usize = 1024;
+/// A text that stands between added tokens, to learn what such a one becomes at least.
+const PART: &str = " a";
 
 /// Bytes that may be made of one byte of text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Growth(usize);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Growth {
+    normalizer: usize,
+    pre_tokenizer: usize,
+    /// Of each step of the normalizer.
+    steps: Vec<usize>,
+    added_tokens: Vec<String>,
+}
 
 impl Growth {
     /// The growth of a tokenizer's texts.
@@ -27,43 +39,91 @@ impl Growth {
     /// # Errors
     /// What grows too much.
     pub(super) fn of(json: &Value) -> Result<Self, String> {
-        let normalized = grown(&json["normalizer"]);
-        let growth = normalized.saturating_mul(grown(&json["pre_tokenizer"]));
-        limited("its normalizer and pre-tokenizer", growth)?;
+        let (normalizer, pre_tokenizer) = (grown(&json["normalizer"]), grown(&json["pre_tokenizer"]));
+        limited("its normalizer and pre-tokenizer", normalizer.saturating_mul(pre_tokenizer))?;
         limited("its decoder", grown(&json["decoder"]))?;
-        limited("its post-processor", repeated(&json["post_processor"])?)?;
+        limited("its post-processor", repeated(&json["post_processor"])?.saturating_mul(GROWTH_MAX / 4))?;
         for affix in ["continuing_subword_prefix", "end_of_word_suffix"] {
             let bytes = json["model"][affix].as_str().map_or(0, str::len);
             if bytes > AFFIX_BYTES_MAX {
                 return Err(format!("its {affix} has {bytes} bytes, but at most {AFFIX_BYTES_MAX} are accepted"));
             }
         }
-        let growth = Self(growth);
         let added = json["added_tokens"].as_array().into_iter().flatten();
-        let bytes = added.filter_map(|token| token["content"].as_str()).map(str::len).sum();
-        growth.check(bytes).map_err(|problem| format!("its added tokens are too long: {problem}"))?;
-        Ok(growth)
+        let added_tokens: Vec<String> =
+            added.filter_map(|token| token["content"].as_str()).map(str::to_owned).collect();
+        // They are normalized when the file is read.
+        let longest = GROWN_BYTES_MAX / normalizer;
+        let bytes: usize = added_tokens.iter().map(String::len).sum();
+        if normalizer > GROWTH_USUAL && bytes > longest {
+            return Err(format!("its added tokens have {bytes} bytes, but at most {longest} are accepted"));
+        }
+        let mut steps = Vec::new();
+        each_step(&json["normalizer"], &mut steps);
+        Ok(Self { normalizer, pre_tokenizer, steps, added_tokens })
     }
 
-    /// How many times the usual memory a text may take.
-    pub(super) fn factor(self) -> usize {
-        self.0.div_ceil(GROWTH_USUAL).max(1)
-    }
-
-    /// Refuses a text of so many bytes, if it may become too long.
+    /// How many times the usual memory a text takes.
     ///
     /// # Errors
-    /// Which limit it exceeds.
-    pub(super) fn check(self, bytes: usize) -> Result<(), String> {
-        let longest = GROWN_BYTES_MAX / self.0;
-        if self.0 > GROWTH_USUAL && bytes > longest {
-            return Err(format!(
-                "the tokenizer may make {} bytes of one, and so takes texts of at most {longest} bytes, but this has \
-                 {bytes}",
-                self.0
-            ));
+    /// It becomes too long.
+    pub(super) fn factor(&self, text: &str, normalizer: Option<&NormalizerWrapper>) -> Result<usize, String> {
+        let bound = text.len().saturating_mul(self.normalizer).saturating_mul(self.pre_tokenizer);
+        let usual = text.len().saturating_mul(GROWTH_USUAL);
+        if bound <= usual {
+            return Ok(1);
         }
-        Ok(())
+        if bound <= UNCHECKED_BYTES {
+            return Ok(bound.div_ceil(usual.max(1)));
+        }
+        // Each text between added tokens is normalized by itself.
+        let parts: usize =
+            self.added_tokens.iter().map(|token| text.matches(token.as_str()).take(1 << 24).count()).sum();
+        let part = if parts == 0 { 0 } else { self.normalized_bytes(PART, normalizer)? };
+        let normalized = self.normalized_bytes(text, normalizer)?.saturating_add(parts.saturating_mul(part));
+        let grown = normalized.saturating_mul(self.pre_tokenizer);
+        if grown > GROWN_BYTES_MAX {
+            return Err(too_long(text.len()));
+        }
+        Ok(grown.div_ceil(usual.max(1)).max(1))
+    }
+
+    /// Bytes that the normalizer makes of a text.
+    fn normalized_bytes(&self, text: &str, normalizer: Option<&NormalizerWrapper>) -> Result<usize, String> {
+        let mut steps = Vec::new();
+        normalizer.into_iter().for_each(|normalizer| flatten(normalizer, &mut steps));
+        let mut normalized = NormalizedString::from(text);
+        for (index, step) in steps.into_iter().enumerate() {
+            let growth = self.steps.get(index).copied().unwrap_or(GROWTH_MAX);
+            if normalized.len().saturating_mul(growth) > GROWN_BYTES_MAX {
+                return Err(too_long(text.len()));
+            }
+            step.normalize(&mut normalized).map_err(|error| error.to_string())?;
+        }
+        Ok(normalized.len())
+    }
+}
+
+fn too_long(bytes: usize) -> String {
+    format!(
+        "the normalizer and pre-tokenizer of tokenizer.json may make more than {GROWN_BYTES_MAX} bytes of its {bytes}, \
+         which is the limit; send a shorter text"
+    )
+}
+
+/// The growth of each step, in order.
+fn each_step(step: &Value, steps: &mut Vec<usize>) {
+    match step["normalizers"].as_array() {
+        Some(list) => list.iter().for_each(|step| each_step(step, steps)),
+        None => steps.push(grown(step)),
+    }
+}
+
+/// The steps of a normalizer, in order.
+fn flatten<'a>(normalizer: &'a NormalizerWrapper, steps: &mut Vec<&'a NormalizerWrapper>) {
+    match normalizer {
+        NormalizerWrapper::Sequence(list) => list.as_ref().iter().for_each(|step| flatten(step, steps)),
+        step => steps.push(step),
     }
 }
 
@@ -177,22 +237,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn honest_tokenizers_pass() {
+    fn growth_is_the_product_of_all_steps() {
+        let of = |json: Value| Growth::of(&json).map(|growth| (growth.normalizer, growth.pre_tokenizer, growth.steps));
         let llama = json!({"normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": "▁"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}});
-        assert_eq!(Growth::of(&llama), Ok(Growth(12)));
+        assert_eq!(of(llama), Ok((12, 1, vec![4, 3])));
         let qwen = json!({"normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "invert": false},
             {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}});
-        assert_eq!(Growth::of(&qwen), Ok(Growth(6)));
+        assert_eq!(of(qwen), Ok((3, 2, vec![3])));
         // A table of four bytes, then "ab" and "abc".
         let map = json!({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAABhYgBhYmMA"}});
-        assert_eq!(Growth::of(&map), Ok(Growth(3)));
-        assert_eq!(Growth::of(&json!({})), Ok(Growth(1)));
-        assert_eq!(Growth(16).check(usize::MAX), Ok(()));
-        assert!(Growth(32).check(1 << 19).is_ok() && Growth(32).check((1 << 19) + 1).is_err());
-        assert_eq!((Growth(6).factor(), Growth(256).factor()), (1, 16));
+        assert_eq!(of(map), Ok((3, 1, vec![3])));
+        assert_eq!(of(json!({})), Ok((1, 1, vec![1])));
     }
 
     #[test]

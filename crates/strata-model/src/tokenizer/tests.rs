@@ -217,8 +217,8 @@ fn normalizers_that_grow_without_end_are_refused() {
         json!({"normalizer": sequence(replace(json!({"String": ""}), "b"), 40)}),
         json!({"normalizer": sequence(replace(json!({"Regex": "x*"}), "b"), 40)}),
         json!({"normalizer": sequence(json!({"type": "Prepend", "prepend": "a"}), 40)}),
-        json!({"normalizer": sequence(sequence(doubling(), 3), 3)}),
-        json!({"normalizer": replace(json!({"String": "a"}), &long)}),
+        json!({"normalizer": sequence(sequence(doubling(), 5), 5)}),
+        json!({"normalizer": sequence(replace(json!({"String": "a"}), &long), 2)}),
         json!({"normalizer": {"normalizers": vec![json!({"pattern": {"String": "a"}, "content": "aa"}); 40]}}),
         json!({"pre_tokenizer": {"type": "Sequence", "pretokenizers": vec![bytes; 40]}}),
         json!({"decoder": {"type": "Sequence", "decoders": vec![doubling(); 40]}}),
@@ -229,10 +229,18 @@ fn normalizers_that_grow_without_end_are_refused() {
         let problem = build(changes.clone()).expect_err(&changes.to_string());
         assert!(problem.contains("accepted"), "{problem}");
     }
-    // Within the limit, texts are as long as memory allows.
+    // Within the limit, texts are as long as memory allows, by what they become.
     let tokenizer = build(json!({"normalizer": sequence(doubling(), 7)})).unwrap();
     assert_eq!(tokenizer.encode("a", false).unwrap().len(), 128);
+    assert_eq!(tokenizer.encode(&"b".repeat(1 << 20), false).unwrap().len(), 1 << 20);
     let error = tokenizer.encode(&"a".repeat(1 << 20), false).unwrap_err();
-    assert!(error.to_string().contains("at most 131072 bytes"), "{error}");
+    assert!(error.to_string().contains("67108864 bytes of its 1048576"), "{error}");
     assert_eq!(tokenizer.scratch_bytes("a"), 8 * (288 + 12));
+    // Each part between added tokens begins anew.
+    let added = json!([{"id": 3, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true}]);
+    let prepends = json!({"type": "Prepend", "prepend": "a".repeat(1000)});
+    let tokenizer = build(json!({"normalizer": prepends, "added_tokens": added})).unwrap();
+    let error = tokenizer.encode(&"a<s>".repeat(100_000), false).unwrap_err();
+    assert!(error.to_string().contains("of its 400000"), "{error}");
 }

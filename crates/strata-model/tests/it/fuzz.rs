@@ -203,7 +203,7 @@ fn whole_tokenizer() -> Value {
         "normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": "▁"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-            {"type": "Replace", "pattern": {"Regex": "b*"}, "content": "bb"},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
             {"type": "NFKC"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": true, "strip_right": true}]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": "\\s+|\\S+"}, "behavior": "Isolated", "invert": false},
