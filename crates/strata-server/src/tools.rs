@@ -34,7 +34,7 @@ fn check(index: usize, tool: &Value) -> Result<(), ApiError> {
         return refuse(".function", "an object", function);
     }
     let name = function.get("name").unwrap_or(none);
-    if !name.as_str().is_some_and(|name| !name.is_empty()) {
+    if name.as_str().is_none_or(str::is_empty) {
         return refuse(".function.name", "the name of a function", name);
     }
     let description = function.get("description").unwrap_or(none);

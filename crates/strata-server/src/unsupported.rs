@@ -57,8 +57,11 @@ const NOWHERE: [&str; 42] = [
     "web_search_options",
 ];
 
+/// Whether a number asks for nothing.
+type IsNeutral = fn(f64) -> bool;
+
 /// Fields that are numbers, and which numbers of theirs ask for nothing.
-const NUMBERS: [(&str, fn(f64) -> bool); 19] = [
+const NUMBERS: [(&str, IsNeutral); 19] = [
     ("dry_multiplier", is_0),
     ("dynatemp_range", is_0),
     ("epsilon_cutoff", is_0),

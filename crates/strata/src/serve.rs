@@ -192,6 +192,7 @@ fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Error 
 }
 
 /// Completes at the first Ctrl-C or SIGTERM, with what completes at the second and says so; the third ends the process.
+#[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
 fn told_to_stop(
     drain_timeout_s: u64,
     impatient: Arc<AtomicBool>,

@@ -58,6 +58,7 @@ impl Server {
         let template = ChatTemplate::new(template, SpecialTokens::default()).expect("a valid template");
         let (shutdown, told) = oneshot::channel::<()>();
         let (impatience, no_patience) = oneshot::channel::<()>();
+        #[expect(clippy::async_yields_async, reason = "impatience comes only after the word to stop")]
         let stop = async {
             let _ = told.await;
             async {
