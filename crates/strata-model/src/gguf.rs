@@ -55,8 +55,8 @@ impl<'a> GgufModel<'a> {
         config::check_tensors(self, specs).map_err(|problem| self.config_error(problem))
     }
 
-    /// What `generation_config.json` would say, as far as the file does: sampling defaults (`general.sampling.…`). Where
-    /// it says none of them, they are llama.cpp's, which people who run such files expect. The tokens that end a text
+    /// What `generation_config.json` would say, as far as the file does: sampling defaults (`general.sampling.…`).
+    /// Where it says none of them, they are llama.cpp's, which people who run such files expect. The tokens that end a text
     /// are in the configuration.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! How long a text may become on its way through what `tokenizer.json` says.
 //!
 //! A normalizer may replace each character by a thousand, and a list of normalizers do so again and again; the
-//! `tokenizers` crate has no limit for it. So each step has a bound for what it makes of a byte. What the product of all
-//! of them leaves in doubt is normalized step by step, with a look at the length before each.
+//! `tokenizers` crate has no limit for it. So each step has a bound for what it makes of a byte. What the product of
+//! all of them leaves in doubt is normalized step by step, with a look at the length before each.
 
 use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -130,7 +130,8 @@ fn flatten<'a>(normalizer: &'a NormalizerWrapper, steps: &mut Vec<&'a Normalizer
 fn limited(what: &str, growth: usize) -> Result<(), String> {
     if growth > GROWTH_MAX {
         return Err(format!(
-            "{what} may make more than {GROWTH_MAX} bytes of one; that many steps, or replacements as long, are not accepted"
+            "{what} may make more than {GROWTH_MAX} bytes of one; that many steps, or replacements as long, are not \
+             accepted"
         ));
     }
     Ok(())

@@ -153,7 +153,8 @@ async fn chat_renders_the_template() {
 
     let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
     let (_, prompt) = ask(json!({"messages": [{"role": "user", "content": parts}], "max_completion_tokens": 3,
-        "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto", "chat_template_kwargs": {"mood": "calm"}}))
+        "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto",
+        "chat_template_kwargs": {"mood": "calm"}}))
     .await;
     assert_eq!(prompt, "<user>a\nb[1 tools](calm)<assistant>");
     assert_eq!(server.last_request().params.max_tokens, 3);
