@@ -1,13 +1,13 @@
 //! Chat messages to a prompt, by the Jinja template that the model ships, as `transformers` renders it.
 //!
 //! A template is a program from outside: its source, its steps, its recursion, its output, its time and the values that
-//! it makes are limited, and it runs on a thread of its own whose stack is large enough for what these limits allow. The
-//! engine counts steps; for what grows within one, the template is rewritten ([`metered`]), the engine's filters have a
+//! it makes are limited, and it runs on a thread of its own whose stack is large enough for what these limits allow.
+//! The engine counts steps; for what grows within one, the template is rewritten ([`metered`]), the engine's filters have a
 //! look before they work ([`bounded`]), and each rendering has an [`allowance`].
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
 use minijinja::machinery::{self, ast::Stmt};
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
@@ -231,6 +231,12 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// Whether the template names `tools`, so that a model can be told of them.
+    pub fn reads_tools(&self) -> bool {
+        let is_part = |character: char| character == '_' || character.is_alphanumeric();
+        self.tool_use.is_some() || self.default.split(|character| !is_part(character)).any(|word| word == "tools")
+    }
+
     /// The prompt for `messages`. `tools` is a list of tool definitions; `kwargs` are further variables, which win
     /// over the special tokens. Blocking, and CPU-bound: not for an async thread.
     ///
@@ -370,9 +376,8 @@ fn raise_exception(message: &str) -> Result<Value, Error> {
 }
 
 /// The date that a template puts in the system prompt, in UTC: a server's time zone is no part of a prompt.
-fn strftime_now(format: &str) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    strftime::format(format, now.as_secs())
+fn strftime_now(format: &str) -> Result<String, Error> {
+    strftime::format(format, Timestamp::now())
 }
 
 fn render_error(error: &Error, fuel: u64, limit: usize) -> TemplateError {

@@ -28,6 +28,11 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
+    /// What llama.cpp samples with where neither a file nor its user says how.
+    pub fn llama_cpp() -> Self {
+        Self { temperature: Some(0.8), top_k: Some(40), top_p: Some(0.95), min_p: Some(0.05), ..Self::default() }
+    }
+
     /// Reads `generation_config.json` of a Hugging Face directory. Without the file, nothing is given.
     ///
     /// # Errors

@@ -55,8 +55,9 @@ impl<'a> GgufModel<'a> {
         config::check_tensors(self, specs).map_err(|problem| self.config_error(problem))
     }
 
-    /// What `generation_config.json` would say, as far as the file does: sampling defaults (`general.sampling.…`). The
-    /// tokens that end a text are in the configuration.
+    /// What `generation_config.json` would say, as far as the file does: sampling defaults (`general.sampling.…`).
+    /// Where it says none of them, they are llama.cpp's, which people who run such files expect. The tokens that end a text
+    /// are in the configuration.
     ///
     /// # Errors
     /// A value that cannot be sampled with.
@@ -73,6 +74,9 @@ impl<'a> GgufModel<'a> {
             if let Some(number) = self.metadata.number(key).map_err(|problem| self.config_error(problem.into()))? {
                 json[name] = json!(number);
             }
+        }
+        if json == json!({}) {
+            return Ok(GenerationConfig::llama_cpp());
         }
         let parsed = GenerationConfig::from_json(&json.to_string());
         parsed.map_err(|ConfigError { problem, .. }| self.config_error(problem))

@@ -13,11 +13,13 @@ use thiserror::Error;
 
 mod decoder;
 mod detokenizer;
+mod growth;
 mod pieces;
 
 use crate::bounded_file::{self, Fault};
 use decoder::DecoderKind;
 pub use detokenizer::Detokenizer;
+use growth::Growth;
 use pieces::Pieces;
 
 /// Largest `tokenizer.json` that is opened, in bytes. The largest in use (Gemma's) has 33 MiB.
@@ -96,6 +98,7 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     decoder: DecoderKind,
     pieces: Pieces,
+    growth: Growth,
     special_ids: HashSet<u32>,
     vocab_size: usize,
     longest_entry: usize,
@@ -131,6 +134,7 @@ impl Tokenizer {
     fn build(tokenizer_json: &[u8], config: &Value) -> Result<Self, String> {
         let json: Value = serde_json::from_slice(tokenizer_json).map_err(|error| error.to_string())?;
         check_merges(&json)?;
+        let growth = Growth::of(&json)?;
         let decoder = DecoderKind::from_json(json.get("decoder").unwrap_or(&Value::Null));
         let pieces = Pieces::of(&json);
         drop(json);
@@ -150,7 +154,20 @@ impl Tokenizer {
         let id_of = |token: &Option<String>| token.as_ref().and_then(|token| inner.token_to_id(token));
         let (bos_id, eos_id) = (id_of(&bos), id_of(&eos));
         let add_bos = config.get("add_bos_token").and_then(Value::as_bool).unwrap_or(false);
-        Ok(Self { inner, decoder, pieces, special_ids, vocab_size, longest_entry, bos, eos, bos_id, eos_id, add_bos })
+        Ok(Self {
+            inner,
+            decoder,
+            pieces,
+            growth,
+            special_ids,
+            vocab_size,
+            longest_entry,
+            bos,
+            eos,
+            bos_id,
+            eos_id,
+            add_bos,
+        })
     }
 
     /// Token ids of `text`; with `add_special`, also what the model expects around a text (usually BOS in front).
@@ -165,7 +182,9 @@ impl Tokenizer {
     /// Most bytes of memory that [`Tokenizer::encode`] of `text` takes at a time, the ids included: some hundred for
     /// each byte of the longest piece that the text is tokenized in. Whoever must not exceed a limit asks first.
     pub fn scratch_bytes(&self, text: &str) -> usize {
-        self.pieces.scratch_bytes(text)
+        // One that becomes too long is refused when it is encoded, before it takes anything.
+        let factor = self.growth_of(text).unwrap_or(1);
+        self.pieces.scratch_bytes(text).saturating_mul(factor)
     }
 
     fn encode_pieces<'a>(
@@ -213,9 +232,15 @@ impl Tokenizer {
     }
 
     fn encode_raw(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = guarded(|| self.inner.encode_fast(text, add_special))
+        let encoding = self
+            .growth_of(text)
+            .and_then(|_| guarded(|| self.inner.encode_fast(text, add_special)))
             .map_err(|problem| TokenizerError::Encode { bytes: text.len(), problem })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    fn growth_of(&self, text: &str) -> Result<usize, String> {
+        guarded(|| Ok(self.growth.factor(text, self.inner.get_normalizer())))?
     }
 
     /// Text of `ids`. Ids outside the vocabulary have no text; bytes that are no UTF-8 become U+FFFD. With

@@ -7,7 +7,7 @@ use strata_engine::EngineHandle;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
@@ -28,6 +28,8 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
+    /// Whether the server ends without waiting any longer for requests under way.
+    pub(crate) is_cut: watch::Receiver<bool>,
     workers: Arc<Semaphore>,
 }
 
@@ -37,12 +39,13 @@ impl App {
         engine: EngineHandle,
         tokenizer: Arc<Tokenizer>,
         template: Option<Arc<ChatTemplate>>,
+        is_cut: watch::Receiver<bool>,
     ) -> Arc<Self> {
         let memory = RequestMemory::new(config.request_bytes_max);
         let workers = Arc::new(Semaphore::new(config.tokenizing_max.max(1)));
         let started_at_s = unix_seconds();
         let metrics = Arc::new(Metrics::default());
-        Arc::new(Self { config, engine, tokenizer, template, metrics, started_at_s, memory, workers })
+        Arc::new(Self { config, engine, tokenizer, template, metrics, started_at_s, memory, is_cut, workers })
     }
 
     /// The name that answers carry.

@@ -15,10 +15,12 @@ use axum::http::Method;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
+use tracing::Instrument;
 
 use crate::app::App;
 use crate::auth;
 use crate::error::ApiError;
+use crate::request_id::{REQUEST_ID, request_id};
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
 
@@ -65,13 +67,17 @@ async fn wrong_method(method: Method, request: Request) -> ApiError {
     ApiError::wrong_method(format!("{method} is not what {} answers to", request.uri().path()))
 }
 
-/// One line per request, when the answer begins.
+/// One line per request, when the answer begins, and the request's id in the answer.
 async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let response = next.run(request).await;
+    let id = request_id(request.headers());
+    // At the level of errors, so that the lines of failures carry it whatever is logged besides.
+    let span = tracing::error_span!("request", id = id.to_str().unwrap_or_default());
+    let mut response = next.run(request).instrument(span.clone()).await;
     app.metrics.count_response(response.status());
     let (status, elapsed) = (response.status().as_u16(), started.elapsed());
-    tracing::info!(%method, path, status, elapsed_ms = elapsed.as_millis() as u64, "request");
+    span.in_scope(|| tracing::info!(%method, path, status, elapsed_ms = elapsed.as_millis() as u64, "request"));
+    response.headers_mut().insert(REQUEST_ID, id);
     response
 }

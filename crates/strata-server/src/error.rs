@@ -96,6 +96,13 @@ impl ApiError {
         Self { code: Some("overloaded"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message) }
     }
 
+    /// Logs what is the server's fault.
+    pub(crate) fn log(&self) {
+        if self.status.is_server_error() {
+            tracing::warn!(status = self.status.as_u16(), message = self.message, "request failed");
+        }
+    }
+
     /// The body: `{"error": {…}}`.
     pub(crate) fn to_json(&self) -> Value {
         let kind = match self.status {
@@ -109,9 +116,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if self.status.is_server_error() {
-            tracing::warn!(status = self.status.as_u16(), message = self.message, "request failed");
-        }
+        self.log();
         let mut response = (self.status, axum::Json(self.to_json())).into_response();
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);

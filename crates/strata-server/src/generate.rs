@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use strata_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
-use strata_engine::{Miss, MissReason, PositionLogprobs, Request, TokenId};
+use strata_engine::{Miss, MissReason, PositionLogprobs, Request, RequestError, TokenId};
 
 use crate::app::App;
 use crate::auth::Tenant;
@@ -34,6 +34,8 @@ pub(crate) struct Asked {
 /// All sequences of one request. Dropping it cancels those that have not ended.
 pub(crate) struct Sequences {
     streams: Vec<Stream>,
+    /// Completes when the server ends without waiting for this.
+    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     ready: VecDeque<(usize, TextDelta)>,
     metrics: Arc<Metrics>,
     started: Instant,
@@ -122,8 +124,14 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
         }
     }
     let (metrics, started) = (app.metrics.clone(), Instant::now());
+    let mut is_cut = app.is_cut.clone();
+    let cut = Box::pin(async move {
+        // An error means that the server has ended, which is the same.
+        let _ = is_cut.wait_for(|&cut| cut).await;
+    });
     Ok(Sequences {
         streams,
+        cut,
         ready: VecDeque::new(),
         metrics,
         started,
@@ -167,7 +175,21 @@ impl Sequences {
                         self.ready.push_back((index, delta));
                     }
                 }
-                if open && self.ready.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+                if !open || !self.ready.is_empty() {
+                    return Poll::Ready(());
+                }
+                // The first that is open tells; dropping all of this cancels the others.
+                let first = self.streams.iter_mut().enumerate().find(|(_, stream)| !stream.ended);
+                match first {
+                    Some((index, stream)) if self.cut.as_mut().poll(context).is_ready() => {
+                        let finished = Some(Err(RequestError::Stopped));
+                        let delta = TextDelta { finished, ..TextDelta::default() };
+                        stream.received(&delta, self.started, &self.metrics);
+                        self.ready.push_back((index, delta));
+                        Poll::Ready(())
+                    }
+                    _ => Poll::Pending,
+                }
             })
             .await;
         }

@@ -18,8 +18,11 @@ mod logprobs;
 mod memory;
 mod metrics;
 mod patience;
+mod request_id;
 mod sampling;
 mod stream;
+mod tools;
+mod unsupported;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -28,21 +31,24 @@ use strata_engine::EngineHandle;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 pub use config::ServerConfig;
 pub use listener::Drained;
 
 /// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests under way
-/// within `drain_timeout`, and returns. Without a `template`, chat requests are refused with a hint.
-pub async fn serve(
+/// within `drain_timeout`, and returns. What `shutdown` completes with ends that time early; requests that are cut are
+/// told so. Without a `template`, chat requests are refused with a hint.
+pub async fn serve<F: Future<Output = ()>>(
     config: ServerConfig,
     engine: EngineHandle,
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
     listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = F>,
 ) -> Drained {
     let limits = listener::ListenerLimits::of(&config);
-    let app = app::App::new(config, engine, tokenizer, template);
-    listener::run(listener, endpoints::router(app), limits, shutdown).await
+    let (cut, is_cut) = watch::channel(false);
+    let app = app::App::new(config, engine, tokenizer, template, is_cut);
+    listener::run(listener, endpoints::router(app), limits, shutdown, cut).await
 }

@@ -23,12 +23,15 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Pause after a failed accept: out of file descriptors, the next would fail at once too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long connections that are cut get to send what became of their requests.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// What became of the requests under way when the server was told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
     /// All were answered.
     Completely,
-    /// So many connections were still open after `drain_timeout`, and were cut.
+    /// So many connections were still open after `drain_timeout`, or when patience ended, and were cut.
     Cut(usize),
 }
 
@@ -59,24 +62,26 @@ impl ListenerLimits {
     }
 }
 
-/// Serves until `shutdown`, then drains.
-pub(crate) async fn run(
+/// Serves until `shutdown`, then drains, but not beyond what `shutdown` completes with. Requests that are under way
+/// even then are told so through `cut`.
+pub(crate) async fn run<F: Future<Output = ()>>(
     listener: TcpListener,
     router: Router,
     limits: ListenerLimits,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = F>,
+    cut: watch::Sender<bool>,
 ) -> Drained {
     let room = Arc::new(Semaphore::new(limits.connections_max));
     let (drain, draining) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
-    loop {
+    let patience_ends = loop {
         let accepted = async {
             let place = room.clone().acquire_owned().await;
             (listener.accept().await, place)
         };
         tokio::select! {
-            () = &mut shutdown => break,
+            patience_ends = &mut shutdown => break patience_ends,
             Some(ended) = connections.join_next(), if !connections.is_empty() => report(ended),
             (accepted, place) = accepted => match accepted {
                 Ok((stream, _)) => {
@@ -92,21 +97,27 @@ pub(crate) async fn run(
                 }
             },
         }
-    }
+    };
     // Closing the listener tells balancers and clients to go elsewhere.
     drop(listener);
     drain.send_replace(true);
-    let all = async {
-        while let Some(ended) = connections.join_next().await {
-            report(ended);
-        }
-    };
-    if timeout(limits.drain_timeout, all).await.is_ok() {
-        return Drained::Completely;
+    tokio::select! {
+        () = all_ended(&mut connections) => return Drained::Completely,
+        () = sleep(limits.drain_timeout) => {}
+        () = patience_ends => {}
     }
     let open = connections.len();
+    cut.send_replace(true);
+    // Those that do not end by themselves have no words left, or nobody who listens.
+    let _ = timeout(LAST_WORDS, all_ended(&mut connections)).await;
     connections.shutdown().await;
     Drained::Cut(open)
+}
+
+async fn all_ended(connections: &mut JoinSet<()>) {
+    while let Some(ended) = connections.join_next().await {
+        report(ended);
+    }
 }
 
 async fn serve_connection(

@@ -1,6 +1,7 @@
 //! Prometheus metrics: vLLM's names where the meaning is the same, `strata:` for the rest.
 //!
-//! Most figures are totals that the engine keeps anyway; only what the server alone sees is counted here.
+//! Most figures are totals that the engine keeps anyway; only what the server alone sees is counted here. Written by
+//! hand: `prometheus-client` wants figures to live in its own registry, where these are read when a page is asked for.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

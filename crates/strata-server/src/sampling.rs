@@ -1,11 +1,9 @@
 //! Request fields that both completion APIs share.
 
-use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use strata_engine::text::TextOptions;
 use strata_engine::{BeamParams, SamplingParams, TOKEN_LIST_MAX};
@@ -13,6 +11,7 @@ use strata_engine::{BeamParams, SamplingParams, TOKEN_LIST_MAX};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
+use crate::unsupported::Supported;
 
 /// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
 const STOPS_MAX: usize = 64;
@@ -21,30 +20,6 @@ const STOP_BYTES_MAX: usize = 1024;
 const SALT_BYTES_MAX: usize = 1024;
 /// Priorities that clients may ask for. The engine's queue ages, so none of them starves the others for ever.
 const PRIORITIES: RangeInclusive<i64> = -100..=100;
-/// Fields that would change the answer and are not supported: better refused than ignored.
-const UNSUPPORTED: [&str; 20] = [
-    "suffix",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
-    "structural_tag",
-    "json_schema",
-    "regex",
-    "ebnf",
-    "grammar",
-    "truncate_prompt_tokens",
-    "prompt_embeds",
-    "bad_words",
-    "allowed_token_ids",
-    "prompt_logprobs",
-    "logits_processors",
-    "thinking_token_budget",
-    "functions",
-    "function_call",
-];
-
 /// The fields that both completion APIs share, as they are sent.
 #[derive(Deserialize)]
 struct SharedFields<'b> {
@@ -59,6 +34,9 @@ struct SharedFields<'b> {
     top_p: Option<Field<f32>>,
     min_p: Option<Field<f32>>,
     repetition_penalty: Option<Field<f32>>,
+    /// llama.cpp's name for it.
+    repeat_penalty: Option<Field<f32>>,
+    repeat_last_n: Option<Field<i64>>,
     presence_penalty: Option<Field<f32>>,
     frequency_penalty: Option<Field<f32>>,
     logit_bias: Option<Field<LogitBias>>,
@@ -116,9 +94,9 @@ pub(crate) struct Common {
     pub(crate) priority: i32,
 }
 
-/// Reads and checks the shared fields of a body, and refuses those that are not supported.
-pub(crate) fn common(app: &App, body: &[u8]) -> Result<Common, ApiError> {
-    let Supported = read(body)?;
+/// Reads and checks the shared fields of a body, of a chat if `CHAT`, and refuses those that are not supported.
+pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common, ApiError> {
+    let Supported::<CHAT> = read(body)?;
     let mut fields: SharedFields<'_> = read(body)?;
     check_name(app, sent(fields.model.take()))?;
     if let Some(Field(Object(format))) = &fields.response_format
@@ -215,47 +193,6 @@ fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
     }
 }
 
-/// A body without [`UNSUPPORTED`] fields, but for those that ask for nothing.
-struct Supported;
-
-impl<'de> Deserialize<'de> for Supported {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Names;
-        impl<'de> Visitor<'de> for Names {
-            type Value = Supported;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a JSON object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Supported, A::Error> {
-                while let Some(name) = map.next_key::<String>()? {
-                    if !UNSUPPORTED.contains(&name.as_str()) {
-                        map.next_value::<IgnoredAny>()?;
-                    } else {
-                        map.next_value::<Nothing>()?;
-                    }
-                }
-                Ok(Supported)
-            }
-        }
-        deserializer.deserialize_map(Names)
-    }
-}
-
-/// A value that asks for nothing.
-struct Nothing;
-
-impl<'de> Deserialize<'de> for Nothing {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value: &RawValue = Deserialize::deserialize(deserializer)?;
-        if asks_for_nothing(value.get()) { Ok(Self) } else { Err(D::Error::custom("is not supported; leave it out")) }
-    }
-}
-
-fn asks_for_nothing(value: &str) -> bool {
-    let is_empty_list = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    matches!(value, "null" | "false" | r#""""#) || is_empty_list.is_some_and(|inner| inner.trim().is_empty())
-}
-
 /// A number for ids, and for seeds of requests that brought none.
 pub(crate) fn random() -> u64 {
     // Every `RandomState` differs, and the first takes its keys from the system's random numbers.
@@ -297,6 +234,17 @@ fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<Samplin
             ApiError::invalid("top_k", format!("top_k is {top_k}, but must be at least 1, or 0 or -1 for all tokens"))
         })?),
     };
+    let repetition_penalty = match (sent(fields.repetition_penalty), sent(fields.repeat_penalty)) {
+        (Some(one), Some(other)) if one != other => {
+            let message = format!("repeat_penalty is {other}, but repetition_penalty, its other name, is {one}");
+            return Err(ApiError::invalid("repeat_penalty", message));
+        }
+        (one, other) => one.or(other).unwrap_or(defaults.repetition_penalty),
+    };
+    if let Some(last) = sent(fields.repeat_last_n).filter(|&last| last != -1 && repetition_penalty != 1.0) {
+        let message = format!("repeat_last_n is {last}, but a repetition penalty goes by all tokens here; send -1");
+        return Err(ApiError::invalid("repeat_last_n", message));
+    }
     Ok(SamplingParams {
         max_tokens: 0,
         min_tokens: sent(fields.min_tokens).unwrap_or(0),
@@ -304,7 +252,7 @@ fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<Samplin
         top_k,
         top_p: sent(fields.top_p).unwrap_or(defaults.top_p),
         min_p: sent(fields.min_p).unwrap_or(defaults.min_p),
-        repetition_penalty: sent(fields.repetition_penalty).unwrap_or(defaults.repetition_penalty),
+        repetition_penalty,
         presence_penalty: sent(fields.presence_penalty).unwrap_or(defaults.presence_penalty),
         frequency_penalty: sent(fields.frequency_penalty).unwrap_or(defaults.frequency_penalty),
         logit_bias: sent(fields.logit_bias).map_or_else(Vec::new, |LogitBias(biases)| biases),

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use strata_engine::text::TextDelta;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tracing::Instrument;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -88,14 +89,16 @@ pub(crate) fn answer(
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let share = sequences.take_share();
     let write_timeout = app.config.write_timeout;
-    tokio::spawn(async move {
+    let writing = async move {
         let gone = sender.clone();
         let sink = Sink { sender, write_timeout };
         tokio::select! {
             () = gone.closed() => {}
             () = write(sequences, envelope, include_usage, choices, sink) => {}
         }
-    });
+    };
+    // What it logs carries the request's id, as what its handler logs does.
+    tokio::spawn(writing.in_current_span());
     let mut response = Body::new(EventBody { chunks: receiver, _share: share }).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -117,7 +120,9 @@ async fn write(
     while let Some((index, delta)) = sequences.next().await {
         if let Some(Err(error)) = &delta.finished {
             failed = true;
-            if !sink.send(ApiError::from(error.clone()).to_json().to_string()).await {
+            let error = ApiError::from(error.clone());
+            error.log();
+            if !sink.send(error.to_json().to_string()).await {
                 return;
             }
             // One that failed fails the answer: the others have nobody left to read them.

@@ -40,7 +40,9 @@ Ctrl-C stops an answer that is being written.";
 /// Talk to a model that has a chat template
 ///
 /// The conversation is kept, and what of it was computed once stays in the KV cache. Sampling defaults to what the
-/// model's authors recommend (generation_config.json). If stdin is no terminal, each line of it is a message.
+/// model's authors recommend (generation_config.json, or the GGUF file; one that says nothing is sampled as llama.cpp
+/// does by default: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). If stdin is no terminal, each line of it is a
+/// message.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata chat models/1b-instruct\n  \
@@ -72,6 +74,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
     let mut limits = args.model.limits.clone();
     limits.make_for_one(None);
     let loaded = load::load(opened, &limits, Audience::Person(&tokenizer), MAX_WAITING)?;
+    load::report::sampling(&loaded.generation);
     let params = args.sampling.over(model_defaults(&loaded.generation))?;
     let interactive = stdin().is_terminal();
     let mut lines = if interactive { Lines::from_terminal()? } else { Lines::Pipe { read: 0 } };

@@ -1,6 +1,6 @@
 //! From a directory, a GGUF file or a packed store to a running engine: check, divide memory, load, start.
 
-mod report;
+pub mod report;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -2,6 +2,8 @@
 
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -35,8 +37,9 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 /// Serve a model over HTTP, as the OpenAI API does
 ///
 /// Answers /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /version and /metrics.
-/// What a request leaves out comes from the model's generation_config.json. Ctrl-C or SIGTERM lets requests under way
-/// finish; a second one ends at once.
+/// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
+/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). Ctrl-C or SIGTERM lets requests under way finish; a
+/// second one cuts them, and tells their clients.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata serve                                         # the bundled model, http://127.0.0.1:8000/v1\n  \
@@ -104,17 +107,22 @@ pub fn run(args: ServeArgs) -> Result<()> {
     model.limits.swap = Some(args.swap.clone());
     let opened = Opened::open(model.model.as_deref())?;
     let loaded = load::load(opened, &model.limits, Audience::Clients, args.max_waiting)?;
+    load::report::sampling(&loaded.generation);
     let config = config(&args, &loaded)?;
     let name = config.model_names[0].clone();
     let keyed = !config.api_keys.is_empty();
     let engine = loaded.engine.handle();
     let (tokenizer, template) = (loaded.tokenizer.clone(), loaded.template.clone());
+    let impatient = Arc::new(AtomicBool::new(false));
     let drained = runtime.block_on(async {
-        let stop = told_to_stop(args.drain_timeout)?;
+        let stop = told_to_stop(args.drain_timeout, impatient.clone())?;
         let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
         announce(&name, listener.local_addr().context("cannot tell the port")?, keyed, loaded.template.is_some());
         Ok::<_, anyhow::Error>(strata_server::serve(config, engine, tokenizer, template, listener, stop).await)
     })?;
+    if impatient.load(Ordering::Acquire) {
+        std::process::exit(INTERRUPTED.into());
+    }
     if let Drained::Cut(connections) = drained {
         report!("{connections} connections were still open after {} s and were cut", args.drain_timeout);
     }
@@ -187,17 +195,25 @@ fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Error 
     Advised::system(format!("cannot listen on {host}:{port}"), hint, error)
 }
 
-/// Completes at the first Ctrl-C or SIGTERM; the second ends the process.
-fn told_to_stop(drain_timeout_s: u64) -> Result<impl Future<Output = ()>> {
+/// Completes at the first Ctrl-C or SIGTERM, with what completes at the second and says so; the third ends the process.
+#[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
+fn told_to_stop(
+    drain_timeout_s: u64,
+    impatient: Arc<AtomicBool>,
+) -> Result<impl Future<Output = impl Future<Output = ()>>> {
     let listen = |kind| signal(kind).context("cannot listen for signals");
     let mut signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
     Ok(async move {
         next_of(&mut signals).await;
-        report!("Stopping: requests under way get {drain_timeout_s} s to finish; once more ends at once");
-        tokio::spawn(async move {
+        report!("Stopping: requests in flight get {drain_timeout_s} s to finish; once more ends at once");
+        async move {
             next_of(&mut signals).await;
-            std::process::exit(INTERRUPTED.into());
-        });
+            impatient.store(true, Ordering::Release);
+            tokio::spawn(async move {
+                next_of(&mut signals).await;
+                std::process::exit(INTERRUPTED.into());
+            });
+        }
     })
 }
 

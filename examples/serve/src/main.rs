@@ -30,11 +30,17 @@ async fn main() -> Result<()> {
     let listener = TcpListener::bind(&address).await.with_context(|| format!("cannot listen on {address}"))?;
     println!("http://{}/v1", listener.local_addr()?);
     let stop = async {
-        // Without signals it is stopped in another way.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending().await
-        }
+        ended().await;
+        // The second Ctrl-C cuts what is in flight.
+        ended()
     };
     strata_server::serve(config, model.engine.handle(), Arc::new(model.tokenizer), template, listener, stop).await;
     Ok(())
+}
+
+/// Completes at Ctrl-C; never, where there are no signals.
+async fn ended() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }

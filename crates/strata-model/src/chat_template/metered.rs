@@ -176,10 +176,8 @@ fn expression<'s>(given: &Expr<'s>, depth: usize) -> Result<Expr<'s>, Error> {
         Expr::Var(node) => return Ok(Expr::Var(at(node, Var { id: node.id }))),
         Expr::Const(node) => return Ok(Expr::Const(at(node, Const { value: node.value.clone() }))),
         Expr::UnaryOp(node) => {
-            let op = match node.op {
-                UnaryOpKind::Not => UnaryOpKind::Not,
-                UnaryOpKind::Neg => UnaryOpKind::Neg,
-            };
+            // It cannot be copied.
+            let op = if matches!(node.op, UnaryOpKind::Not) { UnaryOpKind::Not } else { UnaryOpKind::Neg };
             return Ok(Expr::UnaryOp(at(node, UnaryOp { op, expr: value(&node.expr)? })));
         }
         Expr::BinOp(node) => {

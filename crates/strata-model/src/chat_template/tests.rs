@@ -131,7 +131,8 @@ fn strings_have_pythons_methods() {
 fn templates_cannot_fill_memory() {
     let doubled = |step: &str| {
         format!(
-            "{{% set ns = namespace(x='ab', l=[1]) %}}{{% for i in range(60) %}}{step}{{% endfor %}}{{{{ ns.x | length }}}}"
+            "{{% set ns = namespace(x='ab', l=[1]) %}}{{% for i in range(60) %}}{step}{{% endfor %}}\
+             {{{{ ns.x | length }}}}"
         )
     };
     let doublings = [
@@ -195,7 +196,7 @@ fn templates_cannot_fill_memory() {
         let began = std::time::Instant::now();
         let before = peak_resident();
         let rendered = render(&source, json!([]));
-        let grown = peak_resident() - before;
+        let grown = peak_resident().saturating_sub(before);
         let error = rendered.map(|text| text.len()).expect_err(&source);
         assert!(error.is_about_messages(), "{source}: {error}");
         assert!(error.to_string().len() < 2200, "{source}");
@@ -208,7 +209,8 @@ fn templates_cannot_fill_memory() {
 fn values_cannot_stand_on_a_million_others() {
     for step in ["ns.x[0:]", "ns.x | reverse", "ns.x | map('string')", "(ns.x + [])", "ns.x | list", "ns.m.items()"] {
         let source = format!(
-            "{{% set ns = namespace(x=[], m={{}}) %}}{{% for a in range(90000) %}}{{% set ns.x = {step} %}}{{% endfor %}}\
+            "{{% set ns = namespace(x=[], m={{}}) %}}\
+             {{% for a in range(90000) %}}{{% set ns.x = {step} %}}{{% endfor %}}\
              {{{{ ns.x | length }}}}"
         );
         assert_eq!(render(&source, json!([])).unwrap(), "0", "{step}");

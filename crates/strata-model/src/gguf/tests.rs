@@ -422,7 +422,15 @@ fn sampling_defaults_are_read() {
         let catalog = catalog(metadata, &[EMBEDDING]);
         GgufModel::of(&catalog).unwrap().generation_config().map_err(|error| error.to_string())
     };
-    assert_eq!(read(&metadata).unwrap(), GenerationConfig::default());
+    // Without any, llama.cpp's.
+    let usual = GenerationConfig {
+        temperature: Some(0.8),
+        top_k: Some(40),
+        top_p: Some(0.95),
+        min_p: Some(0.05),
+        ..GenerationConfig::default()
+    };
+    assert_eq!(read(&metadata).unwrap(), usual);
     metadata.set("general.sampling.temp", 0.5f32);
     metadata.set("general.sampling.top_k", MetadataValue::Number(Number::I32(20)));
     let generation = read(&metadata).unwrap();

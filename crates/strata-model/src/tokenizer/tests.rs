@@ -197,3 +197,50 @@ fn bad_files_are_refused() {
     std::fs::File::create(&path).unwrap().set_len(MAX_TOKENIZER_BYTES + 1).unwrap();
     assert!(matches!(Tokenizer::from_dir(dir.path()), Err(TokenizerError::TooLarge { .. })));
 }
+
+#[test]
+fn normalizers_that_grow_without_end_are_refused() {
+    let build = |changes: Json| {
+        let mut json = json!({"version": "1.0", "added_tokens": [],
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": []}});
+        json.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        Tokenizer::from_bytes(json.to_string().as_bytes(), None)
+    };
+    let replace = |pattern: Json, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+    let sequence = |step: Json, times: usize| json!({"type": "Sequence", "normalizers": vec![step; times]});
+    let doubling = || replace(json!({"String": "a"}), "aa");
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let long = "a".repeat(1000);
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    for changes in [
+        json!({"normalizer": sequence(doubling(), 40)}),
+        json!({"normalizer": sequence(replace(json!({"String": ""}), "b"), 40)}),
+        json!({"normalizer": sequence(replace(json!({"Regex": "x*"}), "b"), 40)}),
+        json!({"normalizer": sequence(json!({"type": "Prepend", "prepend": "a"}), 40)}),
+        json!({"normalizer": sequence(sequence(doubling(), 5), 5)}),
+        json!({"normalizer": sequence(replace(json!({"String": "a"}), &long), 2)}),
+        json!({"normalizer": {"normalizers": vec![json!({"pattern": {"String": "a"}, "content": "aa"}); 40]}}),
+        json!({"pre_tokenizer": {"type": "Sequence", "pretokenizers": vec![bytes; 40]}}),
+        json!({"decoder": {"type": "Sequence", "decoders": vec![doubling(); 40]}}),
+        json!({"post_processor": {"type": "TemplateProcessing", "single": vec![text; 1000], "pair": [],
+            "special_tokens": {}}}),
+        json!({"model": {"type": "BPE", "continuing_subword_prefix": long, "vocab": {"a": 0}, "merges": []}}),
+    ] {
+        let problem = build(changes.clone()).expect_err(&changes.to_string());
+        assert!(problem.contains("accepted"), "{problem}");
+    }
+    // Within the limit, texts are as long as memory allows, by what they become.
+    let tokenizer = build(json!({"normalizer": sequence(doubling(), 7)})).unwrap();
+    assert_eq!(tokenizer.encode("a", false).unwrap().len(), 128);
+    assert_eq!(tokenizer.encode(&"b".repeat(1 << 20), false).unwrap().len(), 1 << 20);
+    let error = tokenizer.encode(&"a".repeat(1 << 20), false).unwrap_err();
+    assert!(error.to_string().contains("67108864 bytes of its 1048576"), "{error}");
+    assert_eq!(tokenizer.scratch_bytes("a"), 8 * (288 + 12));
+    // Each part between added tokens begins anew.
+    let added = json!([{"id": 3, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true}]);
+    let prepends = json!({"type": "Prepend", "prepend": "a".repeat(1000)});
+    let tokenizer = build(json!({"normalizer": prepends, "added_tokens": added})).unwrap();
+    let error = tokenizer.encode(&"a<s>".repeat(100_000), false).unwrap_err();
+    assert!(error.to_string().contains("of its 400000"), "{error}");
+}

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use strata_engine::TokenId;
 use strata_engine::text::{StopCause, TextDelta};
+use strata_model::chat_template::TemplateError;
 
 use crate::app::{App, unix_seconds};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
@@ -22,6 +23,7 @@ use crate::logprobs::chat_entry;
 use crate::memory::Share;
 use crate::sampling::{Common, common};
 use crate::stream::{self, Choices, Envelope};
+use crate::tools::check_tools;
 
 /// The fields of this API alone, but for the conversation.
 #[derive(Deserialize)]
@@ -40,6 +42,7 @@ struct Conversation<'b> {
     continue_final_message: Option<Field<bool>>,
     add_generation_prompt: Option<Field<bool>>,
     chat_template_kwargs: Option<Field<Map<String, Value>>>,
+    reasoning_effort: Option<Field<String>>,
     add_special_tokens: Option<Field<bool>>,
 }
 
@@ -77,7 +80,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share), ApiError> {
     let Received { body, .. } = received;
     let preparing = begin(app, &body)?;
-    let mut common = common(app, body.json())?;
+    let mut common = common::<true>(app, body.json())?;
     let fields: Fields = read(body.json())?;
     let top_logprobs = sent(fields.top_logprobs);
     common.params.logprobs = match (sent(fields.logprobs).unwrap_or(false), top_logprobs) {
@@ -110,8 +113,8 @@ pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiErro
     Preparing::begin(app, body, values.saturating_mul(3))
 }
 
-/// Tokens of the conversation in a body, for which [`begin`] has found the memory, by the model's template, which may write so many bytes. Also what `/tokenize`
-/// does with `messages`.
+/// Tokens of the conversation in a body, for which [`begin`] has found the memory, by the model's template, which may
+/// write so many bytes. Also what `/tokenize` does with `messages`.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
     let Some(template) = &app.template else {
         let message = "this model has no chat template; send a plain prompt to /v1/completions instead";
@@ -124,6 +127,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         continue_final_message,
         add_generation_prompt,
         chat_template_kwargs,
+        reasoning_effort,
         add_special_tokens,
     } = read(body.json())?;
     if let Some(choice) = tool_choice.filter(|choice| !is_text(choice, "none") && !is_text(choice, "auto")) {
@@ -142,6 +146,9 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         .map(|(index, value)| message(index, value, &mut room))
         .collect::<Result<_, _>>()?;
     let tools = sent(tools).filter(|tools| !tools.is_empty());
+    if let Some(tools) = &tools {
+        check_tools(tools, template)?;
+    }
     let continued = sent(continue_final_message).unwrap_or(false);
     let add_generation_prompt = sent(add_generation_prompt);
     if continued && add_generation_prompt == Some(true) {
@@ -149,10 +156,20 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         return Err(ApiError::invalid("continue_final_message", message));
     }
     let add_generation_prompt = add_generation_prompt.unwrap_or(!continued);
-    let kwargs = sent(chat_template_kwargs).unwrap_or_default();
+    let mut kwargs = sent(chat_template_kwargs).unwrap_or_default();
+    if let Some(effort) = sent(reasoning_effort) {
+        // Under the name that templates know it by.
+        kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
+    }
 
     let tools = tools.as_deref();
-    let mut text = template.render_within(&messages, tools, add_generation_prompt, &kwargs, rendered_max)?;
+    let render =
+        |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
+    let mut text = match (render(&messages), with_contents(&messages)) {
+        // A template that adds texts fails on a content that is none, and one that tests for none must see it.
+        (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
+        (rendered, _) => rendered?,
+    };
     if continued {
         text = up_to_final_message(text, &messages)?;
     }
@@ -202,6 +219,19 @@ fn message(index: usize, message: Value, room: &mut usize) -> Result<Value, ApiE
     }
     parse_arguments(&mut message, room);
     Ok(Value::Object(message))
+}
+
+/// The messages with an empty content where tool calls stand in the place of one; `None` where all have contents.
+fn with_contents(messages: &[Value]) -> Option<Vec<Value>> {
+    let lacks = |message: &Value| message["content"].is_null() && message["tool_calls"].is_array();
+    if !messages.iter().any(lacks) {
+        return None;
+    }
+    let mut messages = messages.to_vec();
+    for message in messages.iter_mut().filter(|message| lacks(message)) {
+        message["content"] = "".into();
+    }
+    Some(messages)
 }
 
 /// Text of tool calls' arguments that is parsed, in bytes over all messages of a request. A byte of JSON may become a

@@ -86,7 +86,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let mut share = Preparing::begin(app, &body, 0)?.share;
-    let mut common = common(app, body.json())?;
+    let mut common = common::<false>(app, body.json())?;
     let fields: Fields<'_> = read(body.json())?;
     let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));
     let add_special = sent(fields.add_special_tokens).unwrap_or(true);

@@ -153,7 +153,8 @@ async fn chat_renders_the_template() {
 
     let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
     let (_, prompt) = ask(json!({"messages": [{"role": "user", "content": parts}], "max_completion_tokens": 3,
-        "tools": [{"type": "function"}], "tool_choice": "auto", "chat_template_kwargs": {"mood": "calm"}}))
+        "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto",
+        "chat_template_kwargs": {"mood": "calm"}}))
     .await;
     assert_eq!(prompt, "<user>a\nb[1 tools](calm)<assistant>");
     assert_eq!(server.last_request().params.max_tokens, 3);
@@ -264,4 +265,52 @@ async fn api_keys_are_asked_for_and_separate_caches() {
     assert!(salts.iter().all(|salt| !salt.contains("key-")));
     assert_eq!(server.get("/health").await.status, 200);
     assert_eq!(server.get("/v1/models").await.status, 401);
+}
+
+#[tokio::test]
+async fn other_names_of_fields_do_what_they_say() {
+    let server = Server::answering("x").await;
+    server.post("/v1/completions", &json!({"prompt": "a", "repeat_penalty": 1.5, "mirostat": 0})).await.ok();
+    assert_eq!(server.last_request().params.repetition_penalty, 1.5);
+    let both = json!({"prompt": "a", "repeat_penalty": 1.5, "repetition_penalty": 1.4});
+    assert_eq!(server.post("/v1/completions", &both).await.error().1["param"], "repeat_penalty");
+    let some = json!({"prompt": "a", "repeat_penalty": 1.5, "repeat_last_n": 64});
+    assert_eq!(server.post("/v1/completions", &some).await.error().1["param"], "repeat_last_n");
+    server.post("/v1/completions", &json!({"prompt": "a", "repeat_penalty": 1, "repeat_last_n": 64})).await.ok();
+}
+
+#[tokio::test]
+async fn tool_calls_without_content_suit_templates_that_add_texts() {
+    let call = json!([{"type": "function", "function": {"name": "f", "arguments": "{}"}}]);
+    let prompt_of = async |template: &str, message: Value| {
+        let server = Server::with_template(template).await;
+        let messages = json!([{"role": "user", "content": "q"}, message]);
+        server.post("/v1/chat/completions", &json!({"messages": messages})).await.ok();
+        String::from_utf8(server.last_request().prompt.iter().map(|&id| id as u8).collect()).unwrap()
+    };
+    let adds = "{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}";
+    for content in [json!({"content": null}), json!({})] {
+        let mut message = json!({"role": "assistant", "tool_calls": call});
+        message.as_object_mut().unwrap().extend(content.as_object().unwrap().clone());
+        assert_eq!(prompt_of(adds, message).await, "<q><>");
+    }
+    // One that tests for none sees it.
+    let tests = "{% for m in messages %}{% if m.content is none %}none{% else %}{{ m.content }}{% endif %}{% endfor %}";
+    let message = json!({"role": "assistant", "content": null, "tool_calls": call});
+    assert_eq!(prompt_of(tests, message).await, "qnone");
+}
+
+#[tokio::test]
+async fn templates_that_mean_harm_end_with_an_error() {
+    for template in [
+        "{{ 'a\nb' | indent(1000000000000) }}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+    ] {
+        let server = Server::with_template(template).await;
+        let body = json!({"messages": [{"role": "user", "content": "q"}]});
+        let (status, error) = server.post("/v1/chat/completions", &body).await.error();
+        assert_eq!((status, &error["param"]), (400, &json!("messages")), "{error:?}");
+        assert!(error["message"].as_str().unwrap().contains("bytes"), "{error:?}");
+        assert_eq!(server.get("/health").await.status, 200);
+    }
 }

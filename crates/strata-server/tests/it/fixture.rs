@@ -21,6 +21,7 @@ pub struct Server {
     pub address: SocketAddr,
     pub engine: ScriptedEngine,
     shutdown: oneshot::Sender<()>,
+    impatience: oneshot::Sender<()>,
     served: JoinHandle<Drained>,
 }
 
@@ -41,17 +42,35 @@ impl Server {
         Self::over(config, engine).await
     }
 
+    /// Answers chats through this template.
+    pub async fn with_template(template: &str) -> Self {
+        let engine = ScriptedEngine::start(ScriptedEngine::limits(), Duration::from_millis(1), answer("x"));
+        Self::serving(ServerConfig::default(), engine, template).await
+    }
+
     pub async fn over(config: ServerConfig, engine: ScriptedEngine) -> Self {
+        Self::serving(config, engine, TEMPLATE).await
+    }
+
+    async fn serving(config: ServerConfig, engine: ScriptedEngine, template: &str) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
-        let template = ChatTemplate::new(TEMPLATE, SpecialTokens::default()).expect("a valid template");
+        let template = ChatTemplate::new(template, SpecialTokens::default()).expect("a valid template");
         let (shutdown, told) = oneshot::channel::<()>();
+        let (impatience, no_patience) = oneshot::channel::<()>();
+        #[expect(clippy::async_yields_async, reason = "impatience comes only after the word to stop")]
         let stop = async {
             let _ = told.await;
+            async {
+                // Dropped without a word, it never ends patience.
+                if no_patience.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
         };
         let (tokenizer, template) = (Arc::new(byte_tokenizer()), Some(Arc::new(template)));
         let served = tokio::spawn(serve(config, engine.handle(), tokenizer, template, listener, stop));
-        Self { address, engine, shutdown, served }
+        Self { address, engine, shutdown, impatience, served }
     }
 
     pub async fn get(&self, path: &str) -> Reply {
@@ -88,6 +107,13 @@ impl Server {
     /// Tells the server to stop; `drained` waits for it.
     pub fn stop(self) -> (ScriptedEngine, JoinHandle<Drained>) {
         let _ = self.shutdown.send(());
+        (self.engine, self.served)
+    }
+
+    /// The same, and then to stop at once.
+    pub fn stop_at_once(self) -> (ScriptedEngine, JoinHandle<Drained>) {
+        let _ = self.shutdown.send(());
+        let _ = self.impatience.send(());
         (self.engine, self.served)
     }
 }

@@ -50,6 +50,15 @@ async fn wrong_fields_are_named() {
         ("logprobs", json!(true)),
         ("stream", json!("yes")),
         ("suffix", json!("end")),
+        ("typical_p", json!(0.5)),
+        ("mirostat", json!(2)),
+        ("dry_multiplier", json!(0.8)),
+        ("xtc_probability", json!(0.1)),
+        ("return_token_ids", json!(true)),
+        ("continue_final_message", json!(true)),
+        ("tools", json!([{"type": "function", "function": {"name": "f"}}])),
+        ("repeat_penalty", json!("x")),
+        ("repeat_last_n", json!("x")),
         ("response_format", json!({"type": "json_object"})),
         ("guided_json", json!({})),
         ("priority", json!(1u64 << 40)),
@@ -103,6 +112,14 @@ async fn wrong_chats_are_named() {
             json!({"messages": user, "continue_final_message": true, "add_generation_prompt": true}),
         ),
         ("chat_template_kwargs", json!({"messages": user, "chat_template_kwargs": 1})),
+        ("chat_template", json!({"messages": user, "chat_template": "{{ messages }}"})),
+        ("echo", json!({"messages": user, "echo": true})),
+        ("prompt", json!({"messages": user, "prompt": "a"})),
+        ("tools[0].type", json!({"messages": user, "tools": [{}]})),
+        (
+            "tools[0].function.parameters",
+            json!({"messages": user, "tools": [{"type": "function", "function": {"name": "f", "parameters": 42}}]}),
+        ),
     ] {
         let (status, error) = server.post("/v1/chat/completions", &body).await.error();
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{body}");

@@ -117,6 +117,61 @@ async fn draining_has_an_end() {
 }
 
 #[tokio::test]
+async fn requests_that_are_cut_are_told() {
+    for at_once in [false, true] {
+        let drain_timeout = if at_once { Duration::from_secs(600) } else { Duration::from_millis(100) };
+        let config = ServerConfig { drain_timeout, ..ServerConfig::default() };
+        let script = |_: &_, index: usize| if index < 2 { Step::Token(97) } else { Step::Wait };
+        let server = Server::start(config, Box::new(script)).await;
+        let mut connections = Vec::new();
+        for stream in [true, false] {
+            let mut connection = server.connect().await;
+            connection.write_all(&request(stream)).await.unwrap();
+            connections.push(connection);
+        }
+        until(&server.engine, "started", |running, _| running == 6).await;
+        let began = Instant::now();
+        let (_engine, served) = if at_once { server.stop_at_once() } else { server.stop() };
+        let mut replies = [String::new(), String::new()];
+        for (connection, reply) in connections.iter_mut().zip(&mut replies) {
+            connection.read_to_string(reply).await.unwrap();
+        }
+        assert_eq!(served.await.unwrap(), Drained::Cut(2));
+        assert!(began.elapsed() < Duration::from_secs(30));
+        let [stream, whole] = &replies;
+        let events: Vec<&str> = stream.split("data: ").collect();
+        let error = events[events.len() - 2];
+        assert!(error.contains("\"error\"") && error.contains("overloaded"), "{stream}");
+        assert!(stream.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n"), "{stream}");
+        assert!(whole.starts_with("HTTP/1.1 503"), "{whole}");
+    }
+}
+
+#[tokio::test]
+async fn answers_carry_the_requests_id() {
+    let server = Server::answering("x").await;
+    let id = |reply: &crate::fixture::Reply| {
+        let line = reply.head.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("an id");
+        line.to_owned()
+    };
+    let body = br#"{"prompt": "a"}"#;
+    let ask = async |header: &str| server.post_bytes("/v1/completions", header, body).await;
+    assert_eq!(id(&ask("X-Request-Id: my-own/1\r\n").await), "my-own/1");
+    let (one, other) = (id(&ask("").await), id(&ask("").await));
+    assert!(one.starts_with("req-") && one.len() == 36 && one != other, "{one} {other}");
+    for bad in ["a b", "\u{e9}", "", &"x".repeat(129)] {
+        let fresh = id(&ask(&format!("X-Request-Id: {bad}\r\n")).await);
+        assert!(fresh.starts_with("req-"), "{fresh}");
+    }
+    // Refusals have one too, and what nobody serves.
+    assert_eq!(id(&server.post_bytes("/v1/completions", "X-Request-Id: mine\r\n", b"{").await), "mine");
+    assert!(id(&server.get("/nothing").await).starts_with("req-"));
+    assert!(id(&server.get("/health").await).starts_with("req-"));
+    let stream = server.post("/v1/completions", &json!({"prompt": "a", "stream": true})).await;
+    assert!(id(&stream).starts_with("req-"));
+}
+
+#[tokio::test]
 async fn one_connection_serves_many_requests() {
     let server = Server::answering("x").await;
     let mut connection = server.connect().await;

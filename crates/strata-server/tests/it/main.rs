@@ -3,6 +3,7 @@
 mod api;
 mod choices;
 mod fixture;
+mod fuzz;
 mod hostile;
 mod lifecycle;
 mod streaming;

@@ -1,6 +1,7 @@
 //! What was made of the budget, on stderr.
 
 use strata_engine::{MemoryNeeds, MemoryPlan};
+use strata_model::generation_config::GenerationConfig;
 
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
@@ -51,5 +52,15 @@ mod tests {
         assert!(context_note(256, 8192, true).unwrap().contains("8192 that --max-model-len asks for"));
         let note = context_note(256, 8192, false).unwrap();
         assert!(note.contains("of 256 tokens, not the 8192 of the model") && !note.contains("ask"), "{note}");
+    }
+}
+
+/// Says so where a GGUF file says nothing of sampling.
+pub fn sampling(generation: &GenerationConfig) {
+    if *generation == GenerationConfig::llama_cpp() {
+        report!(
+            "sampling as llama.cpp does by default, for the file gives none: temperature 0.8, top_k 40, top_p 0.95, \
+             min_p 0.05"
+        );
     }
 }

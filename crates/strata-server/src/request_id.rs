@@ -1,0 +1,26 @@
+//! `x-request-id`: a request's name in answers and logs.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::sampling::random;
+
+/// The header.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest id that is taken from a client, in bytes.
+const BYTES_MAX: usize = 128;
+
+/// The client's own id, if it sent one that can stand in a line of a log; else a fresh one.
+pub(crate) fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let sent = headers.get(REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
+    let fresh = || HeaderValue::from_str(&format!("req-{:016x}{:016x}", random(), random()));
+    match sent {
+        Some(id) => id.clone(),
+        // Hexadecimal digits are a header's value.
+        None => fresh().unwrap_or(HeaderValue::from_static("req-0")),
+    }
+}
+
+fn is_sane(id: &[u8]) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
+    (1..=BYTES_MAX).contains(&id.len()) && id.iter().all(plain)
+}
