@@ -213,8 +213,8 @@ fn check_budget(asked: Bytes, memory: &HostMemory) -> Result<()> {
     Err(Advised::input(
         format!("--memory is {asked}, but {source}{swap}"),
         format!(
-            "give --memory {advice}M or less (weights that do not fit are streamed from disk), leave it out to take what \
-             is available, or insist with --overcommit; `strata plan` and `strata info` judge any --memory"
+            "give --memory {advice}M or less (weights that do not fit are streamed from disk), leave it out to take \
+             what is available, or insist with --overcommit; `strata plan` and `strata info` judge any --memory"
         ),
     ))
 }
