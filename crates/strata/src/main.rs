@@ -1,7 +1,9 @@
 //! The command line: configuration and wiring. Data goes to stdout, everything else to stderr.
 
 mod answer;
+mod audience;
 mod bench;
+mod budget;
 mod chat;
 mod failure;
 mod footprint;

@@ -18,8 +18,9 @@ use strata_weights::{
     BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
 };
 
+use crate::audience::Surroundings;
 use crate::failure::Advised;
-use crate::needs::{BATCHED_TOKENS, Surroundings, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
+use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
 use crate::quiet_panics::quietly;
 use crate::{small_files, swap};
