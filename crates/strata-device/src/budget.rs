@@ -1,4 +1,4 @@
-//! One budget per tier (M3): whoever holds memory took it here, under a name.
+//! One budget per tier: whoever holds memory took it here, under a name.
 
 use thiserror::Error;
 

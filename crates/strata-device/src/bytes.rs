@@ -1,4 +1,4 @@
-//! Sizes as people write and read them. Sizes are binary: `6G` is 6 GiB (M3).
+//! Sizes as people write and read them. Sizes are binary: `6G` is 6 GiB.
 
 use std::fmt;
 use std::str::FromStr;

@@ -175,7 +175,7 @@ pub struct KvSequences<'a> {
 
 /// What a command reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Operand {
     /// Some numbers.
     Tensor(Tensor),
     /// The KV blocks.
@@ -184,7 +184,7 @@ pub enum Place {
     Host(Tensor),
 }
 
-impl Place {
+impl Operand {
     /// Whether a write to one may change what is read from the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
@@ -199,7 +199,7 @@ impl Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
     /// Which.
-    pub place: Place,
+    pub place: Operand,
     /// Whether it is written; it may be read as well.
     pub writes: bool,
 }
@@ -223,44 +223,44 @@ impl Command<'_> {
             }
         };
         match *self {
-            Self::Fill { out, .. } | Self::Gather { out, .. } => add(Place::Tensor(out), true),
-            Self::KeepRows { tensor, .. } => add(Place::Tensor(tensor), true),
+            Self::Fill { out, .. } | Self::Gather { out, .. } => add(Operand::Tensor(out), true),
+            Self::KeepRows { tensor, .. } => add(Operand::Tensor(tensor), true),
             Self::Norm { x, out, .. } => {
-                add(Place::Tensor(x), false);
-                add(Place::Tensor(out), true);
+                add(Operand::Tensor(x), false);
+                add(Operand::Tensor(out), true);
             }
             Self::AddAndNorm { sum, branch, out, .. } => {
-                add(Place::Tensor(sum), true);
-                add(Place::Tensor(branch), false);
-                add(Place::Tensor(out), true);
+                add(Operand::Tensor(sum), true);
+                add(Operand::Tensor(branch), false);
+                add(Operand::Tensor(out), true);
             }
             Self::Add { sum, branch, .. } => {
-                add(Place::Tensor(sum), true);
-                add(Place::Tensor(branch), false);
+                add(Operand::Tensor(sum), true);
+                add(Operand::Tensor(branch), false);
             }
-            Self::Scale { x, .. } => add(Place::Tensor(x), true),
-            Self::Discard { tensor } => add(Place::Tensor(tensor), true),
+            Self::Scale { x, .. } => add(Operand::Tensor(x), true),
+            Self::Discard { tensor } => add(Operand::Tensor(tensor), true),
             Self::Products { x, products, .. } => {
-                add(Place::Tensor(x), false);
-                products.iter().for_each(|product| add(Place::Tensor(product.out), true));
+                add(Operand::Tensor(x), false);
+                products.iter().for_each(|product| add(Operand::Tensor(product.out), true));
             }
             Self::StoreKv { cos, sin, q, k, v, .. } => {
-                add(Place::Tensor(cos), false);
-                add(Place::Tensor(sin), false);
-                add(Place::Tensor(q), true);
-                add(Place::Tensor(k), true);
-                add(Place::Tensor(v), false);
-                add(Place::Kv, true);
+                add(Operand::Tensor(cos), false);
+                add(Operand::Tensor(sin), false);
+                add(Operand::Tensor(q), true);
+                add(Operand::Tensor(k), true);
+                add(Operand::Tensor(v), false);
+                add(Operand::Kv, true);
             }
             Self::Attend { q, out, .. } => {
-                add(Place::Tensor(q), false);
-                add(Place::Kv, false);
-                add(Place::Tensor(out), true);
+                add(Operand::Tensor(q), false);
+                add(Operand::Kv, false);
+                add(Operand::Tensor(out), true);
             }
-            Self::CopyBlocks { .. } => add(Place::Kv, true),
+            Self::CopyBlocks { .. } => add(Operand::Kv, true),
             Self::Download { from } => {
-                add(Place::Tensor(from), false);
-                add(Place::Host(from), true);
+                add(Operand::Tensor(from), false);
+                add(Operand::Host(from), true);
             }
         }
         uses

@@ -10,7 +10,7 @@ use strata_kernels::{
 };
 
 use crate::{
-    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, OUTS_MAX, PRODUCTS_MAX, Place, Queue,
+    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, OUTS_MAX, Operand, PRODUCTS_MAX, Queue,
     Tensor, TensorArea, Token,
 };
 
@@ -184,7 +184,7 @@ impl CpuDevice {
     /// Activations that a command changed are to be prepared anew.
     fn forget_prepared(&mut self, command: &Command<'_>) {
         let Some((of, _)) = self.prepared else { return };
-        let of = Place::Tensor(of);
+        let of = Operand::Tensor(of);
         if command.uses().iter().any(|used| used.writes && used.place.overlaps(&of)) {
             self.prepared = None;
         }

@@ -17,7 +17,7 @@ mod weights;
 pub use budget::{Budget, OverBudget};
 pub use buffer::{AllocError, HostBuffer};
 pub use bytes::{BadSize, Bytes};
-pub use command::{BandProduct, Command, KvSequences, OUTS_MAX, PRODUCTS_MAX, Place, Use};
+pub use command::{BandProduct, Command, KvSequences, OUTS_MAX, Operand, PRODUCTS_MAX, Use};
 pub use cores::usable_cores;
 pub use cpu::{Cpu, CpuDevice, PassNeeds};
 pub use device::{Device, DeviceError, Queue, Token};

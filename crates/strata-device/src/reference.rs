@@ -5,7 +5,7 @@ mod operations;
 
 use strata_kernels::KvLayout;
 
-use crate::{Command, Device, DeviceError, PassNeeds, Place, Queue, Tensor, Token, Use};
+use crate::{Command, Device, DeviceError, Operand, PassNeeds, Queue, Tensor, Token, Use};
 use operations::{DeviceMemory, Operation};
 
 /// Queues, by what [`index_of`] says.
@@ -120,7 +120,7 @@ impl Device for ReferenceDevice {
         for command in commands {
             let uses: Vec<_> = command.uses().into_iter().collect();
             for used in &uses {
-                if let (Place::Host(tensor), true) = (used.place, used.writes) {
+                if let (Operand::Host(tensor), true) = (used.place, used.writes) {
                     self.memory.poison_host(tensor);
                 }
             }
@@ -149,7 +149,7 @@ impl Device for ReferenceDevice {
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
-        let read = Use { place: Place::Host(tensor), writes: false };
+        let read = Use { place: Operand::Host(tensor), writes: false };
         // What the host has waited for is open no more.
         match self.open.iter().find(|earlier| conflict(&earlier.uses, &[read])) {
             Some(writer) => Err(DeviceError::ReadTooEarly { writer: writer.token.number }),

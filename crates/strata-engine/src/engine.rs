@@ -21,8 +21,8 @@ use crate::group::{Sampling, SequenceGroup, Stage};
 use crate::handle::{EngineShared, Submission};
 use crate::runner::Runner;
 use crate::sampler::Sampler;
-use crate::scheduler::{Arrival, Entry, Rejected, Scheduler, SchedulerConfig, StepPlan};
-use crate::sequence::{Ends, GroupId, Place, Sequence};
+use crate::scheduler::{Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
+use crate::sequence::{Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
 
@@ -66,7 +66,7 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
-/// A running engine. Dropping it stops the thread; requests under way fail with [`RequestError::Stopped`].
+/// A running engine. Dropping it stops the thread; requests in flight fail with [`RequestError::Stopped`].
 pub struct Engine {
     handle: EngineHandle,
     shared: Arc<EngineShared>,
@@ -170,7 +170,7 @@ impl Worker {
                     .map(String::as_str)
                     .or_else(|| panic.downcast_ref::<&str>().copied())
                     .unwrap_or("no message");
-                tracing::error!("the engine thread panicked: {message}; every request under way has failed");
+                tracing::error!("the engine thread panicked: {message}; every request in flight has failed");
                 format!("the engine thread panicked: {message}")
             }
         };
@@ -288,7 +288,7 @@ impl Worker {
         self.totals.allocation_seconds.record(begin.elapsed());
         for &id in &plan.preempted {
             let Some(sequence) = self.scheduler.get_mut(id) else { continue };
-            let swapped = sequence.place == Place::Leaving;
+            let swapped = sequence.status == SequenceStatus::Leaving;
             self.groups.get(&sequence.group).into_iter().for_each(|group| group.preempted(sequence, swapped));
         }
         for admitted in plan.admitted.drain(..) {
@@ -375,7 +375,7 @@ impl Worker {
     fn fail_all(&mut self, plan: &StepPlan, reason: &str) {
         tracing::error!("a forward pass failed: {reason}; its {} requests fail", plan.entries.len());
         let error = RequestError::Forward(reason.to_owned());
-        for Entry { id, .. } in &plan.entries {
+        for PlannedTokens { id, .. } in &plan.entries {
             self.scheduler.remove(*id).into_iter().for_each(|sequence| self.fail(sequence, &error));
         }
     }

@@ -36,7 +36,7 @@ pub enum RequestError {
         /// Blocks in all.
         limit: usize,
     },
-    /// The engine was stopped, or died, while the request was under way.
+    /// The engine was stopped, or died, while the request was in flight.
     #[error("the engine stopped before the request was done")]
     Stopped,
 }

@@ -9,7 +9,7 @@ use strata_model::LogitRows;
 
 use crate::handle::Client;
 use crate::sampler::Sampler;
-use crate::scheduler::{Admitted, Entry, Scheduler};
+use crate::scheduler::{Admitted, PlannedTokens, Scheduler};
 use crate::sequence::{Continuation, Ends, Sequence};
 use crate::status::Totals;
 use crate::{Event, PositionLogprobs, Request, RequestError, TokenId};
@@ -43,14 +43,14 @@ pub(crate) trait Policy: Send {
     fn preempted(&self, sequence: &Sequence, swapped: bool);
 
     /// The rows that a pass is to give for `entry`, the part of `sequence` in it.
-    fn wanted_rows(&self, sequence: &Sequence, entry: &Entry) -> LogitRows;
+    fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows;
 
     /// A pass gives the logits behind the token at `position` of `sequence`, whose part in it is `entry`. They come in
     /// order; what is left in `logits` matters to nobody.
     fn take_row(
         &mut self,
         sequence: &mut Sequence,
-        entry: &Entry,
+        entry: &PlannedTokens,
         position: usize,
         logits: &mut [f32],
         sampling: Sampling<'_>,
@@ -62,7 +62,7 @@ pub(crate) trait Policy: Send {
 
     /// All that the pass has computed is published, as far as it was accepted: the sequence of `entry` goes on,
     /// branches or ends.
-    fn apply(&mut self, entry: &Entry, prompt: &Prompt, stage: &mut Stage<'_>);
+    fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>);
 
     /// Ends what nobody is left to hear of.
     fn drop_cancelled(&mut self, prompt: &Prompt, stage: &mut Stage<'_>);
@@ -129,7 +129,7 @@ impl SequenceGroup {
     }
 
     /// See [`Policy::wanted_rows`].
-    pub(crate) fn wanted_rows(&self, sequence: &Sequence, entry: &Entry) -> LogitRows {
+    pub(crate) fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
         self.policy.wanted_rows(sequence, entry)
     }
 
@@ -137,7 +137,7 @@ impl SequenceGroup {
     pub(crate) fn take_row(
         &mut self,
         sequence: &mut Sequence,
-        entry: &Entry,
+        entry: &PlannedTokens,
         position: usize,
         logits: &mut [f32],
         sampling: Sampling<'_>,
@@ -151,7 +151,7 @@ impl SequenceGroup {
     }
 
     /// See [`Policy::apply`].
-    pub(crate) fn apply(&mut self, entry: &Entry, stage: &mut Stage<'_>) {
+    pub(crate) fn apply(&mut self, entry: &PlannedTokens, stage: &mut Stage<'_>) {
         self.policy.apply(entry, &self.prompt, stage);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -75,6 +75,7 @@ impl Drop for Ticket {
 pub(crate) trait Shared: Send + Sync {
     fn limits(&self) -> &Limits;
     fn status(&self) -> EngineStatus;
+    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus>;
     fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
 }
 
@@ -118,6 +119,12 @@ impl EngineHandle {
     /// What the engine was doing when its last step ended.
     pub fn status(&self) -> EngineStatus {
         self.shared.status()
+    }
+
+    /// Waits until a step ends with a status that `holds` says yes to, but no longer than `within`; `None` if
+    /// there was none in time. Blocking.
+    pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
+        self.shared.wait_until(within, &mut holds)
     }
 }
 
@@ -167,6 +174,8 @@ pub(crate) struct EngineShared {
     queued: Arc<AtomicUsize>,
     stop: AtomicBool,
     progress: Mutex<Progress>,
+    /// Told when `progress` has changed.
+    changed: Condvar,
 }
 
 struct Progress {
@@ -190,6 +199,7 @@ impl EngineShared {
             queued: Arc::default(),
             stop: AtomicBool::new(false),
             progress: Mutex::new(progress),
+            changed: Condvar::new(),
         };
         (Arc::new(shared), receiver)
     }
@@ -229,10 +239,15 @@ impl EngineShared {
         }
         progress.status = status;
         progress.stuck = stuck;
+        drop(progress);
+        self.changed.notify_all();
     }
 
     fn status_at(&self, now: Instant) -> EngineStatus {
-        let progress = lock(&self.progress);
+        self.status_of(&lock(&self.progress), now)
+    }
+
+    fn status_of(&self, progress: &Progress, now: Instant) -> EngineStatus {
         let since_last_step = now.saturating_duration_since(progress.moved);
         let health = if let Some(reason) = &progress.dead {
             Health::Dead(reason.clone())
@@ -249,6 +264,7 @@ impl EngineShared {
     pub(crate) fn died(&self, reason: String) {
         self.stop.store(true, Ordering::Release);
         lock(&self.progress).dead = Some(reason);
+        self.changed.notify_all();
     }
 }
 
@@ -259,6 +275,26 @@ impl Shared for EngineShared {
 
     fn status(&self) -> EngineStatus {
         self.status_at(Instant::now())
+    }
+
+    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
+        let deadline = Instant::now() + within;
+        let mut progress = lock(&self.progress);
+        loop {
+            let now = Instant::now();
+            let status = self.status_of(&progress, now);
+            if holds(&status) {
+                return Some(status);
+            }
+            if now >= deadline {
+                return None;
+            }
+            // A stall is told by nobody: it is what the clock says when nothing has come.
+            let stalls = progress.moved + self.stall + Duration::from_millis(1);
+            let wake = if stalls > now { stalls.min(deadline) } else { deadline };
+            let waited = self.changed.wait_timeout(progress, wake - now);
+            (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn submit(&self, mut submission: Submission) -> Result<(), SubmitError> {

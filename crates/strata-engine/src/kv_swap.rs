@@ -19,8 +19,8 @@ pub trait KvSwap {
     /// they began, except that some may fail earlier, and that those without copies end at once.
     fn start(&mut self, swap: &Swap);
 
-    /// Goes on with what is under way, and returns one swap that has ended, or none. Waits up to `wait` for one while
-    /// any is under way.
+    /// Goes on with what is in flight, and returns one swap that has ended, or none. Waits up to `wait` for one while
+    /// any is in flight.
     fn poll(&mut self, wait: Duration) -> Option<SwapEnded>;
 }
 

@@ -1,4 +1,4 @@
-//! Who gets memory while weights are streamed: KV or weights (M4). A planner: no I/O, no clock.
+//! Who gets memory while weights are streamed: KV or weights. A planner: no I/O, no clock.
 //!
 //! Each byte of weights that stays is a byte less to read in every pass, so weights have what KV does not need: blocks
 //! that sequences hold, or would hold if there were more, come first; cached ones that nobody holds come last. Memory

@@ -27,7 +27,7 @@ pub(crate) enum Way {
 pub(crate) struct Effort {
     /// Bytes to be written now, and read when it comes back.
     pub(crate) swap_bytes: u64,
-    /// Bytes of other swaps that are under way, and come first.
+    /// Bytes of other swaps that are in flight, and come first.
     pub(crate) bytes_ahead: u64,
     /// Tokens to be computed again, less what the prefix cache will still hold.
     pub(crate) recompute_tokens: usize,
@@ -82,7 +82,7 @@ impl PreemptionPlanner {
     }
 
     /// A swap has failed. Returns whether that was one too many, so that no more will be begun, even if others that are
-    /// under way succeed.
+    /// in flight succeed.
     pub(crate) fn swap_failed(&mut self, direction: SwapDirection) -> bool {
         let failures = &mut self.failures[direction as usize];
         *failures = failures.saturating_add(1);
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(choose(&planner, 1, 0, 1), Way::Swap);
         assert!(fails(&mut planner) && !fails(&mut planner));
         assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
-        // It was under way, and changes nothing any more.
+        // It was in flight, and changes nothing any more.
         planner.swapped_in(1, 1.0);
         assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
     }

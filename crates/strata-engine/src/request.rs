@@ -5,7 +5,7 @@ use strata_kv::TokenId;
 use thiserror::Error;
 
 /// Most entries of `logit_bias` and of `stop_token_ids` (OpenAI's limit on the former is 300; vLLM has none).
-const MAX_TOKEN_LIST: usize = 1024;
+pub const TOKEN_LIST_MAX: usize = 1024;
 
 /// Whose requests they are, where several share an engine: each has a share of the KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -247,7 +247,8 @@ impl BeamParams {
             return refuse(
                 "max_tokens",
                 format!(
-                    "max_tokens is {}, but after the prompt's {prompt_len} tokens KV memory has room for {most} of each of \
+                    "max_tokens is {}, but after the prompt's {prompt_len} tokens KV memory has room for {most} of \
+                     each of \
                      {} beams; lower max_tokens or best_of, or raise --memory",
                     params.max_tokens, self.width
                 ),
@@ -305,10 +306,10 @@ impl SamplingParams {
             }
         }
         for (param, length) in [("logit_bias", self.logit_bias.len()), ("stop_token_ids", self.stop_token_ids.len())] {
-            if length > MAX_TOKEN_LIST {
+            if length > TOKEN_LIST_MAX {
                 return refuse(
                     param,
-                    format!("{param} has {length} entries, but at most {MAX_TOKEN_LIST} are allowed"),
+                    format!("{param} has {length} entries, but at most {TOKEN_LIST_MAX} are allowed"),
                 );
             }
         }

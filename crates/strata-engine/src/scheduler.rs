@@ -18,7 +18,7 @@ use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, Miss, Resize, Sequ
 use crate::drafter::Drafter;
 use crate::forecast::Forecast;
 use crate::preemption::PreemptionPlanner;
-use crate::sequence::{Continuation, GroupId, Place, Sequence};
+use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
 use crate::{PreemptionMode, TenantId, TokenId};
 use flights::Flights;
 use queues::Queues;
@@ -58,7 +58,7 @@ pub(crate) struct Arrival {
 
 /// One sequence's part of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct PlannedTokens {
     pub(crate) id: SequenceId,
     /// Position of the first token to compute.
     pub(crate) start: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Entry {
     pub(crate) rows: usize,
 }
 
-impl Entry {
+impl PlannedTokens {
     /// Whether these are the last of its tokens, so that the next can be sampled.
     pub(crate) fn samples(&self) -> bool {
         self.rows > 0
@@ -110,7 +110,7 @@ pub(crate) struct Rejected {
 /// What the next pass computes, and what the way there cost.
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<PlannedTokens>,
     pub(crate) admitted: Vec<Admitted>,
     /// Lost their blocks, or are about to.
     pub(crate) preempted: Vec<SequenceId>,
@@ -127,7 +127,7 @@ pub(crate) struct StepPlan {
 impl StepPlan {
     /// Tokens of the pass, if most of them are prefill: then its time says what such a token takes.
     pub(crate) fn prefill_tokens(&self) -> Option<usize> {
-        let tokens = |entry: &Entry| entry.count;
+        let tokens = |entry: &PlannedTokens| entry.count;
         let all: usize = self.entries.iter().map(tokens).sum();
         let prefill: usize = self.entries.iter().filter(|entry| entry.is_prefill()).map(tokens).sum();
         (2 * prefill > all).then_some(all)
@@ -228,12 +228,12 @@ impl Scheduler {
         self.know(sequence);
     }
 
-    /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap under way when that has
+    /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap in flight when that has
     /// ended. An unknown id changes nothing, so a late cancellation is harmless.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
         let sequence = self.sequences.remove(&id)?;
         self.queues.take(&sequence);
-        if sequence.place != Place::Waiting {
+        if sequence.status != SequenceStatus::Waiting {
             self.blocks.free(id);
         }
         if let Some(tenant) = self.tenants.get_mut(&sequence.tenant) {
@@ -269,7 +269,7 @@ impl Scheduler {
                 _ => chunks.push(id),
             }
         }
-        // Blocks that swaps under way will give back, and nobody waits for yet.
+        // Blocks that swaps in flight will give back, and nobody waits for yet.
         let mut leaving = self.flights.blocks_leaving();
         for &id in decodes.iter().chain(&chunks) {
             // One that ran earlier in this loop may have preempted this one.
@@ -315,7 +315,7 @@ impl Scheduler {
 
     /// The pass has retired: what it computed may now be found by others. Of the tokens that were sampled, `accepted`
     /// are what comes next, all but the last of them drafts that were right; what was computed for others is dropped.
-    pub(crate) fn complete(&mut self, entry: &Entry, accepted: usize) {
+    pub(crate) fn complete(&mut self, entry: &PlannedTokens, accepted: usize) {
         let Some(sequence) = self.sequences.get_mut(&entry.id) else { return };
         let right = accepted.saturating_sub(1).min(entry.drafts());
         sequence.accept_drafts(right);
@@ -403,7 +403,7 @@ impl Scheduler {
         !self.sequences.is_empty()
     }
 
-    /// Whether there is nothing to do, and nothing under way.
+    /// Whether there is nothing to do, and nothing in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.sequences.is_empty() && self.flights.len() == 0
     }
@@ -434,15 +434,15 @@ impl Scheduler {
         sequence.computed = cached;
         // Its rank in the waiting queue does not depend on this.
         sequence.admission.get_or_insert(self.admissions);
-        self.move_to(id, Place::Running);
+        self.move_to(id, SequenceStatus::Running);
         plan.admitted.push(Admitted { id, cached, miss });
     }
 
     /// Moves a sequence from its queue to that of another place.
-    fn move_to(&mut self, id: SequenceId, place: Place) {
+    fn move_to(&mut self, id: SequenceId, status: SequenceStatus) {
         let sequence = self.sequences.get_mut(&id).expect("a sequence that moves is known");
         self.queues.take(sequence);
-        sequence.place = place;
+        sequence.status = status;
         self.queues.put(sequence);
     }
 
@@ -466,7 +466,7 @@ impl Scheduler {
         let sequence = &self.sequences[&id];
         let count = sequence.pending().min(plan.budget);
         let rows = usize::from(count == sequence.pending());
-        plan.entries.push(Entry { id, start: sequence.computed, count, rows });
+        plan.entries.push(PlannedTokens { id, start: sequence.computed, count, rows });
         plan.budget -= count;
     }
 }

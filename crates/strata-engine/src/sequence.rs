@@ -59,7 +59,7 @@ pub(crate) struct Sequence {
     pub(crate) seats: usize,
     /// Whether it stands for all beams of its group, which have lost their blocks, and computes what they begin with.
     pub(crate) trunk: bool,
-    pub(crate) place: Place,
+    pub(crate) status: SequenceStatus,
 }
 
 /// How often a sequence had to make room.
@@ -103,7 +103,7 @@ impl Sequence {
             admission: None,
             seats: 1,
             trunk: false,
-            place: Place::Waiting,
+            status: SequenceStatus::Waiting,
         }
     }
 
@@ -201,8 +201,8 @@ impl Sequence {
 
     /// Where it stands in the queue of its [`place`](Self::place).
     pub(crate) fn rank(&self) -> Rank {
-        let turn = match self.place {
-            Place::Waiting => u64::from(self.preemptions == 0),
+        let turn = match self.status {
+            SequenceStatus::Waiting => u64::from(self.preemptions == 0),
             _ => self.admission.unwrap_or(u64::MAX),
         };
         let (urgent, order) = (Reverse(self.is_urgent()), (self.arrival, self.branch));
@@ -244,7 +244,7 @@ impl Rank {
 /// | swapped | room → arriving; blocks that it will not get back → waiting |
 /// | arriving | the end of its swap: done → running, failed → waiting |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SequenceStatus {
     /// Holds no blocks.
     Waiting,
     /// Holds blocks for all its tokens but at most the last.

@@ -96,7 +96,7 @@ impl FinishedCounts {
 pub struct KvStatus {
     /// All blocks, at the most.
     pub blocks_total: usize,
-    /// Blocks held by sequences or by swaps under way.
+    /// Blocks held by sequences or by swaps in flight.
     pub blocks_used: usize,
     /// Blocks that nobody holds but whose content can still be found.
     pub blocks_cached: usize,

@@ -58,7 +58,7 @@ pub struct SwapSpace {
     slot_bytes: usize,
     /// Checksums of what the slots hold. [slot]
     sums: Vec<u64>,
-    /// Swaps under way, in the order in which they began.
+    /// Swaps in flight, in the order in which they began.
     swaps: VecDeque<UnderWay>,
     /// Parts that wait for a buffer, in order.
     parts: VecDeque<Part>,

@@ -2,7 +2,7 @@
 //! token per step, on a thread of its own, and can be looked into. Behind the feature `testing`: no program carries it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -40,9 +40,11 @@ pub fn byte_tokenizer() -> Tokenizer {
     let json = format!(
         r#"{{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [{}], "normalizer": null,
         "pre_tokenizer": {{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}},
-        "post_processor": null, "decoder": {{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}},
+        "post_processor": null,
+        "decoder": {{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}},
         "model": {{"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": {{{vocabulary}}}, "merges": []}}}}"#,
+        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": {{{vocabulary}}},
+        "merges": []}}}}"#,
         added.join(", ")
     );
     let config = r#"{"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": true}"#;
@@ -86,6 +88,8 @@ struct State {
     queue: Mutex<Vec<(Request, Client)>>,
     requests: Mutex<Vec<Request>>,
     status: Mutex<EngineStatus>,
+    /// Told at the end of each step.
+    stepped: Condvar,
     miss: Mutex<MissReason>,
     steps: AtomicU64,
     stop: AtomicBool,
@@ -107,6 +111,7 @@ impl ScriptedEngine {
             queue: Mutex::default(),
             requests: Mutex::default(),
             status: Mutex::default(),
+            stepped: Condvar::new(),
             miss: Mutex::new(MissReason::OtherSalt),
             steps: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -176,6 +181,12 @@ impl Shared for State {
         lock(&self.status).clone()
     }
 
+    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
+        let waited = self.stepped.wait_timeout_while(lock(&self.status), within, |status| !holds(status));
+        let (status, ended) = waited.unwrap_or_else(PoisonError::into_inner);
+        (!ended.timed_out()).then(|| status.clone())
+    }
+
     fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
         if self.stop.load(Ordering::SeqCst) {
             return Err(SubmitError::Stopped);
@@ -216,6 +227,7 @@ impl State {
             status.running = running.len();
             status.steps += 1;
             drop(status);
+            self.stepped.notify_all();
             self.steps.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(self.step_time);
         }

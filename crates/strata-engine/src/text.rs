@@ -173,7 +173,7 @@ impl TextDecoder {
     }
 }
 
-/// The text of a request under way. Dropping it, or reaching a stop string, cancels the request.
+/// The text of a request in flight. Dropping it, or reaching a stop string, cancels the request.
 #[derive(Debug)]
 pub struct TextStream {
     events: Option<EventStream>,

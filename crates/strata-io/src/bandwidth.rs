@@ -76,7 +76,7 @@ impl Walk {
         self.range.end - self.range.start
     }
 
-    /// Reads on, with as many reads under way as there are buffers, until `bytes_max` have been asked for or `time_max`
+    /// Reads on, with as many reads in flight as there are buffers, until `bytes_max` have been asked for or `time_max`
     /// is over; at least one read for each buffer, though. Buffers come back in every case.
     pub(crate) fn measure(
         &mut self,

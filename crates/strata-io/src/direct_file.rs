@@ -1,4 +1,4 @@
-//! Files and block devices, read past the page cache (W1).
+//! Files and block devices, read past the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -68,7 +68,7 @@ pub enum IoError {
         /// What the system said.
         source: io::Error,
     },
-    /// The file is not the one that was opened any more (W14).
+    /// The file is not the one that was opened any more.
     #[error("{} was changed while it was in use: {change}. Load it again, or restore what it was", path.display())]
     Changed {
         /// The file.

@@ -24,7 +24,7 @@ pub struct ExactFile {
 
 impl ExactFile {
     /// Opens a regular file, following symbolic links (a Hugging Face cache is made of them), or a block device, which
-    /// may hold a packed store (W1).
+    /// may hold a packed store.
     ///
     /// # Errors
     /// [`IoError::Open`] if it is missing or not permitted, [`IoError::NotRegular`] if it is a directory, a pipe, …

@@ -1,4 +1,4 @@
-//! How a disk wants to be read: a short trial at start (W2).
+//! How a disk wants to be read: a short trial at start.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::{AlignedBuffer, DirectRead, EngineKind, IoError, ReadEngine};
 pub struct ReadSettings {
     /// The way of reading in the background.
     pub engine: EngineKind,
-    /// Reads under way at a time.
+    /// Reads in flight at a time.
     pub depth: usize,
     /// Bytes in a read.
     pub chunk_bytes: usize,
@@ -31,7 +31,7 @@ pub struct ProbeLimits {
     pub memory_bytes: usize,
     /// Bytes read, about.
     pub read_bytes: u64,
-    /// Time for reads, about: one under way is waited for.
+    /// Time for reads, about: one in flight is waited for.
     pub time: Duration,
 }
 

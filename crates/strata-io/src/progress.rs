@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::{DIRECT_ALIGN, IoError};
 
-/// A read under way.
+/// A read in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Progress {
     offset: u64,

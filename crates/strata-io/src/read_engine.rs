@@ -10,7 +10,7 @@ use crate::{DirectRead, IoError};
 /// Reads in the background. Buffers move in and come back by value, so that nobody can touch one in flight; `B` gives
 /// the same memory each time it is asked for.
 ///
-/// Dropping an engine drops what is queued, and waits for the reads that are under way.
+/// Dropping an engine drops what is queued, and waits for the reads that are in flight.
 pub trait ReadEngine<B>: Send {
     /// Takes a request and returns at once. As many as the engine's depth are read at a time, begun in order of
     /// submission; the rest queue. A request that cannot be done comes back as a completion with its error.

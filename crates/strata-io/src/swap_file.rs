@@ -1,4 +1,4 @@
-//! Room on a disk for what memory has no room for, as long as the process lives (K12).
+//! Room on a disk for what memory has no room for, as long as the process lives.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};

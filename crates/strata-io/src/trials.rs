@@ -10,11 +10,11 @@ const CHUNKS: [usize; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
 /// The chunk that depths are compared with, and preferred among equals: small beside the memory of streamed weights,
 /// large enough for any disk.
 const CHUNK_USUAL: usize = 4 << 20;
-/// Reads under way preferred among equals: one read's end is no rest for the disk, and threads that wait for it cost
+/// Reads in flight preferred among equals: one read's end is no rest for the disk, and threads that wait for it cost
 /// nothing.
 const DEPTH_USUAL: usize = 4;
 /// A rate within this factor of the best one is as good: disks wander by more from one trial to the next, and while all
-/// cores compute, few reads under way, or ends of reads that a computing thread has to notice, let the disk rest.
+/// cores compute, few reads in flight, or ends of reads that a computing thread has to notice, let the disk rest.
 const AS_GOOD: f64 = 0.75;
 /// Candidates measured a second time.
 const FINALISTS: usize = 3;
@@ -50,7 +50,7 @@ impl Trials {
     /// The most trials there are.
     pub(crate) const COUNT_MAX: u32 = 12;
 
-    /// Buffers of all reads under way take at most `memory_bytes`, but at least one block.
+    /// Buffers of all reads in flight take at most `memory_bytes`, but at least one block.
     pub(crate) fn new(memory_bytes: usize, uring: bool) -> Self {
         Self { memory_bytes, uring, stage: Stage::Depths, queue: VecDeque::new(), results: Vec::new() }
     }
@@ -88,8 +88,14 @@ impl Trials {
     }
 
     /// The best candidate and its bytes per second. Among those as good, the most usual one: workers rather than
-    /// io_uring, which not every machine has; then by the reads under way; then by the chunk.
+    /// io_uring, which not every machine has; then by the reads in flight; then by the chunk.
     pub(crate) fn choose(&self) -> (Candidate, f64) {
+        if let [(only, sample)] = self.results[..] {
+            // The disk was so slow that time was up, if only for once: nothing has been compared.
+            let usual = Candidate { depth: DEPTH_USUAL, ..only };
+            let chosen = if self.fits(&usual) { usual } else { only };
+            return (chosen, sample.bytes_per_s());
+        }
         let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
         let as_good = self.results.iter().filter(|(_, sample)| sample.bytes_per_s() >= AS_GOOD * best);
         let oddity = |candidate: &Candidate| {
@@ -131,11 +137,13 @@ impl Trials {
     /// Those for which there is memory, and which have not been tried.
     fn fitting<const N: usize>(&self, candidates: [Candidate; N]) -> Vec<Candidate> {
         let tried = |candidate: &Candidate| self.results.iter().any(|(known, _)| known == candidate);
-        let fits = |candidate: &Candidate| {
-            let least = candidate.depth == 1 && candidate.chunk_bytes == DIRECT_ALIGN;
-            least || candidate.depth * candidate.chunk_bytes <= self.memory_bytes
-        };
-        candidates.into_iter().filter(|candidate| fits(candidate) && !tried(candidate)).collect()
+        candidates.into_iter().filter(|candidate| self.fits(candidate) && !tried(candidate)).collect()
+    }
+
+    /// Whether there is memory for it; there always is for one block.
+    fn fits(&self, candidate: &Candidate) -> bool {
+        let least = candidate.depth == 1 && candidate.chunk_bytes == DIRECT_ALIGN;
+        least || candidate.depth * candidate.chunk_bytes <= self.memory_bytes
     }
 
     /// The usual chunk, or a smaller one where there is no memory for four of them.
@@ -199,6 +207,15 @@ mod tests {
         assert_eq!(choice(1 << 20, false, |_| 1.0).0, small);
         assert_eq!(choice(0, false, |_| 1.0).0.chunk_bytes, DIRECT_ALIGN);
         assert_eq!(choice(10_000, true, |c| c.depth as f64).0.depth, 2);
+    }
+
+    #[test]
+    fn a_single_trial_decides_nothing() {
+        for (memory_bytes, depth) in [(PLENTY, DEPTH_USUAL), (4 << 20, 1)] {
+            let mut trials = Trials::new(memory_bytes, true);
+            trials.record(pread(1, 4), Sample { bytes: 4 << 20, seconds: 0.4 });
+            assert_eq!(trials.choose().0, pread(depth, 4));
+        }
     }
 
     #[test]

@@ -22,11 +22,11 @@ const DEPTH_MAX: usize = 256;
 const ENTRY_BYTES_MAX: usize = 1 << 30;
 /// Times a read is tried again after the kernel had no resources for it.
 const RETRIES_MAX: u32 = 16;
-/// How long to sleep while the kernel has no resources and nothing is under way that would free some.
+/// How long to sleep while the kernel has no resources and nothing is in flight that would free some.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// One io_uring of `depth` entries, emptied in [`poll`](ReadEngine::poll) and [`wait`](ReadEngine::wait). A file
-/// without [`DirectRead::direct_fd`] is read on the thread that calls these.
+/// without [`direct_fd`](crate::DirectRead::direct_fd) is read on the thread that calls these.
 pub struct UringReader<B> {
     /// `None` once the kernel stopped to take entries: what comes then is read on the caller's thread.
     ring: Option<IoUring>,
@@ -42,7 +42,7 @@ struct Slot<B> {
     request: ReadRequest<B>,
     progress: Progress,
     started: Instant,
-    /// Where in the buffer the entry under way reads to.
+    /// Where in the buffer the entry in flight reads to.
     from: usize,
     retries: u32,
 }

@@ -349,6 +349,17 @@ impl<'a> Operands<'a> {
         own.contains(&segments.start).then(|| segments.start - own.start)
     }
 
+    /// The first `count` parts of a row.
+    ///
+    /// # Safety
+    /// Nothing else reads or writes them while they are in use.
+    unsafe fn parts(&self, row: usize, count: usize) -> &'a mut [f32] {
+        let len = PART_HEAD + self.plan.layer.kv.head_dim();
+        assert!(count <= self.plan.parts_per_row);
+        // SAFETY: the caller's promise.
+        unsafe { self.parts.slice(row * self.plan.parts_per_row * len, count * len) }
+    }
+
     /// # Safety
     /// Nothing else reads or writes this part while it is in use.
     unsafe fn part(&self, row: usize, part: usize) -> &'a mut [f32] {
@@ -367,10 +378,9 @@ impl<'a> Operands<'a> {
                 let parts = segments_of(&seen_from(span.first_position + token - own.start, window)).len();
                 for row in token * heads..(token + 1) * heads {
                     // SAFETY: each token is in one share only, and all parts have been written.
-                    let out = unsafe { self.out.slice(row * kv.head_dim(), kv.head_dim()) };
-                    // SAFETY: as above.
-                    let part = |part| &*unsafe { self.part(row, part) };
-                    merge_row(self.level, parts, part, out);
+                    let (out, parts) =
+                        unsafe { (self.out.slice(row * kv.head_dim(), kv.head_dim()), self.parts(row, parts)) };
+                    merge_row(self.level, parts, out);
                 }
             }
             first_token = own.end;
@@ -378,17 +388,16 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// What one thread would have merged on its way through all segments, in the same order.
-fn merge_row<'a>(level: Level, parts: usize, part: impl Fn(usize) -> &'a [f32], out: &mut [f32]) {
+/// What one thread would have merged on its way through all segments, in the same order: `parts` are
+/// `[part, PART_HEAD + out.len()]`.
+fn merge_row(level: Level, parts: &[f32], out: &mut [f32]) {
     let seen = |part: &[f32]| Seen { greatest: part[0], total: part[1] };
-    let first = part(0);
+    let mut parts = parts.chunks_exact(PART_HEAD + out.len());
+    let Some(first) = parts.next() else { return };
     out.copy_from_slice(&first[PART_HEAD..]);
-    let (sums, count) = (out.as_mut_ptr(), out.len());
-    let into = &mut seen(first);
-    for other in (1..parts).map(part) {
-        // SAFETY: a part has as many sums as `out`.
-        unsafe { merge(level, into, sums, seen(other), other[PART_HEAD..].as_ptr(), count) };
+    let mut into = seen(first);
+    for other in parts {
+        merge(level, &mut into, out, seen(other), &other[PART_HEAD..]);
     }
-    // SAFETY: `sums` are those of `out`.
-    unsafe { finish(level, into, sums, count) };
+    finish(level, &into, out);
 }

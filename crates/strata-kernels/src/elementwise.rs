@@ -2,7 +2,7 @@
 
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::simd::{F32, LANES, Simd, dispatch, exp, load_part, store_part};
+use crate::simd::{LANES, Simd, dispatch, exp, load_few, store_few};
 use crate::{Level, Matrix};
 
 /// The function between the two products of a feed-forward network.
@@ -31,26 +31,22 @@ pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate:
     let count = gate.len();
     let gate = Share::new(gate);
     pool.split(count, GRANULE, ELEMENT_COST, |range| {
-        // SAFETY: ranges of a split are disjoint; `up` has the elements that `gate` has.
-        unsafe {
-            let gate = gate.slice(range.start, range.len());
-            gate_piece(level, activation, gate.as_mut_ptr(), up[range].as_ptr(), gate.len());
-        }
+        // SAFETY: ranges of a split are disjoint.
+        let gate = unsafe { gate.slice(range.start, range.len()) };
+        gate_piece(level, activation, gate, &up[range]);
     });
 }
 
-/// [`gated_activation`] of `count` elements on this thread.
+/// [`gated_activation`] of a piece on this thread.
 ///
-/// # Safety
-/// `count` elements are writable at `gate` and readable at `up`, and nothing else writes them meanwhile.
-pub(crate) unsafe fn gate_piece(level: Level, activation: Activation, gate: *mut f32, up: *const f32, count: usize) {
+/// # Panics
+/// If the lengths differ.
+pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len());
     match activation {
-        Activation::Silu => dispatch!(level, silu_kernel::<_>(gate: *mut f32, up: *const f32, count: usize)),
-        Activation::GeluTanh => dispatch!(level, gelu_tanh_kernel::<_>(gate: *mut f32, up: *const f32, count: usize)),
+        Activation::Silu => dispatch!(level, silu_kernel::<_>(gate: &mut [f32], up: &[f32])),
+        Activation::GeluTanh => dispatch!(level, gelu_tanh_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::Gelu => {
-            // SAFETY: the caller's promise.
-            let (gate, up) =
-                unsafe { (std::slice::from_raw_parts_mut(gate, count), std::slice::from_raw_parts(up, count)) };
             for (gate, up) in gate.iter_mut().zip(up) {
                 *gate = 0.5 * *gate * (1.0 + libm::erff(*gate * std::f32::consts::FRAC_1_SQRT_2)) * up;
             }
@@ -107,66 +103,43 @@ pub fn scale(x: &mut [f32], scale: f32) {
 }
 
 /// `sum[i] += branch[i] * scale`, compiled under a level's instructions, which the compiler then uses.
-///
-/// # Safety
-/// None beyond those instructions.
 #[inline(always)]
-pub(crate) unsafe fn add_kernel<S: Simd>(sum: &mut [f32], branch: &[f32], scale: f32) {
-    let _: Option<S> = None;
+pub(crate) fn add_kernel<S: Simd>(_: S, sum: &mut [f32], branch: &[f32], scale: f32) {
     for (sum, branch) in sum.iter_mut().zip(branch) {
         *sum += branch * scale;
     }
 }
 
-/// # Safety
-/// `count` elements are readable at `up` and writable at `gate`.
 #[inline(always)]
-unsafe fn silu_kernel<S: Simd>(gate: *mut f32, up: *const f32, count: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { gated::<S>(gate, up, count, S::splat(0.0), S::splat(1.0)) }
+fn silu_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
+    gated(s, gate, up, s.splat(0.0), s.splat(1.0));
 }
 
 /// `0.5 (1 + tanh u)` is `sigmoid(2u)`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
-///
-/// # Safety
-/// As for [`silu_kernel`].
 #[inline(always)]
-unsafe fn gelu_tanh_kernel<S: Simd>(gate: *mut f32, up: *const f32, count: usize) {
+fn gelu_tanh_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     const TWICE_ROOT: f32 = 1.595_769;
-    // SAFETY: the caller's promise.
-    unsafe { gated::<S>(gate, up, count, S::splat(TWICE_ROOT * 0.044_715), S::splat(TWICE_ROOT)) }
+    gated(s, gate, up, s.splat(TWICE_ROOT * 0.044_715), s.splat(TWICE_ROOT));
 }
 
 /// `gate = gate * sigmoid(cubic * gate^3 + linear * gate) * up`.
-///
-/// # Safety
-/// As for [`silu_kernel`].
 #[inline(always)]
-unsafe fn gated<S: Simd>(gate: *mut f32, up: *const f32, count: usize, cubic: S::V, linear: S::V) {
-    let whole = count / LANES * LANES;
-    // SAFETY: whole vectors end at `whole <= count`; the tail is moved element by element.
-    unsafe {
-        for i in (0..whole).step_by(LANES) {
-            S::store(gated_lanes::<S>(S::load(gate.add(i)), S::load(up.add(i)), cubic, linear), gate.add(i));
-        }
-        let rest = count - whole;
-        if rest > 0 {
-            let x = load_part::<S, F32>(gate.add(whole), rest);
-            let up = load_part::<S, F32>(up.add(whole), rest);
-            store_part::<S>(gated_lanes::<S>(x, up, cubic, linear), gate.add(whole), rest);
-        }
+fn gated<S: Simd>(s: S, gate: &mut [f32], up: &[f32], cubic: S::V, linear: S::V) {
+    let (gates, gate_rest) = gate.as_chunks_mut::<LANES>();
+    let (ups, up_rest) = up.as_chunks::<LANES>();
+    for (gate, up) in gates.iter_mut().zip(ups) {
+        s.store(gated_lanes(s, s.load(gate), s.load(up), cubic, linear), gate);
+    }
+    if !gate_rest.is_empty() {
+        let (x, up) = (load_few(s, gate_rest), load_few(s, up_rest));
+        store_few(s, gated_lanes(s, x, up, cubic, linear), gate_rest);
     }
 }
 
-/// # Safety
-/// The level's instructions exist.
 #[inline(always)]
-unsafe fn gated_lanes<S: Simd>(x: S::V, up: S::V, cubic: S::V, linear: S::V) -> S::V {
-    // SAFETY: arithmetic on lanes only.
-    unsafe {
-        let minus = S::splat(-1.0);
-        let u = S::mul(x, S::fma(S::mul(x, x), cubic, linear));
-        let denominator = S::add(S::splat(1.0), exp::<S>(S::mul(u, minus)));
-        S::mul(S::div(x, denominator), up)
-    }
+fn gated_lanes<S: Simd>(s: S, x: S::V, up: S::V, cubic: S::V, linear: S::V) -> S::V {
+    let minus = s.splat(-1.0);
+    let u = s.mul(x, s.fma(s.mul(x, x), cubic, linear));
+    let denominator = s.add(s.splat(1.0), exp(s, s.mul(u, minus)));
+    s.mul(s.div(x, denominator), up)
 }

@@ -11,7 +11,7 @@ pub const LEVEL_VARIABLE: &str = "STRATA_CPU";
 /// Vector operations in f32 have 16 lanes and reduce them in the same order at every level, and the levels with fused
 /// multiply-add agree to the last bit. Products of bf16 weights round activations to bf16 from `avx512-bf16` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Level(pub(crate) Instructions);
+pub struct Level(Instructions);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Instructions {
@@ -68,6 +68,15 @@ impl Level {
     /// Whoever computes with it sees to it that its instructions are executed.
     pub unsafe fn assume(name: &str) -> Option<Self> {
         ALL.into_iter().find(|level| level.name() == name)
+    }
+
+    /// Plain Rust, which every machine runs.
+    pub(crate) const PORTABLE: Self = Self(Instructions::Portable);
+
+    /// The set. A `Level` is made here only, of what was detected.
+    #[inline(always)]
+    pub(crate) const fn instructions(self) -> Instructions {
+        self.0
     }
 
     /// Whether there are 32 vector registers of 16 lanes.

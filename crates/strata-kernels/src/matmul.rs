@@ -99,8 +99,9 @@ pub fn matmul_gated<'p>(
                     gate.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
                     up.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
                     for token in 0..x.tokens {
-                        let (gate, up) = (gate.out.at(token, first), up.out.at(token, first));
-                        gate_piece(level, activation, gate, up, rows_here.len());
+                        let (gate, up) =
+                            (gate.out.of(token, first, rows_here.len()), up.out.of(token, first, rows_here.len()));
+                        gate_piece(level, activation, gate, up);
                     }
                 }
             }
@@ -118,7 +119,8 @@ fn gate_apart(pool: &Pool, level: Level, activation: Activation, x: &mut Activat
     pool.split(rows, GATED_ROWS, cost(tokens, 1), |share| {
         // SAFETY: shares of rows are disjoint.
         (0..tokens).for_each(|token| unsafe {
-            gate_piece(level, activation, gate.at(token, share.start), up.at(token, share.start), share.len());
+            let (gate, up) = (gate.of(token, share.start, share.len()), up.of(token, share.start, share.len()));
+            gate_piece(level, activation, gate, up);
         });
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::elementwise::add_kernel;
 use crate::pool::Pool;
-use crate::simd::{F32, LANES, Simd, dispatch, load_part, store_part};
+use crate::simd::{LANES, Simd, dispatch, load_few, store_few};
 use crate::{Level, Share};
 
 /// `out[row] = x[row] / sqrt(mean(x[row]^2) + epsilon) * weight`, for each row of `weight.len()` elements.
@@ -69,37 +69,54 @@ pub fn rms_norm_heads(pool: &Pool, level: Level, x: &mut [f32], weight: &[f32], 
         for row in rows {
             // SAFETY: each row is in one thread's share only.
             let x = unsafe { x.slice(row * cols, cols) };
-            let (from, to, weight) = (x.as_ptr(), x.as_mut_ptr(), weight.as_ptr());
-            dispatch!(level, norm_kernel::<_>(from: *const f32, weight: *const f32, cols: usize, epsilon: f32, to: *mut f32));
+            dispatch!(level, norm_in_place::<_>(x: &mut [f32], weight: &[f32], epsilon: f32));
         }
     });
 }
 
 fn norm_row(level: Level, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    let (from, weight, cols, to) = (x.as_ptr(), weight.as_ptr(), x.len(), out.as_mut_ptr());
-    dispatch!(level, norm_kernel::<_>(from: *const f32, weight: *const f32, cols: usize, epsilon: f32, to: *mut f32));
+    dispatch!(level, norm_kernel::<_>(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]));
 }
 
-/// # Safety
-/// `cols` elements are readable at `x` and `weight` and writable at `out`, which may be `x`.
 #[inline(always)]
-unsafe fn norm_kernel<S: Simd>(x: *const f32, weight: *const f32, cols: usize, epsilon: f32, out: *mut f32) {
-    let whole = cols / LANES * LANES;
-    // SAFETY: whole vectors end at `whole <= cols`; the tail is moved element by element.
-    unsafe {
-        let mut squares = S::splat(0.0);
-        for k in (0..whole).step_by(LANES) {
-            let v = S::load(x.add(k));
-            squares = S::fma(v, v, squares);
-        }
-        let tail = load_part::<S, F32>(x.add(whole), cols - whole);
-        squares = S::fma(tail, tail, squares);
-        let scale = S::splat(1.0 / (S::sum(squares) / cols as f32 + epsilon).sqrt());
-        for k in (0..whole).step_by(LANES) {
-            let v = S::mul(S::load(x.add(k)), scale);
-            S::store(S::mul(v, S::load(weight.add(k))), out.add(k));
-        }
-        let weight = load_part::<S, F32>(weight.add(whole), cols - whole);
-        store_part::<S>(S::mul(S::mul(tail, scale), weight), out.add(whole), cols - whole);
+fn norm_kernel<S: Simd>(s: S, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let scale = scale_of(s, x, epsilon);
+    let ((x, x_rest), (weights, weight_rest)) = (x.as_chunks::<LANES>(), weight.as_chunks::<LANES>());
+    let (out, out_rest) = out.as_chunks_mut::<LANES>();
+    assert!(weights.len() == x.len() && out.len() == x.len());
+    for i in 0..x.len() {
+        s.store(s.mul(s.mul(s.load(&x[i]), scale), s.load(&weights[i])), &mut out[i]);
     }
+    if !x_rest.is_empty() {
+        store_few(s, s.mul(s.mul(load_few(s, x_rest), scale), load_few(s, weight_rest)), out_rest);
+    }
+}
+
+#[inline(always)]
+fn norm_in_place<S: Simd>(s: S, x: &mut [f32], weight: &[f32], epsilon: f32) {
+    let scale = scale_of(s, x, epsilon);
+    let ((x, x_rest), (weights, weight_rest)) = (x.as_chunks_mut::<LANES>(), weight.as_chunks::<LANES>());
+    assert!(weights.len() == x.len());
+    for i in 0..x.len() {
+        s.store(s.mul(s.mul(s.load(&x[i]), scale), s.load(&weights[i])), &mut x[i]);
+    }
+    if !x_rest.is_empty() {
+        store_few(s, s.mul(s.mul(load_few(s, x_rest), scale), load_few(s, weight_rest)), x_rest);
+    }
+}
+
+/// What a row is multiplied by: `1 / sqrt(mean(x^2) + epsilon)`, in all lanes.
+#[inline(always)]
+fn scale_of<S: Simd>(s: S, x: &[f32], epsilon: f32) -> S::V {
+    let (vectors, rest) = x.as_chunks::<LANES>();
+    let mut squares = s.splat(0.0);
+    for v in vectors {
+        let v = s.load(v);
+        squares = s.fma(v, v, squares);
+    }
+    if !rest.is_empty() {
+        let tail = load_few(s, rest);
+        squares = s.fma(tail, tail, squares);
+    }
+    s.splat(1.0 / (s.sum(squares) / x.len() as f32 + epsilon).sqrt())
 }

@@ -4,15 +4,30 @@
 //! for each would cost more than the work (`lessons.md`, candle#3134). Workers spin briefly for the next job, then
 //! park.
 
+mod signal;
+
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Spins before a worker parks: some tens to hundreds of microseconds, by processor; longer than the gap between two
-/// operations of a pass.
-const WORKER_SPINS: u32 = 4_000;
+use signal::{Signal, lock};
+
+/// What the signal between threads is made of. A test that includes its file puts a model checker's in their place.
+mod sync {
+    pub(super) use std::hint::spin_loop;
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+    pub(super) use std::thread::yield_now;
+
+    /// Spins before a worker parks: some tens to hundreds of microseconds, by processor; longer than the gap between
+    /// two operations of a pass.
+    pub(super) const WORKER_SPINS: u32 = 4_000;
+
+    /// Spins before a caller that waits for its workers lets other threads run.
+    pub(super) const CALLER_SPINS: u32 = 20_000;
+}
 
 /// Multiply-adds that are worth a barrier: a vector unit does so many in a few microseconds.
 const LEAST_SHARED_COST: usize = 1 << 17;
@@ -20,31 +35,14 @@ const LEAST_SHARED_COST: usize = 1 << 17;
 /// Runs that items are dealt from.
 const RUNS_MAX: usize = 64;
 
-/// Spins before a caller that waits for its workers lets other threads run.
-const CALLER_SPINS: u32 = 20_000;
-
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Threads that compute together. One job runs at a time; the calling thread takes part as thread 0.
 pub struct Pool {
-    shared: Arc<Shared>,
+    signal: Arc<Signal<SharedJob>>,
     workers: Vec<JoinHandle<()>>,
     /// Held while a job runs, so that callers on different threads take turns.
     turn: Mutex<()>,
-}
-
-struct Shared {
-    /// Number of the current job; a change tells the workers to begin.
-    epoch: AtomicU64,
-    /// The current job; only read between a change of `epoch` and the decrement of `running`.
-    job: Mutex<Option<SharedJob>>,
-    /// Workers that have not yet finished the current job.
-    running: AtomicUsize,
-    panicked: AtomicBool,
-    stop: AtomicBool,
-    /// Workers that are parked, or about to be.
-    parked: Mutex<usize>,
-    wake: Condvar,
 }
 
 #[derive(Clone, Copy)]
@@ -56,25 +54,17 @@ unsafe impl Send for SharedJob {}
 impl Pool {
     /// A pool of `threads` threads, the caller's among them.
     pub fn new(threads: NonZeroUsize) -> Self {
-        let shared = Arc::new(Shared {
-            epoch: AtomicU64::new(0),
-            job: Mutex::new(None),
-            running: AtomicUsize::new(0),
-            panicked: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            parked: Mutex::new(0),
-            wake: Condvar::new(),
-        });
+        let signal = Arc::new(Signal::new());
         let workers = (1..threads.get())
             .map(|index| {
-                let shared = Arc::clone(&shared);
+                let signal = Arc::clone(&signal);
                 std::thread::Builder::new()
                     .name(format!("compute-{index}"))
-                    .spawn(move || work(&shared, index))
+                    .spawn(move || work(&signal, index))
                     .expect("a thread can be started")
             })
             .collect();
-        Self { shared, workers, turn: Mutex::new(()) }
+        Self { signal, workers, turn: Mutex::new(()) }
     }
 
     /// Threads in the pool.
@@ -94,20 +84,9 @@ impl Pool {
         let erased: *const Job<'_> = &job;
         // SAFETY: only the lifetime changes; the wait below keeps `job` alive until no worker can reach it.
         let erased = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(erased) };
-        *lock(&self.shared.job) = Some(SharedJob(erased));
-        self.shared.running.store(self.workers.len(), Ordering::Relaxed);
-        self.shared.epoch.fetch_add(1, Ordering::Release);
-        if *lock(&self.shared.parked) > 0 {
-            self.shared.wake.notify_all();
-        }
+        self.signal.begin(SharedJob(erased), self.workers.len());
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        let mut spins = 0;
-        while self.shared.running.load(Ordering::Acquire) > 0 {
-            spins += 1;
-            if spins < CALLER_SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
-        }
-        *lock(&self.shared.job) = None;
-        let others_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
+        let others_panicked = self.signal.end();
         if let Err(panic) = own {
             resume_unwind(panic);
         }
@@ -165,10 +144,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.epoch.fetch_add(1, Ordering::Release);
-        drop(lock(&self.shared.parked));
-        self.shared.wake.notify_all();
+        self.signal.stop();
         for worker in self.workers.drain(..) {
             // A worker catches its job's panics, so it ends in order.
             let _ = worker.join();
@@ -176,49 +152,13 @@ impl Drop for Pool {
     }
 }
 
-fn work(shared: &Shared, index: usize) {
+fn work(signal: &Signal<SharedJob>, index: usize) {
     let mut seen = 0;
-    loop {
-        seen = next_epoch(shared, seen);
-        if shared.stop.load(Ordering::Acquire) {
-            return;
-        }
-        let Some(SharedJob(job)) = *lock(&shared.job) else { continue };
-        // SAFETY: `Pool::run` does not return, and so keeps the job alive, until `running` is 0.
+    while let Some(SharedJob(job)) = signal.next(&mut seen) {
+        // SAFETY: `Pool::run` does not return, and so keeps the job alive, until this thread has said that it is done.
         let job = unsafe { &*job };
-        if catch_unwind(AssertUnwindSafe(|| job(index))).is_err() {
-            shared.panicked.store(true, Ordering::Relaxed);
-        }
-        shared.running.fetch_sub(1, Ordering::Release);
+        signal.done(catch_unwind(AssertUnwindSafe(|| job(index))).is_err());
     }
-}
-
-/// Waits until the epoch differs from `seen`.
-fn next_epoch(shared: &Shared, seen: u64) -> u64 {
-    for _ in 0..WORKER_SPINS {
-        let epoch = shared.epoch.load(Ordering::Acquire);
-        if epoch != seen {
-            return epoch;
-        }
-        std::hint::spin_loop();
-    }
-    // The caller changes the epoch before it looks at `parked`; this thread counts itself in before it looks at the
-    // epoch. One of the two therefore sees the other, and no wake-up is lost.
-    let mut parked = lock(&shared.parked);
-    *parked += 1;
-    loop {
-        let epoch = shared.epoch.load(Ordering::Acquire);
-        if epoch != seen {
-            *parked -= 1;
-            return epoch;
-        }
-        parked = shared.wake.wait(parked).unwrap_or_else(PoisonError::into_inner);
-    }
-}
-
-/// No code that can panic runs under these locks, so a poisoned one holds sound data.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

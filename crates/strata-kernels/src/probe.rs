@@ -6,7 +6,7 @@ mod unit;
 use std::time::{Duration, Instant};
 
 use crate::pool::Pool;
-use crate::simd::{LANES, Simd, dispatch};
+use crate::simd::{LANES, Simd, dispatch, store_few};
 use crate::{Level, Share};
 
 pub use unit::Unit;
@@ -33,11 +33,11 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
         let begin = Instant::now();
         pool.run(|thread| {
             let (first, end) = (vectors * thread / threads, vectors * (thread + 1) / threads);
-            let from = buffer[first * LANES * size_of::<f32>()..].as_ptr();
-            let count = end - first;
+            let bytes = LANES * size_of::<f32>();
+            let (from, _) = buffer[first * bytes..end * bytes].as_chunks();
             // SAFETY: one row of `sums` a thread.
-            let to = unsafe { out.slice(thread * LANES, LANES) }.as_mut_ptr();
-            dispatch!(level, sweep::<_>(from: *const u8, count: usize, to: *mut f32));
+            let to = unsafe { out.slice(thread * LANES, LANES) };
+            dispatch!(level, sweep::<_>(from: &[[u8; 4 * LANES]], to: &mut [f32]));
         });
         best = best.max(buffer.len() as f64 / begin.elapsed().as_secs_f64());
     }
@@ -69,21 +69,16 @@ pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64>
     Some(pool.threads() as f64 * run.operations(rounds) / shortest.as_secs_f64())
 }
 
-/// # Safety
-/// `count` vectors are readable at `from` and one is writable at `to`; the level's instructions exist.
+/// Reads all vectors, and stores what they add up to.
 #[inline(always)]
-unsafe fn sweep<S: Simd>(from: *const u8, count: usize, to: *mut f32) {
+fn sweep<S: Simd>(s: S, from: &[[u8; 4 * LANES]], to: &mut [f32]) {
     // Four streams, as the products have.
-    let quarter = count / 4;
-    // SAFETY: each stream stays within its quarter.
-    unsafe {
-        let from = from.cast::<f32>();
-        let mut sums = [S::splat(0.0); 4];
-        for i in 0..quarter {
-            for (stream, sum) in sums.iter_mut().enumerate() {
-                *sum = S::add(*sum, S::load(from.add((stream * quarter + i) * LANES)));
-            }
+    let quarter = from.len() / 4;
+    let mut sums = [s.splat(0.0); 4];
+    for i in 0..quarter {
+        for (stream, sum) in sums.iter_mut().enumerate() {
+            *sum = s.add(*sum, s.load_bits(bytemuck::cast_ref(&from[stream * quarter + i])));
         }
-        S::store(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])), to);
     }
+    store_few(s, s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])), to);
 }

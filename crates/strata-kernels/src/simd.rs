@@ -3,71 +3,90 @@
 //! A kernel is written once, generic over [`Simd`] and `#[inline(always)]`, and [`dispatch!`] compiles it under the
 //! features of each level. Lanes are added up as `i + (i + 8)`, then `+ 4`, `+ 2`, `+ 1`, at every level.
 
-use half::f16;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::Level;
+
+pub(crate) use portable::Portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Amx, Avx2, Avx512, Bf16Dots, Vnni, load128, prefetch, prefetch_second};
 
 /// Lanes of a vector, at every level.
 pub(crate) const LANES: usize = 16;
 
-/// Vector operations of one level.
-///
-/// # Safety
-/// Each method may only run on a machine that has the level's instructions, which [`dispatch!`] sees to. Loads and
-/// stores need [`LANES`] readable or writable elements at the pointer, at any alignment; [`Simd::put_sums`] writes `R`
-/// numbers, and reads them if `added`.
-pub(crate) unsafe trait Simd: Copy {
+/// Vector operations of one level. A value is a token: whoever holds one may use the level's instructions, so
+/// arithmetic on lanes is safe. [`dispatch!`] makes them.
+pub(crate) trait Simd: Copy {
     type V: Copy;
     /// Whether two dozen vectors fit the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
-    unsafe fn splat(value: f32) -> Self::V;
-    unsafe fn load(from: *const f32) -> Self::V;
-    unsafe fn load_bf16(from: *const u16) -> Self::V;
-    unsafe fn load_f16(from: *const u16) -> Self::V;
-    unsafe fn store(v: Self::V, to: *mut f32);
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    fn splat(self, value: f32) -> Self::V;
+    /// The lanes with these bits, at any address.
+    fn load_bits(self, from: &[[u8; 4]; LANES]) -> Self::V;
+    fn load_bf16(self, from: &[[u8; 2]; LANES]) -> Self::V;
+    fn load_f16(self, from: &[[u8; 2]; LANES]) -> Self::V;
+    fn store(self, v: Self::V, to: &mut [f32; LANES]);
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, with one rounding where the level has the instruction.
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `2^n` where each lane of `biased` is `n + 1.5 * 2^23`, `n` an integer in -126 ..= 127.
-    unsafe fn exp2_of_biased(biased: Self::V) -> Self::V;
+    fn exp2_of_biased(self, biased: Self::V) -> Self::V;
     /// Asks for the cache line at `from`, which need not be readable.
-    unsafe fn prefetch(from: *const u8);
+    fn prefetch(self, from: *const u8);
     /// Asks for it to come as far as the second-level cache.
-    unsafe fn prefetch_second(from: *const u8);
-    unsafe fn sum(v: Self::V) -> f32;
-    /// The sum of each vector, to `to` on, or `added` to what is there: `R` numbers.
+    fn prefetch_second(self, from: *const u8);
+    fn sum(self, v: Self::V) -> f32;
+    fn max_lane(self, v: Self::V) -> f32;
     #[inline(always)]
-    unsafe fn put_sums<const R: usize>(v: [Self::V; R], to: *mut f32, added: bool) {
-        // SAFETY: the caller's promise.
-        unsafe { put_each_sum::<Self, R>(v, to, added) }
+    fn load(self, from: &[f32; LANES]) -> Self::V {
+        self.load_bits(bytemuck::cast_ref(from))
     }
-    unsafe fn max_lane(v: Self::V) -> f32;
+    /// # Safety
+    /// [`LANES`] numbers are readable at `from`, and not written meanwhile.
+    #[inline(always)]
+    unsafe fn load_at(self, from: *const f32) -> Self::V {
+        // SAFETY: the caller's promise.
+        self.load_bits(unsafe { &*from.cast() })
+    }
+    /// # Safety
+    /// [`LANES`] numbers are writable at `to`, and nothing else touches them meanwhile.
+    #[inline(always)]
+    unsafe fn store_at(self, v: Self::V, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        self.store(v, unsafe { &mut *to.cast() });
+    }
+    /// The sum of each vector, to `to`, or `added` to what is there.
+    #[inline(always)]
+    fn put_sums<const R: usize>(self, v: [Self::V; R], to: &mut [f32; R], added: bool) {
+        put_each_sum(self, v, to, added);
+    }
 }
 
 /// [`Simd::put_sums`], one by one.
-///
-/// # Safety
-/// `R` numbers are writable at `to`, and readable if `added`; the level's instructions exist.
 #[inline(always)]
-unsafe fn put_each_sum<S: Simd, const R: usize>(v: [S::V; R], to: *mut f32, added: bool) {
-    for (i, v) in v.into_iter().enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let sum = S::sum(v);
-            *to.add(i) = if added { *to.add(i) + sum } else { sum };
+fn put_each_sum<S: Simd, const R: usize>(s: S, v: [S::V; R], to: &mut [f32; R], added: bool) {
+    if added {
+        for (v, to) in v.into_iter().zip(to) {
+            *to += s.sum(v);
+        }
+    } else {
+        for (v, to) in v.into_iter().zip(to) {
+            *to = s.sum(v);
         }
     }
 }
 
 /// How the elements of a weight or KV row become f32 lanes.
-///
-/// # Safety
-/// As for [`Simd`].
-pub(crate) unsafe trait Element: Copy {
-    type Bits: Copy + Default;
-    unsafe fn load<S: Simd>(from: *const Self::Bits) -> S::V;
+pub(crate) trait Element: Copy {
+    /// An element's bytes.
+    type Bits: bytemuck::Pod;
+    fn load<S: Simd>(s: S, from: &[Self::Bits; LANES]) -> S::V;
 }
 
 #[derive(Clone, Copy)]
@@ -77,349 +96,144 @@ pub(crate) struct F16;
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16;
 
-// SAFETY: forwards to the level's own load.
-unsafe impl Element for F32 {
-    type Bits = f32;
+impl Element for F32 {
+    type Bits = [u8; 4];
     #[inline(always)]
-    unsafe fn load<S: Simd>(from: *const f32) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::load(from) }
+    fn load<S: Simd>(s: S, from: &[[u8; 4]; LANES]) -> S::V {
+        s.load_bits(from)
     }
 }
 
-// SAFETY: forwards to the level's own load.
-unsafe impl Element for F16 {
-    type Bits = u16;
+impl Element for F16 {
+    type Bits = [u8; 2];
     #[inline(always)]
-    unsafe fn load<S: Simd>(from: *const u16) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_f16(from) }
+    fn load<S: Simd>(s: S, from: &[[u8; 2]; LANES]) -> S::V {
+        s.load_f16(from)
     }
 }
 
-// SAFETY: forwards to the level's own load.
-unsafe impl Element for Bf16 {
-    type Bits = u16;
+impl Element for Bf16 {
+    type Bits = [u8; 2];
     #[inline(always)]
-    unsafe fn load<S: Simd>(from: *const u16) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_bf16(from) }
+    fn load<S: Simd>(s: S, from: &[[u8; 2]; LANES]) -> S::V {
+        s.load_bf16(from)
     }
 }
 
 /// The first `count` elements at `from`, the other lanes zero.
 ///
 /// # Safety
-/// `count <= LANES` elements are readable at `from`; the level's instructions exist.
+/// `count <= LANES` elements are readable at `from`.
 #[inline(always)]
-pub(crate) unsafe fn load_part<S: Simd, E: Element>(from: *const E::Bits, count: usize) -> S::V {
-    let mut part = [E::Bits::default(); LANES];
-    // SAFETY: `count` elements are readable at `from` by the caller's promise and fit `part`; bytes are copied, so
-    // alignment does not matter.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from.cast::<u8>(), part.as_mut_ptr().cast::<u8>(), count * size_of::<E::Bits>());
-        E::load::<S>(part.as_ptr())
-    }
+pub(crate) unsafe fn load_part<S: Simd, E: Element>(s: S, from: *const E::Bits, count: usize) -> S::V {
+    let mut part = [<E::Bits as bytemuck::Zeroable>::zeroed(); LANES];
+    // SAFETY: `count` elements are readable at `from` by the caller's promise and fit `part`.
+    unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), count) };
+    E::load(s, &part)
 }
 
-/// The first `count` lanes of `v`, to `to`.
-///
-/// # Safety
-/// `count <= LANES` elements are writable at `to`; the level's instructions exist.
+/// A few numbers, fewer than [`LANES`], the other lanes zero.
 #[inline(always)]
-pub(crate) unsafe fn store_part<S: Simd>(v: S::V, to: *mut f32, count: usize) {
+pub(crate) fn load_few<S: Simd>(s: S, from: &[f32]) -> S::V {
+    let mut part = [0.0; LANES];
+    part[..from.len()].copy_from_slice(from);
+    s.load(&part)
+}
+
+/// As many lanes of `v`, to `to`.
+#[inline(always)]
+pub(crate) fn store_few<S: Simd>(s: S, v: S::V, to: &mut [f32]) {
     let mut part = [0.0f32; LANES];
-    // SAFETY: `part` has room for a vector, and `to` for `count` of its lanes.
-    unsafe {
-        S::store(v, part.as_mut_ptr());
-        std::ptr::copy_nonoverlapping(part.as_ptr(), to, count);
-    }
+    s.store(v, &mut part);
+    to.copy_from_slice(&part[..to.len()]);
 }
 
 /// `e^x`, within 2 units in the last place for x in [-87, 88]; beyond, the value at the end of that range.
-///
-/// # Safety
-/// The level's instructions exist.
 #[inline(always)]
-pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
+pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
     const ROUND: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     // Taylor coefficients 1/7! .. 1/0!, enough for |r| <= ln 2 / 2.
     const COEFFICIENTS: [f32; 8] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
-    // SAFETY: arithmetic on lanes only; `n` is within -126 ..= 127 because of the clamp.
-    unsafe {
-        let x = S::min(S::max(x, S::splat(-87.0)), S::splat(88.0));
-        let biased = S::fma(x, S::splat(std::f32::consts::LOG2_E), S::splat(ROUND));
-        let n = S::add(biased, S::splat(-ROUND));
-        let r = S::fma(n, S::splat(-LN2_HIGH), x);
-        let r = S::fma(n, S::splat(-LN2_LOW), r);
-        let mut sum = S::splat(COEFFICIENTS[0]);
-        for coefficient in &COEFFICIENTS[1..] {
-            sum = S::fma(sum, r, S::splat(*coefficient));
+    // So `n` is within -126 ..= 127.
+    let x = s.min(s.max(x, s.splat(-87.0)), s.splat(88.0));
+    let biased = s.fma(x, s.splat(std::f32::consts::LOG2_E), s.splat(ROUND));
+    let n = s.add(biased, s.splat(-ROUND));
+    let r = s.fma(n, s.splat(-LN2_HIGH), x);
+    let r = s.fma(n, s.splat(-LN2_LOW), r);
+    let mut sum = s.splat(COEFFICIENTS[0]);
+    for coefficient in &COEFFICIENTS[1..] {
+        sum = s.fma(sum, r, s.splat(*coefficient));
+    }
+    s.mul(sum, s.exp2_of_biased(biased))
+}
+
+/// The vectors of a level, with the token that proves them.
+pub(crate) enum Vectors {
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    Portable,
+}
+
+impl Vectors {
+    #[inline(always)]
+    pub(crate) fn of(level: Level) -> Self {
+        let _ = level;
+        #[cfg(target_arch = "x86_64")]
+        if let Some(token) = Avx512::of(level) {
+            return Self::Avx512(token);
         }
-        S::mul(sum, S::exp2_of_biased(biased))
+        #[cfg(target_arch = "x86_64")]
+        if let Some(token) = Avx2::of(level) {
+            return Self::Avx2(token);
+        }
+        Self::Portable
     }
 }
 
-/// Plain Rust.
-#[derive(Clone, Copy)]
-pub(crate) struct Portable;
-
-#[inline(always)]
-fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
-    std::array::from_fn(|i| f(a[i], b[i]))
-}
-
-#[inline(always)]
-fn fold(v: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut v = v;
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            v[i] = f(v[i], v[i + half]);
-        }
-    }
-    v[0]
-}
-
-// SAFETY: needs no instructions beyond the baseline; reads and writes LANES elements.
-unsafe impl Simd for Portable {
-    type V = [f32; LANES];
-    const MANY_REGISTERS: bool = false;
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self::V {
-        [value; LANES]
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self::V {
-        // SAFETY: the caller's promise; unaligned.
-        unsafe { from.cast::<Self::V>().read_unaligned() }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self::V {
-        // SAFETY: the caller's promise; unaligned.
-        let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
-        bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
-    }
-    #[inline(always)]
-    unsafe fn load_f16(from: *const u16) -> Self::V {
-        // SAFETY: the caller's promise; unaligned.
-        let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
-        bits.map(|bits| f16::from_bits(bits).to_f32_const())
-    }
-    #[inline(always)]
-    unsafe fn store(v: Self::V, to: *mut f32) {
-        // SAFETY: the caller's promise; unaligned.
-        unsafe { to.cast::<Self::V>().write_unaligned(v) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a + b)
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a * b)
-    }
-    #[inline(always)]
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a / b)
-    }
-    #[inline(always)]
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| if a > b { a } else { b })
-    }
-    #[inline(always)]
-    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| if a < b { a } else { b })
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // Every 64-bit Arm fuses; elsewhere a fused operation in software would be a hundred times slower.
-        match cfg!(target_arch = "aarch64") {
-            true => std::array::from_fn(|i| a[i].mul_add(b[i], c[i])),
-            false => std::array::from_fn(|i| a[i] * b[i] + c[i]),
-        }
-    }
-    #[inline(always)]
-    unsafe fn exp2_of_biased(biased: Self::V) -> Self::V {
-        biased.map(|n| f32::from_bits((n.to_bits() << 23).wrapping_add(127 << 23)))
-    }
-    #[inline(always)]
-    unsafe fn prefetch(_from: *const u8) {}
-    #[inline(always)]
-    unsafe fn prefetch_second(_from: *const u8) {}
-    #[inline(always)]
-    unsafe fn sum(v: Self::V) -> f32 {
-        fold(v, |a, b| a + b)
-    }
-    #[inline(always)]
-    unsafe fn max_lane(v: Self::V) -> f32 {
-        fold(v, |a, b| if a > b { a } else { b })
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512};
-
-#[cfg(target_arch = "x86_64")]
-#[expect(unsafe_op_in_unsafe_fn, reason = "each body is the intrinsics that its `# Safety` line asks for")]
-mod x86 {
-    use std::arch::x86_64::*;
-
-    use super::{Simd, put_each_sum};
-
-    /// Two vectors of eight lanes.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Avx2;
-
-    /// One vector of sixteen lanes.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Avx512;
-
-    /// Adds up eight lanes as `i + (i + 4)`, `+ 2`, `+ 1`.
-    #[inline(always)]
-    unsafe fn sum8(v: __m256) -> f32 {
-        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
-        _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
-    }
-
-    #[inline(always)]
-    unsafe fn max8(v: __m256) -> f32 {
-        let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
-        _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
-    }
-
-    // SAFETY: every method uses AVX2, FMA and F16C only, and touches LANES elements.
-    #[rustfmt::skip]
-    unsafe impl Simd for Avx2 {
-        type V = [__m256; 2];
-        const MANY_REGISTERS: bool = false;
-        #[inline(always)] unsafe fn splat(x: f32) -> Self::V { [_mm256_set1_ps(x); 2] }
-        #[inline(always)] unsafe fn load(p: *const f32) -> Self::V { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
-        #[inline(always)] unsafe fn load_bf16(p: *const u16) -> Self::V {
-            [widen_bf16(p), widen_bf16(p.add(8))]
-        }
-        #[inline(always)] unsafe fn load_f16(p: *const u16) -> Self::V {
-            [_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast()))]
-        }
-        #[inline(always)] unsafe fn store(v: Self::V, p: *mut f32) {
-            _mm256_storeu_ps(p, v[0]); _mm256_storeu_ps(p.add(8), v[1]);
-        }
-        #[inline(always)] unsafe fn add(a: Self::V, b: Self::V) -> Self::V { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
-        #[inline(always)] unsafe fn mul(a: Self::V, b: Self::V) -> Self::V { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
-        #[inline(always)] unsafe fn div(a: Self::V, b: Self::V) -> Self::V { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
-        #[inline(always)] unsafe fn max(a: Self::V, b: Self::V) -> Self::V { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
-        #[inline(always)] unsafe fn min(a: Self::V, b: Self::V) -> Self::V { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
-        #[inline(always)] unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-            [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])]
-        }
-        #[inline(always)] unsafe fn exp2_of_biased(n: Self::V) -> Self::V { [exp2_8(n[0]), exp2_8(n[1])] }
-        #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-        #[inline(always)] unsafe fn prefetch_second(p: *const u8) { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
-        #[inline(always)] unsafe fn sum(v: Self::V) -> f32 { sum8(_mm256_add_ps(v[0], v[1])) }
-        #[inline(always)] unsafe fn max_lane(v: Self::V) -> f32 { max8(_mm256_max_ps(v[0], v[1])) }
-    }
-
-    #[inline(always)]
-    unsafe fn widen_bf16(p: *const u16) -> __m256 {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))))
-    }
-
-    #[inline(always)]
-    unsafe fn exp2_8(n: __m256) -> __m256 {
-        let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(n));
-        _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23)))
-    }
-
-    /// The sums of four vectors, each in the order of [`Simd::sum`].
-    #[inline(always)]
-    unsafe fn sum_of_four(a: __m512, b: __m512, c: __m512, d: __m512) -> __m128 {
-        // Halves of two vectors, then quarters of four, then what is left within each quarter.
-        let halves = |x, y| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(x, y), _mm512_shuffle_f32x4::<0xEE>(x, y));
-        let (ab, cd) = (halves(a, b), halves(c, d));
-        let v = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
-        let v = _mm512_add_ps(v, _mm512_permute_ps::<0x0E>(v));
-        let v = _mm512_add_ps(v, _mm512_permute_ps::<0x01>(v));
-        let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-        _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, v))
-    }
-
-    // SAFETY: every method uses AVX-512 F, BW, DQ and VL only, and touches LANES elements.
-    #[rustfmt::skip]
-    unsafe impl Simd for Avx512 {
-        type V = __m512;
-        const MANY_REGISTERS: bool = true;
-        #[inline(always)] unsafe fn splat(x: f32) -> Self::V { _mm512_set1_ps(x) }
-        #[inline(always)] unsafe fn load(p: *const f32) -> Self::V { _mm512_loadu_ps(p) }
-        #[inline(always)] unsafe fn load_bf16(p: *const u16) -> Self::V {
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
-        }
-        #[inline(always)] unsafe fn load_f16(p: *const u16) -> Self::V { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
-        #[inline(always)] unsafe fn store(v: Self::V, p: *mut f32) { _mm512_storeu_ps(p, v) }
-        #[inline(always)] unsafe fn add(a: Self::V, b: Self::V) -> Self::V { _mm512_add_ps(a, b) }
-        #[inline(always)] unsafe fn mul(a: Self::V, b: Self::V) -> Self::V { _mm512_mul_ps(a, b) }
-        #[inline(always)] unsafe fn div(a: Self::V, b: Self::V) -> Self::V { _mm512_div_ps(a, b) }
-        #[inline(always)] unsafe fn max(a: Self::V, b: Self::V) -> Self::V { _mm512_max_ps(a, b) }
-        #[inline(always)] unsafe fn min(a: Self::V, b: Self::V) -> Self::V { _mm512_min_ps(a, b) }
-        #[inline(always)] unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V { _mm512_fmadd_ps(a, b, c) }
-        #[inline(always)] unsafe fn exp2_of_biased(n: Self::V) -> Self::V {
-            let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(n));
-            _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23)))
-        }
-        #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-        #[inline(always)] unsafe fn prefetch_second(p: *const u8) { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
-        #[inline(always)] unsafe fn sum(v: Self::V) -> f32 {
-            sum8(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)))
-        }
-        #[inline(always)] unsafe fn put_sums<const R: usize>(v: [Self::V; R], p: *mut f32, added: bool) {
-            let [a, b, c, d] = match *v.as_slice() {
-                [a, b, c, d] => [a, b, c, d],
-                _ => return put_each_sum::<Self, R>(v, p, added),
-            };
-            let sums = sum_of_four(a, b, c, d);
-            _mm_storeu_ps(p, if added { _mm_add_ps(_mm_loadu_ps(p), sums) } else { sums });
-        }
-        #[inline(always)] unsafe fn max_lane(v: Self::V) -> f32 {
-            max8(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)))
-        }
-    }
-}
-
-/// Calls `$kernel::<Level, …>(…)`, compiled under the instructions of `$level`.
+/// Calls `$kernel::<Level, …>(token, …)`, compiled under the instructions of `$level`.
 ///
-/// `dispatch!(level, kernel::<_, Element>(a: A, b: B))` needs `kernel` to be an `#[inline(always)] unsafe fn` generic
-/// over `S: Simd` first. The level is tested once per call, never inside a loop.
+/// `dispatch!(level, kernel::<_, Element>(a: A, b: B))` needs `kernel` to be an `#[inline(always)] fn` generic over
+/// `S: Simd` first, whose first argument is the token `S`; an `unsafe fn` is named with `unsafe` in front. The level is
+/// tested once per call, never inside a loop.
 macro_rules! dispatch {
-    ($level:expr, $kernel:ident :: <_ $(, $generic:ident)*> ($($arg:ident : $type:ty),*)) => {{
+    ($level:expr, unsafe $kernel:ident $($rest:tt)*) => {
+        $crate::simd::dispatch!(@ [unsafe] $level, $kernel $($rest)*)
+    };
+    ($level:expr, $kernel:ident $($rest:tt)*) => {
+        $crate::simd::dispatch!(@ [] $level, $kernel $($rest)*)
+    };
+    (@ [$($unsafe:ident)?] $level:expr,
+        $kernel:ident :: <_ $(, $generic:ident)*> ($($arg:ident : $type:ty),* $(,)?)) => {{
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,f16c")]
         #[allow(clippy::too_many_arguments, reason = "mirrors the kernel")]
-        unsafe fn avx2($($arg: $type),*) {
+        $($unsafe)? fn avx2(token: $crate::simd::Avx2, $($arg: $type),*) {
             // SAFETY: this function's own promise.
-            unsafe { $kernel::<$crate::simd::Avx2 $(, $generic)*>($($arg),*) }
+            $($unsafe)? { $kernel::<_ $(, $generic)*>(token, $($arg),*) }
         }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
         #[allow(clippy::too_many_arguments, reason = "mirrors the kernel")]
-        unsafe fn avx512($($arg: $type),*) {
+        $($unsafe)? fn avx512(token: $crate::simd::Avx512, $($arg: $type),*) {
             // SAFETY: this function's own promise.
-            unsafe { $kernel::<$crate::simd::Avx512 $(, $generic)*>($($arg),*) }
+            $($unsafe)? { $kernel::<_ $(, $generic)*>(token, $($arg),*) }
         }
-        // SAFETY: a `Level` proves itself, so the instructions exist; the arguments are
-        // the caller's promise to the kernel.
-        unsafe {
-            match $level.0 {
-                #[cfg(target_arch = "x86_64")]
-                $crate::level::Instructions::Avx512
-                | $crate::level::Instructions::Avx512Vnni
-                | $crate::level::Instructions::Avx512Bf16
-                | $crate::level::Instructions::Amx => avx512($($arg),*),
-                #[cfg(target_arch = "x86_64")]
-                $crate::level::Instructions::Avx2 => avx2($($arg),*),
-                _ => $kernel::<$crate::simd::Portable $(, $generic)*>($($arg),*),
+        match $crate::simd::Vectors::of($level) {
+            // SAFETY: the token proves the instructions that the function is compiled for; the arguments of an unsafe
+            // kernel are the promise of who named it so.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Vectors::Avx512(token) => unsafe { avx512(token, $($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Vectors::Avx2(token) => unsafe { avx2(token, $($arg),*) },
+            // SAFETY: as above, where there is anything to promise.
+            $crate::simd::Vectors::Portable => {
+                $($unsafe)? { $kernel::<_ $(, $generic)*>($crate::simd::Portable, $($arg),*) }
             }
         }
     }};

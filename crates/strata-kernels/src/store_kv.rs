@@ -4,7 +4,7 @@ use crate::attention::{AttentionSpan, Lanes};
 use crate::pool::Pool;
 use crate::rope::{RopeStyle, rope};
 use crate::share::Share;
-use crate::simd::{F32, LANES, dispatch, load_part};
+use crate::simd::{LANES, dispatch, load_few};
 use crate::{KvDType, KvLayer, Level};
 
 /// How queries and keys are rotated.
@@ -104,11 +104,9 @@ fn turn(level: Level, rotation: Rotation<'_>, half: usize, token: usize, row: &m
     dispatch!(level, turn_kernel::<_>(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]));
 }
 
-/// # Safety
-/// None: it is compiled under a level's instructions, which the compiler then uses.
+/// Compiled under a level's instructions, which the compiler then uses.
 #[inline(always)]
-unsafe fn turn_kernel<S: Lanes>(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]) {
-    let _: Option<S> = None;
+fn turn_kernel<S: Lanes>(_: S, row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]) {
     rope(row, style, cos, sin);
 }
 
@@ -121,28 +119,23 @@ fn narrow(level: Level, dtype: KvDType, from: &[f32], to: &mut [u8]) {
     }
 }
 
-/// # Safety
-/// The level's instructions exist.
 #[inline(always)]
-unsafe fn narrow_f16<S: Lanes>(from: &[f32], to: &mut [u8]) {
-    assert!(to.len() == 2 * from.len());
-    let whole = from.len() / LANES * LANES;
-    // SAFETY: whole vectors end within the slices; the tail is moved through an array.
-    unsafe {
-        for i in (0..whole).step_by(LANES) {
-            S::store_f16(S::load(from.as_ptr().add(i)), to.as_mut_ptr().add(2 * i).cast());
-        }
-        let mut tail = [0u16; LANES];
-        S::store_f16(load_part::<S, F32>(from.as_ptr().add(whole), from.len() - whole), tail.as_mut_ptr());
-        to[2 * whole..].copy_from_slice(bytemuck::cast_slice(&tail[..from.len() - whole]));
+fn narrow_f16<S: Lanes>(s: S, from: &[f32], to: &mut [u8]) {
+    let (to, _) = to.as_chunks_mut::<2>();
+    assert!(to.len() == from.len());
+    let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
+    for (from, to) in from.iter().zip(to) {
+        s.store_f16(s.load(from), to);
+    }
+    if !from_rest.is_empty() {
+        let mut tail = [[0; 2]; LANES];
+        s.store_f16(load_few(s, from_rest), &mut tail);
+        to_rest.copy_from_slice(&tail[..from_rest.len()]);
     }
 }
 
-/// # Safety
-/// None: see [`turn_kernel`].
 #[inline(always)]
-unsafe fn narrow_bf16<S: Lanes>(from: &[f32], to: &mut [u8]) {
-    let _: Option<S> = None;
+fn narrow_bf16<S: Lanes>(_: S, from: &[f32], to: &mut [u8]) {
     let (elements, _) = to.as_chunks_mut::<2>();
     for (value, element) in from.iter().zip(elements) {
         let bits = value.to_bits();
@@ -156,15 +149,11 @@ unsafe fn narrow_bf16<S: Lanes>(from: &[f32], to: &mut [u8]) {
 /// Each [`KvDType::SCALED`] elements become integers of a scale that the greatest fits: the scale is rounded up to
 /// bf16, so that no integer is beyond 127, and the integers are relative to the scale as rounded. The scale of elements
 /// that are not all finite is NaN: an overflow must show.
-///
-/// # Safety
-/// None: see [`turn_kernel`].
 #[inline(always)]
-unsafe fn quantize<S: Lanes>(from: &[f32], to: &mut [u8]) {
+fn quantize<S: Lanes>(_: S, from: &[f32], to: &mut [u8]) {
     // 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
     const ROUND: f32 = 12_582_912.0;
     const INFINITE: u32 = f32::INFINITY.to_bits();
-    let _: Option<S> = None;
     let (scales, integers) = to.split_at_mut(2 * from.len().div_ceil(KvDType::SCALED));
     let (scales, _) = scales.as_chunks_mut::<2>();
     let groups = from.chunks(KvDType::SCALED).zip(integers.chunks_mut(KvDType::SCALED));

@@ -91,7 +91,7 @@ impl BlockManager {
     }
 
     /// A manager of the same configuration whose blocks are all free, as many as this one may use; its counters start
-    /// anew, and [`take_resize`](Self::take_resize) reports all others to have left. Swaps under way must have finished
+    /// anew, and [`take_resize`](Self::take_resize) reports all others to have left. Swaps in flight must have finished
     /// before: it does not know them.
     pub fn emptied(&self) -> Self {
         let (hasher, policy) = (self.cache.hasher().clone(), self.config.eviction.build(self.config.num_blocks));
@@ -390,7 +390,7 @@ impl BlockManager {
     }
 
     /// Takes up to `max_steps` steps towards a compact pool, and returns how many; 0 when nothing is left to be done,
-    /// or nothing can be for now: blocks of swaps under way stay where they are, and where sequences hold all blocks,
+    /// or nothing can be for now: blocks of swaps in flight stay where they are, and where sequences hold all blocks,
     /// nothing moves. Compact means: content first, then free blocks, then withdrawn ones.
     ///
     /// A step moves a content into a free block, or exchanges the memory of a free block and a withdrawn one. Each move

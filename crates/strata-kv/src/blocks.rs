@@ -59,7 +59,7 @@ pub struct Fragmentation {
 /// | state | leaves it by |
 /// |---|---|
 /// | free | `take` and `occupy` → holds a content; `withdraw_free`, `exchange` → withdrawn |
-/// | holds a content | `free_first`, `free_last` → free; `withdraw` → withdrawn; `relocate` → free, its content elsewhere |
+/// | holds a content | `free_first`, `free_last`, `relocate` → free; `withdraw` → withdrawn |
 /// | withdrawn | `grow`, `exchange` → free |
 #[derive(Debug)]
 pub(crate) struct Blocks {

@@ -51,7 +51,7 @@ pub enum InvariantViolation {
         /// Where it says that it is.
         block: Option<BlockId>,
     },
-    /// A slot's count of holders must be the number of sequences and swaps under way that hold it; free slots have
+    /// A slot's count of holders must be the number of sequences and swaps in flight that hold it; free slots have
     /// none.
     #[error("{slot} counts {counted} holders, but {found} sequences and swaps hold it, and it is free: {free}")]
     Slot {

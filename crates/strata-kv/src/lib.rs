@@ -8,7 +8,7 @@
 //! tier below, both): a transfer ([`BlockCopy`], [`BlockSwap`]) changes a location and no content.
 //!
 //! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that nobody holds),
-//! *used* (held by at least one block table, or by a transfer under way) and *withdrawn* (without memory, after
+//! *used* (held by at least one block table, or by a transfer in flight) and *withdrawn* (without memory, after
 //! [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
 
 mod block_manager;

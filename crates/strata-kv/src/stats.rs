@@ -6,7 +6,7 @@
 pub struct KvStats {
     /// Physical blocks, at the most.
     pub blocks_total: usize,
-    /// Blocks that at least one sequence or swap under way holds; a shared block counts once.
+    /// Blocks that at least one sequence or swap in flight holds; a shared block counts once.
     pub blocks_used: usize,
     /// Blocks with findable content that nobody holds.
     pub blocks_cached: usize,

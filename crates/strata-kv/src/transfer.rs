@@ -50,7 +50,7 @@ pub enum SwapDirection {
 }
 
 /// Transfers that begin and end together. The driver carries them out in any order; when all are done, or one has
-/// failed and nothing is under way any more, it reports so to
+/// failed and nothing is in flight any more, it reports so to
 /// [`BlockManager::finish_swap`](crate::BlockManager::finish_swap).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
@@ -76,7 +76,7 @@ pub enum SwapOutcome {
     Failed,
 }
 
-/// A swap under way. It holds the block and the slot of each of its transfers.
+/// A swap in flight. It holds the block and the slot of each of its transfers.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) direction: SwapDirection,
@@ -131,7 +131,7 @@ impl Transfers {
         self.flights.iter().map(|(&id, flight)| (id, flight))
     }
 
-    /// Blocks that swaps under way read or write.
+    /// Blocks that swaps in flight read or write.
     pub(crate) fn pinned(&self) -> HashSet<BlockId> {
         self.flights.values().flat_map(|flight| &flight.transfers).map(|transfer| transfer.block).collect()
     }

@@ -1,33 +1,40 @@
-//! Chat messages to a prompt, by the Jinja template that the model ships (L3), as `transformers` renders it.
+//! Chat messages to a prompt, by the Jinja template that the model ships, as `transformers` renders it.
 //!
-//! A template is a program from outside: its source, its steps, its recursion and its output are limited, and it runs
-//! on a thread of its own whose stack is large enough for what these limits allow. What the engine offers no limit for
-//! is the size of a single string in between (`x ~ x`, again and again): a template that means harm to memory can do
-//! it, so templates are to be trusted as far as the model they come with.
+//! A template is a program from outside: its source, its steps, its recursion, its output, its time and the values that
+//! it makes are limited, and it runs on a thread of its own whose stack is large enough for what these limits allow. The
+//! engine counts steps; for what grows within one, the template is rewritten ([`metered`]), the engine's filters have a
+//! look before they work ([`bounded`]), and each rendering has an [`allowance`].
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use minijinja::machinery::{self, ast::Stmt};
 use minijinja::value::{Kwargs, Serde};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
 
 use crate::tokenizer::{TokenizerError, read_json, read_limited};
 
+mod allowance;
+mod bounded;
 mod generation_tag;
+mod metered;
 mod python_json;
 mod python_methods;
 mod strftime;
+
+use allowance::Excess;
 
 /// Longest template source, in bytes. The longest in use have some 20 KiB.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// Longest prompt that a template may write, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 /// Template instructions per rendering, besides [`FUEL_PER_MESSAGE`] for each message.
-const FUEL_BASE: u64 = 2_000_000;
-const FUEL_PER_MESSAGE: u64 = 20_000;
+const FUEL_BASE: u64 = 4_000_000;
+const FUEL_PER_MESSAGE: u64 = 40_000;
+/// Longest message of a template that is passed on, in bytes.
+const MESSAGE_BYTES_MAX: usize = 2000;
 /// Address space, of which a well-behaved template touches some kilobytes.
 const STACK_BYTES: usize = 256 << 20;
 /// Nested template statements, macros and calls.
@@ -86,6 +93,12 @@ pub enum TemplateError {
         /// The limit.
         limit: usize,
     },
+    /// The template made more of its input than memory is given to it for, or took too long.
+    #[error("the chat template was stopped: {excess}")]
+    Excessive {
+        /// What it did.
+        excess: String,
+    },
     /// No thread could be started, or the template library gave up.
     #[error("the chat template could not be run: {problem}")]
     Thread {
@@ -97,7 +110,14 @@ pub enum TemplateError {
 impl TemplateError {
     /// Whether other messages could be rendered, so that the caller of the API can do something about it.
     pub fn is_about_messages(&self) -> bool {
-        matches!(self, Self::Raised { .. } | Self::Render { .. } | Self::OutOfFuel { .. } | Self::OutputTooLarge { .. })
+        matches!(
+            self,
+            Self::Raised { .. }
+                | Self::Render { .. }
+                | Self::OutOfFuel { .. }
+                | Self::OutputTooLarge { .. }
+                | Self::Excessive { .. }
+        )
     }
 }
 
@@ -126,7 +146,9 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: SpecialTokens,
     source: String,
-    has_tool_template: bool,
+    /// What the engine reads.
+    default: String,
+    tool_use: Option<String>,
 }
 
 const DEFAULT: &str = "default";
@@ -190,19 +212,18 @@ impl ChatTemplate {
                 return Err(TemplateError::SourceTooLarge { bytes });
             }
         }
+        let (default, tool_use) = (generation_tag::removed(source), tool_source.map(generation_tag::removed));
         // The parser recurses on what it parses.
-        let environment = on_large_stack(|| {
-            let mut environment = environment();
-            for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_source)] {
+        on_large_stack(|| {
+            for (name, source) in [(DEFAULT, Some(&default)), (TOOL_USE, tool_use.as_ref())] {
                 if let Some(source) = source {
-                    environment
-                        .add_template_owned(name, generation_tag::removed(source))
-                        .map_err(|error| TemplateError::Syntax { problem: with_line(&error) })?;
+                    let compiled = parsed(name, source).and_then(|parsed| metered::compile(&parsed, name, source));
+                    compiled.map_err(|error| TemplateError::Syntax { problem: with_line(&error) })?;
                 }
             }
-            Ok(environment)
+            Ok(())
         })?;
-        Ok(Self { environment, special_tokens, source: source.to_owned(), has_tool_template: tool_source.is_some() })
+        Ok(Self { environment: environment(), special_tokens, source: source.to_owned(), default, tool_use })
     }
 
     /// The source of the (default) template, for `strata info`.
@@ -249,22 +270,54 @@ impl ChatTemplate {
         context.entry("documents").or_insert(Json::Null);
         context.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
 
-        let name = if tools.is_some() && self.has_tool_template { TOOL_USE } else { DEFAULT };
+        let (name, source) = match &self.tool_use {
+            Some(source) if tools.is_some() => (TOOL_USE, source),
+            _ => (DEFAULT, &self.default),
+        };
         let fuel = FUEL_PER_MESSAGE.saturating_mul(messages.len() as u64).saturating_add(FUEL_BASE);
+        let given = context.values().map(text_bytes).fold(source.len(), usize::saturating_add);
         on_large_stack(|| {
             let mut environment = self.environment.clone();
             environment.set_fuel(Some(fuel));
-            let mut output = LimitedOutput { bytes: Vec::new(), limit, overflowed: false };
-            let rendered = environment
-                .get_template(name)
-                .and_then(|template| template.render_captured_to(Value::from(Serde(&context)), &mut output).map(drop));
+            allowance::begin(given, limit);
+            let mut text = String::new();
+            let rendered = rendered(&environment, name, source, Value::from(Serde(&context)), &mut text);
             match rendered {
-                Ok(()) => {}
-                Err(_) if output.overflowed => return Err(TemplateError::OutputTooLarge { limit }),
-                Err(error) => return Err(render_error(&error, fuel)),
+                Ok(()) if text.len() > limit => Err(TemplateError::OutputTooLarge { limit }),
+                Ok(()) => Ok(text),
+                Err(error) => Err(render_error(&error, fuel, limit)),
             }
-            String::from_utf8(output.bytes).map_err(|error| TemplateError::Render { problem: error.to_string() })
         })
+    }
+}
+
+/// The syntax tree of a template.
+fn parsed<'s>(name: &'s str, source: &'s str) -> Result<Stmt<'s>, Error> {
+    let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+    machinery::parse(source, name, syntax)
+}
+
+/// Appends what a template writes to `text`.
+fn rendered(
+    environment: &Environment<'_>,
+    name: &str,
+    source: &str,
+    context: Value,
+    text: &mut String,
+) -> Result<(), Error> {
+    let tree = parsed(name, source)?;
+    let (instructions, blocks) = metered::compile(&tree, name, source)?.finish();
+    let mut output = machinery::make_string_output(text);
+    machinery::eval(environment, &instructions, context, &blocks, &mut output, AutoEscape::None).map(drop)
+}
+
+/// Bytes of the texts in a value.
+fn text_bytes(value: &Json) -> usize {
+    match value {
+        Json::String(text) => text.len(),
+        Json::Array(list) => list.iter().map(text_bytes).sum(),
+        Json::Object(map) => map.iter().map(|(key, value)| key.len() + text_bytes(value)).sum(),
+        _ => 0,
     }
 }
 
@@ -277,10 +330,9 @@ impl std::fmt::Debug for ChatTemplate {
 /// Jinja as `transformers` sets it up.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    if let Ok(syntax) = syntax {
-        environment.set_syntax(syntax);
-    }
+    // It would keep copies of what a failing template looked at.
+    environment.set_debug(false);
+    bounded::install(&mut environment);
     environment.set_recursion_limit(MAX_RECURSION);
     environment.set_unknown_method_callback(python_methods::call);
     environment.add_filter("tojson", tojson);
@@ -302,7 +354,9 @@ fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value,
         separators: kwargs.get::<Option<Vec<String>>>("separators")?,
     };
     kwargs.assert_all_used()?;
-    python_json::dumps(value, &options).map(Value::from_safe_string)
+    let text = python_json::dumps(value, &options)?;
+    allowance::make(text.len())?;
+    Ok(Value::from_safe_string(text))
 }
 
 /// Carries the template's own message past the engine's wording.
@@ -310,7 +364,8 @@ fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value,
 #[error("{0}")]
 struct Raised(String);
 
-fn raise_exception(message: String) -> Result<Value, Error> {
+fn raise_exception(message: &str) -> Result<Value, Error> {
+    let message = shortened(message);
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
@@ -320,11 +375,16 @@ fn strftime_now(format: &str) -> String {
     strftime::format(format, now.as_secs())
 }
 
-fn render_error(error: &Error, fuel: u64) -> TemplateError {
+fn render_error(error: &Error, fuel: u64, limit: usize) -> TemplateError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = source {
         if let Some(Raised(message)) = error.downcast_ref() {
             return TemplateError::Raised { message: message.clone() };
+        }
+        match error.downcast_ref() {
+            Some(Excess::Written) => return TemplateError::OutputTooLarge { limit },
+            Some(excess) => return TemplateError::Excessive { excess: excess.to_string() },
+            None => {}
         }
         if error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
             return TemplateError::OutOfFuel { fuel };
@@ -336,7 +396,14 @@ fn render_error(error: &Error, fuel: u64) -> TemplateError {
 
 /// The engine's message ends with the template's name and line.
 fn with_line(error: &Error) -> String {
-    error.to_string()
+    shortened(&error.to_string())
+}
+
+fn shortened(message: &str) -> String {
+    match message.len() {
+        ..=MESSAGE_BYTES_MAX => message.to_owned(),
+        _ => format!("{}…", &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)]),
+    }
 }
 
 /// Runs `work` on a thread whose stack holds what the limits allow, and turns a panic into an error.
@@ -350,28 +417,6 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, TemplateError> + Sen
         let panicked = TemplateError::Thread { problem: "the template library gave up on it".into() };
         thread.join().unwrap_or(Err(panicked))
     })
-}
-
-/// Collects output up to a limit.
-struct LimitedOutput {
-    bytes: Vec<u8>,
-    limit: usize,
-    overflowed: bool,
-}
-
-impl io::Write for LimitedOutput {
-    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
-        if more.len() > self.limit - self.bytes.len() {
-            self.overflowed = true;
-            return Err(io::Error::other("too much output"));
-        }
-        self.bytes.extend_from_slice(more);
-        Ok(more.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Models in GGUF files: the metadata as configuration, tokenizer, chat template and sampling defaults (L2).
+//! Models in GGUF files: the metadata as configuration, tokenizer, chat template and sampling defaults.
 //!
 //! Everything is turned into what a Hugging Face directory would hold, and checked by the same code: the metadata
 //! becomes a `config.json`, the vocabulary a `tokenizer.json`. Weights are not converted at all. What one format cannot

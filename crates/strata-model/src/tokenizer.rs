@@ -1,4 +1,4 @@
-//! Text to token ids and back (L3), as `tokenizer.json` says.
+//! Text to token ids and back, as `tokenizer.json` says.
 //!
 //! Encoding is the `tokenizers` crate's. Decoding is ours where the decoder is one of the two kinds that language
 //! models use (byte-level, and SentencePiece with its "▁" and byte fallback), because a stream of tokens must be

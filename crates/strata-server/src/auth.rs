@@ -17,12 +17,12 @@ use crate::error::ApiError;
 pub(crate) struct Tenant(Option<u128>);
 
 impl Tenant {
-    /// By whom the engine divides its memory (S5).
+    /// By whom the engine divides its memory.
     pub(crate) fn id(self) -> Option<TenantId> {
         self.0.map(TenantId)
     }
 
-    /// The salt of cached KV (K15). Clients with different keys never share it, whatever salts they choose: the
+    /// The salt of cached KV. Clients with different keys never share it, whatever salts they choose: the
     /// tenant's part has a fixed length, so no choice of `client_salt` can imitate another tenant's.
     pub(crate) fn cache_salt(self, client_salt: Option<String>) -> Option<String> {
         match self.0 {

@@ -8,23 +8,22 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header;
 use hyper::body::Body as _;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::memory::{PREPARING_BYTES, RENDERED_SLACK, Share};
-use crate::request::{self, FreeFields};
 
 /// A body over the limit is read on, up to so many times the limit, and thrown away: a client that is still sending
 /// when the connection closes may never see the answer that says why.
 const DISCARD_FACTOR: usize = 4;
 
-/// A request whose body is in memory, with the memory to make something of it.
+/// A request whose body is in memory.
 pub(crate) struct Received {
     pub(crate) tenant: Tenant,
     pub(crate) body: ReceivedBody,
-    pub(crate) held: Held,
 }
 
 /// A body, with its share of memory: dropped as soon as all has been read from it.
@@ -34,20 +33,22 @@ pub(crate) struct ReceivedBody {
 }
 
 /// The memory that a request holds while it is prepared.
-pub(crate) struct Held {
+pub(crate) struct Preparing {
     /// Kept until the request has been submitted.
     pub(crate) share: Share,
     /// Longest text that a template may make of the request.
     pub(crate) rendered_max: usize,
 }
 
-/// What will be made of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Its texts are prompts as they are.
-    Prompts,
-    /// They may be messages, for a template, which gets two copies of them.
-    Messages,
+impl Preparing {
+    /// Waits for the memory to make something of a body whose values, once they are built, take so many bytes besides
+    /// their texts. Blocking: not for an async thread.
+    pub(crate) fn begin(app: &App, body: &ReceivedBody, values: usize) -> Result<Self, ApiError> {
+        let bytes = body.json().len();
+        let parsed = bytes.saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
+        let share = Handle::current().block_on(app.memory.parsed.take(parsed))?;
+        Ok(Self { share, rendered_max: bytes.saturating_add(RENDERED_SLACK) })
+    }
 }
 
 impl ReceivedBody {
@@ -58,7 +59,7 @@ impl ReceivedBody {
 }
 
 /// Reads the body of a request that has passed [`crate::auth::guard`].
-pub(crate) async fn receive(app: &Arc<App>, request: Request, purpose: Purpose) -> Result<Received, ApiError> {
+pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received, ApiError> {
     let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
     if let Some(content_type) = content_type.filter(|content_type| !is_json(content_type)) {
         return Err(ApiError::not_json(content_type));
@@ -75,21 +76,7 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request, purpose: Purpose) 
         let seconds = app.config.body_timeout.as_secs_f32();
         ApiError::timeout(format!("the body did not arrive within {seconds} seconds"))
     })??;
-    let body = ReceivedBody { bytes, _share: memory };
-    let (body, values) = match purpose {
-        Purpose::Prompts => (body, 0),
-        Purpose::Messages => {
-            let count = move |_: &App| {
-                let free: FreeFields = request::read(body.json())?;
-                Ok((body, free.bytes().saturating_mul(3)))
-            };
-            app.blocking(count).await?
-        }
-    };
-    let parsed = body.json().len().saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
-    let share = app.memory.parsed.take(parsed).await?;
-    let rendered_max = body.json().len().saturating_add(RENDERED_SLACK);
-    Ok(Received { tenant, body, held: Held { share, rendered_max } })
+    Ok(Received { tenant, body: ReceivedBody { bytes, _share: memory } })
 }
 
 fn is_json(content_type: &str) -> bool {

@@ -258,7 +258,7 @@ impl Sequences {
     }
 }
 
-/// Where a prompt's cached prefix ended and why, as far as its client may know (K15): how many look-ups ago something
+/// Where a prompt's cached prefix ended and why, as far as its client may know: how many look-ups ago something
 /// was lost only where `lookups_told`.
 fn cache_miss(miss: Miss, lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {

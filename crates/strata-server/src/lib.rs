@@ -1,4 +1,4 @@
-//! HTTP: the OpenAI API, streaming, metrics (O1, O3, O5).
+//! HTTP: the OpenAI API, streaming, metrics.
 //!
 //! A request is read and checked here, becomes token ids, and goes to the engine through its handle; text comes back
 //! through `strata_engine::text`. The server knows no devices and no files.
@@ -10,13 +10,14 @@ mod charge;
 mod config;
 mod endpoints;
 mod error;
+mod fields;
 mod generate;
+mod json_cost;
 mod listener;
 mod logprobs;
 mod memory;
 mod metrics;
 mod patience;
-mod request;
 mod sampling;
 mod stream;
 

@@ -20,7 +20,7 @@
 //! and four bytes for a token of each; or lists of token ids. The output of a template is cut off at the size of the
 //! body and [`RENDERED_SLACK`]. Fields have types of which none takes more than that; only messages, tools and a
 //! template's own arguments become JSON values, of which a template gets two copies: those are counted before they are
-//! built, by [`crate::request::JsonCost`].
+//! built, by [`crate::json_cost::JsonCost`].
 //!
 //! Of *held* ([`crate::charge`]), it is charged twelve bytes for each token of a prompt, once for the answer and once
 //! for each of the sequences (which hold it as a list that doubles): the `n` answers, those that `best_of` does not

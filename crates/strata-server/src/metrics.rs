@@ -1,4 +1,4 @@
-//! Prometheus metrics (O3): vLLM's names where the meaning is the same, `strata:` for the rest.
+//! Prometheus metrics: vLLM's names where the meaning is the same, `strata:` for the rest.
 //!
 //! Most figures are totals that the engine keeps anyway; only what the server alone sees is counted here.
 
@@ -211,7 +211,7 @@ impl Histogram {
     }
 }
 
-/// What streamed weights took (W12).
+/// What streamed weights took.
 fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) {
     page.counter("strata:stream_passes_total", "Passes over streamed weights.", stream.passes);
     page.counter("strata:stream_read_bytes_total", "Bytes of weights read from disk.", stream.bytes_read);

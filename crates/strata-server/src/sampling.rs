@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use strata_engine::text::TextOptions;
-use strata_engine::{BeamParams, SamplingParams};
+use strata_engine::{BeamParams, SamplingParams, TOKEN_LIST_MAX};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::request::{Count, List, Object, StopTokens, Whole, is_text, read, shortened, shown};
+use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
 
 /// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
 const STOPS_MAX: usize = 64;
@@ -48,40 +48,41 @@ const UNSUPPORTED: [&str; 20] = [
 /// The fields that both completion APIs share, as they are sent.
 #[derive(Deserialize)]
 struct SharedFields<'b> {
-    n: Option<Count>,
-    best_of: Option<Count>,
-    max_tokens: Option<Count>,
-    max_completion_tokens: Option<Count>,
-    min_tokens: Option<Count>,
-    temperature: Option<f32>,
-    top_k: Option<Whole>,
-    top_p: Option<f32>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    logit_bias: Option<LogitBias>,
-    seed: Option<Whole>,
+    model: Option<Field<String>>,
+    n: Option<Field<usize>>,
+    best_of: Option<Field<usize>>,
+    max_tokens: Option<Field<usize>>,
+    max_completion_tokens: Option<Field<usize>>,
+    min_tokens: Option<Field<usize>>,
+    temperature: Option<Field<f32>>,
+    top_k: Option<Field<i64>>,
+    top_p: Option<Field<f32>>,
+    min_p: Option<Field<f32>>,
+    repetition_penalty: Option<Field<f32>>,
+    presence_penalty: Option<Field<f32>>,
+    frequency_penalty: Option<Field<f32>>,
+    logit_bias: Option<Field<LogitBias>>,
+    seed: Option<Field<i64>>,
+    stop: Option<Field<Stops>>,
+    include_stop_str_in_output: Option<Field<bool>>,
+    skip_special_tokens: Option<Field<bool>>,
+    stop_token_ids: Option<Field<StopTokens>>,
+    ignore_eos: Option<Field<bool>>,
+    use_beam_search: Option<Field<bool>>,
+    length_penalty: Option<Field<f32>>,
+    early_stopping: Option<Field<EarlyStopping>>,
+    stream: Option<Field<bool>>,
+    stream_options: Option<Field<Object<StreamOptions>>>,
     #[serde(borrow)]
-    stop: Option<&'b RawValue>,
-    include_stop_str_in_output: Option<bool>,
-    skip_special_tokens: Option<bool>,
-    stop_token_ids: Option<StopTokens>,
-    ignore_eos: Option<bool>,
-    use_beam_search: Option<bool>,
-    length_penalty: Option<f32>,
-    early_stopping: Option<&'b RawValue>,
-    stream: Option<bool>,
-    stream_options: Option<Object<StreamOptions>>,
-    response_format: Option<Object<ResponseFormat<'b>>>,
-    cache_report: Option<bool>,
-    cache_salt: Option<String>,
-    priority: Option<Whole>,
+    response_format: Option<Field<Object<ResponseFormat<'b>>>>,
+    cache_report: Option<Field<bool>>,
+    cache_salt: Option<Field<String>>,
+    priority: Option<Field<i64>>,
 }
 
 #[derive(Deserialize)]
 struct StreamOptions {
-    include_usage: Option<bool>,
+    include_usage: Option<Field<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -92,7 +93,7 @@ struct ResponseFormat<'b> {
 
 #[derive(Deserialize)]
 struct ModelField {
-    model: Option<String>,
+    model: Option<Field<String>>,
 }
 
 /// What both completion APIs take besides the prompt. Log-probabilities and the parameters' `max_tokens` are theirs to
@@ -117,28 +118,28 @@ pub(crate) struct Common {
 
 /// Reads and checks the shared fields of a body, and refuses those that are not supported.
 pub(crate) fn common(app: &App, body: &[u8]) -> Result<Common, ApiError> {
-    check_model(app, body)?;
     let Supported = read(body)?;
-    let fields: SharedFields<'_> = read(body)?;
-    if let Some(Object(format)) = &fields.response_format
+    let mut fields: SharedFields<'_> = read(body)?;
+    check_name(app, sent(fields.model.take()))?;
+    if let Some(Field(Object(format))) = &fields.response_format
         && !format.kind.is_some_and(|kind| is_text(kind, "text"))
     {
         let kind = format.kind.map_or("null", RawValue::get);
         let message = format!("response_format of type {} is not supported; only \"text\" is", shown(kind));
         return Err(ApiError::invalid("response_format", message));
     }
-    let n = fields.n.map_or(1, |Count(n)| n);
+    let n = sent(fields.n).unwrap_or(1);
     if n == 0 || n > app.config.sequences_max {
         let message = format!("n is {n}, but must be between 1 and {}", app.config.sequences_max);
         return Err(ApiError::invalid("n", message));
     }
-    let best_of = fields.best_of.map_or(n, |Count(best_of)| best_of);
+    let best_of = sent(fields.best_of).unwrap_or(n);
     if best_of < n || best_of > app.config.sequences_max {
         let message =
             format!("best_of is {best_of}, but must be between n, which is {n}, and {}", app.config.sequences_max);
         return Err(ApiError::invalid("best_of", message));
     }
-    let stream = fields.stream.unwrap_or(false);
+    let stream = sent(fields.stream).unwrap_or(false);
     let beam = beam(&fields, best_of)?;
     for (chosen_at_the_end, name) in [(beam.is_some(), "use_beam_search"), (best_of > n, "best_of")] {
         if chosen_at_the_end && stream {
@@ -151,24 +152,25 @@ pub(crate) fn common(app: &App, body: &[u8]) -> Result<Common, ApiError> {
         Some(_) if !stream => {
             return Err(ApiError::invalid("stream_options", "stream_options is for streams; set stream to true"));
         }
-        Some(Object(options)) => options.include_usage.unwrap_or(false),
+        Some(Field(Object(options))) => sent(options.include_usage).unwrap_or(false),
         None => false,
     };
-    let stop = fields.stop.map(stops).transpose()?.unwrap_or_default();
-    if let Some(salt) = fields.cache_salt.as_ref().filter(|salt| salt.len() > SALT_BYTES_MAX) {
+    let stop = sent(fields.stop.take()).map_or_else(Vec::new, |Stops(stops)| stops);
+    let cache_salt = sent(fields.cache_salt.take());
+    if let Some(salt) = cache_salt.as_ref().filter(|salt| salt.len() > SALT_BYTES_MAX) {
         let message = format!("cache_salt has {} bytes, but at most {SALT_BYTES_MAX} are allowed", salt.len());
         return Err(ApiError::invalid("cache_salt", message));
     }
-    let priority = fields.priority.map_or(0, |Whole(priority)| priority);
+    let priority = sent(fields.priority).unwrap_or(0);
     let priority = i32::try_from(priority).ok().filter(|_| PRIORITIES.contains(&priority)).ok_or_else(|| {
         let message =
             format!("priority is {priority}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
         ApiError::invalid("priority", message)
     })?;
     let defaults = if beam.is_some() { &neutral() } else { &app.config.default_sampling };
-    let max_tokens = fields.max_completion_tokens.or(fields.max_tokens).map(|Count(most)| most);
-    let (include_stop, skip_special) = (fields.include_stop_str_in_output, fields.skip_special_tokens);
-    let (cache_report, cache_salt) = (fields.cache_report.unwrap_or(false), fields.cache_salt.clone());
+    let max_tokens = sent(fields.max_completion_tokens.or(fields.max_tokens));
+    let (include_stop, skip_special) = (sent(fields.include_stop_str_in_output), sent(fields.skip_special_tokens));
+    let cache_report = sent(fields.cache_report).unwrap_or(false);
     let params = params(fields, defaults)?;
     let mut end_tokens = app.config.eos_token_ids.clone();
     end_tokens.extend(&params.stop_token_ids);
@@ -201,7 +203,11 @@ pub(crate) fn common(app: &App, body: &[u8]) -> Result<Common, ApiError> {
 
 /// Refuses a `model` that is not served; a request may leave it out.
 pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
-    match read::<ModelField>(body)?.model {
+    check_name(app, sent(read::<ModelField>(body)?.model))
+}
+
+fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
+    match model {
         Some(model) if !app.config.model_names.contains(&model) => {
             Err(ApiError::model_not_found(&model, &app.config.model_names))
         }
@@ -241,7 +247,7 @@ struct Nothing;
 impl<'de> Deserialize<'de> for Nothing {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value: &RawValue = Deserialize::deserialize(deserializer)?;
-        if asks_for_nothing(value.get()) { Ok(Self) } else { Err(D::Error::custom("not supported; leave it out")) }
+        if asks_for_nothing(value.get()) { Ok(Self) } else { Err(D::Error::custom("is not supported; leave it out")) }
     }
 }
 
@@ -258,17 +264,9 @@ pub(crate) fn random() -> u64 {
 
 /// What a beam search is asked for, of this width. What it cannot honour besides, the engine refuses.
 fn beam(fields: &SharedFields<'_>, width: usize) -> Result<Option<BeamParams>, ApiError> {
-    let wanted = fields.use_beam_search.unwrap_or(false);
-    let length_penalty = fields.length_penalty;
-    let early_stopping = match fields.early_stopping {
-        None => None,
-        Some(raw) if raw.get() == "true" => Some(true),
-        Some(raw) if raw.get() == "false" || is_text(raw, "never") => Some(false),
-        Some(other) => {
-            let message = format!("early_stopping must be true, false or \"never\", but is {}", shown(other.get()));
-            return Err(ApiError::invalid("early_stopping", message));
-        }
-    };
+    let wanted = sent(fields.use_beam_search).unwrap_or(false);
+    let length_penalty = sent(fields.length_penalty);
+    let early_stopping = sent(fields.early_stopping).map(|EarlyStopping(early)| early);
     if wanted {
         let (length_penalty, early_stopping) = (length_penalty.unwrap_or(1.0), early_stopping.unwrap_or(false));
         return Ok(Some(BeamParams { width, length_penalty, early_stopping }));
@@ -292,83 +290,102 @@ fn neutral() -> SamplingParams {
 
 /// Ranges are checked by the engine, whose messages name the field too.
 fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
-    let top_k = match fields.top_k {
+    let top_k = match sent(fields.top_k) {
         None => defaults.top_k,
-        Some(Whole(0 | -1)) => None,
-        Some(Whole(top_k)) => Some(usize::try_from(top_k).map_err(|_| {
+        Some(0 | -1) => None,
+        Some(top_k) => Some(usize::try_from(top_k).map_err(|_| {
             ApiError::invalid("top_k", format!("top_k is {top_k}, but must be at least 1, or 0 or -1 for all tokens"))
         })?),
     };
     Ok(SamplingParams {
         max_tokens: 0,
-        min_tokens: fields.min_tokens.map_or(0, |Count(least)| least),
-        temperature: fields.temperature.unwrap_or(defaults.temperature),
+        min_tokens: sent(fields.min_tokens).unwrap_or(0),
+        temperature: sent(fields.temperature).unwrap_or(defaults.temperature),
         top_k,
-        top_p: fields.top_p.unwrap_or(defaults.top_p),
-        min_p: fields.min_p.unwrap_or(defaults.min_p),
-        repetition_penalty: fields.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-        presence_penalty: fields.presence_penalty.unwrap_or(defaults.presence_penalty),
-        frequency_penalty: fields.frequency_penalty.unwrap_or(defaults.frequency_penalty),
-        logit_bias: fields.logit_bias.map_or_else(Vec::new, |LogitBias(biases)| biases),
-        seed: fields.seed.map_or_else(random, |Whole(seed)| seed.cast_unsigned()),
-        ignore_eos: fields.ignore_eos.unwrap_or(false),
-        stop_token_ids: fields.stop_token_ids.map_or_else(Vec::new, |StopTokens(ids)| ids),
+        top_p: sent(fields.top_p).unwrap_or(defaults.top_p),
+        min_p: sent(fields.min_p).unwrap_or(defaults.min_p),
+        repetition_penalty: sent(fields.repetition_penalty).unwrap_or(defaults.repetition_penalty),
+        presence_penalty: sent(fields.presence_penalty).unwrap_or(defaults.presence_penalty),
+        frequency_penalty: sent(fields.frequency_penalty).unwrap_or(defaults.frequency_penalty),
+        logit_bias: sent(fields.logit_bias).map_or_else(Vec::new, |LogitBias(biases)| biases),
+        seed: sent(fields.seed).map_or_else(random, i64::cast_unsigned),
+        ignore_eos: sent(fields.ignore_eos).unwrap_or(false),
+        stop_token_ids: sent(fields.stop_token_ids).map_or_else(Vec::new, |StopTokens(ids)| ids),
         logprobs: None,
         prompt_logprobs: None,
     })
 }
 
 /// One stop string, or a list of them.
-fn stops(raw: &RawValue) -> Result<Vec<String>, ApiError> {
-    let wrong =
-        |error| ApiError::invalid("stop", format!("stop must be a string or a list of strings: {}", shortened(&error)));
-    let stops: List<String> = if raw.get().starts_with('[') {
-        serde_json::from_str(raw.get()).map_err(wrong)?
-    } else {
-        List { entries: vec![serde_json::from_str(raw.get()).map_err(wrong)?], count: 1 }
-    };
-    if stops.count > STOPS_MAX {
-        let message = format!("stop has {} strings, but at most {STOPS_MAX} are allowed", stops.count);
-        return Err(ApiError::invalid("stop", message));
+struct Stops(Vec<String>);
+
+impl FromJson<'_> for Stops {
+    const EXPECTED: &'static str = "a string or a list of strings";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        let stops = match entries(raw, STOPS_MAX) {
+            Some((_, count)) if count > STOPS_MAX => {
+                return Err(format!("has {count} strings, but at most {STOPS_MAX} are allowed"));
+            }
+            Some((stops, _)) => stops,
+            None => vec![raw],
+        };
+        stops.into_iter().map(stop).collect::<Result<_, _>>().map(Self)
     }
-    for stop in &stops.entries {
-        if stop.is_empty() {
-            return Err(ApiError::invalid("stop", "stop has an empty string, which would end every text at once"));
+}
+
+/// A string that ends a text.
+fn stop(raw: &RawValue) -> Result<String, String> {
+    let stop = String::from_json(raw).map_err(|_| Stops::other(raw))?;
+    match stop.len() {
+        0 => Err("has an empty string, which would end every text at once".into()),
+        bytes if bytes > STOP_BYTES_MAX => {
+            Err(format!("has a string of {bytes} bytes, but at most {STOP_BYTES_MAX} are allowed"))
         }
-        if stop.len() > STOP_BYTES_MAX {
-            let message =
-                format!("stop has a string of {} bytes, but at most {STOP_BYTES_MAX} are allowed", stop.len());
-            return Err(ApiError::invalid("stop", message));
+        _ => Ok(stop),
+    }
+}
+
+/// Ids that end a text.
+struct StopTokens(Vec<u32>);
+
+impl FromJson<'_> for StopTokens {
+    const EXPECTED: &'static str = "a list of token ids";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        token_ids(raw, TOKEN_LIST_MAX).map(Self)
+    }
+}
+
+/// Whether a beam search ends as soon as it has enough answers.
+#[derive(Clone, Copy)]
+struct EarlyStopping(bool);
+
+impl FromJson<'_> for EarlyStopping {
+    const EXPECTED: &'static str = "true, false or \"never\"";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        match raw.get() {
+            "true" => Ok(Self(true)),
+            "false" => Ok(Self(false)),
+            _ if is_text(raw, "never") => Ok(Self(false)),
+            _ => Err(Self::other(raw)),
         }
     }
-    Ok(stops.entries)
 }
 
 /// Token ids, as an object's keys, with what is added to their logits.
 struct LogitBias(Vec<(u32, f32)>);
 
-impl<'de> Deserialize<'de> for LogitBias {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Biases;
-        impl<'de> Visitor<'de> for Biases {
-            type Value = LogitBias;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an object that maps token ids to numbers")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
-                let mut biases = Vec::new();
-                while let Some((token, bias)) = map.next_entry::<String, f32>()? {
-                    let id = token.trim().parse();
-                    let id = id.map_err(|_| A::Error::custom(format!("{} is no token id", shown(&token))))?;
-                    biases.push((id, bias));
-                }
-                biases.sort_by_key(|&(id, _): &(u32, f32)| id);
-                match biases.array_windows().find(|[one, next]| one.0 == next.0) {
-                    Some([(id, _), _]) => Err(A::Error::custom(format!("token {id} stands there twice"))),
-                    None => Ok(LogitBias(biases)),
-                }
-            }
+impl FromJson<'_> for LogitBias {
+    const EXPECTED: &'static str = "an object that maps token ids to numbers";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        let mut biases = Vec::new();
+        for (token, bias) in pairs(raw)? {
+            let id = token.trim().parse().map_err(|_| format!("has {}, which is no token id", shown(&token)))?;
+            biases.push((id, bias));
         }
-        deserializer.deserialize_map(Biases)
+        biases.sort_by_key(|&(id, _): &(u32, f32)| id);
+        match biases.array_windows().find(|[one, next]| one.0 == next.0) {
+            Some([(id, _), _]) => Err(format!("has token {id} twice")),
+            None => Ok(Self(biases)),
+        }
     }
 }

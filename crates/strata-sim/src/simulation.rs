@@ -32,7 +32,7 @@ pub enum SimulationError {
         unit: UnitId,
     },
     /// A wait that no event can end.
-    #[error("unit {} is waited for, and nothing is under way that could bring it", unit.0)]
+    #[error("unit {} is waited for, and nothing is in flight that could bring it", unit.0)]
     Stuck {
         /// The unit.
         unit: UnitId,

@@ -50,7 +50,7 @@ pub(crate) fn for_each_chunk<E>(
                 let _ = give_back.send(Vec::new());
             }
             scope.spawn(move || {
-                for place in places(extents).skip(first).step_by(READERS) {
+                for place in pieces(extents).skip(first).step_by(READERS) {
                     // Whoever takes chunks has gone when none comes back.
                     let Ok(mut buffer): Result<Vec<u8>, _> = free.recv() else { return };
                     buffer.resize(place.bytes as usize, 0);
@@ -64,7 +64,7 @@ pub(crate) fn for_each_chunk<E>(
             });
             readers.push((filled, give_back));
         }
-        for (index, Place { extent, offset, bytes }) in places(extents).enumerate() {
+        for (index, Piece { extent, offset, bytes }) in pieces(extents).enumerate() {
             let (filled, give_back) = &readers[index % READERS];
             // A reader ends early only with this function.
             let Ok(outcome) = filled.recv() else { break };
@@ -81,19 +81,19 @@ pub(crate) fn for_each_chunk<E>(
     })
 }
 
-/// Where a chunk lies.
-struct Place {
+/// A chunk of an extent.
+struct Piece {
     extent: usize,
     offset: u64,
     bytes: u64,
 }
 
 /// All chunks, in order.
-fn places(extents: &[Extent]) -> impl Iterator<Item = Place> + '_ {
+fn pieces(extents: &[Extent]) -> impl Iterator<Item = Piece> + '_ {
     extents.iter().enumerate().flat_map(|(index, extent)| {
         (0..extent.bytes.div_ceil(CHUNK_BYTES)).map(move |chunk| {
             let done = chunk * CHUNK_BYTES;
-            Place { extent: index, offset: extent.offset + done, bytes: CHUNK_BYTES.min(extent.bytes - done) }
+            Piece { extent: index, offset: extent.offset + done, bytes: CHUNK_BYTES.min(extent.bytes - done) }
         })
     })
 }

@@ -30,7 +30,7 @@ const DROP_CACHE_FROM: u64 = 64 << 20;
 /// Weights that all lie in memory: every tensor is at hand at any time.
 #[derive(Debug)]
 pub struct ResidentWeights {
-    plan: Plan,
+    plan: LoadPlan,
     buffers: Vec<Arc<HostBuffer>>, // one for each group
 }
 
@@ -45,7 +45,7 @@ impl ResidentWeights {
         specs: &[GroupSpec],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
-        let plan = Plan::new(catalog, specs)?;
+        let plan = LoadPlan::new(catalog, specs)?;
         let mut buffers =
             plan.buffer_bytes.iter().map(|&len| HostBuffer::new_zeroed(len)).collect::<Result<Vec<_>, _>>()?;
         let pieces = cut_into_pieces(&plan.loads, &mut buffers);
@@ -64,7 +64,7 @@ impl ResidentWeights {
 /// # Errors
 /// As [`ResidentWeights::load`], except for those of memory and reading.
 pub fn plan_bytes(catalog: &Catalog, specs: &[GroupSpec]) -> Result<u64, WeightError> {
-    Plan::new(catalog, specs).map(|plan| plan.bytes())
+    LoadPlan::new(catalog, specs).map(|plan| plan.bytes())
 }
 
 impl ResidentWeights {
@@ -155,7 +155,7 @@ struct Placed {
 
 /// A tensor's way from file to memory.
 #[derive(Debug)]
-struct Load {
+struct TensorLoad {
     file: usize,
     offset: u64,
     buffer: usize,
@@ -164,15 +164,15 @@ struct Load {
 
 /// Who lies where, decided before any memory is taken.
 #[derive(Debug)]
-struct Plan {
+struct LoadPlan {
     groups: Vec<Vec<Placed>>,
-    loads: Vec<Load>, // ordered by (buffer, start)
+    loads: Vec<TensorLoad>, // ordered by (buffer, start)
     buffer_bytes: Vec<usize>,
 }
 
-impl Plan {
+impl LoadPlan {
     fn new(catalog: &Catalog, specs: &[GroupSpec]) -> Result<Self, WeightError> {
-        let mut plan = Plan { groups: Vec::new(), loads: Vec::new(), buffer_bytes: Vec::new() };
+        let mut plan = LoadPlan { groups: Vec::new(), loads: Vec::new(), buffer_bytes: Vec::new() };
         let mut first_uses: HashMap<&str, Placed> = HashMap::new();
         let mut total = 0usize;
         for (buffer, spec) in specs.iter().enumerate() {
@@ -190,7 +190,7 @@ impl Plan {
                 let len = usize::try_from(entry.bytes).map_err(|_| too_large())?;
                 end = start.checked_add(len).ok_or_else(too_large)?;
                 let placed = Placed { dtype, shape: entry.shape.clone(), buffer, range: start..end };
-                plan.loads.push(Load { file: entry.file, offset: entry.offset, buffer, range: start..end });
+                plan.loads.push(TensorLoad { file: entry.file, offset: entry.offset, buffer, range: start..end });
                 first_uses.insert(&tensor.name, placed.clone());
                 group.push(placed);
             }
@@ -215,7 +215,7 @@ struct Piece<'a> {
 }
 
 /// Cuts loads into pieces that threads can take in any order, in the order in which they lie on disk.
-fn cut_into_pieces<'a>(loads: &[Load], buffers: &'a mut [HostBuffer]) -> Vec<Piece<'a>> {
+fn cut_into_pieces<'a>(loads: &[TensorLoad], buffers: &'a mut [HostBuffer]) -> Vec<Piece<'a>> {
     let mut pieces = Vec::new();
     let mut loads = loads.iter().peekable();
     for (buffer, memory) in buffers.iter_mut().enumerate() {

@@ -100,9 +100,9 @@ pub trait ElasticWeights {
 pub struct StreamMemory {
     /// What they may take.
     pub budget: u64,
-    /// What they take now: more than a budget that was lowered while reads were under way, until those have ended.
+    /// What they take now: more than a budget that was lowered while reads were in flight, until those have ended.
     pub held: u64,
-    /// Whether reads are under way.
+    /// Whether reads are in flight.
     pub loading: bool,
 }
 

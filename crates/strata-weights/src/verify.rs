@@ -1,4 +1,4 @@
-//! Reading a model's weights wholly, and holding them against whatever digests there are (W14).
+//! Reading a model's weights wholly, and holding them against whatever digests there are.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

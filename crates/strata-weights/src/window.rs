@@ -1,4 +1,4 @@
-//! The window: which units of weights are in a tier of memory, and which come and go (W3–W8, W10, W11, W13).
+//! The window: which units of weights are in a tier of memory, and which come and go.
 //!
 //! A pure state machine: what happened goes in, what is to be done comes out, and nothing is read, waited for or timed
 //! here. The same code runs over the real driver, over tests' drivers that fail on purpose, and over the simulated one
@@ -102,7 +102,7 @@ impl Window {
         Ok(window)
     }
 
-    /// Begins to load, in the order of access: what is to stay, and the first of what streams (W8). Calling
+    /// Begins to load, in the order of access: what is to stay, and the first of what streams. Calling
     /// [`acquire`](Self::acquire) begins as well.
     pub fn start(&mut self, out: &mut Vec<WindowCommand>) {
         self.started = true;
@@ -220,7 +220,7 @@ impl Window {
         taken
     }
 
-    /// There was no memory for the load although the budget allows it (W10). The budget shrinks by what the unit would
+    /// There was no memory for the load although the budget allows it. The budget shrinks by what the unit would
     /// have taken, as far as the least that works, so that something else is evicted; then as
     /// [`load_failed`](Self::load_failed). The budget stays so until [`set_budget`](Self::set_budget). False if the
     /// report is stale.
@@ -337,7 +337,7 @@ impl Window {
         self.units.get(unit).state
     }
 
-    /// Loads under way.
+    /// Loads in flight.
     pub fn in_flight(&self) -> usize {
         self.units.in_flight
     }

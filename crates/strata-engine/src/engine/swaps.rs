@@ -26,7 +26,7 @@ impl Worker {
         self.poll_swaps(Duration::ZERO);
     }
 
-    /// Goes on with the swaps under way, and takes in those that have ended; waits for one up to `wait`.
+    /// Goes on with the swaps in flight, and takes in those that have ended; waits for one up to `wait`.
     pub(super) fn poll_swaps(&mut self, mut wait: Duration) {
         while self.scheduler.num_swaps() > 0
             && let Some(swap) = self.runner.kv_swap()

@@ -38,7 +38,7 @@ pub(crate) struct Branch {
     pub(crate) token: TokenId,
 }
 
-/// A search under way. It begins with one beam, which has no token yet.
+/// A search in flight. It begins with one beam, which has no token yet.
 #[derive(Debug)]
 pub(crate) struct BeamSearch {
     params: BeamParams,

@@ -11,7 +11,7 @@ use strata_model::LogitRows;
 use super::beam_search::{BeamSearch, Hypothesis, Row};
 use super::{Policy, Prompt, Sampling, Stage};
 use crate::handle::Client;
-use crate::scheduler::Entry;
+use crate::scheduler::PlannedTokens;
 use crate::sequence::{Ends, Preempted, Sequence};
 use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams, TokenId};
 
@@ -135,11 +135,18 @@ impl Policy for Beams {
     /// Clients hear of it in the end.
     fn preempted(&self, _: &Sequence, _: bool) {}
 
-    fn wanted_rows(&self, sequence: &Sequence, entry: &Entry) -> LogitRows {
+    fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
         if entry.samples() && !sequence.trunk { LogitRows::Last } else { LogitRows::None }
     }
 
-    fn take_row(&mut self, sequence: &mut Sequence, _: &Entry, _: usize, logits: &mut [f32], sampling: Sampling<'_>) {
+    fn take_row(
+        &mut self,
+        sequence: &mut Sequence,
+        _: &PlannedTokens,
+        _: usize,
+        logits: &mut [f32],
+        sampling: Sampling<'_>,
+    ) {
         self.not_finite |= logits.iter().any(|logit| logit.is_nan());
         let Some(index) = self.sequences.iter().position(|&id| id == sequence.id) else { return };
         let len = self.search.row_len().max(self.logprobs.unwrap_or(0));
@@ -152,7 +159,7 @@ impl Policy for Beams {
         (!self.not_finite).then_some(0)
     }
 
-    fn apply(&mut self, entry: &Entry, prompt: &Prompt, stage: &mut Stage<'_>) {
+    fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>) {
         // Another sequence of the same pass may have ended the search, or this beam.
         let Some(sequence) = stage.scheduler.get_mut(entry.id) else { return };
         if self.not_finite {

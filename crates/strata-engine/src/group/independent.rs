@@ -10,7 +10,7 @@ use strata_model::LogitRows;
 use super::{Policy, Prompt, Sampling, Stage};
 use crate::handle::Client;
 use crate::sampler::SamplerState;
-use crate::scheduler::{Entry, Scheduler};
+use crate::scheduler::{PlannedTokens, Scheduler};
 use crate::sequence::{Continuation, Ends, Sequence};
 use crate::{Event, FinishReason, PositionLogprobs, RequestError, SamplingParams, TokenId};
 
@@ -92,7 +92,7 @@ impl Policy for Independent {
         sequence.continuation.iter().for_each(|one| one.client.send(Event::Preempted { swapped }));
     }
 
-    fn wanted_rows(&self, _: &Sequence, entry: &Entry) -> LogitRows {
+    fn wanted_rows(&self, _: &Sequence, entry: &PlannedTokens) -> LogitRows {
         match (self.wants_prompt_rows(), entry.rows) {
             (true, _) => LogitRows::All,
             (false, 0) => LogitRows::None,
@@ -105,7 +105,7 @@ impl Policy for Independent {
     fn take_row(
         &mut self,
         sequence: &mut Sequence,
-        entry: &Entry,
+        entry: &PlannedTokens,
         position: usize,
         logits: &mut [f32],
         Sampling { sampler, eos }: Sampling<'_>,
@@ -146,7 +146,7 @@ impl Policy for Independent {
         (!continuation.not_finite).then(|| continuation.accept(&self.params, prompt.len, ends))
     }
 
-    fn apply(&mut self, entry: &Entry, prompt: &Prompt, stage: &mut Stage<'_>) {
+    fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>) {
         let sequence = stage.scheduler.get_mut(entry.id);
         let Some(continuation) = sequence.and_then(|sequence| sequence.continuation.as_mut()) else { return };
         if continuation.not_finite {

@@ -389,7 +389,8 @@ proptest! {
             prop_assert!(weight >= f64::from(params.min_p) * (1.0 - 1e-5));
             // The share of better tokens is largest when nothing else has been left out.
             let shares = naive_distribution(&logits, &free);
-            let share: f64 = (0..logits.len()).filter(|&other| logits[other] > logits[token]).map(|at| shares[at]).sum();
+            let above = (0..logits.len()).filter(|&other| logits[other] > logits[token]);
+                let share: f64 = above.map(|at| shares[at]).sum();
             prop_assert!(share < f64::from(params.top_p) + 1e-5);
         }
     }

@@ -17,7 +17,7 @@ use super::shares::{Aged, Holding, Shares};
 use super::{Admitted, Rejected, Scheduler, StepPlan, Tenant};
 use crate::TenantId;
 use crate::forecast::{Growth, blocks_wanted};
-use crate::sequence::{Place, Sequence};
+use crate::sequence::{Sequence, SequenceStatus};
 
 /// Waiting sequences that admission looks at in one step; bounds a step's cost when the queue is long.
 pub(super) const LOOKAHEAD: usize = 64;
@@ -126,7 +126,7 @@ impl Scheduler {
             match swap {
                 Some(swap) => {
                     for &id in &group {
-                        self.move_to(id, Place::Arriving);
+                        self.move_to(id, SequenceStatus::Arriving);
                         let sequence = &self.sequences[&id];
                         shares.add(sequence.tenant, self.holding_of(sequence));
                     }
@@ -225,7 +225,7 @@ impl Scheduler {
             AllocStatus::Later => Some(Wait::Blocks),
             AllocStatus::Ok => None
                 .or_else(|| (seats_free < one.seats).then_some(Wait::BeamSeats))
-                .or_else(|| self.prefix_is_under_way(one, found.num_cached_tokens).then_some(Wait::Prefix))
+                .or_else(|| self.prefix_is_being_computed(one, found.num_cached_tokens).then_some(Wait::Prefix))
                 .or_else(|| self.short_of(&[one], found.num_blocks)),
         };
         wait.map_or(Admission::Now, Admission::Waits)
@@ -322,7 +322,7 @@ impl Scheduler {
 
     /// Whether a running sequence is computing blocks that this one, of which so many tokens are cached, could share
     /// once they are done. Then waiting a few steps is cheaper than computing them twice.
-    fn prefix_is_under_way(&self, sequence: &Sequence, cached: usize) -> bool {
+    fn prefix_is_being_computed(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
         let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
         let mut others = self.queues.running().map(|id| &self.sequences[&id]).filter(computing).peekable();

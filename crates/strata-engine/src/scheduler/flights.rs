@@ -1,12 +1,12 @@
-//! Swaps under way.
+//! Swaps in flight.
 
 use std::collections::BTreeMap;
 
 use strata_kv::{SequenceId, Swap, SwapDirection, SwapId};
 
-/// A swap under way.
+/// A swap in flight.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct SwapInFlight {
     /// One, or the beams of a search.
     pub(super) sequences: Vec<SequenceId>,
     pub(super) direction: SwapDirection,
@@ -22,10 +22,10 @@ pub(super) struct Flight {
 /// seconds.
 pub(super) const SWAP_STEPS_MAX: u64 = 1000;
 
-/// All swaps under way.
+/// All swaps in flight.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    under_way: BTreeMap<SwapId, Flight>,
+    in_flight: BTreeMap<SwapId, SwapInFlight>,
     /// Steps so far.
     steps: u64,
 }
@@ -39,56 +39,56 @@ impl Flights {
     /// The swap of `sequences` begins with this step.
     pub(super) fn depart(&mut self, sequences: Vec<SequenceId>, swap: &Swap) {
         let Swap { direction, num_freed, .. } = *swap;
-        let flight = Flight { sequences, direction, blocks: swap.transfers.len(), num_freed, begun: self.steps };
-        self.under_way.insert(swap.id, flight);
+        let flight = SwapInFlight { sequences, direction, blocks: swap.transfers.len(), num_freed, begun: self.steps };
+        self.in_flight.insert(swap.id, flight);
     }
 
     /// A swap has ended; none if it is not known.
-    pub(super) fn land(&mut self, id: SwapId) -> Option<Flight> {
-        self.under_way.remove(&id)
+    pub(super) fn land(&mut self, id: SwapId) -> Option<SwapInFlight> {
+        self.in_flight.remove(&id)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.under_way.len()
+        self.in_flight.len()
     }
 
     /// Sequences whose KV is on its way, in or out, though some of them may have ended.
     pub(super) fn sequences(&self) -> impl Iterator<Item = SequenceId> {
-        self.under_way.values().flat_map(|flight| &flight.sequences).copied()
+        self.in_flight.values().flat_map(|flight| &flight.sequences).copied()
     }
 
     /// Those of them whose KV is being swapped in.
     pub(super) fn arriving(&self) -> impl Iterator<Item = SequenceId> {
-        let flights = self.under_way.values().filter(|flight| flight.direction == SwapDirection::In);
+        let flights = self.in_flight.values().filter(|flight| flight.direction == SwapDirection::In);
         flights.flat_map(|flight| &flight.sequences).copied()
     }
 
     /// Blocks that come free when all that do not hang have ended.
     pub(super) fn blocks_leaving(&self) -> usize {
-        self.under_way.values().filter(|flight| !self.hangs(flight)).map(|flight| flight.num_freed).sum()
+        self.in_flight.values().filter(|flight| !self.hangs(flight)).map(|flight| flight.num_freed).sum()
     }
 
     /// Blocks that are being copied, either way.
-    pub(super) fn blocks_under_way(&self) -> usize {
-        self.under_way.values().map(|flight| flight.blocks).sum()
+    pub(super) fn blocks_in_flight(&self) -> usize {
+        self.in_flight.values().map(|flight| flight.blocks).sum()
     }
 
     /// Blocks of swaps that hang: nobody is to count on them.
     pub(super) fn blocks_hanging(&self) -> usize {
-        self.under_way.values().filter(|flight| self.hangs(flight)).map(|flight| flight.blocks).sum()
+        self.in_flight.values().filter(|flight| self.hangs(flight)).map(|flight| flight.blocks).sum()
     }
 
     /// Whether blocks are on their way in, and will arrive.
     pub(super) fn any_arrives(&self) -> bool {
-        self.under_way.values().any(|flight| flight.direction == SwapDirection::In && !self.hangs(flight))
+        self.in_flight.values().any(|flight| flight.direction == SwapDirection::In && !self.hangs(flight))
     }
 
     /// Whether some swap does not end: then no other is begun.
     pub(super) fn any_hangs(&self) -> bool {
-        self.under_way.values().any(|flight| self.hangs(flight))
+        self.in_flight.values().any(|flight| self.hangs(flight))
     }
 
-    fn hangs(&self, flight: &Flight) -> bool {
+    fn hangs(&self, flight: &SwapInFlight) -> bool {
         self.steps - flight.begun > SWAP_STEPS_MAX
     }
 }

@@ -5,7 +5,7 @@ use strata_kv::SequenceId;
 
 use super::Scheduler;
 use crate::TokenId;
-use crate::sequence::{Continuation, Place, Sequence};
+use crate::sequence::{Continuation, Sequence, SequenceStatus};
 
 impl Scheduler {
     /// `child` becomes what `parent` is, all of whose tokens are computed, with `token` after that. Where there are a
@@ -31,7 +31,7 @@ impl Scheduler {
             runs = false;
         }
         if !runs {
-            sequence.place = Place::Waiting;
+            sequence.status = SequenceStatus::Waiting;
             sequence.lose_kv(sequence.len());
         }
         self.know(sequence);
@@ -85,7 +85,10 @@ impl Scheduler {
     fn branched(&mut self, id: SequenceId, child: SequenceId) -> Sequence {
         self.branches += 1;
         let sequence = &self.sequences[&id];
-        debug_assert!(sequence.place == Place::Running && sequence.pending() == 0, "{id} is to be computed first");
+        debug_assert!(
+            sequence.status == SequenceStatus::Running && sequence.pending() == 0,
+            "{id} is to be computed first"
+        );
         sequence.branch(child, self.branches)
     }
 }

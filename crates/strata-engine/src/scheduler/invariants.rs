@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use strata_kv::SequenceId;
 
 use super::Scheduler;
-use crate::sequence::Place;
+use crate::sequence::SequenceStatus;
 
 impl Scheduler {
     /// Checks queues, seats and blocks against each other.
@@ -17,26 +17,31 @@ impl Scheduler {
         if let Err(violation) = blocks.check() {
             panic!("{violation}");
         }
-        let at = |place: fn(Place) -> bool| {
-            let there = sequences.values().filter(|sequence| place(sequence.place));
+        let at = |status: fn(SequenceStatus) -> bool| {
+            let there = sequences.values().filter(|sequence| status(sequence.status));
             there.map(|sequence| sequence.id).collect::<HashSet<_>>()
         };
-        assert_eq!(at(|place| place == Place::Waiting), queues.waiting().collect());
-        assert_eq!(at(|place| place == Place::Running), queues.running().collect());
-        assert_eq!(at(|place| place == Place::Swapped), queues.swapped().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Waiting), queues.waiting().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Running), queues.running().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Swapped), queues.swapped().collect());
         let in_order = |queue: &mut dyn Iterator<Item = SequenceId>| queue.map(|id| sequences[&id].rank()).is_sorted();
         assert!(in_order(&mut queues.running()) && in_order(&mut queues.swapped()));
         assert!(self.tenants.keys().all(|&tenant| in_order(&mut queues.waiting_of(tenant))));
         assert!(sequences.iter().all(|(&id, sequence)| id == sequence.id && sequence.computed <= sequence.len()));
         for sequence in sequences.values() {
-            let blocks_most = if sequence.place == Place::Waiting { sequence.len() / blocks.block_size() } else { 0 };
+            let blocks_most =
+                if sequence.status == SequenceStatus::Waiting { sequence.len() / blocks.block_size() } else { 0 };
             assert!(
                 sequence.hashes.num_blocks() <= blocks_most,
                 "hashes are kept by those that wait, of what they have"
             );
         }
         let held: HashSet<_> = blocks.sequences().collect();
-        assert_eq!(held, at(|place| place != Place::Waiting), "all but those that wait hold blocks or slots");
+        assert_eq!(
+            held,
+            at(|status| status != SequenceStatus::Waiting),
+            "all but those that wait hold blocks or slots"
+        );
         assert_eq!(self.tenants.values().map(|tenant| tenant.sequences).sum::<usize>(), sequences.len());
         assert_eq!(queues.seats(), self.holders().map(|sequence| sequence.seats).sum::<usize>());
         assert!(queues.seats() <= self.config.max_num_seqs);

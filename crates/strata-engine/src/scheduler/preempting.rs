@@ -5,7 +5,7 @@ use strata_kv::{AllocStatus, BlockError, SequenceId};
 use super::shares::Shares;
 use super::{Scheduler, StepPlan};
 use crate::preemption::{Effort, Way};
-use crate::sequence::{Place, Sequence};
+use crate::sequence::{Sequence, SequenceStatus};
 
 impl Scheduler {
     /// Sees to it that every token of `id` has a slot, preempting others where blocks are short, unless enough of them
@@ -85,7 +85,7 @@ impl Scheduler {
             self.queues.take(sequence);
             sequence.preemptions += 1;
             sequence.swaps += u32::from(swap.is_some());
-            sequence.place = Place::Leaving;
+            sequence.status = SequenceStatus::Leaving;
             self.queues.put(sequence);
         }
         match swap {
@@ -108,10 +108,10 @@ impl Scheduler {
         let one = &self.sequences[&id];
         let Some(search) = one.search() else { return vec![id] };
         let in_search = |id: &SequenceId| self.sequences[id].search() == Some(search);
-        match one.place {
-            Place::Running => self.queues.running().filter(in_search).collect(),
-            Place::Swapped => self.queues.swapped().filter(in_search).collect(),
-            Place::Waiting | Place::Leaving | Place::Arriving => vec![id],
+        match one.status {
+            SequenceStatus::Running => self.queues.running().filter(in_search).collect(),
+            SequenceStatus::Swapped => self.queues.swapped().filter(in_search).collect(),
+            SequenceStatus::Waiting | SequenceStatus::Leaving | SequenceStatus::Arriving => vec![id],
         }
     }
 
@@ -125,7 +125,7 @@ impl Scheduler {
         }
         let num_common = self.gather(group);
         let sequence = self.sequences.get_mut(&first).expect("it stands for all of them");
-        sequence.place = Place::Waiting;
+        sequence.status = SequenceStatus::Waiting;
         sequence.lose_kv(num_common);
         self.queues.put(sequence);
     }
@@ -146,7 +146,7 @@ impl Scheduler {
         let block_bytes = self.block_bytes;
         Effort {
             swap_bytes: (swap_blocks as u64).saturating_mul(block_bytes),
-            bytes_ahead: (self.flights.blocks_under_way() as u64).saturating_mul(block_bytes),
+            bytes_ahead: (self.flights.blocks_in_flight() as u64).saturating_mul(block_bytes),
             recompute_tokens: computed.min(unpublished.saturating_add(taken)),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use strata_kv::SequenceId;
 
 use crate::TenantId;
-use crate::sequence::{Place, Rank, Sequence};
+use crate::sequence::{Rank, Sequence, SequenceStatus};
 
 /// Who waits, runs and is swapped out, each in the order of [`Sequence::rank`].
 #[derive(Debug, Default)]
@@ -21,11 +21,11 @@ impl Queues {
     /// Puts `sequence`, which is in no queue, into that of its place.
     pub(super) fn put(&mut self, sequence: &Sequence) {
         let (id, rank) = (sequence.id, sequence.rank());
-        let before = match sequence.place {
-            Place::Waiting => self.waiting.insert((sequence.tenant, rank), id),
-            Place::Running => self.running.insert(rank, id),
-            Place::Swapped => self.swapped.insert(rank, id),
-            Place::Leaving | Place::Arriving => None,
+        let before = match sequence.status {
+            SequenceStatus::Waiting => self.waiting.insert((sequence.tenant, rank), id),
+            SequenceStatus::Running => self.running.insert(rank, id),
+            SequenceStatus::Swapped => self.swapped.insert(rank, id),
+            SequenceStatus::Leaving | SequenceStatus::Arriving => None,
         };
         debug_assert!(before.is_none(), "{id} has the rank of {before:?}");
         self.seats += seats(sequence);
@@ -34,11 +34,11 @@ impl Queues {
     /// Takes `sequence` out of the queue of its place. What its rank depends on has not changed since it was put there.
     pub(super) fn take(&mut self, sequence: &Sequence) {
         let rank = sequence.rank();
-        match sequence.place {
-            Place::Waiting => drop(self.waiting.remove(&(sequence.tenant, rank))),
-            Place::Running => drop(self.running.remove(&rank)),
-            Place::Swapped => drop(self.swapped.remove(&rank)),
-            Place::Leaving | Place::Arriving => {}
+        match sequence.status {
+            SequenceStatus::Waiting => drop(self.waiting.remove(&(sequence.tenant, rank))),
+            SequenceStatus::Running => drop(self.running.remove(&rank)),
+            SequenceStatus::Swapped => drop(self.swapped.remove(&rank)),
+            SequenceStatus::Leaving | SequenceStatus::Arriving => {}
         }
         self.seats -= seats(sequence);
     }
@@ -84,5 +84,5 @@ impl Queues {
 
 /// Seats that `sequence` takes where it is.
 fn seats(sequence: &Sequence) -> usize {
-    if matches!(sequence.place, Place::Running | Place::Arriving) { sequence.seats } else { 0 }
+    if matches!(sequence.status, SequenceStatus::Running | SequenceStatus::Arriving) { sequence.seats } else { 0 }
 }

@@ -4,7 +4,7 @@ use strata_kv::{SequenceId, Swap, SwapDirection, SwapId, SwapOutcome};
 
 use super::{Scheduler, StepPlan};
 use crate::kv_swap::{SwapTook, SwapTrial};
-use crate::sequence::Place;
+use crate::sequence::SequenceStatus;
 
 impl Scheduler {
     /// What moving blocks took on trial, and how large they are: from now on it is known what a swap would take.
@@ -34,8 +34,8 @@ impl Scheduler {
         self.reconsider();
         let alive: Vec<_> = flight.sequences.into_iter().filter(|id| self.sequences.contains_key(id)).collect();
         let place = match flight.direction {
-            SwapDirection::Out => Place::Swapped,
-            SwapDirection::In => Place::Running,
+            SwapDirection::Out => SequenceStatus::Swapped,
+            SwapDirection::In => SequenceStatus::Running,
         };
         match kept {
             SwapOutcome::Done => alive.iter().for_each(|&id| self.move_to(id, place)),
@@ -46,11 +46,11 @@ impl Scheduler {
 
     /// Sequences whose KV is in swap space, or on its way there or back.
     pub(crate) fn num_swapped(&self) -> usize {
-        let under_way = self.flights.sequences().filter(|id| self.sequences.contains_key(id));
-        self.queues.swapped().len() + under_way.count()
+        let in_flight = self.flights.sequences().filter(|id| self.sequences.contains_key(id));
+        self.queues.swapped().len() + in_flight.count()
     }
 
-    /// Swaps under way.
+    /// Swaps in flight.
     pub(crate) fn num_swaps(&self) -> usize {
         self.flights.len()
     }

@@ -61,7 +61,7 @@ impl Bench {
                 assert!(!self.space.swaps.is_empty() || self.space.buffers.len() == BUFFERS_MIN, "buffers come back");
                 return ended;
             }
-            assert!(!self.space.swaps.is_empty(), "nothing is under way any more");
+            assert!(!self.space.swaps.is_empty(), "nothing is in flight any more");
         }
     }
 
@@ -97,7 +97,7 @@ fn blocks_come_back_as_they_were_wherever_they_go() {
 }
 
 #[test]
-fn swaps_under_way_together_end_in_order() {
+fn swaps_in_flight_together_end_in_order() {
     let mut bench = Bench::new(12);
     let first = bench.start(SwapDirection::Out, &(0..20).map(|block| (block, block)).collect::<Vec<_>>());
     let second = bench.start(SwapDirection::Out, &(20..40).map(|block| (block, block + 20)).collect::<Vec<_>>());

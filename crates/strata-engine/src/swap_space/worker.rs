@@ -28,7 +28,7 @@ pub(super) struct PartDone {
     pub(super) outcome: Result<(), String>,
 }
 
-/// Works off parts in the order in which they came. Dropping it waits for the one under way, and drops the others.
+/// Works off parts in the order in which they came. Dropping it waits for the one in flight, and drops the others.
 pub(super) struct SwapWorker {
     parts: Option<Sender<(Part, AlignedBuffer)>>,
     done: Option<Receiver<PartDone>>,
@@ -66,7 +66,7 @@ impl SwapWorker {
 
     /// From now on nothing comes back, and at most one part is still moved.
     pub(super) fn close(&mut self) {
-        // Parts that were submitted would still be received: the thread ends because nobody hears of the one under way.
+        // Parts that were submitted would still be received: the thread ends because nobody hears of the one in flight.
         self.done = None;
         self.parts = None;
     }

@@ -142,7 +142,7 @@ fn searches_make_room_for_each_other() {
         let submit = |request: &Request| engine.handle().submit_many(request.clone(), 4).unwrap();
         let first = submit(&requests[0]);
         controls.allow(1);
-        eventually("a first pass", || engine.handle().status().steps > steps);
+        eventually(&engine, "a first pass", |status| status.steps > steps);
         let others: Vec<_> = requests[1..].iter().map(submit).collect();
         controls.open_gate();
         let streams = std::iter::once(first).chain(others);
@@ -223,14 +223,10 @@ fn nobody_left_to_hear_of_it_ends_it() {
     let request = beam(prompt(1, 9), 100, 4);
     let mut streams = engine.handle().submit_many(request, 2).unwrap();
     controls.allow(5);
-    while engine.handle().status().steps < 5 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    eventually(&engine, "so many steps", |status| status.steps >= 5);
     streams.pop();
     controls.allow(5);
-    while engine.handle().status().steps < 10 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    eventually(&engine, "so many steps", |status| status.steps >= 10);
     assert_eq!(engine.handle().status().finished.cancelled, 0);
     drop(streams);
     controls.open_gate();
@@ -244,9 +240,7 @@ fn a_failed_pass_fails_the_search() {
     controls.close_gate();
     let streams = engine.handle().submit_many(beam(prompt(1, 9), 50, 4), 2).unwrap();
     controls.allow(5);
-    while engine.handle().status().steps < 5 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    eventually(&engine, "so many steps", |status| status.steps >= 5);
     controls.fail_next.store(true, Ordering::Relaxed);
     controls.open_gate();
     for mut stream in streams {
@@ -266,7 +260,8 @@ proptest! {
     #[test]
     fn mixed_with_all_else_under_any_load(
         blocks in 20usize..80, block in 0u32..4, prefix_caching in any::<bool>(), max_num_seqs in 4usize..14,
-        extra_budget in 0usize..40, fail_every in 0u64..4, swap_blocks in prop_oneof![Just(0usize), 1usize..40], short in any::<bool>(),
+        extra_budget in 0usize..40, fail_every in 0u64..4, swap_blocks in prop_oneof![Just(0usize), 1usize..40],
+        short in any::<bool>(),
         load in prop::collection::vec::<BoxedStrategy<Load>>(
             (0u32..4, 1usize..40, 1usize..16, 1usize..4, 0usize..5, -1.0f32..2.0, 0usize..5).boxed(), 1..12,
         ),
@@ -303,7 +298,7 @@ proptest! {
                 let Ok(group) = submitted else { continue };
                 group
             };
-            // Some leave at once, some when the others are under way.
+            // Some leave at once, some when the others are in flight.
             if leaving % 2 == 0 {
                 group.truncate(count.saturating_sub(leaving));
             } else {
@@ -325,7 +320,9 @@ proptest! {
                 while let Some(event) = stream.blocking_next() {
                     match event {
                         Event::Token { id, .. } => tokens.push(id),
-                        Event::Finished { reason, .. } => prop_assert_eq!((&tokens, reason), (&expected[index].0, expected[index].1)),
+                        Event::Finished { reason, .. } => {
+                            prop_assert_eq!((&tokens, reason), (&expected[index].0, expected[index].1));
+                        }
                         Event::Failed(error) => panic!("{error}"),
                         Event::PromptDone { .. } | Event::Preempted { .. } => {}
                     }

@@ -88,10 +88,10 @@ fn blocks_above_a_smaller_pool_move_down_while_requests_are_served() {
     });
     let streams = requests.clone().map(|request| engine.handle().submit(request).unwrap());
     controls.allow(2);
-    eventually("both run", || engine.handle().status().running == 2);
+    eventually(&engine, "both run", |status| status.running == 2);
     pool.usable.store(24, Ordering::Relaxed);
     controls.allow(20);
-    eventually("all lies below", || pool.reached.load(Ordering::Relaxed) <= 24);
+    eventually(&engine, "all lies below", |_| pool.reached.load(Ordering::Relaxed) <= 24);
     assert_eq!(engine.handle().status().running, 2, "they are still served");
     controls.open_gate();
     for (request, stream) in requests.iter().zip(streams) {

@@ -87,14 +87,14 @@ fn a_client_that_goes_away_frees_its_request_within_one_step() {
     controls.allow(2);
     next_token(&mut leaver);
     next_token(&mut stayer);
-    eventually("at the gate", || engine.handle().status().steps == 2);
+    eventually(&engine, "at the gate", |status| status.steps == 2);
     drop(leaver);
     // The pass at the gate was planned before the client left; the next one must be without it.
     controls.allow(1);
-    eventually("planned before", || engine.handle().status().steps == 3);
+    eventually(&engine, "planned before", |status| status.steps == 3);
     let computed = controls.tokens_computed.load(Ordering::Relaxed);
     controls.allow(1);
-    eventually("cancelled", || engine.handle().status().finished.cancelled == 1);
+    eventually(&engine, "cancelled", |status| status.finished.cancelled == 1);
     assert_eq!(controls.tokens_computed.load(Ordering::Relaxed) - computed, 1);
     controls.open_gate();
     let ended = collect(stayer);
@@ -111,7 +111,7 @@ fn cancelled_while_waiting() {
     drop(second);
     controls.open_gate();
     collect(first);
-    eventually("cancelled", || engine.handle().status().finished.cancelled == 1);
+    eventually(&engine, "cancelled", |status| status.finished.cancelled == 1);
     assert_idle_and_whole(&engine);
 }
 
@@ -139,7 +139,7 @@ fn a_failed_pass_fails_its_requests_and_nobody_else() {
         let ended = collect(engine.handle().submit(request.clone()).unwrap());
         assert_eq!(ended.tokens, expected_greedy(&request.prompt, &request.params));
     }
-    eventually("well again", || engine.handle().status().health == Health::Ok);
+    eventually(&engine, "well again", |status| status.health == Health::Ok);
 }
 
 #[test]
@@ -189,11 +189,11 @@ fn health_is_progress() {
     assert_eq!(engine.handle().status().health, Health::Ok);
     controls.close_gate();
     let stream = engine.handle().submit(greedy(vec![1, 2], 3)).unwrap();
-    eventually("stalled", || matches!(engine.handle().status().health, Health::Stalled(_)));
+    eventually(&engine, "stalled", |status| matches!(status.health, Health::Stalled(_)));
     controls.open_gate();
     collect(stream);
     assert_idle_and_whole(&engine);
-    eventually("well again", || engine.handle().status().health == Health::Ok);
+    eventually(&engine, "well again", |status| status.health == Health::Ok);
 }
 
 #[test]
@@ -316,28 +316,28 @@ fn random_arrivals_and_departures_leave_nothing_behind() {
 }
 
 /// An engine whose first request has made others leave for swap space, where they hang.
-fn with_swaps_under_way() -> (Engine, Arc<Controls>, Vec<EventStream>) {
+fn with_swaps_in_flight() -> (Engine, Arc<Controls>, Vec<EventStream>) {
     let shape = Shape { blocks: 24, swap_blocks: 64, preemption: PreemptionMode::Swap, ..Shape::default() };
     let (engine, controls) = start(shape);
     teach_short_answers(&engine);
     controls.hold_swaps.store(true, Ordering::Relaxed);
     let requests = (0..6u32).map(|seed| greedy((0..10).map(|i| 1 + (i * 3 + seed) % 49).collect(), 40));
     let streams = requests.map(|request| engine.handle().submit(request).unwrap()).collect();
-    eventually("a swap begins", || engine.handle().status().swapped > 0);
+    eventually(&engine, "a swap begins", |status| status.swapped > 0);
     (engine, controls, streams)
 }
 
 #[test]
-fn clients_that_go_while_swaps_are_under_way_leave_nothing_behind() {
-    let (engine, controls, streams) = with_swaps_under_way();
+fn clients_that_go_while_swaps_are_in_flight_leave_nothing_behind() {
+    let (engine, controls, streams) = with_swaps_in_flight();
     drop(streams);
-    eventually("all have gone", || engine.handle().status().running == 0);
+    eventually(&engine, "all have gone", |status| status.running == 0);
     // Nobody waits for the swaps that hang, until somebody does.
-    eventually("well", || engine.handle().status().health == Health::Ok);
+    eventually(&engine, "well", |status| status.health == Health::Ok);
     let all_blocks = engine.handle().submit(greedy(vec![1; 90], 6)).unwrap();
-    eventually("stalled", || matches!(engine.handle().status().health, Health::Stalled(_)));
+    eventually(&engine, "stalled", |status| matches!(status.health, Health::Stalled(_)));
     drop(all_blocks);
-    eventually("well again", || engine.handle().status().health == Health::Ok);
+    eventually(&engine, "well again", |status| status.health == Health::Ok);
     controls.hold_swaps.store(false, Ordering::Relaxed);
     assert_idle_and_whole(&engine);
     assert_eq!(collect(engine.handle().submit(greedy(vec![1, 2], 5)).unwrap()).tokens.len(), 5);
@@ -345,7 +345,7 @@ fn clients_that_go_while_swaps_are_under_way_leave_nothing_behind() {
 
 #[test]
 fn an_engine_that_is_stopped_waits_for_no_swap() {
-    let (engine, _controls, streams) = with_swaps_under_way();
+    let (engine, _controls, streams) = with_swaps_in_flight();
     drop(engine);
     let ends: Vec<_> = streams.into_iter().map(last_event).collect();
     let stopped = Event::Failed(RequestError::Stopped);
@@ -372,7 +372,7 @@ fn who_asks_is_told_why_its_prefix_was_not_cached_and_nothing_of_others() {
     assert_eq!(miss(asks(prompt.clone(), None)), never(0));
     assert_eq!(miss(asks(prompt.clone(), None)), Some(Miss { matched_tokens: 20, reason: MissReason::PartialBlock }));
     assert_eq!(miss(asks((1..13).chain(30..40).collect(), None)), never(12));
-    // The same under another salt: K15.
+    // The same under another salt.
     assert_eq!(miss(asks(prompt.clone(), Some("another tenant"))), never(0));
     assert_eq!(miss(greedy(prompt, 2)), None, "nobody asked");
 }

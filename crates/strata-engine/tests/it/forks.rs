@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use strata_engine::{Event, EventStream, FinishedCounts, PreemptionMode, Request, SubmitError};
 
 use crate::sim::{
-    Ended, Shape, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start, teach_short_answers,
+    Ended, Shape, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start,
+    teach_short_answers,
 };
 
 pub fn sampled(prompt: Vec<u32>, max_tokens: usize, seed: u64) -> Request {
@@ -107,9 +108,7 @@ fn each_is_cancelled_by_itself_at_any_time() {
         let mut streams = engine.handle().submit_many(request.clone(), 4).unwrap();
         // In the middle of the prompt.
         controls.allow(2);
-        while engine.handle().status().steps < 2 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        eventually(&engine, "so many steps", |status| status.steps >= 2);
         streams.remove(if first_goes { 0 } else { 2 });
         controls.open_gate();
         // And after it.
@@ -133,9 +132,7 @@ fn they_fail_together_while_the_prompt_is_computed() {
         assert!(matches!(last(stream), Event::Failed(_)));
     }
     // The status is told after the events.
-    while engine.handle().status().finished.failed < 3 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    eventually(&engine, "so many failed", |status| status.finished.failed >= 3);
     assert_idle_and_whole(&engine);
 }
 
@@ -151,9 +148,7 @@ fn the_queue_counts_each_of_them() {
     assert!(matches!(handle.submit_many(greedy(vec![5], 3), 401), Err(SubmitError::Overloaded { .. })));
     // One of them runs, and the others still wait, their prompt computed or not.
     controls.allow(2);
-    while handle.status().steps < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    eventually(&engine, "so many steps", |status| status.steps >= 2);
     assert!(matches!(handle.submit_many(greedy(vec![5], 3), 3), Err(SubmitError::Overloaded { .. })));
     drop(second);
     controls.open_gate();

@@ -6,10 +6,11 @@ mod swap;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use strata_engine::{
-    Drafter, Engine, EngineConfig, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PreemptionMode, Request,
-    Runner, SamplingParams, SchedulerConfig,
+    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits,
+    PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig,
 };
 use strata_kv::{BlockCopy, KvConfig};
 use strata_model::{BatchSequence, LogitRow, LogitRows};
@@ -347,28 +348,17 @@ pub fn collect(mut stream: EventStream) -> Ended {
 }
 
 /// Waits for what comes soon.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..10_000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    panic!("never: {what}");
+pub fn eventually(engine: &Engine, what: &str, holds: impl FnMut(&EngineStatus) -> bool) -> EngineStatus {
+    let waited = engine.handle().wait_until(Duration::from_secs(60), holds);
+    waited.unwrap_or_else(|| panic!("never: {what}; at last {:?}", engine.handle().status()))
 }
 
 /// Waits until the engine has nothing to do, and checks conservation.
 pub fn assert_idle_and_whole(engine: &Engine) {
-    let handle = engine.handle();
-    for _ in 0..10_000 {
-        let status = handle.status();
-        if status.waiting == 0 && status.running == 0 && status.swapped == 0 && status.kv.blocks_used == 0 {
-            let KvStatus { blocks_free, blocks_cached, blocks_withdrawn, blocks_total, .. } = status.kv;
-            assert_eq!(blocks_free + blocks_cached + blocks_withdrawn, blocks_total);
-            assert_eq!((status.leaks_found, status.swapped, status.swap.slots_used), (0, 0, 0));
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    panic!("the engine never came to rest: {:?}", handle.status());
+    let status = eventually(engine, "at rest", |status| {
+        status.waiting == 0 && status.running == 0 && status.swapped == 0 && status.kv.blocks_used == 0
+    });
+    let KvStatus { blocks_free, blocks_cached, blocks_withdrawn, blocks_total, .. } = status.kv;
+    assert_eq!(blocks_free + blocks_cached + blocks_withdrawn, blocks_total);
+    assert_eq!((status.leaks_found, status.swapped, status.swap.slots_used), (0, 0, 0));
 }

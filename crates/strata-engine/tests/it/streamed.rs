@@ -21,7 +21,7 @@ use strata_weights::{
 };
 
 use crate::model::engine_config;
-use crate::sim::{assert_idle_and_whole, collect, greedy};
+use crate::sim::{assert_idle_and_whole, collect, eventually, greedy};
 
 const BLOCK_SIZE: usize = 16;
 const BATCHED_TOKENS: usize = 64;
@@ -206,12 +206,9 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
         assert!(seen.weights_least.load(Ordering::Relaxed) + 40 * block <= held);
         assert_idle_and_whole(&engine);
         // Idle, the weights come back, as many as before but for what two bands may leave unused.
-        let back = |_: &u32| {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            let status = engine.handle().status();
+        eventually(&engine, "all memory is given back", |status| {
             status.kv.bytes == BLOCKS_START as u64 * block && status.weights_bytes + 2 * BAND > held
-        };
-        assert!((0..60_000).any(|turn| back(&turn)), "{:?}, {held} at first", engine.handle().status());
+        });
         let back = seen.resident.load(Ordering::Relaxed);
         assert!(back + BAND > resident, "{back} of {resident} bytes");
     }

@@ -13,7 +13,8 @@ use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
 
 use crate::sim::{
-    Shape, SimRunner, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start_over, teach_short_answers,
+    Shape, SimRunner, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start_over,
+    teach_short_answers,
 };
 
 /// A simulated model whose weights hold memory, and give it up or take it a little at a time. It panics, and fails
@@ -129,14 +130,9 @@ fn start(mut shape: Shape, mut limits: TradeLimits, pace: u64) -> (Engine, Trade
 fn assert_given_back(engine: &Engine, limits: &TradeLimits) {
     assert_idle_and_whole(engine);
     let bytes = limits.blocks_start as u64 * limits.block;
-    for _ in 0..60_000 {
-        let status = engine.handle().status();
-        if (status.kv.bytes, status.weights_bytes) == (bytes, limits.total - bytes) {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    panic!("memory never came back: {:?}", engine.handle().status());
+    eventually(engine, "all memory is given back", |status| {
+        (status.kv.bytes, status.weights_bytes) == (bytes, limits.total - bytes)
+    });
 }
 
 fn run_all(engine: &Engine, requests: &[Request]) {

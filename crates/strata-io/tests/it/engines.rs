@@ -227,7 +227,7 @@ fn as_many_reads_as_the_depth_begin_in_order_and_the_rest_wait() {
 }
 
 #[test]
-fn a_dropped_pool_waits_for_what_is_under_way_and_forgets_the_rest() {
+fn a_dropped_pool_waits_for_what_is_in_flight_and_forgets_the_rest() {
     let gate = Arc::new(Gate::default());
     let mut pool = ReaderPool::new(2).unwrap();
     for tag in 0..5 {
@@ -285,7 +285,7 @@ fn the_ring_serves_buffers_that_move_with_their_owner() {
 }
 
 #[test]
-fn engines_may_be_dropped_or_moved_with_reads_under_way() {
+fn engines_may_be_dropped_or_moved_with_reads_in_flight() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     let bytes = content(8 << 20);

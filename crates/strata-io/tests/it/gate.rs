@@ -1,4 +1,4 @@
-//! A file whose reads stop until they are let through, and which says how many are under way.
+//! A file whose reads stop until they are let through, and which says how many are in flight.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;

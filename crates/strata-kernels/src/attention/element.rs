@@ -9,10 +9,7 @@ use crate::simd::{Bf16, Element, F16, F32, LANES, load_part};
 pub(crate) struct Q8;
 
 /// One of the types that keys and values are kept in.
-///
-/// # Safety
-/// `slot` is a readable slot of `head_dim` elements in every method, and the level's instructions exist.
-pub(crate) unsafe trait KvElement: Copy {
+pub(crate) trait KvElement: Copy {
     /// Elements of 16 bytes.
     const COLUMNS: usize;
 
@@ -22,14 +19,15 @@ pub(crate) unsafe trait KvElement: Copy {
     /// Elements `d .. d + count`, the other lanes zero; `d` is a multiple of [`LANES`].
     ///
     /// # Safety
-    /// `count <= LANES` and `d + count <= head_dim`.
-    unsafe fn load<S: Lanes>(slot: *const u8, head_dim: usize, d: usize, count: usize) -> S::V;
+    /// `slot` is a readable slot of `head_dim` elements, `count <= LANES` and `d + count <= head_dim`.
+    unsafe fn load<S: Lanes>(s: S, slot: *const u8, head_dim: usize, d: usize, count: usize) -> S::V;
 
     /// Writes elements `d .. d + COLUMNS` of sixteen slots, given as `words`, to `[COLUMNS]` vectors `stride` apart.
     ///
     /// # Safety
-    /// The vectors are writable; `d < head_dim` is a multiple of `COLUMNS`.
+    /// The slots are readable and the vectors writable; `d < head_dim` is a multiple of `COLUMNS`.
     unsafe fn spread<S: Lanes>(
+        s: S,
         slots: &[*const u8; LANES],
         words: [S::V; 4],
         d: usize,
@@ -38,8 +36,7 @@ pub(crate) unsafe trait KvElement: Copy {
     );
 }
 
-// SAFETY: reads what its contract allows.
-unsafe impl KvElement for F32 {
+impl KvElement for F32 {
     const COLUMNS: usize = 4;
 
     #[inline(always)]
@@ -48,22 +45,28 @@ unsafe impl KvElement for F32 {
     }
 
     #[inline(always)]
-    unsafe fn load<S: Lanes>(slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
+    unsafe fn load<S: Lanes>(s: S, slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe { plain::<S, F32>(slot.cast::<f32>().wrapping_add(d), count) }
+        unsafe { plain::<S, F32>(s, slot.cast::<<F32 as Element>::Bits>().wrapping_add(d), count) }
     }
 
     #[inline(always)]
-    unsafe fn spread<S: Lanes>(_: &[*const u8; LANES], words: [S::V; 4], _: usize, columns: *mut f32, stride: usize) {
+    unsafe fn spread<S: Lanes>(
+        s: S,
+        _: &[*const u8; LANES],
+        words: [S::V; 4],
+        _: usize,
+        columns: *mut f32,
+        stride: usize,
+    ) {
         for word in 0..4 {
             // SAFETY: the caller's promise.
-            unsafe { S::store(words[word], columns.add(word * stride)) };
+            unsafe { s.store_at(words[word], columns.add(word * stride)) };
         }
     }
 }
 
-// SAFETY: reads what its contract allows.
-unsafe impl KvElement for F16 {
+impl KvElement for F16 {
     const COLUMNS: usize = 8;
 
     #[inline(always)]
@@ -72,26 +75,32 @@ unsafe impl KvElement for F16 {
     }
 
     #[inline(always)]
-    unsafe fn load<S: Lanes>(slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
+    unsafe fn load<S: Lanes>(s: S, slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe { plain::<S, F16>(slot.cast::<u16>().wrapping_add(d), count) }
+        unsafe { plain::<S, F16>(s, slot.cast::<<F16 as Element>::Bits>().wrapping_add(d), count) }
     }
 
     #[inline(always)]
-    unsafe fn spread<S: Lanes>(_: &[*const u8; LANES], words: [S::V; 4], _: usize, columns: *mut f32, stride: usize) {
+    unsafe fn spread<S: Lanes>(
+        s: S,
+        _: &[*const u8; LANES],
+        words: [S::V; 4],
+        _: usize,
+        columns: *mut f32,
+        stride: usize,
+    ) {
         for word in 0..4 {
             // SAFETY: the caller's promise.
             unsafe {
-                let pair = S::f16_of_words(words[word]);
-                S::store(pair[0], columns.add(2 * word * stride));
-                S::store(pair[1], columns.add((2 * word + 1) * stride));
+                let pair = s.f16_of_words(words[word]);
+                s.store_at(pair[0], columns.add(2 * word * stride));
+                s.store_at(pair[1], columns.add((2 * word + 1) * stride));
             }
         }
     }
 }
 
-// SAFETY: reads what its contract allows.
-unsafe impl KvElement for Bf16 {
+impl KvElement for Bf16 {
     const COLUMNS: usize = 8;
 
     #[inline(always)]
@@ -100,26 +109,32 @@ unsafe impl KvElement for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn load<S: Lanes>(slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
+    unsafe fn load<S: Lanes>(s: S, slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe { plain::<S, Bf16>(slot.cast::<u16>().wrapping_add(d), count) }
+        unsafe { plain::<S, Bf16>(s, slot.cast::<<Bf16 as Element>::Bits>().wrapping_add(d), count) }
     }
 
     #[inline(always)]
-    unsafe fn spread<S: Lanes>(_: &[*const u8; LANES], words: [S::V; 4], _: usize, columns: *mut f32, stride: usize) {
+    unsafe fn spread<S: Lanes>(
+        s: S,
+        _: &[*const u8; LANES],
+        words: [S::V; 4],
+        _: usize,
+        columns: *mut f32,
+        stride: usize,
+    ) {
         for word in 0..4 {
             // SAFETY: the caller's promise.
             unsafe {
-                let pair = S::bf16_of_words(words[word]);
-                S::store(pair[0], columns.add(2 * word * stride));
-                S::store(pair[1], columns.add((2 * word + 1) * stride));
+                let pair = s.bf16_of_words(words[word]);
+                s.store_at(pair[0], columns.add(2 * word * stride));
+                s.store_at(pair[1], columns.add((2 * word + 1) * stride));
             }
         }
     }
 }
 
-// SAFETY: reads what its contract allows.
-unsafe impl KvElement for Q8 {
+impl KvElement for Q8 {
     const COLUMNS: usize = 16;
 
     #[inline(always)]
@@ -128,41 +143,42 @@ unsafe impl KvElement for Q8 {
     }
 
     #[inline(always)]
-    unsafe fn load<S: Lanes>(slot: *const u8, head_dim: usize, d: usize, count: usize) -> S::V {
+    unsafe fn load<S: Lanes>(s: S, slot: *const u8, head_dim: usize, d: usize, count: usize) -> S::V {
         // SAFETY: the caller's promise; 16 lanes from a multiple of 16 lie under one scale.
         unsafe {
             let scale = f32::from_bits(u32::from(scale_bits(slot, d)) << 16);
             let integers = slot.add(Self::offset(head_dim, d)).cast::<i8>();
             let integers = if count == LANES {
-                S::load_i8(integers)
+                s.load_i8(&*integers.cast())
             } else {
                 let mut part = [0i8; LANES];
                 std::ptr::copy_nonoverlapping(integers, part.as_mut_ptr(), count);
-                S::load_i8(part.as_ptr())
+                s.load_i8(&part)
             };
-            S::mul(integers, S::splat(scale))
+            s.mul(integers, s.splat(scale))
         }
     }
 
     #[inline(always)]
     unsafe fn spread<S: Lanes>(
+        s: S,
         slots: &[*const u8; LANES],
         words: [S::V; 4],
         d: usize,
         columns: *mut f32,
         stride: usize,
     ) {
-        let mut scales = [0u16; LANES];
+        let mut scales = [[0; 2]; LANES];
         // SAFETY: the caller's promise.
         unsafe {
             for slot in 0..LANES {
-                scales[slot] = scale_bits(slots[slot], d);
+                scales[slot] = scale_bits(slots[slot], d).to_ne_bytes();
             }
-            let scales = S::load_bf16(scales.as_ptr());
+            let scales = s.load_bf16(&scales);
             for word in 0..4 {
-                let four = S::i8_of_words(words[word]);
+                let four = s.i8_of_words(words[word]);
                 for byte in 0..4 {
-                    S::store(S::mul(four[byte], scales), columns.add((4 * word + byte) * stride));
+                    s.store_at(s.mul(four[byte], scales), columns.add((4 * word + byte) * stride));
                 }
             }
         }
@@ -178,9 +194,9 @@ unsafe fn scale_bits(slot: *const u8, d: usize) -> u16 {
 }
 
 /// # Safety
-/// `count <= LANES` elements are readable at `from`; the level's instructions exist.
+/// `count <= LANES` elements are readable at `from`, at any address.
 #[inline(always)]
-unsafe fn plain<S: Lanes, E: Element>(from: *const E::Bits, count: usize) -> S::V {
+unsafe fn plain<S: Lanes, E: Element>(s: S, from: *const E::Bits, count: usize) -> S::V {
     // SAFETY: the caller's promise.
-    unsafe { if count == LANES { E::load::<S>(from) } else { load_part::<S, E>(from, count) } }
+    unsafe { if count == LANES { E::load(s, &*from.cast()) } else { load_part::<S, E>(s, from, count) } }
 }

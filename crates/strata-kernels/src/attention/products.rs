@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::element::{KvElement, Q8};
 use super::lanes::Lanes;
 use super::{CHUNK, RUN};
-use crate::simd::{Bf16, F16, F32, LANES, Simd, dispatch, load_part, store_part};
+use crate::simd::{Bf16, F16, F32, LANES, Simd, dispatch, load_part, store_few};
 use crate::{KvDType, Level};
 
 /// Adds to the scores of `queries.len()` rows the products over the elements `chunk` of a head; the first chunk starts
@@ -29,15 +29,17 @@ pub(super) unsafe fn add_scores(
     keys: &Range<usize>,
     scores: *mut f32,
 ) {
-    dispatch!(level, score_kernel::<_>(
+    // SAFETY: the caller's promise.
+    dispatch!(level, unsafe score_kernel::<_>(
         queries: &[*const f32], columns: *const f32, chunk: Range<usize>, keys: &Range<usize>, scores: *mut f32
     ));
 }
 
 /// # Safety
-/// As for [`add_scores`]; the level's instructions exist.
+/// As for [`add_scores`].
 #[inline(always)]
 unsafe fn score_kernel<S: Simd>(
+    s: S,
     queries: &[*const f32],
     columns: *const f32,
     chunk: Range<usize>,
@@ -52,12 +54,12 @@ unsafe fn score_kernel<S: Simd>(
         while row < rows {
             let (queries, scores) = (queries.as_ptr().add(row), scores.add(row * RUN));
             row += match (rows - row, S::MANY_REGISTERS) {
-                (6.., true) => score_rows::<S, 6, 4>(queries, columns, chunk.clone(), first..end, scores),
-                (4.., true) => score_rows::<S, 4, 4>(queries, columns, chunk.clone(), first..end, scores),
-                (4.., false) => score_rows::<S, 4, 1>(queries, columns, chunk.clone(), first..end, scores),
-                (2.., true) => score_rows::<S, 2, 4>(queries, columns, chunk.clone(), first..end, scores),
-                (2.., false) => score_rows::<S, 2, 2>(queries, columns, chunk.clone(), first..end, scores),
-                (..2, _) => score_rows::<S, 1, 4>(queries, columns, chunk.clone(), first..end, scores),
+                (6.., true) => score_rows::<S, 6, 4>(s, queries, columns, chunk.clone(), first..end, scores),
+                (4.., true) => score_rows::<S, 4, 4>(s, queries, columns, chunk.clone(), first..end, scores),
+                (4.., false) => score_rows::<S, 4, 1>(s, queries, columns, chunk.clone(), first..end, scores),
+                (2.., true) => score_rows::<S, 2, 4>(s, queries, columns, chunk.clone(), first..end, scores),
+                (2.., false) => score_rows::<S, 2, 2>(s, queries, columns, chunk.clone(), first..end, scores),
+                (..2, _) => score_rows::<S, 1, 4>(s, queries, columns, chunk.clone(), first..end, scores),
             };
         }
     }
@@ -69,6 +71,7 @@ unsafe fn score_kernel<S: Simd>(
 /// As for [`add_scores`].
 #[inline(always)]
 unsafe fn score_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    s: S,
     queries: *const *const f32,
     columns: *const f32,
     chunk: Range<usize>,
@@ -80,12 +83,12 @@ unsafe fn score_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
     unsafe {
         while vector + VECTORS <= vectors.end {
             let at = vector * LANES;
-            score_block::<S, ROWS, VECTORS>(queries, columns.add(at), chunk.clone(), scores.add(at));
+            score_block::<S, ROWS, VECTORS>(s, queries, columns.add(at), chunk.clone(), scores.add(at));
             vector += VECTORS;
         }
         while vector < vectors.end {
             let at = vector * LANES;
-            score_block::<S, ROWS, 1>(queries, columns.add(at), chunk.clone(), scores.add(at));
+            score_block::<S, ROWS, 1>(s, queries, columns.add(at), chunk.clone(), scores.add(at));
             vector += 1;
         }
     }
@@ -96,6 +99,7 @@ unsafe fn score_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
 /// As for [`add_scores`], for `ROWS` rows and `VECTORS` vectors of keys.
 #[inline(always)]
 unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    s: S,
     queries: *const *const f32,
     columns: *const f32,
     chunk: Range<usize>,
@@ -104,30 +108,30 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let mut query = [std::ptr::null::<f32>(); ROWS];
-        let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
+        let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
         for row in 0..ROWS {
             query[row] = (*queries.add(row)).add(chunk.start);
             if chunk.start > 0 {
                 for vector in 0..VECTORS {
-                    sums[row][vector] = S::load(scores.add(row * RUN + vector * LANES));
+                    sums[row][vector] = s.load_at(scores.add(row * RUN + vector * LANES));
                 }
             }
         }
         for d in 0..chunk.len() {
-            let mut keys = [S::splat(0.0); VECTORS];
+            let mut keys = [s.splat(0.0); VECTORS];
             for vector in 0..VECTORS {
-                keys[vector] = S::load(columns.add(d * RUN + vector * LANES));
+                keys[vector] = s.load_at(columns.add(d * RUN + vector * LANES));
             }
             for row in 0..ROWS {
-                let element = S::splat(*query[row].add(d));
+                let element = s.splat(*query[row].add(d));
                 for vector in 0..VECTORS {
-                    sums[row][vector] = S::fma(keys[vector], element, sums[row][vector]);
+                    sums[row][vector] = s.fma(keys[vector], element, sums[row][vector]);
                 }
             }
         }
         for row in 0..ROWS {
             for vector in 0..VECTORS {
-                S::store(sums[row][vector], scores.add(row * RUN + vector * LANES));
+                s.store_at(sums[row][vector], scores.add(row * RUN + vector * LANES));
             }
         }
     }
@@ -165,7 +169,8 @@ pub(super) unsafe fn add_values(
 ) {
     macro_rules! add {
         ($element:ident) => {
-            dispatch!(level, value_kernel::<_, $element>(
+            // SAFETY: the caller's promise.
+            dispatch!(level, unsafe value_kernel::<_, $element>(
                 weights: *const f32, keys: &[Range<usize>], values: Slots<'_>, sums: &[*mut f32], at: usize
             ))
         };
@@ -182,9 +187,10 @@ pub(super) unsafe fn add_values(
 /// all see, together; then what only some see after it. So each row's chain goes through its keys in ascending order.
 ///
 /// # Safety
-/// As for [`add_values`]; the level's instructions exist.
+/// As for [`add_values`].
 #[inline(always)]
 unsafe fn value_kernel<S: Lanes, E: KvElement>(
+    s: S,
     weights: *const f32,
     keys: &[Range<usize>],
     values: Slots<'_>,
@@ -224,12 +230,12 @@ unsafe fn value_kernel<S: Lanes, E: KvElement>(
             unsafe {
                 let (weights, sums) = (weights.add(row * RUN), sums.as_ptr().add(row));
                 match (size, S::MANY_REGISTERS) {
-                    (6, true) => value_span::<S, E, 6, 4>(weights, keys, values, sums, at),
-                    (4, true) => value_span::<S, E, 4, 4>(weights, keys, values, sums, at),
-                    (4, false) => value_span::<S, E, 4, 1>(weights, keys, values, sums, at),
-                    (2, true) => value_span::<S, E, 2, 4>(weights, keys, values, sums, at),
-                    (2, false) => value_span::<S, E, 2, 2>(weights, keys, values, sums, at),
-                    _ => value_span::<S, E, 1, 4>(weights, keys, values, sums, at),
+                    (6, true) => value_span::<S, E, 6, 4>(s, weights, keys, values, sums, at),
+                    (4, true) => value_span::<S, E, 4, 4>(s, weights, keys, values, sums, at),
+                    (4, false) => value_span::<S, E, 4, 1>(s, weights, keys, values, sums, at),
+                    (2, true) => value_span::<S, E, 2, 4>(s, weights, keys, values, sums, at),
+                    (2, false) => value_span::<S, E, 2, 2>(s, weights, keys, values, sums, at),
+                    _ => value_span::<S, E, 1, 4>(s, weights, keys, values, sums, at),
                 }
             }
         }
@@ -240,9 +246,10 @@ unsafe fn value_kernel<S: Lanes, E: KvElement>(
 /// The values of `keys`, weighted, to `ROWS` rows.
 ///
 /// # Safety
-/// As for [`add_values`]; the level's instructions exist.
+/// As for [`add_values`].
 #[inline(always)]
 unsafe fn value_span<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: usize>(
+    s: S,
     weights: *const f32,
     keys: Range<usize>,
     values: Slots<'_>,
@@ -253,21 +260,23 @@ unsafe fn value_span<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: u
     // SAFETY: elements `d ..` end at `values.count`.
     unsafe {
         while d + VECTORS * LANES <= values.count {
-            value_block::<S, E, ROWS, VECTORS>(weights, keys.clone(), values, d, LANES, sums, at);
+            value_block::<S, E, ROWS, VECTORS>(s, weights, keys.clone(), values, d, LANES, sums, at);
             d += VECTORS * LANES;
         }
         while d < values.count {
             let count = LANES.min(values.count - d);
-            value_block::<S, E, ROWS, 1>(weights, keys.clone(), values, d, count, sums, at);
+            value_block::<S, E, ROWS, 1>(s, weights, keys.clone(), values, d, count, sums, at);
             d += count;
         }
     }
 }
 
 /// # Safety
-/// As for [`add_values`]; `d + count` and whole vectors end within `values.count`; the level's instructions exist.
+/// As for [`add_values`]; `d + count` and whole vectors end within `values.count`.
+#[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: usize>(
+    s: S,
     weights: *const f32,
     keys: Range<usize>,
     values: Slots<'_>,
@@ -278,24 +287,25 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut block = [[S::splat(0.0); VECTORS]; ROWS];
+        let mut block = [[s.splat(0.0); VECTORS]; ROWS];
         for row in 0..ROWS {
             for vector in 0..VECTORS {
                 let from = (*sums.add(row)).add(at + d + vector * LANES);
-                block[row][vector] = if count == LANES { S::load(from) } else { load_part::<S, F32>(from, count) };
+                block[row][vector] =
+                    if count == LANES { s.load_at(from) } else { load_part::<S, F32>(s, from.cast(), count) };
             }
         }
         for key in keys {
             let slot = *values.slots.as_ptr().add(key);
-            let mut elements = [S::splat(0.0); VECTORS];
+            let mut elements = [s.splat(0.0); VECTORS];
             for vector in 0..VECTORS {
                 let first = values.first + d + vector * LANES;
-                elements[vector] = E::load::<S>(slot, values.head_dim, first, count);
+                elements[vector] = E::load(s, slot, values.head_dim, first, count);
             }
             for row in 0..ROWS {
-                let weight = S::splat(*weights.add(row * RUN + key));
+                let weight = s.splat(*weights.add(row * RUN + key));
                 for vector in 0..VECTORS {
-                    block[row][vector] = S::fma(elements[vector], weight, block[row][vector]);
+                    block[row][vector] = s.fma(elements[vector], weight, block[row][vector]);
                 }
             }
         }
@@ -303,9 +313,9 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
             for vector in 0..VECTORS {
                 let to = (*sums.add(row)).add(at + d + vector * LANES);
                 if count == LANES {
-                    S::store(block[row][vector], to);
+                    s.store_at(block[row][vector], to);
                 } else {
-                    store_part::<S>(block[row][vector], to, count);
+                    store_few(s, block[row][vector], std::slice::from_raw_parts_mut(to, count));
                 }
             }
         }
@@ -320,7 +330,8 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
 pub(super) unsafe fn turn_keys(level: Level, dtype: KvDType, keys: Slots<'_>, run: &Range<usize>, columns: *mut f32) {
     macro_rules! turn {
         ($element:ident) => {
-            dispatch!(level, turn_kernel::<_, $element>(keys: Slots<'_>, run: &Range<usize>, columns: *mut f32))
+            // SAFETY: the caller's promise.
+            dispatch!(level, unsafe turn_kernel::<_, $element>(keys: Slots<'_>, run: &Range<usize>, columns: *mut f32))
         };
     }
     match dtype {
@@ -332,9 +343,9 @@ pub(super) unsafe fn turn_keys(level: Level, dtype: KvDType, keys: Slots<'_>, ru
 }
 
 /// # Safety
-/// As for [`turn_keys`]; the level's instructions exist.
+/// As for [`turn_keys`].
 #[inline(always)]
-unsafe fn turn_kernel<S: Lanes, E: KvElement>(keys: Slots<'_>, run: &Range<usize>, columns: *mut f32) {
+unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: Slots<'_>, run: &Range<usize>, columns: *mut f32) {
     const { assert!(CHUNK.is_multiple_of(LANES)) };
     let Slots { slots, head_dim, first, count } = keys;
     let end = E::offset(head_dim, head_dim);
@@ -347,11 +358,11 @@ unsafe fn turn_kernel<S: Lanes, E: KvElement>(keys: Slots<'_>, run: &Range<usize
             // end within the chunk.
             unsafe {
                 let words = if offset + 16 <= end {
-                    S::words_of_rows(slots, offset)
+                    s.words_of_rows(std::array::from_fn(|row| &*slots[row].add(offset).cast()))
                 } else {
-                    last_words::<S>(slots, offset, end)
+                    last_words::<S>(s, slots, offset, end)
                 };
-                E::spread::<S>(slots, words, first + d, columns.add(d * RUN + vector * LANES), RUN);
+                E::spread(s, slots, words, first + d, columns.add(d * RUN + vector * LANES), RUN);
             }
         }
     }
@@ -360,19 +371,17 @@ unsafe fn turn_kernel<S: Lanes, E: KvElement>(keys: Slots<'_>, run: &Range<usize
 /// The words between `offset` and `end`, which are not 16 bytes, and zeros.
 ///
 /// # Safety
-/// Slots are readable up to `end`; the level's instructions exist.
+/// Slots are readable up to `end`.
 #[inline(always)]
-unsafe fn last_words<S: Lanes>(slots: &[*const u8; LANES], offset: usize, end: usize) -> [S::V; 4] {
+unsafe fn last_words<S: Lanes>(s: S, slots: &[*const u8; LANES], offset: usize, end: usize) -> [S::V; 4] {
     let mut rest = [[0u8; 16]; LANES];
-    let mut rows = [std::ptr::null::<u8>(); LANES];
     // SAFETY: the caller's promise.
     unsafe {
         for slot in 0..LANES {
             std::ptr::copy_nonoverlapping(slots[slot].add(offset), rest[slot].as_mut_ptr(), end - offset);
-            rows[slot] = rest[slot].as_ptr();
         }
-        S::words_of_rows(&rows, 0)
     }
+    s.words_of_rows(rest.each_ref())
 }
 
 /// Writes the wanted elements of the run's values as `rows`, `[RUN, CHUNK]`, for the keys in `run`.
@@ -382,7 +391,8 @@ unsafe fn last_words<S: Lanes>(slots: &[*const u8; LANES], offset: usize, end: u
 pub(super) unsafe fn widen_values(level: Level, dtype: KvDType, values: Slots<'_>, run: &Range<usize>, rows: *mut f32) {
     macro_rules! widen {
         ($element:ident) => {
-            dispatch!(level, widen_kernel::<_, $element>(values: Slots<'_>, run: &Range<usize>, rows: *mut f32))
+            // SAFETY: the caller's promise.
+            dispatch!(level, unsafe widen_kernel::<_, $element>(values: Slots<'_>, run: &Range<usize>, rows: *mut f32))
         };
     }
     match dtype {
@@ -394,16 +404,16 @@ pub(super) unsafe fn widen_values(level: Level, dtype: KvDType, values: Slots<'_
 }
 
 /// # Safety
-/// As for [`widen_values`]; the level's instructions exist.
+/// As for [`widen_values`].
 #[inline(always)]
-unsafe fn widen_kernel<S: Lanes, E: KvElement>(values: Slots<'_>, run: &Range<usize>, rows: *mut f32) {
+unsafe fn widen_kernel<S: Lanes, E: KvElement>(s: S, values: Slots<'_>, run: &Range<usize>, rows: *mut f32) {
     for key in run.clone() {
         for d in (0..values.count).step_by(LANES) {
             let count = LANES.min(values.count - d);
             // SAFETY: the caller's promise; a whole vector ends within the chunk.
             unsafe {
-                let vector = E::load::<S>(values.slots[key], values.head_dim, values.first + d, count);
-                S::store(vector, rows.add(key * CHUNK + d));
+                let vector = E::load(s, values.slots[key], values.head_dim, values.first + d, count);
+                s.store_at(vector, rows.add(key * CHUNK + d));
             }
         }
     }

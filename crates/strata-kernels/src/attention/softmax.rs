@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::RUN;
 use crate::Level;
-use crate::simd::{F32, LANES, Simd, dispatch, exp, load_part, store_part};
+use crate::simd::{LANES, Simd, dispatch, exp, load_few, store_few};
 
 /// What a row has seen so far. Its sum of weighted values lies elsewhere, relative to the same greatest score.
 #[derive(Debug, Clone, Copy)]
@@ -37,40 +37,33 @@ pub(super) unsafe fn weigh_rows(
     sums: &[*mut f32],
     count: usize,
 ) {
-    dispatch!(level, weigh_kernel::<_>(
+    // SAFETY: the caller's promise.
+    dispatch!(level, unsafe weigh_kernel::<_>(
         scores: *mut f32, keys: &[Range<usize>], scale: f32, seen: &mut [Seen], sums: &[*mut f32], count: usize
     ));
 }
 
 /// `from` and `into` seen together: `into` becomes what both have seen, `sums` likewise.
 ///
-/// # Safety
-/// `count` elements are readable at `others` and writable at `sums`.
-pub(super) unsafe fn merge(
-    level: Level,
-    into: &mut Seen,
-    sums: *mut f32,
-    from: Seen,
-    others: *const f32,
-    count: usize,
-) {
-    dispatch!(level, merge_kernel::<_>(into: &mut Seen, sums: *mut f32, from: Seen, others: *const f32, count: usize));
+/// # Panics
+/// If the lengths differ.
+pub(super) fn merge(level: Level, into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]) {
+    assert_eq!(sums.len(), others.len());
+    dispatch!(level, merge_kernel::<_>(into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]));
 }
 
 /// Divides `sums` by the total.
-///
-/// # Safety
-/// `count` elements are writable at `sums`.
-pub(super) unsafe fn finish(level: Level, seen: &Seen, sums: *mut f32, count: usize) {
+pub(super) fn finish(level: Level, seen: &Seen, sums: &mut [f32]) {
     // A NaN has many bit patterns; the answer has one.
     let inverse = if seen.total.is_nan() { f32::NAN } else { 1.0 / seen.total };
-    dispatch!(level, multiply::<_>(sums: *mut f32, inverse: f32, count: usize));
+    dispatch!(level, multiply::<_>(sums: &mut [f32], inverse: f32));
 }
 
 /// # Safety
-/// As for [`weigh_rows`]; the level's instructions exist.
+/// As for [`weigh_rows`].
 #[inline(always)]
 unsafe fn weigh_kernel<S: Simd>(
+    s: S,
     scores: *mut f32,
     keys: &[Range<usize>],
     scale: f32,
@@ -83,11 +76,11 @@ unsafe fn weigh_kernel<S: Simd>(
             continue;
         }
         // SAFETY: the caller's promise.
-        unsafe {
-            let correction = weigh_row::<S>(scores.add(row * RUN), &keys[row], scale, &mut seen[row]);
-            if correction != 1.0 {
-                multiply::<S>(sums[row], correction, count);
-            }
+        let (scores, sums) = unsafe { (scores.add(row * RUN), std::slice::from_raw_parts_mut(sums[row], count)) };
+        // SAFETY: as above.
+        let correction = unsafe { weigh_row(s, scores, &keys[row], scale, &mut seen[row]) };
+        if correction != 1.0 {
+            multiply(s, sums, correction);
         }
     }
 }
@@ -98,93 +91,77 @@ unsafe fn weigh_kernel<S: Simd>(
 ///
 /// # Safety
 /// [`RUN`] elements are writable at `scores`; those that `keys` names hold products; `keys` is not empty and ends
-/// within the run; the level's instructions exist.
+/// within the run.
 #[inline(always)]
-unsafe fn weigh_row<S: Simd>(scores: *mut f32, keys: &Range<usize>, scale: f32, seen: &mut Seen) -> f32 {
+unsafe fn weigh_row<S: Simd>(s: S, scores: *mut f32, keys: &Range<usize>, scale: f32, seen: &mut Seen) -> f32 {
     let vectors = keys.start / LANES * LANES..keys.end.next_multiple_of(LANES);
     let before = *seen;
     // SAFETY: whole vectors end within the run, which is a multiple of LANES.
     unsafe {
         for i in vectors.clone().step_by(LANES) {
-            S::store(S::mul(S::load(scores.add(i)), S::splat(scale)), scores.add(i));
+            s.store_at(s.mul(s.load_at(scores.add(i)), s.splat(scale)), scores.add(i));
         }
         fill(scores, vectors.start..keys.start, f32::NEG_INFINITY);
         fill(scores, keys.end..vectors.end, f32::NEG_INFINITY);
-        let mut high = S::splat(f32::NEG_INFINITY);
+        let mut high = s.splat(f32::NEG_INFINITY);
         for i in vectors.clone().step_by(LANES) {
-            high = S::max(high, S::load(scores.add(i)));
+            high = s.max(high, s.load_at(scores.add(i)));
         }
-        seen.greatest = before.greatest.max(S::max_lane(high));
-        let (shift, zero) = (S::splat(-seen.greatest), S::splat(0.0));
+        seen.greatest = before.greatest.max(s.max_lane(high));
+        let (shift, zero) = (s.splat(-seen.greatest), s.splat(0.0));
         for i in vectors.clone().step_by(LANES) {
-            let score = S::load(scores.add(i));
+            let score = s.load_at(scores.add(i));
             // Adds nothing to the weight of a finite score, and NaN to any other.
-            let weight = S::fma(score, zero, exp::<S>(S::add(score, shift)));
-            S::store(weight, scores.add(i));
+            let weight = s.fma(score, zero, exp(s, s.add(score, shift)));
+            s.store_at(weight, scores.add(i));
         }
         fill(scores, vectors.start..keys.start, 0.0);
         fill(scores, keys.end..vectors.end, 0.0);
         let mut sum = zero;
         for i in vectors.step_by(LANES) {
-            sum = S::add(sum, S::load(scores.add(i)));
+            sum = s.add(sum, s.load_at(scores.add(i)));
         }
-        let correction = shrinking::<S>(before.greatest, seen.greatest);
-        seen.total = before.total * correction + S::sum(sum);
+        let correction = shrinking(s, before.greatest, seen.greatest);
+        seen.total = before.total * correction + s.sum(sum);
         correction
     }
 }
 
-/// # Safety
-/// As for [`merge`]; the level's instructions exist.
 #[inline(always)]
-unsafe fn merge_kernel<S: Simd>(into: &mut Seen, sums: *mut f32, from: Seen, others: *const f32, count: usize) {
+fn merge_kernel<S: Simd>(s: S, into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]) {
     let greatest = into.greatest.max(from.greatest);
-    // SAFETY: the caller's promise; whole vectors end at `whole <= count`, and the tail is moved element by element.
-    unsafe {
-        let (own, other) = (shrinking::<S>(into.greatest, greatest), shrinking::<S>(from.greatest, greatest));
-        *into = Seen { greatest, total: into.total * own + from.total * other };
-        let (own, other) = (S::splat(own), S::splat(other));
-        let whole = count / LANES * LANES;
-        for i in (0..whole).step_by(LANES) {
-            let own = S::mul(S::load(sums.add(i)), own);
-            S::store(S::fma(S::load(others.add(i)), other, own), sums.add(i));
-        }
-        if whole < count {
-            let (at, rest) = (sums.add(whole), count - whole);
-            let own = S::mul(load_part::<S, F32>(at, rest), own);
-            store_part::<S>(S::fma(load_part::<S, F32>(others.add(whole), rest), other, own), at, rest);
-        }
+    let (own, other) = (shrinking(s, into.greatest, greatest), shrinking(s, from.greatest, greatest));
+    *into = Seen { greatest, total: into.total * own + from.total * other };
+    let (own, other) = (s.splat(own), s.splat(other));
+    let ((sums, sums_rest), (others, others_rest)) = (sums.as_chunks_mut::<LANES>(), others.as_chunks::<LANES>());
+    for (sums, others) in sums.iter_mut().zip(others) {
+        s.store(s.fma(s.load(others), other, s.mul(s.load(sums), own)), sums);
+    }
+    if !sums_rest.is_empty() {
+        let own = s.mul(load_few(s, sums_rest), own);
+        store_few(s, s.fma(load_few(s, others_rest), other, own), sums_rest);
     }
 }
 
-/// # Safety
-/// `count` elements are writable at `sums`; the level's instructions exist.
 #[inline(always)]
-unsafe fn multiply<S: Simd>(sums: *mut f32, factor: f32, count: usize) {
-    let whole = count / LANES * LANES;
-    // SAFETY: whole vectors end at `whole <= count`.
-    unsafe {
-        for i in (0..whole).step_by(LANES) {
-            S::store(S::mul(S::load(sums.add(i)), S::splat(factor)), sums.add(i));
-        }
-        for i in whole..count {
-            *sums.add(i) *= factor;
-        }
+fn multiply<S: Simd>(s: S, sums: &mut [f32], factor: f32) {
+    let (vectors, rest) = sums.as_chunks_mut::<LANES>();
+    for vector in vectors {
+        s.store(s.mul(s.load(vector), s.splat(factor)), vector);
+    }
+    for sum in rest {
+        *sum *= factor;
     }
 }
 
 /// `e^(before - now)`, and exactly 1 where nothing changed or nothing was there.
-///
-/// # Safety
-/// The level's instructions exist.
 #[inline(always)]
-unsafe fn shrinking<S: Simd>(before: f32, now: f32) -> f32 {
+fn shrinking<S: Simd>(s: S, before: f32, now: f32) -> f32 {
     if before == now || before == f32::NEG_INFINITY {
         return 1.0;
     }
     let mut lanes = [0.0f32; LANES];
-    // SAFETY: `lanes` has room for a vector.
-    unsafe { S::store(exp::<S>(S::splat(before - now)), lanes.as_mut_ptr()) };
+    s.store(exp(s, s.splat(before - now)), &mut lanes);
     lanes[0]
 }
 

@@ -134,17 +134,25 @@ pub(super) unsafe fn attend(
             if sums[row] == outcome.sums[row] {
                 outcome.seen[row] = seen[row];
             } else if token.start < segment * SEGMENT && token.end > segment * SEGMENT {
-                // SAFETY: as above.
-                unsafe { merge(level, &mut outcome.seen[row], outcome.sums[row], seen[row], sums[row], head_dim) };
+                // SAFETY: as above; the workspace is another's memory than the outcome.
+                let (into, others) = unsafe { (numbers(outcome.sums[row], head_dim), numbers(sums[row], head_dim)) };
+                merge(level, &mut outcome.seen[row], into, seen[row], others);
             }
         }
     }
     if finished {
         for row in 0..rows {
             // SAFETY: the caller's promise.
-            unsafe { finish(level, &outcome.seen[row], outcome.sums[row], head_dim) };
+            finish(level, &outcome.seen[row], unsafe { numbers(outcome.sums[row], head_dim) });
         }
     }
+}
+
+/// # Safety
+/// The numbers are writable, and nothing else touches them while they are in use.
+unsafe fn numbers<'a>(first: *mut f32, count: usize) -> &'a mut [f32] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(first, count) }
 }
 
 /// What the tile sees in one segment of [`SEGMENT`] positions; zeros and [`Seen::NOTHING`] for rows that see nothing
@@ -168,7 +176,7 @@ unsafe fn attend_segment(
         outcome.seen[row] = Seen::NOTHING;
         // SAFETY: the outcome is writable, and the queries readable, by the caller's promise.
         unsafe {
-            std::slice::from_raw_parts_mut(outcome.sums[row], head_dim).fill(0.0);
+            numbers(outcome.sums[row], head_dim).fill(0.0);
             queries[row] = tile.queries.add(row / tile.heads * tile.token_stride + row % tile.heads * head_dim);
         }
     }
@@ -258,15 +266,11 @@ fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>)
 const LINE: usize = 64;
 
 /// Asks for `bytes` at `offset` of each slot.
-///
-/// # Safety
-/// The level's instructions exist.
 #[inline(always)]
-unsafe fn ask_kernel<S: Simd>(slots: &[*const u8], offset: usize, bytes: usize) {
+fn ask_kernel<S: Simd>(s: S, slots: &[*const u8], offset: usize, bytes: usize) {
     for slot in slots {
         for line in (0..bytes).step_by(LINE) {
-            // SAFETY: a prefetch may name any address.
-            unsafe { S::prefetch(slot.wrapping_add(offset + line)) };
+            s.prefetch(slot.wrapping_add(offset + line));
         }
     }
 }

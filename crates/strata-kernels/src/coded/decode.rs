@@ -2,7 +2,9 @@
 
 use super::{BLOCK, BLOCK_BYTES, PATCH, PLANES, TABLE, number_at, row_bytes};
 use crate::Level;
-use crate::level::Instructions;
+use crate::simd::Vectors;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
 
 /// The place of the mantissa and the sign of a number, beside its exponent.
 const REST: u16 = 0x807f;
@@ -13,7 +15,7 @@ const REST: u16 = 0x807f;
 /// If the bytes are not those of a row as long as `out`.
 pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
     let row = CodedRow::new(row, patches, out.len());
-    row.decode(Level(Instructions::Portable), &mut Progress::default(), out);
+    row.decode(Level::PORTABLE, &mut Progress::default(), out);
 }
 
 /// Decodes the next columns of a coded row of `cols`, whole blocks behind those that `progress` tells of.
@@ -85,16 +87,14 @@ impl<'a> CodedRow<'a> {
         // Behind a piece, other rows come first, and their pieces are asked for by who wants them.
         #[cfg(target_arch = "x86_64")]
         let ahead = blocks.len() == self.blocks.len();
-        match level.0 {
-            // SAFETY: a `Level` proves that the instructions exist.
+        match Vectors::of(level) {
+            // SAFETY: the token proves the instructions.
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 | Instructions::Avx512Vnni | Instructions::Avx512Bf16 | Instructions::Amx => unsafe {
-                x86::decode_avx512(self.table, blocks, numbers, ahead);
-            },
+            Vectors::Avx512(token) => unsafe { x86::decode_avx512(token, self.table, blocks, numbers, ahead) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => unsafe { x86::decode_avx2(self.table, blocks, numbers, ahead) },
-            _ => decode_portable(self.table, blocks, numbers),
+            Vectors::Avx2(token) => unsafe { x86::decode_avx2(token, self.table, blocks, numbers, ahead) },
+            Vectors::Portable => decode_portable(self.table, blocks, numbers),
         }
         let Some(last) = (self.blocks.len() * BLOCK).checked_sub(1) else { return };
         while let Some(&[gap, exponent]) = self.patches.get(progress.patches) {
@@ -109,21 +109,15 @@ impl<'a> CodedRow<'a> {
 }
 
 /// What a row is decoded to: bf16 as its bits, or f32.
-pub(crate) trait Number: Copy {
+pub(crate) trait Number: bytemuck::Pod {
     fn of(bits: u16) -> Self;
     fn with_exponent(self, exponent: u8) -> Self;
     /// Stores 16 numbers, of which these are the bits.
-    ///
-    /// # Safety
-    /// AVX2 exists, and there is room for them.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn store_16(to: *mut Self, bits: std::arch::x86_64::__m256i);
+    fn store_16(s: Avx2, to: &mut [Self; 16], bits: std::arch::x86_64::__m256i);
     /// Stores 32 numbers, of which these are the bits.
-    ///
-    /// # Safety
-    /// AVX-512 F and BW exist, and there is room for them.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn store_32(to: *mut Self, bits: std::arch::x86_64::__m512i);
+    fn store_32(s: Avx512, to: &mut [Self; 32], bits: std::arch::x86_64::__m512i);
 }
 
 impl Number for u16 {
@@ -135,15 +129,13 @@ impl Number for u16 {
     }
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn store_16(to: *mut u16, bits: std::arch::x86_64::__m256i) {
-        // SAFETY: the caller's promise.
-        unsafe { std::arch::x86_64::_mm256_storeu_si256(to.cast(), bits) }
+    fn store_16(s: Avx2, to: &mut [u16; 16], bits: std::arch::x86_64::__m256i) {
+        s.store256(bits, to);
     }
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn store_32(to: *mut u16, bits: std::arch::x86_64::__m512i) {
-        // SAFETY: the caller's promise.
-        unsafe { std::arch::x86_64::_mm512_storeu_si512(to.cast(), bits) }
+    fn store_32(s: Avx512, to: &mut [u16; 32], bits: std::arch::x86_64::__m512i) {
+        s.store512(bits, to);
     }
 }
 
@@ -156,30 +148,19 @@ impl Number for f32 {
     }
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn store_16(to: *mut f32, bits: std::arch::x86_64::__m256i) {
-        use std::arch::x86_64::*;
-        // SAFETY: the caller's promise.
-        unsafe {
-            for (half, bits) in
-                [_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits)].into_iter().enumerate()
-            {
-                let wide = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits));
-                _mm256_storeu_si256(to.add(8 * half).cast(), wide);
-            }
-        }
+    fn store_16(s: Avx2, to: &mut [f32; 16], bits: std::arch::x86_64::__m256i) {
+        let [low, high]: &mut [[f32; 8]; 2] = bytemuck::cast_mut(to);
+        let wide = |bits| s._mm256_slli_epi32::<16>(s._mm256_cvtepu16_epi32(bits));
+        s.store256(wide(s._mm256_castsi256_si128(bits)), low);
+        s.store256(wide(s._mm256_extracti128_si256::<1>(bits)), high);
     }
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn store_32(to: *mut f32, bits: std::arch::x86_64::__m512i) {
-        use std::arch::x86_64::*;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let halves = [_mm512_castsi512_si256(bits), _mm512_extracti64x4_epi64::<1>(bits)];
-            for (half, bits) in halves.into_iter().enumerate() {
-                let wide = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits));
-                _mm512_storeu_si512(to.add(16 * half).cast(), wide);
-            }
-        }
+    fn store_32(s: Avx512, to: &mut [f32; 32], bits: std::arch::x86_64::__m512i) {
+        let [low, high]: &mut [[f32; 16]; 2] = bytemuck::cast_mut(to);
+        let wide = |bits| s._mm512_slli_epi32::<16>(s._mm512_cvtepu16_epi32(bits));
+        s.store512(wide(s._mm512_castsi512_si256(bits)), low);
+        s.store512(wide(s._mm512_extracti64x4_epi64::<1>(bits)), high);
     }
 }
 
@@ -197,9 +178,8 @@ fn decode_portable<N: Number>(exponents: [u8; TABLE], blocks: &[[u8; BLOCK_BYTES
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::*;
-
     use super::{BLOCK, BLOCK_BYTES, Number, PLANES, TABLE};
+    use crate::simd::{Avx2, Avx512, prefetch};
 
     /// How far ahead of what is decoded is asked for, in bytes: a core's own prefetch ends at each page. Far enough
     /// that something is still under way while what was decoded is multiplied; measured.
@@ -212,79 +192,73 @@ mod x86 {
     #[inline(always)]
     fn ask_ahead(block: &[u8; BLOCK_BYTES]) {
         for half in [0, BLOCK_BYTES / 2] {
-            // SAFETY: every x86-64 processor has the instruction, and what is asked for need not be readable.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(AHEAD + half).cast()) };
+            prefetch(block.as_ptr().wrapping_add(AHEAD + half));
         }
     }
 
-    /// # Safety
-    /// The level's instructions exist.
-    #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn decode_avx512<N: Number>(
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    pub(super) fn decode_avx512<N: Number>(
+        s: Avx512,
         exponents: [u8; TABLE],
         blocks: &[[u8; BLOCK_BYTES]],
         numbers: &mut [[N; BLOCK]],
         ahead: bool,
     ) {
-        let table = _mm512_set1_epi64(i64::from_le_bytes(exponents));
-        let weights = [1, 2, 4].map(|bit| _mm512_set1_epi8(bit));
+        let table = s._mm512_set1_epi64(i64::from_le_bytes(exponents));
+        let weights = [1, 2, 4].map(|bit| s._mm512_set1_epi8(bit));
         for (block, numbers) in blocks.iter().zip(numbers) {
             if ahead {
                 ask_ahead(block);
             }
-            // SAFETY: planes and bytes lie within the block, vectors of results within `numbers`.
-            unsafe {
-                let plane = |plane: usize| block.as_ptr().cast::<u64>().add(plane).read_unaligned();
-                let codes = _mm512_maskz_mov_epi8(plane(0), weights[0]);
-                let codes = _mm512_mask_add_epi8(codes, plane(1), codes, weights[1]);
-                let codes = _mm512_mask_add_epi8(codes, plane(2), codes, weights[2]);
-                let exponents = _mm512_shuffle_epi8(table, codes);
-                let bytes = _mm512_loadu_si512(block.as_ptr().add(BYTES).cast());
-                let rotated = |pairs| _mm512_or_si512(_mm512_srli_epi16::<1>(pairs), _mm512_slli_epi16::<15>(pairs));
-                let out = numbers.as_mut_ptr();
-                N::store_32(out, rotated(_mm512_unpacklo_epi8(bytes, exponents)));
-                N::store_32(out.add(32), rotated(_mm512_unpackhi_epi8(bytes, exponents)));
-            }
+            let (planes, bytes) = block.split_at(BYTES);
+            let plane = |plane: usize| u64::from_le_bytes(planes.as_chunks().0[plane]);
+            let codes = s._mm512_maskz_mov_epi8(plane(0), weights[0]);
+            let codes = s._mm512_mask_add_epi8(codes, plane(1), codes, weights[1]);
+            let codes = s._mm512_mask_add_epi8(codes, plane(2), codes, weights[2]);
+            let exponents = s._mm512_shuffle_epi8(table, codes);
+            let bytes = s.load512(&bytes.as_chunks::<BLOCK>().0[0]);
+            let rotated = |pairs| s._mm512_or_si512(s._mm512_srli_epi16::<1>(pairs), s._mm512_slli_epi16::<15>(pairs));
+            let [low, high]: &mut [[N; BLOCK / 2]; 2] = bytemuck::cast_mut(numbers);
+            N::store_32(s, low, rotated(s._mm512_unpacklo_epi8(bytes, exponents)));
+            N::store_32(s, high, rotated(s._mm512_unpackhi_epi8(bytes, exponents)));
         }
     }
 
-    /// # Safety
-    /// The level's instructions exist.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn decode_avx2<N: Number>(
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn decode_avx2<N: Number>(
+        s: Avx2,
         exponents: [u8; TABLE],
         blocks: &[[u8; BLOCK_BYTES]],
         numbers: &mut [[N; BLOCK]],
         ahead: bool,
     ) {
-        let table = _mm256_set1_epi64x(i64::from_le_bytes(exponents));
+        let table = s._mm256_set1_epi64x(i64::from_le_bytes(exponents));
         // Each of 4 bytes eight times, and then one bit of it in each.
         let (first, second) = (0, 0x0101_0101_0101_0101);
-        let spread = _mm256_setr_epi64x(first, second, 2 * second, 3 * second);
-        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-        let weights = [1, 2, 4].map(|bit| _mm256_set1_epi8(bit));
+        let spread = s._mm256_setr_epi64x(first, second, 2 * second, 3 * second);
+        let bit = s._mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let weights = [1, 2, 4].map(|bit| s._mm256_set1_epi8(bit));
         for (block, numbers) in blocks.iter().zip(numbers) {
             if ahead {
                 ask_ahead(block);
             }
-            // SAFETY: planes and bytes lie within the block, vectors of results within `numbers`.
-            unsafe {
-                for half in 0..2 {
-                    let mut codes = _mm256_setzero_si256();
-                    for (plane, weight) in weights.into_iter().enumerate() {
-                        let bits = block.as_ptr().cast::<i32>().add(2 * plane + half).read_unaligned();
-                        let bits = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), spread);
-                        let set = _mm256_cmpeq_epi8(_mm256_and_si256(bits, bit), bit);
-                        codes = _mm256_or_si256(codes, _mm256_and_si256(set, weight));
-                    }
-                    let exponents = _mm256_shuffle_epi8(table, codes);
-                    let bytes = _mm256_loadu_si256(block.as_ptr().add(BYTES + 32 * half).cast());
-                    let rotated =
-                        |pairs| _mm256_or_si256(_mm256_srli_epi16::<1>(pairs), _mm256_slli_epi16::<15>(pairs));
-                    let out = numbers.as_mut_ptr().add(16 * half);
-                    N::store_16(out, rotated(_mm256_unpacklo_epi8(bytes, exponents)));
-                    N::store_16(out.add(32), rotated(_mm256_unpackhi_epi8(bytes, exponents)));
+            let (planes, bytes) = block.split_at(BYTES);
+            let ((planes, _), (bytes, _)) = (planes.as_chunks::<4>(), bytes.as_chunks::<32>());
+            let quarters: &mut [[N; BLOCK / 4]; 4] = bytemuck::cast_mut(numbers);
+            for half in 0..2 {
+                let mut codes = s._mm256_setzero_si256();
+                for (plane, weight) in weights.into_iter().enumerate() {
+                    let bits = i32::from_le_bytes(planes[2 * plane + half]);
+                    let bits = s._mm256_shuffle_epi8(s._mm256_set1_epi32(bits), spread);
+                    let set = s._mm256_cmpeq_epi8(s._mm256_and_si256(bits, bit), bit);
+                    codes = s._mm256_or_si256(codes, s._mm256_and_si256(set, weight));
                 }
+                let exponents = s._mm256_shuffle_epi8(table, codes);
+                let bytes = s.load256(&bytes[half]);
+                let rotated =
+                    |pairs| s._mm256_or_si256(s._mm256_srli_epi16::<1>(pairs), s._mm256_slli_epi16::<15>(pairs));
+                N::store_16(s, &mut quarters[half], rotated(s._mm256_unpacklo_epi8(bytes, exponents)));
+                N::store_16(s, &mut quarters[half + 2], rotated(s._mm256_unpackhi_epi8(bytes, exponents)));
             }
         }
     }

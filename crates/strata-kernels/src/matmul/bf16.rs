@@ -17,21 +17,31 @@ const STEP: usize = 32;
 
 /// Whether `level` has these instructions. (AMX is faster still.)
 pub(crate) fn runs_at(level: Level) -> bool {
-    level.0 >= Instructions::Avx512Bf16 && cfg!(target_arch = "x86_64")
+    level.instructions() >= Instructions::Avx512Bf16 && cfg!(target_arch = "x86_64")
+}
+
+/// The proof that `level` has them.
+///
+/// # Panics
+/// If it has not.
+#[cfg(target_arch = "x86_64")]
+fn token(level: Level) -> crate::simd::Bf16Dots {
+    crate::simd::Bf16Dots::of(level).expect("a level that multiplies bf16")
 }
 
 /// Rounds `x` `[tokens, cols]` to bf16 in `packed`, `[tokens, cols padded to whole steps]`.
 pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &mut [u16]) {
-    assert!(runs_at(level));
     #[cfg(target_arch = "x86_64")]
     {
+        let dots = token(level);
         let padded = cols.next_multiple_of(STEP);
         let packed = crate::share::Share::new(packed);
         pool.split(x.len() / cols, 1, cols / 4, |tokens| {
             for token in tokens {
                 let from = &x[token * cols..(token + 1) * cols];
-                // SAFETY: each token is in one thread's share only; the level was tested above.
-                unsafe { x86::pack_row(from, packed.slice(token * padded, padded)) };
+                // SAFETY: each token is in one thread's share only.
+                let to = unsafe { packed.slice(token * padded, padded) };
+                x86::pack_row(dots, from, to);
             }
         });
     }
@@ -67,8 +77,8 @@ pub(super) unsafe fn rows(
             cols,
             ahead,
         };
-        // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
-        unsafe { x86::rows_kernel(&operands, rows.start, rows.end) };
+        // SAFETY: the shapes were just checked; the output is the caller's promise.
+        unsafe { x86::rows_kernel(token(level), &operands, rows.start, rows.end) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (x, tokens, out, ahead);
@@ -93,9 +103,9 @@ pub(super) unsafe fn panel_rows(
     {
         let padded = w.cols().next_multiple_of(STEP);
         let mut operands = super::panel::Operands::new(level, (&x[..tokens * padded], padded), w, rows, out, work);
-        // SAFETY: level and type of weights were just tested, rows of activations are padded; the output is the
+        // SAFETY: the type of weights was just tested, rows of activations are padded; the output is the
         // caller's promise.
-        unsafe { x86::panel_kernel(&mut operands) };
+        unsafe { x86::panel_kernel(token(level), &mut operands) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (x, tokens, rows, out, work);
@@ -108,63 +118,68 @@ mod x86 {
     use super::STEP;
     use crate::matmul::panel;
     use crate::matmul::vector::{self, CHAIN, Operands, Unit};
-    use crate::simd::{Avx512, Simd};
+    use crate::simd::{Bf16Dots, Simd, prefetch, prefetch_second};
 
-    /// # Safety
-    /// The level's instructions exist.
-    ///
     /// # Panics
     /// If `to` is shorter than the row in whole steps.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn pack_row(from: &[f32], to: &mut [u16]) {
+    pub(super) fn pack_row(s: Bf16Dots, from: &[f32], to: &mut [u16]) {
+        // SAFETY: the token proves the instructions.
+        unsafe { pack_row_kernel(s, from, to) };
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    fn pack_row_kernel(s: Bf16Dots, from: &[f32], to: &mut [u16]) {
         assert!(to.len() >= from.len().next_multiple_of(STEP));
-        for (from, to) in from.chunks(STEP).zip(to.chunks_exact_mut(STEP)) {
-            // SAFETY: `to` holds a vector.
-            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), round(from)) };
+        for (from, to) in from.chunks(STEP).zip(to.as_chunks_mut::<STEP>().0) {
+            s.store512(round(s, from), to);
         }
     }
 
     /// Up to 32 numbers as bf16, zeros behind them.
-    ///
-    /// # Safety
-    /// The level's instructions exist.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(crate) unsafe fn round(from: &[f32]) -> __m512i {
+    #[inline(always)]
+    pub(crate) fn round(s: Bf16Dots, from: &[f32]) -> __m512i {
         let lanes = |count: usize| u16::MAX.checked_shr(16 - count.min(16) as u32).unwrap_or(0);
         let (low, high) = (lanes(from.len()), lanes(from.len().saturating_sub(16)));
-        // SAFETY: masked lanes are not read, and the others lie in `from`.
-        unsafe {
-            let low = _mm512_maskz_loadu_ps(low, from.as_ptr());
-            let high = _mm512_maskz_loadu_ps(high, from.as_ptr().wrapping_add(16));
-            std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low))
-        }
+        // SAFETY: masked lanes are not read, and the others lie in `from`; the token proves the instructions.
+        let (low, high) = unsafe {
+            (_mm512_maskz_loadu_ps(low, from.as_ptr()), _mm512_maskz_loadu_ps(high, from.as_ptr().wrapping_add(16)))
+        };
+        bits(s._mm512_cvtne2ps_pbh(high, low))
+    }
+
+    #[inline(always)]
+    fn bits(pairs: __m512bh) -> __m512i {
+        // SAFETY: both are 64 bytes without invalid values.
+        unsafe { std::mem::transmute(pairs) }
+    }
+
+    #[inline(always)]
+    fn pairs(bits: __m512i) -> __m512bh {
+        // SAFETY: as above.
+        unsafe { std::mem::transmute(bits) }
     }
 
     /// # Safety
     /// As for [`vector::rows_kernel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-    pub(super) unsafe fn rows_kernel(o: &Operands<u16, u16>, first: usize, end: usize) {
+    pub(super) unsafe fn rows_kernel(s: Bf16Dots, o: &Operands<u16, u16>, first: usize, end: usize) {
         // SAFETY: the caller's promise.
-        unsafe { vector::rows_kernel::<Pairs>(o, first, end) };
+        unsafe { vector::rows_kernel(Pairs(s), o, first, end) };
     }
 
     /// # Safety
     /// As for [`panel::rows_kernel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-    pub(super) unsafe fn panel_kernel(o: &mut panel::Operands<'_, u16>) {
+    pub(super) unsafe fn panel_kernel(s: Bf16Dots, o: &mut panel::Operands<'_, u16>) {
         // SAFETY: the caller's promise.
-        unsafe { panel::rows_kernel::<Pairs>(o) };
+        unsafe { panel::rows_kernel(Pairs(s), o) };
     }
 
-    /// Pairs of bf16, multiplied and added to one lane.
-    struct Pairs;
+    /// Pairs of bf16, multiplied and added to one lane. Activations are padded, so that a part is read whole.
+    #[derive(Clone, Copy)]
+    struct Pairs(Bf16Dots);
 
-    // SAFETY: every method uses AVX-512 F, BW, DQ, VL and BF16 only. Activations are padded, so that a part is read
-    // whole.
-    #[rustfmt::skip]
-    #[expect(unsafe_op_in_unsafe_fn, reason = "each body is the intrinsics that the trait's `# Safety` line asks for")]
-    unsafe impl Unit for Pairs {
+    impl Unit for Pairs {
         type X = u16;
         type W = u16;
         type Vector = __m512bh;
@@ -173,18 +188,51 @@ mod x86 {
         // As many bytes as a chain in f32 has.
         const CHAIN: usize = 2 * CHAIN;
         const MANY_REGISTERS: bool = true;
-        #[inline(always)] unsafe fn zero() -> __m512 { _mm512_setzero_ps() }
-        #[inline(always)] unsafe fn load(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
-        #[inline(always)] unsafe fn load_part(from: *const u16, _count: usize) -> __m512bh { Self::load(from) }
-        #[inline(always)] unsafe fn weights(from: *const u16) -> __m512bh { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
-        #[inline(always)] unsafe fn weights_part(from: *const u16, count: usize) -> __m512bh {
-            std::mem::transmute(_mm512_maskz_loadu_epi16(u32::MAX >> (STEP - count), from.cast()))
+        #[inline(always)]
+        fn zero(self) -> __m512 {
+            self.0._mm512_setzero_ps()
         }
-        #[inline(always)] unsafe fn store(v: __m512bh, to: *mut u16) { _mm512_storeu_si512(to.cast(), std::mem::transmute::<__m512bh, __m512i>(v)) }
-        #[inline(always)] unsafe fn multiply_add(w: __m512bh, x: __m512bh, sums: __m512) -> __m512 { _mm512_dpbf16_ps(sums, w, x) }
-        #[inline(always)] unsafe fn put_sums<const R: usize>(sums: [__m512; R], to: *mut f32, added: bool) { Avx512::put_sums(sums, to, added) }
-        #[inline(always)] unsafe fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-        #[inline(always)] unsafe fn prefetch_second(from: *const u8) { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+        #[inline(always)]
+        unsafe fn load(self, from: *const u16) -> __m512bh {
+            // SAFETY: the caller's promise; bytes may lie anywhere.
+            pairs(self.0.load512(unsafe { &*from.cast::<[[u8; 2]; STEP]>() }))
+        }
+        #[inline(always)]
+        unsafe fn load_part(self, from: *const u16, _count: usize) -> __m512bh {
+            // SAFETY: the caller's promise, for rows are padded.
+            unsafe { self.load(from) }
+        }
+        #[inline(always)]
+        unsafe fn weights(self, from: *const u16) -> __m512bh {
+            // SAFETY: the caller's promise.
+            unsafe { self.load(from) }
+        }
+        #[inline(always)]
+        unsafe fn weights_part(self, from: *const u16, count: usize) -> __m512bh {
+            // SAFETY: masked lanes are not read, the others are the caller's promise; the token proves the instruction.
+            pairs(unsafe { _mm512_maskz_loadu_epi16(u32::MAX >> (STEP - count), from.cast()) })
+        }
+        #[inline(always)]
+        fn store(self, v: __m512bh, to: &mut [u16]) {
+            let to: &mut [u16; STEP] = to.try_into().expect("as many numbers as a vector has");
+            self.0.store512(bits(v), to);
+        }
+        #[inline(always)]
+        fn multiply_add(self, w: __m512bh, x: __m512bh, sums: __m512) -> __m512 {
+            self.0._mm512_dpbf16_ps(sums, w, x)
+        }
+        #[inline(always)]
+        fn put_sums<const R: usize>(self, sums: [__m512; R], to: &mut [f32; R], added: bool) {
+            (*self.0).put_sums(sums, to, added);
+        }
+        #[inline(always)]
+        fn prefetch(self, from: *const u8) {
+            prefetch(from);
+        }
+        #[inline(always)]
+        fn prefetch_second(self, from: *const u8) {
+            prefetch_second(from);
+        }
     }
 }
 

@@ -73,4 +73,14 @@ impl Output {
     pub fn at(&self, token: usize, row: usize) -> *mut f32 {
         self.first.wrapping_add(token * self.stride + row)
     }
+
+    /// The results of `count` rows from `row` on for `token`.
+    ///
+    /// # Safety
+    /// [`Columns`] has these places, and nothing else touches them while they are in use.
+    #[inline(always)]
+    pub unsafe fn of<'a>(self, token: usize, row: usize, count: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.at(token, row), count) }
+    }
 }

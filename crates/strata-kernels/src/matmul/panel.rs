@@ -5,6 +5,7 @@
 //! the first level's. Meanwhile the next panel's weights come from memory. Rows of panel and tile are a cache line
 //! longer than a chain: at a distance of a power of two all would share a few sets of the cache.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Output;
@@ -64,12 +65,12 @@ pub(super) unsafe fn rows(
     let mut operands = Operands::new(level, (x, weights.cols()), weights, rows, out, work);
     let o = &mut operands;
     type Work<'p, 'a> = &'p mut Operands<'a, f32>;
-    // SAFETY: the level's instructions exist, and each type of weights has its own elements; rows of activations are
-    // whole, as these units read them; the rest is the caller's promise.
+    // SAFETY: each type of weights has its own elements; rows of activations are whole, as these units read them; the
+    // rest is the caller's promise.
     match weights.dtype() {
-        DType::F32 => dispatch!(level, lanes_kernel::<_, F32>(o: Work<'_, '_>)),
-        DType::F16 => dispatch!(level, lanes_kernel::<_, F16>(o: Work<'_, '_>)),
-        DType::BF16 | DType::CodedBf16 { .. } => dispatch!(level, lanes_kernel::<_, Bf16>(o: Work<'_, '_>)),
+        DType::F32 => dispatch!(level, unsafe lanes_kernel::<_, F32>(o: Work<'_, '_>)),
+        DType::F16 => dispatch!(level, unsafe lanes_kernel::<_, F16>(o: Work<'_, '_>)),
+        DType::BF16 | DType::CodedBf16 { .. } => dispatch!(level, unsafe lanes_kernel::<_, Bf16>(o: Work<'_, '_>)),
         quantised => unreachable!("{quantised} is not multiplied in f32"),
     }
 }
@@ -77,9 +78,9 @@ pub(super) unsafe fn rows(
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn lanes_kernel<S: Simd, E: Element>(o: &mut Operands<'_, f32>) {
+unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: &mut Operands<'_, f32>) {
     // SAFETY: the caller's promise.
-    unsafe { rows_kernel::<F32Lanes<S, E>>(o) }
+    unsafe { rows_kernel(F32Lanes(s, PhantomData::<E>), o) }
 }
 
 /// A product's operands, and a thread's work area.
@@ -131,10 +132,9 @@ impl<'a, X: bytemuck::Pod> Operands<'a, X> {
 ///
 /// # Safety
 /// The unit's weights are what the weights are, or are decoded to, and rows of activations are as long as it reads
-/// them. The output has all tokens and rows, no other thread touches these columns of it, and the level's instructions
-/// exist.
+/// them. The output has all tokens and rows, and no other thread touches these columns of it.
 #[inline(always)]
-pub(super) unsafe fn rows_kernel<U: Unit>(o: &mut Operands<'_, U::X>)
+pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &mut Operands<'_, U::X>)
 where
     U::X: bytemuck::Pod + coded::Number,
 {
@@ -154,8 +154,8 @@ where
         };
         // SAFETY: as the caller vouches.
         unsafe {
-            fill_panel::<U>(o, columns.clone(), &mut progress);
-            panel_kernel::<U>(o, columns, next);
+            fill_panel::<U>(u, o, columns.clone(), &mut progress);
+            panel_kernel::<U>(u, o, columns, next);
         }
     }
 }
@@ -170,15 +170,14 @@ const fn stride<U: Unit>() -> usize {
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn fill_panel<U: Unit>(o: &mut Operands<'_, U::X>, columns: Range<usize>, progress: &mut [coded::Progress])
+unsafe fn fill_panel<U: Unit>(u: U, o: &mut Operands<'_, U::X>, columns: Range<usize>, progress: &mut [coded::Progress])
 where
     U::X: coded::Number,
 {
     let (weights, level) = (o.weights, o.level);
     // Most were asked for while the panel before was multiplied, but not those of another matrix.
     let ahead = Wanted::of::<U>(weights, o.rows.clone(), columns.start);
-    // SAFETY: the level's instructions exist.
-    let ask = |row: usize| (0..ahead.lines_of(row)).for_each(|line| unsafe { U::prefetch(ahead.at(row, line)) });
+    let ask = |row: usize| (0..ahead.lines_of(row)).for_each(|line| u.prefetch(ahead.at(row, line)));
     (0..ROWS_AHEAD).for_each(ask);
     for (row, (to, progress)) in o.panel.chunks_exact_mut(stride::<U>()).zip(progress).take(o.rows.len()).enumerate() {
         ask(row + ROWS_AHEAD);
@@ -192,8 +191,8 @@ where
             let (from, left) = (from.wrapping_add(k), columns.len() - k);
             // SAFETY: the columns lie in the row, and in `to` with those that fill the last vector.
             unsafe {
-                let vector = if left >= U::STEP { U::weights(from) } else { U::weights_part(from, left) };
-                U::store(vector, to[k..k + U::STEP].as_mut_ptr());
+                let vector = if left >= U::STEP { u.weights(from) } else { u.weights_part(from, left) };
+                u.store(vector, &mut to[k..k + U::STEP]);
             }
         }
     }
@@ -204,7 +203,7 @@ where
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn fill_tile<U: Unit>(o: &mut Operands<'_, U::X>, tokens: Range<usize>, columns: Range<usize>) {
+unsafe fn fill_tile<U: Unit>(u: U, o: &mut Operands<'_, U::X>, tokens: Range<usize>, columns: Range<usize>) {
     for (token, to) in tokens.zip(o.tile.chunks_exact_mut(stride::<U>())) {
         let from = o.x[token * o.x_cols..][..o.x_cols][columns.start..].as_ptr();
         for k in (0..columns.len()).step_by(U::STEP) {
@@ -212,8 +211,8 @@ unsafe fn fill_tile<U: Unit>(o: &mut Operands<'_, U::X>, tokens: Range<usize>, c
             // SAFETY: the columns lie in the row, as long as the unit reads it, and in `to` with those that fill the
             // last vector.
             unsafe {
-                let vector = if left >= U::STEP { U::load(from) } else { U::load_part(from, left) };
-                U::store(vector, to[k..k + U::STEP].as_mut_ptr());
+                let vector = if left >= U::STEP { u.load(from) } else { u.load_part(from, left) };
+                u.store(vector, &mut to[k..k + U::STEP]);
             }
         }
     }
@@ -224,7 +223,7 @@ unsafe fn fill_tile<U: Unit>(o: &mut Operands<'_, U::X>, tokens: Range<usize>, c
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn panel_kernel<U: Unit>(o: &mut Operands<'_, U::X>, columns: Range<usize>, next: Wanted)
+unsafe fn panel_kernel<U: Unit>(u: U, o: &mut Operands<'_, U::X>, columns: Range<usize>, next: Wanted)
 where
     U::X: bytemuck::Pod,
 {
@@ -246,14 +245,14 @@ where
         let (token, columns) = (tile.start, columns.clone());
         // SAFETY: as the caller vouches.
         unsafe {
-            fill_tile::<U>(o, tile.clone(), columns.clone());
+            fill_tile::<U>(u, o, tile.clone(), columns.clone());
             // Of so many tokens, no tile has fewer.
             match (U::MANY_REGISTERS, tile.len()) {
-                (true, 6) => tile_kernel::<U, 6>(o, token, columns, next, next_tile),
-                (true, 5) => tile_kernel::<U, 5>(o, token, columns, next, next_tile),
-                (true, 4) => tile_kernel::<U, 4>(o, token, columns, next, next_tile),
-                (false, 3) => tile_kernel::<U, 3>(o, token, columns, next, next_tile),
-                (false, 2) => tile_kernel::<U, 2>(o, token, columns, next, next_tile),
+                (true, 6) => tile_kernel::<U, 6>(u, o, token, columns, next, next_tile),
+                (true, 5) => tile_kernel::<U, 5>(u, o, token, columns, next, next_tile),
+                (true, 4) => tile_kernel::<U, 4>(u, o, token, columns, next, next_tile),
+                (false, 3) => tile_kernel::<U, 3>(u, o, token, columns, next, next_tile),
+                (false, 2) => tile_kernel::<U, 2>(u, o, token, columns, next, next_tile),
                 (_, other) => unreachable!("a tile of {other} tokens"),
             }
         }
@@ -267,6 +266,7 @@ where
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn tile_kernel<U: Unit, const T: usize>(
+    u: U,
     o: &Operands<'_, U::X>,
     token: usize,
     columns: Range<usize>,
@@ -283,17 +283,17 @@ unsafe fn tile_kernel<U: Unit, const T: usize>(
             let (step, steps) = (row / tile_rows, rows / tile_rows);
             for line in next_tile.lines * step / steps..next_tile.lines * (step + 1) / steps {
                 for t in 0..next_tile.rows {
-                    U::prefetch(next_tile.at(t, line));
+                    u.prefetch(next_tile.at(t, line));
                 }
             }
             match U::MANY_REGISTERS {
-                true => sums_kernel::<U, TILE_ROWS, T>(o, row, token, columns.clone(), next),
-                false => sums_kernel::<U, TILE_ROWS_FEW, T>(o, row, token, columns.clone(), next),
+                true => sums_kernel::<U, TILE_ROWS, T>(u, o, row, token, columns.clone(), next),
+                false => sums_kernel::<U, TILE_ROWS_FEW, T>(u, o, row, token, columns.clone(), next),
             }
             row += tile_rows;
         }
         while row < rows {
-            sums_kernel::<U, 1, T>(o, row, token, columns.clone(), next);
+            sums_kernel::<U, 1, T>(u, o, row, token, columns.clone(), next);
             row += 1;
         }
     }
@@ -305,6 +305,7 @@ unsafe fn tile_kernel<U: Unit, const T: usize>(
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn sums_kernel<U: Unit, const R: usize, const T: usize>(
+    u: U,
     o: &Operands<'_, U::X>,
     row: usize,
     token: usize,
@@ -316,29 +317,30 @@ unsafe fn sums_kernel<U: Unit, const R: usize, const T: usize>(
     let lines = next.lines_of(row + R - 1);
     // SAFETY: rows of panel and tile have whole vectors of these columns; rows and tokens are those of the output.
     unsafe {
-        let mut sums = [[U::zero(); R]; T];
+        let mut sums = [[u.zero(); R]; T];
         for k in (0..columns.len()).step_by(U::STEP) {
             // A few at a time: a core that has asked for more than it can keep in mind waits for memory, and does not
             // multiply meanwhile.
             let line = k / (STEPS_A_LINE * U::STEP);
             if k.is_multiple_of(STEPS_A_LINE * U::STEP) && line < lines {
                 for r in 0..R {
-                    U::prefetch_second(next.at(row + r, line));
+                    u.prefetch_second(next.at(row + r, line));
                 }
             }
-            let mut lanes = [U::load(weights.as_ptr().add(k)); R];
+            let mut lanes = [u.load(weights.as_ptr().add(k)); R];
             for r in 1..R {
-                lanes[r] = U::load(weights.as_ptr().add(r * stride + k));
+                lanes[r] = u.load(weights.as_ptr().add(r * stride + k));
             }
             for t in 0..T {
-                let activations = U::load(x.as_ptr().add(t * stride + k));
+                let activations = u.load(x.as_ptr().add(t * stride + k));
                 for r in 0..R {
-                    sums[t][r] = U::multiply_add(lanes[r], activations, sums[t][r]);
+                    sums[t][r] = u.multiply_add(lanes[r], activations, sums[t][r]);
                 }
             }
         }
         for t in 0..T {
-            U::put_sums(sums[t], o.out.at(token + t, o.rows.start + row), columns.start > 0);
+            let to = o.out.at(token + t, o.rows.start + row).cast::<[f32; R]>();
+            u.put_sums(sums[t], &mut *to, columns.start > 0);
         }
     }
 }

@@ -47,7 +47,7 @@ const PACK_STEPS: usize = 16;
 
 /// Whether `level` has these instructions.
 pub(crate) fn runs_at(level: Level) -> bool {
-    level.0 >= Instructions::Amx && cfg!(target_arch = "x86_64")
+    level.instructions() >= Instructions::Amx && cfg!(target_arch = "x86_64")
 }
 
 /// Numbers of a thread's work area: the sums of one block of outputs.
@@ -106,9 +106,9 @@ impl Layout {
 
 /// Rounds `x` `[tokens, cols]` to bf16 in `packed`, as [`Layout`] says.
 pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &mut [u16]) {
-    assert!(runs_at(level));
     #[cfg(target_arch = "x86_64")]
     {
+        let dots = crate::simd::Bf16Dots::of(level).expect("a level that has tiles");
         let layout = Layout::new(x.len() / cols, cols);
         let pieces = layout.steps.div_ceil(PACK_STEPS);
         let packed = crate::share::Share::new(packed);
@@ -118,10 +118,10 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
                 let members = GROUP.min(layout.tokens - first);
                 for step in (piece * PACK_STEPS..layout.steps).take(PACK_STEPS) {
                     // SAFETY: each step of each group has a place of its own and is in one thread's share only; the
-                    // level was tested above.
+                    // token proves the instructions.
                     unsafe {
                         let to = packed.slice(layout.place(first, step), members * STEP);
-                        x86::pack_step(&x[first * cols..(first + members) * cols], cols, step, to);
+                        x86::pack_step(dots, &x[first * cols..(first + members) * cols], cols, step, to);
                     }
                 }
             }
@@ -148,9 +148,10 @@ pub(super) unsafe fn rows(
     assert!(work.len() >= work_len(tokens) && x.len() >= tokens * w.cols().next_multiple_of(STEP));
     #[cfg(target_arch = "x86_64")]
     {
+        let token = crate::simd::Amx::of(level).expect("a level that has tiles");
         let layout = Layout::new(tokens, w.cols());
         for first in (0..tokens).step_by(TOKEN_BLOCK) {
-            let block = x86::Block { layout, x, w, out, tokens: layout.tokens_from(first) };
+            let block = x86::Block { token, layout, x, w, out, tokens: layout.tokens_from(first) };
             // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
             unsafe { block.rows(rows.clone(), work) };
         }
@@ -161,7 +162,6 @@ pub(super) unsafe fn rows(
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::*;
     use std::ops::Range;
 
     use super::*;
@@ -170,6 +170,7 @@ mod x86 {
         sweep_row_tile,
     };
     use crate::matmul::bf16::round;
+    use crate::simd::{Amx, Bf16Dots};
     use crate::transpose::transpose;
 
     /// One step of the columns of a group's tokens `x` `[members, cols]`, as pairs.
@@ -179,21 +180,21 @@ mod x86 {
     ///
     /// # Panics
     /// If `to` is not the step's pairs.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn pack_step(x: &[f32], cols: usize, step: usize, to: &mut [u16]) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    pub(super) unsafe fn pack_step(s: Bf16Dots, x: &[f32], cols: usize, step: usize, to: &mut [u16]) {
         let members = x.len() / cols;
         assert!(members <= GROUP && to.len() == members * STEP);
         let columns = step * STEP..((step + 1) * STEP).min(cols);
         let mut pairs = [[0.0f32; GROUP]; GROUP];
         for (row, pairs) in x.chunks_exact(cols).zip(&mut pairs) {
-            // SAFETY: a row of pairs is a vector. They only pass through as numbers; nothing is computed with them.
-            unsafe { _mm512_storeu_si512(pairs.as_mut_ptr().cast(), round(&row[columns.clone()])) };
+            // They only pass through as numbers; nothing is computed with them.
+            s.store512(round(s, &row[columns.clone()]), pairs);
         }
         let to = to.as_mut_ptr().cast::<f32>();
         // SAFETY: `to` has 16 rows of a pair for each member.
         unsafe {
             if members == GROUP {
-                return transpose(pairs.as_ptr().cast(), GROUP, to, GROUP);
+                return transpose(*s, pairs.as_ptr().cast(), GROUP, to, GROUP);
             }
             for (member, pairs) in pairs[..members].iter().enumerate() {
                 for (k, pair) in pairs.iter().enumerate() {
@@ -205,6 +206,7 @@ mod x86 {
 
     /// A product for one block of tokens.
     pub(super) struct Block<'a> {
+        pub token: Amx,
         pub layout: Layout,
         pub x: &'a [u16],
         pub w: Matrix<'a>,
@@ -404,7 +406,7 @@ mod x86 {
                         let to = self.out.at(self.tokens.start + token, rows.start + row);
                         if height == GROUP && count == GROUP {
                             assert!(from.len() >= (GROUP - 1) * width + GROUP);
-                            transpose(from.as_ptr(), width, to, stride);
+                            transpose(**self.token, from.as_ptr(), width, to, stride);
                             continue;
                         }
                         for t in 0..count {

@@ -40,13 +40,8 @@ const FOLLOWED_TOKENS: usize = 2;
 /// Bytes that streams are asked for ahead.
 const STREAM_AHEAD: usize = 4096;
 
-/// How a vector of weights meets one of activations.
-///
-/// # Safety
-/// Each method may only run on a machine that has the instructions, and reads or writes [`Unit::STEP`] elements, or
-/// `count`; [`Unit::load_part`] may read all of a vector, where rows of activations are padded to whole ones.
-/// [`Unit::put_sums`] writes `R` numbers, and reads them if `added`.
-pub(super) unsafe trait Unit {
+/// How a vector of weights meets one of activations: a token of a level, and what it does with memory and registers.
+pub(super) trait Unit: Copy {
     /// An activation, and a weight, in memory.
     type X: Copy;
     type W: Copy;
@@ -59,20 +54,31 @@ pub(super) unsafe trait Unit {
     const CHAIN: usize;
     /// Whether two dozen vectors fit the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
-    unsafe fn zero() -> Self::Sums;
-    unsafe fn load(from: *const Self::X) -> Self::Vector;
-    unsafe fn load_part(from: *const Self::X, count: usize) -> Self::Vector;
-    unsafe fn weights(from: *const Self::W) -> Self::Vector;
-    unsafe fn weights_part(from: *const Self::W, count: usize) -> Self::Vector;
+    fn zero(self) -> Self::Sums;
+    /// # Safety
+    /// [`Unit::STEP`] activations are readable.
+    unsafe fn load(self, from: *const Self::X) -> Self::Vector;
+    /// # Safety
+    /// `count` activations are readable, or a whole vector where rows of activations are padded to whole ones.
+    unsafe fn load_part(self, from: *const Self::X, count: usize) -> Self::Vector;
+    /// # Safety
+    /// [`Unit::STEP`] weights are readable, at any address.
+    unsafe fn weights(self, from: *const Self::W) -> Self::Vector;
+    /// # Safety
+    /// `count` weights are readable, at any address.
+    unsafe fn weights_part(self, from: *const Self::W, count: usize) -> Self::Vector;
     /// Puts a vector where [`Unit::load`] finds it: weights that meet many tokens are kept so.
-    unsafe fn store(v: Self::Vector, to: *mut Self::X);
-    unsafe fn multiply_add(w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
-    /// The sum of each vector, to `to` on, or `added` to what is there: `R` numbers.
-    unsafe fn put_sums<const R: usize>(sums: [Self::Sums; R], to: *mut f32, added: bool);
+    ///
+    /// # Panics
+    /// If `to` has not [`Unit::STEP`] numbers.
+    fn store(self, v: Self::Vector, to: &mut [Self::X]);
+    fn multiply_add(self, w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
+    /// The sum of each vector, to `to`, or `added` to what is there.
+    fn put_sums<const R: usize>(self, sums: [Self::Sums; R], to: &mut [f32; R], added: bool);
     /// Asks for the cache line at `from`, which need not be readable.
-    unsafe fn prefetch(from: *const u8);
+    fn prefetch(self, from: *const u8);
     /// Asks for it to come as far as the second-level cache.
-    unsafe fn prefetch_second(from: *const u8);
+    fn prefetch_second(self, from: *const u8);
 }
 
 /// A product's operands.
@@ -102,10 +108,12 @@ pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<us
     let operands = Operands { x, x_cols: cols, w: w.bytes().as_ptr(), out, tokens, cols, ahead };
     let (first, end) = (rows.start, rows.end);
     type Plain = Operands<f32, u8>;
+    // SAFETY: the shapes were just checked, and each type of weights has its own elements; the output is the caller's
+    // promise.
     match w.dtype() {
-        DType::F32 => dispatch!(level, lanes_kernel::<_, F32>(operands: Plain, first: usize, end: usize)),
-        DType::F16 => dispatch!(level, lanes_kernel::<_, F16>(operands: Plain, first: usize, end: usize)),
-        DType::BF16 => dispatch!(level, lanes_kernel::<_, Bf16>(operands: Plain, first: usize, end: usize)),
+        DType::F32 => dispatch!(level, unsafe lanes_kernel::<_, F32>(operands: Plain, first: usize, end: usize)),
+        DType::F16 => dispatch!(level, unsafe lanes_kernel::<_, F16>(operands: Plain, first: usize, end: usize)),
+        DType::BF16 => dispatch!(level, unsafe lanes_kernel::<_, Bf16>(operands: Plain, first: usize, end: usize)),
         quantised => unreachable!("{quantised} is not multiplied in f32"),
     }
 }
@@ -113,18 +121,18 @@ pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<us
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn lanes_kernel<S: Simd, E: Element>(o: Operands<f32, u8>, first: usize, end: usize) {
+unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: Operands<f32, u8>, first: usize, end: usize) {
     let Operands { x, x_cols, w, out, tokens, cols, ahead } = o;
     let operands = Operands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, cols, ahead };
     // SAFETY: the caller's promise.
-    unsafe { rows_kernel::<F32Lanes<S, E>>(&operands, first, end) };
+    unsafe { rows_kernel(F32Lanes(s, PhantomData::<E>), &operands, first, end) };
 }
 
 /// Weights widened to f32.
-pub(super) struct F32Lanes<S, E>(PhantomData<(S, E)>);
+#[derive(Clone, Copy)]
+pub(super) struct F32Lanes<S, E>(pub S, pub PhantomData<E>);
 
-// SAFETY: forwards to the level's own operations.
-unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
+impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
     type X = f32;
     type W = E::Bits;
     type Vector = S::V;
@@ -133,54 +141,48 @@ unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
     const CHAIN: usize = CHAIN;
     const MANY_REGISTERS: bool = S::MANY_REGISTERS;
     #[inline(always)]
-    unsafe fn zero() -> S::V {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { S::splat(0.0) }
+    fn zero(self) -> S::V {
+        self.0.splat(0.0)
     }
     #[inline(always)]
-    unsafe fn load(from: *const f32) -> S::V {
-        // SAFETY: see above.
-        unsafe { S::load(from) }
+    unsafe fn load(self, from: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.load_at(from) }
     }
     #[inline(always)]
-    unsafe fn load_part(from: *const f32, count: usize) -> S::V {
-        // SAFETY: see above.
-        unsafe { load_part::<S, F32>(from, count) }
+    unsafe fn load_part(self, from: *const f32, count: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { load_part::<S, F32>(self.0, from.cast(), count) }
     }
     #[inline(always)]
-    unsafe fn weights(from: *const E::Bits) -> S::V {
-        // SAFETY: see above.
-        unsafe { E::load::<S>(from) }
+    unsafe fn weights(self, from: *const E::Bits) -> S::V {
+        // SAFETY: the caller's promise; an element's bytes may lie anywhere.
+        E::load(self.0, unsafe { &*from.cast() })
     }
     #[inline(always)]
-    unsafe fn weights_part(from: *const E::Bits, count: usize) -> S::V {
-        // SAFETY: see above.
-        unsafe { load_part::<S, E>(from, count) }
+    unsafe fn weights_part(self, from: *const E::Bits, count: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { load_part::<S, E>(self.0, from, count) }
     }
     #[inline(always)]
-    unsafe fn store(v: S::V, to: *mut f32) {
-        // SAFETY: see above.
-        unsafe { S::store(v, to) }
+    fn store(self, v: S::V, to: &mut [f32]) {
+        self.0.store(v, to.try_into().expect("as many numbers as lanes"));
     }
     #[inline(always)]
-    unsafe fn multiply_add(w: S::V, x: S::V, sums: S::V) -> S::V {
-        // SAFETY: see above.
-        unsafe { S::fma(w, x, sums) }
+    fn multiply_add(self, w: S::V, x: S::V, sums: S::V) -> S::V {
+        self.0.fma(w, x, sums)
     }
     #[inline(always)]
-    unsafe fn put_sums<const R: usize>(sums: [S::V; R], to: *mut f32, added: bool) {
-        // SAFETY: see above.
-        unsafe { S::put_sums(sums, to, added) }
+    fn put_sums<const R: usize>(self, sums: [S::V; R], to: &mut [f32; R], added: bool) {
+        self.0.put_sums(sums, to, added);
     }
     #[inline(always)]
-    unsafe fn prefetch(from: *const u8) {
-        // SAFETY: see above.
-        unsafe { S::prefetch(from) }
+    fn prefetch(self, from: *const u8) {
+        self.0.prefetch(from);
     }
     #[inline(always)]
-    unsafe fn prefetch_second(from: *const u8) {
-        // SAFETY: see above.
-        unsafe { S::prefetch_second(from) }
+    fn prefetch_second(self, from: *const u8) {
+        self.0.prefetch_second(from);
     }
 }
 
@@ -188,9 +190,9 @@ unsafe impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
 ///
 /// # Safety
 /// The operands describe readable and writable memory of the shapes that they name, no other thread touches these
-/// columns of `out`, and the unit's instructions exist.
+/// columns of `out`.
 #[inline(always)]
-pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize, end: usize) {
+pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &Operands<U::X, U::W>, first: usize, end: usize) {
     let fitting = cache::sizes().second / 2 / (o.cols * size_of::<U::W>());
     let panel_rows = (fitting / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, PANEL_ROWS);
     let widest = if U::MANY_REGISTERS { TILE_TOKENS } else { 2 };
@@ -198,7 +200,7 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
     // Tiles of two rows would be two streams: too few for a core alone.
     if tiles == 1 && o.ahead.is_in_place() && (U::MANY_REGISTERS || o.tokens == 1) {
         // SAFETY: as the caller vouches.
-        return unsafe { tokens_kernel::<U, STREAMS>(o, first, end, 0, o.tokens) };
+        return unsafe { tokens_kernel::<U, STREAMS>(u, o, first, end, 0, o.tokens) };
     }
     let o = &Operands { ahead: o.ahead.further(if tiles > 1 { panel_rows } else { TILE_ROWS }), ..*o };
     for panel in (first..end).step_by(panel_rows) {
@@ -216,9 +218,9 @@ pub(super) unsafe fn rows_kernel<U: Unit>(o: &Operands<U::X, U::W>, first: usize
             // SAFETY: as the caller vouches.
             unsafe {
                 match asked.len() {
-                    TILE_ROWS => tokens_kernel::<U, TILE_ROWS>(o, panel, panel_end, token, count),
-                    2 => tokens_kernel::<U, 2>(o, panel, panel_end, token, count),
-                    _ => tokens_kernel::<U, 1>(o, panel, panel_end, token, count),
+                    TILE_ROWS => tokens_kernel::<U, TILE_ROWS>(u, o, panel, panel_end, token, count),
+                    2 => tokens_kernel::<U, 2>(u, o, panel, panel_end, token, count),
+                    _ => tokens_kernel::<U, 1>(u, o, panel, panel_end, token, count),
                 }
             }
             token += count;
@@ -250,6 +252,7 @@ fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
+    u: U,
     o: &Operands<U::X, U::W>,
     first: usize,
     end: usize,
@@ -261,12 +264,12 @@ unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
     // SAFETY: as the caller vouches.
     unsafe {
         match count {
-            6 if many => panel_kernel::<U, 6, ASKED>(o, first, end, token),
-            5 if many => panel_kernel::<U, 5, ASKED>(o, first, end, token),
-            4 if many => panel_kernel::<U, 4, ASKED>(o, first, end, token),
-            3 if many => panel_kernel::<U, 3, ASKED>(o, first, end, token),
-            2 if alone || !many => panel_kernel::<U, 2, ASKED>(o, first, end, token),
-            1 if alone || !many => panel_kernel::<U, 1, ASKED>(o, first, end, token),
+            6 if many => panel_kernel::<U, 6, ASKED>(u, o, first, end, token),
+            5 if many => panel_kernel::<U, 5, ASKED>(u, o, first, end, token),
+            4 if many => panel_kernel::<U, 4, ASKED>(u, o, first, end, token),
+            3 if many => panel_kernel::<U, 3, ASKED>(u, o, first, end, token),
+            2 if alone || !many => panel_kernel::<U, 2, ASKED>(u, o, first, end, token),
+            1 if alone || !many => panel_kernel::<U, 1, ASKED>(u, o, first, end, token),
             _ => unreachable!("a tile of {count} tokens"),
         }
     }
@@ -278,6 +281,7 @@ unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
+    u: U,
     o: &Operands<U::X, U::W>,
     first: usize,
     end: usize,
@@ -290,7 +294,7 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
     let block = if is_alone(ASKED) { o.cols } else { (fitting / U::CHAIN).max(1) * U::CHAIN };
     for column in (0..o.cols).step_by(block) {
         // SAFETY: as the caller vouches; blocks are whole chains.
-        unsafe { columns::<U, T, ASKED>(o, first, end, token, column..(column + block).min(o.cols)) };
+        unsafe { columns::<U, T, ASKED>(u, o, first, end, token, column..(column + block).min(o.cols)) };
     }
 }
 
@@ -300,6 +304,7 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
+    u: U,
     o: &Operands<U::X, U::W>,
     first: usize,
     end: usize,
@@ -314,13 +319,13 @@ unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
     unsafe {
         for row in (first..).step_by(step).take(tiles) {
             match rows {
-                TILE_ROWS => tile::<U, TILE_ROWS, T, ASKED>(o, row, apart, token, k.clone()),
+                TILE_ROWS => tile::<U, TILE_ROWS, T, ASKED>(u, o, row, apart, token, k.clone()),
                 // Two by two, so that sums stay in registers.
-                _ => tile::<U, 2, T, ASKED>(o, row, apart, token, k.clone()),
+                _ => tile::<U, 2, T, ASKED>(u, o, row, apart, token, k.clone()),
             }
         }
         for row in first + tiles * rows..end {
-            tile::<U, 1, T, ASKED>(o, row, 1, token, k.clone());
+            tile::<U, 1, T, ASKED>(u, o, row, 1, token, k.clone());
         }
     }
 }
@@ -332,6 +337,7 @@ unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
 /// As for [`rows_kernel`].
 #[inline(always)]
 unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
+    u: U,
     o: &Operands<U::X, U::W>,
     row: usize,
     apart: usize,
@@ -346,47 +352,47 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
         let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));
         for first in k.clone().step_by(U::CHAIN) {
             let end = (first + U::CHAIN).min(k.end);
-            let mut sums = [[U::zero(); R]; T];
+            let mut sums = [[u.zero(); R]; T];
             let whole = first + (end - first) / U::STEP * U::STEP;
             for k in (first..whole).step_by(U::STEP) {
                 if ASKED == STREAMS && T > FOLLOWED_TOKENS {
                     for r in 0..R {
-                        U::prefetch(w[r].add(k).cast::<u8>().wrapping_add(STREAM_AHEAD));
+                        u.prefetch(w[r].add(k).cast::<u8>().wrapping_add(STREAM_AHEAD));
                     }
                 } else if ASKED == TILE_ROWS {
                     for r in 0..R {
                         // A row is often no longer than a page, where the hardware's own prefetch ends.
-                        U::prefetch(o.ahead.at(row + r, k));
+                        u.prefetch(o.ahead.at(row + r, k));
                     }
                 } else {
                     for r in 0..ASKED {
-                        U::prefetch_second(o.ahead.at(row + r, k));
+                        u.prefetch_second(o.ahead.at(row + r, k));
                     }
                 }
-                let mut weights = [U::weights(w[0].add(k)); R];
+                let mut weights = [u.weights(w[0].add(k)); R];
                 for r in 1..R {
-                    weights[r] = U::weights(w[r].add(k));
+                    weights[r] = u.weights(w[r].add(k));
                 }
                 for t in 0..T {
-                    let activations = U::load(x[t].add(k));
+                    let activations = u.load(x[t].add(k));
                     for r in 0..R {
-                        sums[t][r] = U::multiply_add(weights[r], activations, sums[t][r]);
+                        sums[t][r] = u.multiply_add(weights[r], activations, sums[t][r]);
                     }
                 }
             }
             let rest = end - whole;
             if rest > 0 {
                 for r in 0..R {
-                    let weights = U::weights_part(w[r].add(whole), rest);
+                    let weights = u.weights_part(w[r].add(whole), rest);
                     for t in 0..T {
-                        let activations = U::load_part(x[t].add(whole), rest);
-                        sums[t][r] = U::multiply_add(weights, activations, sums[t][r]);
+                        let activations = u.load_part(x[t].add(whole), rest);
+                        sums[t][r] = u.multiply_add(weights, activations, sums[t][r]);
                     }
                 }
             }
             for t in 0..T {
                 if ASKED != STREAMS {
-                    U::put_sums(sums[t], o.out.at(token + t, row), first > 0);
+                    u.put_sums(sums[t], &mut *o.out.at(token + t, row).cast::<[f32; R]>(), first > 0);
                     continue;
                 }
                 let mut all = [0.0; R];
@@ -394,7 +400,7 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
                 if first > 0 {
                     all = std::array::from_fn(|r| *out(r));
                 }
-                U::put_sums(sums[t], all.as_mut_ptr(), first > 0);
+                u.put_sums(sums[t], &mut all, first > 0);
                 for r in 0..R {
                     *out(r) = all[r];
                 }

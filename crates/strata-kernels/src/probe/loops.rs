@@ -49,8 +49,8 @@ pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     match unit {
         Unit::F32Fma => Some(Loop::new(CHAINS * LANES * 2, move |rounds| {
             let mut sum = [0.0f32; LANES];
-            let to = sum.as_mut_ptr();
-            dispatch!(level, multiply_add::<_>(rounds: usize, to: *mut f32));
+            let to = &mut sum;
+            dispatch!(level, multiply_add::<_>(rounds: usize, to: &mut [f32; LANES]));
             std::hint::black_box(sum);
         })),
         Unit::Int8Dot => Some(Loop::new(CHAINS * BYTES * 2, plain_bytes)),
@@ -58,25 +58,20 @@ pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     }
 }
 
-/// # Safety
-/// One vector is writable at `to`; the level's instructions exist.
 #[inline(always)]
-unsafe fn multiply_add<S: Simd>(rounds: usize, to: *mut f32) {
-    // SAFETY: arithmetic on lanes, and one store.
-    unsafe {
-        let (factor, term) = (S::splat(std::hint::black_box(0.999)), S::splat(std::hint::black_box(0.001)));
-        let mut chains = [S::splat(1.0); CHAINS];
-        for _ in 0..rounds {
-            for chain in &mut chains {
-                *chain = S::fma(*chain, factor, term);
-            }
+fn multiply_add<S: Simd>(s: S, rounds: usize, to: &mut [f32; LANES]) {
+    let (factor, term) = (s.splat(std::hint::black_box(0.999)), s.splat(std::hint::black_box(0.001)));
+    let mut chains = [s.splat(1.0); CHAINS];
+    for _ in 0..rounds {
+        for chain in &mut chains {
+            *chain = s.fma(*chain, factor, term);
         }
-        let mut sum = S::splat(0.0);
-        for chain in chains {
-            sum = S::add(sum, chain);
-        }
-        S::store(sum, to);
     }
+    let mut sum = s.splat(0.0);
+    for chain in chains {
+        sum = s.add(sum, chain);
+    }
+    s.store(sum, to);
 }
 
 /// Bytes of a chain where the language has no dot product of bytes.

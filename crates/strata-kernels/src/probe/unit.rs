@@ -24,11 +24,11 @@ impl Unit {
 
     /// The unit that products of weights of this type use at this level.
     pub fn of(level: Level, weights: DType) -> Self {
-        let amx = level.0 == Instructions::Amx;
+        let amx = level.instructions() == Instructions::Amx;
         match weights.decoded() {
             DType::F32 | DType::F16 => Self::F32Fma,
             DType::BF16 if amx => Self::AmxBf16,
-            DType::BF16 if level.0 >= Instructions::Avx512Bf16 => Self::Bf16Dot,
+            DType::BF16 if level.instructions() >= Instructions::Avx512Bf16 => Self::Bf16Dot,
             DType::BF16 => Self::F32Fma,
             _ if amx => Self::AmxInt8,
             _ => Self::Int8Dot,
@@ -39,8 +39,8 @@ impl Unit {
     pub fn exists_at(self, level: Level) -> bool {
         match self {
             Self::F32Fma | Self::Int8Dot => true,
-            Self::Bf16Dot => level.0 >= Instructions::Avx512Bf16,
-            Self::AmxBf16 | Self::AmxInt8 => level.0 == Instructions::Amx,
+            Self::Bf16Dot => level.instructions() >= Instructions::Avx512Bf16,
+            Self::AmxBf16 | Self::AmxInt8 => level.instructions() == Instructions::Amx,
         }
     }
 

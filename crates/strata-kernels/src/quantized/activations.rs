@@ -109,12 +109,12 @@ pub(super) fn quantize<'a>(
     // A number costs about as much as four multiply-adds.
     pool.split(tokens_wanted, layout.granule(), cols.saturating_mul(4), |share| {
         let (codes, scales, sums) = places;
-        // Shares begin at whole granules, so no two threads are given the same token or tile.
         let job = Job { x, cols, share, codes, scales, sums };
+        // SAFETY: shares begin at whole granules, so no two threads are given the same token or tile.
         match layout {
-            Layout::Rows => dispatch!(level, rows::<_>(job: Job<'_>)),
-            Layout::Spans => dispatch!(level, spans::<_>(job: Job<'_>)),
-            Layout::Tiles => dispatch!(level, tiles::<_>(job: Job<'_>)),
+            Layout::Rows => dispatch!(level, unsafe rows::<_>(job: Job<'_>)),
+            Layout::Spans => dispatch!(level, unsafe spans::<_>(job: Job<'_>)),
+            Layout::Tiles => dispatch!(level, unsafe tiles::<_>(job: Job<'_>)),
         }
     });
     Activations { layout, tokens, blocks, codes, scales, sums }
@@ -177,9 +177,9 @@ impl<'a> Job<'a> {
 }
 
 /// # Safety
-/// The level's instructions exist, and no other thread has tokens of this share.
+/// No other thread has tokens of this share.
 #[inline(always)]
-unsafe fn rows<S: Encode>(job: Job<'_>) {
+unsafe fn rows<S: Encode>(s: S, job: Job<'_>) {
     let stride = job.cols.next_multiple_of(ROW_GRANULE);
     let blocks = stride / BLOCK;
     for token in job.share.clone() {
@@ -193,7 +193,7 @@ unsafe fn rows<S: Encode>(job: Job<'_>) {
             scales[job.blocks()..].fill(-0.0);
             sums[2 * job.blocks()..].fill(0.0);
             for (block, x) in job.of_token(token).iter().enumerate() {
-                let encoded = S::encode(x);
+                let encoded = s.encode(x);
                 codes[block * BLOCK..][..BLOCK].copy_from_slice(&encoded.codes);
                 scales[block] = encoded.scale;
                 sums[block * 2..][..2].copy_from_slice(&encoded.sums);
@@ -205,7 +205,7 @@ unsafe fn rows<S: Encode>(job: Job<'_>) {
 /// # Safety
 /// As for [`rows`].
 #[inline(always)]
-unsafe fn spans<S: Encode>(job: Job<'_>) {
+unsafe fn spans<S: Encode>(s: S, job: Job<'_>) {
     for token in job.share.clone() {
         for (span, x) in job.of_token(token).chunks(SPAN_BLOCKS).enumerate() {
             let at = span * job.tokens() + token;
@@ -215,7 +215,7 @@ unsafe fn spans<S: Encode>(job: Job<'_>) {
                 let scales = job.scales.slice(at * SPAN_BLOCKS, SPAN_BLOCKS);
                 let sums = job.sums.slice(at * 2 * SPAN_BLOCKS, 2 * SPAN_BLOCKS);
                 for (block, x) in x.iter().enumerate() {
-                    let encoded = S::encode(x);
+                    let encoded = s.encode(x);
                     for (to, code) in codes[block * BLOCK..][..BLOCK].iter_mut().zip(encoded.codes) {
                         // 128 more, or less: the bits are the same.
                         *to = code ^ i8::MIN;
@@ -231,7 +231,7 @@ unsafe fn spans<S: Encode>(job: Job<'_>) {
 /// # Safety
 /// As for [`rows`]; shares begin at whole tiles.
 #[inline(always)]
-unsafe fn tiles<S: Encode>(job: Job<'_>) {
+unsafe fn tiles<S: Encode>(s: S, job: Job<'_>) {
     let blocks = job.blocks();
     for tile in job.share.start / TILE..job.share.end.div_ceil(TILE) {
         for block in 0..blocks {
@@ -244,7 +244,7 @@ unsafe fn tiles<S: Encode>(job: Job<'_>) {
                 for lane in 0..TILE {
                     let token = tile * TILE + lane;
                     let encoded =
-                        if token < job.tokens() { S::encode(&job.of_token(token)[block]) } else { Encoded::ZERO };
+                        if token < job.tokens() { s.encode(&job.of_token(token)[block]) } else { Encoded::ZERO };
                     for (group, bytes) in encoded.codes.as_chunks::<4>().0.iter().enumerate() {
                         codes[(group * TILE + lane) * 4..][..4].copy_from_slice(bytes);
                     }
@@ -269,10 +269,8 @@ impl Encoded {
 
 /// A level's way to encode one block: the same formula at each.
 trait Encode: Simd {
-    /// # Safety
-    /// The level's instructions exist.
     #[inline(always)]
-    unsafe fn encode(x: &[f32; BLOCK]) -> Encoded {
+    fn encode(self, x: &[f32; BLOCK]) -> Encoded {
         encode(x)
     }
 }
@@ -285,29 +283,29 @@ impl Encode for Avx2 {}
 #[cfg(target_arch = "x86_64")]
 impl Encode for Avx512 {
     #[inline(always)]
-    unsafe fn encode(x: &[f32; BLOCK]) -> Encoded {
+    fn encode(self, x: &[f32; BLOCK]) -> Encoded {
         use std::arch::x86_64::*;
-        // SAFETY: the block is two vectors; AVX-512 F and BW exist by the caller's promise.
-        unsafe {
-            let x = [_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(BLOCK / 2))];
-            let magnitude = |x: __m512| _mm512_castps_si512(_mm512_abs_ps(x));
-            let largest = _mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(x[0]), magnitude(x[1])));
-            let scale = f32::from_bits(largest) / 127.0;
-            if largest >= f32::INFINITY.to_bits() || scale < f32::MIN_POSITIVE {
-                return encode_rare(&std::mem::transmute::<[__m512; 2], [f32; BLOCK]>(x));
-            }
-            let inverse = _mm512_set1_ps(1.0 / scale);
-            // The largest quotient is 127, give or take less than half of one.
-            let round = |x: __m512| _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x, inverse)));
-            let halves = [round(x[0]), round(x[1])];
-            let codes = _mm256_set_m128i(halves[1], halves[0]);
-            let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
-            let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-            let eights = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b01_00_11_10>(fours));
-            let sums = _mm256_cvtepi32_ps(_mm256_add_epi32(eights, _mm256_shuffle_epi32::<0b10_11_00_01>(eights)));
-            let sums = [_mm256_cvtss_f32(sums), _mm_cvtss_f32(_mm256_extractf128_ps::<1>(sums))];
-            Encoded { codes: std::mem::transmute::<__m256i, [i8; BLOCK]>(codes), scale, sums }
+        let values = x;
+        let [low, high]: &[[f32; BLOCK / 2]; 2] = bytemuck::cast_ref(x);
+        let x = [self.load(low), self.load(high)];
+        let magnitude = |x: __m512| self._mm512_castps_si512(self._mm512_abs_ps(x));
+        let largest = self._mm512_reduce_max_epu32(self._mm512_max_epu32(magnitude(x[0]), magnitude(x[1])));
+        let scale = f32::from_bits(largest) / 127.0;
+        if largest >= f32::INFINITY.to_bits() || scale < f32::MIN_POSITIVE {
+            return encode_rare(values);
         }
+        let inverse = self._mm512_set1_ps(1.0 / scale);
+        // The largest quotient is 127, give or take less than half of one.
+        let round = |x: __m512| self._mm512_cvtepi32_epi8(self._mm512_cvtps_epi32(self._mm512_mul_ps(x, inverse)));
+        let halves = [round(x[0]), round(x[1])];
+        let codes = self._mm256_set_m128i(halves[1], halves[0]);
+        let pairs = self._mm256_maddubs_epi16(self._mm256_set1_epi8(1), codes);
+        let fours = self._mm256_madd_epi16(pairs, self._mm256_set1_epi16(1));
+        let eights = self._mm256_add_epi32(fours, self._mm256_shuffle_epi32::<0b01_00_11_10>(fours));
+        let sums =
+            self._mm256_cvtepi32_ps(self._mm256_add_epi32(eights, self._mm256_shuffle_epi32::<0b10_11_00_01>(eights)));
+        let sums = [self._mm256_cvtss_f32(sums), self._mm_cvtss_f32(self._mm256_extractf128_ps::<1>(sums))];
+        Encoded { codes: bytemuck::cast(codes), scale, sums }
     }
 }
 

@@ -13,6 +13,7 @@ use super::spans::Spans;
 use super::unpack::Unpack;
 use super::vnni::Small;
 use crate::amx::{TileConfig, configure, multiply_bytes, release};
+use crate::simd::{Amx, Avx512, prefetch};
 use crate::transpose::transpose;
 
 /// Tokens that are worth a tile: it costs the same for one as for sixteen, most of it for the scaling after the
@@ -39,13 +40,13 @@ struct Dots([[[i32; TILE]; ROWS]; 2 * SPAN_BLOCKS]);
 /// The job's rows, for activations in tiles.
 ///
 /// # Safety
-/// As for [`super::product::rows`]; AVX-512 with VNNI and AMX with bytes exist.
+/// As for [`super::product::rows`]; AMX with bytes exists.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn tiles<F: Unpack>(job: &Job<'_>) {
+pub(super) unsafe fn tiles<F: Unpack>(s: Amx, job: &Job<'_>) {
     // SAFETY: the caller's promise. Between the first and the last line, this thread loads no other configuration.
     unsafe {
         configure(&TileConfig::for_bytes(ROWS, columns::<F>(), TILE));
-        configured::<F>(job);
+        configured::<F>(s, job);
         release();
     }
 }
@@ -58,7 +59,7 @@ const fn columns<F: Unpack>() -> usize {
 /// # Safety
 /// As for [`tiles`], and the tiles have these shapes.
 #[inline(always)]
-unsafe fn configured<F: Unpack>(job: &Job<'_>) {
+unsafe fn configured<F: Unpack>(s: Amx, job: &Job<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Tiles);
     let mut small = Small::NEW;
     let mut codes = Codes([[0; SPAN]; ROWS]);
@@ -75,9 +76,9 @@ unsafe fn configured<F: Unpack>(job: &Job<'_>) {
                 // SAFETY: the caller's promise; the span has so many blocks of codes, the activations as many of each
                 // tile, and `dots` has room for all products.
                 unsafe {
-                    let spans = small.collect::<F>(job, first, span);
+                    let (spans, header) = small.collect::<F>(**s, job, first, span);
                     let next = (first + ROWS) * job.row_bytes + span * ROWS * F::SPAN_BYTES;
-                    unpack::<F>(spans, blocks, job.w.as_ptr().wrapping_add(next), &mut codes);
+                    unpack::<F>(**s, spans, blocks, job.w.as_ptr().wrapping_add(next), &mut codes);
                     for (t, sums) in sums.iter_mut().enumerate() {
                         let block = (tile + t) * job.x.blocks + span * SPAN_BLOCKS;
                         multiply_bytes(
@@ -88,34 +89,31 @@ unsafe fn configured<F: Unpack>(job: &Job<'_>) {
                             blocks * (BLOCK / columns::<F>()),
                             dots.as_mut_ptr().cast(),
                         );
-                        add_scaled::<F>(job, &small.header, block, blocks, dots.as_ptr(), &mut sums.0);
+                        add_scaled::<F>(**s, job, header, block, blocks, dots.as_ptr(), &mut sums.0);
                     }
                 }
             }
             for (t, sums) in sums.iter().enumerate() {
                 // SAFETY: the caller's promise.
-                unsafe { store(job, (tile + t) * TILE, first, count, &sums.0) };
+                unsafe { store(**s, job, (tile + t) * TILE, first, count, &sums.0) };
             }
         }
     }
 }
 
 /// Unpacks `blocks` blocks of sixteen rows, and asks for as much from `next` on.
-///
-/// # Safety
-/// The spans are whole; AVX-512 BW exists.
 #[inline(always)]
-unsafe fn unpack<F: Unpack>(spans: Spans, blocks: usize, mut next: *const u8, codes: &mut Codes) {
-    // SAFETY: the caller's promise; prefetches may point anywhere.
-    unsafe {
-        for group in 0..blocks.div_ceil(GROUP) {
-            for row in 0..ROWS {
-                for line in (0..F::SPAN_BYTES / GROUPS).step_by(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line).cast());
-                }
-                next = next.wrapping_add(F::SPAN_BYTES / GROUPS);
-                unpack_group::<F>(spans.row(row), group, codes.0[row].as_mut_ptr().add(group * GROUP * BLOCK));
+fn unpack<F: Unpack>(s: Avx512, spans: Spans<'_, F>, blocks: usize, mut next: *const u8, codes: &mut Codes) {
+    for group in 0..blocks.div_ceil(GROUP) {
+        for row in 0..ROWS {
+            for line in (0..F::SPAN_BYTES / GROUPS).step_by(64) {
+                prefetch(next.wrapping_add(line));
             }
+            next = next.wrapping_add(F::SPAN_BYTES / GROUPS);
+            let [first, last] = natural(s, F::unpack4(s, spans.row(row), group));
+            let to: &mut [[u8; SPAN / 4]; 4] = bytemuck::cast_mut(&mut codes.0[row]);
+            s.store512(first, &mut to[2 * group]);
+            s.store512(last, &mut to[2 * group + 1]);
         }
     }
 }
@@ -125,12 +123,12 @@ unsafe fn unpack<F: Unpack>(spans: Spans, blocks: usize, mut next: *const u8, co
 /// # Safety
 /// As for [`tiles`].
 #[inline(always)]
-unsafe fn store(job: &Job<'_>, token: usize, first: usize, count: usize, sums: &[[f32; TILE]; ROWS]) {
+unsafe fn store(s: Avx512, job: &Job<'_>, token: usize, first: usize, count: usize, sums: &[[f32; TILE]; ROWS]) {
     let tokens = TILE.min(job.x.tokens - token);
     // SAFETY: the caller's promise; the sums of a whole tile are a square, as their place is.
     unsafe {
         if count == ROWS && tokens == TILE {
-            transpose(sums.as_ptr().cast(), TILE, job.out.at(token, first), job.out.stride);
+            transpose(s, sums.as_ptr().cast(), TILE, job.out.at(token, first), job.out.stride);
             return;
         }
         for lane in 0..tokens {
@@ -147,6 +145,7 @@ unsafe fn store(job: &Job<'_>, token: usize, first: usize, count: usize, sums: &
 /// As for [`tiles`]; the activations have so many blocks from `first` on, and `dots` the products of all of them.
 #[inline(always)]
 unsafe fn add_scaled<F: Unpack>(
+    s: Avx512,
     job: &Job<'_>,
     header: &Header,
     first: usize,
@@ -158,7 +157,7 @@ unsafe fn add_scaled<F: Unpack>(
     // SAFETY: whole tiles of activations, by the caller's promise; rows are whole vectors.
     unsafe {
         for octet in (0..ROWS).step_by(OCTET) {
-            let mut acc = [_mm512_setzero_ps(); OCTET];
+            let mut acc = [s._mm512_setzero_ps(); OCTET];
             for row in 0..OCTET {
                 acc[row] = _mm512_loadu_ps(sums[octet + row].as_ptr());
             }
@@ -169,35 +168,38 @@ unsafe fn add_scaled<F: Unpack>(
                     _mm512_loadu_ps(job.x.sums.as_ptr().add(at * 2 * TILE)),
                     _mm512_loadu_ps(job.x.sums.as_ptr().add((at * 2 + 1) * TILE)),
                 ];
-                let both = _mm512_add_ps(halves[0], halves[1]);
-                let starts =
-                    if F::HALVES { [start::<F>(halves[0]), start::<F>(halves[1])] } else { [start::<F>(both); 2] };
+                let both = s._mm512_add_ps(halves[0], halves[1]);
+                let starts = if F::HALVES {
+                    [start::<F>(s, halves[0]), start::<F>(s, halves[1])]
+                } else {
+                    [start::<F>(s, both); 2]
+                };
                 for row in 0..OCTET {
                     let lane = octet + row;
                     let integer = |part: usize| {
                         let product = if F::HALVES { 2 * block + part } else { block };
                         let from = &raw const (*dots).0[product][lane];
-                        _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_loadu_si512(from.cast()), starts[part]))
+                        s._mm512_cvtepi32_ps(s._mm512_add_epi32(_mm512_loadu_si512(from.cast()), starts[part]))
                     };
                     let dot = if F::HALVES {
                         let factors = &header.halves[block];
-                        let low = _mm512_mul_ps(integer(0), _mm512_set1_ps(factors[0][lane]));
-                        _mm512_fmadd_ps(integer(1), _mm512_set1_ps(factors[1][lane]), low)
+                        let low = s._mm512_mul_ps(integer(0), s._mm512_set1_ps(factors[0][lane]));
+                        s._mm512_fmadd_ps(integer(1), s._mm512_set1_ps(factors[1][lane]), low)
                     } else {
                         integer(0)
                     };
-                    let scale = _mm512_mul_ps(_mm512_set1_ps(header.scales[block][lane]), scales);
-                    acc[row] = _mm512_fmadd_ps(dot, scale, acc[row]);
+                    let scale = s._mm512_mul_ps(s._mm512_set1_ps(header.scales[block][lane]), scales);
+                    acc[row] = s._mm512_fmadd_ps(dot, scale, acc[row]);
                     if F::MINIMA {
                         let minimum = if F::HALVES {
                             let factors = &header.half_minima[block];
-                            let low = _mm512_mul_ps(_mm512_set1_ps(factors[0][lane]), halves[0]);
-                            _mm512_fmadd_ps(_mm512_set1_ps(factors[1][lane]), halves[1], low)
+                            let low = s._mm512_mul_ps(s._mm512_set1_ps(factors[0][lane]), halves[0]);
+                            s._mm512_fmadd_ps(s._mm512_set1_ps(factors[1][lane]), halves[1], low)
                         } else {
                             both
                         };
-                        let least = _mm512_set1_ps(header.minima[block][lane]);
-                        acc[row] = _mm512_fnmadd_ps(least, _mm512_mul_ps(scales, minimum), acc[row]);
+                        let least = s._mm512_set1_ps(header.minima[block][lane]);
+                        acc[row] = s._mm512_fnmadd_ps(least, s._mm512_mul_ps(scales, minimum), acc[row]);
                     }
                 }
             }
@@ -209,45 +211,19 @@ unsafe fn add_scaled<F: Unpack>(
 }
 
 /// What dot products start from, to make up for the offset of the weights' codes.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn start<F: Unpack>(sum: __m512) -> __m512i {
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        match F::OFFSET {
-            0 => _mm512_setzero_si512(),
-            offset => _mm512_cvttps_epi32(_mm512_mul_ps(sum, _mm512_set1_ps(-f32::from(offset)))),
-        }
-    }
-}
-
-/// The codes of group `group` of a span, in the order of the columns.
-///
-/// # Safety
-/// As for [`Unpack::unpack4`], and `to` has room for the codes of four blocks.
-#[inline(always)]
-unsafe fn unpack_group<F: Unpack>(span: *const u8, group: usize, to: *mut u8) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let [first, last] = natural(F::unpack4(span, group));
-        _mm512_storeu_si512(to.cast(), first);
-        _mm512_storeu_si512(to.add(64).cast(), last);
+fn start<F: Unpack>(s: Avx512, sum: __m512) -> __m512i {
+    match F::OFFSET {
+        0 => s._mm512_setzero_si512(),
+        offset => s._mm512_cvttps_epi32(s._mm512_mul_ps(sum, s._mm512_set1_ps(-f32::from(offset)))),
     }
 }
 
 /// First and last halves of four blocks, as they are unpacked, in the order of the columns.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn natural([first, last]: [__m512i; 2]) -> [__m512i; 2] {
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        [
-            _mm512_permutex2var_epi64(first, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), last),
-            _mm512_permutex2var_epi64(first, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), last),
-        ]
-    }
+fn natural(s: Avx512, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
+    [
+        s._mm512_permutex2var_epi64(first, s._mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), last),
+        s._mm512_permutex2var_epi64(first, s._mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), last),
+    ]
 }

@@ -5,7 +5,8 @@ use std::arch::x86_64::*;
 
 use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
-use super::spans::{Spans, load4};
+use super::spans::{Quad, Span, Spans, load4};
+use crate::simd::{Avx512, Simd};
 
 /// Where a block of 32 has its scale, and what is added to each number.
 const SCALE_AT: usize = 0;
@@ -19,15 +20,10 @@ pub(super) trait Collect: Format {
     const IN_BLOCKS: bool = false;
 
     /// What [`Format::collect`] does with one span, for sixteen rows.
-    ///
-    /// # Safety
-    /// The spans are whole; AVX-512 F and BW exist.
     #[inline(always)]
-    unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
+    fn collect_rows(_: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         for row in 0..ROWS {
-            // SAFETY: the caller's promise.
-            let span = unsafe { std::slice::from_raw_parts(spans.row(row), Self::SPAN_BYTES) };
-            Self::collect(span, row, fields);
+            Self::collect(spans.row(row).all(), row, fields);
         }
     }
 }
@@ -39,13 +35,10 @@ macro_rules! with_halves {
             impl Collect for $name {
                 const IN_BLOCKS: bool = true;
                 #[inline(always)]
-                unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        store_halves(halves::<Self, SCALE_AT>(spans), 0, &mut fields.scales);
-                        if Self::MINIMA {
-                            store_halves(halves::<Self, ADDED_AT>(spans), ADDED, &mut fields.minima);
-                        }
+                fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+                    store_halves(s, halves::<Self, SCALE_AT>(s, spans), 0, &mut fields.scales);
+                    if Self::MINIMA {
+                        store_halves(s, halves::<Self, ADDED_AT>(s, spans), ADDED, &mut fields.minima);
                     }
                 }
             }
@@ -63,87 +56,73 @@ impl Collect for Q3K {}
 
 impl Collect for Q4K {
     #[inline(always)]
-    unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let [both, scales, minima, low] = words(spans, 0);
-            let (scale, minimum) = low_and_high(both);
-            _mm256_storeu_si256(fields.scales[0].as_mut_ptr().cast(), scale);
-            _mm256_storeu_si256(fields.minima[0].as_mut_ptr().cast(), minimum);
-            // As `fields::scales_and_minima` has it.
-            let (six, four, two) = (_mm512_set1_epi8(0x3f), _mm512_set1_epi8(0x0f), _mm512_set1_epi8(0x30));
-            let (low, next) = (_mm512_and_si512(low, four), _mm512_and_si512(_mm512_srli_epi32::<4>(low), four));
-            let last_scales = _mm512_and_si512(_mm512_srli_epi32::<2>(scales), two);
-            let last_minima = _mm512_and_si512(_mm512_srli_epi32::<2>(minima), two);
-            let packed = [
-                _mm512_and_si512(scales, six),
-                _mm512_or_si512(low, last_scales),
-                _mm512_and_si512(minima, six),
-                _mm512_or_si512(next, last_minima),
-            ];
-            store_words(packed, fields);
-        }
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+        q4_fields(s, spans, fields);
     }
+}
+
+/// The fields of Q4_K, with which Q5_K begins too.
+#[inline(always)]
+fn q4_fields<F: Format>(s: Avx512, spans: Spans<'_, F>, fields: &mut Fields) {
+    let [both, scales, minima, low] = words(s, spans, 0);
+    let (scale, minimum) = low_and_high(s, both);
+    s.store256(scale, &mut fields.scales[0]);
+    s.store256(minimum, &mut fields.minima[0]);
+    // As `fields::scales_and_minima` has it.
+    let (six, four, two) = (s._mm512_set1_epi8(0x3f), s._mm512_set1_epi8(0x0f), s._mm512_set1_epi8(0x30));
+    let (low, next) = (s._mm512_and_si512(low, four), s._mm512_and_si512(s._mm512_srli_epi32::<4>(low), four));
+    let last_scales = s._mm512_and_si512(s._mm512_srli_epi32::<2>(scales), two);
+    let last_minima = s._mm512_and_si512(s._mm512_srli_epi32::<2>(minima), two);
+    let packed = [
+        s._mm512_and_si512(scales, six),
+        s._mm512_or_si512(low, last_scales),
+        s._mm512_and_si512(minima, six),
+        s._mm512_or_si512(next, last_minima),
+    ];
+    store_words(s, packed, fields);
 }
 
 impl Collect for Q5K {
     #[inline(always)]
-    unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
-        // SAFETY: the fields are those of Q4_K, which begins alike and is shorter.
-        unsafe { Q4K::collect_rows(spans, fields) };
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+        q4_fields(s, spans, fields);
     }
 }
 
 impl Collect for Q6K {
     #[inline(always)]
-    unsafe fn collect_rows(spans: Spans, fields: &mut Fields) {
-        // SAFETY: the caller's promise; the scale is the last two of the block's 210 bytes.
-        unsafe {
-            store_words(words(spans, 192), fields);
-            let [_, _, _, last] = words(spans, 194);
-            let (_, scale) = low_and_high(last);
-            _mm256_storeu_si256(fields.scales[0].as_mut_ptr().cast(), scale);
-        }
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+        store_words(s, words(s, spans, 192), fields);
+        let [_, _, _, last] = words(s, spans, 194);
+        let (_, scale) = low_and_high(s, last);
+        s.store256(scale, &mut fields.scales[0]);
     }
 }
 
 /// The half floats at byte `AT` of the eight blocks of sixteen rows: those of two blocks, the first one's below, in
 /// each.
-///
-/// # Safety
-/// The spans are whole, of a type with an even number of bytes, 18 to 34, for 32 columns; AVX-512 BW exists.
 #[inline(always)]
-unsafe fn halves<F: Format, const AT: usize>(spans: Spans) -> [__m512i; 4] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut rows = [_mm512_setzero_si512(); 4];
-        for i in 0..4 {
-            let four = spans.fourth(i);
-            let all = _mm512_castsi128_si512(halves_of_row::<F, AT>(four[0]));
-            let all = _mm512_inserti32x4::<1>(all, halves_of_row::<F, AT>(four[1]));
-            let all = _mm512_inserti32x4::<2>(all, halves_of_row::<F, AT>(four[2]));
-            rows[i] = _mm512_inserti32x4::<3>(all, halves_of_row::<F, AT>(four[3]));
-        }
-        turned(rows)
+fn halves<F: Format, const AT: usize>(s: Avx512, spans: Spans<'_, F>) -> [__m512i; 4] {
+    let mut rows = [s._mm512_setzero_si512(); 4];
+    for i in 0..4 {
+        let four = spans.fourth(i);
+        let all = s._mm512_castsi128_si512(halves_of_row::<F, AT>(s, four[0]));
+        let all = s._mm512_inserti32x4::<1>(all, halves_of_row::<F, AT>(s, four[1]));
+        let all = s._mm512_inserti32x4::<2>(all, halves_of_row::<F, AT>(s, four[2]));
+        rows[i] = s._mm512_inserti32x4::<3>(all, halves_of_row::<F, AT>(s, four[3]));
     }
+    turned(s, rows)
 }
 
 /// The half floats at byte `AT` of eight blocks.
-///
-/// # Safety
-/// As for [`halves`].
 #[inline(always)]
-unsafe fn halves_of_row<F: Format, const AT: usize>(span: *const u8) -> __m128i {
-    // SAFETY: the caller's promise.
-    unsafe { _mm_unpacklo_epi64(four_halves::<F, AT, 0>(span), four_halves::<F, AT, 4>(span)) }
+fn halves_of_row<F: Format, const AT: usize>(s: Avx512, span: Span<'_, F>) -> __m128i {
+    s._mm_unpacklo_epi64(four_halves::<F, AT, 0>(s, span), four_halves::<F, AT, 4>(s, span))
 }
 
 /// The half floats at byte `AT` of four blocks from `FIRST` on, in the lower half.
-///
-/// # Safety
-/// As for [`halves`].
 #[inline(always)]
-unsafe fn four_halves<F: Format, const AT: usize, const FIRST: usize>(span: *const u8) -> __m128i {
+fn four_halves<F: Format, const AT: usize, const FIRST: usize>(s: Avx512, span: Span<'_, F>) -> __m128i {
     const LINE: usize = 64;
     // Of two vectors: one that begins with the four blocks, and one behind it, or as far behind as the span allows.
     let from = FIRST * F::BYTES;
@@ -152,12 +131,9 @@ unsafe fn four_halves<F: Format, const AT: usize, const FIRST: usize>(span: *con
         let at = (FIRST + i) * F::BYTES + AT;
         (if at < from + LINE { (at - from) / 2 } else { (LINE + at - next) / 2 }) as i64
     };
-    // SAFETY: both vectors are within the span.
-    unsafe {
-        let index = _mm_cvtsi64_si128(word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48);
-        let (low, high) = (_mm512_loadu_si512(span.add(from).cast()), _mm512_loadu_si512(span.add(next).cast()));
-        _mm512_castsi512_si128(_mm512_permutex2var_epi16(low, _mm512_zextsi128_si512(index), high))
-    }
+    let index = s._mm_cvtsi64_si128(word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48);
+    let (low, high) = (s.load512(span.bytes::<LINE>(from)), s.load512(span.bytes::<LINE>(next)));
+    s._mm512_castsi512_si128(s._mm512_permutex2var_epi16(low, s._mm512_zextsi128_si512(index), high))
 }
 
 /// The half floats of a group of four blocks of sixteen rows, as they are taken out with the codes of four rows at a
@@ -168,203 +144,151 @@ pub(super) struct GroupFields {
 }
 
 impl GroupFields {
-    /// # Safety
-    /// AVX exists.
     #[inline(always)]
-    pub unsafe fn none() -> Self {
-        // SAFETY: no memory is touched.
-        let zero = unsafe { _mm256_setzero_si256() };
+    pub fn none(s: Avx512) -> Self {
+        let zero = s._mm256_setzero_si256();
         Self { scales: [zero; 4], minima: [zero; 4] }
     }
 
     /// Takes those of group `group` of the first four rows of `spans`, which are rows `4 quad .. 4 quad + 4` of
     /// sixteen.
-    ///
-    /// # Safety
-    /// The spans are whole; AVX-512 BW exists.
     #[inline(always)]
-    pub unsafe fn take<F: Collect>(&mut self, spans: Spans, group: usize, quad: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if F::IN_BLOCKS {
-                self.scales[quad] = halves_of_group::<F, SCALE_AT>(spans, group);
-                if F::MINIMA {
-                    self.minima[quad] = halves_of_group::<F, ADDED_AT>(spans, group);
-                }
+    pub fn take<F: Collect>(&mut self, s: Avx512, spans: Quad<'_, F>, group: usize, quad: usize) {
+        if F::IN_BLOCKS {
+            self.scales[quad] = halves_of_group::<F, SCALE_AT>(s, spans, group);
+            if F::MINIMA {
+                self.minima[quad] = halves_of_group::<F, ADDED_AT>(s, spans, group);
             }
         }
     }
 
     /// Puts what they mean into the header, once all are taken.
-    ///
-    /// # Safety
-    /// AVX-512 BW exists.
     #[inline(always)]
-    pub unsafe fn put<F: Collect>(&self, group: usize, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if F::IN_BLOCKS {
-                put_halves(self.scales, 0, group, &mut header.scales);
-                if F::MINIMA {
-                    put_halves(self.minima, ADDED, group, &mut header.minima);
-                }
+    pub fn put<F: Collect>(&self, s: Avx512, group: usize, header: &mut Header) {
+        if F::IN_BLOCKS {
+            put_halves(s, self.scales, 0, group, &mut header.scales);
+            if F::MINIMA {
+                put_halves(s, self.minima, ADDED, group, &mut header.minima);
             }
         }
     }
 }
 
 /// The half floats at byte `AT` of group `group` of four blocks, of the first four rows: `[row][block]`.
-///
-/// # Safety
-/// As for [`halves`].
 #[inline(always)]
-unsafe fn halves_of_group<F: Format, const AT: usize>(spans: Spans, group: usize) -> __m256i {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut rows = [_mm_setzero_si128(); 4];
-        for row in 0..4 {
-            rows[row] = match group {
-                0 => four_halves::<F, AT, 0>(spans.row(row)),
-                _ => four_halves::<F, AT, 4>(spans.row(row)),
-            };
-        }
-        _mm256_set_m128i(_mm_unpacklo_epi64(rows[2], rows[3]), _mm_unpacklo_epi64(rows[0], rows[1]))
+fn halves_of_group<F: Format, const AT: usize>(s: Avx512, spans: Quad<'_, F>, group: usize) -> __m256i {
+    let mut rows = [s._mm_setzero_si128(); 4];
+    for row in 0..4 {
+        rows[row] = match group {
+            0 => four_halves::<F, AT, 0>(s, spans.row(row)),
+            _ => four_halves::<F, AT, 4>(s, spans.row(row)),
+        };
     }
+    s._mm256_set_m128i(s._mm_unpacklo_epi64(rows[2], rows[3]), s._mm_unpacklo_epi64(rows[0], rows[1]))
 }
 
 /// What [`halves_of_group`] returned for four times four rows, with some bits changed, as the fields of these blocks.
-///
-/// # Safety
-/// AVX-512 BW exists.
 #[inline(always)]
-unsafe fn put_halves(rows: [__m256i; 4], change: u16, group: usize, to: &mut [Lanes; SPAN_BLOCKS]) {
-    // SAFETY: `Lanes` are one vector.
-    unsafe {
-        let first = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(rows[0]), rows[1]);
-        let last = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(rows[2]), rows[3]);
-        // Word 0 of each row of either vector, in the lower half.
-        let word = _mm512_setr_epi64(
-            0x000c_0008_0004_0000,
-            0x001c_0018_0014_0010,
-            0x002c_0028_0024_0020,
-            0x003c_0038_0034_0030,
-            0,
-            0,
-            0,
-            0,
-        );
-        for block in 0..GROUP {
-            let word = _mm512_or_si512(word, _mm512_set1_epi16(block as i16));
-            let halves = _mm512_castsi512_si256(_mm512_permutex2var_epi16(first, word, last));
-            let halves = _mm256_xor_si256(halves, _mm256_set1_epi16(change as i16));
-            _mm512_storeu_ps(to[group * GROUP + block].as_mut_ptr(), _mm512_cvtph_ps(halves));
-        }
+fn put_halves(s: Avx512, rows: [__m256i; 4], change: u16, group: usize, to: &mut [Lanes; SPAN_BLOCKS]) {
+    let first = s._mm512_inserti64x4::<1>(s._mm512_castsi256_si512(rows[0]), rows[1]);
+    let last = s._mm512_inserti64x4::<1>(s._mm512_castsi256_si512(rows[2]), rows[3]);
+    // Word 0 of each row of either vector, in the lower half.
+    let word = s._mm512_setr_epi64(
+        0x000c_0008_0004_0000,
+        0x001c_0018_0014_0010,
+        0x002c_0028_0024_0020,
+        0x003c_0038_0034_0030,
+        0,
+        0,
+        0,
+        0,
+    );
+    for block in 0..GROUP {
+        let word = s._mm512_or_si512(word, s._mm512_set1_epi16(block as i16));
+        let halves = s._mm512_castsi512_si256(s._mm512_permutex2var_epi16(first, word, last));
+        let halves = s._mm256_xor_si256(halves, s._mm256_set1_epi16(change as i16));
+        s.store(s._mm512_cvtph_ps(halves), &mut to[group * GROUP + block]);
     }
 }
 
 /// 16 bytes at `at` of sixteen rows, as four words.
-///
-/// # Safety
-/// They are readable; AVX-512 F exists.
 #[inline(always)]
-unsafe fn words(spans: Spans, at: usize) -> [__m512i; 4] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        turned([
-            load4(spans.fourth(0), at),
-            load4(spans.fourth(1), at),
-            load4(spans.fourth(2), at),
-            load4(spans.fourth(3), at),
-        ])
-    }
+fn words<F: Format>(s: Avx512, spans: Spans<'_, F>, at: usize) -> [__m512i; 4] {
+    turned(
+        s,
+        [
+            load4(s, spans.fourth(0).map(|span| span.bytes(at))),
+            load4(s, spans.fourth(1).map(|span| span.bytes(at))),
+            load4(s, spans.fourth(2).map(|span| span.bytes(at))),
+            load4(s, spans.fourth(3).map(|span| span.bytes(at))),
+        ],
+    )
 }
 
 /// The first of four vectors has four words of row 0, then of rows 4, 8 and 12; the next ones those of the rows behind
 /// them. Returns each word of all sixteen, in their order.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-pub(super) unsafe fn turned([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
-        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
-        [
-            _mm512_unpacklo_epi64(ab, cd),
-            _mm512_unpackhi_epi64(ab, cd),
-            _mm512_unpacklo_epi64(ab_high, cd_high),
-            _mm512_unpackhi_epi64(ab_high, cd_high),
-        ]
-    }
+pub(super) fn turned(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let (ab, cd) = (s._mm512_unpacklo_epi32(a, b), s._mm512_unpacklo_epi32(c, d));
+    let (ab_high, cd_high) = (s._mm512_unpackhi_epi32(a, b), s._mm512_unpackhi_epi32(c, d));
+    [
+        s._mm512_unpacklo_epi64(ab, cd),
+        s._mm512_unpackhi_epi64(ab, cd),
+        s._mm512_unpacklo_epi64(ab_high, cd_high),
+        s._mm512_unpackhi_epi64(ab_high, cd_high),
+    ]
 }
 
 /// The lower and the upper halves of sixteen words.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn low_and_high(words: __m512i) -> (__m256i, __m256i) {
-    // SAFETY: arithmetic on registers.
-    unsafe { (_mm512_cvtepi32_epi16(words), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words))) }
+fn low_and_high(s: Avx512, words: __m512i) -> (__m256i, __m256i) {
+    (s._mm512_cvtepi32_epi16(words), s._mm512_cvtepi32_epi16(s._mm512_srli_epi32::<16>(words)))
 }
 
 /// Stores what [`halves`] returns, with some bits changed.
-///
-/// # Safety
-/// AVX-512 BW exists.
 #[inline(always)]
-unsafe fn store_halves(pairs: [__m512i; 4], change: u16, to: &mut [[u16; ROWS]; SPAN_BLOCKS]) {
-    // SAFETY: sixteen halves are a whole array.
-    unsafe {
-        for i in 0..4 {
-            let (even, odd) = low_and_high(_mm512_xor_si512(pairs[i], _mm512_set1_epi16(change as i16)));
-            _mm256_storeu_si256(to[2 * i].as_mut_ptr().cast(), even);
-            _mm256_storeu_si256(to[2 * i + 1].as_mut_ptr().cast(), odd);
-        }
+fn store_halves(s: Avx512, pairs: [__m512i; 4], change: u16, to: &mut [[u16; ROWS]; SPAN_BLOCKS]) {
+    for i in 0..4 {
+        let (even, odd) = low_and_high(s, s._mm512_xor_si512(pairs[i], s._mm512_set1_epi16(change as i16)));
+        s.store256(even, &mut to[2 * i]);
+        s.store256(odd, &mut to[2 * i + 1]);
     }
 }
 
 /// Stores sixteen packed bytes of each row.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn store_words(words: [__m512i; 4], fields: &mut Fields) {
-    // SAFETY: sixteen words are a whole array.
-    unsafe {
-        for i in 0..4 {
-            _mm512_storeu_si512(fields.words[i].as_mut_ptr().cast(), words[i]);
-        }
+fn store_words(s: Avx512, words: [__m512i; 4], fields: &mut Fields) {
+    for i in 0..4 {
+        s.store512(words[i], &mut fields.words[i]);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::level::Instructions;
     use crate::quantized::formats::with_format;
     use crate::quantized::header::GROUPS;
     use crate::quantized::unpack::Unpack;
-    use crate::simd::Avx512;
     use crate::{DType, Level};
 
     /// Sixteen spans of random bytes.
-    fn check<F: Unpack>(bytes: &[u8]) {
+    fn check<F: Unpack>(s: Avx512, bytes: &[u8]) {
         let spans: Vec<&[u8]> = bytes.chunks_exact(F::SPAN_BYTES).collect();
         let (mut want, mut got) = (Fields::ZERO, Fields::ZERO);
         spans.iter().enumerate().for_each(|(row, span)| F::collect(span, row, &mut want));
-        // SAFETY: the spans are whole, AVX-512 exists.
-        unsafe { F::collect_rows(Spans::every(F::SPAN_BYTES, bytes), &mut got) };
+        let all = Spans::<F>::every(F::SPAN_BYTES, bytes);
+        F::collect_rows(s, all, &mut got);
         assert_eq!((got.scales, got.minima, got.words), (want.scales, want.minima, want.words), "{}", F::DTYPE);
         if F::IN_BLOCKS {
-            check_groups::<F>(Spans::every(F::SPAN_BYTES, bytes), &want);
+            check_groups::<F>(s, all, &want);
         }
         for four in 0..4 {
             for block in 0..SPAN_BLOCKS {
-                let spans_of_four = std::array::from_fn(|i| spans[4 * four + i].as_ptr());
-                // SAFETY: as above; two vectors are eight times sixteen bytes.
-                let halves: [[[u8; 16]; 4]; 2] = unsafe { std::mem::transmute(F::unpack_rows(spans_of_four, block)) };
+                let of_four = [0, 1, 2, 3].map(|i| all.row(4 * four + i));
+                let mut halves = [[[0; 16]; 4]; 2];
+                for (vector, to) in F::unpack_rows(s, of_four, block).into_iter().zip(&mut halves) {
+                    s.store512(vector, to);
+                }
                 for i in 0..4 {
                     let mut want = [0; 32];
                     F::unpack(spans[4 * four + i], block, &mut want);
@@ -375,16 +299,13 @@ mod tests {
     }
 
     /// Fields that are taken out group by group mean the same.
-    fn check_groups<F: Unpack>(spans: Spans, fields: &Fields) {
+    fn check_groups<F: Unpack>(s: Avx512, spans: Spans<'_, F>, fields: &Fields) {
         let (mut want, mut got) = (Header::ZERO, Header::ZERO);
-        // SAFETY: the spans are whole, AVX-512 exists.
-        unsafe {
-            F::finish::<Avx512>(fields, &mut want);
-            for group in 0..GROUPS {
-                let mut taken = GroupFields::none();
-                (0..4).for_each(|quad| taken.take::<F>(spans.from(4 * quad), group, quad));
-                taken.put::<F>(group, &mut got);
-            }
+        F::finish(s, fields, &mut want);
+        for group in 0..GROUPS {
+            let mut taken = GroupFields::none(s);
+            (0..4).for_each(|quad| taken.take(s, spans.quad(quad), group, quad));
+            taken.put::<F>(s, group, &mut got);
         }
         let bits = |header: &Header| {
             [header.scales, header.minima].as_flattened().as_flattened().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
@@ -394,9 +315,7 @@ mod tests {
 
     #[test]
     fn vectors_take_out_what_the_plain_way_does() {
-        if Level::detect().0 < Instructions::Avx512 {
-            return;
-        }
+        let Some(s) = Avx512::of(Level::detect()) else { return };
         let mut state = 1u64;
         for dtype in
             DType::ALL.into_iter().filter(|dtype| dtype.block_len() > 1 && !matches!(dtype, DType::CodedBf16 { .. }))
@@ -408,7 +327,7 @@ mod tests {
             })
             .take(len)
             .collect();
-            with_format!(dtype, F => check::<F>(&bytes));
+            with_format!(dtype, F => check::<F>(s, &bytes));
         }
     }
 }

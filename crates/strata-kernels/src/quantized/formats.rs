@@ -12,7 +12,7 @@
 
 use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, q3_scales, scales_and_minima};
 use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
-use super::small::{Small, store};
+use super::small::Small;
 use crate::DType;
 
 /// One quantised type. `span` is always the bytes of up to 256 columns of one row, whole blocks of the type.
@@ -36,10 +36,7 @@ pub(super) trait Format: Copy {
     fn collect(span: &[u8], row: usize, fields: &mut Fields);
 
     /// What the fields mean.
-    ///
-    /// # Safety
-    /// The instructions of `S` exist.
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header);
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header);
 }
 
 /// Calls `$call`, in which `$format` is the format of `$dtype`.
@@ -95,9 +92,8 @@ impl Format for Q8_0 {
         halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe { widen_all::<S>(&fields.scales, &mut header.scales) };
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        widen_all(s, &fields.scales, &mut header.scales);
     }
 }
 
@@ -113,9 +109,8 @@ impl Format for Q4_0 {
         halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe { Q8_0::finish::<S>(fields, header) };
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        Q8_0::finish(s, fields, header);
     }
 }
 
@@ -133,12 +128,9 @@ impl Format for Q4_1 {
         halves::<Self, 2>(span, row, &mut fields.minima, ADDED);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            widen_all::<S>(&fields.scales, &mut header.scales);
-            widen_all::<S>(&fields.minima, &mut header.minima);
-        }
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        widen_all(s, &fields.scales, &mut header.scales);
+        widen_all(s, &fields.minima, &mut header.minima);
     }
 }
 
@@ -156,9 +148,8 @@ impl Format for Q5_0 {
         halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe { Q8_0::finish::<S>(fields, header) };
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        Q8_0::finish(s, fields, header);
     }
 }
 
@@ -178,9 +169,8 @@ impl Format for Q5_1 {
         halves::<Self, 2>(span, row, &mut fields.minima, ADDED);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe { Q4_1::finish::<S>(fields, header) };
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        Q4_1::finish(s, fields, header);
     }
 }
 
@@ -199,9 +189,8 @@ impl Format for Iq4Nl {
         halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe { Q8_0::finish::<S>(fields, header) };
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        Q8_0::finish(s, fields, header);
     }
 }
 
@@ -221,10 +210,9 @@ impl Format for Mxfp4 {
         halves::<Self, 0>(span, row, &mut fields.scales, 0);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
         for (scales, exponents) in header.scales.iter_mut().zip(&fields.scales) {
-            // SAFETY: the caller's promise.
-            unsafe { store::<S>(S::half_powers(exponents), scales) };
+            s.store(s.half_powers(exponents), scales);
         }
     }
 }
@@ -248,16 +236,13 @@ impl Format for Q2K {
         fields.minima[0][row] = u16::from_le_bytes([span[82], span[83]]);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            same_for_all::<S>(&fields.scales[0], &mut header.scales);
-            same_for_all::<S>(&fields.minima[0], &mut header.minima);
-            for i in 0..SPAN_BLOCKS * 2 {
-                let (words, byte) = (&fields.words[i / 4], i as u32 % 4 * 8);
-                store::<S>(S::bits(words, byte, 15), &mut header.halves[i / 2][i % 2]);
-                store::<S>(S::bits(words, byte + 4, 15), &mut header.half_minima[i / 2][i % 2]);
-            }
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        same_for_all(s, &fields.scales[0], &mut header.scales);
+        same_for_all(s, &fields.minima[0], &mut header.minima);
+        for i in 0..SPAN_BLOCKS * 2 {
+            let (words, byte) = (&fields.words[i / 4], i as u32 % 4 * 8);
+            s.store(s.bits(words, byte, 15), &mut header.halves[i / 2][i % 2]);
+            s.store(s.bits(words, byte + 4, 15), &mut header.half_minima[i / 2][i % 2]);
         }
     }
 }
@@ -283,14 +268,11 @@ impl Format for Q3K {
         fields.scales[0][row] = u16::from_le_bytes([span[108], span[109]]);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            same_for_all::<S>(&fields.scales[0], &mut header.scales);
-            for i in 0..SPAN_BLOCKS * 2 {
-                let scales = S::bits(&fields.words[i / 4], i as u32 % 4 * 8, 255);
-                store::<S>(S::add(scales, S::splat(-32.0)), &mut header.halves[i / 2][i % 2]);
-            }
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        same_for_all(s, &fields.scales[0], &mut header.scales);
+        for i in 0..SPAN_BLOCKS * 2 {
+            let scales = s.bits(&fields.words[i / 4], i as u32 % 4 * 8, 255);
+            s.store(s.add(scales, s.splat(-32.0)), &mut header.halves[i / 2][i % 2]);
         }
     }
 }
@@ -315,17 +297,14 @@ impl Format for Q4K {
         fields.minima[0][row] = u16::from_le_bytes([span[2], span[3]]);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (scales, minima) = (S::widen(&fields.scales[0]), S::widen(&fields.minima[0]));
-            for i in 0..SPAN_BLOCKS {
-                let (word, byte) = (i / 4, i as u32 % 4 * 8);
-                let scale = S::bits(&fields.words[word], byte, 255);
-                let minimum = S::bits(&fields.words[2 + word], byte, 255);
-                store::<S>(S::mul(scales, scale), &mut header.scales[i]);
-                store::<S>(S::mul(minima, minimum), &mut header.minima[i]);
-            }
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        let (scales, minima) = (s.widen(&fields.scales[0]), s.widen(&fields.minima[0]));
+        for i in 0..SPAN_BLOCKS {
+            let (word, byte) = (i / 4, i as u32 % 4 * 8);
+            let scale = s.bits(&fields.words[word], byte, 255);
+            let minimum = s.bits(&fields.words[2 + word], byte, 255);
+            s.store(s.mul(scales, scale), &mut header.scales[i]);
+            s.store(s.mul(minima, minimum), &mut header.minima[i]);
         }
     }
 }
@@ -347,9 +326,8 @@ impl Format for Q5K {
         Q4K::collect(span, row, fields);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe { Q4K::finish::<S>(fields, header) };
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        Q4K::finish(s, fields, header);
     }
 }
 
@@ -371,14 +349,11 @@ impl Format for Q6K {
         fields.scales[0][row] = u16::from_le_bytes([span[208], span[209]]);
     }
     #[inline(always)]
-    unsafe fn finish<S: Small>(fields: &Fields, header: &mut Header) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            same_for_all::<S>(&fields.scales[0], &mut header.scales);
-            for i in 0..SPAN_BLOCKS * 2 {
-                let scales = S::signed_bytes(&fields.words[i / 4], i as u32 % 4);
-                store::<S>(scales, &mut header.halves[i / 2][i % 2]);
-            }
+    fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
+        same_for_all(s, &fields.scales[0], &mut header.scales);
+        for i in 0..SPAN_BLOCKS * 2 {
+            let scales = s.signed_bytes(&fields.words[i / 4], i as u32 % 4);
+            s.store(scales, &mut header.halves[i / 2][i % 2]);
         }
     }
 }
@@ -426,28 +401,19 @@ fn halves<F: Format, const AT: usize>(span: &[u8], row: usize, to: &mut [[u16; R
     }
 }
 
-/// # Safety
-/// The instructions of `S` exist.
 #[inline(always)]
-unsafe fn widen_all<S: Small>(from: &[[u16; ROWS]; SPAN_BLOCKS], to: &mut [Lanes; SPAN_BLOCKS]) {
+fn widen_all<S: Small>(s: S, from: &[[u16; ROWS]; SPAN_BLOCKS], to: &mut [Lanes; SPAN_BLOCKS]) {
     for (from, to) in from.iter().zip(to) {
-        // SAFETY: the caller's promise.
-        unsafe { store::<S>(S::widen(from), to) };
+        s.store(s.widen(from), to);
     }
 }
 
 /// One half float a row for the whole span.
-///
-/// # Safety
-/// The instructions of `S` exist.
 #[inline(always)]
-unsafe fn same_for_all<S: Small>(from: &[u16; ROWS], to: &mut [Lanes; SPAN_BLOCKS]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let lanes = S::widen(from);
-        for to in to {
-            store::<S>(lanes, to);
-        }
+fn same_for_all<S: Small>(s: S, from: &[u16; ROWS], to: &mut [Lanes; SPAN_BLOCKS]) {
+    let lanes = s.widen(from);
+    for to in to {
+        s.store(lanes, to);
     }
 }
 

@@ -28,8 +28,7 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
                 for row in first..end {
                     F::collect(job.span::<F>(row, span), row - first, &mut fields);
                 }
-                // SAFETY: needs no instructions.
-                unsafe { F::finish::<Portable>(&fields, &mut header) };
+                F::finish(Portable, &fields, &mut header);
                 for row in first..end {
                     let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
                     unpack::<F>(job.span::<F>(row, span), blocks, &mut weights);
@@ -111,6 +110,7 @@ mod tests {
     use crate::quantized::activations::{quantize, scratch_bytes};
     use crate::quantized::avx2;
     use crate::quantized::formats::with_format;
+    use crate::simd::Avx2;
 
     use crate::{Columns, DType, Level, Pool};
 
@@ -119,6 +119,7 @@ mod tests {
     #[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
     fn fused_sums_are_those_of_the_vector_kernels() {
         let Some(level) = Level::available().find(|level| level.name() == "avx2") else { return };
+        let Some(token) = Avx2::of(level) else { return };
         let pool = Pool::new(NonZeroUsize::MIN);
         let mut state = 1u64;
         let mut random = || {
@@ -144,7 +145,7 @@ mod tests {
             with_format!(dtype, F => {
                 // SAFETY: the job has matching shapes, and the level proves its instructions.
                 let (plain, vectors) = unsafe {
-                    (product(&|job| super::rows::<F, true>(job)), product(&|job| avx2::rows::<F>(job)))
+                    (product(&|job| super::rows::<F, true>(job)), product(&|job| avx2::rows::<F>(token, job)))
                 };
                 assert_eq!(plain, vectors, "{dtype}");
             });

@@ -23,6 +23,8 @@ use super::portable;
 use super::{amx, avx2, vnni};
 use crate::level::Instructions;
 use crate::matmul::Output;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Amx, Avx2, Vnni};
 use crate::{Level, Matrix, Pool};
 
 /// Activations of some tokens as bytes, ready for products with quantised weights of any type.
@@ -77,7 +79,7 @@ pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<u
 /// Which kernel will run, and so how it wants the activations.
 #[cfg(target_arch = "x86_64")]
 fn layout(level: Level, tokens: usize) -> Layout {
-    match level.0 {
+    match level.instructions() {
         Instructions::Amx if tokens >= amx::TOKENS_MIN => Layout::Tiles,
         level if level >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS => Layout::Spans,
         _ => Layout::Rows,
@@ -90,28 +92,30 @@ fn layout(_level: Level, _tokens: usize) -> Layout {
 }
 
 /// # Safety
-/// As for [`rows`]; the level's instructions exist.
+/// As for [`rows`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &Job<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; tokens prove the instructions that kernels are compiled for.
     unsafe {
-        match (level.0, job.x.layout) {
-            (Instructions::Portable | Instructions::Neon, _) => portable::rows::<F, false>(job),
-            (Instructions::Avx2 | Instructions::Avx512, _) => avx2::rows::<F>(job),
-            (_, Layout::Rows) => vnni::rows::<F>(job),
-            (_, Layout::Spans) => vnni::panels::<F>(job),
-            (_, Layout::Tiles) => amx::tiles::<F>(job),
+        match job.x.layout {
+            Layout::Tiles => amx::tiles::<F>(Amx::of(level).expect("a level that has tiles"), job),
+            Layout::Spans => vnni::panels::<F>(Vnni::of(level).expect("a level that has dot products"), job),
+            Layout::Rows => match (Vnni::of(level), Avx2::of(level)) {
+                (Some(token), _) => vnni::rows::<F>(token, job),
+                (None, Some(token)) => avx2::rows::<F>(token, job),
+                (None, None) => portable::rows::<F, false>(job),
+            },
         }
     }
 }
 
 /// # Safety
-/// As for [`rows`]; the level's instructions exist.
+/// As for [`rows`].
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn run<F: Format>(level: Level, job: &Job<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
-        match level.0 {
+        match level.instructions() {
             Instructions::Neon => portable::rows::<F, true>(job),
             _ => portable::rows::<F, false>(job),
         }

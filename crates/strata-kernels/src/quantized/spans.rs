@@ -1,57 +1,138 @@
 //! Whole spans of sixteen rows, for kernels that read as many whatever there is.
 
-use std::arch::x86_64::*;
+use std::arch::x86_64::__m512i;
+use std::marker::PhantomData;
 
 use super::formats::{Format, Q8_0};
 use super::header::ROWS;
 use super::job::Job;
+use crate::simd::{Avx512, load128};
 
 /// Bytes of a span of the largest type.
 const MAX_BYTES: usize = Q8_0::SPAN_BYTES;
 
-/// Where the spans of sixteen rows lie, or of those of them from some row on: each as far behind the one before.
-/// Readable as long as the weights are, and until the next ones are made with the same [`Ragged`].
+/// The spans of sixteen rows, each as far behind the one before.
 #[derive(Clone, Copy)]
-pub(super) struct Spans {
+pub(super) struct Spans<'a, F> {
     first: *const u8,
     stride: usize,
+    spans: PhantomData<Span<'a, F>>,
 }
 
-impl Spans {
+/// The spans of four rows that follow each other.
+#[derive(Clone, Copy)]
+pub(super) struct Quad<'a, F> {
+    first: *const u8,
+    stride: usize,
+    spans: PhantomData<Span<'a, F>>,
+}
+
+/// A whole span of one row: [`Format::SPAN_BYTES`] readable bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Span<'a, F> {
+    at: *const u8,
+    bytes: PhantomData<(&'a [u8], F)>,
+}
+
+/// A block of the type: [`Format::BYTES`] readable bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a, F> {
+    at: *const u8,
+    bytes: PhantomData<(&'a [u8], F)>,
+}
+
+impl<'a, F: Format> Spans<'a, F> {
     /// Span `span` of the rows from `first` on, in place; or a copy in `ragged`, if they are fewer than sixteen, which
     /// the last one makes up for, or the span is not whole, which zeros make up for.
     #[inline(always)]
-    pub fn of<F: Format>(job: &Job<'_>, first: usize, span: usize, ragged: &mut Ragged) -> Self {
+    pub fn of(job: &Job<'a>, first: usize, span: usize, ragged: &'a mut Ragged) -> Self {
         let whole = (span + 1) * F::SPAN_BYTES <= job.row_bytes;
         if whole && first + ROWS <= job.end {
             let at = first * job.row_bytes + span * F::SPAN_BYTES;
-            return Self { first: job.w[at..].as_ptr(), stride: job.row_bytes };
+            // All sixteen, to the last one's end.
+            let bytes = &job.w[at..][..(ROWS - 1) * job.row_bytes + F::SPAN_BYTES];
+            return Self { first: bytes.as_ptr(), stride: job.row_bytes, spans: PhantomData };
         }
         ragged.copy::<F>(job, first, span)
     }
 
     /// Spans of which each begins so many bytes behind the one before.
     #[cfg(test)]
-    pub fn every(stride: usize, bytes: &[u8]) -> Self {
-        Self { first: bytes.as_ptr(), stride }
+    pub fn every(stride: usize, bytes: &'a [u8]) -> Self {
+        assert!(stride >= F::SPAN_BYTES && bytes.len() >= ROWS * stride);
+        Self { first: bytes.as_ptr(), stride, spans: PhantomData }
     }
 
-    /// The span of row `row`.
+    /// The span of row `row`. Rows are counted around, modulo sixteen: there always is one, and nothing to test.
     #[inline(always)]
-    pub fn row(self, row: usize) -> *const u8 {
-        self.first.wrapping_add(row * self.stride)
+    pub fn row(self, row: usize) -> Span<'a, F> {
+        Span { at: self.first.wrapping_add(row % ROWS * self.stride), bytes: PhantomData }
     }
 
-    /// Those of the rows from row `row` on.
+    /// Rows `4 quad .. 4 quad + 4`, likewise.
     #[inline(always)]
-    pub fn from(self, row: usize) -> Self {
-        Self { first: self.row(row), ..self }
+    pub fn quad(self, quad: usize) -> Quad<'a, F> {
+        Quad { first: self.row(4 * quad).at, stride: self.stride, spans: PhantomData }
     }
 
     /// Those of every fourth row from row `row` on.
     #[inline(always)]
-    pub fn fourth(self, row: usize) -> [*const u8; 4] {
+    pub fn fourth(self, row: usize) -> [Span<'a, F>; 4] {
         [self.row(row), self.row(row + 4), self.row(row + 8), self.row(row + 12)]
+    }
+}
+
+impl<'a, F: Format> Quad<'a, F> {
+    /// The span of row `row`, modulo four.
+    #[inline(always)]
+    pub fn row(self, row: usize) -> Span<'a, F> {
+        Span { at: self.first.wrapping_add(row % 4 * self.stride), bytes: PhantomData }
+    }
+}
+
+impl<'a, F: Format> Span<'a, F> {
+    /// Block `block` of the type, modulo the span's number of them.
+    #[inline(always)]
+    pub fn block(self, block: usize) -> Block<'a, F> {
+        let block = block % (F::SPAN_BYTES / F::BYTES);
+        Block { at: self.at.wrapping_add(block * F::BYTES), bytes: PhantomData }
+    }
+
+    /// `N` bytes from `at` on.
+    ///
+    /// # Panics
+    /// If they leave the span.
+    #[inline(always)]
+    pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
+        assert!(N <= F::SPAN_BYTES && at <= F::SPAN_BYTES - N);
+        // SAFETY: a span has so many readable bytes.
+        unsafe { &*self.at.add(at).cast() }
+    }
+
+    /// All bytes.
+    #[inline(always)]
+    pub fn all(self) -> &'a [u8] {
+        // SAFETY: a span has so many readable bytes.
+        unsafe { std::slice::from_raw_parts(self.at, F::SPAN_BYTES) }
+    }
+
+    /// Where it begins, to ask for what lies near.
+    #[inline(always)]
+    pub fn as_ptr(self) -> *const u8 {
+        self.at
+    }
+}
+
+impl<'a, F: Format> Block<'a, F> {
+    /// `N` bytes from `at` on.
+    ///
+    /// # Panics
+    /// If they leave the block.
+    #[inline(always)]
+    pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
+        assert!(N <= F::BYTES && at <= F::BYTES - N);
+        // SAFETY: a block has so many readable bytes.
+        unsafe { &*self.at.add(at).cast() }
     }
 }
 
@@ -64,7 +145,7 @@ impl Ragged {
     /// Copies span `span` of sixteen rows from `first` on, of the last one instead of those that there are not, with
     /// zeros up to a whole span. Apart, so that the code around what is common stays small.
     #[inline(never)]
-    fn copy<F: Format>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans {
+    fn copy<F: Format>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans<'_, F> {
         const { assert!(F::SPAN_BYTES <= MAX_BYTES) };
         for (row, to) in self.0.iter_mut().enumerate() {
             let from = job.span::<F>((first + row).min(job.end - 1), span);
@@ -72,24 +153,17 @@ impl Ragged {
             to.copy_from_slice(from);
             rest.fill(0);
         }
-        Spans { first: self.0.as_ptr().cast(), stride: MAX_BYTES }
+        Spans { first: self.0.as_ptr().cast(), stride: MAX_BYTES, spans: PhantomData }
     }
 }
 
-/// 16 bytes of each of four spans, from `at` on.
-///
-/// # Safety
-/// They are readable; AVX-512 F exists.
+/// Four times 16 bytes.
 #[inline(always)]
-pub(super) unsafe fn load4(spans: [*const u8; 4], at: usize) -> __m512i {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let part = |span: usize| _mm_loadu_si128(spans[span].add(at).cast());
-        let all = _mm512_castsi128_si512(part(0));
-        let all = _mm512_inserti32x4::<1>(all, part(1));
-        let all = _mm512_inserti32x4::<2>(all, part(2));
-        _mm512_inserti32x4::<3>(all, part(3))
-    }
+pub(super) fn load4(s: Avx512, parts: [&[u8; 16]; 4]) -> __m512i {
+    let all = s._mm512_castsi128_si512(load128(parts[0]));
+    let all = s._mm512_inserti32x4::<1>(all, load128(parts[1]));
+    let all = s._mm512_inserti32x4::<2>(all, load128(parts[2]));
+    s._mm512_inserti32x4::<3>(all, load128(parts[3]))
 }
 
 #[cfg(test)]
@@ -114,18 +188,17 @@ mod tests {
         for (first, span, in_place) in
             [(0, 0, true), (3, 0, true), (4, 0, false), (18, 0, false), (0, 1, false), (18, 1, false)]
         {
-            let spans = Spans::of::<Q4_0>(&job, first, span, &mut ragged);
-            assert_eq!(weights.as_ptr_range().contains(&spans.row(0)), in_place, "row {first}, span {span}");
+            let spans = Spans::<Q4_0>::of(&job, first, span, &mut ragged);
+            assert_eq!(weights.as_ptr_range().contains(&spans.row(0).as_ptr()), in_place, "row {first}, span {span}");
             for row in 0..ROWS {
-                // SAFETY: the spans are whole.
-                let got = unsafe { std::slice::from_raw_parts(spans.row(row), BYTES) };
+                let got = spans.row(row).all();
                 let mut want = job.span::<Q4_0>((first + row).min(end - 1), span).to_vec();
                 want.resize(BYTES, 0);
                 assert_eq!(got, want, "row {row} from {first} on, span {span}");
             }
         }
-        let spans = Spans::of::<Q4_0>(&job, 3, 0, &mut ragged);
-        assert_eq!(spans.fourth(1), [1, 5, 9, 13].map(|row| spans.row(row)));
-        assert_eq!(spans.from(4).row(2), spans.row(6));
+        let spans = Spans::<Q4_0>::of(&job, 3, 0, &mut ragged);
+        assert_eq!(spans.fourth(1).map(Span::as_ptr), [1, 5, 9, 13].map(|row| spans.row(row).as_ptr()));
+        assert_eq!(spans.quad(1).row(2).as_ptr(), spans.row(6).as_ptr());
     }
 }

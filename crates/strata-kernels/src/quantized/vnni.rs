@@ -3,11 +3,11 @@
 
 use std::arch::x86_64::*;
 
-use super::header::{Fields, Header, Lanes};
+use super::header::{Fields, Header};
 use super::job::Job;
 use super::spans::{Ragged, Spans};
 use super::unpack::Unpack;
-use crate::simd::Avx512;
+use crate::simd::{Avx512, Simd};
 
 mod panels;
 mod rows;
@@ -23,57 +23,38 @@ pub(super) const ROW_TOKENS: usize = 3;
 pub(super) struct Small {
     fields: Fields,
     /// Where spans are, if they cannot be read in place.
-    ragged: Ragged,
+    pub ragged: Ragged,
     pub header: Header,
 }
 
 impl Small {
     pub const NEW: Self = Self { fields: Fields::ZERO, ragged: Ragged::NEW, header: Header::ZERO };
 
-    /// Span `span` of the rows from `first` on, see [`Spans::of`].
+    /// Collects the small fields of span `span` of the rows from `first` on into the header; returns the spans, and the
+    /// header.
     #[inline(always)]
-    pub fn spans<F: Unpack>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans {
-        Spans::of::<F>(job, first, span, &mut self.ragged)
-    }
-
-    /// Collects the small fields of span `span` of the rows from `first` on into `header`; returns the spans.
-    ///
-    /// # Safety
-    /// AVX-512 exists.
-    #[inline(always)]
-    pub unsafe fn collect<F: Unpack>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans {
-        let spans = self.spans::<F>(job, first, span);
-        // SAFETY: the spans are whole; AVX-512 exists by the caller's promise.
-        unsafe {
-            F::collect_rows(spans, &mut self.fields);
-            F::finish::<Avx512>(&self.fields, &mut self.header);
-        }
-        spans
+    pub fn collect<'a, F: Unpack>(
+        &'a mut self,
+        s: Avx512,
+        job: &Job<'a>,
+        first: usize,
+        span: usize,
+    ) -> (Spans<'a, F>, &'a mut Header) {
+        let spans = Spans::of(job, first, span, &mut self.ragged);
+        F::collect_rows(s, spans, &mut self.fields);
+        F::finish(s, &self.fields, &mut self.header);
+        (spans, &mut self.header)
     }
 }
 
 /// What is taken from a block's sums, but for the factor of each row: a token's scale times its sums of the halves,
 /// which may have factors of their own.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn scaled_minimum<F: Unpack>(header: &Header, block: usize, scale: f32, sums: [f32; 2]) -> __m512 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !F::HALVES {
-            return _mm512_set1_ps(scale * (sums[0] + sums[1]));
-        }
-        let [first, last] = &header.half_minima[block];
-        let sum = _mm512_mul_ps(load(first), _mm512_set1_ps(sums[0]));
-        _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_fmadd_ps(load(last), _mm512_set1_ps(sums[1]), sum))
+fn scaled_minimum<F: Unpack>(s: Avx512, header: &Header, block: usize, scale: f32, sums: [f32; 2]) -> __m512 {
+    if !F::HALVES {
+        return s._mm512_set1_ps(scale * (sums[0] + sums[1]));
     }
-}
-
-/// # Safety
-/// AVX-512 F exists; the lanes begin at a whole vector.
-#[inline(always)]
-unsafe fn load(lanes: &Lanes) -> __m512 {
-    // SAFETY: the caller's promise; `Lanes` are one vector.
-    unsafe { _mm512_load_ps(lanes.as_ptr()) }
+    let [first, last] = &header.half_minima[block];
+    let sum = s._mm512_mul_ps(s.load(first), s._mm512_set1_ps(sums[0]));
+    s._mm512_mul_ps(s._mm512_set1_ps(scale), s._mm512_fmadd_ps(s.load(last), s._mm512_set1_ps(sums[1]), sum))
 }

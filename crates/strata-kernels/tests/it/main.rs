@@ -5,6 +5,7 @@ mod attention;
 mod bands;
 mod coded;
 mod matmul;
+mod pool;
 mod probe;
 mod quantized;
 mod quantized_product;

@@ -22,8 +22,8 @@ impl BlockManager {
             table.blocks().iter().for_each(|block| holders[block.index()] += 1);
             table.slots().iter().for_each(|slot| slot_holders[slot.index()] += 1);
         }
-        let under_way = self.transfers.flights().flat_map(|(_, flight)| &flight.transfers);
-        for &BlockSwap { block, slot } in under_way {
+        let in_flight = self.transfers.flights().flat_map(|(_, flight)| &flight.transfers);
+        for &BlockSwap { block, slot } in in_flight {
             holders[block.index()] += 1;
             slot_holders[slot.index()] += 1;
         }
@@ -51,22 +51,22 @@ impl BlockManager {
         Ok(())
     }
 
-    /// A sequence has blocks, slots and a swap under way as its state says.
+    /// A sequence has blocks, slots and a swap in flight as its state says.
     fn check_state(&self, id: SequenceId, table: &Table) -> Result<(), &'static str> {
         let block_size = self.config.block_size;
         let num_filled = table.num_filled(block_size);
-        let under_way = |swap, direction| {
+        let in_flight = |swap, direction| {
             let flight = self.transfers.flight(swap);
             flight.is_some_and(|flight| flight.direction == direction && flight.group.contains(&id))
         };
         let (blocks, slots, swap) = match table.state() {
             SequenceState::Resident => (true, false, true),
-            SequenceState::Leaving(swap) => (true, true, under_way(swap, SwapDirection::Out)),
+            SequenceState::Leaving(swap) => (true, true, in_flight(swap, SwapDirection::Out)),
             SequenceState::Swapped => (false, true, true),
-            SequenceState::Arriving(swap) => (true, true, under_way(swap, SwapDirection::In)),
+            SequenceState::Arriving(swap) => (true, true, in_flight(swap, SwapDirection::In)),
         };
         if !swap {
-            return Err("it waits for a swap that is not under way");
+            return Err("it waits for a swap that is not in flight");
         }
         let num_slots = table.slots().len();
         if num_slots != if slots { table.num_computed_blocks(block_size) } else { 0 } {

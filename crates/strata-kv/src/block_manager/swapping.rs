@@ -35,8 +35,8 @@ impl BlockManager {
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
         match group {
             // A table holds each block once.
-            [_] => self.places(group).count(),
-            _ => self.places(group).map(|(_, _, place)| place).collect::<HashSet<_>>().len(),
+            [_] => self.locations(group).count(),
+            _ => self.locations(group).map(|(_, _, place)| place).collect::<HashSet<_>>().len(),
         }
     }
 
@@ -51,7 +51,7 @@ impl BlockManager {
         self.swap_cost(group) + self.members(group).map(uncomputed).sum::<usize>()
     }
 
-    /// Blocks that nobody outside `group` holds, neither a sequence nor a swap under way: what would come free, or be
+    /// Blocks that nobody outside `group` holds, neither a sequence nor a swap in flight: what would come free, or be
     /// cached, if it let go of all that it has. Those reserved ahead count.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
@@ -67,7 +67,7 @@ impl BlockManager {
     /// those of the computed ones that a look-up would not find. What several of them share is computed once.
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
-        let lost = self.places(group).filter(|(table, index, _)| *index >= table.num_published());
+        let lost = self.locations(group).filter(|(table, index, _)| *index >= table.num_published());
         let tokens =
             lost.map(|(table, index, place)| (place, block_size.min(table.num_computed() - index * block_size)));
         match group {
@@ -242,12 +242,12 @@ impl BlockManager {
     }
 
     /// Where the computed tokens of the group are: table, logical block, place.
-    fn places(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, Place)> {
+    fn locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, Location)> {
         self.members(group).flat_map(|table| {
             let num_computed = table.num_computed_blocks(self.config.block_size);
             (0..num_computed).map(move |index| match table.slots().get(index) {
-                Some(&slot) => (table, index, Place::Slot(slot)),
-                None => (table, index, Place::Block(table.blocks()[index])),
+                Some(&slot) => (table, index, Location::Slot(slot)),
+                None => (table, index, Location::Block(table.blocks()[index])),
             })
         })
     }
@@ -278,7 +278,7 @@ impl BlockManager {
 
 /// Where one block's worth of KV lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
+enum Location {
     Block(BlockId),
     Slot(SwapSlot),
 }

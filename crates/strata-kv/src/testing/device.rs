@@ -14,7 +14,7 @@ pub(super) struct Device {
     slots: Vec<Print>,  // [slot, position]
     /// Whether there is memory for a block, as far as the device was told.
     memory: Vec<bool>, // [block]
-    /// Swaps under way, each with the copies that are yet to be done.
+    /// Swaps in flight, each with the copies that are yet to be done.
     swaps: Vec<Swap>,
 }
 

@@ -139,7 +139,7 @@ fn figures_add_up() {
     assert_eq!(manager.sequences().collect::<Vec<_>>(), [id(1), id(2)]);
 }
 
-// K9: below 5 % at block size 16 on chats of some hundreds of tokens.
+// Below 5 % at block size 16 on chats of some hundreds of tokens.
 #[test]
 fn internal_fragmentation_is_small() {
     let mut manager = pool(4096, 16);

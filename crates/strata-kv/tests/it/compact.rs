@@ -1,4 +1,4 @@
-//! Moves towards a pool whose content lies together (K8).
+//! Moves towards a pool whose content lies together.
 
 use strata_kv::testing::Rng;
 use strata_kv::{BlockId, BlockManager, Fragmentation, KvConfig, Resize, SequenceState, SwapOutcome};
@@ -96,7 +96,7 @@ fn free_memory_is_exchanged_without_a_copy() {
 }
 
 #[test]
-fn blocks_of_a_swap_under_way_stay() {
+fn blocks_of_a_swap_in_flight_stay() {
     let mut manager = BlockManager::new(KvConfig { num_swap_blocks: 2, ..config(8, 2) }).unwrap();
     for number in 0..8 {
         run_prompt(&mut manager, number, &[100 + number as u32]);

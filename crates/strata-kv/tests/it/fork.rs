@@ -1,4 +1,4 @@
-//! Sequences with one past, and what they need of it when they part (K10, K11).
+//! Sequences with one past, and what they need of it when they part.
 
 use strata_kv::{BlockError, BlockId, BlockManager, KvConfig};
 

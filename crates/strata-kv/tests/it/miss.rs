@@ -55,7 +55,7 @@ fn reset_and_not_cacheable() {
     assert_eq!(miss(&plain, &tokens(0, 2)), (0, MissReason::NotCacheable));
 }
 
-// K15: what another tenant has asked is told to operators, never to clients.
+// What another tenant has asked is told to operators, never to clients.
 #[test]
 fn other_salt() {
     let mut manager = pool(8, 4);

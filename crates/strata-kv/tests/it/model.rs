@@ -42,7 +42,7 @@ fn tiny_plain() {
 
 #[test]
 fn tiny_and_the_oldest_cached_block_is_always_a_leaf() {
-    // K4: blocks are let go of from the last to the first, so no policy has to search.
+    // Blocks are let go of from the last to the first, so no policy has to search.
     run(&Case { eviction: Eviction::Oldest, ..TINY });
 }
 

@@ -1,4 +1,4 @@
-//! Groups that leave for the swap pool and come back (K12).
+//! Groups that leave for the swap pool and come back.
 
 use strata_kv::{
     AllocStatus, BlockError, BlockManager, KvConfig, SequenceId, SequenceState, Swap, SwapDirection, SwapId,
@@ -264,7 +264,7 @@ fn what_others_hold_does_not_come_free() {
     let before = manager.stats();
     let out = swap_out(&mut manager, &group);
     assert_eq!((out.transfers.len(), out.num_freed), (5, 4));
-    // The swap under way holds them too.
+    // The swap in flight holds them too.
     assert_eq!(manager.blocks_exclusive(&group), 0);
     finish(&mut manager, &out, SwapOutcome::Done);
     assert_eq!(before.blocks_used - manager.stats().blocks_used, out.num_freed);

@@ -3,6 +3,8 @@
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::bounded;
+
 /// Widest text that `zfill` makes: padding must not be a way to fill memory.
 const MAX_WIDTH: usize = 1 << 16;
 
@@ -31,6 +33,7 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
         (Some(text), "rsplit") => {
             let (separator, times): (&str, Option<i64>) = from_args(args)?;
             let separator = nonempty(separator)?;
+            bounded::splits(text, Some(separator))?;
             let times = times.and_then(|times| usize::try_from(times).ok());
             let mut parts: Vec<&str> = match times {
                 Some(times) => text.rsplitn(times.saturating_add(1), separator).collect(),
@@ -44,6 +47,28 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
             let zeros = width.min(MAX_WIDTH).saturating_sub(text.chars().count());
             let (sign, digits) = text.split_at(usize::from(text.starts_with(['+', '-'])));
             Ok(format!("{sign}{}{digits}", "0".repeat(zeros)).into())
+        }
+        (Some(text), "replace") => {
+            let (old, new, count): (&str, &str, Option<i64>) = from_args(args)?;
+            let count = count.and_then(|count| usize::try_from(count).ok());
+            Ok(bounded::replaced(text, old, new, count)?.into())
+        }
+        (Some(text), "join") => {
+            let (values,): (&Value,) = from_args(args)?;
+            bounded::joins(values, text.len())?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        }
+        (Some(text), "format") => {
+            bounded::formats(text, '{', args)?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        }
+        (Some(text), "split") => {
+            bounded::splits(text, args.first().and_then(Value::as_str))?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        }
+        (Some(text), "splitlines") => {
+            bounded::splits(text, Some("\n"))?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
         }
         _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
     }

@@ -73,14 +73,14 @@ fn hostile_templates_end_with_an_error() {
     let recursion = render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", json!([]));
     assert!(matches!(recursion, Err(TemplateError::Render { .. })), "{recursion:?}");
 
-    let output = render("{% for a in range(1000) %}{{ 'x' * 1000000 }}{% endfor %}", json!([]));
+    let output = render("{% set x = 'x' * 1000000 %}{% for a in range(1000) %}{{ x }}{% endfor %}", json!([]));
     assert!(matches!(output, Err(TemplateError::OutputTooLarge { limit: MAX_OUTPUT_BYTES })), "{output:?}");
 
     let nesting = "{{ ".to_owned() + &"(".repeat(100_000) + "1" + &")".repeat(100_000) + " }}";
     assert!(matches!(render(&nesting, json!([])), Err(TemplateError::Syntax { .. })));
 
     let deep_value = "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
-    assert!(matches!(render(deep_value, json!([])), Err(TemplateError::Render { .. })));
+    assert!(matches!(render(deep_value, json!([])), Err(TemplateError::Excessive { .. })));
 
     let long = " ".repeat(MAX_SOURCE_BYTES + 1);
     assert!(matches!(render(&long, json!([])), Err(TemplateError::SourceTooLarge { .. })));
@@ -125,4 +125,160 @@ fn strings_have_pythons_methods() {
     }
     assert!(matches!(render("{{ 'a'.partition('') }}", json!([])), Err(TemplateError::Render { .. })));
     assert!(matches!(render("{{ 'a'.nothing() }}", json!([])), Err(TemplateError::Render { .. })));
+}
+
+#[test]
+fn templates_cannot_fill_memory() {
+    let doubled = |step: &str| {
+        format!(
+            "{{% set ns = namespace(x='ab', l=[1]) %}}{{% for i in range(60) %}}{step}{{% endfor %}}{{{{ ns.x | length }}}}"
+        )
+    };
+    let doublings = [
+        "{% set ns.x = ns.x ~ ns.x %}",
+        "{% set ns.x = ns.x + ns.x %}",
+        "{% set ns.x = ns.x * 2 %}",
+        "{% set ns.x = 2 * ns.x %}",
+        "{% set ns.x = [ns.x, ns.x] | join %}",
+        "{% set ns.x = ns.x.join([ns.x, ns.x]) %}",
+        "{% set ns.x = ns.x | replace('a', 'aa') %}",
+        "{% set ns.x = ns.x.replace('a', 'aa') %}",
+        "{% set ns.x = ns.x.replace('', 'a') %}",
+        "{% set ns.x = '{0}{0}'.format(ns.x) %}",
+        "{% set ns.x = '%s%s' | format(ns.x, ns.x) %}",
+        "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}",
+        "{% set ns.x %}{% filter upper %}{{ ns.x }}{{ ns.x }}{% endfilter %}{% endset %}",
+        "{% macro m(a) %}{{ a }}{{ a }}{% endmacro %}{% set ns.x = m(ns.x) %}",
+        "{% set ns.l = [ns.l, ns.l] %}",
+        "{% set ns.l = (ns.l, ns.l) %}",
+        "{% set ns.l = {'a': ns.l, 'b': ns.l} %}",
+        "{% set ns.l = ns.l + ns.l %}",
+        "{% set ns.l = ns.l * 2 %}",
+        "{% set ns.l = dict(a=ns.l, b=ns.l) %}",
+        "{% set ns.l = [ns.l, ns.l] | sum(start=[]) %}{% set ns.l = [ns.l] + [ns.l] %}",
+        "{% set ns.l = [ns.l] | map('list') | list + [ns.l] %}",
+    ];
+    let once = [
+        "{{ 'a\nb' | indent(1000000000000) }}",
+        "{{ 'a\nb' | indent(width=1000000000000) }}",
+        "{{ ('a\n' * 1000000) | indent(1000) }}",
+        "{{ 'x' * 99999999 }}",
+        "{{ ((('x' * 9999) * 9999) * 9999) * 9999 }}",
+        "{{ (1, 2) * 50000000 }}",
+        "{{ [1, 2] * 50000000 }}",
+        "{{ ['a', 'b'] | batch(1000000000000, 'x') }}",
+        "{{ ['a', 'b'] | slice(1000000000000, 'x') }}",
+        "{{ ('a' * 1000000) | join('b' * 1000) }}",
+        "{{ ('b' * 1000).join('a' * 1000000) }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000) }}",
+        "{{ ('a' * 9000000) | list | length }}",
+        "{{ ('a' * 9000000).split('a') | length }}",
+        "{{ ('a' * 9000000) | split('a') | length }}",
+        "{{ '{:>1000000000000}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 1000000000000) }}",
+        "{{ '{:.1000000000000f}'.format(1.5) }}",
+        "{{ '%1000000000000d' | format(1) }}",
+        "{{ '%*d' | format(1000000000000, 1) }}",
+        "{{ ('{0}' * 100000).format('a' * 100000) }}",
+        "{{ (['a' * 1000] * 1000) | map('indent', 1000000) | list | length }}",
+        "{{ (['ab'] * 1000) | map('join', 'x' * 30000000) | list | length }}",
+        "{{ 'a'.zfill(1000000000000) | length * 1000000000000 * 'x' }}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
+        "{% set ns = namespace() %}{% set ns.a = [ns, ns] %}{{ ns }}",
+        "{% set ns = namespace() %}{% set ns.a = namespace(b=ns) %}{{ ns }}",
+        "{% set ns = namespace() %}{% set ns.a = {'x': ns} %}{{ ns == ns.a }}",
+        "{{ debug() }}",
+    ];
+    let sources = doublings.map(doubled).into_iter().chain(once.map(str::to_owned));
+    for source in sources {
+        let began = std::time::Instant::now();
+        let before = peak_resident();
+        let rendered = render(&source, json!([]));
+        let grown = peak_resident() - before;
+        let error = rendered.map(|text| text.len()).expect_err(&source);
+        assert!(error.is_about_messages(), "{source}: {error}");
+        assert!(error.to_string().len() < 2200, "{source}");
+        assert!(grown < 1 << 30, "{source}: {} MiB", grown >> 20);
+        assert!(began.elapsed().as_secs() < 60, "{source}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn values_cannot_stand_on_a_million_others() {
+    for step in ["ns.x[0:]", "ns.x | reverse", "ns.x | map('string')", "(ns.x + [])", "ns.x | list", "ns.m.items()"] {
+        let source = format!(
+            "{{% set ns = namespace(x=[], m={{}}) %}}{{% for a in range(90000) %}}{{% set ns.x = {step} %}}{{% endfor %}}\
+             {{{{ ns.x | length }}}}"
+        );
+        assert_eq!(render(&source, json!([])).unwrap(), "0", "{step}");
+    }
+    let long_sum = "{{ 1".to_owned() + &" + 1".repeat(200_000) + " }}";
+    assert!(matches!(render(&long_sum, json!([])), Err(TemplateError::Syntax { .. })));
+    let raw = "{% for a in range(90000) %}{% set x %}".to_owned() + &"y".repeat(100_000) + "{% endset %}{% endfor %}";
+    assert!(matches!(render(&raw, json!([])), Err(TemplateError::OutputTooLarge { .. })));
+    for other in ["{% include 'default' %}", "{% extends 'default' %}", "{% import 'default' as x %}"] {
+        assert!(matches!(render(other, json!([])), Err(TemplateError::Syntax { .. })), "{other}");
+    }
+}
+
+#[test]
+fn slow_steps_end_in_time() {
+    let began = std::time::Instant::now();
+    let slow = "{% set x = range(100000) | list %}{% for a in range(100000) %}{% set y = 'a' in x %}{% endfor %}";
+    let error = render(slow, json!([])).unwrap_err();
+    assert!(matches!(&error, TemplateError::Excessive { excess } if excess.contains("20 s")), "{error}");
+    assert!(began.elapsed().as_secs() < 60);
+}
+
+#[test]
+fn bounded_operations_are_jinjas() {
+    for (expression, expected) in [
+        ("'ab' * 3 ~ 2 * 'c'", "abababcc"),
+        ("'ab' * -1", ""),
+        ("[1, 2] * 2", "[1, 2, 1, 2]"),
+        ("(1, 2) * 2", "(1, 2, 1, 2)"),
+        ("2 * 3 * 1.5", "9.0"),
+        ("[1] + [2] + [3]", "[1, 2, 3]"),
+        ("'a\\nb' | indent(2)", "a\n  b"),
+        ("'a\\nb' | indent(width=2, first=true)", "  a\n  b"),
+        ("['a', 'b'] | join('-')", "a-b"),
+        ("['a', 'b'] | join(d='-')", "a-b"),
+        ("[{'n': 'a'}, {'n': 'b'}] | join(', ', attribute='n')", "a, b"),
+        ("[{'n': 'a'}, {'n': 'b'}] | map(attribute='n') | join", "ab"),
+        ("['a', 'b'] | map('upper') | list", "['A', 'B']"),
+        ("[1, 2, 3] | select('odd') | list", "[1, 3]"),
+        ("[1, 2, 3] | reject('odd') | list", "[2]"),
+        ("[{'r': 'a'}, {'r': 'b'}] | selectattr('r', 'equalto', 'b') | list | length", "1"),
+        ("[{'r': 'a'}, {'r': 'b'}] | rejectattr('r', 'in', ['a', 'b']) | list | length", "0"),
+        ("'%s-%05d' | format('a', 42)", "a-00042"),
+        ("'{} {:>3}'.format('a', 1)", "a   1"),
+        ("'aXbX'.replace('X', 'yy')", "ayybyy"),
+        ("'aXbX'.replace('X', 'y', 1)", "aybX"),
+        ("'aXbX' | replace('X', 'y')", "ayby"),
+        ("'a\\nb'.splitlines()", "['a', 'b']"),
+        ("'a,b' | split(',')", "['a', 'b']"),
+        ("['b', 'a', 'b'] | unique | sort | join", "ab"),
+        ("[1, 2] | sum", "3"),
+        ("[1, 2, 3] | batch(2) | list", "[[1, 2], [3]]"),
+        ("'abc'[::-1] ~ [1, 2, 3][1:]", "cba[2, 3]"),
+        ("{'a': 1}.items() | list", "[('a', 1)]"),
+    ] {
+        assert_eq!(render(&format!("{{{{ {expression} }}}}"), json!([])).unwrap(), expected, "{expression}");
+    }
+    let recursive = "{% for n in [[1], [2, [3]]] recursive %}{% if n is iterable %}[{{ loop(n) }}]{% else %}{{ n }}\
+                     {% endif %}{% endfor %}";
+    assert_eq!(render(recursive, json!([])).unwrap(), "[1][2[3]]");
+    let called = "{% macro m(a, b='x') %}<{{ a }}{{ b }}{{ caller() }}>{% endmacro %}{% call m('1') %}in{% endcall %}";
+    assert_eq!(render(called, json!([])).unwrap(), "<1xin>");
+    let block =
+        "{% block b %}{{ 'x' }}{% endblock %}{% filter upper %}a{% endfilter %}{% set (a, b) = (1, 2) %}{{ b }}";
+    assert_eq!(render(block, json!([])).unwrap(), "xA2");
+}
+
+/// The most memory that this process has had resident, in bytes.
+fn peak_resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
 }

@@ -9,6 +9,6 @@ mod reference_device;
 mod streamed;
 mod templates;
 
-/// Counts allocations of the thread that asks for it (M1).
+/// Counts allocations of the thread that asks for it.
 #[global_allocator]
 static ALLOCATOR: assert_no_alloc::AllocDisabler = assert_no_alloc::AllocDisabler;

@@ -11,39 +11,48 @@ use strata_engine::TokenId;
 use strata_engine::text::{StopCause, TextDelta};
 
 use crate::app::{App, unix_seconds};
-use crate::body::{Purpose, Received, ReceivedBody, receive};
+use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::charge::beam_tokens_unasked;
 use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
+use crate::fields::{Field, is_text, read, sent, shown};
 use crate::generate::{Asked, Output, submit};
+use crate::json_cost::JsonCost;
 use crate::logprobs::chat_entry;
 use crate::memory::Share;
-use crate::request::{Count, JsonCost, is_text, read, shown};
 use crate::sampling::{Common, common};
 use crate::stream::{self, Choices, Envelope};
 
 /// The fields of this API alone, but for the conversation.
 #[derive(Deserialize)]
 struct Fields {
-    logprobs: Option<bool>,
-    top_logprobs: Option<Count>,
+    logprobs: Option<Field<bool>>,
+    top_logprobs: Option<Field<usize>>,
 }
 
-/// What becomes a prompt. Its JSON values were counted before (see [`crate::request::FreeFields`]).
+/// What becomes a prompt.
 #[derive(Deserialize)]
 struct Conversation<'b> {
-    messages: Option<Vec<Value>>,
-    tools: Option<Vec<Value>>,
+    messages: Option<Field<Vec<Value>>>,
+    tools: Option<Field<Vec<Value>>>,
     #[serde(borrow)]
     tool_choice: Option<&'b RawValue>,
-    continue_final_message: Option<bool>,
-    add_generation_prompt: Option<bool>,
-    chat_template_kwargs: Option<Map<String, Value>>,
-    add_special_tokens: Option<bool>,
+    continue_final_message: Option<Field<bool>>,
+    add_generation_prompt: Option<Field<bool>>,
+    chat_template_kwargs: Option<Field<Map<String, Value>>>,
+    add_special_tokens: Option<Field<bool>>,
+}
+
+/// The fields of a [`Conversation`] that become JSON values, counted before they do.
+#[derive(Deserialize)]
+struct ConversationCost {
+    messages: Option<Field<JsonCost>>,
+    tools: Option<Field<JsonCost>>,
+    chat_template_kwargs: Option<Field<JsonCost>>,
 }
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let received = receive(&app, request, Purpose::Messages).await?;
+    let received = receive(&app, request).await?;
     let tenant = received.tenant;
     let (common, prompt, share) = app.blocking(move |app| prepare(app, received)).await?;
     let envelope = Envelope {
@@ -66,18 +75,19 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share), ApiError> {
-    let Received { body, held, .. } = received;
+    let Received { body, .. } = received;
+    let preparing = begin(app, &body)?;
     let mut common = common(app, body.json())?;
     let fields: Fields = read(body.json())?;
-    let top_logprobs = fields.top_logprobs.map(|Count(top)| top);
-    common.params.logprobs = match (fields.logprobs.unwrap_or(false), top_logprobs) {
+    let top_logprobs = sent(fields.top_logprobs);
+    common.params.logprobs = match (sent(fields.logprobs).unwrap_or(false), top_logprobs) {
         (true, top) => Some(top.unwrap_or(0)),
         (false, None | Some(0)) => None,
         (false, Some(_)) => {
             return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
         }
     };
-    let prompt = prompt(app, body, held.rendered_max)?;
+    let prompt = prompt(app, body, preparing.rendered_max)?;
     // A prompt without room is refused by the engine, which knows why there is none.
     let limits = app.engine.limits();
     let room = match common.beam {
@@ -88,10 +98,19 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
         }
     };
     common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
-    Ok((common, prompt, held.share))
+    Ok((common, prompt, preparing.share))
 }
 
-/// Tokens of the conversation in a body, by the model's template, which may write so many bytes. Also what `/tokenize`
+/// Waits for the memory to prepare a body that may hold a conversation.
+pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
+    let ConversationCost { messages, tools, chat_template_kwargs } = read(body.json())?;
+    let costs = [messages, tools, chat_template_kwargs].into_iter().flatten();
+    let values = costs.fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
+    // The parsed ones, and the template's two copies.
+    Preparing::begin(app, body, values.saturating_mul(3))
+}
+
+/// Tokens of the conversation in a body, for which [`begin`] has found the memory, by the model's template, which may write so many bytes. Also what `/tokenize`
 /// does with `messages`.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
     let Some(template) = &app.template else {
@@ -112,7 +131,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         return Err(ApiError::invalid("tool_choice", message));
     }
     drop(body);
-    let messages = messages.unwrap_or_default();
+    let messages = sent(messages).unwrap_or_default();
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
     }
@@ -122,14 +141,15 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         .enumerate()
         .map(|(index, value)| message(index, value, &mut room))
         .collect::<Result<_, _>>()?;
-    let tools = tools.filter(|tools| !tools.is_empty());
-    let continued = continue_final_message.unwrap_or(false);
+    let tools = sent(tools).filter(|tools| !tools.is_empty());
+    let continued = sent(continue_final_message).unwrap_or(false);
+    let add_generation_prompt = sent(add_generation_prompt);
     if continued && add_generation_prompt == Some(true) {
         let message = "continue_final_message and add_generation_prompt cannot both be true";
         return Err(ApiError::invalid("continue_final_message", message));
     }
     let add_generation_prompt = add_generation_prompt.unwrap_or(!continued);
-    let kwargs = chat_template_kwargs.unwrap_or_default();
+    let kwargs = sent(chat_template_kwargs).unwrap_or_default();
 
     let tools = tools.as_deref();
     let mut text = template.render_within(&messages, tools, add_generation_prompt, &kwargs, rendered_max)?;
@@ -137,7 +157,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         text = up_to_final_message(text, &messages)?;
     }
     // The template writes the special tokens itself.
-    app.encode("messages", &text, add_special_tokens.unwrap_or(false))
+    app.encode("messages", &text, sent(add_special_tokens).unwrap_or(false))
 }
 
 /// Checks a message, and brings it into the form that templates know.

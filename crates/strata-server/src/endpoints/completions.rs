@@ -11,12 +11,12 @@ use strata_engine::TokenId;
 use strata_engine::text::{PromptDone, StopCause, TextDelta};
 
 use crate::app::{App, unix_seconds};
-use crate::body::{Purpose, Received, receive};
+use crate::body::{Preparing, Received, receive};
 use crate::error::ApiError;
+use crate::fields::{Field, FromJson, entries, read, sent, shown, token_ids};
 use crate::generate::{Asked, Output, submit};
 use crate::logprobs::CompletionLogprobs;
 use crate::memory::Share;
-use crate::request::{Count, ENTRIES_MAX, List, read, shortened, shown, token_ids};
 use crate::sampling::{Common, common, random};
 use crate::stream::{self, Choices, Envelope};
 
@@ -28,9 +28,9 @@ const MAX_TOKENS_DEFAULT: usize = 16;
 struct Fields<'b> {
     #[serde(borrow)]
     prompt: Option<&'b RawValue>,
-    echo: Option<bool>,
-    logprobs: Option<Count>,
-    add_special_tokens: Option<bool>,
+    echo: Option<Field<bool>>,
+    logprobs: Option<Field<usize>>,
+    add_special_tokens: Option<Field<bool>>,
 }
 
 /// A request, read and tokenized.
@@ -56,7 +56,7 @@ struct Prompt {
 }
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let received = receive(&app, request, Purpose::Prompts).await?;
+    let received = receive(&app, request).await?;
     let tenant = received.tenant;
     let prepared = app.blocking(move |app| prepare(app, received)).await?;
     let Prepared { common, mut prompts, echo, logprobs, share } = prepared;
@@ -84,16 +84,17 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
-    let Received { body, mut held, .. } = received;
+    let Received { body, .. } = received;
+    let mut share = Preparing::begin(app, &body, 0)?.share;
     let mut common = common(app, body.json())?;
     let fields: Fields<'_> = read(body.json())?;
-    let (echo, logprobs) = (fields.echo.unwrap_or(false), fields.logprobs.map(|Count(top)| top));
-    let add_special = fields.add_special_tokens.unwrap_or(true);
+    let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));
+    let add_special = sent(fields.add_special_tokens).unwrap_or(true);
     let prompts = fields.prompt.ok_or_else(|| ApiError::invalid("prompt", "the request has no prompt"))?;
     let prompts = prompts_of(app, prompts)?;
     drop(body);
     let echoing = echo.then_some(common.text.skip_special_tokens);
-    let prompts = tokenized(app, prompts, add_special, echoing, &mut held.share)?;
+    let prompts = tokenized(app, prompts, add_special, echoing, &mut share)?;
 
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let room = app.engine.limits().max_model_len.saturating_sub(longest);
@@ -107,38 +108,35 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
             return Err(ApiError::invalid("echo", message));
         }
     }
-    Ok(Prepared { common, prompts, echo, logprobs: logprobs.is_some(), share: held.share })
+    Ok(Prepared { common, prompts, echo, logprobs: logprobs.is_some(), share })
 }
 
 /// A prompt is a text, a list of texts, a list of token ids, or a list of such lists.
 fn prompts_of(app: &App, raw: &RawValue) -> Result<Vec<Asking>, ApiError> {
     let first = raw.get().strip_prefix('[').map(|entries| entries.trim_start().as_bytes().first());
-    if !matches!(first, Some(Some(b'"' | b'[' | b'{' | b']'))) {
-        return Ok(vec![Asking::read(raw)?]);
+    let list = matches!(first, Some(Some(b'"' | b'[' | b'{' | b']')));
+    let most = app.config.sequences_max;
+    match list.then(|| entries(raw, most)).flatten() {
+        None => Ok(vec![Asking::read(raw)?]),
+        Some((prompts, count)) if (1..=most).contains(&count) => prompts.into_iter().map(Asking::read).collect(),
+        Some((_, count)) => {
+            let message = format!("prompt has {count} entries, but must have 1 to {most}");
+            Err(ApiError::invalid("prompt", message))
+        }
     }
-    let list: List<&RawValue> = serde_json::from_str(raw.get())
-        .map_err(|error| ApiError::malformed(format!("the body is not valid JSON: {}", shortened(&error))))?;
-    let most = app.config.sequences_max.min(ENTRIES_MAX);
-    if list.count == 0 || list.count > most {
-        let message = format!("prompt has {} entries, but must have 1 to {most}", list.count);
-        return Err(ApiError::invalid("prompt", message));
-    }
-    list.entries.into_iter().map(Asking::read).collect()
 }
 
 impl Asking {
     fn read(raw: &RawValue) -> Result<Self, ApiError> {
-        let refuse = |what: &str| {
-            let message = format!(
-                "prompt must be a text, a list of texts, a list of token ids or a list of such lists, but has {what}"
-            );
-            ApiError::invalid("prompt", message)
+        let read = match raw.get().as_bytes().first() {
+            Some(b'"') => String::from_json(raw).map(Self::Text),
+            Some(b'[') => token_ids(raw, usize::MAX).map(Self::Ids),
+            _ => Err(format!(
+                "must be a text, a list of texts, a list of token ids or a list of such lists, but has {}",
+                shown(raw.get())
+            )),
         };
-        match raw.get().as_bytes().first() {
-            Some(b'"') => serde_json::from_str(raw.get()).map(Self::Text).map_err(|error| refuse(&shortened(&error))),
-            Some(b'[') => token_ids("prompt", raw).map(Self::Ids),
-            _ => Err(refuse(shown(raw.get()))),
-        }
+        read.map_err(|problem| ApiError::invalid("prompt", format!("prompt {problem}")))
     }
 }
 

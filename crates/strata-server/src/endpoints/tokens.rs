@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use crate::app::App;
-use crate::body::{Purpose, Received, receive};
+use crate::body::{Preparing, Received, receive};
 use crate::endpoints::chat;
 use crate::error::ApiError;
-use crate::request::{read, token_ids};
+use crate::fields::{Field, read, sent, token_ids};
 use crate::sampling::check_model;
 use crate::stream;
 
@@ -25,9 +25,9 @@ const ENTRY_FACTOR: usize = 8;
 
 #[derive(Deserialize)]
 struct TokenizeFields {
-    prompt: Option<String>,
-    return_token_strs: Option<bool>,
-    add_special_tokens: Option<bool>,
+    prompt: Option<Field<String>>,
+    return_token_strs: Option<Field<bool>>,
+    add_special_tokens: Option<Field<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -38,18 +38,19 @@ struct DetokenizeFields<'b> {
 
 /// A `prompt`, or `messages` by the chat template, to token ids.
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let received = receive(&app, request, Purpose::Messages).await?;
+    let received = receive(&app, request).await?;
     let answer = app.blocking(move |app| {
-        let Received { body, mut held, .. } = received;
+        let Received { body, .. } = received;
+        let mut preparing = chat::begin(app, &body)?;
         check_model(app, body.json())?;
         let fields: TokenizeFields = read(body.json())?;
-        let with_texts = fields.return_token_strs.unwrap_or(false);
-        let ids = match fields.prompt {
+        let with_texts = sent(fields.return_token_strs).unwrap_or(false);
+        let ids = match sent(fields.prompt) {
             Some(prompt) => {
                 drop(body);
-                app.tokenize("prompt", &prompt, fields.add_special_tokens.unwrap_or(true))?
+                app.tokenize("prompt", &prompt, sent(fields.add_special_tokens).unwrap_or(true))?
             }
-            None => chat::prompt(app, body, held.rendered_max).map_err(|error| match error.param.as_deref() {
+            None => chat::prompt(app, body, preparing.rendered_max).map_err(|error| match error.param.as_deref() {
                 Some("messages") => {
                     ApiError::invalid("prompt", format!("send a prompt, or messages: {}", error.message))
                 }
@@ -61,7 +62,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
             let entries = ids.iter().filter_map(|&id| app.tokenizer.vocabulary_entry(id));
             bytes += entries.map(|entry| (entry.len() + 4) * ENTRY_FACTOR).sum::<usize>();
         }
-        Handle::current().block_on(held.share.ensure(bytes))?;
+        Handle::current().block_on(preparing.share.ensure(bytes))?;
         // Written by hand: as JSON values, the ids would take twenty times the memory.
         let mut body =
             format!(r#"{{"count":{},"max_model_len":{},"tokens":["#, ids.len(), app.engine.limits().max_model_len);
@@ -79,29 +80,31 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         } else {
             body.push_str("null}");
         }
-        Ok(stream::json(body.into_bytes(), vec![held.share]))
+        Ok(stream::json(body.into_bytes(), vec![preparing.share]))
     });
     answer.await
 }
 
 /// Token ids to text, special tokens included.
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let received = receive(&app, request, Purpose::Prompts).await?;
+    let received = receive(&app, request).await?;
     let answer = app.blocking(move |app| {
-        let Received { body, mut held, .. } = received;
+        let Received { body, .. } = received;
+        let mut share = Preparing::begin(app, &body, 0)?.share;
         check_model(app, body.json())?;
         let Some(raw) = read::<DetokenizeFields<'_>>(body.json())?.tokens else {
             return Err(ApiError::invalid("tokens", "the request has no tokens"));
         };
-        let ids = token_ids("tokens", raw)?;
+        let ids =
+            token_ids(raw, usize::MAX).map_err(|problem| ApiError::invalid("tokens", format!("tokens {problem}")))?;
         drop(body);
         let vocab_size = app.engine.limits().vocab_size;
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
             let message = format!("token id {id} in tokens is not in the vocabulary, which has {vocab_size} tokens");
             return Err(ApiError::invalid("tokens", message));
         }
-        let text = app.decode(&ids, false, &mut held.share, &mut 0)?;
-        Ok(stream::json(json!({"prompt": text}).to_string().into_bytes(), vec![held.share]))
+        let text = app.decode(&ids, false, &mut share, &mut 0)?;
+        Ok(stream::json(json!({"prompt": text}).to_string().into_bytes(), vec![share]))
     });
     answer.await
 }

@@ -122,7 +122,7 @@ async fn why_the_cache_did_not_hold_more_is_told_on_request() {
     let server = Server::answering("hi").await;
     let plain = server.post("/v1/completions", &json!({"prompt": "abc"})).await.ok();
     assert_eq!(plain["usage"].get("strata"), None);
-    // The scripted engine says that others have cached it, which clients must not learn (K15).
+    // The scripted engine says that others have cached it, which clients must not learn.
     let miss = |matched: u32| json!({"matched_tokens": matched, "reason": "never_seen"});
     let body = json!({"prompt": ["abc", "abcdef"], "n": 2, "cache_report": true});
     let answer = server.post("/v1/completions", &body).await.ok();

@@ -17,13 +17,13 @@ pub(super) struct Queues<const QUEUES: usize> {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
-    place: Place,
+    standing: Standing,
     cached: bool,
     leaf: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Place {
+enum Standing {
     #[default]
     Nowhere,
     Queued(u8),
@@ -61,9 +61,9 @@ impl<const QUEUES: usize> Queues<QUEUES> {
 
     /// The queue that `block` is in, or was set aside from.
     pub(super) fn queue(&self, block: BlockId) -> Option<usize> {
-        match self.states[block.index()].place {
-            Place::Nowhere => None,
-            Place::Queued(queue) | Place::Aside(queue) => Some(queue.into()),
+        match self.states[block.index()].standing {
+            Standing::Nowhere => None,
+            Standing::Queued(queue) | Standing::Aside(queue) => Some(queue.into()),
         }
     }
 
@@ -71,12 +71,12 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     pub(super) fn push_back(&mut self, queue: usize, block: BlockId) {
         self.remove(block);
         self.lists[queue].push_back(block);
-        self.states[block.index()].place = Place::Queued(queue as u8);
+        self.states[block.index()].standing = Standing::Queued(queue as u8);
     }
 
     /// Takes `block` out of the queue in which it is, if any.
     pub(super) fn remove(&mut self, block: BlockId) {
-        if let Place::Queued(queue) = std::mem::take(&mut self.states[block.index()].place) {
+        if let Standing::Queued(queue) = std::mem::take(&mut self.states[block.index()].standing) {
             self.lists[usize::from(queue)].remove(block);
         }
     }
@@ -92,7 +92,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         debug_assert!(!self.is_evictable(block), "{block} would never come back");
         let queue = self.queue(block).expect("a block that is set aside was in a queue");
         self.remove(block);
-        self.states[block.index()].place = Place::Aside(queue as u8);
+        self.states[block.index()].standing = Standing::Aside(queue as u8);
     }
 
     /// The first block of `queue` that may be evicted, taken out and forgotten; those before it are set aside.
@@ -139,7 +139,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     pub(super) fn moved(&mut self, from: BlockId, to: BlockId) {
         let state = self.states[from.index()];
         debug_assert!(self.queue(to).is_none() && !self.is_cached(to), "{to} has a place already");
-        if let Place::Queued(queue) = state.place {
+        if let Standing::Queued(queue) = state.standing {
             self.lists[usize::from(queue)].replace(from, to);
         }
         self.states[from.index()] = State::default();
@@ -147,11 +147,11 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     }
 
     fn bring_back(&mut self, block: BlockId) {
-        if let Place::Aside(queue) = self.states[block.index()].place
+        if let Standing::Aside(queue) = self.states[block.index()].standing
             && self.is_evictable(block)
         {
             self.lists[usize::from(queue)].push_front(block);
-            self.states[block.index()].place = Place::Queued(queue);
+            self.states[block.index()].standing = Standing::Queued(queue);
         }
     }
 }

@@ -141,26 +141,26 @@ fn quotient(terms: &[f64], rate: f64) -> String {
 mod tests {
     use super::*;
 
-    fn seed(disk: f64) -> (Pass, Rates) {
+    fn gpu_of_16_gb(disk: f64) -> (Pass, Rates) {
         let pass = Pass { weights: 136.9e9, host: 85e9, device: 9e9, kv: 0.0, operations: 2.0 * 68.45e9 };
         (pass, Rates { disk, host: 60e9, flops: 1e14, device: Some((41.5e9, 960e9)) })
     }
 
     #[test]
-    fn the_seeds_machine_is_bound_by_its_disk() {
-        let (pass, rates) = seed(4.45e9);
+    fn a_gpu_of_16_gb_is_bound_by_the_disk() {
+        let (pass, rates) = gpu_of_16_gb(4.45e9);
         let bound = Bound::of(&pass, &rates);
         assert_eq!(bound.binding().name, "disk");
         assert!((bound.seconds() - 9.64).abs() < 0.01, "{bound:?}");
         for (disk, seconds) in [(3e9, 45.6), (3.5e9, 39.1), (4.45e9, 30.8)] {
             let ring = Pass { host: 0.0, device: 0.0, ..pass };
-            assert!((Bound::of(&ring, &seed(disk).1).seconds() - seconds).abs() < 0.05, "{disk}");
+            assert!((Bound::of(&ring, &gpu_of_16_gb(disk).1).seconds() - seconds).abs() < 0.05, "{disk}");
         }
     }
 
     #[test]
     fn each_term_can_bind() {
-        let (pass, rates) = seed(1e12);
+        let (pass, rates) = gpu_of_16_gb(1e12);
         let name = |pass: &Pass, rates: &Rates| Bound::of(pass, rates).binding().name;
         assert_eq!(name(&pass, &rates), "link");
         assert_eq!(name(&pass, &Rates { device: Some((1e12, 100e9)), ..rates }), "device memory");

@@ -24,7 +24,7 @@ pub(super) struct Figure {
 pub(super) struct Reading {
     /// Bytes of a read.
     pub chunk_bytes: usize,
-    /// Reads under way at a time.
+    /// Reads in flight at a time.
     pub depth: usize,
     /// Whether the disk was tried for it.
     pub tried: bool,

@@ -18,7 +18,8 @@ impl Plan {
         let layers = |bytes: u64| bytes as f64 / shape.layer_bytes().max(1.0);
         let (offset, capacity) = settings.host_reach();
         let (depth, ahead) = settings.device_reach();
-        let two = self.division.device.is_some();
+        let device = self.division.device.as_ref();
+        let two = device.is_some();
         json!({
             "model": {
                 "name": self.subject.name,
@@ -45,7 +46,7 @@ impl Plan {
                 })),
             },
             "placement": {
-                "gpu": self.division.device.as_ref().map(|tier| placed(tier, self.kept.device, layers(self.kept.device))),
+                "gpu": device.map(|tier| placed(tier, self.kept.device, layers(self.kept.device))),
                 "host": placed(&self.division.host, self.kept.host, layers(self.kept.host)),
                 "disk": {"weight_bytes": on_disk, "layers": layers(on_disk)},
                 "kv_tokens": self.division.kv_tokens,
@@ -105,7 +106,10 @@ fn bound(bound: &Bound) -> Value {
     let terms: Vec<Value> = bound
         .terms
         .iter()
-        .map(|term| json!({"name": term.name, "formula": term.formula, "numbers": term.numbers, "seconds": term.seconds}))
+        .map(|term| {
+            let (name, seconds) = (term.name, term.seconds);
+            json!({"name": name, "formula": term.formula, "numbers": term.numbers, "seconds": seconds})
+        })
         .collect();
     json!({"seconds": bound.seconds(), "limited_by": bound.binding().name, "terms": terms})
 }

@@ -17,7 +17,7 @@ const DISK_ASSUMED: f64 = 2e9;
 /// Reads as large as this run at the full speed of most disks, and keep the memory of slots small.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// Reads under way at a time where the disk was not tried.
+/// Reads in flight at a time where the disk was not tried.
 const DEPTH: usize = 4;
 
 /// What is known of a machine that may be elsewhere; what is not is measured here, or there is none.

@@ -275,7 +275,7 @@ enum Planned {
     Two(Box<Tiers>),
 }
 
-/// A simulation under way.
+/// A simulation in flight.
 struct Run<'a> {
     shape: &'a Shape,
     rates: Rates,

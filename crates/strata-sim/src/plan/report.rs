@@ -136,18 +136,18 @@ impl Plan {
         row("policy", self.forecast.policy.name().into(), saved)?;
         let tried = if settings.reading.tried { "what this disk did best" } else { "enough for most disks" };
         row("band", Bytes(settings.band_bytes as u64).to_string(), self.why_band(tried))?;
-        row("reads under way", settings.reading.depth.to_string(), tried.into())?;
+        row("reads in flight", settings.reading.depth.to_string(), tried.into())?;
         let slots = settings.host.stream_slots;
         let slot_bytes = |slots: usize| bytes(slots as f64 * self.bands.largest() as f64);
-        let why = format!("{}: twice the reads under way, and bands being computed with", slot_bytes(slots));
+        let why = format!("{}: twice the reads in flight, and bands being computed with", slot_bytes(slots));
         row("stream slots, host", slots.to_string(), why)?;
         if self.division.device.is_some() {
             let slots = settings.device.stream_slots;
-            let why = format!("{}: copies under way, and bands being computed with", slot_bytes(slots));
+            let why = format!("{}: copies in flight, and bands being computed with", slot_bytes(slots));
             row("stream slots, GPU", slots.to_string(), why)?;
             let credits = &settings.credits;
             let (prefill, decode) = (credits.of(Phase::Prefill), credits.of(Phase::Decode));
-            let why = format!("copies under way for prompts and decoding: {} hide latency", slot_bytes(decode));
+            let why = format!("copies in flight for prompts and decoding: {} hide latency", slot_bytes(decode));
             row("credits", format!("{prefill}, {decode}"), why)?;
         }
         let passes = match self.forecast.prompt.passes {
@@ -158,7 +158,7 @@ impl Plan {
         row("tokens of a pass", self.chunk_tokens.to_string(), why)?;
         let (offset, capacity) = settings.host_reach();
         let ring = &settings.host_ring;
-        let of_ring = |text: &str, seed: &str| format!("{text}{}{seed}", if seed.is_empty() { "" } else { "; seed " });
+        let of_ring = |text: &str, default: &str| format!("{text}; default {default}");
         row("ring: window", count(capacity), of_ring("what fits into the host's memory", "50"))?;
         let why = if self.division.device.is_some() {
             "as far as the GPU reaches ahead"
@@ -169,7 +169,7 @@ impl Plan {
         row("ring: behind", count(ring.layers_behind), of_ring("what was used is needed last of all", "4"))?;
         let marks = format!("{}, {}", ring.high_water_layers, ring.low_water_layers);
         row("ring: water marks", marks, of_ring("two layers above the window; three below", "65, 47"))?;
-        row("ring: reads under way", ring.in_flight_max.to_string(), of_ring("what the disk takes at a time", "10"))?;
+        row("ring: reads in flight", ring.in_flight_max.to_string(), of_ring("what the disk takes at a time", "10"))?;
         if self.division.device.is_some() {
             let (depth, ahead) = settings.device_reach();
             let groups = settings.device_ring.units_max.to_string();

@@ -23,7 +23,7 @@ pub(super) struct Settings {
     pub host: ResidentConfig,
     /// Policy `resident` in the device.
     pub device: ResidentConfig,
-    /// Copies under way.
+    /// Copies in flight.
     pub credits: Credits,
     /// Policy `ring` in the host.
     pub host_ring: RingConfig,
@@ -140,16 +140,16 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_scenarios_come_out() {
-        // The seed's machine: about 80 GB and 9 GB of weights, for which it has 50 layers and 12 groups.
-        let seed = settings(85e9, Some(9e9));
-        assert_eq!((seed.device_ring.units_max, seed.device_reach()), (10, (2, 5)));
-        assert_eq!(seed.host_reach(), (2, 46));
+    fn memory_decides_how_far_the_ring_reaches() {
+        // About 85 GB and 9 GB of weights.
+        let small = settings(85e9, Some(9e9));
+        assert_eq!((small.device_ring.units_max, small.device_reach()), (10, (2, 5)));
+        assert_eq!(small.host_reach(), (2, 46));
         // More GPU: more groups. Less memory: fewer layers. More memory beside a slow disk: more of them.
         assert_eq!(settings(85e9, Some(18e9)).device_ring.units_max, 21);
         assert_eq!(settings(48e9, Some(9e9)).host_reach().1, 25);
         assert_eq!(settings(112e9, Some(9e9)).host_reach().1, 62);
-        assert_eq!((seed.host.stream_slots, seed.device.stream_slots), (24, 24));
+        assert_eq!((small.host.stream_slots, small.device.stream_slots), (24, 24));
     }
 
     #[test]

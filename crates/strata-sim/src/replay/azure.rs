@@ -1,6 +1,6 @@
 //! Azure's traces: a table of when, how long the prompt, how long the answer.
 
-use super::entry::{Entry, LineProblem, tokens};
+use super::entry::{LineProblem, TraceEntry, tokens};
 
 const TIMESTAMP: &str = "TIMESTAMP";
 const CONTEXT: &str = "ContextTokens";
@@ -25,7 +25,7 @@ impl Columns {
     ///
     /// # Errors
     /// Anything else, and lengths that no model has.
-    pub fn parse(self, line: &str) -> Result<Entry, LineProblem> {
+    pub fn parse(self, line: &str) -> Result<TraceEntry, LineProblem> {
         let at = |place: usize| line.split(',').nth(place).unwrap_or("").trim();
         let count = |place: usize, column: &'static str| {
             let problem = || LineProblem::Column { column, expected: "a number of tokens", got: at(place).to_owned() };
@@ -36,7 +36,7 @@ impl Columns {
             expected: "a time such as 2023-11-16 18:15:46.68",
             got: at(self.timestamp).to_owned(),
         })?;
-        Ok(Entry {
+        Ok(TraceEntry {
             arrival,
             input_tokens: count(self.context, CONTEXT)?,
             output_tokens: count(self.generated, GENERATED)?,
@@ -87,7 +87,7 @@ fn numbers(text: &str, separator: char) -> Option<[u32; 3]> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Entry, String> {
+    fn parse(line: &str) -> Result<TraceEntry, String> {
         let columns = Columns::of_header("TIMESTAMP,ContextTokens,GeneratedTokens").unwrap();
         columns.parse(line).map_err(|problem| problem.to_string())
     }

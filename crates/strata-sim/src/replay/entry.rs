@@ -19,7 +19,7 @@ pub(super) const REQUESTS_MAX: usize = 1 << 24;
 
 /// One request, as a line has it.
 #[derive(Debug, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct TraceEntry {
     /// Seconds since whatever the trace counts from.
     pub arrival: f64,
     pub input_tokens: usize,

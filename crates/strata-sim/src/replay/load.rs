@@ -26,7 +26,7 @@ pub struct Pace {
 pub(super) struct Load {
     /// Seconds from the first arrival until the last sequence has left.
     pub seconds: f64,
-    /// Sequences under way at a time.
+    /// Sequences in flight at a time.
     pub running_mean: f64,
     pub running_peak: usize,
     /// Token slots taken at a time.
@@ -181,7 +181,7 @@ impl<P: FnMut()> Simulation<'_, P> {
         }
     }
 
-    /// Steps until something changes: one, unless all prompts under way are still being computed.
+    /// Steps until something changes: one, unless all prompts being computed are still being computed.
     fn steps_to_next(&self) -> u64 {
         let ready = self.running.iter().map(|running| running.ready.max(self.step + 1));
         let arrival = self.arrivals.front().map(|(step, _)| *step);

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::entry::{Entry, LineProblem, TIMESTAMP_MAX, tokens};
+use super::entry::{LineProblem, TIMESTAMP_MAX, TraceEntry, tokens};
 
 #[derive(Deserialize)]
 struct Line {
@@ -18,13 +18,13 @@ struct Line {
 ///
 /// # Errors
 /// Anything else, and lengths that no model has.
-pub(super) fn parse(line: &str) -> Result<Entry, LineProblem> {
+pub(super) fn parse(line: &str) -> Result<TraceEntry, LineProblem> {
     let Line { timestamp, input_length, output_length, hash_ids } =
         serde_json::from_str(line).map_err(LineProblem::Json)?;
     if !(0.0..=TIMESTAMP_MAX).contains(&timestamp) {
         return Err(LineProblem::Timestamp { got: timestamp });
     }
-    Ok(Entry {
+    Ok(TraceEntry {
         arrival: timestamp / 1e3,
         input_tokens: tokens("input_length", input_length)?,
         output_tokens: tokens("output_length", output_length)?,
@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn a_line_is_an_object_with_four_fields() {
         let line = r#"{"type": "text", "timestamp": 1500.5, "input_length": 7, "output_length": 0, "hash_ids": [3, 18446744073709551615]}"#;
-        let entry = Entry { arrival: 1.5005, input_tokens: 7, output_tokens: 0, hash_ids: vec![3, u64::MAX] };
+        let entry = TraceEntry { arrival: 1.5005, input_tokens: 7, output_tokens: 0, hash_ids: vec![3, u64::MAX] };
         assert_eq!(parse(line).unwrap(), entry);
     }
 

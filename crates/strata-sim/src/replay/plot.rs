@@ -148,7 +148,8 @@ impl<'l> Plot<'l> {
             self.sizes.iter().zip(&line.rates).map(|(&size, &rate)| (self.x(size), self.y(rate))).collect();
         write!(
             out,
-            "<g stroke=\"{colour}\" stroke-width=\"{width}\"><polyline fill=\"none\" stroke-dasharray=\"{dashes}\" points=\""
+            "<g stroke=\"{colour}\" stroke-width=\"{width}\"><polyline fill=\"none\" stroke-dasharray=\"{dashes}\" \
+             points=\""
         )?;
         for (x, y) in &points {
             write!(out, "{x:.1},{y:.1} ")?;

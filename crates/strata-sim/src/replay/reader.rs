@@ -152,7 +152,8 @@ mod tests {
         let mooncake = mooncake.unwrap();
         assert_eq!((mooncake.requests().len(), mooncake.distinct(), mooncake.input_tokens()), (1, 2, 600));
         let azure = trace(
-            "\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.5,374,44\r\n2023-11-16 18:15:47,3,1",
+            "\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.5,374,44\r\n2023-11-16 \
+             18:15:47,3,1",
         );
         let azure = azure.unwrap();
         assert_eq!((azure.requests().len(), azure.has_hashes(), azure.seconds()), (2, false, 0.5));

@@ -95,7 +95,8 @@ impl Found {
         row("infinite", &mut sizes.iter().map(|_| hits.infinite))?;
         writeln!(
             out,
-            "  offline knows the future: the block whose next use is farthest away goes first, whatever follows it; of those\n  \
+            "  offline knows the future: the block whose next use is farthest away goes first, whatever follows it; \
+             of those\n  \
              that are used again together, the head goes first, or the leaves; to compare with, not a bound"
         )
     }
@@ -171,7 +172,8 @@ impl Found {
         let (outcome, pace) = (&self.load, self.load.pace);
         writeln!(
             out,
-            "\nLoad in blocks of {} tokens, or with {} tokens pre-allocated for each sequence\n  assumed: each prompt is \
+            "\nLoad in blocks of {} tokens, or with {} tokens pre-allocated for each sequence\n  assumed: each \
+             prompt is \
              computed at {} tokens/s, each answer at {}, whatever else is computed; first come, first served",
             outcome.block_size,
             grouped(outcome.longest as u64),

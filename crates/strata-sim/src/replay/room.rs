@@ -1,4 +1,4 @@
-//! Where sequences under way keep their KV: blocks as they need them, or the longest sequence's worth for each.
+//! Where sequences in flight keep their KV: blocks as they need them, or the longest sequence's worth for each.
 
 use std::collections::HashMap;
 

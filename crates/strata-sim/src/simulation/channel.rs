@@ -27,7 +27,7 @@ pub(super) struct Channel {
     /// Requests that the channel has taken and not answered.
     outstanding: usize,
     free_at_ns: u64,
-    /// Time in which bytes moved, that of requests under way included.
+    /// Time in which bytes moved, that of requests in flight included.
     pub busy_ns: u64,
 }
 

@@ -184,7 +184,7 @@ fn verify(
 }
 
 /// Where a tensor comes.
-struct Place {
+struct Destination {
     region: usize,
     /// In the store.
     offset: u64,
@@ -235,7 +235,7 @@ impl<'a> Writer<'a> {
         let mut coder = None;
         for_each_chunk(&files, &extents, |chunk| {
             if chunk.offset == extents[chunk.extent].offset {
-                let Place { region, offset, coded } = places[chunk.extent];
+                let Destination { region, offset, coded } = places[chunk.extent];
                 while self.done < region {
                     self.finish_region()?;
                 }
@@ -258,7 +258,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Where the tensors that are missing lie in the catalog, and where each comes.
-    fn extents(&self, catalog: &Catalog, plan: &StorePlan) -> (Vec<Extent>, Vec<Place>) {
+    fn extents(&self, catalog: &Catalog, plan: &StorePlan) -> (Vec<Extent>, Vec<Destination>) {
         let groups = plan.manifest.groups.iter().enumerate();
         let missing =
             groups.map(|(index, group)| (plan.contents.len() + index, group)).skip_while(|(r, _)| *r < self.done);
@@ -270,7 +270,7 @@ impl<'a> Writer<'a> {
             let plain = entry.element_type == ElementType::Known(DType::BF16);
             let coded = tensor.patches.filter(|_| plain).zip(entry.shape.last());
             let coded = coded.map(|(patches, &cols)| (cols, patches));
-            Some((extent_of(entry), Place { region, offset: tensor.offset, coded }))
+            Some((extent_of(entry), Destination { region, offset: tensor.offset, coded }))
         });
         placed.unzip()
     }

@@ -31,8 +31,8 @@ pub struct Driver {
     /// Slots that there are, used or not.
     slots: usize,
     slot_bytes: usize,
-    /// Loads under way, by tag.
-    loads: HashMap<u64, Load>,
+    /// Loads in flight, by tag.
+    loads: HashMap<u64, BandLoad>,
     next_tag: u64,
     /// Why the last load of a band failed.
     failures: HashMap<UnitId, WeightError>,
@@ -46,7 +46,7 @@ struct Held {
     resident: bool,
 }
 
-struct Load {
+struct BandLoad {
     unit: UnitId,
     ticket: u64,
     resident: bool,
@@ -101,7 +101,7 @@ impl Driver {
         self.failures.drain().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Waits until nothing is under way any more.
+    /// Waits until nothing is in flight any more.
     pub fn settle(&mut self) {
         while let Some(done) = self.engine.wait() {
             self.take(done);
@@ -177,7 +177,7 @@ impl Driver {
     fn wait(&mut self, band: u32) -> Result<(), WeightError> {
         let start = Instant::now();
         let Some(done) = self.engine.wait() else {
-            // The window promises that what is waited for is under way, unless more is held than it has slots for.
+            // The window promises that what is waited for is in flight, unless more is held than it has slots for.
             self.window.stop_waiting(UnitId(band), &mut self.commands);
             self.obey();
             return Err(WeightError::Stuck { group: self.groups[band as usize] });
@@ -196,7 +196,7 @@ impl Driver {
             let mut batch = std::mem::take(&mut self.batch);
             for command in batch.drain(..) {
                 match command {
-                    WindowCommand::Load { unit, ticket, resident } => self.load(Load { unit, ticket, resident }),
+                    WindowCommand::Load { unit, ticket, resident } => self.load(BandLoad { unit, ticket, resident }),
                     WindowCommand::Evict { unit } => self.evict(unit),
                 }
             }
@@ -220,7 +220,7 @@ impl Driver {
         }
     }
 
-    fn load(&mut self, load: Load) {
+    fn load(&mut self, load: BandLoad) {
         // A resident takes memory of its own, which the window has counted already.
         if load.resident {
             self.drop_spare_slots();
@@ -283,7 +283,7 @@ impl Driver {
 
     fn take(&mut self, done: ReadDone<StreamBuffer>) {
         let Some(load) = self.loads.remove(&done.tag) else { return };
-        let Load { unit, ticket, resident } = load;
+        let BandLoad { unit, ticket, resident } = load;
         match done.result {
             Ok(()) => {
                 let bytes = self.places[unit.index()].memory() as u64;

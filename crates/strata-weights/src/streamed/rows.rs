@@ -89,7 +89,7 @@ impl RowReader {
 
     /// Reads at most [`ROWS`] rows into `compact`. Every buffer is free again afterwards, whatever happened.
     fn read_all(&mut self, matrix: &RowMatrix, rows: &[u32]) -> Result<(), WeightError> {
-        // All before the first read: a panic must leave nothing under way.
+        // All before the first read: a panic must leave nothing in flight.
         assert!(rows.iter().all(|&row| (row as usize) < matrix.rows));
         let Self { engine, free, compact, bytes_read, reads_failed } = self;
         let submit = |engine: &mut ReaderPool<StreamBuffer>, free: &mut Vec<StreamBuffer>, tag: usize| {

@@ -13,7 +13,7 @@ pub struct StreamStats {
     pub reads_failed: u64,
     /// Time that the forward pass waited for weights.
     pub stall: Duration,
-    /// Time in which at least one read was under way.
+    /// Time in which at least one read was in flight.
     pub io: Duration,
     /// Time that the forward pass computed with weights at hand.
     pub compute: Duration,
@@ -87,7 +87,7 @@ pub struct StreamEvent {
 pub struct Recorder {
     origin: Instant,
     pub stats: StreamStats,
-    /// Until when reads were under way, as far as is known.
+    /// Until when reads were in flight, as far as is known.
     io_end: Instant,
     events: Option<Vec<StreamEvent>>,
 }

@@ -1,6 +1,6 @@
 //! What happened, in numbers that only grow.
 
-/// Numbers that a window has counted since it was made (W12).
+/// Numbers that a window has counted since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WindowCounters {
     /// Loads that were commanded.
@@ -19,7 +19,7 @@ pub struct WindowCounters {
     pub waits: u64,
     /// Waits that ended in failure.
     pub waits_failed: u64,
-    /// Reports that named no load or eviction under way.
+    /// Reports that named no load or eviction in flight.
     pub stale_reports: u64,
     /// Ring only: queued requests that were dropped, because the pass had jumped or had passed them.
     pub requests_stale: u64,

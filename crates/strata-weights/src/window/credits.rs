@@ -1,4 +1,4 @@
-//! How many copies to the device may be under way (W6).
+//! How many copies to the device may be in flight.
 
 /// What a pass does, as far as copies care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ pub enum Phase {
     Decode,
 }
 
-/// The number of copies under way at the same time, by phase. The defaults are the seed's.
+/// The number of copies in flight at the same time, by phase. The defaults suit a GPU of 16 GB.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Credits {
     /// `H2D_BASE_CONCURRENCY`, 8.

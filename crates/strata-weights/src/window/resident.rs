@@ -1,9 +1,9 @@
-//! Policy `resident`: a fixed subset stays, the rest streams through a few slots (W13).
+//! Policy `resident`: a fixed subset stays, the rest streams through a few slots.
 //!
 //! A pass acquires units in a cycle. Whatever is evicted must come back before the cycle is over, so no choice reads
 //! less than what does not fit; keeping always the same units reaches that, and leaves nothing to decide while it runs.
 //! The anchor is the place in the order where the next acquisition is expected. The window is the next streamed units
-//! from there on, as many as there are slots, straight over the end of the pass (W8). A streamed unit that was used
+//! from there on, as many as there are slots, straight over the end of the pass. A streamed unit that was used
 //! goes at once, for it is needed again last of all; its slot takes the next one.
 
 use std::collections::VecDeque;
@@ -350,7 +350,7 @@ impl ResidentPlanner {
         units.slots_used < self.residents.slots() && units.bytes_held() + units.slot_bytes <= units.budget
     }
 
-    /// Whether a slot will be free once the evictions under way are done.
+    /// Whether a slot will be free once the evictions in flight are done.
     fn slot_is_coming(&self, units: &Units) -> bool {
         units.slots_used - units.slots_evicting < self.residents.slots()
             && units.bytes_staying() + units.slot_bytes <= units.budget

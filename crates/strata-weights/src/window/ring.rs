@@ -1,4 +1,4 @@
-//! Policy `ring`: the seed's window, which slides with the pass (W3–W5).
+//! Policy `ring`: a window that slides with the pass.
 //!
 //! Whatever a pass leaves behind is dropped, so with less room than everything a pass reads everything; `resident` is
 //! the default for that reason. Requests wait in a bounded queue and are dispatched in order. Each carries the epoch in

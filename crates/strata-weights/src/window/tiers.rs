@@ -1,4 +1,4 @@
-//! Two windows on top of each other: disk → host → device (W3–W7).
+//! Two windows on top of each other: disk → host → device.
 //!
 //! What the device loads is a copy out of the host, so a device load acquires the unit in the host window first and
 //! releases it when the copy has been answered. The host's passes are thus the device's loads, in the order in which
@@ -32,7 +32,7 @@ pub struct TiersConfig {
     pub device: TierConfig,
     /// How often a read, and a copy, is tried before it fails those who wait.
     pub load_attempts: u32,
-    /// How many copies may be under way.
+    /// How many copies may be in flight.
     pub credits: Credits,
 }
 
@@ -65,7 +65,7 @@ pub struct Tiers {
     queue: VecDeque<Transfer>,
     /// Device loads with a credit that wait for the host.
     asking: Vec<Transfer>,
-    /// Copies under way.
+    /// Copies in flight.
     copying: usize,
     /// The host slides and keeps what the device holds; otherwise its order leaves out what stays in the device.
     host_slides: bool,
@@ -110,7 +110,7 @@ impl Tiers {
         self.advance(out);
     }
 
-    /// What passes do from now on; changes how many copies may be under way.
+    /// What passes do from now on; changes how many copies may be in flight.
     pub fn set_phase(&mut self, phase: Phase, out: &mut Vec<TierCommand>) {
         self.phase = phase;
         self.advance(out);
@@ -192,7 +192,7 @@ impl Tiers {
         taken
     }
 
-    /// There was no device memory for a copy (W10); as [`Window::allocation_failed`].
+    /// There was no device memory for a copy; as [`Window::allocation_failed`].
     pub fn device_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.allocation_failed(unit, ticket, &mut self.device_out);
         if taken {
@@ -234,7 +234,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Where `unit` is, seen from the device (W4); `Absent` means that the host has it, or only the disk.
+    /// Where `unit` is, seen from the device; `Absent` means that the host has it, or only the disk.
     pub fn state(&self, unit: UnitId) -> UnitState {
         self.device.state(unit)
     }
@@ -249,7 +249,7 @@ impl Tiers {
         &self.device
     }
 
-    /// Copies under way, with those that have a credit and wait for the host.
+    /// Copies in flight, with those that have a credit and wait for the host.
     pub fn transfers(&self) -> usize {
         self.copying + self.asking.len()
     }
@@ -274,7 +274,7 @@ impl Tiers {
             return Err(format!("{:?} is in the host and not copied", forgotten.unit));
         }
         if !self.queue.is_empty() && self.transfers() == 0 {
-            return Err(format!("{} transfers queue, and none is under way", self.queue.len()));
+            return Err(format!("{} transfers queue, and none is in flight", self.queue.len()));
         }
         Ok(())
     }

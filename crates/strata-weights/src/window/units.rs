@@ -23,7 +23,7 @@ pub enum WindowCommand {
     },
 }
 
-/// Where a unit is, as seen from the window's tier (W4: host, in flight, resident, evicting, host).
+/// Where a unit is, as seen from the window's tier (host, in flight, resident, evicting, host).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnitState {
     /// Only in the tier below. Becomes `Inflight` by [`WindowCommand::Load`].
@@ -145,7 +145,7 @@ impl Units {
         self.own_bytes + self.slots_used as u64 * self.slot_bytes
     }
 
-    /// Bytes held once all evictions under way are done.
+    /// Bytes held once all evictions in flight are done.
     pub fn bytes_staying(&self) -> u64 {
         self.bytes_held() - self.own_bytes_evicting - self.slots_evicting as u64 * self.slot_bytes
     }
@@ -237,7 +237,7 @@ impl Units {
         out.push(WindowCommand::Evict { unit });
     }
 
-    /// Takes note of a finished load; false if the ticket is not that of the load under way.
+    /// Takes note of a finished load; false if the ticket is not that of the load in flight.
     pub fn loaded(&mut self, unit: UnitId, ticket: u64) -> bool {
         if !self.end_flight(unit, ticket) {
             return false;
@@ -250,7 +250,7 @@ impl Units {
         true
     }
 
-    /// Takes note of a load that came to nothing; false if the ticket is not that of the load under way.
+    /// Takes note of a load that came to nothing; false if the ticket is not that of the load in flight.
     pub fn failed(&mut self, unit: UnitId, ticket: u64, attempts_max: u32) -> bool {
         if !self.end_flight(unit, ticket) {
             return false;

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::support::{fixture, refused, repository, succeeded, text, tiny};
 
-/// The seed's machine with as much for weights as the seed takes. The table of `bounds.md` counts layers only; the
+/// A GPU of 16 GB beside 125 GB of memory, of which weights take a part. Arithmetic that counts layers only; the
 /// head, which every token needs too, lies in the GPU besides its 9 GB.
-const SEED: &[&str] = &[
+const GPU_OF_16_GB: &[&str] = &[
     "--memory",
     "125G",
     "--gpu-memory",
@@ -56,9 +56,9 @@ fn check(value: f64, expected: f64, tolerance: f64, what: &str) {
 }
 
 #[test]
-fn the_table_of_bounds_md_comes_out() {
+fn arithmetic_by_hand_comes_out() {
     for (disk, seconds) in [("3e9", 45.6), ("3.5e9", 39.1), ("4.45e9", 30.8)] {
-        let plan = plan(&with(SEED, &["llama-3-70b", "--disk-bw", disk]));
+        let plan = plan(&with(GPU_OF_16_GB, &["llama-3-70b", "--disk-bw", disk]));
         // The ring reads the head too: 1.5 % more than the layers.
         check(number(&plan, "/ring/decode/0/seconds_per_pass"), seconds, 0.03, disk);
         check(number(&plan, "/ring/decode/0/disk_bytes_per_pass"), 136.9e9, 0.03, disk);

@@ -7,8 +7,10 @@ use crate::scheduler::admission::{Admission, Wait};
 impl Bench {
     fn admission(&self, id: u64) -> Admission {
         let (sequence, shares) = (self.scheduler.sequence(SequenceId(id)), self.scheduler.shares());
-        match sequence.place {
-            Place::Waiting => self.scheduler.admission(sequence, &shares, &self.scheduler.aged_swapped(&shares)),
+        match sequence.status {
+            SequenceStatus::Waiting => {
+                self.scheduler.admission(sequence, &shares, &self.scheduler.aged_swapped(&shares))
+            }
             _ => self.scheduler.return_of(SequenceId(id), &shares, &self.scheduler.claimants(&shares)),
         }
     }

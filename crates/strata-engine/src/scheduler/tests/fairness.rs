@@ -77,7 +77,7 @@ fn a_search_counts_for_all_its_seats_from_the_start() {
     assert_eq!(bench.plan.preempted, [SequenceId(1)]);
     bench.finish(Ok(TOOK));
     assert_eq!(bench.step(), [(2, 4)]);
-    assert_eq!(bench.place(1), Place::Swapped);
+    assert_eq!(bench.status(1), SequenceStatus::Swapped);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn what_is_claimed_is_not_taken_back_by_who_was_swapped_out_for_it() {
         bench.finish(Ok(TOOK));
         assert_eq!(bench.step(), [(1, 1), (2, 1), (3, 1), (5, 7)]);
         assert!(bench.plan.preempted.is_empty() && bench.plan.swaps.is_empty());
-        assert_eq!(bench.place(4), Place::Swapped);
+        assert_eq!(bench.status(4), SequenceStatus::Swapped);
         for id in [1, 2, 3, 5] {
             bench.scheduler.remove(SequenceId(id));
         }
@@ -253,7 +253,7 @@ fn who_is_swapped_out_is_not_starved_by_another_tenants_requests() {
                 next += 1;
             }
             let planned = bench.step();
-            if bench.place(1) == Place::Arriving {
+            if bench.status(1) == SequenceStatus::Arriving {
                 break;
             }
             alive.push_back(planned.into_iter().filter(|(_, count)| *count > 1));
@@ -269,7 +269,7 @@ fn who_is_swapped_out_is_not_starved_by_another_tenants_requests() {
             for swap in std::mem::take(&mut bench.plan.swaps) {
                 bench.scheduler.finish_swap(swap.id, Ok(TOOK));
             }
-            assert_eq!(bench.place(1), Place::Running);
+            assert_eq!(bench.status(1), SequenceStatus::Running);
         }
         assert_eq!(bench.scheduler.sequence(SequenceId(1)).preemptions, 1);
     }

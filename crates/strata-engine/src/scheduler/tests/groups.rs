@@ -94,7 +94,7 @@ fn beams_make_room_together_and_share_again_what_they_have_in_common() {
     // One of them waits in the place of all.
     assert!(beams.iter().filter(|&&id| bench.scheduler.get_mut(id).is_some()).eq([&TRUNK]));
     let trunk = bench.scheduler.sequence(TRUNK);
-    assert_eq!((trunk.len(), trunk.seats, trunk.preemptions, trunk.place), (10, 3, 1, Place::Waiting));
+    assert_eq!((trunk.len(), trunk.seats, trunk.preemptions, trunk.status), (10, 3, 1, SequenceStatus::Waiting));
     assert_eq!(bench.scheduler.num_waiting(), 1);
     bench.scheduler.remove(SequenceId(2));
     assert_eq!(bench.compute(), [1]);
@@ -116,12 +116,15 @@ fn beams_that_cannot_come_back_are_not_admitted_one_by_one() {
     bench.scheduler.extend(SequenceId(2), [1, 2, 3, 4, 5]);
     bench.compute();
     bench.finish(Ok(TOOK));
-    assert!(beams.iter().all(|id| bench.place(id.0) == Place::Swapped));
+    assert!(beams.iter().all(|id| bench.status(id.0) == SequenceStatus::Swapped));
     bench.scheduler.remove(SequenceId(2));
     // Enough for one of them.
     bench.scheduler.set_usable_blocks(4);
     assert!(bench.compute().is_empty());
-    assert_eq!((bench.place(1), bench.scheduler.num_waiting(), bench.scheduler.num_swapped()), (Place::Waiting, 1, 0));
+    assert_eq!(
+        (bench.status(1), bench.scheduler.num_waiting(), bench.scheduler.num_swapped()),
+        (SequenceStatus::Waiting, 1, 0)
+    );
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn a_fork_waits_in_its_parents_place_and_has_been_through_nothing() {
     bench.scheduler.fork(TRUNK, SequenceId(101), 8, None);
     bench.check();
     let fork = bench.scheduler.sequence(SequenceId(100));
-    assert_eq!((fork.place, fork.preemptions, fork.swaps), (Place::Waiting, 0, 0));
+    assert_eq!((fork.status, fork.preemptions, fork.swaps), (SequenceStatus::Waiting, 0, 0));
     // No more memory than it may come to need.
     assert_eq!(fork.capacity(), 13);
     for expected in [100, 101, 2] {

@@ -243,7 +243,8 @@ fn nobody_is_preempted_more_than_four_times_by_a_load_of_conversations() {
             let served = serve_conversations(preemption, kv_tokens, 600, surprise);
             let Served { preemptions_most, preemptions, steps, fragmentation } = served;
             println!(
-                "{preemption:?}, {kv_tokens} tokens, surprise {surprise}: {preemptions} preemptions, at most {preemptions_most} of one; \
+                "{preemption:?}, {kv_tokens} tokens, surprise {surprise}: {preemptions} preemptions, at most \
+                 {preemptions_most} of one; \
                  {steps} steps, fragmentation {:.2} %",
                 100.0 * fragmentation
             );

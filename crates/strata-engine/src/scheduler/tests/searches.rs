@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Searches under way.
+/// Searches in flight.
 #[derive(Default)]
 pub(super) struct Searches {
     runs: BTreeMap<GroupId, Run>,
@@ -47,7 +47,7 @@ impl Searches {
             run.beams.retain(|&id| bench.scheduler.get_mut(id).is_some());
             let is_computed = |id: &SequenceId| {
                 let sequence = bench.scheduler.sequence(*id);
-                sequence.place == Place::Running && sequence.pending() == 0
+                sequence.status == SequenceStatus::Running && sequence.pending() == 0
             };
             if !run.beams.iter().all(is_computed) {
                 return true;

@@ -29,8 +29,8 @@ impl Bench {
         self.check();
     }
 
-    pub(super) fn place(&self, id: u64) -> Place {
-        self.scheduler.sequence(SequenceId(id)).place
+    pub(super) fn status(&self, id: u64) -> SequenceStatus {
+        self.scheduler.sequence(SequenceId(id)).status
     }
 }
 
@@ -50,20 +50,20 @@ pub(super) fn one_leaves_another(swap_blocks: usize) -> Bench {
 #[test]
 fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
     let mut bench = one_leaves_another(8);
-    assert_eq!((bench.place(2), bench.plan.swaps[0].transfers.len()), (Place::Leaving, 2));
+    assert_eq!((bench.status(2), bench.plan.swaps[0].transfers.len()), (SequenceStatus::Leaving, 2));
     let swap = bench.plan.swaps[0].id;
     for _ in 0..3 {
         assert_eq!(bench.step(), []);
         assert!(bench.plan.preempted.is_empty() && bench.plan.swaps.is_empty());
     }
     bench.scheduler.finish_swap(swap, Ok(TOOK));
-    assert_eq!((bench.place(2), bench.scheduler.num_swapped()), (Place::Swapped, 1));
+    assert_eq!((bench.status(2), bench.scheduler.num_swapped()), (SequenceStatus::Swapped, 1));
     // It comes back before the third is admitted, and computes nothing again.
     assert_eq!(bench.step(), [(1, 1)]);
     assert!(bench.plan.admitted.is_empty() && bench.plan.swaps.is_empty(), "there is no room yet");
     bench.scheduler.remove(SequenceId(1));
     assert_eq!(bench.step(), [(3, 7)], "there is room for it too");
-    assert_eq!(bench.place(2), Place::Arriving);
+    assert_eq!(bench.status(2), SequenceStatus::Arriving);
     bench.finish(Ok(TOOK));
     assert_eq!(bench.scheduler.sequence(SequenceId(2)).computed, 7);
     assert_eq!(bench.step(), [(2, 1), (3, 1)]);
@@ -73,7 +73,7 @@ fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
 }
 
 #[test]
-fn swaps_under_way_come_first() {
+fn swaps_in_flight_come_first() {
     let mut bench = one_leaves_another(8);
     bench.scheduler.set_swap_trial(100, SwapTrial::default());
     let bytes_ahead = |bench: &Bench| bench.scheduler.effort(&[SequenceId(1)]).bytes_ahead;
@@ -90,7 +90,7 @@ fn without_room_to_swap_to_kv_is_dropped_at_once() {
     bench.add(2, 7);
     bench.step();
     assert_eq!(bench.step(), [(1, 1)]);
-    assert_eq!((bench.place(2), bench.scheduler.num_swaps()), (Place::Waiting, 0));
+    assert_eq!((bench.status(2), bench.scheduler.num_swaps()), (SequenceStatus::Waiting, 0));
     assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 0 });
 }
 
@@ -166,7 +166,7 @@ fn blocks_that_others_hold_as_well_are_not_waited_for() {
 fn a_failed_swap_is_a_miss() {
     let mut bench = one_leaves_another(8);
     bench.finish(Err(()));
-    assert_eq!((bench.place(2), bench.scheduler.sequence(SequenceId(2)).computed), (Place::Waiting, 0));
+    assert_eq!((bench.status(2), bench.scheduler.sequence(SequenceId(2)).computed), (SequenceStatus::Waiting, 0));
     assert_eq!(bench.step(), [(1, 1)]);
     bench.scheduler.remove(SequenceId(1));
     // All of it is computed again, less the block that the prefix cache holds.
@@ -177,28 +177,28 @@ fn a_failed_swap_is_a_miss() {
     bench.scheduler.remove(SequenceId(1));
     bench.step();
     bench.finish(Err(()));
-    assert_eq!((bench.place(2), bench.scheduler.sequence(SequenceId(2)).computed), (Place::Waiting, 0));
+    assert_eq!((bench.status(2), bench.scheduler.sequence(SequenceId(2)).computed), (SequenceStatus::Waiting, 0));
     assert_eq!(bench.scheduler.blocks().stats().swap_slots_used, 0);
 }
 
 #[test]
 fn an_abort_in_any_state_leaks_nothing_and_late_completions_are_harmless() {
     // vllm#46283, LMCache#4185.
-    for abort_at in [Place::Leaving, Place::Swapped, Place::Arriving] {
+    for abort_at in [SequenceStatus::Leaving, SequenceStatus::Swapped, SequenceStatus::Arriving] {
         let mut bench = one_leaves_another(8);
-        if abort_at != Place::Leaving {
+        if abort_at != SequenceStatus::Leaving {
             bench.finish(Ok(TOOK));
         }
         bench.scheduler.remove(SequenceId(1));
-        if abort_at == Place::Arriving {
+        if abort_at == SequenceStatus::Arriving {
             bench.step();
         }
-        assert_eq!((bench.place(2), bench.scheduler.num_swapped()), (abort_at, 1));
+        assert_eq!((bench.status(2), bench.scheduler.num_swapped()), (abort_at, 1));
         bench.scheduler.remove(SequenceId(2));
         assert_eq!(bench.scheduler.num_swapped(), 0);
         bench.scheduler.remove(SequenceId(3));
         bench.check();
-        if abort_at != Place::Swapped {
+        if abort_at != SequenceStatus::Swapped {
             assert!(!bench.scheduler.is_idle(), "its blocks are still being copied");
             bench.finish(Ok(TOOK));
             bench.scheduler.finish_swap(bench.plan.swaps[0].id, Err(()));
@@ -217,7 +217,7 @@ fn what_nobody_makes_room_for_any_more_is_computed_again() {
     // Memory went elsewhere meanwhile.
     bench.scheduler.set_usable_blocks(1);
     bench.step();
-    assert_eq!(bench.place(2), Place::Waiting);
+    assert_eq!(bench.status(2), SequenceStatus::Waiting);
     bench.scheduler.set_usable_blocks(4);
     assert_eq!(bench.step().len(), 1);
 }
@@ -262,8 +262,8 @@ fn everybody_else_ends_beside_one_that_hangs(direction: SwapDirection) {
         bench.check();
     }
     assert!(hangs.is_some(), "the test needs a swap that hangs");
-    let places: Vec<_> = bench.scheduler.sequences.values().map(|sequence| sequence.place).collect();
-    let stuck = if direction == SwapDirection::Out { Place::Leaving } else { Place::Arriving };
+    let places: Vec<_> = bench.scheduler.sequences.values().map(|sequence| sequence.status).collect();
+    let stuck = if direction == SwapDirection::Out { SequenceStatus::Leaving } else { SequenceStatus::Arriving };
     assert_eq!(places, [stuck]);
     assert!(bench.scheduler.sequences.values().all(|sequence| sequence.preemptions <= MAX_PREEMPTIONS));
 }
@@ -294,5 +294,5 @@ fn a_more_important_request_does_not_wait_for_one_that_was_swapped_out() {
     bench.add_with_priority(5, 1, 1);
     // The first takes a block more, which leaves one: too little for the second, enough for the fourth and the fifth.
     assert_eq!(bench.step(), [(1, 1), (4, 1)]);
-    assert_eq!((bench.place(2), bench.place(5)), (Place::Swapped, Place::Waiting));
+    assert_eq!((bench.status(2), bench.status(5)), (SequenceStatus::Swapped, SequenceStatus::Waiting));
 }

@@ -1,4 +1,4 @@
-//! Simulated swap space: contents move when a swap ends, so that whoever touches blocks or slots under way is found
+//! Simulated swap space: contents move when a swap ends, so that whoever touches blocks or slots in flight is found
 //! out.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,8 +14,8 @@ use super::SimRunner;
 pub struct SimSwap {
     /// Fingerprints. [slot, position]
     slots: HashMap<(u32, usize), u64>,
-    /// Swaps under way, with the polls that they still take.
-    under_way: VecDeque<(Swap, u64)>,
+    /// Swaps in flight, with the polls that they still take.
+    in_flight: VecDeque<(Swap, u64)>,
     started: u64,
 }
 
@@ -34,7 +34,7 @@ impl KvSwap for SimRunner {
             self.forget(&blocks);
         }
         self.swap.started += 1;
-        self.swap.under_way.push_back((swap.clone(), self.swap.started * 7 % 5));
+        self.swap.in_flight.push_back((swap.clone(), self.swap.started * 7 % 5));
     }
 
     fn poll(&mut self, wait: Duration) -> Option<SwapEnded> {
@@ -42,12 +42,12 @@ impl KvSwap for SimRunner {
             std::thread::sleep(wait.min(Duration::from_millis(1)));
             return None;
         }
-        let (_, polls) = self.swap.under_way.front_mut()?;
+        let (_, polls) = self.swap.in_flight.front_mut()?;
         if *polls > 0 && wait.is_zero() {
             *polls -= 1;
             return None;
         }
-        let (swap, _) = self.swap.under_way.pop_front()?;
+        let (swap, _) = self.swap.in_flight.pop_front()?;
         let every = self.controls.fail_every_swap.load(Ordering::Relaxed);
         if every > 0 && swap.id.0 % every == every - 1 {
             return Some(SwapEnded { id: swap.id, outcome: Err("the cable is loose".into()) });

@@ -10,7 +10,7 @@ use crate::probe::Unit;
 
 /// The loop for `unit`, where every machine of this architecture has instructions for it. `None` for f32.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
-    if unit != Unit::Int8Dot || level.0 != Instructions::Neon {
+    if unit != Unit::Int8Dot || level.instructions() != Instructions::Neon {
         return None;
     }
     // SAFETY: every such machine has these instructions.

@@ -14,27 +14,27 @@ use crate::probe::Unit;
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     // In each SAFETY below: a `Level` proves that its instructions exist.
     Some(match unit {
-        Unit::Bf16Dot if level.0 >= Instructions::Avx512Bf16 => {
+        Unit::Bf16Dot if level.instructions() >= Instructions::Avx512Bf16 => {
             // SAFETY: AVX-512 BF16 exists.
             Loop::new(CHAINS * 32 * 2, |rounds| unsafe { bf16_dot(rounds) })
         }
-        Unit::Int8Dot if level.0 >= Instructions::Avx512Vnni => {
+        Unit::Int8Dot if level.instructions() >= Instructions::Avx512Vnni => {
             // SAFETY: AVX-512 VNNI exists.
             Loop::new(CHAINS * 64 * 2, |rounds| unsafe { int8_dot_vnni(rounds) })
         }
-        Unit::Int8Dot if level.0 >= Instructions::Avx512 => {
+        Unit::Int8Dot if level.instructions() >= Instructions::Avx512 => {
             // SAFETY: AVX-512 BW exists.
             Loop::new(CHAINS * 64 * 2, |rounds| unsafe { int8_dot_avx512(rounds) })
         }
-        Unit::Int8Dot if level.0 >= Instructions::Avx2 => {
+        Unit::Int8Dot if level.instructions() >= Instructions::Avx2 => {
             // SAFETY: AVX2 exists.
             Loop::new(CHAINS * 32 * 2, |rounds| unsafe { int8_dot_avx2(rounds) })
         }
-        Unit::AmxBf16 if level.0 == Instructions::Amx => {
+        Unit::AmxBf16 if level.instructions() == Instructions::Amx => {
             // SAFETY: AMX exists and the system lets this process use it.
             Loop::new(TILE_PRODUCTS * 16 * 16 * 32 * 2, |rounds| unsafe { amx_bf16(rounds) })
         }
-        Unit::AmxInt8 if level.0 == Instructions::Amx => {
+        Unit::AmxInt8 if level.instructions() == Instructions::Amx => {
             // SAFETY: AMX exists and the system lets this process use it.
             Loop::new(TILE_PRODUCTS * 16 * 16 * 64 * 2, |rounds| unsafe { amx_int8(rounds) })
         }

@@ -5,13 +5,14 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{Small, load, scaled_minimum};
+use super::{Small, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::collect::turned;
 use crate::quantized::header::{Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use crate::quantized::job::Job;
 use crate::quantized::spans::Spans;
 use crate::quantized::unpack::Unpack;
+use crate::simd::{Simd, Vnni, prefetch, prefetch_second};
 
 /// Vectors of sixteen rows. Two, so that what is broadcast of a token is used twice: loads are as scarce as products.
 const VECTORS: usize = 2;
@@ -67,15 +68,11 @@ impl Next {
     }
 
     /// Asks for what is due with a block that is unpacked, or computed for a set of tokens.
-    ///
-    /// # Safety
-    /// SSE exists.
     #[inline(always)]
-    unsafe fn ask(&mut self) {
+    fn ask(&mut self) {
         let due = (self.asked + self.rate).min(self.end);
         for line in self.asked / Self::PARTS..due / Self::PARTS {
-            // SAFETY: the caller's promise; prefetches may point anywhere.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.first.wrapping_add(line * Self::LINE).cast()) };
+            prefetch_second(self.first.wrapping_add(line * Self::LINE));
         }
         self.asked = due;
     }
@@ -90,7 +87,7 @@ struct Sums([[Lanes; VECTORS]; TOKENS]);
 /// # Safety
 /// As for [`super::rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(in crate::quantized) unsafe fn panels<F: Unpack>(job: &Job<'_>) {
+pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &Job<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Spans);
     let mut small = [Small::NEW; VECTORS];
     // Not cleared: that would take as long as several blocks.
@@ -109,7 +106,7 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(job: &Job<'_>) {
                 sums.write_bytes(0, tokens);
                 for span in 0..job.x.blocks.div_ceil(SPAN_BLOCKS) {
                     let mut next = Next::new::<F>(job, first + PANEL_ROWS, span, sets);
-                    unpack_span::<F>(job, first, span, &mut small, panel, &mut next);
+                    unpack_span::<F>(s, job, first, span, &mut small, panel, &mut next);
                     let headers = [&small[0].header, &small[1].header];
                     for set in 0..sets {
                         let Range { start: begin, end } = part_of(tokens, set, sets);
@@ -117,10 +114,10 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(job: &Job<'_>) {
                         let next = if set < Next::SETS_MAX { Some(&mut next) } else { None };
                         match end - begin {
                             // Four tokens at least, in equal parts.
-                            3 => add::<F, 3>(job, span, token, panel, headers, sums, next),
-                            4 => add::<F, 4>(job, span, token, panel, headers, sums, next),
-                            5 => add::<F, 5>(job, span, token, panel, headers, sums, next),
-                            SET => add::<F, SET>(job, span, token, panel, headers, sums, next),
+                            3 => add::<F, 3>(s, job, span, token, panel, headers, sums, next),
+                            4 => add::<F, 4>(s, job, span, token, panel, headers, sums, next),
+                            5 => add::<F, 5>(s, job, span, token, panel, headers, sums, next),
+                            SET => add::<F, SET>(s, job, span, token, panel, headers, sums, next),
                             more => unreachable!("a set of {more} tokens"),
                         }
                     }
@@ -144,6 +141,7 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(job: &Job<'_>) {
 /// As for [`panels`]; `panel` is writable.
 #[inline(always)]
 unsafe fn unpack_span<F: Unpack>(
+    s: Vnni,
     job: &Job<'_>,
     first: usize,
     span: usize,
@@ -156,16 +154,16 @@ unsafe fn unpack_span<F: Unpack>(
         let begin = (first + v * ROWS).min(job.end - 1);
         // SAFETY: the caller's promise; prefetches may point anywhere.
         unsafe {
-            let spans = small[v].collect::<F>(job, begin, span);
+            let (spans, _) = small[v].collect::<F>(*s, job, begin, span);
             for block in 0..blocks {
                 next.ask();
                 // The next span comes to the first-level cache. (Behind copies lies nothing, and nothing is lost.)
                 for row in [2 * block, 2 * block + 1] {
                     for line in (F::SPAN_BYTES..2 * F::SPAN_BYTES).step_by(64) {
-                        _mm_prefetch::<_MM_HINT_T0>(spans.row(row).wrapping_add(line).cast());
+                        prefetch(spans.row(row).as_ptr().wrapping_add(line));
                     }
                 }
-                unpack::<F>(spans, block, v, panel);
+                unpack::<F>(s, spans, block, v, panel);
             }
         }
     }
@@ -176,32 +174,32 @@ unsafe fn unpack_span<F: Unpack>(
 /// # Safety
 /// The block is readable in all spans, `panel` is writable; AVX-512 BW and VNNI exist.
 #[inline(always)]
-unsafe fn unpack<F: Unpack>(spans: Spans, block: usize, v: usize, panel: *mut Panel) {
+unsafe fn unpack<F: Unpack>(s: Vnni, spans: Spans<'_, F>, block: usize, v: usize, panel: *mut Panel) {
     // SAFETY: the caller's promise.
     unsafe {
-        let (zero, bias) = (_mm512_setzero_si512(), _mm512_set1_epi8(i8::MIN));
+        let (zero, bias) = (s._mm512_setzero_si512(), s._mm512_set1_epi8(i8::MIN));
         let mut halves = [[zero; 4]; 2];
         for i in 0..4 {
-            let codes = F::unpack_rows(spans.fourth(i), block);
+            let codes = F::unpack_rows(*s, spans.fourth(i), block);
             for half in 0..2 {
-                halves[half][i] = _mm512_sub_epi8(codes[half], _mm512_set1_epi8(F::OFFSET as i8));
+                halves[half][i] = s._mm512_sub_epi8(codes[half], s._mm512_set1_epi8(F::OFFSET as i8));
             }
         }
         let mut surplus = [zero; 2];
         for half in 0..2 {
-            let quads = turned(halves[half]);
+            let quads = turned(*s, halves[half]);
             for i in 0..4 {
                 let to = &raw mut (*panel).codes[block][half * 4 + i][v];
                 _mm512_store_si512(to.cast(), quads[i]);
-                surplus[half] = _mm512_dpbusd_epi32(surplus[half], bias, quads[i]);
+                surplus[half] = s._mm512_dpbusd_epi32(surplus[half], bias, quads[i]);
             }
         }
         if !F::HALVES {
-            surplus[0] = _mm512_add_epi32(surplus[0], surplus[1]);
+            surplus[0] = s._mm512_add_epi32(surplus[0], surplus[1]);
         }
         for half in 0..1 + usize::from(F::HALVES) {
             let to = &raw mut (*panel).starts[block][half][v];
-            _mm512_store_si512(to.cast(), _mm512_sub_epi32(zero, surplus[half]));
+            _mm512_store_si512(to.cast(), s._mm512_sub_epi32(zero, surplus[half]));
         }
     }
 }
@@ -211,8 +209,10 @@ unsafe fn unpack<F: Unpack>(spans: Spans, block: usize, v: usize, panel: *mut Pa
 /// # Safety
 /// The activations have these tokens, `panel` the blocks of the span, `sums` room for the tokens; otherwise as for
 /// [`panels`].
+#[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 unsafe fn add<F: Unpack, const T: usize>(
+    s: Vnni,
     job: &Job<'_>,
     span: usize,
     token: usize,
@@ -226,38 +226,38 @@ unsafe fn add<F: Unpack, const T: usize>(
     // SAFETY: the caller's promise; `Lanes` are whole vectors.
     unsafe {
         let codes = x.codes.as_ptr().add(at * SPAN);
-        let mut acc = [[_mm512_setzero_ps(); VECTORS]; T];
+        let mut acc = [[s._mm512_setzero_ps(); VECTORS]; T];
         for t in 0..T {
             for v in 0..VECTORS {
-                acc[t][v] = load(&(*sums.add(t))[v]);
+                acc[t][v] = s.load(&(*sums.add(t))[v]);
             }
         }
         for block in 0..SPAN_BLOCKS.min(x.blocks - span * SPAN_BLOCKS) {
             if let Some(next) = &mut next {
                 next.ask();
             }
-            let mut dot = [[_mm512_setzero_ps(); VECTORS]; T];
+            let mut dot = [[s._mm512_setzero_ps(); VECTORS]; T];
             if F::HALVES {
                 // Integers that f32 can count: nothing is rounded here.
-                let first = dots::<T, 0, 4>(panel, block, 0, codes);
+                let first = dots::<T, 0, 4>(s, panel, block, 0, codes);
                 for t in 0..T {
                     for v in 0..VECTORS {
-                        let factor = load(&headers[v].halves[block][0]);
-                        dot[t][v] = _mm512_mul_ps(_mm512_cvtepi32_ps(first[t][v]), factor);
+                        let factor = s.load(&headers[v].halves[block][0]);
+                        dot[t][v] = s._mm512_mul_ps(s._mm512_cvtepi32_ps(first[t][v]), factor);
                     }
                 }
-                let last = dots::<T, 4, 8>(panel, block, 1, codes);
+                let last = dots::<T, 4, 8>(s, panel, block, 1, codes);
                 for t in 0..T {
                     for v in 0..VECTORS {
-                        let factor = load(&headers[v].halves[block][1]);
-                        dot[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(last[t][v]), factor, dot[t][v]);
+                        let factor = s.load(&headers[v].halves[block][1]);
+                        dot[t][v] = s._mm512_fmadd_ps(s._mm512_cvtepi32_ps(last[t][v]), factor, dot[t][v]);
                     }
                 }
             } else {
-                let both = dots::<T, 0, 8>(panel, block, 0, codes);
+                let both = dots::<T, 0, 8>(s, panel, block, 0, codes);
                 for t in 0..T {
                     for v in 0..VECTORS {
-                        dot[t][v] = _mm512_cvtepi32_ps(both[t][v]);
+                        dot[t][v] = s._mm512_cvtepi32_ps(both[t][v]);
                     }
                 }
             }
@@ -265,14 +265,14 @@ unsafe fn add<F: Unpack, const T: usize>(
                 let at = (at + t) * SPAN_BLOCKS + block;
                 let scale = *x.scales.get_unchecked(at);
                 for v in 0..VECTORS {
-                    let scale = _mm512_mul_ps(load(&headers[v].scales[block]), _mm512_set1_ps(scale));
-                    acc[t][v] = _mm512_fmadd_ps(dot[t][v], scale, acc[t][v]);
+                    let scale = s._mm512_mul_ps(s.load(&headers[v].scales[block]), s._mm512_set1_ps(scale));
+                    acc[t][v] = s._mm512_fmadd_ps(dot[t][v], scale, acc[t][v]);
                 }
                 if F::MINIMA {
                     let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
                     for v in 0..VECTORS {
-                        let minimum = scaled_minimum::<F>(headers[v], block, scale, sums);
-                        acc[t][v] = _mm512_fnmadd_ps(load(&headers[v].minima[block]), minimum, acc[t][v]);
+                        let minimum = scaled_minimum::<F>(*s, headers[v], block, scale, sums);
+                        acc[t][v] = s._mm512_fnmadd_ps(s.load(&headers[v].minima[block]), minimum, acc[t][v]);
                     }
                 }
             }
@@ -291,6 +291,7 @@ unsafe fn add<F: Unpack, const T: usize>(
 /// `codes` are those of a span of `T` tokens; AVX-512 VNNI exists.
 #[inline(always)]
 unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
+    s: Vnni,
     panel: *const Panel,
     block: usize,
     half: usize,
@@ -305,9 +306,9 @@ unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
             let weights = [_mm512_load_si512(codes_of_rows), _mm512_load_si512(codes_of_rows.add(1))];
             for t in 0..T {
                 let four = codes.add(t * SPAN + block * BLOCK + quad * 4).cast::<i32>();
-                let four = _mm512_set1_epi32(four.read_unaligned());
+                let four = s._mm512_set1_epi32(four.read_unaligned());
                 for v in 0..VECTORS {
-                    dots[t][v] = _mm512_dpbusd_epi32(dots[t][v], four, weights[v]);
+                    dots[t][v] = s._mm512_dpbusd_epi32(dots[t][v], four, weights[v]);
                 }
             }
         }

@@ -4,13 +4,14 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{ROW_TOKENS, Small, load, scaled_minimum};
+use super::{ROW_TOKENS, Small, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::collect::GroupFields;
 use crate::quantized::header::{GROUP, GROUPS, Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::job::Job;
-use crate::quantized::spans::Spans;
+use crate::quantized::spans::{Quad, Spans};
 use crate::quantized::unpack::Unpack;
+use crate::simd::{Avx512, Simd, Vnni};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -18,17 +19,17 @@ const LINE: usize = 64;
 /// The job's rows, for activations in rows, of [`ROW_TOKENS`] at most.
 ///
 /// # Safety
-/// As for [`crate::quantized::product::rows`]; AVX-512 F, BW, DQ, VL and VNNI exist.
+/// As for [`crate::quantized::product::rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(in crate::quantized) unsafe fn rows<F: Unpack>(job: &Job<'_>) {
+pub(in crate::quantized) unsafe fn rows<F: Unpack>(s: Vnni, job: &Job<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
     // SAFETY: the caller's promise.
     unsafe {
         match job.x.tokens {
             0 => {}
-            1 => rows_for::<F, 1>(job),
-            2 => rows_for::<F, 2>(job),
-            ROW_TOKENS => rows_for::<F, ROW_TOKENS>(job),
+            1 => rows_for::<F, 1>(s, job),
+            2 => rows_for::<F, 2>(s, job),
+            ROW_TOKENS => rows_for::<F, ROW_TOKENS>(s, job),
             more => unreachable!("{more} tokens do not lie in rows"),
         }
     }
@@ -39,11 +40,11 @@ pub(in crate::quantized) unsafe fn rows<F: Unpack>(job: &Job<'_>) {
 /// # Safety
 /// As for [`rows`]; there are so many tokens.
 #[inline(always)]
-unsafe fn rows_for<F: Unpack, const T: usize>(job: &Job<'_>) {
+unsafe fn rows_for<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>) {
     let mut small = Small::NEW;
     for first in (job.first..job.end).step_by(ROWS) {
         // SAFETY: the caller's promise.
-        unsafe { sixteen_rows::<F, T>(job, first, &mut small) };
+        unsafe { sixteen_rows::<F, T>(s, job, first, &mut small) };
     }
 }
 
@@ -52,50 +53,52 @@ unsafe fn rows_for<F: Unpack, const T: usize>(job: &Job<'_>) {
 /// # Safety
 /// As for [`rows_for`].
 #[inline(always)]
-unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, small: &mut Small) {
+unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>, first: usize, small: &mut Small) {
     let x = &job.x;
     let row_blocks = x.row_blocks();
     // What is asked for: the bytes of the next sixteen rows in their order.
     let mut next = job.w.as_ptr().wrapping_add((first + ROWS) * job.row_bytes);
-    // SAFETY: AVX-512 exists by the caller's promise; spans are whole, activations whole groups; the output has these
-    // rows.
+    // SAFETY: activations are whole groups, and the output has these rows, by the caller's promise; the token proves the
+    // instructions.
     unsafe {
-        let mut acc = [_mm512_setzero_ps(); T];
+        let mut acc = [s._mm512_setzero_ps(); T];
         for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
-            let spans =
-                if F::IN_BLOCKS { small.spans::<F>(job, first, span) } else { small.collect::<F>(job, first, span) };
+            let (spans, header) = match F::IN_BLOCKS {
+                true => (Spans::<F>::of(job, first, span, &mut small.ragged), &mut small.header),
+                false => small.collect(*s, job, first, span),
+            };
             for group in 0..GROUPS.min((x.blocks - span * SPAN_BLOCKS).div_ceil(GROUP)) {
                 let block = span * SPAN_BLOCKS + group * GROUP;
-                let mut activations = [[_mm512_setzero_si512(); 2]; T];
-                let mut starts = [[_mm512_setzero_si512(); 2]; T];
+                let mut activations = [[s._mm512_setzero_si512(); 2]; T];
+                let mut starts = [[s._mm512_setzero_si512(); 2]; T];
                 for t in 0..T {
-                    let codes = x.codes.as_ptr().add((t * row_blocks + block) * BLOCK).cast::<__m512i>();
-                    activations[t] = halves_apart([_mm512_loadu_si512(codes), _mm512_loadu_si512(codes.add(1))]);
-                    starts[t] = offsets::<F>(activations[t]);
+                    let codes = &*x.codes.as_ptr().add((t * row_blocks + block) * BLOCK).cast::<[[i8; LINE]; 2]>();
+                    activations[t] = halves_apart(*s, [s.load512(&codes[0]), s.load512(&codes[1])]);
+                    starts[t] = offsets::<F>(s, activations[t]);
                 }
-                let mut quads = [[[_mm512_setzero_si512(); 4]; 2]; T];
-                let mut fields = GroupFields::none();
+                let mut quads = [[[s._mm512_setzero_si512(); 4]; 2]; T];
+                let mut fields = GroupFields::none(*s);
                 for quad in 0..4 {
-                    let spans = spans.from(4 * quad);
-                    let parts = four_rows::<F, T>(spans, group, next, &activations, &starts);
-                    fields.take::<F>(spans, group, quad);
+                    let spans = spans.quad(quad);
+                    let parts = four_rows::<F, T>(s, spans, group, next, &activations, &starts);
+                    fields.take(*s, spans, group, quad);
                     next = next.wrapping_add(4 * F::SPAN_BYTES / GROUPS);
                     for t in 0..T {
-                        quads[t][0][quad] = sum_quads(parts[t][0]);
+                        quads[t][0][quad] = sum_quads(*s, parts[t][0]);
                         if F::HALVES {
-                            quads[t][1][quad] = sum_quads(parts[t][1]);
+                            quads[t][1][quad] = sum_quads(*s, parts[t][1]);
                         }
                     }
                 }
-                fields.put::<F>(group, &mut small.header);
+                fields.put::<F>(*s, group, header);
                 for t in 0..T {
-                    let dots = [blocks_apart(quads[t][0]), blocks_apart(quads[t][1])];
+                    let dots = [blocks_apart(*s, quads[t][0]), blocks_apart(*s, quads[t][1])];
                     for i in 0..GROUP {
                         let at = t * row_blocks + block + i;
                         let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
                         let scale = *x.scales.get_unchecked(at);
                         let dots = [dots[0][i], dots[1][i]];
-                        acc[t] = step::<F>(&small.header, group * GROUP + i, dots, scale, sums, acc[t]);
+                        acc[t] = step::<F>(*s, header, group * GROUP + i, dots, scale, sums, acc[t]);
                     }
                 }
             }
@@ -109,34 +112,29 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(job: &Job<'_>, first: usize, s
 
 /// Sums of four products of group `group` of the first four rows of `spans`, `[token][half][row]`; and asks for the
 /// lines of as many bytes from `next` on.
-///
-/// # Safety
-/// The spans are whole; AVX-512 VNNI exists.
 #[inline(always)]
-unsafe fn four_rows<F: Unpack, const T: usize>(
-    spans: Spans,
+fn four_rows<F: Unpack, const T: usize>(
+    s: Vnni,
+    spans: Quad<'_, F>,
     group: usize,
     next: *const u8,
     activations: &[[__m512i; 2]; T],
     starts: &[[__m512i; 2]; T],
 ) -> [[[__m512i; 4]; 2]; T] {
     let lines = const { (4 * F::SPAN_BYTES / GROUPS).div_ceil(LINE) };
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut parts = [[[_mm512_setzero_si512(); 4]; 2]; T];
-        for row in 0..4 {
-            for line in row * lines / 4..(row + 1) * lines / 4 {
-                ask(next.wrapping_add(line * LINE));
-            }
-            let weights = F::unpack4(spans.row(row), group);
-            for t in 0..T {
-                let [part0, part1] = dots::<F>(weights, activations[t], starts[t]);
-                parts[t][0][row] = part0;
-                parts[t][1][row] = part1;
-            }
+    let mut parts = [[[s._mm512_setzero_si512(); 4]; 2]; T];
+    for row in 0..4 {
+        for line in row * lines / 4..(row + 1) * lines / 4 {
+            ask(next.wrapping_add(line * LINE));
         }
-        parts
+        let weights = F::unpack4(*s, spans.row(row), group);
+        for t in 0..T {
+            let [part0, part1] = dots::<F>(s, weights, activations[t], starts[t]);
+            parts[t][0][row] = part0;
+            parts[t][1][row] = part1;
+        }
     }
+    parts
 }
 
 /// Asks for the cache line at `at`, which need not be readable. Written so that a compiler keeps it between the loads
@@ -150,96 +148,64 @@ fn ask(at: *const u8) {
 }
 
 /// From 128 codes in their natural order: the first halves of four blocks, and the last ones.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn halves_apart(natural: [__m512i; 2]) -> [__m512i; 2] {
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        [_mm512_shuffle_i32x4::<0x88>(natural[0], natural[1]), _mm512_shuffle_i32x4::<0xdd>(natural[0], natural[1])]
-    }
+fn halves_apart(s: Avx512, natural: [__m512i; 2]) -> [__m512i; 2] {
+    [s._mm512_shuffle_i32x4::<0x88>(natural[0], natural[1]), s._mm512_shuffle_i32x4::<0xdd>(natural[0], natural[1])]
 }
 
 /// What sums of four products start from, to make up for the offset of the weights' codes.
-///
-/// # Safety
-/// AVX-512 VNNI exists.
 #[inline(always)]
-unsafe fn offsets<F: Unpack>(activations: [__m512i; 2]) -> [__m512i; 2] {
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        let zero = _mm512_setzero_si512();
-        if F::OFFSET == 0 {
-            return [zero; 2];
-        }
-        let offset = _mm512_set1_epi8(F::OFFSET as i8);
-        let [first, last] = activations.map(|codes| _mm512_dpbusd_epi32(zero, offset, codes));
-        if F::HALVES {
-            [_mm512_sub_epi32(zero, first), _mm512_sub_epi32(zero, last)]
-        } else {
-            [_mm512_sub_epi32(zero, _mm512_add_epi32(first, last)), zero]
-        }
+fn offsets<F: Unpack>(s: Vnni, activations: [__m512i; 2]) -> [__m512i; 2] {
+    let zero = s._mm512_setzero_si512();
+    if F::OFFSET == 0 {
+        return [zero; 2];
+    }
+    let offset = s._mm512_set1_epi8(F::OFFSET as i8);
+    let [first, last] = activations.map(|codes| s._mm512_dpbusd_epi32(zero, offset, codes));
+    if F::HALVES {
+        [s._mm512_sub_epi32(zero, first), s._mm512_sub_epi32(zero, last)]
+    } else {
+        [s._mm512_sub_epi32(zero, s._mm512_add_epi32(first, last)), zero]
     }
 }
 
 /// Sums of four products of first and last halves, or of both together where they share a factor.
-///
-/// # Safety
-/// AVX-512 VNNI exists.
 #[inline(always)]
-unsafe fn dots<F: Unpack>(weights: [__m512i; 2], activations: [__m512i; 2], starts: [__m512i; 2]) -> [__m512i; 2] {
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        let first = _mm512_dpbusd_epi32(starts[0], weights[0], activations[0]);
-        if F::HALVES {
-            [first, _mm512_dpbusd_epi32(starts[1], weights[1], activations[1])]
-        } else {
-            [_mm512_dpbusd_epi32(first, weights[1], activations[1]), starts[1]]
-        }
+fn dots<F: Unpack>(s: Vnni, weights: [__m512i; 2], activations: [__m512i; 2], starts: [__m512i; 2]) -> [__m512i; 2] {
+    let first = s._mm512_dpbusd_epi32(starts[0], weights[0], activations[0]);
+    if F::HALVES {
+        [first, s._mm512_dpbusd_epi32(starts[1], weights[1], activations[1])]
+    } else {
+        [s._mm512_dpbusd_epi32(first, weights[1], activations[1]), starts[1]]
     }
 }
 
 /// Adds up each 128 bits of four vectors: lane `4 b + r` of the result is the sum of lanes `4 b .. 4 b + 4` of vector
 /// `r`.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn sum_quads([a, b, c, d]: [__m512i; 4]) -> __m512i {
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-        let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
-    }
+fn sum_quads(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let ab = s._mm512_add_epi32(s._mm512_unpacklo_epi32(a, b), s._mm512_unpackhi_epi32(a, b));
+    let cd = s._mm512_add_epi32(s._mm512_unpacklo_epi32(c, d), s._mm512_unpackhi_epi32(c, d));
+    s._mm512_add_epi32(s._mm512_unpacklo_epi64(ab, cd), s._mm512_unpackhi_epi64(ab, cd))
 }
 
 /// Transposes 4 x 4 lanes of 128 bits: from four rows of four blocks to one vector of sixteen rows a block.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn blocks_apart([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        let (ab, cd) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
-        let (ab_high, cd_high) = (_mm512_shuffle_i32x4::<0xee>(a, b), _mm512_shuffle_i32x4::<0xee>(c, d));
-        [
-            _mm512_shuffle_i32x4::<0x88>(ab, cd),
-            _mm512_shuffle_i32x4::<0xdd>(ab, cd),
-            _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
-            _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
-        ]
-    }
+fn blocks_apart(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let (ab, cd) = (s._mm512_shuffle_i32x4::<0x44>(a, b), s._mm512_shuffle_i32x4::<0x44>(c, d));
+    let (ab_high, cd_high) = (s._mm512_shuffle_i32x4::<0xee>(a, b), s._mm512_shuffle_i32x4::<0xee>(c, d));
+    [
+        s._mm512_shuffle_i32x4::<0x88>(ab, cd),
+        s._mm512_shuffle_i32x4::<0xdd>(ab, cd),
+        s._mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
+        s._mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
+    ]
 }
 
 /// One block of sixteen rows and one token.
-///
-/// # Safety
-/// AVX-512 F exists.
 #[inline(always)]
-unsafe fn step<F: Unpack>(
+fn step<F: Unpack>(
+    s: Avx512,
     header: &Header,
     block: usize,
     dots: [__m512i; 2],
@@ -247,19 +213,16 @@ unsafe fn step<F: Unpack>(
     sums: [f32; 2],
     acc: __m512,
 ) -> __m512 {
-    // SAFETY: `Lanes` are whole vectors.
-    unsafe {
-        let dot = if F::HALVES {
-            // Integers that f32 can count: nothing is rounded here.
-            let [f0, f1] = [load(&header.halves[block][0]), load(&header.halves[block][1])];
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[1]), f1, _mm512_mul_ps(_mm512_cvtepi32_ps(dots[0]), f0))
-        } else {
-            _mm512_cvtepi32_ps(dots[0])
-        };
-        let acc = _mm512_fmadd_ps(dot, _mm512_mul_ps(load(&header.scales[block]), _mm512_set1_ps(scale)), acc);
-        if !F::MINIMA {
-            return acc;
-        }
-        _mm512_fnmadd_ps(load(&header.minima[block]), scaled_minimum::<F>(header, block, scale, sums), acc)
+    let dot = if F::HALVES {
+        // Integers that f32 can count: nothing is rounded here.
+        let [f0, f1] = [s.load(&header.halves[block][0]), s.load(&header.halves[block][1])];
+        s._mm512_fmadd_ps(s._mm512_cvtepi32_ps(dots[1]), f1, s._mm512_mul_ps(s._mm512_cvtepi32_ps(dots[0]), f0))
+    } else {
+        s._mm512_cvtepi32_ps(dots[0])
+    };
+    let acc = s._mm512_fmadd_ps(dot, s._mm512_mul_ps(s.load(&header.scales[block]), s._mm512_set1_ps(scale)), acc);
+    if !F::MINIMA {
+        return acc;
     }
+    s._mm512_fnmadd_ps(s.load(&header.minima[block]), scaled_minimum::<F>(s, header, block, scale, sums), acc)
 }

@@ -148,7 +148,7 @@ impl Episode {
         }
     }
 
-    /// Everything comes back when all is freed, swaps under way or not.
+    /// Everything comes back when all is freed, swaps in flight or not.
     pub fn finish(mut self) -> KvStats {
         for id in std::mem::take(&mut self.running).into_keys() {
             assert!(self.manager.free(SequenceId(id)));

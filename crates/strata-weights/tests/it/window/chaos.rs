@@ -22,9 +22,9 @@ pub struct Chaos {
     users: Vec<u32>,
     failures: Vec<u32>,
     last_ticket: u64,
-    /// Loads under way, in the order in which they were commanded.
+    /// Loads in flight, in the order in which they were commanded.
     pub loads: Vec<(UnitId, u64)>,
-    /// Evictions under way.
+    /// Evictions in flight.
     pub evictions: Vec<UnitId>,
     pub bytes_loaded: u64,
     pub events: u64,
@@ -168,7 +168,7 @@ impl Chaos {
                     if !self.evictions.is_empty() {
                         self.gone(0);
                     } else {
-                        assert!(!self.loads.is_empty(), "{unit:?} is waited for, and nothing is under way");
+                        assert!(!self.loads.is_empty(), "{unit:?} is waited for, and nothing is in flight");
                         self.arrive(0);
                     }
                 }

@@ -1,4 +1,4 @@
-//! The seed's window, trait by trait.
+//! The window that slides with the pass, trait by trait.
 
 use strata_weights::window::{
     Acquired, Credits, Phase, Policy, Reach, RingConfig, UnitId, UnitState, Window, WindowCommand, WindowConfig,
@@ -25,7 +25,7 @@ fn loads(out: &[WindowCommand]) -> Vec<u32> {
 }
 
 #[test]
-fn defaults_are_those_of_the_seed() {
+fn defaults_suit_eighty_layers_on_a_gpu_of_16_gb() {
     let (host, device, credits) = (RingConfig::host(Vec::new()), RingConfig::device(Vec::new()), Credits::default());
     let reach = Reach::Layers { offset_layers: 6, capacity_layers: 50, distance_layers: 50 };
     assert_eq!((host.reach, host.layers_behind), (reach, 4));
@@ -76,7 +76,7 @@ fn requests_of_before_a_jump_are_dropped_when_their_turn_comes() {
         seen.push(chaos.loads[0].0.0);
         chaos.arrive(0);
     }
-    // Unit 0 was under way; of the other nine that were asked for at the start none is loaded.
+    // Unit 0 was in flight; of the other nine that were asked for at the start none is loaded.
     assert_eq!(seen, [0, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29]);
     assert_eq!(chaos.window.counters().requests_stale, 9);
 }

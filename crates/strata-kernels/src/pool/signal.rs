@@ -1,0 +1,117 @@
+//! How a caller tells workers of a job, and learns that all are done with it. Knows nothing of threads, so that a model
+//! checker can go through the orders in which they may run (`tests/it/pool.rs`).
+
+use std::sync::PoisonError;
+
+use super::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, CALLER_SPINS, Condvar, Mutex, MutexGuard, Ordering, WORKER_SPINS, spin_loop,
+    yield_now,
+};
+
+/// What a caller and its workers share. One job runs at a time: who begins one ends it before the next.
+pub(super) struct Signal<J> {
+    /// Number of the current job; a change tells the workers to begin.
+    epoch: AtomicU64,
+    /// The current job; only read between a change of `epoch` and the decrement of `running`.
+    job: Mutex<Option<J>>,
+    /// Workers that have not yet finished the current job.
+    running: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    /// Workers that are parked, or about to be.
+    parked: Mutex<usize>,
+    wake: Condvar,
+}
+
+impl<J: Copy> Signal<J> {
+    pub(super) fn new() -> Self {
+        Self {
+            epoch: AtomicU64::new(0),
+            job: Mutex::new(None),
+            running: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            parked: Mutex::new(0),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// Tells all `workers` of a job, which must live until [`Signal::end`] has returned.
+    pub(super) fn begin(&self, job: J, workers: usize) {
+        *lock(&self.job) = Some(job);
+        self.running.store(workers, Ordering::Relaxed);
+        self.epoch.fetch_add(1, Ordering::Release);
+        if *lock(&self.parked) > 0 {
+            self.wake.notify_all();
+        }
+    }
+
+    /// Waits until all workers are done with the job. Whether one of them has panicked.
+    pub(super) fn end(&self) -> bool {
+        let mut spins = 0;
+        while self.running.load(Ordering::Acquire) > 0 {
+            spins += 1;
+            if spins < CALLER_SPINS { spin_loop() } else { yield_now() }
+        }
+        *lock(&self.job) = None;
+        self.panicked.swap(false, Ordering::Relaxed)
+    }
+
+    /// Tells all workers that there are no more jobs.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.epoch.fetch_add(1, Ordering::Release);
+        drop(lock(&self.parked));
+        self.wake.notify_all();
+    }
+
+    /// The next job after the one that a worker has `seen`, of which it says when it is [done](Signal::done); `None` if
+    /// there are no more.
+    pub(super) fn next(&self, seen: &mut u64) -> Option<J> {
+        loop {
+            *seen = self.next_epoch(*seen);
+            if self.stop.load(Ordering::Acquire) {
+                return None;
+            }
+            if let Some(job) = *lock(&self.job) {
+                return Some(job);
+            }
+        }
+    }
+
+    /// A worker will not touch the job any more.
+    pub(super) fn done(&self, panicked: bool) {
+        if panicked {
+            self.panicked.store(true, Ordering::Relaxed);
+        }
+        self.running.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Waits until the epoch differs from `seen`.
+    fn next_epoch(&self, seen: u64) -> u64 {
+        for _ in 0..WORKER_SPINS {
+            let epoch = self.epoch.load(Ordering::Acquire);
+            if epoch != seen {
+                return epoch;
+            }
+            spin_loop();
+        }
+        // The caller changes the epoch before it looks at `parked`; this thread counts itself in before it looks at the
+        // epoch. One of the two therefore sees the other, and no wake-up is lost.
+        let mut parked = lock(&self.parked);
+        *parked += 1;
+        loop {
+            let epoch = self.epoch.load(Ordering::Acquire);
+            if epoch != seen {
+                *parked -= 1;
+                return epoch;
+            }
+            parked = self.wake.wait(parked).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// No code that can panic runs under these locks, so a poisoned one holds sound data.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

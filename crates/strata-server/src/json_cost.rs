@@ -1,0 +1,132 @@
+//! What JSON values cost in memory, counted before they are built.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::fields::FromJson;
+
+/// What a JSON value costs in memory beside the texts of strings.
+///
+/// A value has 72 bytes. A list grows by doubling, so its last value may have brought along two more of its size; a
+/// list of one has room for four. An entry of an object has 104 bytes, with the key's own allocation and the index
+/// besides.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JsonCost(pub(crate) usize);
+
+impl JsonCost {
+    const LIST: usize = 72 + 32;
+    const LIST_VALUE: usize = 3 * 72;
+    const OBJECT: usize = 104 + 64 + 32;
+    const OBJECT_ENTRY: usize = 3 * 104 + 24 + 32;
+    /// The smallest allocation.
+    const STRING: usize = 32;
+}
+
+impl<'de> Deserialize<'de> for JsonCost {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Costs;
+        impl<'de> Visitor<'de> for Costs {
+            type Value = JsonCost;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("any value")
+            }
+            fn visit_unit<E>(self) -> Result<JsonCost, E> {
+                Ok(JsonCost(0))
+            }
+            fn visit_bool<E>(self, _: bool) -> Result<JsonCost, E> {
+                Ok(JsonCost(0))
+            }
+            fn visit_i64<E>(self, _: i64) -> Result<JsonCost, E> {
+                Ok(JsonCost(0))
+            }
+            fn visit_u64<E>(self, _: u64) -> Result<JsonCost, E> {
+                Ok(JsonCost(0))
+            }
+            fn visit_f64<E>(self, _: f64) -> Result<JsonCost, E> {
+                Ok(JsonCost(0))
+            }
+            fn visit_str<E>(self, _: &str) -> Result<JsonCost, E> {
+                Ok(JsonCost(JsonCost::STRING))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<JsonCost, A::Error> {
+                let mut cost = JsonCost::LIST;
+                while let Some(JsonCost(entry)) = list.next_element()? {
+                    cost = cost.saturating_add(JsonCost::LIST_VALUE + entry);
+                }
+                Ok(JsonCost(cost))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonCost, A::Error> {
+                let mut cost = JsonCost::OBJECT;
+                while let Some((Key, JsonCost(entry))) = map.next_entry()? {
+                    cost = cost.saturating_add(JsonCost::OBJECT_ENTRY + JsonCost::STRING + entry);
+                }
+                Ok(JsonCost(cost))
+            }
+        }
+        deserializer.deserialize_any(Costs)
+    }
+}
+
+/// As a field, it stands for a value that nobody has checked yet: any that is not nested too deeply to be built.
+impl FromJson<'_> for JsonCost {
+    const EXPECTED: &'static str = "a value";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        serde_json::from_str(raw.get()).map_err(|error| crate::fields::unbuildable(&error))
+    }
+}
+
+/// A key that may stand in a JSON value. One may not: where `serde_json` finds it, it takes the string behind it for
+/// JSON and reads that too, as deep as it likes and uncounted.
+struct Key;
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+        impl Visitor<'_> for Name {
+            type Value = Key;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a key")
+            }
+            fn visit_str<E: Error>(self, name: &str) -> Result<Key, E> {
+                if name.starts_with("$serde_json::private::") {
+                    return Err(E::custom("has a key that is reserved"));
+                }
+                Ok(Key)
+            }
+        }
+        deserializer.deserialize_str(Name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(text: &str) -> usize {
+        serde_json::from_str::<JsonCost>(text).expect("JSON").0
+    }
+
+    #[test]
+    fn values_are_counted_by_kind() {
+        assert_eq!(cost("1"), 0);
+        assert_eq!(cost("[1,2]"), JsonCost::LIST + 2 * JsonCost::LIST_VALUE);
+        // Whatever is in a string is text.
+        assert_eq!(cost(r#"",[{\",","#.trim_end_matches(',')), JsonCost::STRING);
+        let entry = JsonCost::OBJECT_ENTRY + JsonCost::STRING;
+        let list = JsonCost::LIST + 2 * JsonCost::LIST_VALUE;
+        assert_eq!(cost(r#"{"a": [1,2], "b": {}}"#), 2 * JsonCost::OBJECT + 2 * entry + list);
+        assert!(serde_json::from_str::<JsonCost>(&("[".repeat(1000) + &"]".repeat(1000))).is_err());
+    }
+
+    #[test]
+    fn json_in_strings_stays_in_strings() {
+        let hidden = r#"{"a": [{"$serde_json::private::RawValue": "[[[[0]]]]"}]}"#;
+        assert!(serde_json::from_str::<JsonCost>(hidden).is_err());
+        let spelled = r#"{"\u0024serde_json::private::RawValue": "[0]"}"#;
+        assert!(serde_json::from_str::<JsonCost>(spelled).is_err());
+        assert!(serde_json::from_str::<JsonCost>(r#"{"$ref": "[0]"}"#).is_ok());
+    }
+}

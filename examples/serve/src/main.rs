@@ -1,0 +1,40 @@
+//! The OpenAI-compatible server in a program of one's own; Ctrl-C lets requests under way finish.
+//!
+//! ```console
+//! $ cargo run --release -p serve -- models/storyteller 127.0.0.1:8000
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use generate::open;
+use strata_model::chat_template::ChatTemplate;
+use strata_server::ServerConfig;
+use tokio::net::TcpListener;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let usage = "usage: serve MODEL_DIRECTORY ADDRESS";
+    let (dir, address) = (args.next().context(usage)?, args.next().context(usage)?);
+    let model = open(Path::new(&dir))?;
+    // A model without a template answers completions only.
+    let template = ChatTemplate::from_dir(Path::new(&dir)).ok().map(Arc::new);
+    let config = ServerConfig {
+        model_names: vec!["mine".into()],
+        model_root: dir,
+        eos_token_ids: model.end_tokens,
+        ..ServerConfig::default()
+    };
+    let listener = TcpListener::bind(&address).await.with_context(|| format!("cannot listen on {address}"))?;
+    println!("http://{}/v1", listener.local_addr()?);
+    let stop = async {
+        // Without signals it is stopped in another way.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
+    };
+    strata_server::serve(config, model.engine.handle(), Arc::new(model.tokenizer), template, listener, stop).await;
+    Ok(())
+}
