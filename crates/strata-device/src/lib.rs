@@ -22,7 +22,7 @@ pub use cores::usable_cores;
 pub use cpu::{Cpu, CpuDevice, PassNeeds};
 pub use device::{Device, DeviceError, Queue, Token};
 pub use kv_pool::KvPool;
-pub use memory::{HostMemory, give_back_freed, peak_resident};
+pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident};
 pub use reference::ReferenceDevice;
 pub use tensor::{OutOfTensors, Tensor, TensorArea};
 pub use weights::Weights;

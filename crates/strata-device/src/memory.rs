@@ -63,6 +63,17 @@ pub fn give_back_freed() {
     }
 }
 
+/// Whether the system takes huge pages for any memory, unasked: what was given back in small pieces may then come back
+/// behind a process's back, when pages between which it lies are joined into one.
+pub fn huge_pages_unasked() -> bool {
+    is_always(&fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default())
+}
+
+/// The setting in force stands in brackets.
+fn is_always(setting: &str) -> bool {
+    setting.contains("[always]")
+}
+
 fn kib_field(text: &str, name: &str) -> u64 {
     text.lines()
         .find_map(|line| line.strip_prefix(name))
@@ -150,6 +161,12 @@ mod tests {
         assert_eq!(limit("5:devices:/\n4:cpu,memory:/c\n0::/a/b\n"), Some(3000));
         write("sys/fs/cgroup/memory/c/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(limit("4:memory:/c\n"), None);
+    }
+
+    #[test]
+    fn the_setting_in_force_is_the_one_in_brackets() {
+        assert!(is_always("[always] madvise never\n"));
+        assert!(!is_always("always [madvise] never\n") && !is_always("always madvise [never]\n") && !is_always(""));
     }
 
     #[test]

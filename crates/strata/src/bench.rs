@@ -18,10 +18,10 @@ use strata_engine::{ModelRunner, Runner};
 use strata_kernels::Unit;
 use strata_model::{BatchSequence, LogitRows};
 
+use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
-use crate::needs::{Audience, Surroundings};
 use crate::options::LimitOptions;
 use crate::progress;
 use limits::{Bound, MachineLimits};

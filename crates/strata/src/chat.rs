@@ -13,10 +13,10 @@ use strata_engine::SamplingParams;
 use strata_model::chat_template::ChatTemplate;
 
 use crate::answer::{Question, Stats, answer};
+use crate::audience::Audience;
 use crate::failure::{self, Interrupted};
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
-use crate::needs::Audience;
 use crate::opened::Opened;
 use crate::options::ModelOptions;
 use crate::prompt::{Room, encode};

@@ -3,7 +3,7 @@
 //! It is computed from what the tokenizer holds, not measured, so that every command on every run tells the same figure
 //! of the same model. What is measured is taken only where it is more, which no tokenizer has been seen to reach.
 
-use strata_device::{Bytes, HostMemory, give_back_freed, peak_resident};
+use strata_device::{Bytes, HostMemory, give_back_freed, huge_pages_unasked, peak_resident};
 use strata_model::tokenizer::Tokenizer;
 
 /// The program: pages of its file, and what it holds before it opens a model.
@@ -22,6 +22,8 @@ const ONE: u64 = 10 << 20;
 const MANY: u64 = 48 << 20;
 /// A thread's stack and its part of the allocator's memory.
 const THREAD: u64 = 256 << 10;
+/// The same where the system takes huge pages for any memory.
+const THREAD_HUGE: u64 = 2 << 20;
 /// An entry of the vocabulary while a token is drawn.
 const DRAWN: u64 = 64;
 
@@ -35,6 +37,8 @@ pub struct Footprint {
     kept: Bytes,
     /// The most that they took on the way.
     pub opening: Bytes,
+    /// Whether the system takes huge pages for any memory, so that what was given back may come back.
+    huge_pages: bool,
 }
 
 impl Footprint {
@@ -49,7 +53,14 @@ impl Footprint {
         });
         give_back_freed();
         let (resident, peak) = (HostMemory::read().resident, peak_resident());
-        Self { kept: counted.kept.max(Bytes(resident)), opening: counted.opening.max(Bytes(peak)) }
+        let (kept, opening) = (counted.kept.max(Bytes(resident)), counted.opening.max(Bytes(peak)));
+        Self { kept, opening, huge_pages: false }.among_huge_pages(huge_pages_unasked())
+    }
+
+    /// What opening took is not counted on to stay away where pages may be joined.
+    fn among_huge_pages(self, huge_pages: bool) -> Self {
+        let kept = if huge_pages { self.kept.max(self.opening) } else { self.kept };
+        Self { kept, huge_pages, ..self }
     }
 
     /// Of a vocabulary of so many entries, which have so many bytes together.
@@ -60,13 +71,15 @@ impl Footprint {
         Self {
             kept: Bytes(PROGRAM + words + entries.saturating_mul(TOKEN).saturating_add(long)),
             opening: Bytes(PROGRAM + entries.saturating_mul(TOKEN_OPENING).saturating_add(long.saturating_mul(4))),
+            huge_pages: false,
         }
     }
 
     /// With what computing takes: so many threads, logits of so many tokens, for many requests or one at a time.
     pub fn computing(&self, threads: usize, vocab_size: usize, serves_many: bool) -> Bytes {
         let runtime = if serves_many { MANY } else { ONE };
-        let parts = [runtime, (threads as u64).saturating_mul(THREAD), (vocab_size as u64).saturating_mul(DRAWN)];
+        let thread = if self.huge_pages { THREAD_HUGE } else { THREAD };
+        let parts = [runtime, (threads as u64).saturating_mul(thread), (vocab_size as u64).saturating_mul(DRAWN)];
         Bytes(parts.iter().fold(self.kept.0, |sum, &part| sum.saturating_add(part)))
     }
 
@@ -91,5 +104,9 @@ mod tests {
         let one = small.computing(2, 2_000, false);
         assert_eq!(small.computing(2, 2_000, true).0 - one.0, MANY - ONE);
         assert_eq!(small.computing(3, 2_001, false).0 - one.0, THREAD + DRAWN);
+        // What was given back may come back in huge pages.
+        let huge = large.among_huge_pages(true);
+        assert_eq!((huge.kept, large.among_huge_pages(false).kept), (large.opening, large.kept));
+        assert_eq!(huge.computing(2, 0, false).0 - huge.computing(1, 0, false).0, THREAD_HUGE);
     }
 }

@@ -19,8 +19,10 @@ use strata_model::generation_config::GenerationConfig;
 use strata_model::tokenizer::Tokenizer;
 use strata_weights::{ResidentWeights, WeightSource};
 
+use crate::audience::{Audience, Surroundings};
+use crate::budget::budget;
 use crate::model_dir::{Division, ModelDir};
-use crate::needs::{Audience, Surroundings, budget, kv_config, threads};
+use crate::needs::{kv_config, threads};
 use crate::opened::Opened;
 use crate::options::LimitOptions;
 use crate::streaming::{self, Streaming};

@@ -8,10 +8,10 @@ use clap::Args;
 use strata_engine::Runner;
 use strata_model::{BatchSequence, LogitRows};
 
+use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
-use crate::needs::{Audience, Surroundings};
 use crate::options::LimitOptions;
 
 /// Print the logits of every position of a sequence of tokens, as JSON

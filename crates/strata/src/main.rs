@@ -1,7 +1,9 @@
 //! The command line: configuration and wiring. Data goes to stdout, everything else to stderr.
 
 mod answer;
+mod audience;
 mod bench;
+mod budget;
 mod chat;
 mod failure;
 mod footprint;
@@ -134,8 +136,8 @@ fn start_logging(verbosity: u8) -> anyhow::Result<()> {
 }
 
 /// Two kinds of panics are not for people to read. `println!` panics when the reader has gone (`strata bench | head
-/// -1`), which is no failure of ours; and the tokenizers' library panics on input that it should refuse, which is caught
-/// and becomes an error: under a server's threads a line of the log tells of it.
+/// -1`), which is no failure of ours; and the tokenizers' library panics on input that it should refuse, which is
+/// caught and becomes an error: under a server's threads a line of the log tells of it.
 fn set_panic_hook() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

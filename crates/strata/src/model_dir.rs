@@ -18,8 +18,9 @@ use strata_weights::{
     BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
 };
 
+use crate::audience::Surroundings;
 use crate::failure::Advised;
-use crate::needs::{BATCHED_TOKENS, Surroundings, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
+use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
 use crate::quiet_panics::quietly;
 use crate::{small_files, swap};
@@ -55,7 +56,7 @@ impl ModelDir {
         };
         // Before complaints about weights: without a configuration it is no model at all.
         if path.is_dir() && !is_gguf(&opened) && !path.join("config.json").exists() {
-            return Err(no_configuration(&path, opened.is_ok()));
+            return Err(no_configuration(&path, !matches!(opened, Err(WeightError::NoWeights { .. }))));
         }
         let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
         let catalog = opened?;
@@ -258,9 +259,9 @@ fn not_there(path: &Path) -> anyhow::Error {
             )
         }
         Some((name, tag)) if is_name(tag) && (is_name(name) || is_hub(name)) => format!(
-            "{shown} looks like a name and a tag, as in other programs' libraries; Strata reads local files only: fetch \
-             a GGUF file or a Hugging Face directory of the model, for instance with `hf download ORG/NAME --local-dir \
-             {}`, then give its path as MODEL",
+            "{shown} looks like a name and a tag, as in other programs' libraries; Strata reads local files only: \
+             fetch a GGUF file or a Hugging Face directory of the model, for instance with `hf download ORG/NAME \
+             --local-dir {}`, then give its path as MODEL",
             name.rsplit('/').next().unwrap_or(name)
         ),
         _ => "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \

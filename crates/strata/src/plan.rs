@@ -10,10 +10,12 @@ use strata_device::Bytes;
 use strata_kernels::DType;
 use strata_sim::plan::{Batches, KnownFigures, Passes, Plan, PlanRequest, Subject};
 
+use crate::audience::{Audience, Surroundings};
+use crate::budget::default_budget;
 use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::model_dir::ModelDir;
-use crate::needs::{self, Audience, BATCHED_TOKENS, Surroundings, WeightNeeds};
+use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
 use crate::options::LimitOptions;
 use crate::progress::Bars;
 use crate::synth::DTypeArg;
@@ -184,7 +186,7 @@ impl MachineOptions {
             hbm_bw: self.hbm_bw,
             gpu_flops: self.gpu_flops,
             memory,
-            memory_here: needs::default_budget(),
+            memory_here: default_budget(),
         }
     }
 }

@@ -68,8 +68,8 @@ pub struct Room {
     pub memory: usize,
 }
 
-/// Token ids of `text`. A text that cannot fit the context, or whose tokenizing would take more memory than there is for
-/// it, is refused before it is tokenized.
+/// Token ids of `text`. A text that cannot fit the context, or whose tokenizing would take more memory than there is
+/// for it, is refused before it is tokenized.
 ///
 /// # Errors
 /// The text is too long, or the tokenizer cannot represent it.

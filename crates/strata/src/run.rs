@@ -10,10 +10,11 @@ use strata_engine::{SamplingParams, TokenId};
 use strata_model::chat_template::ChatTemplate;
 
 use crate::answer::{Question, answer};
+use crate::audience::{Audience, Surroundings};
+use crate::budget::budget;
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
-use crate::needs::{self, Audience, Surroundings};
 use crate::opened::Opened;
 use crate::options::{LimitOptions, ModelOptions, TimelineOption};
 use crate::prompt::{PromptOptions, Room, encode};
@@ -124,7 +125,7 @@ fn room(loaded: &Loaded, prompt_tokens: usize) -> usize {
 
 /// The prompt's tokens, before weights and KV are there: until then tokenizing has the whole budget.
 fn tokenize(opened: &Opened, limits: &LimitOptions, text: &str, add_special: bool) -> Result<Vec<TokenId>> {
-    let budget = needs::budget(limits)?;
+    let budget = budget(limits)?;
     // A budget that cannot work is refused first, with what would.
     let surroundings = Surroundings { footprint: opened.footprint, audience: Audience::Prompt(Bytes(0)) };
     let context = opened.dir.divide(budget, limits, &surroundings)?.plan.max_model_len;

@@ -14,9 +14,9 @@ use strata_server::{Drained, ServerConfig};
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
 use crate::load::{self, Loaded, MAX_WAITING};
-use crate::needs::{Audience, REQUEST_BYTES};
 use crate::opened::Opened;
 use crate::options::{ModelOptions, SwapOptions};
 use crate::report::report;

@@ -29,7 +29,8 @@ impl Drop for Streaming {
     }
 }
 
-/// Tries out the disk in `room`, which nobody uses as yet, and starts streaming within `budget`, loading what is to stay.
+/// Tries out the disk in `room`, which nobody uses as yet, and starts streaming within `budget`, loading what is to
+/// stay.
 ///
 /// # Errors
 /// A file that cannot be read, a budget that is too small, memory that the system refuses.

@@ -135,10 +135,10 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::audience::{Audience, Surroundings};
     use crate::footprint::Footprint;
     use crate::load::load_weights;
     use crate::model_dir::ModelDir;
-    use crate::needs::{Audience, Surroundings};
     use crate::options::ModelOptions;
 
     #[derive(Parser)]

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use strata_device::Bytes;
 
+use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
 use crate::model_dir::{Division, ModelDir};
-use crate::needs::{Audience, Surroundings};
 use crate::options::{LimitOptions, ModelOptions, SwapOptions};
 
 /// Budgets above the least that are shown.

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{ended, strata, tiny};
+use crate::support::{ended, strata, succeeded, tiny};
 
 /// A server under way; killed if the test fails.
 struct Server {
@@ -16,7 +16,11 @@ struct Server {
 
 impl Server {
     fn start(more: &[&str]) -> Self {
-        let mut args = vec!["serve", tiny(), "--port", "0", "--memory", "512M"];
+        Self::within("512M", more)
+    }
+
+    fn within(memory: &str, more: &[&str]) -> Self {
+        let mut args = vec!["serve", tiny(), "--port", "0", "--memory", memory];
         args.extend(more);
         let mut child = strata(&args).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -78,6 +82,29 @@ fn it_answers_and_ends_in_order() {
     let (code, said) = server.stop("-TERM");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("Stopping"), "{said}");
+}
+
+#[test]
+fn the_least_memory_serves_and_is_kept_to() {
+    let info: serde_json::Value = serde_json::from_str(&succeeded(&["info", tiny(), "--json"])).unwrap();
+    let least = info["memory"]["serve_least_bytes"].as_u64().unwrap();
+    let server = Server::within(&least.to_string(), &[]);
+    let prompt = "the other ones are here ".repeat(10);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let body = format!(r#"{{"prompt": "{prompt}", "max_tokens": 8, "ignore_eos": true, "n": 4}}"#);
+                let answer = server.ask("POST /v1/completions HTTP/1.1", &body);
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            });
+        }
+    });
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+    assert!(peak <= least, "{peak} bytes at the peak, {least} were given");
+    let (code, said) = server.stop("-TERM");
+    assert_eq!(code, Some(0), "{said}");
 }
 
 #[test]
