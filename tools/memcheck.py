@@ -42,8 +42,8 @@ def programs() -> list[Path]:
     if built.returncode != 0:
         sys.exit("the tests do not build; the reason stands above")
     messages = [json.loads(line) for line in built.stdout.splitlines()]
-    found = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] in ("strata_kernels", "it")]
-    return [Path(executable) for executable in found]
+    wanted = ("strata_kernels", "it")
+    return [Path(m["executable"]) for m in messages if m.get("executable") and m["target"]["name"] in wanted]
 
 
 if __name__ == "__main__":
