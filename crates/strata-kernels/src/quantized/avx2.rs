@@ -68,7 +68,7 @@ unsafe fn panel<F: Unpack>(
                 for t in 0..tokens {
                     let column = span * SPAN_BLOCKS + block;
                     let at = (token + t) * row_blocks + column;
-                    let codes = s.load256(&x.codes[at * BLOCK..].as_chunks::<BLOCK>().0[0]);
+                    let codes: &[i8; BLOCK] = x.codes[at * BLOCK..][..BLOCK].try_into().expect("a whole block");
                     let sums = &mut sums[t][octet];
                     let activations = (x.scales[at], x.sums[at * 2], x.sums[at * 2 + 1]);
                     let acc = step::<F>(s, header, block, octet, &weights, codes, activations, load(s, sums));
@@ -107,10 +107,11 @@ fn step<F: Unpack>(
     block: usize,
     octet: usize,
     weights: &[__m256i; OCTET],
-    codes: __m256i,
+    codes: &[i8; BLOCK],
     (scale, sum0, sum1): (f32, f32, f32),
     acc: __m256,
 ) -> __m256 {
+    let codes = s.load256(codes);
     let mut parts = [s._mm256_setzero_si256(); OCTET];
     for (part, weights) in parts.iter_mut().zip(weights) {
         *part = products::<F>(s, *weights, codes);

@@ -70,8 +70,8 @@ fn load2(s: Avx512, a: &[u8; 32], b: &[u8; 32]) -> __m512i {
     s._mm512_inserti64x4::<1>(s._mm512_castsi256_si512(s.load256(a)), s.load256(b))
 }
 
-/// Bits `first .. first + count` of 32 bytes from `at` on, of four blocks: those of the first 16 bytes, and of the last.
-/// `first + count` is 8 at most.
+/// Bits `first .. first + count` of 32 bytes from `at` on, of four blocks: those of the first 16 bytes, and of the
+/// last. `first + count` is 8 at most.
 #[inline(always)]
 fn bits<F: Format>(s: Avx512, blocks: [Block<'_, F>; 4], at: usize, first: usize, count: usize) -> [__m512i; 2] {
     let (shift, mask) = (s._mm_cvtsi64_si128(first as i64), s._mm512_set1_epi8((1 << count) - 1));

@@ -58,8 +58,8 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>, first:
     let row_blocks = x.row_blocks();
     // What is asked for: the bytes of the next sixteen rows in their order.
     let mut next = job.w.as_ptr().wrapping_add((first + ROWS) * job.row_bytes);
-    // SAFETY: activations are whole groups, and the output has these rows, by the caller's promise; the token proves the
-    // instructions.
+    // SAFETY: activations are whole groups, and the output has these rows, by the caller's promise; the token proves
+    // the instructions.
     unsafe {
         let mut acc = [s._mm512_setzero_ps(); T];
         for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
