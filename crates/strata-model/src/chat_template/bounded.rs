@@ -68,6 +68,8 @@ fn times(left: Value, right: Value) -> Result<Value, Error> {
         };
         // As in Python, less than none is none.
         let times = usize::try_from(times).unwrap_or(0);
+        // A trillion times nothing takes nothing but time.
+        let times = if is_text || value.len() != Some(0) { times } else { 0 };
         if is_text {
             let text = value.as_str().unwrap_or_default();
             make(text.len().saturating_mul(times))?;
