@@ -211,13 +211,16 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_some_row(blocks in 1usize..4, patches in 0u16..9, seed in prop::collection::vec(any::<u8>(), 512)) {
+        fn any_bytes_are_some_row(
+            blocks in 1usize..4, patches in 0u16..9, seed in prop::collection::vec(any::<u8>(), 512),
+        ) {
             let cols = blocks * BLOCK;
             let bytes = &seed[..row_bytes(cols, patches).unwrap()];
             let row = decoded(Level::available().next().unwrap(), bytes, cols, patches);
             for level in Level::available() {
                 prop_assert_eq!(&decoded(level, bytes, cols, patches), &row, "{}", level.name());
-                prop_assert_eq!(&pieces(level, bytes, patches, vec![0xdead; cols], 1), &row, "{} in pieces", level.name());
+                let in_pieces = pieces(level, bytes, patches, vec![0xdead; cols], 1);
+                prop_assert_eq!(&in_pieces, &row, "{} in pieces", level.name());
                 let narrow: Vec<u16> = pieces(level, bytes, patches, vec![f32::NAN; cols], 1)
                     .iter()
                     .map(|number| (number.to_bits() >> 16) as u16)

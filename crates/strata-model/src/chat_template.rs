@@ -2,8 +2,8 @@
 //!
 //! A template is a program from outside: its source, its steps, its recursion, its output, its time and the values that
 //! it makes are limited, and it runs on a thread of its own whose stack is large enough for what these limits allow.
-//! The engine counts steps; for what grows within one, the template is rewritten ([`metered`]), the engine's filters have a
-//! look before they work ([`bounded`]), and each rendering has an [`allowance`].
+//! The engine counts steps; for what grows within one, the template is rewritten (`metered.rs`), the engine's filters
+//! have a look before they work (`bounded.rs`), and each rendering has an allowance (`allowance.rs`).
 
 use std::path::{Path, PathBuf};
 

@@ -56,8 +56,8 @@ impl<'a> GgufModel<'a> {
     }
 
     /// What `generation_config.json` would say, as far as the file does: sampling defaults (`general.sampling.…`).
-    /// Where it says none of them, they are llama.cpp's, which people who run such files expect. The tokens that end a text
-    /// are in the configuration.
+    /// Where it says none of them, they are llama.cpp's, which people who run such files expect. The tokens that end a
+    /// text are in the configuration.
     ///
     /// # Errors
     /// A value that cannot be sampled with.

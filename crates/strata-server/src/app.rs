@@ -28,7 +28,7 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
-    /// Whether the server ends without waiting any longer for requests under way.
+    /// Whether the server ends without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
     workers: Arc<Semaphore>,
 }

@@ -32,7 +32,7 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// Time for which a client may leave an answer unread before its connection is closed.
     pub write_timeout: Duration,
-    /// Time that requests under way are given once the server is told to stop.
+    /// Time that requests in flight are given once the server is told to stop.
     pub drain_timeout: Duration,
     /// Prompts tokenized, and templates rendered, at a time.
     pub tokenizing_max: usize,

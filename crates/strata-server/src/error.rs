@@ -73,7 +73,8 @@ impl ApiError {
     pub(crate) fn needs_too_much(needed: usize, limit: usize, purpose: &str) -> Self {
         let message = format!(
             "the request would take some {} KiB of memory, but all {purpose} together have {}; send a shorter prompt \
-             or fewer of them, with a smaller n or best_of and fewer logprobs, and for a beam search a smaller max_tokens",
+             or fewer of them, with a smaller n or best_of and fewer logprobs, and for a beam search a smaller \
+             max_tokens",
             needed.div_ceil(1024),
             limit / 1024
         );

@@ -36,7 +36,7 @@ use tokio::sync::watch;
 pub use config::ServerConfig;
 pub use listener::Drained;
 
-/// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests under way
+/// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight
 /// within `drain_timeout`, and returns. What `shutdown` completes with ends that time early; requests that are cut are
 /// told so. Without a `template`, chat requests are refused with a hint.
 pub async fn serve<F: Future<Output = ()>>(

@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long connections that are cut get to send what became of their requests.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What became of the requests under way when the server was told to stop.
+/// What became of the requests in flight when the server was told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
     /// All were answered.

@@ -11,9 +11,12 @@
 //! | connections | 3/16 = 24 MiB | buffers and state of a connection | [`CONNECTION_BYTES`] each: 1024 of them |
 //! | bodies | 1/16 = 8 MiB | bodies until they are parsed | `Content-Length`, or the limit of a body: 2 of 4 MiB |
 //! | parsed | 3/16 = 24 MiB | what is made of bodies until it is submitted | see below |
-//! | scratch | 5/16 = 40 MiB | the tokenizer at work | [`Tokenizer::scratch_bytes`]: at most 512 for each byte of the longest piece that is tokenized at a time, and 12 for each byte of text |
+//! | scratch | 5/16 = 40 MiB | the tokenizer at work | [`Tokenizer::scratch_bytes`] |
 //! | held | 2/16 = 16 MiB | sequences, until the last of a request has ended | see below |
 //! | answers | 2/16 = 16 MiB | answers that are not streamed, until they have been written | as they grow |
+//!
+//! Of *scratch*, a text is charged at most 512 bytes for each byte of the longest piece that is tokenized at a time, and
+//! 12 for each byte of text.
 //!
 //! Of *parsed*, a request is charged [`PREPARING_BYTES`], and `5 x bytes + values` for its body. Five are the parsed
 //! strings, two copies that a template gets of them, and its output in a buffer that doubles; or the parsed strings,
@@ -94,7 +97,7 @@ impl RequestMemory {
             bodies: part(1, "the bodies of requests"),
             parsed: part(3, "requests that are being prepared"),
             scratch: part(5, "tokenizing texts"),
-            held: part(2, "requests under way"),
+            held: part(2, "requests in flight"),
             answers: part(2, "answers that are not streamed"),
         }
     }

@@ -67,9 +67,11 @@ pub enum WeightError {
     },
     /// The directory has no weights in a format we read.
     #[error(
-        "{}: no weights found, expected model.safetensors, model.safetensors.index.json, other *.safetensors, or a *.gguf{}",
+        "{}: no weights found, expected model.safetensors, model.safetensors.index.json, other *.safetensors, or a \
+         *.gguf{}",
         dir.display(),
-        if *has_pickle { "; the pickled weights there (*.bin, *.pth) are not read: convert them to safetensors" } else { "" }
+        if *has_pickle { "; the pickled weights there (*.bin, *.pth) are not read: convert them to \
+                          safetensors" } else { "" }
     )]
     NoWeights {
         /// The directory.
@@ -92,7 +94,8 @@ pub enum WeightError {
     },
     /// The model needs a tensor that no file holds.
     #[error(
-        "tensor {tensor} ({group}) is in no weight file: the model's configuration asks for it, so the two do not belong \
+        "tensor {tensor} ({group}) is in no weight file: the model's configuration asks for it, so the two do not \
+         belong \
          together"
     )]
     MissingTensor {
@@ -115,7 +118,8 @@ pub enum WeightError {
     },
     /// A tensor's elements are of a type we do not compute with.
     #[error(
-        "tensor {tensor} in {} is stored as {found}; supported are F32, F16 and BF16, and in GGUF files also Q8_0, Q4_0, \
+        "tensor {tensor} in {} is stored as {found}; supported are F32, F16 and BF16, and in GGUF files also Q8_0, \
+         Q4_0, \
          Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4: fetch another version of the model",
         file.display()
     )]

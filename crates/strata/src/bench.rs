@@ -115,7 +115,8 @@ pub fn run(args: BenchArgs) -> Result<()> {
     });
     if !fits {
         bail!(
-            "KV memory holds {} tokens, {} a sequence, which is too little for this measurement; give more --memory, or \
+            "KV memory holds {} tokens, {} a sequence, which is too little for this measurement; give more --memory, \
+             or \
              measure a smaller --batch, --context, --repeat or --prompt-tokens",
             capacity * block_size,
             plan.max_model_len

@@ -29,10 +29,13 @@ use crate::{progress, small_files};
     strata run 8b.strata --prompt Hi         # a packed store is a whole model\n  \
     strata verify 8b.strata                  # every byte against its checksum\n\n\
     Matrices in bf16 are coded without loss, in 11.3 to 12 bits a number: the model computes the same to the last bit, \
-    and where the disk is what it waits for, it is faster by as much as it is smaller, or more, since more of it stays in \
-    memory. --as-is leaves them as they are, which a model that fits in memory may prefer on a machine with fast memory.\n\n\
+    and where the disk is what it waits for, it is faster by as much as it is smaller, or more, since more of it \
+    stays in \
+    memory. --as-is leaves them as they are, which a model that fits in memory may prefer on a machine with fast \
+    memory.\n\n\
     Interrupted, it goes on where it stopped when it is run again. What is written is read back and compared before it \
-    gets its name. Models can be streamed where they lie, so packing is never necessary; it gives every group of weights \
+    gets its name. Models can be streamed where they lie, so packing is never necessary; it gives every group of \
+    weights \
     one run of aligned bytes and a checksum. Memory: a few buffers.")]
 pub struct PackArgs {
     /// A Hugging Face directory, a GGUF file or a packed store

@@ -28,7 +28,8 @@ use crate::synth::DTypeArg;
     strata plan models/8b --memory 6G               # this machine, measured in about two seconds\n  \
     strata plan llama-3-70b --dtype q4_k            # a well-known model; no weights needed\n  \
     strata plan path/to/config.json --memory 32G\n  \
-    strata plan llama-3-70b --disk-bw 4.45e9 --memory 125G --gpu-memory 16G --pcie-bw 4.15e10 --hbm-bw 9.6e11 \\\n      \
+    strata plan llama-3-70b --disk-bw 4.45e9 --memory 125G --gpu-memory 16G --pcie-bw 4.15e10 --hbm-bw 9.6e11 \\\n   \
+       \
         --host-bw 60e9 --flops 2e12 --gpu-flops 1.1e14   # a machine that is elsewhere\n  \
     strata plan models/8b --json | jq .resident.decode\n\n\
     docs/plan.md shows plans of four machines and what they mean.")]

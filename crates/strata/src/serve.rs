@@ -38,7 +38,7 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 ///
 /// Answers /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /version and /metrics.
 /// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
-/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). Ctrl-C or SIGTERM lets requests under way finish; a
+/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). Ctrl-C or SIGTERM lets requests in flight finish; a
 /// second one cuts them, and tells their clients.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -85,7 +85,7 @@ pub struct ServeArgs {
           value_parser = body_size)]
     pub max_body: Bytes,
 
-    /// Time that requests under way are given to finish once the server is told to stop
+    /// Time that requests in flight are given to finish once the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server", hide_short_help = true)]
     pub drain_timeout: u64,
 }

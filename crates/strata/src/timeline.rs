@@ -64,7 +64,11 @@ fn trace_event(monitor: &StreamMonitor, event: &StreamEvent, line: usize) -> ser
         "name": monitor.group_name(event.group), "cat": kind, "ph": "X", "pid": 1, "tid": line,
         "ts": microseconds(event.start), "dur": microseconds(event.end.saturating_sub(event.start)),
         "args": {"kind": kind, "bytes": event.bytes},
-        "cname": match event.kind { EventKind::Stall => "terrible", EventKind::Compute => "good", EventKind::Read => "yellow" },
+        "cname": match event.kind {
+                EventKind::Stall => "terrible",
+                EventKind::Compute => "good",
+                EventKind::Read => "yellow",
+            },
     })
 }
 

@@ -22,7 +22,8 @@ use crate::progress;
     strata verify 8b.strata            # every group against its checksum\n  \
     strata verify models/8b            # headers, sizes, overlaps, a full read, SHA-256 where one is known\n  \
     strata verify model.gguf --json\n\n\
-    A SHA-256 is known where a file is a link into the Hub's cache, where FILE.sha256 lies beside it, or where the Hub's \
+    A SHA-256 is known where a file is a link into the Hub's cache, where FILE.sha256 lies beside it, or where the \
+    Hub's \
     client has noted it. Everything is read from the disk, not from the page cache. Damage ends with exit code 2.")]
 pub struct VerifyArgs {
     /// A packed store, a Hugging Face directory, a GGUF file or a safetensors file
@@ -91,7 +92,8 @@ fn table(path: &Path, catalog: &Catalog, checked: &[Checked], seconds: f64) -> S
         let (files, groups) = (store.manifest().files.len(), store.manifest().groups.len());
         let same = whole.count();
         text.push_str(&format!(
-            "  header and manifest are as written; of {groups} groups and {files} small files, {same} are too (XXH3-128)\n"
+            "  header and manifest are as written; of {groups} groups and {files} small files, {same} are too \
+             (XXH3-128)\n"
         ));
     } else {
         for part in whole {

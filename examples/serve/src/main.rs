@@ -1,4 +1,4 @@
-//! The OpenAI-compatible server in a program of one's own; Ctrl-C lets requests under way finish.
+//! The OpenAI-compatible server in a program of one's own; Ctrl-C lets requests in flight finish.
 //!
 //! ```console
 //! $ cargo run --release -p serve -- models/storyteller 127.0.0.1:8000
@@ -29,9 +29,12 @@ async fn main() -> Result<()> {
     };
     let listener = TcpListener::bind(&address).await.with_context(|| format!("cannot listen on {address}"))?;
     println!("http://{}/v1", listener.local_addr()?);
+    #[expect(
+        clippy::async_yields_async,
+        reason = "the second Ctrl-C, which cuts what is in flight, comes after the first"
+    )]
     let stop = async {
         ended().await;
-        // The second Ctrl-C cuts what is in flight.
         ended()
     };
     strata_server::serve(config, model.engine.handle(), Arc::new(model.tokenizer), template, listener, stop).await;

@@ -270,7 +270,8 @@ proptest! {
         let among = [before, (2, half), behind]
             .map(|(num_kv_heads, half)| KvShape { num_kv_heads, head_dim: 2 * half });
         // Bytes of the other layers are NaN in every type.
-        let among = Case::new(&KvLayout::new(block_size, dtype, among), 2 * per_kv_head, asked.clone(), None, 4.0, seed);
+        let layout = KvLayout::new(block_size, dtype, among);
+        let among = Case::new(&layout, 2 * per_kv_head, asked.clone(), None, 4.0, seed);
         let alone = Case::new(&alike(2, 2, 2 * half, block_size, dtype), 2 * per_kv_head, asked, None, 4.0, seed);
         let level = Level::detect();
         prop_assert_eq!(bits(&among.attend(level, 2)), bits(&alone.attend(level, 2)));
@@ -278,7 +279,8 @@ proptest! {
 
     #[test]
     fn runs_are_the_positions_in_order_and_as_long_as_blocks_allow(
-        table in proptest::collection::vec(0u32..1000, 1..20), block_size in 1usize..9, ends in (0usize..200, 0usize..200),
+        table in proptest::collection::vec(0u32..1000, 1..20), block_size in 1usize..9,
+        ends in (0usize..200, 0usize..200),
     ) {
         let layer = alike(3, 2, 10, block_size, KvDType::Q8).layer(1);
         let limit = table.len() * block_size;

@@ -76,7 +76,8 @@ proptest! {
         let shifted = [&vec![0; offset][..], &encode(dtype, &w).0].concat();
         let weights = Matrix::new(dtype, rows, cols, &shifted[offset..]);
         // Which of many NaNs an operation gives is nobody's promise.
-        let bits = |values: &[f32]| bits(&values.iter().map(|v| if v.is_nan() { f32::NAN } else { *v }).collect::<Vec<_>>());
+        let one_nan = |v: &f32| if v.is_nan() { f32::NAN } else { *v };
+        let bits = |values: &[f32]| bits(&values.iter().map(one_nan).collect::<Vec<_>>());
         for level in Level::available() {
             let together = product(level, threads, &x, weights, None);
             let alone: Vec<f32> = x.chunks(cols).flat_map(|x| product(level, 1, x, weights, None)).collect();

@@ -10,7 +10,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn rms_norm_agrees_with_the_reference(cols in 1usize..100, rows in 1usize..9, scale in -15i32..15, seed in any::<u64>()) {
+    fn rms_norm_agrees_with_the_reference(
+        cols in 1usize..100, rows in 1usize..9, scale in -15i32..15, seed in any::<u64>(),
+    ) {
         let mut numbers = Numbers(seed);
         let x: Vec<f32> = numbers.take(rows * cols).iter().map(|x| x * 2f32.powi(scale)).collect();
         let weight = numbers.take(cols);

@@ -86,7 +86,9 @@ proptest! {
     }
 
     #[test]
-    fn every_level_stores_the_same_bytes(half in 1usize..100, dtype in 0usize..4, style in 0usize..2, seed in any::<u64>()) {
+    fn every_level_stores_the_same_bytes(
+        half in 1usize..100, dtype in 0usize..4, style in 0usize..2, seed in any::<u64>(),
+    ) {
         let layout = alike(2, 3, 2 * half, 4, KvDType::ALL[dtype]);
         let style = [RopeStyle::Halves, RopeStyle::Neighbours][style];
         let mut numbers = Numbers(seed);
@@ -144,7 +146,8 @@ proptest! {
         let layout = KvLayout::new(block_size, dtype, shapes.iter().copied());
         let mut numbers = Numbers(seed);
         // Every second block of the pool is this sequence's, the last one first; the others hold poison, and keep it.
-        let mut table: Vec<u32> = (0..(first + tokens).div_ceil(block_size) as u32).map(|block| 2 * block + 1).collect();
+        let blocks = (first + tokens).div_ceil(block_size) as u32;
+            let mut table: Vec<u32> = (0..blocks).map(|block| 2 * block + 1).collect();
         table.reverse();
         let mut blocks = vec![0xee; (2 * table.len() + 1) * layout.block_bytes()];
         let mut expected = blocks.clone();

@@ -79,7 +79,8 @@ fn hostile_templates_end_with_an_error() {
     let nesting = "{{ ".to_owned() + &"(".repeat(100_000) + "1" + &")".repeat(100_000) + " }}";
     assert!(matches!(render(&nesting, json!([])), Err(TemplateError::Syntax { .. })));
 
-    let deep_value = "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
+    let deep_value = "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ \
+                      ns.x | tojson }}";
     assert!(matches!(render(deep_value, json!([])), Err(TemplateError::Excessive { .. })));
 
     let long = " ".repeat(MAX_SOURCE_BYTES + 1);

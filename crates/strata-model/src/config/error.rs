@@ -42,7 +42,8 @@ pub enum ConfigProblem {
     Gguf(#[from] strata_weights::GgufProblem),
     /// A GGUF file has a tensor that its architecture, as computed here, does not use.
     #[error(
-        "the tensor {tensor:?} has no place in this architecture as Strata computes it: this variant is not supported; use \
+        "the tensor {tensor:?} has no place in this architecture as Strata computes it: this variant is not \
+         supported; use \
          the model's Hugging Face directory with an engine that supports it"
     )]
     UnwantedTensor {

@@ -94,7 +94,8 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<TokenizerFiles, TokenizerErr
                 let known: Vec<_> = pre_tokenizer::names().collect();
                 let shown: String = name.chars().take(80).collect();
                 return Err(unsupported(format!(
-                    "{PRE} is {shown:?}, which is not known; known are {}: use the Hugging Face directory of this model \
+                    "{PRE} is {shown:?}, which is not known; known are {}: use the Hugging Face directory of this \
+                     model \
                      instead",
                     known.join(", ")
                 )));

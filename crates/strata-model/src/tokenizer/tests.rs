@@ -18,12 +18,16 @@ fn byte_level() -> Tokenizer {
         vocab.insert(word.into(), 256 + offset as u32);
     }
     let json = json!({
-        "version": "1.0", "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "version": "1.0",
+        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
         "padding": null,
         "added_tokens": [
-            {"id": 261, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
-            {"id": 262, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
-            {"id": 263, "content": "<tool call>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": false},
+            {"id": 261, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+             "normalized": false, "special": true},
+            {"id": 262, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+             "normalized": false, "special": true},
+            {"id": 263, "content": "<tool call>", "single_word": false, "lstrip": false, "rstrip": false,
+             "normalized": false, "special": false},
         ],
         "normalizer": null,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
@@ -49,8 +53,10 @@ fn sentencepiece(decoder: Json) -> Tokenizer {
     let json = json!({
         "version": "1.0", "truncation": null, "padding": null,
         "added_tokens": [
-            {"id": 263, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
-            {"id": 264, "content": " extra", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": false},
+            {"id": 263, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+             "normalized": false, "special": true},
+            {"id": 264, "content": " extra", "single_word": false, "lstrip": false, "rstrip": false,
+             "normalized": false, "special": false},
         ],
         "normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": "▁"},

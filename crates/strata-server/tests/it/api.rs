@@ -18,7 +18,8 @@ async fn completions_answer_with_text_and_usage() {
         json!([{"index": 0, "text": "hello", "logprobs": null, "finish_reason": "length", "stop_reason": null}]);
     assert_eq!(answer["choices"], expected);
     // The prompt is BOS and three bytes; the scripted engine finds half of it in its cache.
-    let usage = json!({"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9, "prompt_tokens_details": {"cached_tokens": 2}});
+    let cached = json!({"cached_tokens": 2});
+    let usage = json!({"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9, "prompt_tokens_details": cached});
     assert_eq!(answer["usage"], usage);
     assert_eq!(server.last_request().prompt, [BOS, 97, 98, 99]);
 

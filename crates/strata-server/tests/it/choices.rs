@@ -176,7 +176,7 @@ async fn making_room_for_others_is_told_and_a_search_counts_once() {
 
 #[tokio::test]
 async fn a_chat_by_beam_search_gets_what_memory_allows() {
-    // 256 blocks of 16 tokens, of which the beams share 63 after a prompt of 1017, and 2 MiB for requests under way.
+    // 256 blocks of 16 tokens, of which the beams share 63 after a prompt of 1017, and 2 MiB for requests in flight.
     let limits = Limits { kv_capacity_tokens: 4096, ..ScriptedEngine::limits() };
     let engine = ScriptedEngine::start(limits, Duration::from_millis(1), answer("x"));
     let server = Server::over(ServerConfig { request_bytes_max: 16 << 20, ..ServerConfig::default() }, engine).await;

@@ -120,7 +120,8 @@ impl Server {
 
 pub fn post_request(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n{headers}Content-Length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: \
+         application/json\r\n{headers}Content-Length: {}\r\n\r\n",
         body.len()
     );
     [head.as_bytes(), body].concat()

@@ -154,7 +154,8 @@ async fn bodies_that_are_no_json() {
         let (status, _) = server.post_bytes("/v1/completions", "", body).await.error();
         assert_eq!(status, 400);
     }
-    let form = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}";
+    let form = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: \
+                 text/plain\r\nContent-Length: 2\r\n\r\n{}";
     assert_eq!(server.send(form).await.error().0, 415);
 }
 

@@ -85,7 +85,7 @@ async fn a_client_that_reads_nothing_is_cut() {
 }
 
 #[tokio::test]
-async fn requests_under_way_are_finished_before_the_end() {
+async fn requests_in_flight_are_finished_before_the_end() {
     let script =
         |_: &_, index: usize| if index < 200 { Step::Token(97) } else { Step::Token(strata_engine::testing::EOS) };
     let server = Server::start(ServerConfig::default(), Box::new(script)).await;

@@ -76,7 +76,8 @@ pub enum GgufProblem {
     },
     /// A type of value that the format does not have.
     #[error(
-        "the metadata key {key:?} has a value of the unknown type {kind}; fetch the file again, or convert the model anew"
+        "the metadata key {key:?} has a value of the unknown type {kind}; fetch the file again, or convert the model \
+         anew"
     )]
     UnknownValueType {
         /// The key.
@@ -86,7 +87,8 @@ pub enum GgufProblem {
     },
     /// Arrays of arrays, which no key needs.
     #[error(
-        "the metadata key {key:?} is an array of arrays, which is not read; fetch the file again, or convert the model anew"
+        "the metadata key {key:?} is an array of arrays, which is not read; fetch the file again, or convert the \
+         model anew"
     )]
     NestedArray {
         /// The key.
@@ -94,7 +96,8 @@ pub enum GgufProblem {
     },
     /// A flag that is neither 0 nor 1.
     #[error(
-        "the metadata key {key:?} should be true or false, but its byte is {found}; fetch the file again, or convert the model anew"
+        "the metadata key {key:?} should be true or false, but its byte is {found}; fetch the file again, or convert \
+         the model anew"
     )]
     NotBool {
         /// The key.
@@ -132,7 +135,8 @@ pub enum GgufProblem {
     },
     /// An alignment that is none.
     #[error(
-        "general.alignment is {found}, expected a 32-bit power of two up to {limit}; fetch the file again, or convert the model anew"
+        "general.alignment is {found}, expected a 32-bit power of two up to {limit}; fetch the file again, or \
+         convert the model anew"
     )]
     Alignment {
         /// The value.
@@ -151,7 +155,8 @@ pub enum GgufProblem {
     },
     /// Too many dimensions, or none.
     #[error(
-        "the tensor {tensor} has {count} dimensions, expected 1 to {limit}; fetch the file again, or convert the model anew"
+        "the tensor {tensor} has {count} dimensions, expected 1 to {limit}; fetch the file again, or convert the \
+         model anew"
     )]
     Dimensions {
         /// The tensor.
@@ -173,7 +178,8 @@ pub enum GgufProblem {
     },
     /// Rows that are not whole blocks.
     #[error(
-        "the tensor {tensor} has rows of {cols}, but {dtype} comes in blocks of {block_len}; fetch the file again, or convert the model anew"
+        "the tensor {tensor} has rows of {cols}, but {dtype} comes in blocks of {block_len}; fetch the file again, \
+         or convert the model anew"
     )]
     RaggedRow {
         /// The tensor.
@@ -187,7 +193,8 @@ pub enum GgufProblem {
     },
     /// A tensor that does not begin where it may.
     #[error(
-        "the tensor {tensor} begins at {offset}, which is no multiple of the alignment {alignment}; fetch the file again, or convert the model anew"
+        "the tensor {tensor} begins at {offset}, which is no multiple of the alignment {alignment}; fetch the file \
+         again, or convert the model anew"
     )]
     Misaligned {
         /// The tensor.
@@ -212,7 +219,8 @@ pub enum GgufProblem {
     },
     /// Two tensors share bytes.
     #[error(
-        "the tensors {first} and {second} overlap: the first ends at {first_end}, the second begins at {second_begin}; fetch the file again, or convert the model anew"
+        "the tensors {first} and {second} overlap: the first ends at {first_end}, the second begins at \
+         {second_begin}; fetch the file again, or convert the model anew"
     )]
     Overlap {
         /// The tensor that begins first.

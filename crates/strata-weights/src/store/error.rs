@@ -60,7 +60,8 @@ pub enum StoreProblem {
     },
     /// The file continues after the end of the store.
     #[error(
-        "it has {found} bytes, but the store in it ends after {expected}: it was changed, copy it or pack the model again"
+        "it has {found} bytes, but the store in it ends after {expected}: it was changed, copy it or pack the model \
+         again"
     )]
     TooLong {
         /// Bytes that the header names.

@@ -100,7 +100,8 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let Runnable { runner, plan, streamed, batched_tokens } = load_weights(&dir, &limits, &surroundings)?;
         let Some(streaming) = streamed else {
             bail!(
-                "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `strata bench`",
+                "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `strata \
+                 bench`",
                 dir.name(),
                 plan.budget.total()
             )
@@ -152,7 +153,8 @@ fn check_room(args: &StreamArgs, plan: &MemoryPlan, block_size: usize) -> Result
     let blocks = largest.saturating_mul(decode.div_ceil(block_size)).max(longest.div_ceil(block_size));
     if blocks > plan.num_blocks || longest.max(decode) > plan.max_model_len {
         bail!(
-            "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure a smaller \
+            "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure a \
+             smaller \
              --batch, --repeat or --prompt-tokens",
             plan.num_blocks * block_size
         );

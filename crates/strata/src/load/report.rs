@@ -42,6 +42,16 @@ fn context_note(has: usize, wanted: usize, asked: bool) -> Option<String> {
     })
 }
 
+/// Says so where a GGUF file says nothing of sampling.
+pub fn sampling(generation: &GenerationConfig) {
+    if *generation == GenerationConfig::llama_cpp() {
+        report!(
+            "sampling as llama.cpp does by default, for the file gives none: temperature 0.8, top_k 40, top_p 0.95, \
+             min_p 0.05"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::context_note;
@@ -52,15 +62,5 @@ mod tests {
         assert!(context_note(256, 8192, true).unwrap().contains("8192 that --max-model-len asks for"));
         let note = context_note(256, 8192, false).unwrap();
         assert!(note.contains("of 256 tokens, not the 8192 of the model") && !note.contains("ask"), "{note}");
-    }
-}
-
-/// Says so where a GGUF file says nothing of sampling.
-pub fn sampling(generation: &GenerationConfig) {
-    if *generation == GenerationConfig::llama_cpp() {
-        report!(
-            "sampling as llama.cpp does by default, for the file gives none: temperature 0.8, top_k 40, top_p 0.95, \
-             min_p 0.05"
-        );
     }
 }

@@ -64,6 +64,63 @@ fn crates_name_only_those_below_them() {
     }
 }
 
+/// Longest line, in characters.
+const LINE_MAX: usize = 120;
+
+#[test]
+fn lines_are_not_too_long() {
+    let mut long = Vec::new();
+    for path in files(&["rs", "toml", "md"]) {
+        let text = fs::read_to_string(&path).expect("text");
+        let mut verbatim = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            verbatim ^= line.trim_start().starts_with("```");
+            // What a command prints, rows of tables and raw strings cannot be broken.
+            let whole = verbatim || line.starts_with('|') || line.contains("r\"") || line.contains("r#\"");
+            if line.chars().count() > LINE_MAX && !whole {
+                long.push(format!("{}:{number}", path.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "longer than {LINE_MAX} characters:\n{}", long.join("\n"));
+}
+
+#[test]
+fn links_lead_to_pages_that_are_there() {
+    let mut links = 0;
+    for path in files(&["md"]) {
+        let text = fs::read_to_string(&path).expect("text");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link)) {
+            let page = link.split('#').next().unwrap_or_default();
+            if page.is_empty() || page.contains("://") || page.contains(' ') {
+                continue;
+            }
+            links += 1;
+            assert!(path.parent().expect("a folder").join(page).exists(), "{}: {link}", path.display());
+        }
+    }
+    assert!(links > 20, "{links} links were read");
+}
+
+/// All files of these kinds, but for fixtures and what is built.
+fn files(endings: &[&str]) -> Vec<PathBuf> {
+    let mut folders = vec![repository().to_owned()];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            if path.is_dir() {
+                let passed = name.starts_with('.') || ["target", "fixtures", "peers"].contains(&name.as_str());
+                folders.extend((!passed).then_some(path));
+            } else if path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known)) {
+                files.push(path);
+            }
+        }
+    }
+    files
+}
+
 /// The crates of ARCHITECTURE.md's picture from top to bottom, each with how far it is indented.
 fn picture() -> Vec<(String, usize)> {
     let page = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("the page");

@@ -79,7 +79,8 @@ fn a_packed_gguf_model_answers_the_same() {
 #[test]
 fn what_keys_and_values_are_kept_in_does_not_depend_on_coding() {
     let folder = tempfile::tempdir().unwrap();
-    let config = serde_json::json!({"model_type": "llama", "vocab_size": 2176, "hidden_size": 256, "intermediate_size": 512,
+    let config = serde_json::json!({
+        "model_type": "llama", "vocab_size": 2176, "hidden_size": 256, "intermediate_size": 512,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": true,
         "max_position_embeddings": 512, "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16"});
     let [shape, source, out] = ["shape.json", "source", "out.strata"].map(|name| folder.path().join(name));

@@ -182,7 +182,8 @@ fn docs_are_current() {
     assert!(rows.len() >= 4, "{} commands in docs/plan.md", rows.len());
     let (before, table) = fresh.split_once("<!-- table: begin -->\n").expect("the table begins");
     let (_, after) = table.split_once("<!-- table: end -->").expect("the table ends");
-    let head = "| machine | from disk | bound | a token | under `ring` | 32 sequences | prompt of 2,048 | first token |\n\
+    let head = "| machine | from disk | bound | a token | under `ring` | 32 sequences | prompt of 2,048 | first \
+                token |\n\
                 |---|---|---|---|---|---|---|---|\n";
     let fresh = format!("{before}<!-- table: begin -->\n{head}{}<!-- table: end -->{after}", rows.concat());
     if std::env::var_os("STRATA_UPDATE_DOCS").is_some() {
@@ -213,7 +214,8 @@ fn row(machine: &str, plan: &Value) -> String {
     let of = |pointer: &str| number(plan, pointer);
     assert_eq!((of("/resident/decode/1/batch"), of("/prompt_tokens")), (32.0, 2048.0), "{machine}");
     format!(
-        "| {machine} | {:.1} GB | {:.2} s, {} | {:.2} s | {:.1} s | {:.1} tokens/s | {:.1} s, {:.0} tokens/s | {:.1} s |\n",
+        "| {machine} | {:.1} GB | {:.2} s, {} | {:.2} s | {:.1} s | {:.1} tokens/s | {:.1} s, {:.0} tokens/s | {:.1} \
+         s |\n",
         of("/resident/decode/0/disk_bytes_per_pass") / 1e9,
         of("/bound/seconds"),
         plan["bound"]["limited_by"].as_str().expect("a term"),

@@ -266,7 +266,8 @@ fn people_get_tables() {
     let trace = mooncake(&folder, &three_prompts());
     let table = succeeded(&with(&trace, &["--blocks", "2,3", "--policy", "lru"]));
     for part in [
-        "trace.jsonl: 3 requests in 1 s; tokens a request: 883 in, 1 out, 1,025 both at the most\n  6 blocks of 512 tokens in \
+        "trace.jsonl: 3 requests in 1 s; tokens a request: 883 in, 1 out, 1,025 both at the most\n  6 blocks of 512 \
+         tokens in \
          prompts, 3 different ones\n",
         "  policy                           2               3\n",
         "   33.33 (38.67)   50.00 (58.01)\n",
