@@ -15,8 +15,8 @@
 //! | held | 2/16 = 16 MiB | sequences, until the last of a request has ended | see below |
 //! | answers | 2/16 = 16 MiB | answers that are not streamed, until they have been written | as they grow |
 //!
-//! Of *scratch*, a text is charged at most 512 bytes for each byte of the longest piece that is tokenized at a time, and
-//! 12 for each byte of text.
+//! Of *scratch*, a text is charged at most 512 bytes for each byte of the longest piece that is tokenized at a time,
+//! and 12 for each byte of text.
 //!
 //! Of *parsed*, a request is charged [`PREPARING_BYTES`], and `5 x bytes + values` for its body. Five are the parsed
 //! strings, two copies that a template gets of them, and its output in a buffer that doubles; or the parsed strings,

@@ -94,7 +94,8 @@ fn a_client_that_goes_away_frees_its_request_within_one_step() {
     eventually(&engine, "planned before", |status| status.steps == 3);
     let computed = controls.tokens_computed.load(Ordering::Relaxed);
     controls.allow(1);
-    eventually(&engine, "cancelled", |status| status.finished.cancelled == 1);
+    // The request ends before that pass is computed, and may be reported by then.
+    eventually(&engine, "cancelled", |status| status.finished.cancelled == 1 && status.steps == 4);
     assert_eq!(controls.tokens_computed.load(Ordering::Relaxed) - computed, 1);
     controls.open_gate();
     let ended = collect(stayer);

@@ -64,6 +64,9 @@ impl Controls {
     }
 }
 
+/// Longest wait at a closed gate: a test that fails while it is closed drops its engine, which waits for the pass.
+const GATE_WAIT: Duration = Duration::from_secs(120);
+
 pub struct SimRunner {
     block_size: usize,
     slots: HashMap<(u32, usize), u64>,
@@ -139,10 +142,10 @@ impl Runner for SimRunner {
         batch: &[BatchSequence<'_>],
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String> {
-        let mut permits = self.controls.gate.lock().unwrap();
-        while *permits == Some(0) {
-            permits = self.controls.opened.wait(permits).unwrap();
-        }
+        let permits = self.controls.gate.lock().unwrap();
+        let (mut permits, waited) =
+            self.controls.opened.wait_timeout_while(permits, GATE_WAIT, |permits| *permits == Some(0)).unwrap();
+        assert!(!waited.timed_out(), "nobody opened the gate: the test has failed");
         *permits = permits.map(|left| left - 1);
         drop(permits);
         self.controls.passes.fetch_add(1, Ordering::Relaxed);

@@ -200,11 +200,11 @@ fn repeated(processor: &Value) -> Result<usize, String> {
 }
 
 /// The longest text that a SentencePiece map puts in the place of a character: the length of a table, the table, and
-/// texts that end with a zero.
+/// texts that end with a zero. One for what is no such map, since the `tokenizers` crate refuses it.
 fn longest_replacement(map: &str) -> usize {
     let bytes = base64(map);
-    let Some((length, rest)) = bytes.split_first_chunk() else { return usize::MAX };
-    let Some(texts) = rest.get(u32::from_le_bytes(*length) as usize..) else { return usize::MAX };
+    let Some((length, rest)) = bytes.split_first_chunk() else { return 1 };
+    let Some(texts) = rest.get(u32::from_le_bytes(*length) as usize..) else { return 1 };
     texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0).max(1)
 }
 
