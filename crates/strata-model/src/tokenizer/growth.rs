@@ -258,6 +258,7 @@ mod tests {
     fn base64_is_read() {
         assert_eq!(base64("aGVsbG8="), b"hello");
         assert_eq!(base64("+/+/"), [0xFB, 0xFF, 0xBF]);
-        assert_eq!(longest_replacement("////"), usize::MAX);
+        // Its table would be longer than the map.
+        assert_eq!(longest_replacement("////"), 1);
     }
 }
