@@ -1,6 +1,6 @@
 //! The input of matrix products, in the form that the weights' type asks for.
 
-use crate::matmul::{bf16, panel, tiles};
+use crate::matmul::{Kernel, bf16, panel, tiles};
 use crate::pool::Pool;
 use crate::share::Share;
 use crate::{DType, Level, coded, quantized};
@@ -21,12 +21,8 @@ pub(crate) enum Form {
 impl Form {
     /// The form that products with weights of `dtype` read.
     pub(crate) fn of(level: Level, dtype: DType) -> Self {
-        match dtype.decoded() {
-            DType::BF16 if tiles::runs_at(level) => Form::Tiles,
-            DType::BF16 if bf16::runs_at(level) => Form::Bf16,
-            DType::F32 | DType::F16 | DType::BF16 => Form::Plain,
-            _quantised => Form::Bytes,
-        }
+        // However many tokens there are.
+        Kernel::of(level, dtype, 1).form()
     }
 }
 

@@ -7,6 +7,7 @@
 mod ahead;
 pub(crate) mod bf16;
 mod columns;
+mod kernel;
 pub(crate) mod panel;
 pub(crate) mod tiles;
 mod vector;
@@ -19,27 +20,19 @@ use crate::activations::{Activations, Form, Packed, Prepared, work_len};
 use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{DType, Level, Matrix, cache, coded, quantized};
+use crate::{DType, Level, Matrix, coded, quantized};
 
 use ahead::Ahead;
 
 pub use columns::Columns;
 pub(crate) use columns::Output;
+pub(crate) use kernel::Kernel;
 
 /// Groups of products of one sweep; more are computed in several.
 const GROUPS_MAX: usize = 16;
 
 /// Rows that are never divided among threads: what the largest tile takes at a time.
 const ROW_GRANULE: usize = 32;
-
-/// Tokens from which a product is bound by arithmetic rather than by reading weights.
-const MANY_TOKENS: usize = 64;
-
-/// Rows of a chunk of work where tokens are many, so that its outputs stay in the cache.
-const CHUNK_ROWS: usize = panel::ROWS;
-
-/// Weights of a chunk of work where tokens are few: long enough to be read at full speed.
-const CHUNK_BYTES: usize = 256 << 10;
 
 // A chunk is a panel at most.
 const _: () = assert!(panel::ROWS.is_multiple_of(ROW_GRANULE) && GATED_ROWS <= panel::ROWS);
@@ -151,7 +144,7 @@ fn sweep<'p, const N: usize>(
     let (mut rows, mut groups_count) = (0, 0);
     for place in &mut swept {
         let Some(group) = groups.next_if(|group| forms_of(level, group) == forms) else { break };
-        let parts = group.map(|product| Part::new(product, x));
+        let parts = group.map(|product| Part::new(level, product, x));
         assert!(parts.iter().all(|part| part.weights.rows() == parts[0].weights.rows()));
         (rows, groups_count) = (rows + parts[0].weights.rows(), groups_count + 1);
         *place = Some((parts, Chunks::default()));
@@ -161,7 +154,7 @@ fn sweep<'p, const N: usize>(
     let multiple = if groups_count == 1 { pool.threads() } else { 1 };
     let mut count = 0;
     for (parts, chunks) in swept.iter_mut().flatten() {
-        let most = parts.iter().fold(fair, |least, part| least.min(part.rows_wished(level, x)));
+        let most = parts.iter().fold(fair, |least, part| least.min(part.chunk_rows(x)));
         *chunks = Chunks::new(parts[0].weights.rows(), most, multiple, count);
         count = chunks.numbers.end;
     }
@@ -198,13 +191,14 @@ impl Chunks {
 
 /// A product whose output its threads write together.
 struct Part<'a> {
+    kernel: Kernel,
     weights: Matrix<'a>,
     bias: Option<Matrix<'a>>,
     out: Output,
 }
 
 impl<'a> Part<'a> {
-    fn new(product: Product<'a>, x: &Prepared<'_>) -> Self {
+    fn new(level: Level, product: Product<'a>, x: &Prepared<'_>) -> Self {
         let Product { weights, bias, out } = product;
         let rows = weights.rows();
         assert!(rows > 0 && weights.cols() == x.cols);
@@ -212,15 +206,13 @@ impl<'a> Part<'a> {
         if let Some(bias) = bias {
             assert!(bias.dtype().is_plain() && (bias.rows(), bias.cols()) == (1, rows));
         }
-        Self { weights, bias, out: out.output() }
+        let kernel = Kernel::of(level, weights.dtype(), x.tokens);
+        Self { kernel, weights, bias, out: out.output() }
     }
 
     /// How many rows to compute at a time.
-    fn rows_wished(&self, level: Level, x: &Prepared<'_>) -> usize {
-        match x.by_panels(level, self.weights.dtype()) || x.tokens >= MANY_TOKENS {
-            true => CHUNK_ROWS,
-            false => CHUNK_BYTES / self.weights.row_bytes(),
-        }
+    fn chunk_rows(&self, x: &Prepared<'_>) -> usize {
+        self.kernel.chunk_rows(x.tokens, self.weights.row_bytes())
     }
 
     /// Computes `rows` of the product for all tokens.
@@ -231,17 +223,17 @@ impl<'a> Part<'a> {
         let (decoded, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
-            if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !x.by_panels(level, self.weights.dtype()) {
+            if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !self.kernel.decodes() {
                 let mut panel = coded::Panel::new(decoded, x.cols);
-                let step = x.rows_decoded();
+                let step = self.kernel.rows_decoded(x.tokens, x.cols);
                 for first in rows.clone().step_by(step) {
                     let weights = panel.decode(level, self.weights, first..(first + step).min(rows.end));
                     let ahead = Ahead::decoded_next(self.weights, first + step);
-                    x.multiply(level, weights, 0..weights.rows(), self.out.behind(first), ahead, work);
+                    x.multiply(self.kernel, level, weights, 0..weights.rows(), self.out.behind(first), ahead, work);
                 }
             } else {
                 let ahead = Ahead::in_place(self.weights);
-                x.multiply(level, self.weights, rows.clone(), self.out, ahead, work);
+                x.multiply(self.kernel, level, self.weights, rows.clone(), self.out, ahead, work);
             }
             if let Some(bias) = self.bias {
                 add_bias(bias, self.out, x.tokens, rows);
@@ -268,32 +260,15 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl Prepared<'_> {
-    /// Whether products with weights of this type go panel by panel: they decode weights themselves.
-    fn by_panels(&self, level: Level, weights: DType) -> bool {
-        let coded = matches!(weights, DType::CodedBf16 { .. });
-        match self.packed {
-            Packed::Plain(_) | Packed::Bf16(_) => self.tokens >= panel::tokens_min(level, coded),
-            Packed::Tiles(_) | Packed::Bytes(_) => false,
-        }
-    }
-
-    /// How many rows of coded weights to decode at a time: those of few tokens, which use them once, are still in the
-    /// first-level cache then.
-    fn rows_decoded(&self) -> usize {
-        if self.tokens > vector::TILE_TOKENS || matches!(self.packed, Packed::Tiles(_)) {
-            return coded::PANEL_ROWS;
-        }
-        let fitting = cache::sizes().first / 2 / (self.cols * size_of::<u16>());
-        (fitting / vector::TILE_ROWS * vector::TILE_ROWS).clamp(vector::TILE_ROWS, coded::PANEL_ROWS)
-    }
-
     /// The products of `rows` of `weights` with all tokens; `work` has what the form asks for. `ahead` tells what is
     /// read next.
     ///
     /// # Safety
     /// `out` has all tokens and rows, and no other thread touches these columns of it.
+    #[expect(clippy::too_many_arguments, reason = "what a kernel needs")]
     unsafe fn multiply(
         &self,
+        kernel: Kernel,
         level: Level,
         w: Matrix<'_>,
         rows: Range<usize>,
@@ -303,17 +278,14 @@ impl Prepared<'_> {
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.packed {
-                Packed::Plain(numbers) if self.by_panels(level, w.dtype()) => {
-                    panel::rows(level, numbers, w, rows, out, work)
-                }
-                Packed::Plain(numbers) => vector::rows(level, numbers, w, rows, out, ahead),
-                Packed::Bf16(numbers) if self.by_panels(level, w.dtype()) => {
-                    bf16::panel_rows(level, numbers, self.tokens, w, rows, out, work);
-                }
-                Packed::Bf16(numbers) => bf16::rows(level, numbers, self.tokens, w, rows, out, ahead),
-                Packed::Tiles(numbers) => tiles::rows(level, numbers, self.tokens, w, rows, out, work),
-                Packed::Bytes(numbers) => quantized::rows(numbers, w, rows, out),
+            match (kernel, &self.packed) {
+                (Kernel::Rows, Packed::Plain(x)) => vector::rows(level, x, w, rows, out, ahead),
+                (Kernel::Panels, Packed::Plain(x)) => panel::rows(level, x, w, rows, out, work),
+                (Kernel::DotRows, Packed::Bf16(x)) => bf16::rows(level, x, self.tokens, w, rows, out, ahead),
+                (Kernel::DotPanels, Packed::Bf16(x)) => bf16::panel_rows(level, x, self.tokens, w, rows, out, work),
+                (Kernel::Tiles, Packed::Tiles(x)) => tiles::rows(level, x, self.tokens, w, rows, out, work),
+                (Kernel::Bytes(_), Packed::Bytes(x)) => quantized::rows(x, w, rows, out),
+                (kernel, _) => unreachable!("{kernel:?} reads another form of activations"),
             }
         }
     }

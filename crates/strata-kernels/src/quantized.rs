@@ -35,4 +35,5 @@ mod vnni;
 pub use dequantize::dequantize;
 pub use quantize::quantize;
 
+pub(crate) use activations::Layout;
 pub(crate) use product::{Prepared, prepare, rows, scratch_bytes};

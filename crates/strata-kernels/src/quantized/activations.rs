@@ -9,6 +9,7 @@ use std::ops::Range;
 use bytemuck::cast_slice_mut;
 
 use super::header::{SPAN, SPAN_BLOCKS};
+use crate::level::Instructions;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Portable, Simd, dispatch};
@@ -20,6 +21,15 @@ pub(super) const BLOCK: usize = 32;
 /// Tokens that lie side by side in the lanes of a vector.
 pub(super) const TILE: usize = 16;
 
+/// Most tokens for which AVX-512 unpacks weights into registers; for more, it pays to store them unpacked.
+#[cfg(target_arch = "x86_64")]
+pub(super) const ROW_TOKENS: usize = 3;
+
+/// Fewest tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for the scaling
+/// after the product, while vectors cost the same for each token. Reckoned, not measured.
+#[cfg(target_arch = "x86_64")]
+const TILE_TOKENS_MIN: usize = TILE / 2 + 1;
+
 /// The codes begin at a whole cache line.
 const LINE: usize = 64;
 
@@ -28,7 +38,7 @@ const ROW_GRANULE: usize = 4 * BLOCK;
 
 /// How codes, scales and sums lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// Token by token: codes `[token][column]`; scales `[token][block]`; sums `[token][block][half]`; with zeros up to
     /// a multiple of 128 columns, see [`Activations::row_blocks`].
     Rows,
@@ -43,6 +53,18 @@ pub(super) enum Layout {
 
 impl Layout {
     const ALL: [Self; 3] = [Self::Rows, Self::Spans, Self::Tiles];
+
+    /// How products of so many tokens read them, and so which kernel computes these.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one kernel for all"))]
+    pub fn of(level: Level, tokens: usize) -> Self {
+        match level.instructions() {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Amx if tokens >= TILE_TOKENS_MIN => Self::Tiles,
+            #[cfg(target_arch = "x86_64")]
+            instructions if instructions >= Instructions::Avx512Vnni && tokens > ROW_TOKENS => Self::Spans,
+            _ => Self::Rows,
+        }
+    }
 
     /// Tokens that are never divided among threads.
     fn granule(self) -> usize {

@@ -16,10 +16,6 @@ use crate::amx::{TileConfig, configure, multiply_bytes, release};
 use crate::simd::{Amx, Avx512, prefetch};
 use crate::transpose::transpose;
 
-/// Tokens that are worth a tile: it costs the same for one as for sixteen, most of it for the scaling after the
-/// product, and vectors pay for each. Reckoned, not measured.
-pub(super) const TOKENS_MIN: usize = TILE / 2 + 1;
-
 /// Tiles of tokens that share the unpacking of weights.
 const TILES: usize = 8;
 

@@ -54,7 +54,7 @@ pub(crate) fn prepare<'a>(
     wanted: bool,
 ) -> Prepared<'a> {
     let tokens = x.len() / cols.max(1);
-    let layout = layout(level, tokens);
+    let layout = Layout::of(level, tokens);
     Prepared { level, activations: activations::quantize(pool, level, layout, x, cols, scratch, wanted) }
 }
 
@@ -74,21 +74,6 @@ pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<u
         // SAFETY: the caller's promise; the level proves that its instructions exist.
         unsafe { run::<F>(prepared.level, &job) }
     });
-}
-
-/// Which kernel will run, and so how it wants the activations.
-#[cfg(target_arch = "x86_64")]
-fn layout(level: Level, tokens: usize) -> Layout {
-    match level.instructions() {
-        Instructions::Amx if tokens >= amx::TOKENS_MIN => Layout::Tiles,
-        level if level >= Instructions::Avx512Vnni && tokens > vnni::ROW_TOKENS => Layout::Spans,
-        _ => Layout::Rows,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn layout(_level: Level, _tokens: usize) -> Layout {
-    Layout::Rows
 }
 
 /// # Safety

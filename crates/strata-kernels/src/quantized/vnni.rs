@@ -15,9 +15,6 @@ mod rows;
 pub(super) use panels::panels;
 pub(super) use rows::rows;
 
-/// Most tokens for which codes are unpacked into registers; for more, to store them for all pays.
-pub(super) const ROW_TOKENS: usize = 3;
-
 /// The small fields of a span of sixteen rows, and room for what leads to them. Made once for all rows of a kernel, for
 /// to clear it takes longer than a few blocks.
 pub(super) struct Small {

@@ -4,8 +4,8 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{ROW_TOKENS, Small, scaled_minimum};
-use crate::quantized::activations::{BLOCK, Layout};
+use super::{Small, scaled_minimum};
+use crate::quantized::activations::{BLOCK, Layout, ROW_TOKENS};
 use crate::quantized::collect::GroupFields;
 use crate::quantized::header::{GROUP, GROUPS, Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::job::Job;
