@@ -179,7 +179,7 @@ fn decode_portable<N: Number>(exponents: [u8; TABLE], blocks: &[[u8; BLOCK_BYTES
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{BLOCK, BLOCK_BYTES, Number, PLANES, TABLE};
-    use crate::simd::{Avx2, Avx512, prefetch};
+    use crate::simd::{Avx2, Avx512, prefetch_second};
 
     /// How far ahead of what is decoded is asked for, in bytes: a core's own prefetch ends at each page. Far enough
     /// that something is still under way while what was decoded is multiplied; measured.
@@ -192,7 +192,7 @@ mod x86 {
     #[inline(always)]
     fn ask_ahead(block: &[u8; BLOCK_BYTES]) {
         for half in [0, BLOCK_BYTES / 2] {
-            prefetch(block.as_ptr().wrapping_add(AHEAD + half));
+            prefetch_second(block.as_ptr().wrapping_add(AHEAD + half));
         }
     }
 

@@ -357,15 +357,11 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
             for k in (first..whole).step_by(U::STEP) {
                 if ASKED == STREAMS && T > FOLLOWED_TOKENS {
                     for r in 0..R {
-                        u.prefetch(w[r].add(k).cast::<u8>().wrapping_add(STREAM_AHEAD));
-                    }
-                } else if ASKED == TILE_ROWS {
-                    for r in 0..R {
-                        // A row is often no longer than a page, where the hardware's own prefetch ends.
-                        u.prefetch(o.ahead.at(row + r, k));
+                        u.prefetch_second(w[r].add(k).cast::<u8>().wrapping_add(STREAM_AHEAD));
                     }
                 } else {
-                    for r in 0..ASKED {
+                    // A row is often no longer than a page, where the hardware's own prefetch ends.
+                    for r in 0..if ASKED == TILE_ROWS { R } else { ASKED } {
                         u.prefetch_second(o.ahead.at(row + r, k));
                     }
                 }

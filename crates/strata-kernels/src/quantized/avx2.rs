@@ -6,7 +6,7 @@ use super::activations::BLOCK;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::job::Job;
 use super::unpack::Unpack;
-use crate::simd::{Avx2, prefetch};
+use crate::simd::{Avx2, prefetch_second};
 
 /// Tokens that share the unpacking of rows.
 const TOKENS: usize = 16;
@@ -94,7 +94,7 @@ fn load(s: Avx2, lanes: &[f32; OCTET]) -> __m256 {
 #[inline(always)]
 fn ask(bytes: &[u8], farther: usize) {
     for at in (0..bytes.len()).step_by(64) {
-        prefetch(bytes.as_ptr().wrapping_add(farther + at));
+        prefetch_second(bytes.as_ptr().wrapping_add(farther + at));
     }
 }
 

@@ -21,7 +21,6 @@ use super::job::Job;
 use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, vnni};
-use crate::level::Instructions;
 use crate::matmul::Output;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Amx, Avx2, Vnni};

@@ -205,14 +205,17 @@ pub(crate) fn load128<T: Pod>(from: &T) -> __m128i {
     unsafe { _mm_loadu_si128(std::ptr::from_ref(from).cast()) }
 }
 
-/// Asks for the cache line at `from`, which need not be readable.
+/// Asks for the cache line at `from`, which need not be readable, to come to the first-level cache: for what is needed
+/// at once, or lies in the second-level cache already.
 #[inline(always)]
 pub(crate) fn prefetch(from: *const u8) {
     // SAFETY: every x86-64 processor has the instruction, which reads nothing.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) };
 }
 
-/// Asks for it to come as far as the second-level cache.
+/// Asks for it to come to the second-level cache: for what lies in memory. Few lines can be on their way to the
+/// first-level cache at a time, and loads wait while all of these are taken: one token's products took up to 1.7 times
+/// as long on Zen 4 when weights were asked for there.
 #[inline(always)]
 pub(crate) fn prefetch_second(from: *const u8) {
     // SAFETY: as above.

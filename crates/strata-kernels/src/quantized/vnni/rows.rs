@@ -137,14 +137,14 @@ fn four_rows<F: Unpack, const T: usize>(
     parts
 }
 
-/// Asks for the cache line at `at`, which need not be readable. Written so that a compiler keeps it between the loads
-/// around it: with the intrinsic, the weights of all rows are loaded first, for which there are not registers enough,
-/// and all lines are asked for at once, of which a processor forgets some.
+/// Asks for the cache line at `at`, which need not be readable, as `prefetch_second` does. Written so that a compiler
+/// keeps it between the loads around it: with the intrinsic, the weights of all rows are loaded first, for which there
+/// are not enough registers, and all lines are asked for at once, of which a processor forgets some.
 #[inline(always)]
 fn ask(at: *const u8) {
     // SAFETY: every x86-64 processor has the instruction, and it reads nothing. It does not say so (`nomem`): that is
     // what keeps it in its place.
-    unsafe { asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags)) };
+    unsafe { asm!("prefetcht1 [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
 /// From 128 codes in their natural order: the first halves of four blocks, and the last ones.
