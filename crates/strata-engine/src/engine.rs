@@ -1,5 +1,5 @@
-//! The engine thread: one loop, one owner of scheduler, blocks and model. Each step of it plans a pass, runs it, and
-//! applies what it gave.
+//! The engine thread: one loop, one owner of scheduler, blocks and model. Each step plans a pass, runs it, and applies
+//! its results.
 
 mod balance;
 mod report;
@@ -58,7 +58,7 @@ pub enum StartError {
     SwapSlots {
         /// Slots that the configuration names.
         wanted: usize,
-        /// Slots that there are.
+        /// Slots that the runner has.
         got: usize,
     },
     /// The system refused a thread.
@@ -87,7 +87,7 @@ impl Engine {
         let mut blocks = BlockManager::new(config.kv.clone())?;
         if let Some(memory) = runner.kv_memory() {
             blocks.set_usable(memory.blocks_at_start());
-            // Nothing was ever written to those that left.
+            // Nothing was ever written to the blocks that left.
             blocks.take_resize();
         }
         let mut scheduler = Scheduler::new(config.scheduler, blocks);
@@ -147,9 +147,9 @@ struct Worker {
     groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
     config: EngineConfig,
     plan: StepPlan,
-    /// Tokens of the batch, one sequence's after the other's.
+    /// Tokens of the batch, sequence by sequence.
     tokens: Vec<TokenId>,
-    /// Block tables of the batch, the same.
+    /// Block tables of the batch, likewise.
     tables: Vec<u32>,
     copies: Vec<BlockCopy>,
     totals: Totals,
@@ -159,7 +159,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// The engine's thread. When it ends, channels close, from which clients learn that it has.
+    /// The engine's thread. When it ends, its channels close, and so clients learn of it.
     fn live(mut self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| while self.turn() {}));
         let reason = match outcome {
@@ -188,8 +188,8 @@ impl Worker {
         if self.scheduler.has_sequences() {
             self.step();
         } else if self.scheduler.num_swaps() > 0 {
-            // Their sequences are gone, but their blocks are not free yet. Nobody waits for that: health is about
-            // requests.
+            // Their sequences are gone, but their blocks are not free yet. No request waits for that, and health is
+            // about requests.
             self.no_work_left();
             self.poll_swaps(SWAP_WAIT);
         }
@@ -253,7 +253,7 @@ impl Worker {
     }
 
     fn step(&mut self) {
-        // Whatever this step does, demand is another one afterwards.
+        // Whatever this step does, it changes the demand for memory.
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
         self.plan(&mut plan);
@@ -267,7 +267,7 @@ impl Worker {
                     self.note_prefill(&plan, begin.elapsed());
                     self.apply(&plan);
                 }
-                // Whoever stops the engine does not want to wait for the pass, and expects this.
+                // The engine is being stopped: this failure is expected, since nothing waits for the pass to end.
                 Err(_) if self.shared.stopping() => {}
                 Err(reason) => self.fail_all(&plan, &reason),
             }
@@ -345,7 +345,7 @@ impl Worker {
     /// The pass has retired: publishes its blocks, appends its tokens, ends what is done.
     fn apply(&mut self, plan: &StepPlan) {
         let ends = Self::ends(&self.config);
-        // All of them, before any is forked.
+        // All entries, before any sequence is forked.
         for entry in &plan.entries {
             let Some(sequence) = self.scheduler.get_mut(entry.id) else { continue };
             let group = self.groups.get_mut(&sequence.group).expect("its group is known");
@@ -354,7 +354,7 @@ impl Worker {
             }
         }
         for entry in &plan.entries {
-            // It may have ended with another one.
+            // The sequence may have ended together with another one.
             let group = self.scheduler.get_mut(entry.id).map(|sequence| sequence.group);
             group.into_iter().for_each(|group| self.on_group(group, |group, stage| group.apply(entry, stage)));
         }
@@ -380,12 +380,12 @@ impl Worker {
         }
     }
 
-    /// `sequence`, which the scheduler does not know any more, has failed.
+    /// Reports that `sequence`, which the scheduler has already removed, has failed.
     fn fail(&mut self, sequence: Sequence, error: &RequestError) {
         self.on_group(sequence.group, |group, stage| group.fail(sequence, error, stage));
     }
 
-    /// Ends what nobody is left to hear of.
+    /// Ends sequences whose clients have gone.
     fn drop_cancelled(&mut self) {
         let Self { groups, scheduler, totals, config, .. } = self;
         let mut stage = Stage { scheduler, totals, ends: Self::ends(config) };

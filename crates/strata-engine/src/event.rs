@@ -20,7 +20,7 @@ pub enum RequestError {
     /// The pass that this request took part in failed.
     #[error("the forward pass failed: {0}")]
     Forward(String),
-    /// The model's answer was not a number.
+    /// The model's logits were NaN.
     #[error(
         "the model computed numbers that are not finite; its weights may be damaged, or too large for the KV cache's \
          type: try --kv-dtype f32"
@@ -82,7 +82,7 @@ pub enum Event {
         /// Present when `logprobs` was set.
         logprobs: Option<PositionLogprobs>,
     },
-    /// The sequence had to make room for others, since it was on its own; of a beam search, the search.
+    /// The sequence was preempted. For a beam search, the whole search was.
     Preempted {
         /// Whether its KV was swapped out; if not, it is computed again.
         swapped: bool,

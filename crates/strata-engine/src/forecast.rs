@@ -1,14 +1,14 @@
-//! How many blocks running sequences will want before they end: whoever is admitted beside them should find room to
-//! grow, or somebody will be preempted for it. A planner: it learns from what has ended.
+//! How many blocks running sequences will want before they end: a sequence that is admitted beside them should find
+//! room to grow, or one of them will be preempted for it. A planner: it learns from sequences that have ended.
 
 /// Tokens that a request is taken to generate before any has ended.
 const FIRST_GUESS: f64 = 128.0;
 
-/// Share of the newest in the running mean of generated tokens.
+/// Weight of the newest sequence in the running mean of generated tokens.
 const NEWNESS: f64 = 0.1;
 
-/// Share of the mean for which sequences are taken to go on that have generated more than that. On loads of
-/// conversations, half of it admits too few, and a tenth too many.
+/// Sequences that have generated more than the mean are expected to generate this share of it once more. On loads of
+/// conversations, a share of 0.5 admits too few sequences, and 0.1 too many.
 const OUTLIVED: f64 = 0.25;
 
 /// One sequence that grows by a token in each step until it ends, and gives its blocks back then.
@@ -22,7 +22,7 @@ pub(crate) struct Growth {
     pub(crate) blocks_held: usize,
 }
 
-/// Guesses how much sequences will still generate.
+/// Estimates how many more tokens sequences will generate.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     generated_mean: f64,
@@ -35,34 +35,35 @@ impl Default for Forecast {
 }
 
 impl Forecast {
-    /// A sequence has ended after generating so many tokens.
+    /// Records that a sequence ended after it had generated `generated` tokens.
     pub(crate) fn ended(&mut self, generated: usize) {
         self.generated_mean += (generated as f64 - self.generated_mean) * NEWNESS;
     }
 
-    /// Tokens that a sequence will still generate, which has generated so many and may generate `left_max` more. Those
-    /// that have outlived the mean go on for a part of it: the longer something has lasted, the longer it will.
+    /// Expected tokens still to come of a sequence that has generated `generated` and may generate `left_max` more. A
+    /// sequence that has outlived the mean is expected to go on for a share of it: the longer it has lasted, the longer
+    /// it will.
     pub(crate) fn tokens_left(&self, generated: usize, left_max: usize) -> usize {
         let left = (self.generated_mean - generated as f64).max(self.generated_mean * OUTLIVED);
         left_max.min(left.ceil() as usize)
     }
 }
 
-/// The most blocks that `sequences` will hold together beyond those that they hold now. Sorts them.
+/// The largest number of blocks that `sequences` will hold together, beyond what they hold now. Sorts `sequences`.
 pub(crate) fn blocks_wanted(sequences: &mut [Growth], block_size: usize) -> usize {
     sequences.sort_unstable_by_key(|growth| growth.tokens_left);
     let mut slots_empty: usize = sequences.iter().map(|growth| growth.slots_empty).sum();
     let (mut given_back, mut most) = (0, 0);
     for (index, growth) in sequences.iter().enumerate() {
-        // Just before this one ends it and all that end later have grown by as many tokens.
+        // Just before this sequence ends, it and all that end later have grown by the same number of tokens.
         let growing = sequences.len() - index;
         let tokens = growing.saturating_mul(growth.tokens_left).saturating_sub(slots_empty);
-        // Each has begun a block which it has not filled: half of one on average.
+        // Each has begun a block that it has not filled: half a block on average.
         let begun = if growth.tokens_left > 0 { growing * (block_size - 1) / 2 } else { 0 };
         let grown = tokens.saturating_add(begun).div_ceil(block_size);
         most = most.max(grown.saturating_sub(given_back));
         slots_empty -= growth.slots_empty;
-        // What it has grown by is not counted any more either.
+        // The blocks by which it has grown are no longer counted either.
         given_back += growth.blocks_held;
     }
     most

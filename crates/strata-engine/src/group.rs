@@ -25,15 +25,14 @@ pub(crate) struct SequenceGroup {
 /// What is known of a request's prompt, whichever sequence computes it.
 pub(crate) struct Prompt {
     len: usize,
-    /// Whether a sequence that computes it has been admitted: what the cache spares that after a preemption is not
-    /// counted.
+    /// Whether a sequence that computes it has been admitted. Cache hits after a preemption are not counted.
     admitted: bool,
     cached_tokens: usize,
-    /// Why not more of them, if the client asked.
+    /// Why no more of the prompt was cached, if the client asked.
     miss: Option<Miss>,
 }
 
-/// What sequences of a group are to do, and who hears of it. All calls but [`wanted_rows`](Self::wanted_rows) and
+/// What the sequences of a group do, and which clients hear of it. All calls but [`wanted_rows`](Self::wanted_rows) and
 /// [`take_row`](Self::take_row) are made between passes.
 pub(crate) trait Policy: Send {
     /// One of its sequences has been admitted, perhaps for the first time.
@@ -45,8 +44,8 @@ pub(crate) trait Policy: Send {
     /// The rows that a pass is to give for `entry`, the part of `sequence` in it.
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows;
 
-    /// A pass gives the logits behind the token at `position` of `sequence`, whose part in it is `entry`. They come in
-    /// order; what is left in `logits` matters to nobody.
+    /// A pass gives the logits behind the token at `position` of `sequence`, whose part in it is `entry`. Rows come in
+    /// order. What this leaves in `logits` does not matter.
     fn take_row(
         &mut self,
         sequence: &mut Sequence,
@@ -56,18 +55,18 @@ pub(crate) trait Policy: Send {
         sampling: Sampling<'_>,
     );
 
-    /// The pass has retired. Of the tokens that were sampled for `sequence`, so many come next. None if its logits were
-    /// no numbers: then nobody is to find what was computed for it, and [`apply`](Self::apply) lets it fail.
+    /// The pass has retired. Returns how many of the tokens that were sampled for `sequence` are accepted. `None` if
+    /// its logits were NaN: then what was computed for it must not enter the prefix cache, and [`apply`](Self::apply)
+    /// lets it fail.
     fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize>;
 
-    /// All that the pass has computed is published, as far as it was accepted: the sequence of `entry` goes on,
-    /// branches or ends.
+    /// Called once all accepted results of the pass are published: the sequence of `entry` goes on, branches or ends.
     fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>);
 
-    /// Ends what nobody is left to hear of.
+    /// Ends sequences whose clients have gone.
     fn drop_cancelled(&mut self, prompt: &Prompt, stage: &mut Stage<'_>);
 
-    /// Its sequence, which the scheduler does not know any more, has failed, with all that depends on it.
+    /// Its sequence, which the scheduler has already removed, has failed, and with it all that depends on it.
     fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>);
 
     /// Whether it has no sequence left.
@@ -88,8 +87,8 @@ pub(crate) struct Stage<'a> {
 }
 
 impl SequenceGroup {
-    /// What `request` asks for, for each of `clients`, of which there is at least one; with what its first sequence,
-    /// `id`, samples by itself.
+    /// The group that answers `request` for each of `clients`, of which there is at least one; and the continuation of
+    /// its first sequence, `id`, if that samples for itself.
     pub(crate) fn new(
         id: SequenceId,
         request: &mut Request,

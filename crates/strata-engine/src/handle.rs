@@ -1,4 +1,4 @@
-//! The engine's front door: requests in, events out, over channels; and the last that the engine told of itself.
+//! The engine's front door: requests in, events out, over channels; and the engine's last reported status.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,11 +13,11 @@ use crate::{EngineStatus, Event, Health, Limits, Request, RequestError, SubmitEr
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) request: Request,
-    /// One for each continuation that is wanted; at least one.
+    /// One for each continuation that was asked for; at least one.
     pub(crate) clients: Vec<Client>,
 }
 
-/// Whoever asked for one continuation: where its events go, and its place in the queue until it is first admitted.
+/// The receiver of one continuation: where its events go, and its place in the queue until it is first admitted.
 #[derive(Debug)]
 pub(crate) struct Client {
     events: mpsc::UnboundedSender<Event>,
@@ -25,7 +25,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client that has no ticket yet, and what it will hear.
+    /// A client without a ticket, and the stream of its events.
     fn new() -> (Self, EventStream) {
         let (events, receiver) = mpsc::unbounded_channel();
         (Self { events, ticket: None }, EventStream { receiver, ended: false })
@@ -36,7 +36,7 @@ impl Client {
         let _ = self.events.send(event);
     }
 
-    /// Whether nobody listens any more.
+    /// Whether the client has dropped its stream.
     pub(crate) fn is_closed(&self) -> bool {
         self.events.is_closed()
     }
@@ -55,9 +55,9 @@ impl Ticket {
     /// Gives each of `clients` a ticket for a queue of at most `limit`.
     ///
     /// # Errors
-    /// There is not room for all of them. How many are in the queue already.
+    /// There is not room for all of them; returns how many are in the queue already.
     fn give(clients: &mut [Client], queue: &Arc<AtomicUsize>, limit: usize) -> Result<(), usize> {
-        // At once: counting first and taking back later would refuse others meanwhile for which there is room.
+        // In one step: counting first and taking back later would meanwhile refuse others for which there is room.
         let with_them = |before: usize| before.checked_add(clients.len()).filter(|&after| after <= limit);
         queue.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_them)?;
         clients.iter_mut().for_each(|client| client.ticket = Some(Self(Arc::clone(queue))));
@@ -97,9 +97,9 @@ impl EngineHandle {
     }
 
     /// The same for `count` continuations of one prompt, which is computed once. Number `i` has the request's seed plus
-    /// `i`, and is what a request of its own with that seed would give; each is cancelled by itself. Of a beam search,
-    /// they are the best hypotheses, best first, whose events come when the search is over; it is cancelled when nobody
-    /// is left to hear of it.
+    /// `i`, equals the answer to a separate request with that seed, and is cancelled by itself. For a beam search, they
+    /// are the best hypotheses, best first, whose events come when the search is over; it is cancelled when all its
+    /// streams have been dropped.
     ///
     /// # Errors
     /// As for [`EngineHandle::submit`].
@@ -121,8 +121,8 @@ impl EngineHandle {
         self.shared.status()
     }
 
-    /// Waits until a step ends with a status that `holds` says yes to, but no longer than `within`; `None` if
-    /// there was none in time. Blocking.
+    /// Blocks until a step ends with a status for which `holds` is true, at most for `within`; `None` if that passes
+    /// first.
     pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
         self.shared.wait_until(within, &mut holds)
     }
@@ -167,14 +167,14 @@ impl EventStream {
 pub(crate) struct EngineShared {
     limits: Limits,
     stall: Duration,
-    /// `None` carries nothing; it wakes the thread, so that it sees that it has to stop.
+    /// `None` only wakes the thread, so that it sees that it has to stop.
     submissions: Mutex<Sender<Option<Submission>>>,
     /// Continuations that have a [`Ticket`]: submitted, and not yet admitted for the first time. It bounds the channel
     /// as well as the queue behind it.
     queued: Arc<AtomicUsize>,
     stop: AtomicBool,
     progress: Mutex<Progress>,
-    /// Told when `progress` has changed.
+    /// Notified when `progress` has changed.
     changed: Condvar,
 }
 
@@ -289,7 +289,7 @@ impl Shared for EngineShared {
             if now >= deadline {
                 return None;
             }
-            // A stall is told by nobody: it is what the clock says when nothing has come.
+            // No notification announces a stall: it is a matter of time alone.
             let stalls = progress.moved + self.stall + Duration::from_millis(1);
             let wake = if stalls > now { stalls.min(deadline) } else { deadline };
             let waited = self.changed.wait_timeout(progress, wake - now);

@@ -1,31 +1,31 @@
-//! The seams between the scheduler, which decides that blocks are swapped, and whatever moves their bytes.
+//! The seams between the scheduler, which decides that blocks are swapped, and the code that moves their bytes.
 
 use std::time::Duration;
 
 use strata_device::KvPool;
 use strata_kv::{Swap, SwapId};
 
-/// Room one tier below KV blocks, and how they get there and back. The engine thread calls it between passes, with the
-/// blocks' memory at hand; what takes long goes on beside the passes.
+/// Swap space one tier below the KV blocks, and how blocks get there and back. The engine thread calls it between
+/// passes, when it has access to the blocks' memory; slow work continues during the passes.
 pub trait KvSwap {
-    /// Blocks that it has room for. Swaps name slots below this number.
+    /// Slots, each with room for one block. Swaps name slots below this number.
     fn num_slots(&self) -> usize;
 
-    /// What moving blocks took when it was tried at the start.
+    /// How long moving blocks took in a trial at the start.
     fn trial(&self) -> SwapTrial;
 
-    /// Takes over a swap. Its blocks are neither written to nor given to others until it has ended, and its slots
-    /// belong to it: blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps end in the order in which
-    /// they began, except that some may fail earlier, and that those without copies end at once.
+    /// Takes over a swap. Until it has ended, its blocks are neither written to nor reused, and its slots belong to it.
+    /// Blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps end in the order in which they began,
+    /// except that some may fail earlier, and that swaps without copies end at once.
     fn start(&mut self, swap: &Swap);
 
-    /// Goes on with what is in flight, and returns one swap that has ended, or none. Waits up to `wait` for one while
-    /// any is in flight.
+    /// Continues the swaps in flight, and returns one that has ended, or `None`. Waits up to `wait` for one while any
+    /// is in flight.
     fn poll(&mut self, wait: Duration) -> Option<SwapEnded>;
 }
 
 /// A place to swap to: what a [`ModelRunner`](crate::ModelRunner), which has the blocks' memory, needs to be a
-/// [`KvSwap`]. The methods are those of that seam, with the memory at hand where bytes are moved.
+/// [`KvSwap`]. Its methods are those of that trait, but get the memory where bytes are moved.
 pub trait SwapStore: Send {
     /// See [`KvSwap::num_slots`].
     fn num_slots(&self) -> usize;
@@ -40,12 +40,12 @@ pub trait SwapStore: Send {
     fn poll(&mut self, pool: &mut KvPool, wait: Duration) -> Option<SwapEnded>;
 }
 
-/// A swap that has come to its end.
+/// A swap that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwapEnded {
-    /// Which.
+    /// The swap.
     pub id: SwapId,
-    /// What it took, or why it failed. After a failure, what its destination holds is unspecified.
+    /// What it took, or why it failed. After a failure, the contents of its destination are unspecified.
     pub outcome: Result<SwapTook, String>,
 }
 
@@ -58,7 +58,7 @@ pub struct SwapTook {
     pub seconds: f64,
 }
 
-/// Bytes moved each way on trial, and the seconds that it took.
+/// Bytes moved each way in a trial, and the seconds that this took.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SwapTrial {
     /// Bytes, the same each way.

@@ -1,7 +1,7 @@
 //! Sequences, scheduler, sampler, and the engine thread: one loop, one owner of state.
 //!
 //! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], [`Event`]s come out.
-//! [`text`] turns them into text for whoever shows them to people.
+//! [`text`] turns them into text.
 
 mod drafter;
 mod engine;

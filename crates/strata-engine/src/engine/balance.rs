@@ -5,10 +5,10 @@ use crate::runner::KvMemory;
 use crate::scheduler::Scheduler;
 
 impl Worker {
-    /// Divides memory between KV and whatever else wants it, as demand has become. The pages of blocks that have left
-    /// are given back before anybody counts on them. What lies above the blocks that may be used then moves down, a few
-    /// blocks at a time; on an idle engine all that is cached moves together: a run of withdrawn blocks gives more
-    /// pages back than as many that lie apart.
+    /// Divides memory between KV and its other users by the present demand. The pages of blocks that have left are
+    /// given back before that memory is used for anything else. What lies above the blocks that may be used then moves
+    /// down, a few blocks at a time; on an idle engine all that is cached moves together: withdrawn blocks give more
+    /// pages back if they lie side by side.
     pub(super) fn balance(&mut self) {
         // What is to be copied may lie in blocks that are about to leave.
         self.copy_blocks();

@@ -4,7 +4,7 @@ use super::{IDLE_STEPS_MAX, Worker};
 use crate::{EngineStatus, KvStatus, SwapStatus};
 
 impl Worker {
-    /// Copies the figures out for whoever asks.
+    /// Publishes the figures for handles to read.
     pub(super) fn publish(&mut self) {
         let kv = self.scheduler.blocks().stats();
         let memory = self.runner.memory();

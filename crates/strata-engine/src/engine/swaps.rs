@@ -6,7 +6,7 @@ use super::Worker;
 use crate::scheduler::StepPlan;
 
 impl Worker {
-    /// Makes the copies that the block manager has decided upon.
+    /// Makes the copies that the block manager has decided on.
     pub(super) fn copy_blocks(&mut self) {
         self.scheduler.take_copies(&mut self.copies);
         if !self.copies.is_empty() {
@@ -43,7 +43,7 @@ impl Worker {
         }
     }
 
-    /// Learns what a prompt token takes from passes that computed such for the most part.
+    /// Learns how long a prompt token takes, from passes that computed mostly prompt tokens.
     pub(super) fn note_prefill(&mut self, plan: &StepPlan, elapsed: Duration) {
         if let Some(tokens) = plan.prefill_tokens() {
             self.scheduler.prefilled(tokens, elapsed.as_secs_f64());

@@ -19,7 +19,7 @@ use crate::{BeamParams, FinishReason, PositionLogprobs, SamplingParams, TokenId,
 pub(crate) struct Row {
     /// The most likely tokens, best first; of equals the lowest token.
     pub(crate) next: Vec<TokenLogprob>,
-    /// As many of them as are to be reported, if any are.
+    /// The entries of `next` that are to be reported, if any are.
     pub(crate) top: Option<Arc<[TokenLogprob]>>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Hypothesis {
     pub(crate) reason: FinishReason,
 }
 
-/// A beam of the next step: that of this step which it continues, and the token by which it does.
+/// A beam of the next step: its parent, a beam of this step, and the token that it adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Branch {
     pub(crate) parent: usize,
@@ -47,10 +47,10 @@ pub(crate) struct BeamSearch {
     prompt_len: usize,
     min_tokens: usize,
     max_tokens: usize,
-    /// Tokens that end a sequence, and what that is called then.
+    /// Tokens that end a sequence, and the reason that is given for it.
     ends: Vec<(TokenId, FinishReason)>,
     live: Vec<Beam>,
-    /// The best of those that are done, best first; of equals, those that were done first. At most the width.
+    /// The best finished hypotheses, best first; among equals, those that finished first. At most the width.
     finished: Vec<Hypothesis>,
     finished_in_all: usize,
 }
@@ -61,7 +61,7 @@ struct Beam {
     logprob: f64,
 }
 
-/// One token of a beam. A step of the search keeps no more than this of what it saw.
+/// One token of a beam: all that is kept of a step's results.
 #[derive(Debug, Clone)]
 struct Choice {
     chosen: TokenLogprob,
@@ -72,7 +72,7 @@ struct Choice {
 struct Candidate {
     parent: usize,
     next: TokenLogprob,
-    /// Of the beam with the token.
+    /// Of the beam with this token added.
     logprob: f64,
 }
 
@@ -88,8 +88,8 @@ impl Candidate {
 }
 
 impl BeamSearch {
-    /// A search for the best `wanted` continuations of a prompt of `prompt_len` tokens. Of `sampling`, the limits of
-    /// length and what ends a sequence count.
+    /// A search for the best `wanted` continuations of a prompt of `prompt_len` tokens. Of `sampling`, only the length
+    /// limits and the tokens that end a sequence matter.
     pub(crate) fn new(
         params: BeamParams,
         wanted: usize,
@@ -134,8 +134,8 @@ impl BeamSearch {
         self.live.len()
     }
 
-    /// Takes what follows each live beam, and says which beams there are now, in order of their parents' numbers. None
-    /// are left when the search is over.
+    /// Takes what follows each live beam, and returns the beams of the next step, in order of their parents' numbers;
+    /// none when the search is over.
     pub(crate) fn advance(&mut self, rows: &[Row]) -> Vec<Branch> {
         assert_eq!(rows.len(), self.live.len(), "every live beam has a row");
         let mut going_on: Vec<Candidate> = Vec::new();
@@ -160,7 +160,7 @@ impl BeamSearch {
         going_on.iter().map(|&Candidate { parent, next, .. }| Branch { parent, token: next.token }).collect()
     }
 
-    /// The best hypotheses, best first: as many as are wanted, if there are.
+    /// The best hypotheses, best first: as many as are wanted, or fewer if there are not that many.
     pub(crate) fn take_best(&mut self) -> Vec<Hypothesis> {
         self.finished.truncate(self.wanted);
         std::mem::take(&mut self.finished)
@@ -191,8 +191,8 @@ impl BeamSearch {
         candidates
     }
 
-    /// The beams that `going_on`, in order of parents, make of those that live. The last child of a parent has its
-    /// tokens; only others get copies.
+    /// The beams of the next step: `going_on`, in order of parents, applied to the live beams. The last child of a
+    /// parent takes over its tokens; the others copy them.
     fn extended(&mut self, going_on: &[Candidate], rows: &[Row]) -> Vec<Beam> {
         let (length, longest) = (self.length(), self.max_tokens);
         let extend = |(index, candidate): (usize, &Candidate)| {
@@ -200,7 +200,7 @@ impl BeamSearch {
             let is_last = going_on.get(index + 1).is_none_or(|next| next.parent != candidate.parent);
             let mut tokens = if is_last { std::mem::take(parent) } else { parent.clone() };
             if tokens.capacity() == length {
-                // Twice as many, as long as that many may come.
+                // Doubles the capacity, up to the longest that a beam can become.
                 tokens.reserve_exact((length + 1).min(longest - length));
             }
             tokens.push(candidate.choice(rows));
@@ -224,19 +224,19 @@ impl BeamSearch {
         }
     }
 
-    /// What a hypothesis of so many generated tokens, without an ending one, is worth.
+    /// The score of a hypothesis of `generated` tokens, not counting the token that ends it.
     fn score(&self, logprob: f64, generated: usize) -> f64 {
         logprob / ((self.prompt_len + generated) as f64).powf(f64::from(self.params.length_penalty))
     }
 
-    /// Whether nothing that lives can change the result.
+    /// Whether no live beam can change the result any more.
     fn is_decided(&self) -> bool {
         if self.params.early_stopping && self.finished_in_all >= self.params.width {
             return true;
         }
         let Some(last) = self.finished.get(self.wanted - 1) else { return false };
-        // No token makes a beam more likely, and of the lengths that it may come to, the shortest or the longest is
-        // worth most. Whoever is done first wins a tie.
+        // No token makes a beam more likely, and of the lengths that it may reach, the shortest or the longest scores
+        // highest. A tie is won by the hypothesis that finished first.
         let best =
             |beam: &Beam| self.score(beam.logprob, beam.tokens.len()).max(self.score(beam.logprob, self.max_tokens));
         self.live.iter().all(|beam| best(beam) <= last.score)
@@ -244,7 +244,7 @@ impl BeamSearch {
 }
 
 impl Hypothesis {
-    /// The tokens, the ending one included, each with what is to be reported of its place.
+    /// The tokens, including the one that ends the sequence, each with the log-probabilities to report for it.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = (TokenId, Option<PositionLogprobs>)> {
         self.tokens.iter().map(|Choice { chosen, top }| {
             let logprobs = top.as_ref().map(|top| PositionLogprobs { chosen: *chosen, top: top.to_vec() });

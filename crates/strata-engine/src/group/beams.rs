@@ -1,9 +1,9 @@
-//! A beam search: which sequences its beams are, and what has come for them. [`BeamSearch`] decides, this carries it
-//! out.
+//! A beam search: the sequences of its beams, and the rows that have come for them. [`BeamSearch`] decides, this
+//! carries it out.
 //!
-//! Each live beam has a sequence. A beam whose row has come waits, with nothing pending, until those of all others
-//! have. Where the beams have lost their blocks, one sequence stands for them, the *trunk*, which computes the tokens
-//! that all of them begin with; they then branch off it again.
+//! Each live beam has a sequence. A beam whose row has come waits, with nothing pending, until the rows of all others
+//! have come. When the beams have lost their blocks, one sequence, the *trunk*, stands for all of them: it computes the
+//! tokens that they have in common, and they branch off it again.
 
 use strata_kv::SequenceId;
 use strata_model::LogitRows;
@@ -17,9 +17,9 @@ use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams, Token
 
 pub(super) struct Beams {
     search: BeamSearch,
-    /// Those of the live beams, in their order; while there is a trunk, those that were.
+    /// The sequences of the live beams, in the order of the beams; while there is a trunk, those that they had before.
     sequences: Vec<SequenceId>,
-    /// For each of them, what follows it, once that has come.
+    /// For each beam, what follows it, once that has come.
     rows: Vec<Option<Row>>,
     /// Whether the logits of a beam were not numbers.
     not_finite: bool,
@@ -43,7 +43,7 @@ impl Beams {
         Self { search, sequences, rows, not_finite: false, clients, logprobs: params.logprobs }
     }
 
-    /// What follows each beam, if that is known of all.
+    /// The rows of all beams, if all have come.
     fn take_rows(&mut self) -> Option<Vec<Row>> {
         if self.rows.iter().any(Option::is_none) {
             return None;
@@ -77,8 +77,7 @@ impl Beams {
         }
     }
 
-    /// From now on there is a sequence for each of `parents`: the parent's own for its first child, new ones for
-    /// others.
+    /// Makes one sequence for each of `parents`: the parent's own for its first child, new ones for the others.
     fn branch(&mut self, parents: impl Iterator<Item = SequenceId>, stage: &mut Stage<'_>) {
         let mut next = Vec::with_capacity(self.search.width());
         for parent in parents {
@@ -96,8 +95,8 @@ impl Beams {
         self.sequences = next;
     }
 
-    /// The search is over: tells each client its hypothesis. Where there are fewer of them than clients, because the
-    /// model says that nothing else is possible, some get no token.
+    /// The search is over: tells each client its hypothesis. If the model allows fewer hypotheses than there are
+    /// clients, the remaining clients get no token.
     fn finish(&mut self, prompt: &Prompt, stage: &mut Stage<'_>) {
         let preempted = self.end(stage);
         let is_swap = (0..preempted.times).map(|time| time < preempted.swaps);
@@ -119,10 +118,10 @@ impl Beams {
         }
     }
 
-    /// Gives all blocks back. Returns how often they had to be given to others.
+    /// Gives all blocks back. Returns how often the search was preempted.
     fn end(&mut self, stage: &mut Stage<'_>) -> Preempted {
         let removed = self.sequences.drain(..).filter_map(|id| stage.scheduler.remove(id));
-        // All have been through the same.
+        // All were preempted together.
         removed.map(|sequence| sequence.preempted()).last().unwrap_or_default()
     }
 }

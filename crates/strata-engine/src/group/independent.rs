@@ -1,7 +1,6 @@
-//! Continuations of one prompt that go their own ways, one for each client: `n` answers, or candidates for the best of
-//! them.
+//! Independent continuations of one prompt, one for each client: `n` answers, or the candidates of `best_of`.
 //!
-//! They begin as one sequence. When it has computed the prompt, its row is sampled once for each of them, and they
+//! They begin as one sequence. When it has computed the prompt, its row is sampled once for each continuation, and they
 //! fork.
 
 use strata_kv::SequenceId;
@@ -46,7 +45,7 @@ impl Independent {
         self.params.prompt_logprobs.is_some() && !self.prompt_done
     }
 
-    /// Tells all continuations, those that have not begun and `first`, that the prompt is computed.
+    /// Tells all continuations, `first` and those that have not begun, that the prompt has been computed.
     fn tell_prompt_done(&mut self, first: &Continuation, prompt: &Prompt) {
         self.prompt_done = true;
         let mut logprobs = std::mem::take(&mut self.prompt_logprobs);
@@ -111,7 +110,7 @@ impl Policy for Independent {
         Sampling { sampler, eos }: Sampling<'_>,
     ) {
         let next = position + 1;
-        // So many drafts stand before what is sampled from this row, if anything is.
+        // The number of drafts before the token that is sampled from this row, if one is.
         let drafts_before = if entry.samples() { next.checked_sub(sequence.len()) } else { None };
         let prompt_token = sequence.tokens()[..sequence.prompt_len].get(next).copied();
         let follows = |one: &Continuation| drafts_before.is_none_or(|count| one.follows(sequence.drafts(), count));
@@ -186,7 +185,7 @@ impl Policy for Independent {
             if self.unbegun.is_empty() {
                 self.end(id, stage);
             } else if let Some(sequence) = stage.scheduler.get_mut(id) {
-                // The sequence goes on for the first that is left.
+                // The first continuation that is left takes over the sequence.
                 sequence.continuation = Some(self.unbegun.remove(0));
                 if prompt.admitted {
                     self.admitted(sequence);

@@ -112,7 +112,7 @@ impl Task {
         logprob / (length as f64).powf(f64::from(self.params.length_penalty))
     }
 
-    /// Everything that the model can say, with its log-probability.
+    /// All sequences that the model can produce, with their log-probabilities.
     fn everything(&self, tokens: &mut Vec<TokenId>, logprob: f64, found: &mut Vec<(Vec<TokenId>, f64)>) {
         if tokens.last().is_some_and(|&token| token <= STOP) || tokens.len() == self.max_tokens {
             return found.push((tokens.clone(), self.score(tokens, logprob)));
@@ -126,7 +126,7 @@ impl Task {
         }
     }
 
-    /// Beam search that goes on to the end, keeps all that it finishes, and sorts it then.
+    /// Beam search that never stops early, keeps all finished hypotheses, and sorts them at the end.
     fn plainly(&self) -> Vec<(Vec<TokenId>, FinishReason)> {
         let mut live: Vec<(Vec<TokenId>, f64)> = vec![(Vec::new(), 0.0)];
         let mut finished = Vec::new();
