@@ -1,9 +1,9 @@
-//! How a sequence that has to make room is to get its KV back: computed again, or read back from swap space. A planner:
-//! figures come in, a choice comes out.
+//! How a preempted sequence gets its KV back: computed again, or read back from swap space. A planner: figures come in,
+//! a choice comes out.
 
 use strata_kv::SwapDirection;
 
-/// What is done with the KV of sequences that have to make room.
+/// What happens to the KV of preempted sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionMode {
     /// Whichever is expected to take less time.
@@ -22,7 +22,7 @@ pub(crate) enum Way {
     Swap,
 }
 
-/// What either way takes.
+/// What each way takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Effort {
     /// Bytes to be written now, and read when it comes back.
@@ -54,7 +54,7 @@ impl PreemptionPlanner {
         Self { mode, write, read, prefill, failures: [0; 2], broken: false }
     }
 
-    /// The better way. What has not been measured yet is unknown, and swapping into the unknown is not begun.
+    /// The faster way. Swapping is not chosen before both directions have been measured.
     pub(crate) fn choose(&self, effort: Effort) -> Way {
         if self.broken {
             return Way::Recompute;
@@ -69,7 +69,7 @@ impl PreemptionPlanner {
         }
     }
 
-    /// Blocks of so many bytes were written to swap space in so many seconds.
+    /// Records that `bytes` of blocks were written to swap space in `seconds`.
     pub(crate) fn swapped_out(&mut self, bytes: u64, seconds: f64) {
         self.write.observe(bytes as f64, seconds);
         self.succeeded(SwapDirection::Out, bytes);
@@ -91,7 +91,7 @@ impl PreemptionPlanner {
         breaks
     }
 
-    /// Prompts of so many tokens were computed in so many seconds.
+    /// Records that `tokens` of prompts were computed in `seconds`.
     pub(crate) fn prefilled(&mut self, tokens: usize, seconds: f64) {
         self.prefill.observe(tokens as f64, seconds);
     }
@@ -120,7 +120,7 @@ struct Rate {
     seconds: f64,
 }
 
-/// What is left of the weight of all before when something new is observed.
+/// Factor by which the weight of all earlier observations shrinks with each new one.
 const FADING: f64 = 0.8;
 
 impl Rate {

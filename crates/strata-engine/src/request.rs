@@ -172,7 +172,7 @@ impl Request {
         }
     }
 
-    /// Whether so many continuations can be given at a time.
+    /// Checks that `count` continuations can be computed at a time.
     pub(crate) fn check_count(&self, count: usize, limits: &Limits) -> Result<(), InvalidRequest> {
         let (most, why) = match &self.beam {
             Some(beam) => (beam.width, "is the width of the beam search (best_of)"),
@@ -219,8 +219,8 @@ impl Request {
 }
 
 impl BeamParams {
-    /// Most tokens that each beam may generate after a prompt of so many, for which the KV blocks suffice when the
-    /// search is alone: the beams share the prompt's full blocks, and may share nothing else. 0 where there is room for
+    /// Most tokens that each beam may generate after a prompt of `prompt_len`, so that the KV blocks suffice when the
+    /// search runs alone: the beams share the prompt's full blocks, and may share nothing else. 0 if there is room for
     /// none.
     pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
         let block = limits.kv_block_tokens.max(1);

@@ -1,4 +1,4 @@
-//! What the engine needs of whatever computes: a model on a device, or a simulation of one.
+//! What the engine needs of the code that computes: a model on a device, or a simulation of one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +30,18 @@ pub trait Runner: Send {
     /// written or given back.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
-    /// Room to swap KV blocks to, if there is any: at least as many slots as the block manager was told.
+    /// Swap space for KV blocks, if there is any: at least as many slots as the block manager was configured with.
     fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
         None
     }
 
-    /// What changes the KV of equal tokens, for a prompt of this length; enters the root of its chain of blocks.
-    /// Nothing, if nobody says otherwise.
+    /// A number that differs where equal tokens get different KV, for a prompt of this length. It enters the root of
+    /// the chain of block hashes. 0 by default.
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
         0
     }
 
-    /// What guesses at tokens ahead of the model, if anything does: each pass then computes several tokens of a
+    /// The drafter that guesses tokens ahead of the model, if there is one: each pass then computes several tokens of a
     /// sequence.
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
         None
@@ -52,7 +52,7 @@ pub trait Runner: Send {
         None
     }
 
-    /// What streamed weights took so far, if they are streamed.
+    /// What streaming the weights has taken since the start, if they are streamed.
     fn stream_stats(&self) -> Option<StreamStats> {
         None
     }
@@ -71,11 +71,11 @@ pub trait KvMemory {
     /// Blocks that may be used at first.
     fn blocks_at_start(&self) -> usize;
 
-    /// How many blocks may be used from now on. Called between passes, and from time to time while there are none until
-    /// the answer is settled. Everything that left before was [given back](Self::give_back).
+    /// How many blocks may be used from now on. Called between passes, and, while there are none, from time to time
+    /// until the answer is settled. Everything that left before was [given back](Self::give_back).
     fn balance(&mut self, demand: KvDemand) -> KvGrant;
 
-    /// These blocks have left: nobody reads them before somebody has written them. Called between passes.
+    /// These blocks have left: they will not be read before they have been written again. Called between passes.
     fn give_back(&mut self, blocks: &[u32]);
 }
 
@@ -104,9 +104,9 @@ pub struct ModelRunner {
 pub enum WeightMemory {
     /// All of them are in memory.
     Resident(Bytes),
-    /// Some of them are, and KV takes memory from them or leaves it to them.
+    /// Some of them are, and they trade memory with KV.
     Streamed {
-        /// What passes tell of them.
+        /// Figures about the streaming, kept up to date by passes.
         monitor: Arc<StreamMonitor>,
         /// How much they have, and KV.
         trade: MemoryTrade,

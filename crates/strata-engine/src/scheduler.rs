@@ -30,7 +30,7 @@ pub struct SchedulerConfig {
     pub max_num_seqs: usize,
     /// Tokens that a pass computes, prefill chunks and decodes together.
     pub max_num_batched_tokens: usize,
-    /// What becomes of the KV of sequences that have to make room.
+    /// What happens to the KV of preempted sequences.
     pub preemption: PreemptionMode,
 }
 
@@ -42,7 +42,7 @@ const COMPACTION_STEPS: usize = 16;
 pub(crate) struct Arrival {
     pub(crate) id: SequenceId,
     pub(crate) group: GroupId,
-    /// Who hears of it; none for a search.
+    /// The continuation that is reported to a client; `None` for a beam of a search.
     pub(crate) continuation: Option<Continuation>,
     pub(crate) prompt: Vec<TokenId>,
     /// Tokens that it may generate.
@@ -64,8 +64,8 @@ pub(crate) struct PlannedTokens {
     pub(crate) start: usize,
     /// Tokens to compute, drafts included.
     pub(crate) count: usize,
-    /// Tokens that may be sampled: none in the middle of a prompt; else one, behind all that is known, and one behind
-    /// each draft.
+    /// Tokens that may be sampled: none in the middle of a prompt; otherwise one after the last known token, and one
+    /// after each draft.
     pub(crate) rows: usize,
 }
 
@@ -80,8 +80,8 @@ impl PlannedTokens {
         self.rows.saturating_sub(1)
     }
 
-    /// Whether it computes part of a prompt, or what a sequence has lost: no single token, however many guesses follow
-    /// it.
+    /// Whether it computes part of a prompt, or KV that a sequence has lost, rather than a single token with or without
+    /// drafts.
     fn is_prefill(&self) -> bool {
         self.count - self.drafts() > 1
     }
@@ -93,7 +93,7 @@ pub(crate) struct Admitted {
     pub(crate) id: SequenceId,
     /// Tokens that the prefix cache spared it.
     pub(crate) cached: usize,
-    /// Where its prefix stopped matching and why, if somebody asked.
+    /// Where its prefix stopped matching and why, if the client asked.
     pub(crate) miss: Option<Miss>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Rejected {
     pub(crate) limit: usize,
 }
 
-/// What the next pass computes, and what the way there cost.
+/// What the next pass computes, and the preemptions, swaps and rejections that planning it took.
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
     pub(crate) entries: Vec<PlannedTokens>,
@@ -125,7 +125,7 @@ pub(crate) struct StepPlan {
 }
 
 impl StepPlan {
-    /// Tokens of the pass, if most of them are prefill: then its time says what such a token takes.
+    /// Tokens of the pass, if most of them are prefill: then its duration tells how long a prompt token takes.
     pub(crate) fn prefill_tokens(&self) -> Option<usize> {
         let tokens = |entry: &PlannedTokens| entry.count;
         let all: usize = self.entries.iter().map(tokens).sum();
@@ -147,8 +147,8 @@ pub(crate) struct PreemptionCounts {
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     sequences: usize,
-    /// Twice the number of its last admission; until then one less than that of the last when it came, so that whoever
-    /// came during somebody's turn stands before them.
+    /// Twice the number of its last admission. Before its first, one less than twice the number of the last admission
+    /// of any tenant when it arrived, so that it stands before the tenant that was admitted then.
     turn: u64,
 }
 
@@ -161,7 +161,7 @@ pub(crate) struct Scheduler {
     sequences: HashMap<SequenceId, Sequence, BuildHasherDefault<IdHasher>>,
     queues: Queues,
     flights: Flights,
-    /// Those that have any sequence.
+    /// Tenants that have at least one sequence.
     tenants: BTreeMap<Option<TenantId>, Tenant>,
     forecast: Forecast,
     planner: PreemptionPlanner,
@@ -172,7 +172,7 @@ pub(crate) struct Scheduler {
     branches: u64,
     admissions: u64,
     preemptions: PreemptionCounts,
-    /// Whether nobody could be admitted for want of blocks, and nothing has changed since that could help.
+    /// Whether no sequence could be admitted for lack of blocks, and nothing has changed since that could help.
     refused: bool,
     /// The same of the first that is swapped out.
     kept_out: bool,
@@ -228,8 +228,8 @@ impl Scheduler {
         self.know(sequence);
     }
 
-    /// Takes a sequence out, whatever its state, and gives its blocks back; those of a swap in flight when that has
-    /// ended. An unknown id changes nothing, so a late cancellation is harmless.
+    /// Takes a sequence out, whatever its state, and gives its blocks back; blocks of a swap in flight come back when
+    /// that has ended. An unknown id changes nothing, so a late cancellation is harmless.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
         let sequence = self.sequences.remove(&id)?;
         self.queues.take(&sequence);
@@ -248,8 +248,8 @@ impl Scheduler {
 
     /// Plans the next pass into `plan`.
     ///
-    /// Decodes come first, for they are one token each and somebody is reading them; then the chunks of prompts under
-    /// way; then, if nobody had to be preempted, those that were swapped out, and at last new sequences.
+    /// Decodes come first: they are one token each, and somebody is reading them. Then come the next chunks of prompts;
+    /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.entries.clear();
         plan.admitted.clear();
@@ -269,7 +269,7 @@ impl Scheduler {
                 _ => chunks.push(id),
             }
         }
-        // Blocks that swaps in flight will give back, and nobody waits for yet.
+        // Blocks that swaps in flight will give back, and that no sequence waits for yet.
         let mut leaving = self.flights.blocks_leaving();
         for &id in decodes.iter().chain(&chunks) {
             // One that ran earlier in this loop may have preempted this one.
@@ -283,8 +283,8 @@ impl Scheduler {
         }
     }
 
-    /// Lets `drafter` guess how sequences of `plan` go on that generate tokens, where the pass has room, and blocks are
-    /// left when each that runs has taken one. Only guesses below `vocab_size` are run.
+    /// Lets `drafter` guess the next tokens of the sequences in `plan` that generate, as far as the pass has room and
+    /// blocks are left once each running sequence has taken one. Only guesses below `vocab_size` are run.
     pub(crate) fn draft(&mut self, plan: &mut StepPlan, drafter: &mut dyn Drafter, vocab_size: usize) {
         let StepPlan { entries, budget, drafts, .. } = plan;
         for entry in entries {
@@ -313,8 +313,8 @@ impl Scheduler {
         }
     }
 
-    /// The pass has retired: what it computed may now be found by others. Of the tokens that were sampled, `accepted`
-    /// are what comes next, all but the last of them drafts that were right; what was computed for others is dropped.
+    /// The pass has retired: what it computed may now be found in the prefix cache. Of the sampled tokens, `accepted`
+    /// are kept: all but the last of them equal drafts. What was computed for rejected drafts is dropped.
     pub(crate) fn complete(&mut self, entry: &PlannedTokens, accepted: usize) {
         let Some(sequence) = self.sequences.get_mut(&entry.id) else { return };
         let right = accepted.saturating_sub(1).min(entry.drafts());
@@ -376,7 +376,7 @@ impl Scheduler {
         self.blocks.take_resize()
     }
 
-    /// Moves a few blocks together; false when nothing is left to be moved, or can be.
+    /// Moves a few blocks together; `false` when no block is left to move, or none can be moved.
     pub(crate) fn compact(&mut self) -> bool {
         self.blocks.compact(COMPACTION_STEPS) > 0
     }
@@ -409,7 +409,7 @@ impl Scheduler {
     }
 
     /// With no sequence alive, every block must be free or cached, and every swap slot free. Returns how many were not;
-    /// if any, all are free afterwards, and the prefix cache empty.
+    /// if any were not, all are freed, and the prefix cache is emptied.
     pub(crate) fn recover_leaks(&mut self) -> usize {
         debug_assert!(self.is_idle());
         let stats = self.blocks.stats();
@@ -427,7 +427,7 @@ impl Scheduler {
         let miss = wanted.then(|| self.blocks.explain(sequence.tokens(), &sequence.hashes));
         let allocation = self.blocks.allocate(id, sequence.tokens(), &sequence.hashes);
         let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
-        // Nobody looks it up again before it has lost its blocks.
+        // They are not looked up again before it has lost its blocks.
         sequence.hashes.truncate(0);
         self.admissions += 1;
         self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
@@ -446,7 +446,7 @@ impl Scheduler {
         self.queues.put(sequence);
     }
 
-    /// Puts a sequence that is not known yet where it says that it is.
+    /// Takes in a new sequence, into the queue that its status names.
     fn know(&mut self, sequence: Sequence) {
         let new = Tenant { sequences: 0, turn: (2 * self.admissions).saturating_sub(1) };
         self.tenants.entry(sequence.tenant).or_insert(new).sequences += 1;
@@ -456,7 +456,7 @@ impl Scheduler {
         debug_assert!(before.is_none(), "{before:?} was added twice");
     }
 
-    /// Something has changed that may help those who were refused blocks.
+    /// Something has changed that may help sequences that were refused blocks.
     fn reconsider(&mut self) {
         (self.refused, self.kept_out) = (false, false);
     }

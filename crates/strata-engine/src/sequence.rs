@@ -1,5 +1,4 @@
-//! One sequence of tokens from arrival to end: who hears of it, how its tokens are chosen, and where it stands among
-//! others.
+//! One sequence of tokens from arrival to end: its client, its sampling, and its rank among others.
 
 use std::cmp::Reverse;
 
@@ -22,7 +21,7 @@ pub(crate) struct Sequence {
     pub(crate) group: GroupId,
     /// Whether all sequences of its group make room and come back together: the beams of a search.
     pub(crate) lockstep: bool,
-    /// What a client is told of it. Nobody is told of a beam before its search is over.
+    /// What is reported to a client. Nothing is reported of a beam before its search is over.
     pub(crate) continuation: Option<Continuation>,
     /// Prompt and generated tokens, then [`drafts`](Self::drafts). The last one generated has no KV yet.
     tokens: Vec<TokenId>,
@@ -44,7 +43,8 @@ pub(crate) struct Sequence {
     pub(crate) explain: bool,
     /// Order of submission.
     pub(crate) arrival: u64,
-    /// Order among all that have branched off others, which have the arrival of those; 0 for one that has not.
+    /// Order among sequences that branched off the same one, and so have the same arrival; 0 for a sequence that did
+    /// not branch off.
     pub(crate) branch: u64,
     /// Times it lost its blocks to others.
     pub(crate) preemptions: u32,
@@ -53,11 +53,12 @@ pub(crate) struct Sequence {
     /// Sequences that were admitted while it waited, although they came later or had to wait for blocks behind it; or
     /// while it was the first to be swapped in.
     pub(crate) overtaken: u32,
-    /// Number of its first admission, which it keeps: one that has been preempted is not the last-come again.
+    /// Number of its first admission. It keeps that, so that a preempted sequence does not count as the latest.
     pub(crate) admission: Option<u64>,
     /// Sequences that it counts for while it runs; at least 1. Beams of a search count for its width together.
     pub(crate) seats: usize,
-    /// Whether it stands for all beams of its group, which have lost their blocks, and computes what they begin with.
+    /// Whether it is the trunk of a search: it stands for all beams, which have lost their blocks, and computes the
+    /// tokens that they have in common.
     pub(crate) trunk: bool,
     pub(crate) status: SequenceStatus,
 }
@@ -66,12 +67,12 @@ pub(crate) struct Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Preempted {
     pub(crate) times: u32,
-    /// Those in which its KV was swapped out.
+    /// Preemptions in which its KV was swapped out.
     pub(crate) swaps: u32,
 }
 
-/// Sequences that may be admitted past one that waits, or is swapped out. After so many its priority has aged to the
-/// highest, whatever it was and however large it is, so that neither small nor important requests can starve it.
+/// Sequences that may be admitted past one that waits or is swapped out. After this many its priority has aged to the
+/// highest, whatever its priority and size, so that neither small nor important requests can starve it.
 pub(crate) const MAX_OVERTAKEN: u32 = 64;
 
 /// Preemptions after which a sequence is admitted only where it will find blocks up to its very end, and is not chosen
@@ -107,9 +108,8 @@ impl Sequence {
         }
     }
 
-    /// A sequence with the same past and in the same place, which comes right after this one in every order, and which
-    /// no client hears of yet. Its list of tokens may become twice as long, but not longer than it can come to, before
-    /// it needs more memory.
+    /// A sequence with the same history and status, which ranks right after this one and has no client yet. Its list of
+    /// tokens has capacity for twice its length, but no more than the sequence can ever need.
     pub(crate) fn branch(&self, id: SequenceId, branch: u64) -> Self {
         let mut tokens = self.tokens().to_vec();
         tokens.reserve_exact(self.tokens_max.saturating_sub(self.length).min(self.length));
@@ -131,7 +131,7 @@ impl Sequence {
         &self.tokens[start..]
     }
 
-    /// Prompt and generated tokens that there are.
+    /// Number of prompt and generated tokens.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -189,12 +189,12 @@ impl Sequence {
         self.lockstep.then_some(self.group)
     }
 
-    /// Whether it has suffered enough to come before everybody else.
+    /// Whether it was preempted or overtaken often enough to come before all others.
     pub(crate) fn is_urgent(&self) -> bool {
         self.overtaken >= MAX_OVERTAKEN || self.is_spared()
     }
 
-    /// Whether it has been preempted as often as may be.
+    /// Whether it must not be preempted again.
     pub(crate) fn is_spared(&self) -> bool {
         self.preemptions >= MAX_PREEMPTIONS
     }
@@ -214,11 +214,11 @@ impl Sequence {
 /// be preempted. Urgency does not change while a sequence runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    /// First those that have suffered enough.
+    /// Urgent sequences first.
     urgent: Reverse<bool>,
     /// Then the most important.
     priority: i32,
-    /// Of those that wait, then the preempted; of others, who was admitted first.
+    /// Then, among waiting sequences, preempted ones; among others, in order of admission.
     turn: u64,
     /// Then who came first.
     order: (u64, u64),
@@ -228,7 +228,7 @@ impl Rank {
     /// Before all others.
     pub(crate) const FIRST: Self = Self { urgent: Reverse(true), priority: i32::MIN, turn: 0, order: (0, 0) };
 
-    /// Whether one is more urgent than the other, or as urgent and more important.
+    /// Whether this one is more urgent than `other`, or as urgent and more important.
     pub(crate) fn outranks(&self, other: &Self) -> bool {
         (self.urgent, self.priority) < (other.urgent, other.priority)
     }
@@ -257,14 +257,14 @@ pub(crate) enum SequenceStatus {
     Arriving,
 }
 
-/// One answer to a prompt: who hears of it, and how its tokens are chosen.
+/// One answer to a prompt: its client, and its sampling.
 #[derive(Debug)]
 pub(crate) struct Continuation {
     pub(crate) client: Client,
     sampler: SamplerState,
     /// Tokens that the client was told of.
     generated: usize,
-    /// What the pass under way has given: one token, and one more for each draft that turned out to be right.
+    /// Tokens sampled in the current pass: one, and one more for each draft that turned out to be right.
     run: Vec<Sampled>,
     /// The end that the last of `run` is.
     end: Option<FinishReason>,
@@ -286,9 +286,10 @@ impl Continuation {
         Self { client, sampler, generated: 0, run: Vec::new(), end: None, not_finite: false }
     }
 
-    /// Whether the row behind so many of `drafts` means anything: all of these are what was chosen in their places.
+    /// Whether the row after the first `count` of `drafts` is valid: all of these equal the tokens that were sampled in
+    /// their places.
     pub(crate) fn follows(&self, drafts: &[TokenId], count: usize) -> bool {
-        // What came before the last was compared before that was chosen.
+        // Earlier drafts were compared when the tokens after them were sampled.
         self.run.len() == count && self.run.last().is_none_or(|last| last.token == drafts[count - 1])
     }
 
@@ -307,8 +308,8 @@ impl Continuation {
         }
     }
 
-    /// Walks through the tokens that the pass gave after a prompt of so many, up to the first that ends the
-    /// continuation; forgets those behind it. Returns how many are left: none if none was wanted.
+    /// Goes through the tokens that the pass gave, after a prompt of `prompt_len`, up to the first that ends the
+    /// continuation, and drops those behind it. Returns how many are left: none if none was wanted.
     pub(crate) fn accept(&mut self, params: &SamplingParams, prompt_len: usize, ends: Ends<'_>) -> usize {
         for index in 0..self.run.len() {
             let (token, generated) = (self.run[index].token, self.generated + index + 1);

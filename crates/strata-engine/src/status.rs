@@ -27,7 +27,7 @@ pub struct EngineStatus {
     pub finished: FinishedCounts,
     /// Times that sequences had to make room for others.
     pub preemptions: u64,
-    /// Those of them in which KV was swapped out; in all others it was computed again.
+    /// Preemptions in which KV was swapped out; in all others it is computed again.
     pub preemptions_swap: u64,
     /// Swap space.
     pub swap: SwapStatus,
@@ -35,7 +35,7 @@ pub struct EngineStatus {
     pub kv: KvStatus,
     /// Bytes of memory that weights take.
     pub weights_bytes: u64,
-    /// What streamed weights took so far, if they are streamed.
+    /// What streaming the weights has taken since the start, if they are streamed.
     pub stream: Option<StreamStats>,
     /// Time since the last step ended.
     pub since_last_step: Duration,
@@ -94,11 +94,11 @@ impl FinishedCounts {
 /// KV blocks by state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KvStatus {
-    /// All blocks, at the most.
+    /// Most blocks that there can be.
     pub blocks_total: usize,
     /// Blocks held by sequences or by swaps in flight.
     pub blocks_used: usize,
-    /// Blocks that nobody holds but whose content can still be found.
+    /// Blocks that no sequence holds but whose content can still be found.
     pub blocks_cached: usize,
     /// Blocks with nothing of use in them.
     pub blocks_free: usize,
@@ -108,11 +108,11 @@ pub struct KvStatus {
     pub bytes: u64,
     /// Token slots of used blocks.
     pub slots_allocated: usize,
-    /// Those of them that hold no token yet: internal fragmentation.
+    /// Slots of used blocks that hold no token yet: internal fragmentation.
     pub slots_empty: usize,
     /// Prompt tokens of admitted requests, each counted once however often it was preempted.
     pub prefix_query_tokens: u64,
-    /// Those of them that the prefix cache held at first admission.
+    /// Prompt tokens that the prefix cache held at first admission.
     pub prefix_hit_tokens: u64,
     /// Cached blocks whose content was given up for new content.
     pub evictions: u64,

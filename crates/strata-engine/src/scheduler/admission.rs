@@ -22,7 +22,7 @@ use crate::sequence::{Sequence, SequenceStatus};
 /// Waiting sequences that admission looks at in one step; bounds a step's cost when the queue is long.
 pub(super) const LOOKAHEAD: usize = 64;
 
-/// Whether a sequence comes in.
+/// Whether a sequence is admitted, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     Now,
@@ -54,25 +54,25 @@ pub(crate) enum Wait {
     Prefix,
     /// Too few blocks are left for what it has.
     Blocks,
-    /// Enough blocks are left for what it has, but not for what it and all others will grow by.
+    /// Enough blocks are left for what it has, but not for the expected growth of it and all others.
     Growth,
-    /// It, or one that runs, is not to be preempted again, and there are too few blocks for such sequences up to their
-    /// very ends.
+    /// It, or a running sequence, must not be preempted again, and there are too few blocks for such sequences to run
+    /// to their ends.
     VeryEnd,
 }
 
 impl Wait {
-    /// Whether it waits for blocks, or for several seats at once, which those behind it may not need.
+    /// Whether it waits for blocks, or for several seats at once, which sequences behind it may not need.
     fn is_shortage(self) -> bool {
         matches!(self, Self::BeamSeats | Self::Blocks | Self::Growth | Self::VeryEnd)
     }
 
-    /// Whether those behind it wait for the same.
+    /// Whether sequences behind it wait for the same reason.
     fn stops_queue(self) -> bool {
         matches!(self, Self::Seats | Self::AgedFirst | Self::SwappedFirst)
     }
 
-    /// Whether it ends if another makes room.
+    /// Whether the reason would go away if another sequence made room.
     fn may_claim(self) -> bool {
         self.is_shortage() || matches!(self, Self::Seats | Self::SwappedFirst)
     }
@@ -95,7 +95,7 @@ impl fmt::Display for Wait {
     }
 }
 
-/// What one tenant has waiting, and holds.
+/// One tenant's waiting sequences, and what it holds.
 struct Queue {
     tenant: Option<TenantId>,
     blocks: usize,
@@ -105,9 +105,9 @@ struct Queue {
 }
 
 impl Scheduler {
-    /// Swaps in, in order, whoever finds room; the first that does not keeps all behind it, and new sequences, waiting.
-    /// One that gives way to a claim stops nobody: it may be for that claim that it left. Returns whether any has lost
-    /// its KV, for which it would have waited for ever.
+    /// Swaps sequences in, in order, while there is room. The first that finds none keeps all behind it, and new
+    /// sequences, waiting; but one that gives way to a claim does not, since it may have been preempted for that claim.
+    /// Returns whether any dropped its KV because it would have waited for ever.
     pub(super) fn bring_back(&mut self, plan: &mut StepPlan) -> bool {
         if self.queues.swapped().len() == 0 || (self.kept_out && self.may_wait()) {
             return false;
@@ -139,13 +139,13 @@ impl Scheduler {
                 }
             }
         }
-        // Once nobody gives way any more, another one is the first.
+        // Once no sequence gives way any more, another one is the first.
         self.kept_out &= claimants.is_empty();
         dropped
     }
 
     /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless
-    /// they would wait for the same, or many have passed it.
+    /// they would wait for the same reason, or many have passed it already.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
         let any_runs = self.queues.running().len() > 0;
         if self.num_waiting() == 0 || plan.budget == 0 || (self.refused && any_runs) {
@@ -260,9 +260,9 @@ impl Scheduler {
             .map_or(Admission::Now, Admission::Waits)
     }
 
-    /// What keeps sequences that take `need` blocks now from finding enough of them to grow beside all others, as far
-    /// as can be foreseen, if anything does. Those that were preempted often enough must find them up to their very
-    /// ends; any other one is let in where nobody else holds blocks, however far it may grow.
+    /// The reason, if there is one, why sequences that take `need` blocks now are not expected to find enough blocks to
+    /// grow beside all others. Those that must not be preempted again have to find blocks up to their ends; any other
+    /// sequence is admitted when no other holds blocks, however far it may grow.
     pub(super) fn short_of(&self, sequences: &[&Sequence], need: usize) -> Option<Wait> {
         let together = || self.holders().chain(sequences.iter().copied());
         let any_spared = sequences.iter().any(|sequence| sequence.is_spared());
@@ -280,7 +280,7 @@ impl Scheduler {
     }
 
     /// Whether swapped sequences come before `one`, which waits: they do, unless they are less urgent or important, or
-    /// belong to others who have as much as its tenant at least.
+    /// belong to other tenants that hold at least as much as its own.
     fn is_behind_swapped(&self, one: &Sequence, shares: &Shares) -> bool {
         let Some(first) = self.queues.first_swapped().map(|id| &self.sequences[&id]) else { return false };
         if one.tenant != first.tenant {
@@ -289,8 +289,8 @@ impl Scheduler {
         !one.rank().outranks(&first.rank())
     }
 
-    /// Those that are swapped out and have let so many pass that nobody else is admitted before them. Those whose
-    /// tenants have more than their share keep nobody out.
+    /// Swapped-out sequences that so many others have passed that no other is admitted before them, except those of
+    /// tenants above their share.
     pub(super) fn aged_swapped(&self, shares: &Shares) -> Aged {
         let mut aged = Aged::default();
         let urgent = self.queues.swapped().map(|id| &self.sequences[&id]).take_while(|sequence| sequence.is_urgent());
@@ -300,8 +300,7 @@ impl Scheduler {
         aged
     }
 
-    /// Whether the swapped `id`, with all that comes back with it, leaves its place to what one of `claimants` waits
-    /// for.
+    /// Whether the swapped-out `id`, with its whole group, gives way to one of `claimants`.
     fn gives_way(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> bool {
         let sequence = &self.sequences[&id];
         let others_claim = claimants.iter().any(|&other| other != sequence.tenant && shares.may_claim(other, 0));
@@ -313,14 +312,14 @@ impl Scheduler {
         shares.would_be_above(sequence.tenant, holdings.fold(Holding::default(), Holding::with))
     }
 
-    /// Whether blocks may become more by waiting. They will not where nothing runs, or swaps hang: what is swapped out
-    /// is then dropped, so that its sequence can be admitted like all others.
+    /// Whether waiting may free blocks. It will not if nothing runs, or swaps hang: swapped-out KV is then dropped, so
+    /// that its sequence can be admitted like any other.
     fn may_wait(&self) -> bool {
         let nothing_goes_on = self.queues.running().len() == 0 && self.flights.len() == 0;
         !nothing_goes_on && !self.flights.any_hangs()
     }
 
-    /// Whether a running sequence is computing blocks that this one, of which so many tokens are cached, could share
+    /// Whether a running sequence is computing blocks that this one, of which `cached` tokens are cached, could share
     /// once they are done. Then waiting a few steps is cheaper than computing them twice.
     fn prefix_is_being_computed(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
@@ -361,8 +360,8 @@ impl Scheduler {
         leaving == 0
     }
 
-    /// Whoever came before one that was admitted, or had to let one of another tenant pass, has been overtaken by it;
-    /// and so has the first that is swapped out.
+    /// Counts, for each waiting sequence, the later ones that were admitted before it, and the ones of other tenants
+    /// that it had to let pass; likewise for the first swapped-out sequence.
     fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
         if !plan.admitted.is_empty()
             && let Some(first) = self.queues.first_swapped()
@@ -380,7 +379,7 @@ impl Scheduler {
         }
     }
 
-    /// So many more have passed `id`; it may become urgent, and so have another place in its queue.
+    /// Records that `by` more sequences have passed `id`. It may become urgent, and so move in its queue.
     fn overtake(&mut self, id: SequenceId, by: u32) {
         let sequence = self.sequences.get_mut(&id).expect("a sequence in a queue is known");
         self.queues.take(sequence);
@@ -388,7 +387,7 @@ impl Scheduler {
         self.queues.put(sequence);
     }
 
-    /// What each tenant has, and should have.
+    /// What each tenant holds, and its fair share.
     pub(super) fn shares(&self) -> Shares {
         let all = Holding { blocks: self.blocks.usable(), seats: self.config.max_num_seqs };
         let mut shares = Shares::new(self.tenants.keys().copied(), all);
@@ -409,7 +408,7 @@ impl Scheduler {
         self.tenants.iter().map(queue).collect()
     }
 
-    /// What `sequence` takes of its tenant's share while it runs: a search all seats from the start.
+    /// What `sequence` takes of its tenant's share while it runs. A search takes all its seats from the start.
     fn holding_of(&self, sequence: &Sequence) -> Holding {
         Holding { blocks: self.blocks.num_required_blocks(sequence.len(), 0), seats: sequence.seats }
     }
@@ -425,8 +424,9 @@ impl Scheduler {
         self.queues.running().map(|id| &self.sequences[&id]).chain(arriving)
     }
 
-    /// Blocks that have to be there for those of `sequences` that are not to make room again, up to their very ends:
-    /// the full blocks of a prompt once for all beams of a search. Blocks of swaps that hang are lost to all.
+    /// Blocks that must be kept for those of `sequences` that must not be preempted again, up to their ends; the full
+    /// blocks of a prompt count once for all beams of a search. Blocks of swaps that hang count too: no sequence can
+    /// have them.
     pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
         let blocks_total = self.blocks.stats().blocks_total;
         let mut searches = HashSet::new();
@@ -442,13 +442,13 @@ impl Scheduler {
         sequences.filter(|one| one.is_spared()).map(promised).sum::<usize>() + self.flights.blocks_hanging()
     }
 
-    /// Tokens that `sequence` is likely to generate yet; all that it may, if it is not to make room again.
+    /// Tokens that `sequence` is expected still to generate; all that it may, if it must not be preempted again.
     pub(super) fn tokens_left(&self, sequence: &Sequence) -> usize {
         let left_max = sequence.tokens_max.saturating_sub(sequence.len());
         if sequence.is_spared() { left_max } else { self.forecast.tokens_left(sequence.generated(), left_max) }
     }
 
-    /// How a sequence will grow; one that beams will branch off, so many times.
+    /// How a sequence will grow: once, or, if it is the trunk of a search, once for each beam.
     pub(super) fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> + use<> {
         let tokens = sequence.len();
         let blocks_held = self.blocks.num_required_blocks(tokens, 0);

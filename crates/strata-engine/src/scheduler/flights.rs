@@ -26,7 +26,7 @@ pub(super) const SWAP_STEPS_MAX: u64 = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     in_flight: BTreeMap<SwapId, SwapInFlight>,
-    /// Steps so far.
+    /// Steps since the start.
     steps: u64,
 }
 
@@ -57,7 +57,7 @@ impl Flights {
         self.in_flight.values().flat_map(|flight| &flight.sequences).copied()
     }
 
-    /// Those of them whose KV is being swapped in.
+    /// Sequences whose KV is being swapped in.
     pub(super) fn arriving(&self) -> impl Iterator<Item = SequenceId> {
         let flights = self.in_flight.values().filter(|flight| flight.direction == SwapDirection::In);
         flights.flat_map(|flight| &flight.sequences).copied()
@@ -73,7 +73,7 @@ impl Flights {
         self.in_flight.values().map(|flight| flight.blocks).sum()
     }
 
-    /// Blocks of swaps that hang: nobody is to count on them.
+    /// Blocks of swaps that hang, which may never come back.
     pub(super) fn blocks_hanging(&self) -> usize {
         self.in_flight.values().filter(|flight| self.hangs(flight)).map(|flight| flight.blocks).sum()
     }
@@ -83,7 +83,7 @@ impl Flights {
         self.in_flight.values().any(|flight| flight.direction == SwapDirection::In && !self.hangs(flight))
     }
 
-    /// Whether some swap does not end: then no other is begun.
+    /// Whether a swap hangs: then no other is begun.
     pub(super) fn any_hangs(&self) -> bool {
         self.in_flight.values().any(|flight| self.hangs(flight))
     }

@@ -8,8 +8,8 @@ use crate::TokenId;
 use crate::sequence::{Continuation, Sequence, SequenceStatus};
 
 impl Scheduler {
-    /// `child` becomes what `parent` is, all of whose tokens are computed, with `token` after that. Where there are a
-    /// seat and blocks it runs, and shares the parent's blocks; else it waits. Returns whether it runs.
+    /// Makes `child` a copy of `parent`, all of whose tokens are computed, followed by `token`. If there is a seat and
+    /// blocks suffice, it runs and shares the parent's blocks; otherwise it waits. Returns whether it runs.
     pub(crate) fn fork(
         &mut self,
         parent: SequenceId,
@@ -20,8 +20,8 @@ impl Scheduler {
         let mut sequence = self.branched(parent, child);
         sequence.continuation = continuation;
         sequence.extend([token]);
-        // What its parent went through was not its own. Urgent from birth, all children together would keep others out
-        // that have waited for as long.
+        // It does not inherit how often its parent was preempted or overtaken: if all children were urgent from the
+        // start, together they would keep out others that have waited as long.
         (sequence.preemptions, sequence.swaps, sequence.overtaken) = (0, 0, 0);
         let mut runs = self.queues.seats() < self.config.max_num_seqs
             && self.short_of(&[&sequence], 1).is_none()
@@ -38,8 +38,8 @@ impl Scheduler {
         runs
     }
 
-    /// `child` becomes another beam like `parent`, all of whose tokens are computed. It takes no block yet.
-    /// [`Scheduler::share_seats`] is to follow.
+    /// Makes `child` another beam like `parent`, all of whose tokens are computed. It takes no block yet;
+    /// [`Scheduler::share_seats`] must follow.
     pub(crate) fn branch(&mut self, parent: SequenceId, child: SequenceId) {
         let sequence = self.branched(parent, child);
         self.blocks.fork(parent, child).expect("a running parent holds blocks, and a new child none");
@@ -60,8 +60,8 @@ impl Scheduler {
         self.sequences.get_mut(&id).expect("a live beam is known").extend(tokens);
     }
 
-    /// The first of `beams`, which have lost their KV and are in no queue, stands for all of them, with the leading
-    /// tokens that they have in common. Returns how many these are.
+    /// Makes the first of `beams`, which have lost their KV and are in no queue, the trunk of all of them: it keeps the
+    /// leading tokens that they have in common. Returns how many these are.
     pub(super) fn gather(&mut self, beams: &[SequenceId]) -> usize {
         let Some((&first, others)) = beams.split_first() else { return 0 };
         let mut trunk = self.sequences.remove(&first).expect("a live beam is known");

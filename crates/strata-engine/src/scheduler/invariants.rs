@@ -1,4 +1,4 @@
-//! What must hold after every step, checked from scratch: slow, and independent of how it came about.
+//! What must hold after every step, checked from scratch: slow, and independent of the incremental bookkeeping.
 
 use std::collections::HashSet;
 

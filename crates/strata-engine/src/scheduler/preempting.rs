@@ -8,9 +8,9 @@ use crate::preemption::{Effort, Way};
 use crate::sequence::{Sequence, SequenceStatus};
 
 impl Scheduler {
-    /// Sees to it that every token of `id` has a slot, preempting others where blocks are short, unless enough of them
-    /// are on their way out already: `leaving` is what others do not wait for yet. Returns whether `id` takes part in
-    /// this pass.
+    /// Makes sure that every token of `id` has a slot. Where blocks are short it preempts others, unless enough blocks
+    /// are already on their way out: `leaving` counts those that no other sequence waits for. Returns whether `id`
+    /// takes part in this pass.
     pub(super) fn grow(&mut self, id: SequenceId, leaving: &mut usize, plan: &mut StepPlan) -> bool {
         loop {
             let sequence = &self.sequences[&id];
@@ -21,7 +21,7 @@ impl Scheduler {
             let short = match self.blocks.append(id, missing) {
                 Ok(()) => return true,
                 Err(BlockError::OutOfBlocks { need, available }) => need - available,
-                // It has outgrown the whole pool, and nobody can help.
+                // It has outgrown the whole pool: preempting others cannot help.
                 Err(_) => usize::MAX,
             };
             if *leaving >= short {
@@ -31,12 +31,12 @@ impl Scheduler {
             let Some(victim) = self.victim() else { return false };
             let itself = self.group(victim).contains(&id);
             let is_spared = self.sequences[&victim].is_spared();
-            // Those that arrive hold blocks, but cannot make room yet.
+            // Sequences being swapped in hold blocks, but cannot be preempted yet.
             if (itself || is_spared) && self.flights.any_arrives() {
                 return false;
             }
-            // Blocks were promised to all that are left, but some still leave. Beams that wait to copy the same one are
-            // short of fewer than each of them alone.
+            // All remaining sequences were promised blocks, but some blocks are still on their way out. Beams that wait
+            // to copy the same block lack fewer together than the sum of what each lacks.
             if is_spared && self.flights.blocks_leaving() > 0 {
                 return false;
             }
@@ -47,9 +47,9 @@ impl Scheduler {
         }
     }
 
-    /// Who runs and makes room next: the last in order of those whose tenants have more than their share, or of all.
-    /// Those that did so often enough are spared: they were admitted only as far as all of them find room, if others
-    /// make it.
+    /// The running sequence to preempt next: the last in order among those of tenants above their share, or among all.
+    /// Sequences that were preempted often enough are spared: they were admitted only while all of them together fit if
+    /// the others make room.
     fn victim(&self) -> Option<SequenceId> {
         let above = if self.tenants.len() > 1 { self.victim_above(&self.shares()) } else { None };
         above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
@@ -64,8 +64,8 @@ impl Scheduler {
         self.queues.running().rev().find(|id| chosen(&self.sequences[id]))
     }
 
-    /// Takes the blocks of `id`, which runs, and those of all other beams if it is one. Returns how many of them will
-    /// come free only when a swap has ended; all others are free now.
+    /// Takes the blocks of the running `id`, and those of all other beams if it is a beam. Returns how many of these
+    /// become free only when a swap has ended; the others are free now.
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
         let group = self.group(id);
         let way = match self.blocks.can_swap_out(&group) {
@@ -103,7 +103,7 @@ impl Scheduler {
         }
     }
 
-    /// Those that go where `id` goes, in order: itself, or all beams of its search, which are in the same place.
+    /// The sequences that are preempted and come back together with `id`, in order: itself, or all beams of its search.
     pub(super) fn group(&self, id: SequenceId) -> Vec<SequenceId> {
         let one = &self.sequences[&id];
         let Some(search) = one.search() else { return vec![id] };
@@ -115,8 +115,7 @@ impl Scheduler {
         }
     }
 
-    /// Those of `group`, which share their fate, drop their KV, and wait at the front of the queue: as one, if they are
-    /// beams.
+    /// Drops the KV of `group`, whose sequences then wait at the front of the queue: as one, if they are beams.
     pub(super) fn recompute(&mut self, group: &[SequenceId]) {
         let Some(&first) = group.first() else { return };
         for &id in group {
@@ -136,8 +135,8 @@ impl Scheduler {
         let computed: usize = group.iter().map(|id| self.sequences[id].computed).sum();
         // Beams share most of theirs.
         let computed = computed.min(swap_blocks * self.blocks.block_size());
-        // The prefix cache holds what is published until others want the blocks. They will, for there is nothing else
-        // left to evict: until one of them ends. What others hold as well stays.
+        // The prefix cache holds what is published until others want the blocks. They will, since nothing else is left
+        // to evict. Blocks that others hold as well stay.
         let others = self.queues.running().filter(|other| !group.contains(other));
         let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[&other])).min().unwrap_or(0);
         let exclusive = self.blocks.blocks_exclusive(group) * self.blocks.block_size();

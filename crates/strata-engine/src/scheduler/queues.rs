@@ -1,4 +1,4 @@
-//! The queues that sequences stand in, and the seats of those that run.
+//! The queues of sequences, and the seats of those that run.
 
 use std::collections::BTreeMap;
 

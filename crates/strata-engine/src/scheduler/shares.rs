@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::TenantId;
 
-/// What one tenant has.
+/// What one tenant holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Holding {
     pub(super) blocks: usize,
@@ -19,7 +19,7 @@ impl Holding {
     }
 }
 
-/// What each tenant has, and what each should have.
+/// What each tenant holds, and its fair share.
 #[derive(Debug)]
 pub(super) struct Shares {
     holdings: BTreeMap<Option<TenantId>, Holding>,
@@ -51,7 +51,7 @@ impl Shares {
         blocks > self.share.blocks || seats > self.share.seats.max(1)
     }
 
-    /// Whether `tenant`, which has nothing, may have so many blocks and a seat at the cost of those above their share.
+    /// Whether `tenant`, which holds nothing, may claim `blocks` and a seat from tenants above their share.
     pub(super) fn may_claim(&self, tenant: Option<TenantId>, blocks: usize) -> bool {
         self.of(tenant) == Holding::default() && blocks <= self.share.blocks
     }
@@ -61,10 +61,10 @@ impl Shares {
     }
 }
 
-/// Sequences that so many have passed that nobody else comes in before them.
+/// Sequences that so many others have passed that no other is admitted before them.
 #[derive(Debug, Default)]
 pub(super) struct Aged {
-    /// Those whose tenants have more than their share concern nobody else.
+    /// Tenants above their share: their aged sequences keep only their own tenant's others out.
     tenants: Vec<Option<TenantId>>,
     any_other: bool,
 }

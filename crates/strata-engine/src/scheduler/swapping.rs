@@ -7,15 +7,17 @@ use crate::kv_swap::{SwapTook, SwapTrial};
 use crate::sequence::SequenceStatus;
 
 impl Scheduler {
-    /// What moving blocks took on trial, and how large they are: from now on it is known what a swap would take.
+    /// Records how long moving blocks took in a trial, and how large they are, so that the time of a swap can be
+    /// estimated.
     pub(crate) fn set_swap_trial(&mut self, block_bytes: u64, trial: SwapTrial) {
         self.block_bytes = block_bytes;
         self.planner.swapped_out(trial.bytes, trial.write_seconds);
         self.planner.swapped_in(trial.bytes, trial.read_seconds);
     }
 
-    /// A swap has come to its end, well or not; its sequences may be gone. Those whose swap failed have lost their KV,
-    /// which is computed again. Returns whether this was one failure too many, so that no more swaps will be begun.
+    /// A swap has ended, with or without success; its sequences may be gone. Sequences whose swap failed have lost
+    /// their KV, which is computed again. Returns whether this was one failure too many, so that no more swaps will be
+    /// begun.
     pub(crate) fn finish_swap(&mut self, id: SwapId, outcome: Result<SwapTook, ()>) -> bool {
         let Some(flight) = self.flights.land(id) else { return false };
         let gave_up = match (outcome, flight.direction) {
