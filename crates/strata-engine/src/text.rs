@@ -17,7 +17,7 @@ pub struct TextOptions {
     pub include_stop: bool,
     /// Special tokens have no text.
     pub skip_special_tokens: bool,
-    /// A stop string that is complete within so many tokens does not count.
+    /// A stop string that is complete within this many tokens does not count.
     pub min_tokens: usize,
     /// Tokens that may end the sequence (`stop_token_ids`, and end-of-sequence tokens other than special ones).
     pub end_tokens: Vec<TokenId>,
@@ -46,7 +46,7 @@ impl StopCause {
     }
 }
 
-/// What one event brought. Any part may be absent: a token whose text is not certain yet has none.
+/// What one event adds to the text. Any part may be absent: a token whose text is not certain yet adds none.
 #[derive(Debug, Default)]
 pub struct TextDelta {
     /// Text that is now certain, and no part of a stop string. Ends at a character's border.
@@ -64,7 +64,7 @@ pub struct TextDelta {
 pub struct PromptDone {
     /// Prompt tokens whose KV came from the prefix cache.
     pub cached_tokens: usize,
-    /// Why not more of them, if asked for.
+    /// Why no more of the prompt was cached, if asked for.
     pub miss: Option<Miss>,
     /// One entry per prompt token if asked for, else empty.
     pub logprobs: Vec<Option<PositionLogprobs>>,
@@ -91,7 +91,7 @@ impl TextDecoder {
         Self { options, detokenizer, stops, undecided: None, tokens: 0, preemptions: 0, ended: false }
     }
 
-    /// Tokens generated so far, the ending one included (`completion_tokens`).
+    /// Tokens generated so far, including the one that ends the sequence (`completion_tokens`).
     pub fn tokens(&self) -> usize {
         self.tokens
     }
@@ -251,7 +251,7 @@ impl StopStrings {
         None
     }
 
-    /// What was held back: no stop string came of it.
+    /// The text that was held back, since no stop string came of it.
     fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -28,7 +28,7 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
-    /// Whether the server ends without waiting any longer for requests in flight.
+    /// Whether the server is ending without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
     workers: Arc<Semaphore>,
 }
@@ -88,8 +88,8 @@ impl App {
         Ok(ids)
     }
 
-    /// Text of token ids; a short list may stand for a long text. `share` grows to
-    /// what the texts take, and `decoded` counts that. Blocking, as [`App::encode`].
+    /// The text of token ids; a short list can decode to a long text. `share` grows to what the texts take, and
+    /// `decoded` counts that. Blocking, as [`App::encode`].
     pub(crate) fn decode(
         &self,
         ids: &[u32],
@@ -104,7 +104,7 @@ impl App {
         Ok(self.tokenizer.decode(ids, skip_special))
     }
 
-    /// Runs CPU-bound work (parsing, templates, tokenizing) off the async threads, so many at a time.
+    /// Runs CPU-bound work (parsing, templates, tokenizing) off the async threads, a limited number at a time.
     pub(crate) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,

@@ -1,4 +1,4 @@
-//! API keys, and the tenant that each stands for.
+//! API keys, and the tenant that each identifies.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use strata_engine::TenantId;
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Who sent a request: a fingerprint of the API key, or nobody in particular where no keys are set.
+/// Who sent a request: a fingerprint of the API key, or one anonymous client for all if no keys are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tenant(Option<u128>);
 
@@ -63,8 +63,8 @@ fn same(key: &[u8], sent: &[u8]) -> bool {
     difference == 0 && !sent.is_empty()
 }
 
-/// Tells keys apart without carrying them into the engine. Keys are the operator's, so nobody can aim at a collision
-/// of 128 bits.
+/// Tells keys apart without carrying them into the engine. The operator chooses the keys, so an attacker cannot search
+/// for a collision of 128 bits.
 fn fingerprint(key: &str) -> u128 {
     let half = |domain: u8| {
         let mut hasher = DefaultHasher::new();

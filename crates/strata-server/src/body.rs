@@ -16,7 +16,7 @@ use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::memory::{PREPARING_BYTES, RENDERED_SLACK, Share};
 
-/// A body over the limit is read on, up to so many times the limit, and thrown away: a client that is still sending
+/// A body over the limit is read on, up to this many times the limit, and thrown away: a client that is still sending
 /// when the connection closes may never see the answer that says why.
 const DISCARD_FACTOR: usize = 4;
 
@@ -41,8 +41,8 @@ pub(crate) struct Preparing {
 }
 
 impl Preparing {
-    /// Waits for the memory to make something of a body whose values, once they are built, take so many bytes besides
-    /// their texts. Blocking: not for an async thread.
+    /// Waits for the memory to process a body whose values, once built, take `values` bytes in addition to their texts.
+    /// Blocking: not for an async thread.
     pub(crate) fn begin(app: &App, body: &ReceivedBody, values: usize) -> Result<Self, ApiError> {
         let bytes = body.json().len();
         let parsed = bytes.saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);

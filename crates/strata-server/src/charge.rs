@@ -1,26 +1,27 @@
-//! What the sequences of a request hold of memory until the last has ended; see [`crate::memory`].
+//! The memory that the sequences of a request hold until the last one has ended; see [`crate::memory`].
 
 use crate::memory::ECHO_LOGPROB_BYTES;
 use crate::sampling::Common;
 
 /// A token of a sequence, in a list that doubles.
 const TOKEN_BYTES: usize = 12;
-/// A sequence besides its tokens: channels, decoder, the engine's records, and what may follow a beam.
+/// What a sequence takes in addition to its tokens: channels, decoder, the engine's records, and the candidates of a
+/// beam.
 pub(crate) const SEQUENCE_BYTES: usize = 4096;
 /// A token's place in the table of tokens that a repetition penalty has seen.
 const SEEN_BYTES: usize = 36;
-/// A token of a beam, and one of its log-probabilities: a search has its beams twice while they change, and as many
-/// finished ones.
+/// A token of a beam, and one of its log-probabilities: a search holds its beams twice while they change, and as many
+/// finished hypotheses.
 const BEAM_TOKEN_BYTES: usize = 3 * 32;
 const BEAM_LOGPROB_BYTES: usize = 3 * 12;
 /// A byte of text in an answer: the text, and the JSON in a string that doubles.
 pub(crate) const TEXT_FACTOR: usize = 4;
-/// Of what its prompt leaves of the memory for all requests, the part that a beam search gets whose client does not say
-/// how long the answer may be.
+/// A beam search whose client sets no `max_tokens` gets one part in this many of the memory for all requests, less its
+/// prompt.
 const UNASKED_PART: usize = 4;
 
-/// Bytes that all sequences of a request take. A prompt is held once for the answer, and by each sequence: those of a
-/// beam search are its beams, however few of them are answers.
+/// Bytes that all sequences of a request take. A prompt is held once for the answer, and once by each sequence; a beam
+/// search has one sequence for each beam, however few of them become answers.
 pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize, common: &Common) -> usize {
     let params = &common.params;
     let prompt_bytes = prompt_tokens.saturating_mul(TOKEN_BYTES);
@@ -44,15 +45,15 @@ pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize
     all.into_iter().fold(prompt_bytes.saturating_add(echo_bytes), usize::saturating_add)
 }
 
-/// Most tokens that the beams of a search get after a prompt of so many tokens if their client does not say, where all
-/// requests together have `limit` bytes; at most all that follow would have to wait for it otherwise. `max_tokens` of
-/// `common` is 0 still.
+/// Most tokens for the beams of a search after a prompt of `prompt_tokens`, if the client sets no limit and all
+/// requests together have `limit` bytes. Without such a bound, one search could keep all later requests waiting.
+/// `max_tokens` of `common` is still 0.
 pub(crate) fn beam_tokens_unasked(prompt_tokens: usize, common: &Common, limit: usize) -> usize {
     let left = limit.saturating_sub(bytes_held(1, prompt_tokens, 0, common));
     left / UNASKED_PART / beam_step_bytes(common).max(1)
 }
 
-/// What one step of a beam search adds, in its sequences and in its hypotheses.
+/// Bytes that one step of a beam search adds, in its sequences and in its hypotheses.
 fn beam_step_bytes(common: &Common) -> usize {
     let Some(beam) = common.beam else { return 0 };
     let top = common.params.logprobs.map_or(0, |top| top.saturating_add(2));
@@ -89,7 +90,7 @@ mod tests {
         for (count, request) in [
             (1, common(1, 1, None)),
             (8, common(8, 8, None)),
-            // Those that best_of does not choose count too, and so do beams that are no answers.
+            // Candidates that best_of does not choose count too, and so do beams that do not become answers.
             (8, common(1, 8, None)),
             (8, common(8, 8, Some(8))),
             (8, common(1, 1, Some(8))),
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!(bytes_held(1, 10, 0, &search) - none, 100 * 8 * (12 + 96));
         search.params.logprobs = Some(1);
         assert_eq!(bytes_held(1, 10, 0, &search) - none, 100 * 8 * (12 + 96 + 3 * 36));
-        // What is sampled grows in the engine's own memory.
+        // Sampled tokens are held in the engine's own memory.
         let mut sampled = common(2, 2, None);
         let none = bytes_held(1, 10, 0, &sampled);
         sampled.params.max_tokens = 100;

@@ -11,7 +11,7 @@ pub struct ServerConfig {
     pub model_names: Vec<String>,
     /// Where the model was loaded from, as `/v1/models` shows it.
     pub model_root: String,
-    /// What requests leave out: the model's `generation_config.json` over the API's defaults.
+    /// Defaults for fields that a request leaves out: the model's `generation_config.json` over those of the API.
     pub default_sampling: SamplingParams,
     /// End-of-sequence tokens of the model besides the tokenizer's own.
     pub eos_token_ids: Vec<u32>,
@@ -20,7 +20,7 @@ pub struct ServerConfig {
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
     /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
-    /// sixteenth of it limits a body too, and each MiB allows eight connections.
+    /// sixteenth of it is also the limit for a body, and each MiB allows eight connections.
     pub request_bytes_max: usize,
     /// Connections served at a time; more wait in the system's queue.
     pub connections_max: usize,
@@ -32,7 +32,7 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// Time for which a client may leave an answer unread before its connection is closed.
     pub write_timeout: Duration,
-    /// Time that requests in flight are given once the server is told to stop.
+    /// Time that requests in flight have to finish once the server is told to stop.
     pub drain_timeout: Duration,
     /// Prompts tokenized, and templates rendered, at a time.
     pub tokenizing_max: usize,

@@ -1,4 +1,4 @@
-//! Which handler answers what: an endpoint is a file, with its `mod` and its route here.
+//! The routes: an endpoint is a file, with its `mod` and its route here.
 
 mod chat;
 mod completions;
@@ -36,7 +36,7 @@ fn guarded() -> Vec<Route> {
     ]
 }
 
-/// Routes for those who watch.
+/// Routes for monitoring, open to all.
 fn open() -> Vec<Route> {
     vec![("/health", get(health::health)), ("/version", get(health::version)), ("/metrics", get(health::metrics))]
 }
@@ -58,7 +58,7 @@ fn with(routes: Vec<Route>) -> Router<Arc<App>> {
 
 async fn unknown_route(request: Request) -> ApiError {
     let paths = guarded().into_iter().chain(open()).map(|(path, _)| path);
-    // One with a part that varies stands beside the one without.
+    // Each route with a variable part has one without it beside it.
     let paths: Vec<_> = paths.filter(|path| !path.contains('{')).collect();
     ApiError::not_found(format!("there is no {}; this server has {}", request.uri().path(), paths.join(", ")))
 }
@@ -72,7 +72,7 @@ async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Respo
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let id = request_id(request.headers());
-    // At the level of errors, so that the lines of failures carry it whatever is logged besides.
+    // At the level of errors, so that lines about failures carry it at every log level.
     let span = tracing::error_span!("request", id = id.to_str().unwrap_or_default());
     let mut response = next.run(request).instrument(span.clone()).await;
     app.metrics.count_response(response.status());

@@ -10,7 +10,7 @@ use strata_model::tokenizer::TokenizerError;
 /// Seconds after which a client may try again when there was too much to do.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
-/// What a client is told.
+/// The error that a client gets.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,

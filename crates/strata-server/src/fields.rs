@@ -1,4 +1,4 @@
-//! What the fields of a body may be: each part of a request is a struct of [`Field`]s, which are read one by one.
+//! The types of a body's fields: each part of a request is a struct of [`Field`]s, which are read one by one.
 //!
 //! A field that is `null` counts as absent; fields that no struct names are ignored, as vLLM does. A value is looked at
 //! before it is parsed, so that an error can name it without a copy of whatever a client put there.
@@ -51,7 +51,7 @@ pub(crate) fn unbuildable(error: &serde_json::Error) -> String {
     }
 }
 
-/// What an error says, without the place in the text, which may be one of a part of the body.
+/// The message of an error, without its position, which may be relative to a part of the body.
 fn problem(error: &serde_json::Error) -> String {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let told = error.to_string();
@@ -78,16 +78,16 @@ pub(crate) fn is_text(raw: &RawValue, text: &str) -> bool {
 
 /// A value that a field may have.
 pub(crate) trait FromJson<'b>: Sized {
-    /// What else it must be, for an error: "a number".
+    /// What was expected, for an error: "a number".
     const EXPECTED: &'static str;
 
     /// Reads it.
     ///
     /// # Errors
-    /// What is wrong with it, as the rest of a sentence that begins with the field's name.
+    /// What is wrong, as the rest of a sentence that begins with the field's name.
     fn from_json(raw: &'b RawValue) -> Result<Self, String>;
 
-    /// The error that it is something else.
+    /// The error for a value of another type.
     fn other(raw: &RawValue) -> String {
         format!("must be {}, but is {}", Self::EXPECTED, shown(raw.get()))
     }
@@ -205,7 +205,7 @@ impl<'b, T: Deserialize<'b>> FromJson<'b> for Object<T> {
     }
 }
 
-/// Token ids of the list `raw`, at most so many; only the model knows whether they exist.
+/// Token ids of the list `raw`, at most `most`; only the model knows whether they exist.
 ///
 /// # Errors
 /// As [`FromJson::from_json`].
@@ -244,7 +244,7 @@ pub(crate) fn token_ids(raw: &RawValue, most: usize) -> Result<Vec<u32>, String>
     Ok(ids)
 }
 
-/// The first entries of the list `raw`, at most so many, and how many there are.
+/// The first entries of the list `raw`, at most `most`, and how many there are in all.
 pub(crate) fn entries(raw: &RawValue, most: usize) -> Option<(Vec<&RawValue>, usize)> {
     struct Entries(usize);
     impl<'de> Visitor<'de> for Entries {

@@ -19,10 +19,10 @@ use crate::memory::{LOGPROB_BYTES, Share};
 use crate::metrics::Metrics;
 use crate::sampling::Common;
 
-/// An answer that grows is charged in steps of so many bytes; the first is within [`SEQUENCE_BYTES`].
+/// A growing answer is charged in steps of this many bytes; the first is covered by [`SEQUENCE_BYTES`].
 const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
 
-/// What a request asks for, with the memory that it holds.
+/// The parts of a checked request, with the memory that it holds.
 pub(crate) struct Asked {
     pub(crate) prompts: Vec<Vec<TokenId>>,
     /// Text of all prompts that is to be part of the answer.
@@ -44,12 +44,12 @@ pub(crate) struct Sequences {
     n: usize,
     /// Sequences per prompt.
     candidates: usize,
-    /// Whether the answer tells log-probabilities.
+    /// Whether the answer reports log-probabilities.
     logprobs: bool,
-    /// Whether it tells of each prompt why no more of it was cached.
+    /// Whether it reports for each prompt why no more of it was cached.
     cache_report: bool,
-    /// Whether the report may tell how long ago something was: among several tenants that would count the requests of
-    /// others.
+    /// Whether the report may say how long ago something was lost: with several tenants, that would reveal how many
+    /// requests others make.
     lookups_told: bool,
     /// Memory of all this; a stream takes it over.
     share: Option<Share>,
@@ -62,7 +62,7 @@ struct Stream {
     prompt_tokens: usize,
     cached_tokens: usize,
     miss: Option<Miss>,
-    /// Whether all tokens come together, when a search is over: there is no time between them.
+    /// Whether all tokens come together, as at the end of a search: then there is no time between tokens.
     at_once: bool,
     last_token: Option<Instant>,
     ended: bool,
@@ -161,7 +161,7 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Resul
 }
 
 impl Sequences {
-    /// What comes next, and for which sequence; `None` when all have ended.
+    /// The next delta, and the index of its sequence; `None` when all have ended.
     pub(crate) async fn next(&mut self) -> Option<(usize, TextDelta)> {
         if self.ready.is_empty() {
             poll_fn(|context| {
@@ -216,7 +216,7 @@ impl Sequences {
             if let Some((_, position)) = &mut delta.token {
                 output.num_tokens += 1;
                 output.logprob += position.as_ref().map_or(0.0, |position| f64::from(position.chosen.logprob));
-                // Those that nobody asked for were to choose by.
+                // If the client did not ask for them, they were only needed to choose the best.
                 position.take_if(|_| !self.logprobs);
             }
             let position = delta.token.as_ref().and_then(|(_, position)| position.as_ref());
@@ -245,14 +245,14 @@ impl Sequences {
         let mut outputs = outputs.into_iter();
         while outputs.len() > 0 {
             let mut candidates: Vec<_> = outputs.by_ref().take(self.candidates).collect();
-            // Of equals the first.
+            // Among equals, the first.
             candidates.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
             choices.extend(candidates.into_iter().take(self.n));
         }
         Ok(choices)
     }
 
-    /// `usage` so far. A prompt counts once, whatever `n`; of what was generated all counts, chosen or not.
+    /// `usage` so far. A prompt counts once, whatever `n`; all generated tokens count, chosen or not.
     pub(crate) fn usage(&self) -> Value {
         let completion: usize = self.streams.iter().map(|stream| stream.text.tokens()).sum();
         let prompts = || self.streams.iter().step_by(self.candidates.max(1));
@@ -263,7 +263,7 @@ impl Sequences {
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         });
-        // Only where there is something to tell: the OpenAI API has no such fields. All answers of a search tell of the
+        // Only if there is something to report: the OpenAI API has no such fields. All answers of a search report the
         // one search.
         let told =
             self.streams.iter().enumerate().filter(|(index, stream)| !stream.at_once || index % self.candidates == 0);
@@ -280,8 +280,8 @@ impl Sequences {
     }
 }
 
-/// Where a prompt's cached prefix ended and why, as far as its client may know: how many look-ups ago something
-/// was lost only where `lookups_told`.
+/// Where a prompt's cached prefix ended and why, as far as its client may know: how many look-ups ago something was
+/// lost is included only if `lookups_told`.
 fn cache_miss(miss: Miss, lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {
         MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
@@ -298,7 +298,7 @@ fn cache_miss(miss: Miss, lookups_told: bool) -> Value {
 }
 
 impl Output {
-    /// What `best_of` goes by. Nothing said is the worst to say.
+    /// The score by which `best_of` chooses. An empty answer has the worst one.
     fn mean_logprob(&self) -> f64 {
         if self.num_tokens == 0 { f64::NEG_INFINITY } else { self.logprob / self.num_tokens as f64 }
     }

@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use crate::fields::FromJson;
 
-/// What a JSON value costs in memory beside the texts of strings.
+/// What a JSON value costs in memory, not counting the texts of strings.
 ///
-/// A value has 72 bytes. A list grows by doubling, so its last value may have brought along two more of its size; a
-/// list of one has room for four. An entry of an object has 104 bytes, with the key's own allocation and the index
-/// besides.
+/// A value has 72 bytes. A list grows by doubling, so it may have room for twice as many values as it holds, and while
+/// it grows there is a copy of it; a list of one has room for four. An entry of an object has 104 bytes, with the key's
+/// own allocation and the index besides.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JsonCost(pub(crate) usize);
 
@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for JsonCost {
     }
 }
 
-/// As a field, it stands for a value that nobody has checked yet: any that is not nested too deeply to be built.
+/// As a field, it accepts any value that is not nested too deeply to be built; the value is checked later.
 impl FromJson<'_> for JsonCost {
     const EXPECTED: &'static str = "a value";
     fn from_json(raw: &RawValue) -> Result<Self, String> {

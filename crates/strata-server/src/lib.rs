@@ -37,8 +37,8 @@ pub use config::ServerConfig;
 pub use listener::Drained;
 
 /// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight
-/// within `drain_timeout`, and returns. What `shutdown` completes with ends that time early; requests that are cut are
-/// told so. Without a `template`, chat requests are refused with a hint.
+/// within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time early; requests that
+/// are cut off get an error. Without a `template`, chat requests are refused with a hint.
 pub async fn serve<F: Future<Output = ()>>(
     config: ServerConfig,
     engine: EngineHandle,

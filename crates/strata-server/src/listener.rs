@@ -26,12 +26,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long connections that are cut get to send what became of their requests.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What became of the requests in flight when the server was told to stop.
+/// What happened to the requests in flight when the server was told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
     /// All were answered.
     Completely,
-    /// So many connections were still open after `drain_timeout`, or when patience ended, and were cut.
+    /// Connections that were still open after `drain_timeout`, or when draining was ended early, and were cut.
     Cut(usize),
 }
 
@@ -62,8 +62,8 @@ impl ListenerLimits {
     }
 }
 
-/// Serves until `shutdown`, then drains, but not beyond what `shutdown` completes with. Requests that are under way
-/// even then are told so through `cut`.
+/// Serves until `shutdown`, then drains until the future that `shutdown` completes with. Requests that are still in
+/// flight then are notified through `cut`.
 pub(crate) async fn run<F: Future<Output = ()>>(
     listener: TcpListener,
     router: Router,
@@ -108,7 +108,7 @@ pub(crate) async fn run<F: Future<Output = ()>>(
     }
     let open = connections.len();
     cut.send_replace(true);
-    // Those that do not end by themselves have no words left, or nobody who listens.
+    // Connections that have not ended by now have nothing left to send, or a client that does not read.
     let _ = timeout(LAST_WORDS, all_ended(&mut connections)).await;
     connections.shutdown().await;
     Drained::Cut(open)
@@ -152,7 +152,7 @@ async fn serve_connection(
     }
 }
 
-/// A handler that panicked took its own connection with it, and nothing else.
+/// A handler that panics ends its own connection and nothing else.
 fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()

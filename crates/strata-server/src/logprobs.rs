@@ -30,7 +30,7 @@ impl CompletionLogprobs {
         self.token_logprobs.push(logprobs.map_or(Value::Null, |logprobs| finite(logprobs.chosen.logprob)));
         self.top_logprobs.push(logprobs.map_or(Value::Null, |logprobs| {
             let mut top = Map::new();
-            // Of two tokens with the same text, the more likely stands.
+            // Of two tokens with the same text, the more likely one is reported.
             for token in logprobs.top.iter().chain([&logprobs.chosen]) {
                 top.entry(spelling(tokenizer, token.token)).or_insert_with(|| finite(token.logprob));
             }

@@ -2,9 +2,9 @@
 //!
 //! # The arithmetic
 //!
-//! The figure is divided into parts. A request takes shares of them in this order, and never waits for a part while it
-//! holds a later one. Requests may wait for each other within a part, where a share grows; a wait ends after
-//! [`WAIT_MAX`] at the latest:
+//! The memory for requests is divided into parts. A request takes shares of them in this order, and never waits for a
+//! part while it holds a later one. Requests may wait for each other within a part, where a share grows; a wait ends
+//! after [`WAIT_MAX`] at the latest:
 //!
 //! | part | of 128 MiB | holds | charged |
 //! |---|---|---|---|
@@ -26,17 +26,17 @@
 //! built, by [`crate::json_cost::JsonCost`].
 //!
 //! Of *held* ([`crate::charge`]), it is charged twelve bytes for each token of a prompt, once for the answer and once
-//! for each of the sequences (which hold it as a list that doubles): the `n` answers, those that `best_of` does not
-//! choose included, or the beams of a search; the options that each answer has a copy of; and for `echo`, the text in
-//! each answer, and with `logprobs` [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt tokens` entries of each
-//! answer. A beam search holds `width x max_tokens` tokens besides, in its sequences and thrice in its hypotheses, with
-//! their log-probabilities if they are wanted.
+//! for each of the sequences (which hold it as a list that doubles): the `n` answers, including candidates that
+//! `best_of` does not choose, or the beams of a search; the options that each answer has a copy of; and for `echo`, the
+//! text in each answer, and with `logprobs` [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt tokens` entries
+//! of each answer. A beam search also holds `width x max_tokens` tokens, once in its sequences and three times in its
+//! hypotheses, with their log-probabilities if these are reported.
 //!
-//! The tokens behind a stream that nobody reads pile up for `write_timeout` at most, at the engine's speed: a hundred
-//! tokens a second are 5 MiB, over all streams.
+//! The tokens of a stream whose client does not read pile up for `write_timeout` at most, at the engine's speed: a
+//! hundred tokens a second are 5 MiB, over all streams.
 //!
-//! Whoever could never get their share are told so at once (413), with the limit; others wait for
-//! [`WAIT_MAX`], and are then told to come again (503).
+//! A request that could never get its share is refused at once (413), with the limit; others wait for up to
+//! [`WAIT_MAX`], and are then asked to try again (503).
 //!
 //! [`Tokenizer::scratch_bytes`]: strata_model::tokenizer::Tokenizer::scratch_bytes
 
@@ -50,9 +50,9 @@ use crate::error::ApiError;
 
 /// A connection's read buffer (16 KiB at most), the heads that it writes, and its state and task.
 const CONNECTION_BYTES: usize = 24 << 10;
-/// What a request takes to be prepared, however small it is.
+/// What preparing a request takes, however small it is.
 pub(crate) const PREPARING_BYTES: usize = 256 << 10;
-/// What a template may write besides what it was given.
+/// Bytes that a template may write in addition to its input.
 pub(crate) const RENDERED_SLACK: usize = 64 << 10;
 /// One entry of a completion's log-probabilities, as JSON value and as text.
 pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
@@ -60,7 +60,7 @@ pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
 pub(crate) const LOGPROB_BYTES: usize = 1024;
 /// Time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Bytes that one permit stands for; a semaphore's permits are counted in 32 bits.
+/// Bytes of one permit; a semaphore's permits are counted in 32 bits.
 const UNIT: usize = 1024;
 
 /// All parts.
@@ -114,7 +114,7 @@ impl Part {
         Arc::new(Self { permits: Arc::new(Semaphore::new(units)), bytes: units * UNIT, wait_max, purpose })
     }
 
-    /// All of it.
+    /// The bytes that it holds.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -153,7 +153,7 @@ impl Share {
         if bytes > self.permit.num_permits() * UNIT { self.resize(bytes).await } else { Ok(()) }
     }
 
-    /// Makes it larger by so many bytes.
+    /// Makes it larger by `bytes`.
     ///
     /// # Errors
     /// As [`Share::resize`].
@@ -161,7 +161,7 @@ impl Share {
         self.resize((self.permit.num_permits() * UNIT).saturating_add(bytes)).await
     }
 
-    /// Makes it a share of so many bytes; waits if that is more.
+    /// Makes it a share of `bytes`; waits if that is more than now.
     ///
     /// # Errors
     /// As [`Part::take`]; the share stays as it was.
@@ -175,7 +175,7 @@ impl Share {
         Ok(())
     }
 
-    /// Makes it a share of at most so many bytes.
+    /// Makes it a share of at most `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let surplus = self.permit.num_permits().saturating_sub(bytes.div_ceil(UNIT));
         drop(self.permit.split(surplus));

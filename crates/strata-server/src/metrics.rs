@@ -26,7 +26,7 @@ const LENGTH_BUCKETS: &[f64] =
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 const STATUS_CLASSES: usize = 6;
 
-/// What the server counts.
+/// The server's own counters.
 pub(crate) struct Metrics {
     pub(crate) time_to_first_token: Histogram,
     pub(crate) inter_token_latency: Histogram,
@@ -212,7 +212,7 @@ impl Histogram {
     }
 }
 
-/// What streamed weights took.
+/// Figures about streamed weights.
 fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) {
     page.counter("strata:stream_passes_total", "Passes over streamed weights.", stream.passes);
     page.counter("strata:stream_read_bytes_total", "Bytes of weights read from disk.", stream.bytes_read);

@@ -1,4 +1,4 @@
-//! A connection that is closed when its client leaves what was written to it unread for too long.
+//! A connection that is closed when its client does not read for too long.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, IoSlice, Result};

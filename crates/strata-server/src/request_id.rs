@@ -9,7 +9,7 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// Longest id that is taken from a client, in bytes.
 const BYTES_MAX: usize = 128;
 
-/// The client's own id, if it sent one that can stand in a line of a log; else a fresh one.
+/// The client's own id, if it sent one that is safe in a line of a log; otherwise a new one.
 pub(crate) fn request_id(headers: &HeaderMap) -> HeaderValue {
     let sent = headers.get(REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
     let fresh = || HeaderValue::from_str(&format!("req-{:016x}{:016x}", random(), random()));

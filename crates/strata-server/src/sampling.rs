@@ -18,7 +18,7 @@ const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 1024;
 /// Longest `cache_salt`, in bytes.
 const SALT_BYTES_MAX: usize = 1024;
-/// Priorities that clients may ask for. The engine's queue ages, so none of them starves the others for ever.
+/// Priorities that clients may ask for. Waiting requests age, so none of them starves for ever.
 const PRIORITIES: RangeInclusive<i64> = -100..=100;
 /// The fields that both completion APIs share, as they are sent.
 #[derive(Deserialize)]
@@ -74,8 +74,8 @@ struct ModelField {
     model: Option<Field<String>>,
 }
 
-/// What both completion APIs take besides the prompt. Log-probabilities and the parameters' `max_tokens` are theirs to
-/// fill in.
+/// The fields that both completion APIs have, apart from the prompt. Each API fills in log-probabilities and the
+/// parameters' `max_tokens` itself.
 pub(crate) struct Common {
     pub(crate) params: SamplingParams,
     pub(crate) text: TextOptions,
@@ -83,12 +83,13 @@ pub(crate) struct Common {
     pub(crate) max_tokens: Option<usize>,
     /// Choices per prompt.
     pub(crate) n: usize,
-    /// Continuations per prompt of which the choices are the best: at least as many. For a beam search, as many.
+    /// Continuations per prompt from which the choices are taken: at least as many as choices; for a beam search,
+    /// exactly as many.
     pub(crate) candidates: usize,
     pub(crate) beam: Option<BeamParams>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
-    /// Whether `usage` is to say where the cached prefix of each prompt ended, and why.
+    /// Whether `usage` says where the cached prefix of each prompt ended, and why.
     pub(crate) cache_report: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
@@ -199,7 +200,7 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// What a beam search is asked for, of this width. What it cannot honour besides, the engine refuses.
+/// The parameters of a beam search of this width. The engine refuses other fields that it cannot honour.
 fn beam(fields: &SharedFields<'_>, width: usize) -> Result<Option<BeamParams>, ApiError> {
     let wanted = sent(fields.use_beam_search).unwrap_or(false);
     let length_penalty = sent(fields.length_penalty);
@@ -220,7 +221,7 @@ fn beam(fields: &SharedFields<'_>, width: usize) -> Result<Option<BeamParams>, A
     Ok(None)
 }
 
-/// What a beam search goes by where a request does not say: the model alone.
+/// The defaults of a beam search: nothing changes the model's own probabilities.
 fn neutral() -> SamplingParams {
     SamplingParams { temperature: 0.0, ..SamplingParams::default() }
 }

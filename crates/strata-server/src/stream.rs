@@ -30,7 +30,7 @@ pub(crate) trait Choices: Send + 'static {
     fn choices(&mut self, index: usize, delta: TextDelta) -> Vec<Value>;
 }
 
-/// What all chunks of an answer carry.
+/// The fields that all chunks of an answer have in common.
 pub(crate) struct Envelope {
     pub(crate) id: String,
     pub(crate) object: &'static str,
@@ -54,7 +54,7 @@ impl Envelope {
 /// Answers with the whole of what `sequences` brought.
 pub(crate) fn whole(answer: Map<String, Value>, mut sequences: Sequences) -> Response {
     let body = Value::Object(answer).to_string().into_bytes();
-    // An echo is part of what the sequences hold; anything else of the answer's own memory.
+    // An echo is charged to the sequences' memory; the rest to the answer's own.
     json(body, [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect())
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn answer(
             () = write(sequences, envelope, include_usage, choices, sink) => {}
         }
     };
-    // What it logs carries the request's id, as what its handler logs does.
+    // Its log lines carry the request's id, as those of its handler do.
     tokio::spawn(writing.in_current_span());
     let mut response = Body::new(EventBody { chunks: receiver, _share: share }).into_response();
     let headers = response.headers_mut();
@@ -108,7 +108,7 @@ pub(crate) fn answer(
     response
 }
 
-/// Writes all chunks; ends early when there is nobody left to read them.
+/// Writes all chunks; ends early when the client has gone.
 async fn write(
     mut sequences: Sequences,
     envelope: Envelope,
@@ -125,7 +125,7 @@ async fn write(
             if !sink.send(error.to_json().to_string()).await {
                 return;
             }
-            // One that failed fails the answer: the others have nobody left to read them.
+            // One failed sequence fails the whole answer: the others will not be read.
             break;
         }
         for choice in choices.choices(index, delta) {

@@ -6,7 +6,7 @@ use strata_model::chat_template::ChatTemplate;
 use crate::error::ApiError;
 use crate::fields::shown;
 
-/// Checks that there are only functions, and that the template has a place for them.
+/// Checks that all tools are functions, and that the template renders them.
 pub(crate) fn check_tools(tools: &[Value], template: &ChatTemplate) -> Result<(), ApiError> {
     if !template.reads_tools() {
         let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out";

@@ -1,7 +1,7 @@
 //! Fields of other servers' APIs that would change an answer and are not supported: better refused than ignored.
 //!
-//! Clients that always send all fields set most of them to values that ask for nothing; those pass. Fields that only
-//! say how another one works (`dry_base`, `mirostat_tau`) pass where that one does.
+//! Clients that always send all fields set most of them to values that ask for nothing; such values pass. Fields that
+//! only configure another one (`dry_base`, `mirostat_tau`) pass where that one passes.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ const NOWHERE: [&str; 42] = [
     "web_search_options",
 ];
 
-/// Whether a number asks for nothing.
+/// Whether a number leaves the answer as it is.
 type IsNeutral = fn(f64) -> bool;
 
 /// Fields that are numbers, and which numbers of theirs ask for nothing.
@@ -95,7 +95,8 @@ const OF_CHATS: [&str; 7] = [
 ];
 const OF_COMPLETIONS: [&str; 2] = ["echo", "prompt"];
 
-/// Fields that are objects of options; of others, an empty object may ask for something: any JSON, a search.
+/// Fields that are objects of options, where an empty object asks for nothing. In other fields an empty object may ask
+/// for something: any JSON, a search.
 const OPTIONS: [&str; 4] = ["kv_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "vllm_xargs"];
 
 fn is_0(number: f64) -> bool {
@@ -136,7 +137,7 @@ impl<'de, const CHAT: bool> Deserialize<'de> for Supported<CHAT> {
 /// The value of a field, which must ask for nothing.
 struct Nothing<'n> {
     name: &'n str,
-    /// Where it is supported.
+    /// Where the field is supported, if anywhere.
     place: Option<&'static str>,
 }
 

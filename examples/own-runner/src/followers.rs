@@ -9,7 +9,7 @@ use strata_model::{BatchSequence, LogitRow, LogitRows};
 /// Bytes that the next one depends on.
 const CONTEXT: usize = 3;
 
-/// What follows what.
+/// Counts of which byte follows which three bytes.
 pub struct Followers {
     /// How often each byte follows up to [`CONTEXT`] others.
     counts: HashMap<Vec<u8>, HashMap<u8, u32>>,
@@ -19,7 +19,7 @@ pub struct Followers {
 }
 
 impl Followers {
-    /// Counts a text, with room for the KV of so many blocks.
+    /// Counts a text, with room for the KV of `num_blocks` blocks.
     pub fn new(text: &[u8], num_blocks: usize, block_size: usize) -> Self {
         let mut counts: HashMap<Vec<u8>, HashMap<u8, u32>> = HashMap::new();
         for at in 0..text.len() {
@@ -40,7 +40,7 @@ impl Followers {
         logits
     }
 
-    /// Where a position of a sequence lies.
+    /// Index of a sequence's position in the KV blocks.
     fn slot(&self, block_table: &[u32], position: usize) -> usize {
         block_table[position / self.block_size] as usize * self.block_size + position % self.block_size
     }

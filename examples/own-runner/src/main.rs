@@ -1,5 +1,5 @@
-//! Strata's engine over a runner of one's own: text is continued by what followed the same three bytes in a text file.
-//! It schedules, batches, caches prefixes and samples exactly as it does for a language model.
+//! Strata's engine over a runner of one's own: it continues a text with what most often follows the last three bytes in
+//! a text file. It schedules, batches, caches prefixes and samples exactly as it does for a language model.
 //!
 //! ```console
 //! $ cargo run --release -p own-runner -- README.md "The KV cache "

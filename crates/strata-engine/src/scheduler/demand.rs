@@ -1,4 +1,4 @@
-//! What KV could use, for whoever divides memory.
+//! How many blocks KV could use, for the trade of memory with weights.
 
 use strata_kv::LookUp;
 
@@ -8,9 +8,9 @@ use crate::forecast::blocks_wanted;
 use crate::memory_trade::KvDemand;
 
 impl Scheduler {
-    /// What KV has, and what the next passes could use besides: blocks for the sequences that are swapped out and for
-    /// those that one pass could admit, and room for all of them and for those that run to grow; to their very ends for
-    /// those that are not to make room again.
+    /// The blocks that KV has, and those that the next passes could use in addition: for swapped-out sequences, for
+    /// those that one pass could admit, and for the growth of these and of running sequences; up to their ends for
+    /// those that must not be preempted again.
     pub(crate) fn kv_demand(&self) -> KvDemand {
         let stats = self.blocks.stats();
         let mut wanted = self.blocks.reserve();
@@ -23,7 +23,7 @@ impl Scheduler {
         // One that waits may have to come before all that are swapped out.
         let room = seats_free.saturating_sub(self.queues.swapped().len()).max(seats_free.min(1));
         let mut budget = self.config.max_num_batched_tokens;
-        // The urgent of all tenants first: as long as one of them is short, nobody else may be admitted.
+        // Urgent sequences of all tenants first: while one of them lacks blocks, no other may be admitted.
         let of_each = self.tenants.keys().map(|&tenant| self.queues.waiting_of(tenant).map(|id| &self.sequences[&id]));
         let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
         let others = self.queues.waiting().map(|id| &self.sequences[&id]).filter(|one| !one.is_urgent());

@@ -32,7 +32,7 @@ struct Fields {
     top_logprobs: Option<Field<usize>>,
 }
 
-/// What becomes a prompt.
+/// The fields that become the prompt.
 #[derive(Deserialize)]
 struct Conversation<'b> {
     messages: Option<Field<Vec<Value>>>,
@@ -113,8 +113,8 @@ pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiErro
     Preparing::begin(app, body, values.saturating_mul(3))
 }
 
-/// Tokens of the conversation in a body, for which [`begin`] has found the memory, by the model's template, which may
-/// write so many bytes. Also what `/tokenize` does with `messages`.
+/// The tokens of the conversation in a body, by the model's template, which may write up to `rendered_max` bytes;
+/// [`begin`] has reserved the memory. `/tokenize` with `messages` uses it too.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
     let Some(template) = &app.template else {
         let message = "this model has no chat template; send a plain prompt to /v1/completions instead";
@@ -238,8 +238,8 @@ fn with_contents(messages: &[Value]) -> Option<Vec<Value>> {
 /// value of 70 bytes, which the request was not charged for.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
 
-/// The API carries the arguments of tool calls as JSON in a string; templates want the object. What is no JSON, or
-/// beyond [`ARGUMENTS_BYTES_MAX`], stays a string. `room` is how much of that is left.
+/// The API carries the arguments of tool calls as JSON in a string; templates want the object. Arguments that are not
+/// JSON, or exceed [`ARGUMENTS_BYTES_MAX`], stay a string. `room` is what is left of that limit.
 fn parse_arguments(message: &mut Map<String, Value>, room: &mut usize) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {

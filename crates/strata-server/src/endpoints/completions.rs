@@ -51,7 +51,7 @@ enum Asking {
 /// A prompt, tokenized.
 struct Prompt {
     ids: Vec<TokenId>,
-    /// What `echo` repeats; empty without it.
+    /// The text that `echo` repeats; empty without it.
     echo: String,
 }
 
@@ -140,7 +140,7 @@ impl Asking {
     }
 }
 
-/// The prompts' token ids. `echo` says whether special tokens are left out of what is echoed, if anything is.
+/// The prompts' token ids. `echo`, if given, says whether the echoed text leaves out special tokens.
 fn tokenized(
     app: &App,
     prompts: Vec<Asking>,

@@ -1,4 +1,4 @@
-//! `/health`, `/version` and `/metrics`: open to all, for those who watch.
+//! `/health`, `/version` and `/metrics`: for monitoring, open to all.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use strata_engine::Health;
 use crate::app::App;
 use crate::error::ApiError;
 
-/// 200 while the engine makes progress or has nothing to do, else 503 with the reason.
+/// 200 while the engine makes progress or has nothing to do, otherwise 503 with the reason.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     match app.engine.status().health {
         Health::Ok => (StatusCode::OK, Json(json!({"status": "ok"}))).into_response(),

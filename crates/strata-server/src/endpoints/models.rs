@@ -15,7 +15,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"object": "list", "data": models}))
 }
 
-/// One of them.
+/// One model.
 pub(crate) async fn one(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
     if app.config.model_names.contains(&name) {
         Ok(Json(model(&app, &name)))

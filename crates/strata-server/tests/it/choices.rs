@@ -1,4 +1,4 @@
-//! Several answers to a prompt: samples, the best of them, beams; and what `usage` tells of them.
+//! Several answers to a prompt: samples, the best of them, beams; and how `usage` counts them.
 
 use std::time::Duration;
 
@@ -27,8 +27,7 @@ async fn n_samples_have_their_own_seeds() {
 
 #[tokio::test]
 async fn best_of_gives_the_likeliest_by_the_mean() {
-    // Of seeds 0 to 4, each answers one token more than the one before; the sum falls throughout, the mean is best at
-    // 3.
+    // The answers of seeds 0 to 4 grow by one token each; the sum falls throughout, the mean is best at 3.
     let script = |request: &Request, index: usize| {
         let seed = request.params.seed as usize;
         let letter = b"abcde"[seed];
@@ -45,7 +44,7 @@ async fn best_of_gives_the_likeliest_by_the_mean() {
     let texts: Vec<&str> = choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect();
     assert_eq!(texts, ["dddd", "ccc", "dddd", "ccc"]);
     assert!(choices.iter().zip(0..).all(|(choice, index)| choice["index"] == index && choice["logprobs"].is_null()));
-    // What was generated counts, chosen or not; a prompt counts once.
+    // All generated tokens count, chosen or not; a prompt counts once.
     assert_eq!(answer["usage"]["completion_tokens"], 2 * (2 + 3 + 4 + 5 + 6));
     assert_eq!(
         (&answer["usage"]["prompt_tokens"], &answer["usage"]["prompt_tokens_details"]["cached_tokens"]),
@@ -88,7 +87,7 @@ async fn beam_search_goes_by_the_model_alone() {
     assert_eq!(answer["choices"].as_array().unwrap().len(), 2);
     let request = server.last_request();
     assert_eq!(request.beam, Some(BeamParams { width: 4, length_penalty: 0.5, early_stopping: true }));
-    // What the model recommends for sampling does not count.
+    // The model's recommended sampling is not used.
     assert_eq!((request.params.temperature, request.params.top_k), (0.0, None));
     server.post("/v1/completions", &beam(json!({"n": 3, "early_stopping": "never"}))).await.ok();
     assert_eq!(server.last_request().beam, Some(BeamParams { width: 3, ..BeamParams::default() }));

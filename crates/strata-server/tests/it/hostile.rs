@@ -1,4 +1,4 @@
-//! Input that is wrong, or means harm: refused with the right status, and nothing else is affected.
+//! Wrong or hostile input: it is refused with the right status, and nothing else is affected.
 
 use std::time::{Duration, Instant};
 
@@ -159,7 +159,7 @@ async fn bodies_that_are_no_json() {
     assert_eq!(server.send(form).await.error().0, 415);
 }
 
-/// A body of so many bytes, all but a few of them the prompt or the message.
+/// A body of `bytes`, almost all of them the prompt or the message.
 fn long_text(path: &str, unit: &str, bytes: usize) -> Vec<u8> {
     let text = unit.repeat(bytes / unit.len());
     match path {
@@ -222,7 +222,7 @@ async fn long_texts_take_no_more_memory_than_is_set_aside() {
     // The clients' own copies of 90 MiB, twice, are part of this process, and so are other tests.
     let grown = peak_resident() - before;
     assert!(grown < (128 + 2 * 90 + 64) << 20, "{} MiB", grown >> 20);
-    // What fits is served all the while.
+    // Requests that fit are served meanwhile.
     let answer = server.post_bytes("/tokenize", "", &long_text("/tokenize", "a ", 64 << 10)).await.ok();
     assert_eq!(answer["count"], (64 << 10) + 1);
 }

@@ -74,10 +74,10 @@ async fn a_client_that_reads_nothing_is_cut() {
     let body = json!({"prompt": "a", "max_tokens": 4000, "n": 256, "stream": true, "logprobs": 20});
     connection.write_all(&post_request("/v1/completions", "", body.to_string().as_bytes())).await.unwrap();
     until(&server.engine, "freed", |running, cancelled| running == 0 && cancelled == 256).await;
-    // The only place is free again, though the client still holds its end.
+    // The only connection is free again, though the client has not closed its end.
     let next = tokio::time::timeout(Duration::from_secs(20), server.get("/version")).await;
     assert_eq!(next.expect("the blocked connection is closed").status, 200);
-    // What had been sent before can still be read; then the connection ends, in the middle of a chunk.
+    // Data sent before can still be read; then the connection ends, in the middle of a chunk.
     let mut rest = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(20), connection.read_to_end(&mut rest)).await;
     read.expect("the connection ends").ok();
@@ -163,7 +163,7 @@ async fn answers_carry_the_requests_id() {
         let fresh = id(&ask(&format!("X-Request-Id: {bad}\r\n")).await);
         assert!(fresh.starts_with("req-"), "{fresh}");
     }
-    // Refusals have one too, and what nobody serves.
+    // Refusals have one too, and so do unknown routes.
     assert_eq!(id(&server.post_bytes("/v1/completions", "X-Request-Id: mine\r\n", b"{").await), "mine");
     assert!(id(&server.get("/nothing").await).starts_with("req-"));
     assert!(id(&server.get("/health").await).starts_with("req-"));
