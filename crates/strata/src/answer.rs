@@ -14,7 +14,7 @@ use strata_weights::StreamStats;
 use crate::interrupt::Interrupts;
 use crate::load::Loaded;
 
-/// What was asked for.
+/// A prompt, and how it is to be answered.
 pub struct Question {
     /// Prompt tokens.
     pub prompt: Vec<TokenId>,
@@ -26,7 +26,7 @@ pub struct Question {
     pub echo: Option<String>,
 }
 
-/// What came of it.
+/// The answer, with its figures.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// The text, as far as it came.
@@ -48,7 +48,7 @@ pub struct Stats {
     /// From the first token to the last.
     decoding: Duration,
     budget: Bytes,
-    /// What streamed weights took.
+    /// What streaming the weights took.
     stream: Option<StreamStats>,
 }
 

@@ -1,4 +1,4 @@
-//! Who is answered, and what texts take of memory for it besides the engine.
+//! The kinds of callers, and the memory that their texts take outside the engine.
 
 use strata_device::Bytes;
 use strata_model::tokenizer::Tokenizer;
@@ -11,18 +11,18 @@ pub const REQUEST_BYTES: usize = 128 << 20;
 /// Least memory for the one text that is answered: what a short conversation takes to be tokenized.
 const TEXT_BYTES: u64 = 1 << 20;
 
-/// Tokenizing a conversation may take one part in so many of the budget.
+/// Tokenizing a conversation may take one part in this many of the budget.
 const TALK_SHARE: u64 = 16;
 
-/// Bytes of text that a token stands for, rather more than fewer.
+/// Bytes of text of a token, rather too many than too few.
 const BYTES_PER_TOKEN: usize = 5;
 
-/// Who is answered, which says what texts take besides the engine.
+/// The kind of caller, which decides how much memory texts take outside the engine.
 #[derive(Clone, Copy)]
 pub enum Audience<'a> {
     /// Nobody: passes are measured.
     Nobody,
-    /// One prompt, which has been tokenized, and takes so many bytes with its text.
+    /// One prompt that has been tokenized; its tokens and text take this many bytes.
     Prompt(Bytes),
     /// One person at a time, whose conversation grows and is tokenized by this.
     Person(&'a Tokenizer),
@@ -30,7 +30,7 @@ pub enum Audience<'a> {
     Clients,
 }
 
-/// What takes memory besides the engine.
+/// What takes memory outside the engine.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     pub footprint: Footprint,
@@ -38,7 +38,7 @@ pub struct Surroundings<'a> {
 }
 
 impl Audience<'_> {
-    /// Memory for texts, at the least.
+    /// The least memory that texts need.
     pub fn least(self) -> Bytes {
         match self {
             Self::Nobody => Bytes(0),
@@ -48,8 +48,8 @@ impl Audience<'_> {
         }
     }
 
-    /// What texts would take if they were as long as a context of so many tokens, where that is to be foreseen; not too
-    /// much of `total`.
+    /// What texts as long as a context of `tokens` would take, if texts can become that long; limited to a share of
+    /// `total`.
     pub fn of_context(self, tokens: usize, total: Bytes) -> Option<Bytes> {
         let Self::Person(tokenizer) = self else { return None };
         // Lines of a usual length, as text that people write has them.

@@ -88,8 +88,8 @@ impl BenchArgs {
         self.repeat.get().min(5)
     }
 
-    /// Positions that a decoding sequence reaches: its context, one pass to warm up, and those that count. `None` if
-    /// that is more than can be counted.
+    /// Positions that a decoding sequence reaches: its context, one pass to warm up, and the measured ones. `None` if
+    /// that overflows.
     fn decode_len(&self) -> Option<usize> {
         self.context.get().checked_add(self.repeat.get())?.checked_add(1)
     }
@@ -160,11 +160,11 @@ pub fn run(args: BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// What was measured of one shape.
+/// The measurements of one shape.
 struct Measured {
     /// Median of the passes.
     seconds: f64,
-    /// Median of the ratios of the bound beside a pass to the pass.
+    /// Median of the ratios of bound to measured time, each bound measured right beside its pass.
     share_of_bound: f64,
     bound: Bound,
 }
@@ -213,8 +213,8 @@ impl Bench {
         Ok(time)
     }
 
-    /// Times `pass` again and again. The machine may be shared and wander, so its limits are measured anew beside every
-    /// pass, and what counts is the median of the ratios.
+    /// Times `pass` repeatedly. The speed of a shared machine varies, so its limits are measured anew beside every
+    /// pass, and the median of the ratios counts.
     fn measure(
         &mut self,
         repeat: usize,

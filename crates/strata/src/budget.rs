@@ -6,7 +6,7 @@ use strata_device::{Bytes, HostMemory};
 use crate::failure::Advised;
 use crate::options::LimitOptions;
 
-/// The budget: what was asked for, if this machine has it, or else what may be taken without asking.
+/// The budget: what was asked for, if this machine has it; by default, the share of memory that Strata takes.
 ///
 /// # Errors
 /// More was asked for than there is.
@@ -39,7 +39,7 @@ fn check_budget(asked: Bytes, memory: &HostMemory) -> Result<()> {
         0 => String::new(),
         swap => format!("; swap space ({}) does not count, for it is slower than Strata's own streaming", Bytes(swap)),
     };
-    // A tenth is left to the rest of the machine.
+    // A tenth is left for the rest of the machine.
     let advice = (most / 10 * 9) >> 20;
     Err(Advised::input(
         format!("--memory is {asked}, but {source}{swap}"),
@@ -50,7 +50,7 @@ fn check_budget(asked: Bytes, memory: &HostMemory) -> Result<()> {
     ))
 }
 
-/// What Strata takes where nobody says how much.
+/// What Strata takes by default.
 pub fn default_budget() -> Bytes {
     let memory = HostMemory::read();
     // Something must be left to the rest of the machine. A cgroup's limit is ours alone, but for page tables and
@@ -71,7 +71,7 @@ mod tests {
         let refused = |asked: u64, memory: &HostMemory| {
             check_budget(Bytes(asked), memory).err().and_then(|error| crate::failure::message(&error))
         };
-        // What other programs use may be free in a moment.
+        // Memory that other programs use may be free in a moment.
         assert_eq!(refused(24 * GIB, &here), None);
         let text = refused(100 * GIB, &here).unwrap();
         for part in ["100.0 GiB", "this machine has 24.0 GiB", "--memory 22118M", "--overcommit"] {

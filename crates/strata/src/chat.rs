@@ -104,7 +104,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
     Ok(())
 }
 
-/// What comes after a line.
+/// What to do after a line.
 enum Next {
     Go,
     Leave,
@@ -201,7 +201,7 @@ impl Chat {
             let prompt = encode(&self.loaded.tokenizer, &text, false, room);
             let fits = prompt.as_ref().is_ok_and(|prompt| prompt.len() <= limit);
             if fits || !self.conversation.drop_oldest() {
-                // The last message by itself is refused by the engine, if it is too long, with the limit.
+                // If the last message alone is too long, the engine refuses it and names the limit.
                 break prompt?;
             }
             dropped += 1;
@@ -236,8 +236,8 @@ impl Conversation {
         system.chain(turns).collect()
     }
 
-    /// Forgets the first message and its answer: templates want the roles to alternate, from the user on. Whether
-    /// there was one besides the last message.
+    /// Drops the first message and its answer: templates want the roles to alternate, starting with the user. `false`
+    /// if only the last message is left.
     fn drop_oldest(&mut self) -> bool {
         let next_user = self.turns.iter().skip(1).position(|turn| turn.role == "user");
         match next_user {
@@ -250,11 +250,11 @@ impl Conversation {
     }
 }
 
-/// Where messages come from.
+/// The source of messages.
 enum Lines {
     /// A person, with editing and history.
     Terminal { editor: Box<DefaultEditor>, history: Option<PathBuf> },
-    /// A pipe or a file, of which so many lines have been read.
+    /// A pipe or a file, of which `read` lines have been read.
     Pipe { read: usize },
 }
 
@@ -300,7 +300,7 @@ impl Lines {
 
     fn save_history(&mut self) {
         if let Self::Terminal { editor, history: Some(path) } = self {
-            // A history that cannot be written is no reason to bother anybody.
+            // A history that cannot be written is not worth an error.
             let saved =
                 create_private_folder(path).map_err(ReadlineError::from).and_then(|()| editor.save_history(path));
             if let Err(error) = saved {

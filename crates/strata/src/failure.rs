@@ -14,7 +14,7 @@ use strata_weights::WeightError;
 
 /// Exit code of bad input: usage, files, parameters.
 pub const BAD_INPUT: u8 = 2;
-/// Exit code of everything else that fails.
+/// Exit code of all other failures.
 pub const FAILED: u8 = 1;
 /// Exit code after Ctrl-C, as shells have it: 128 and the signal's number.
 pub const INTERRUPTED: u8 = 130;
@@ -66,7 +66,7 @@ impl Error for Advised {
     }
 }
 
-/// What stderr gets, or nothing where silence is the custom.
+/// The message for stderr; `None` for failures that programs are expected to be silent about.
 pub fn message(error: &anyhow::Error) -> Option<String> {
     if is_quiet(error) {
         return None;
@@ -103,7 +103,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     let failed = |cause: &(dyn Error + 'static)| {
         cause.is::<RequestError>() || cause.is::<StartError>() || cause.is::<SubmitError>() || cause.is::<io::Error>()
     };
-    // What is left are refusals of arguments, which are plain messages.
+    // The remaining errors are refusals of arguments, which are plain messages.
     if error.chain().any(failed) { FAILED } else { BAD_INPUT }
 }
 

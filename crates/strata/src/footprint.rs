@@ -1,4 +1,4 @@
-//! What the process takes besides weights, KV and passes: its code, its tokenizer, its threads.
+//! The memory of the process apart from weights, KV and passes: its code, its tokenizer, its threads.
 //!
 //! It is computed from what the tokenizer holds, not measured, so that every command on every run tells the same figure
 //! of the same model. What is measured is taken only where it is more, which no tokenizer has been seen to reach.
@@ -11,7 +11,7 @@ const PROGRAM: u64 = 18 << 20;
 
 /// A token of the vocabulary with its merge, in the tables of the tokenizer; measured: 213 to 283 bytes.
 const TOKEN: u64 = 320;
-/// The same while the tables are made of the file's text; measured: 1,090 to 1,160 bytes.
+/// The same while the tables are built from the file's text; measured: 1,090 to 1,160 bytes.
 const TOKEN_OPENING: u64 = 1250;
 /// The tokenizer's memory of words that it has met.
 const WORDS: u64 = 4 << 20;
@@ -30,14 +30,15 @@ const DRAWN: u64 = 64;
 /// Entries of a vocabulary that are looked at; more has none.
 const ENTRIES_MAX: usize = 1 << 22;
 
-/// What the process takes of memory once the model is open.
+/// The memory that the process takes once the model is open.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Footprint {
     /// Program and tokenizer.
     kept: Bytes,
     /// The most that they took on the way.
     pub opening: Bytes,
-    /// Whether the system takes huge pages for any memory, so that what was given back may come back.
+    /// Whether the system backs any memory with huge pages, so that memory that was given back may become resident
+    /// again.
     huge_pages: bool,
 }
 
@@ -57,13 +58,13 @@ impl Footprint {
         Self { kept, opening, huge_pages: false }.among_huge_pages(huge_pages_unasked())
     }
 
-    /// What opening took is not counted on to stay away where pages may be joined.
+    /// Where the system may join pages, memory that opening took and gave back is counted as if it were still there.
     fn among_huge_pages(self, huge_pages: bool) -> Self {
         let kept = if huge_pages { self.kept.max(self.opening) } else { self.kept };
         Self { kept, huge_pages, ..self }
     }
 
-    /// Of a vocabulary of so many entries, which have so many bytes together.
+    /// The footprint with a vocabulary of `entries` entries, which have `bytes` bytes together.
     fn of_vocabulary(entries: u64, bytes: u64) -> Self {
         // Both tables, from texts to numbers and back, have each text; beyond some bytes it takes what it is long.
         let long = bytes.saturating_sub(entries.saturating_mul(16)).saturating_mul(2);
@@ -75,7 +76,8 @@ impl Footprint {
         }
     }
 
-    /// With what computing takes: so many threads, logits of so many tokens, for many requests or one at a time.
+    /// Adds what computing takes: `threads` threads, and logits of `vocab_size` tokens, for many requests or one at a
+    /// time.
     pub fn computing(&self, threads: usize, vocab_size: usize, serves_many: bool) -> Bytes {
         let runtime = if serves_many { MANY } else { ONE };
         let thread = if self.huge_pages { THREAD_HUGE } else { THREAD };
@@ -104,7 +106,7 @@ mod tests {
         let one = small.computing(2, 2_000, false);
         assert_eq!(small.computing(2, 2_000, true).0 - one.0, MANY - ONE);
         assert_eq!(small.computing(3, 2_001, false).0 - one.0, THREAD + DRAWN);
-        // What was given back may come back in huge pages.
+        // Memory that was given back may come back in huge pages.
         let huge = large.among_huge_pages(true);
         assert_eq!((huge.kept, large.among_huge_pages(false).kept), (large.opening, large.kept));
         assert_eq!(huge.computing(2, 0, false).0 - huge.computing(1, 0, false).0, THREAD_HUGE);

@@ -46,7 +46,7 @@ pub fn run(args: InfoArgs) -> Result<()> {
     let dir = ModelDir::open(args.model.model.as_deref())?;
     let tokenizer = match dir.tokenizer() {
         Ok(tokenizer) => Ok(tokenizer),
-        // Everything else about the model can still be told.
+        // Everything else about the model can still be reported.
         Err(error) => match error.downcast_ref() {
             Some(TokenizerError::Missing { .. } | TokenizerError::NotInGguf { .. }) => Err(no_tokenizer(&dir)),
             Some(error @ TokenizerError::Unsupported { .. }) => Err(error.to_string()),

@@ -36,7 +36,7 @@ impl Interrupts {
         let armed = stoppable.clone();
         runtime.spawn(async move {
             while signals.recv().await.is_some() {
-                // The second press means it, even where the first has not been heard yet.
+                // A second press ends the program, even if the first one has not been handled yet.
                 if armed.swap(false, Ordering::AcqRel) {
                     press.send_replace(());
                 } else {

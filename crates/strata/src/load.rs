@@ -31,7 +31,7 @@ use crate::{progress, swap};
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
 
-/// Widest beam search that a request may ask for, if so many sequences may run at a time.
+/// Widest beam search that a request may ask for, provided that as many sequences may run at a time.
 const MAX_BEAM_WIDTH: usize = 64;
 
 /// Time without a completed step after which `/health` says so. A pass of a large model may take long.
@@ -40,11 +40,11 @@ const STALL: Duration = Duration::from_secs(120);
 /// The same where weights are streamed, and a pass takes as long as the disk does.
 const STALL_STREAMED: Duration = Duration::from_secs(900);
 
-/// Pace at which an idle engine gives memory of cached KV back to streamed weights: all of it within a minute or so.
-/// Who comes back sooner, as in a conversation, finds the beginning of the prompt computed.
+/// Pace at which an idle engine gives memory of cached KV back to streamed weights: all of it within a minute or so. A
+/// prompt that comes back sooner, as in a conversation, still finds its beginning computed.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
-/// Requests that may wait before one more is refused, where nobody says otherwise.
+/// Requests that may wait before one more is refused, by default.
 pub const MAX_WAITING: usize = 1024;
 
 /// A model that is ready to serve.
@@ -57,11 +57,11 @@ pub struct Loaded {
     pub template: Option<Arc<ChatTemplate>>,
     pub generation: GenerationConfig,
     pub config: ModelConfig,
-    /// Where it came from.
+    /// Where it was loaded from.
     pub path: PathBuf,
     /// The memory budget that it keeps to.
     pub budget: Bytes,
-    /// The part of it that requests outside the engine may take.
+    /// Bytes that requests may take outside the engine.
     pub request_bytes: usize,
 }
 

@@ -135,9 +135,9 @@ fn start_logging(verbosity: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two kinds of panics are not for people to read. `println!` panics when the reader has gone (`strata bench | head
-/// -1`), which is no failure of ours; and the tokenizers' library panics on input that it should refuse, which is
-/// caught and becomes an error: under a server's threads a line of the log tells of it.
+/// Two kinds of panics are kept from users. `println!` panics when the reader has gone (`strata bench | head -1`),
+/// which is not a failure. And the `tokenizers` crate panics on input that it should refuse: that is caught and becomes
+/// an error, with a line in the log.
 fn set_panic_hook() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

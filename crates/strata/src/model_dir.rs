@@ -28,7 +28,7 @@ use crate::{small_files, swap};
 /// The model that ships with the repository, as seen from its root.
 const BUNDLED_MODEL: &str = "models/storyteller";
 
-/// What a directory, a GGUF file or a packed store holds, checked, with nothing large in memory yet.
+/// The contents of a directory, a GGUF file or a packed store, checked, with nothing large in memory yet.
 pub struct ModelDir {
     /// The directory, the file or the device.
     pub path: PathBuf,
@@ -86,7 +86,7 @@ impl ModelDir {
         absolute.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// The types that the model's weights are stored in, with their bytes, those of most bytes first.
+    /// The types that the model's weights are stored in, with their bytes, largest first.
     pub fn weight_types(&self) -> Vec<(DType, Bytes)> {
         // Matrices that are coded have room for more patches or fewer, which is no other type to a person.
         self.sum_by_type(|(known, found)| known.name() == found.name(), |dtype, entry| (dtype, entry.bytes))
@@ -114,7 +114,7 @@ impl ModelDir {
     ) -> Vec<(DType, Bytes)> {
         let mut names = HashSet::new();
         let mut types: Vec<(DType, Bytes)> = Vec::new();
-        // A tied head is the embedding again.
+        // A tied head is the embedding, which is counted already.
         for tensor in self.specs.iter().flat_map(|group| &group.tensors).filter(|tensor| names.insert(&tensor.name)) {
             // Loading refuses other types by name.
             let Some(entry) = self.catalog.get(&tensor.name) else { continue };
@@ -166,7 +166,7 @@ impl ModelDir {
         {
             division = Division { needs, plan, batched_tokens };
         }
-        // What a long conversation takes is set aside only where there is more than the least.
+        // Memory for a long conversation is set aside only if the budget is more than the least.
         if let Some(requests) = surroundings.audience.of_context(division.plan.max_model_len, total)
             && requests > division.needs.requests
         {
@@ -204,7 +204,7 @@ impl ModelDir {
         swap::memory(limits, total, self.kv_layout(limits).block_bytes())
     }
 
-    /// What the parts of an engine need, all but room to swap to.
+    /// The memory that the parts of an engine need, without swap space.
     pub fn needs(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<MemoryNeeds> {
         let weights = WeightNeeds {
             dtype: self.weight_dtype(),
@@ -240,7 +240,7 @@ fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
     opened.as_ref().is_ok_and(|catalog| catalog.metadata().is_some())
 }
 
-/// What to do about a MODEL that names nothing here: many are names of models elsewhere.
+/// The error for a MODEL that is not on this machine: many are names of models elsewhere.
 fn not_there(path: &Path) -> anyhow::Error {
     let shown = path.display().to_string();
     let message = format!("{shown} is neither a directory nor a file");

@@ -1,4 +1,4 @@
-//! What the parts of an engine need of memory, by model and options, whether weights are at hand or not.
+//! The memory that the parts of an engine need, by model and options, with or without the weights themselves.
 
 use std::num::NonZeroUsize;
 
@@ -14,23 +14,23 @@ use crate::audience::{Audience, Surroundings};
 use crate::options::{KvDtype, LimitOptions};
 use crate::seed::random_seed;
 
-/// Tokens of one pass where nobody says otherwise.
+/// Tokens of one pass, by default.
 pub const BATCHED_TOKENS: usize = 512;
 
-/// The same where weights are streamed: about as many as are computed while a pass's weights are read.
+/// The same if weights are streamed: about as many as can be computed while a pass's weights are read.
 const BATCHED_TOKENS_STREAMED: usize = 1024;
 
-/// For those, scratch may take one part in so many of the budget.
+/// For such passes, scratch may take one part in this many of the budget.
 const SCRATCH_SHARE: u64 = 16;
 
-/// Bookkeeping of a KV block besides its bytes and its tokens' ids: list links, hash, index entry.
+/// Bookkeeping of a KV block, apart from its bytes and its tokens' ids: list links, hash, index entry.
 const BLOCK_BOOKKEEPING: u64 = 192;
 
-/// What weights need, as far as the division of memory cares.
+/// What the division of memory needs to know of the weights.
 pub struct WeightNeeds {
-    /// The type that most of them have.
+    /// The type of most weights.
     pub dtype: DType,
-    /// All of them.
+    /// Bytes of all weights.
     pub whole: Bytes,
     /// The least with which they can be streamed.
     pub streamed: Bytes,
@@ -47,7 +47,7 @@ pub fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
     }
 }
 
-/// How a KV block lies in memory under these options, beside weights that are mostly of one type.
+/// The layout of KV blocks under these options, for weights mostly of type `weights`.
 pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) -> KvLayout {
     let dtype = match limits.kv_dtype {
         KvDtype::Auto => KvDType::beside(weights),
@@ -59,7 +59,7 @@ pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) ->
     Model::kv_layout(config, limits.block_size, dtype)
 }
 
-/// What the parts of an engine for the model called `name` need, whether its weights are at hand or not.
+/// The memory that the parts of an engine need for the model called `name`, with or without its weights themselves.
 pub fn memory_needs(
     config: &ModelConfig,
     name: &str,
@@ -99,8 +99,8 @@ pub fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
     limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
 }
 
-/// What longer passes need, which are worth it where weights are streamed, and how many tokens they have. None if
-/// somebody says how many, or if scratch would take too much of `total`.
+/// The needs of longer passes, which pay if weights are streamed, and their number of tokens. `None` if the user sets
+/// that number, or if scratch would take too much of `total`.
 pub fn longer_passes(
     config: &ModelConfig,
     needs: &MemoryNeeds,

@@ -16,7 +16,7 @@ pub struct Opened {
     pub dir: ModelDir,
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<Arc<ChatTemplate>>,
-    /// What the process takes with them.
+    /// The memory of the process with them.
     pub footprint: Footprint,
 }
 

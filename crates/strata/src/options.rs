@@ -12,7 +12,7 @@ use strata_weights::StreamPolicy;
 const SEQUENCES_MAX: usize = 1 << 16;
 /// Largest `--max-num-batched-tokens`. Scratch grows with it, and must not overflow when it is computed.
 const BATCHED_TOKENS_MAX: usize = 1 << 20;
-/// Prompts below so many tokens need no passes of the usual length.
+/// Prompts shorter than this need no passes of the usual length.
 const SHORT_PROMPT: usize = 512;
 /// Largest `--threads`: each takes a stack, and more than there are cores are of no use.
 const THREADS_MAX: usize = 1024;
@@ -34,7 +34,7 @@ pub struct ModelOptions {
 
 /// Heading of the options that many people set.
 const MEMORY: &str = "Memory and threads";
-/// Heading of those that few do: `--help` shows them, `-h` does not.
+/// Heading of options that few users need: `--help` shows them, `-h` does not.
 const ENGINE: &str = "Engine";
 
 /// What an engine may use.
@@ -86,14 +86,15 @@ pub struct LimitOptions {
     #[command(flatten)]
     pub stream: StreamOptions,
 
-    /// What becomes of requests that have to make room; set by the commands that serve many.
+    /// What happens to preempted requests; set by the commands that serve many.
     #[arg(skip)]
     pub swap: Option<SwapOptions>,
 }
 
 impl LimitOptions {
-    /// For one answer at a time, to a prompt of so many tokens where that is known: memory for more sequences, or for
-    /// longer passes, would be taken from the weights and never used. Answers do not depend on either.
+    /// Adjusts the limits for one answer at a time, to a prompt of `prompt_tokens` if that is known: memory for more
+    /// sequences, or for longer passes, would be taken from the weights and never used. Answers do not depend on
+    /// either.
     pub fn make_for_one(&mut self, prompt_tokens: Option<usize>) {
         self.max_num_seqs = NonZeroUsize::MIN;
         let short = prompt_tokens.filter(|&tokens| tokens < SHORT_PROMPT).and_then(NonZeroUsize::new);
@@ -101,7 +102,7 @@ impl LimitOptions {
     }
 }
 
-/// What becomes of requests that have to make room for others when memory for KV runs out.
+/// What happens to requests that are preempted when memory for KV runs out.
 #[derive(Debug, Clone, Args)]
 pub struct SwapOptions {
     /// How requests that had to make room come back. `swap` writes their KV to disk and reads it again, `recompute`
@@ -119,7 +120,7 @@ pub struct SwapOptions {
     pub swap_dir: Option<PathBuf>,
 }
 
-/// What `strata serve` does where nobody says how.
+/// The defaults of `strata serve`.
 impl Default for SwapOptions {
     fn default() -> Self {
         Self { preemption: PreemptionOption::Auto, swap_space: None, swap_dir: None }

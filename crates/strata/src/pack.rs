@@ -129,7 +129,7 @@ fn pack(
     Ok((report, plan))
 }
 
-/// Which matrices to code, if there will be room for them.
+/// Chooses the matrices to code, and checks that there is room for them.
 fn measure(
     dir: &ModelDir,
     files: &[(String, Vec<u8>)],
@@ -159,7 +159,7 @@ fn check_paths(catalog: &Catalog, args: &PackArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a failure leaves, and what to do about it.
+/// Adds to a failure what it leaves behind, and what to do about it.
 fn explain(error: WeightError, temporary: Option<&Path>, args: &PackArgs) -> anyhow::Error {
     let force = if args.force { " --force" } else { "" };
     let as_is = if args.as_is { " --as-is" } else { "" };
@@ -227,7 +227,7 @@ impl Clock {
     }
 }
 
-/// What lies in the store, and how fast it came there.
+/// The contents of the store, and how fast it was written.
 fn table(report: &PackReport, plan: &StorePlan, clock: &Clock, args: &PackArgs) -> String {
     let manifest = &report.manifest;
     let out = args.out.display();

@@ -113,7 +113,7 @@ pub struct MachineOptions {
 /// Runs `strata plan`.
 ///
 /// # Errors
-/// No such model, figures that contradict each other, a memory that is too small, a disk that cannot be measured.
+/// There is no such model, figures contradict each other, a memory is too small, or a disk cannot be measured.
 pub fn run(args: PlanArgs) -> Result<()> {
     let plan = make(&args)?;
     let mut out = stdout().lock();
@@ -132,7 +132,7 @@ fn make(args: &PlanArgs) -> Result<Plan> {
     let subject = subject(args.model.as_deref(), args.dtype.map(DType::from))?;
     let bytes = subject.weight_bytes()?;
     let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
-    // Of a server; what the process takes is a constant there.
+    // For a server, where the memory of the process is a constant.
     let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
     let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
     let config = subject.config.clone();
@@ -158,7 +158,7 @@ fn make(args: &PlanArgs) -> Result<Plan> {
 }
 
 /// What `model` names: a directory, a file, a well-known name; `None` is the model that ships with Strata. `dtype` is
-/// for what has no weights.
+/// for subjects without weights.
 fn subject(model: Option<&Path>, dtype: Option<DType>) -> Result<Subject> {
     if let Some(model) = model
         && let Some(subject) = Subject::imagined(model, dtype)?

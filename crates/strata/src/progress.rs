@@ -1,4 +1,4 @@
-//! Progress bars, on stderr, and only where somebody is watching.
+//! Progress bars, on stderr, and only if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use strata_sim::Progress;
@@ -29,7 +29,7 @@ impl Progress for Bars {
 
 impl Drop for Bars {
     fn drop(&mut self) {
-        // What failed half-way leaves no bar behind.
+        // A failure leaves no unfinished bar behind.
         self.end();
     }
 }

@@ -59,7 +59,7 @@ impl PromptOptions {
     }
 }
 
-/// What a prompt must fit into.
+/// The limits that a prompt must fit into.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
     /// Tokens of the context.

@@ -1,13 +1,14 @@
-//! Panics of libraries that are caught and become errors: nothing of them is printed.
+//! Panics of libraries that are caught and become errors, and are not printed.
 
 use std::cell::RefCell;
 
 thread_local! {
-    /// What the hook was told while this thread runs [`quietly`]; `None` outside.
+    /// The panic that the hook held back while this thread runs [`quietly`]; `None` outside.
     static HELD_BACK: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs what catches its own panics, without a word of them on stderr. One that is not caught is printed after all.
+/// Runs code that catches its own panics, without printing them to stderr. A panic that is not caught is printed after
+/// all.
 pub fn quietly<T>(run: impl FnOnce() -> T) -> T {
     struct Guard(Option<String>);
     impl Drop for Guard {

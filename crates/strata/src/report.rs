@@ -1,4 +1,4 @@
-//! What is told on stderr beside data and errors, unless somebody wants to hear nothing.
+//! Reports on stderr, which `--quiet` turns off.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether reports are not wanted.
+/// Whether reports are turned off.
 pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }

@@ -21,10 +21,10 @@ use crate::prompt::{PromptOptions, Room, encode};
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
 
-/// Tokens to generate where nobody says how many and the context leaves room.
+/// Tokens to generate by default, if the context leaves room.
 const MAX_TOKENS: usize = 256;
 
-/// Bytes that a token of the prompt takes, in this list and in those that the engine makes of it.
+/// Bytes that a token of the prompt takes, in this list and in the engine's own lists.
 const BYTES_PER_ID: usize = 32;
 
 /// Continue a prompt, and print the text as it is made

@@ -63,7 +63,7 @@ pub struct SamplingOptions {
 }
 
 impl SamplingOptions {
-    /// What these options say over `defaults`. The seed is random where none is given.
+    /// These options, over `defaults`. The seed is random if none is given.
     ///
     /// # Errors
     /// Stop strings that are empty, too long or too many.

@@ -1,4 +1,4 @@
-//! Seeds that nobody chose.
+//! Random seeds.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

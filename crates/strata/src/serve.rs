@@ -90,7 +90,7 @@ pub struct ServeArgs {
     pub drain_timeout: u64,
 }
 
-/// Runs `strata serve`, until it is told to stop.
+/// Runs `strata serve` until a signal stops it.
 ///
 /// # Errors
 /// A model that cannot be served, or an address that cannot be listened on.
@@ -158,7 +158,7 @@ fn body_size(text: &str) -> Result<Bytes, String> {
     Ok(size)
 }
 
-/// Takes the address without listening on it yet.
+/// Binds the address without listening on it yet.
 fn bind(host: &str, port: u16) -> Result<TcpSocket> {
     let addresses = (host, port).to_socket_addrs().map_err(|error| {
         Advised::input(

@@ -1,4 +1,4 @@
-//! A model's small files, wherever they lie: beside its weights, in a packed store, or as the metadata of a GGUF file.
+//! A model's small files, from beside its weights, from a packed store, or from the metadata of a GGUF file.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use strata_model::gguf::GgufModel;
 use strata_model::tokenizer::{MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
 use strata_weights::{Catalog, Store};
 
-/// What a packed store takes along: what is read here, what others read, and under which terms.
+/// The small files that a packed store contains: those that Strata reads, those that other programs read, and licences.
 const FILES: [(&str, u64); 13] = [
     ("config.json", MAX_CONFIG_BYTES),
     ("generation_config.json", MAX_CONFIG_BYTES),
@@ -39,7 +39,7 @@ pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelCon
     let Some(store) = catalog.and_then(Catalog::store) else {
         return Ok((ModelConfig::from_dir(path)?, GenerationConfig::from_dir(path)?));
     };
-    // In a store, a file's name goes behind the store's own.
+    // In a store, a file's name follows the store's.
     let place = |ConfigError { file, problem }: ConfigError| ConfigError { file: path.join(file), problem };
     let Some(text) = text_in(store, "config.json", MAX_CONFIG_BYTES)? else {
         let problem = ConfigProblem::Read(io::ErrorKind::NotFound.into());

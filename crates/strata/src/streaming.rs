@@ -14,7 +14,7 @@ use crate::options::StreamOptions;
 use crate::progress;
 use crate::report::report;
 
-/// How weights are streamed, and what may be known of them while the engine computes.
+/// How weights are streamed, and the figures that can be read while the engine computes.
 pub struct Streaming {
     pub monitor: Arc<StreamMonitor>,
     pub settings: ReadSettings,
@@ -29,8 +29,8 @@ impl Drop for Streaming {
     }
 }
 
-/// Tries out the disk in `room`, which nobody uses as yet, and starts streaming within `budget`, loading what is to
-/// stay.
+/// Measures the disk with the help of `room`, which is still unused, and starts streaming within `budget`, loading the
+/// weights that stay in memory.
 ///
 /// # Errors
 /// A file that cannot be read, a budget that is too small, memory that the system refuses.

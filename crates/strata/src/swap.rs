@@ -15,12 +15,12 @@ use crate::report::report;
 
 /// Most that is taken of a disk without asking.
 const SPACE_MAX: u64 = 4 << 30;
-/// Of the budget, buffers get one part in so many, up to [`BUFFERS_MAX`]: a pass is as long as a model is large, and
-/// between two passes no more moves than buffers hold.
+/// Buffers get one part in this many of the budget, up to [`BUFFERS_MAX`]: larger models have longer passes, and
+/// between two passes no more can move than the buffers hold.
 const BUFFERS_SHARE: u64 = 128;
 const BUFFERS_MAX: u64 = 32 << 20;
-/// Bookkeeping of a slot besides its tokens: a content of its own and how many slots that has, the slot's holders and
-/// what it holds, list of free ones, checksum.
+/// Bookkeeping of a slot, apart from its tokens: a content and its number of slots, the slot's holders and content, the
+/// list of free slots, a checksum.
 const SLOT_BOOKKEEPING: u64 = 72;
 
 /// The places to swap to; the first that takes what `--swap-dir` names, or its absence, serves.
@@ -28,15 +28,15 @@ const PLACES: &[Place] = &[file::PLACE];
 
 /// A place to swap to: a kind of storage, before any of it is taken.
 struct Place {
-    /// What it is, for people: KV is swapped to it.
+    /// Its name in messages: "KV is swapped to …".
     name: &'static str,
-    /// Memory that it takes, all told; none if what is wanted is another place's business.
+    /// All memory that it takes; `None` if the options ask for another place.
     memory: fn(&Wanted<'_>) -> Option<Bytes>,
     /// Takes the room, which was counted with [`Place::memory`].
     open: fn(&Wanted<'_>, &Room) -> Result<Box<dyn SwapStore>>,
 }
 
-/// What a place to swap to is asked for.
+/// The options for swap space.
 struct Wanted<'a> {
     /// What `--swap-dir` names.
     directory: Option<&'a Path>,
@@ -54,7 +54,7 @@ struct Wanted<'a> {
 struct Room {
     /// Blocks that there can be in memory.
     num_blocks_max: usize,
-    /// What the budget has for swapping.
+    /// The part of the budget for swapping.
     memory: Bytes,
 }
 
@@ -65,7 +65,7 @@ impl Wanted<'_> {
         SwapSpace::buffer_bytes(self.block_bytes, wanted)
     }
 
-    /// Memory that the bookkeeping of so many slots takes, wherever they lie.
+    /// Memory that the bookkeeping of `slots` takes, in any place.
     fn bookkeeping(&self, slots: u64) -> Bytes {
         Bytes(slots.saturating_mul(SLOT_BOOKKEEPING + (self.block_size * size_of::<u32>()) as u64))
     }
@@ -82,10 +82,11 @@ pub fn memory(limits: &LimitOptions, total: Bytes, block_bytes: usize) -> Bytes 
     wanted(swap, limits, total, block_bytes).find(PLACES).map_or(Bytes(0), |(_, memory)| memory)
 }
 
-/// Takes the room, with the `memory` that was counted for it. What nobody asked for may be missing.
+/// Allocates the swap space, with the `memory` that was counted for it. It may be missing if the user did not ask for
+/// it.
 ///
 /// # Errors
-/// Room that was asked for is not to be had.
+/// Swap space that was asked for cannot be allocated.
 pub fn open(
     limits: &LimitOptions,
     plan: &MemoryPlan,

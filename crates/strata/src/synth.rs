@@ -105,7 +105,7 @@ pub fn run(args: SynthArgs) -> anyhow::Result<()> {
         shard_bytes: args.shard_size.0,
         gguf: args.gguf,
     };
-    // Hidden by itself where stderr is no terminal.
+    // The bar hides itself if stderr is not a terminal.
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     bar.set_style(ProgressStyle::with_template(
         "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",

@@ -10,11 +10,11 @@ use strata_weights::{EVENTS_MAX, EventKind, StreamEvent, StreamMonitor};
 
 use crate::report::report;
 
-/// The line of what the forward pass does; reads have those behind it.
+/// The line of the forward pass; those of reads follow.
 const PASS_LINE: usize = 0;
 
 /// Writes what has happened since the last call as Chrome trace events: one line for the pass, which computes or waits,
-/// and as many for reads as were under way together.
+/// and as many for reads as were in flight at once.
 ///
 /// # Errors
 /// The file cannot be written.

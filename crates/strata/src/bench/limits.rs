@@ -13,11 +13,11 @@ const SWEEP_MIN: Bytes = Bytes(1 << 20);
 /// Rounds of the units that the model's products do not use; they are shown for comparison.
 const OTHER_ROUNDS: usize = 20;
 
-/// The machine's limits, measured again and again.
+/// The machine's limits, measured repeatedly.
 pub struct MachineLimits {
-    /// What the read sweeps walk through.
+    /// The memory that read sweeps read.
     sweep: HostBuffer,
-    /// What multiplies the model's weights.
+    /// The unit that multiplies the model's weights.
     unit: Unit,
     bandwidths: Vec<f64>,
     peaks: Vec<f64>,
@@ -29,7 +29,7 @@ pub struct MachineLimits {
 pub struct Summary {
     /// Bytes a second.
     pub read_bandwidth: f64,
-    /// What each read sweep walked through.
+    /// Bytes that each sweep read.
     pub sweep: Bytes,
     /// Operations a second of each unit, first that of the model's products.
     pub peaks: Vec<(Unit, f64)>,
@@ -68,13 +68,13 @@ impl Bound {
 }
 
 impl MachineLimits {
-    /// Takes `sweep` of memory, or half of what is left, and measures the units that the model does not use. Says so on
-    /// stderr if it takes less: what fits into the caches is read faster than memory.
+    /// Allocates `sweep`, or half of the free memory if that is less, and measures the units that the model does not
+    /// use. Says so on stderr if it takes less: data in the caches is read faster than memory.
     ///
     /// # Errors
     /// There is no memory for the sweep, or the machine lacks `unit`.
     pub fn new(cpu: &Cpu, unit: Unit, sweep: Bytes) -> Result<Self> {
-        // Beside the weights there may be room for less.
+        // The weights may leave less room.
         let memory = HostMemory::read();
         let bytes = sweep.0.min(memory.usable().saturating_sub(memory.resident) / 2).max(SWEEP_MIN.0);
         if bytes < sweep.0 {
@@ -111,7 +111,7 @@ impl MachineLimits {
         }
     }
 
-    /// What was measured so far, which must be something.
+    /// The measurements so far, of which there must be at least one.
     pub fn summary(&self) -> Summary {
         let mut peaks = vec![(self.unit, median(self.peaks.clone()))];
         peaks.extend(&self.others);

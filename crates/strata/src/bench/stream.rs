@@ -172,7 +172,7 @@ struct StreamBench<'a> {
     chunk: usize,
     block_size: usize,
     vocab: usize,
-    /// Whether what the disk is measured by was read before, as what passes read was.
+    /// Whether the sample by which the disk is measured has been read before, as the data of passes has.
     sampled: bool,
 }
 
@@ -211,7 +211,7 @@ impl StreamBench<'_> {
         Ok(())
     }
 
-    /// Times `work` again and again, with the disk measured before each.
+    /// Times `work` repeatedly, and measures the disk before each time.
     fn measure(
         &mut self,
         repeat: usize,

@@ -18,7 +18,7 @@ pub fn bound_seconds(streamed: f64, disk: f64, work: Work, machine: &Summary) ->
     terms.into_iter().fold(0.0, f64::max)
 }
 
-/// What was computed.
+/// The work that was measured.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape {
     Decode { batch: usize },
@@ -51,7 +51,7 @@ pub struct Line {
     pub measured: Measured,
 }
 
-/// What a piece of work took.
+/// The time and bytes of a piece of work.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// Median.

@@ -1,4 +1,4 @@
-//! What a pass has to move and to compute at least.
+//! The bytes that a pass must at least move, and the operations that it must compute.
 
 use strata_kernels::DType;
 use strata_weights::Role;
@@ -13,22 +13,23 @@ pub struct Work {
     pub flops: f64,
 }
 
-/// What the passes of one model work on. Bytes are those of the tensors in the files, operations come from the number
-/// of parameters.
+/// The sizes that the work of a model's passes follows from. Bytes are those of the tensors in the files, operations
+/// come from the number of parameters.
 pub struct ModelWork {
     /// The type of most of the bytes.
     pub weights: DType,
-    /// Of the whole model.
+    /// Parameters of the whole model.
     pub parameters: u64,
-    /// Of all tensors, each once.
+    /// Bytes of all tensors, each counted once.
     pub weight_bytes: u64,
-    /// Of the tensors in the layers.
+    /// Bytes of the tensors in the layers.
     layer_bytes: u64,
-    /// Of the final norm and the head.
+    /// Bytes of the final norm and the head.
     head_bytes: u64,
     /// Parameters that are neither embedding nor head.
     layer_parameters: u64,
-    /// Of them, those behind the last attention, which only rows go through whose logits are read.
+    /// Those of the layers' parameters that come after the last attention: only rows whose logits are read go through
+    /// them.
     last_parameters: u64,
     head_parameters: u64,
     /// Keys and values of one token.
@@ -70,8 +71,8 @@ impl ModelWork {
         self.layer_bytes + self.head_bytes
     }
 
-    /// One token of each of `batch` sequences, each with `context` tokens before and including it. Of the embedding, a
-    /// row a token is read, which is nothing beside the rest.
+    /// One token of each of `batch` sequences, each with `context` tokens before and including it. Each token reads one
+    /// row of the embedding, which is negligible.
     pub fn decode(&self, batch: usize, context: usize) -> Work {
         let kv = self.kv_bytes as f64 * context as f64 * batch as f64;
         Work {
@@ -80,8 +81,8 @@ impl ModelWork {
         }
     }
 
-    /// A prompt in chunks: each reads the layers, one row of it goes to the end of the last, and that of the last chunk
-    /// through the head.
+    /// A prompt in chunks: each chunk reads the layers; only one row of each goes through the end of the last layer,
+    /// and only that of the last chunk through the head.
     pub fn prefill(&self, tokens: usize, chunk: usize) -> Work {
         let passes = tokens.div_ceil(chunk.max(1));
         let whole = self.layer_parameters.saturating_sub(self.last_parameters) as f64 * tokens as f64;

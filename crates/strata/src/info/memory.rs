@@ -1,4 +1,4 @@
-//! What a model takes of memory, and what budgets give.
+//! The memory that a model takes, and what budgets allow.
 
 use anyhow::Result;
 use strata_device::Bytes;
@@ -11,7 +11,7 @@ use crate::options::{LimitOptions, ModelOptions, SwapOptions};
 /// Budgets above the least that are shown.
 const BUDGETS: usize = 7;
 
-/// What the model takes, and what budgets give.
+/// The memory that the model takes, and what budgets allow.
 pub struct Memory {
     pub kv_dtype: &'static str,
     pub kv_token: Bytes,
@@ -25,14 +25,14 @@ pub struct Memory {
     pub budgets: Vec<Given>,
 }
 
-/// What one budget gives.
+/// What one budget allows.
 pub struct Given {
     pub budget: Bytes,
     pub kv_tokens: usize,
     pub context: usize,
     /// Sequences of that whole context at a time.
     pub sequences: usize,
-    /// Where weights do not fit: what the budget leaves them.
+    /// If the weights do not fit: the memory that the budget leaves for them.
     pub streamed: Option<Bytes>,
 }
 

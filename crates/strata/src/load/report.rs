@@ -1,4 +1,4 @@
-//! What was made of the budget, on stderr.
+//! How the budget was divided, on stderr.
 
 use strata_engine::{MemoryNeeds, MemoryPlan};
 use strata_model::generation_config::GenerationConfig;

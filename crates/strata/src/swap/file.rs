@@ -13,22 +13,22 @@ use super::{Place, Room, SPACE_MAX, Wanted, refused};
 use crate::failure::Advised;
 use crate::report::report;
 
-/// So much of what a disk has free is taken without asking at the most: one part in this many.
+/// By default at most one part in this many of a disk's free space is taken.
 const DISK_SHARE: u64 = 8;
-/// Where temporary files lie on a disk when those of the first choice lie in memory.
+/// A directory for temporary files on a disk, for systems whose first choice lies in memory.
 const TEMPORARY_ON_DISK: &str = "/var/tmp";
 
 /// A directory that was named, whatever its name, or that for temporary files.
 pub(super) const PLACE: Place = Place { name: "disk", memory, open };
 
-/// Buffers, and the bookkeeping of all slots that there can be: how many the disk has room for shows later.
+/// Buffers, and the bookkeeping of the largest number of slots: how many the disk has room for is known later.
 fn memory(wanted: &Wanted<'_>) -> Option<Bytes> {
     let space = wanted.space.map_or(SPACE_MAX.min(wanted.budget.0), |asked| asked.0);
     let slots = slots(wanted, space);
     Some(Bytes((wanted.buffer_bytes() as u64).saturating_add(wanted.bookkeeping(slots).0)))
 }
 
-/// Slots that so many bytes hold.
+/// Slots that `bytes` hold.
 fn slots(wanted: &Wanted<'_>, bytes: u64) -> u64 {
     (bytes / SwapSpace::slot_bytes(wanted.block_bytes) as u64).min(BLOCKS_MAX as u64)
 }

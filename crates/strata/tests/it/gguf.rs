@@ -27,7 +27,7 @@ fn a_quantised_file_runs_by_itself() {
     let bytes: u64 = types.values().map(|bytes| bytes.as_u64().unwrap()).sum();
     assert_eq!(types.len(), 2, "{types:?}");
     assert!(types["Q8_0"].as_u64() > types["F32"].as_u64());
-    // What is loaded is rounded up to whole pages.
+    // Loaded bytes are rounded up to whole pages.
     assert!(bytes <= info["weights"]["bytes"].as_u64().unwrap());
     assert_eq!(info["memory"]["kv_dtype"], "F16");
     let table = succeeded(&["info", &file]);
@@ -42,7 +42,7 @@ fn a_quantised_file_runs_by_itself() {
         assert_eq!(info["name"], "storyteller-q8_0");
     }
 
-    // A tokenizer that is not known does not keep the rest from being told.
+    // An unknown tokenizer does not keep the rest from being reported.
     let mut bytes = fs::read(&file).unwrap();
     let at = bytes.windows(5).position(|window| window == b"gpt-2").unwrap();
     bytes[at + 4] = b'9';

@@ -1,4 +1,4 @@
-//! What the command line says of itself, and how it is silenced.
+//! The help of the command line, and `--quiet`.
 
 use crate::support::{ended, refused, succeeded, tiny};
 
@@ -26,12 +26,12 @@ fn quiet_leaves_data_and_errors() {
     assert!(usual.stderr.contains("KV blocks"), "{}", usual.stderr);
     let quiet = ended(&[&args[..], &["--quiet"]].concat());
     assert_eq!((quiet.code, &quiet.stdout, quiet.stderr.as_str()), (Some(0), &usual.stdout, ""));
-    // Where weights are streamed there is more to report.
+    // If weights are streamed there is more to report.
     let info: serde_json::Value = serde_json::from_str(&succeeded(&["info", tiny(), "--json"])).unwrap();
     let least = info["memory"]["least_bytes"].to_string();
     let quiet = ended(&["-q", "run", tiny(), "--prompt", "Once", "-n", "4", "--ignore-eos", "--memory", &least]);
     assert_eq!((quiet.code, &quiet.stdout, quiet.stderr.as_str()), (Some(0), &usual.stdout, ""));
-    // What was asked for is data, and errors stay errors.
+    // Requested figures are data, and errors stay errors.
     let stats = ended(&[&args[..], &["--quiet", "--stats"]].concat());
     assert!(stats.stderr.starts_with("prompt  ") && !stats.stderr.contains("KV blocks"), "{}", stats.stderr);
     refused(&["run", tiny(), "--prompt", "x", "--memory", "10M", "-q"], &["cannot work"]);

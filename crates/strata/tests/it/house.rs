@@ -54,7 +54,7 @@ fn crates_name_only_those_below_them() {
         for line in manifest.lines().filter(|line| line.starts_with("strata-")) {
             let dependency = line.split(['.', ' ', '=']).next().expect("a name");
             if dependency == name(&folder) {
-                // Its own tests may want features of it.
+                // A crate may name itself, for features that its tests need.
                 continue;
             }
             let below = place(dependency);
@@ -75,7 +75,7 @@ fn lines_are_not_too_long() {
         let mut verbatim = false;
         for (number, line) in (1..).zip(text.lines()) {
             verbatim ^= line.trim_start().starts_with("```");
-            // What a command prints, rows of tables and raw strings cannot be broken.
+            // Output of commands, rows of tables and raw strings cannot be broken.
             let whole = verbatim || line.starts_with('|') || line.contains("r\"") || line.contains("r#\"");
             if line.chars().count() > LINE_MAX && !whole {
                 long.push(format!("{}:{number}", path.display()));
@@ -182,7 +182,7 @@ fn circles_are_found_through_whatever_names_a_file() {
         &["c.rs -> a.rs"],
     );
     check("use crate::Ocean;", b, "use crate::a::*; pub struct Sea; pub fn sea() {}", &["a.rs -> c.rs (Ocean)"]);
-    // What tests, comments and texts name does not count.
+    // Names in tests, comments and strings do not count.
     check("use crate::Bee;", "// crate::a::Eh\npub struct Bee; #[cfg(test)] mod tests { use crate::a; }", c, &[]);
     check(
         "use crate::Bee;",
@@ -201,7 +201,7 @@ fn children_name_their_parent_but_not_each_other_in_a_circle() {
     };
     check("use super::Eh; pub struct One;", "use super::one::One;", 0);
     check("use super::{Eh, two::Two}; pub struct One;", "use super::one::One; pub struct Two;", 1);
-    // What a parent has from another child is that child's.
+    // A name that a parent imports from another child belongs to that child.
     check("use super::two::Two; pub struct One;", "use super::One; pub struct Two;", 1);
     let stranger = [
         ("lib.rs", "mod a; mod b;"),

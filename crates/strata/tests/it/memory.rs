@@ -33,7 +33,7 @@ fn least(model: &str, key: &str) -> u64 {
     info["memory"][key].as_u64().unwrap()
 }
 
-/// What `--stats` says of the largest memory that the process had, in bytes.
+/// The process's peak memory in bytes, as `--stats` reports it.
 fn peak(ended: &Ended) -> u64 {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let line = ended.stderr.lines().find(|line| line.starts_with("memory") && line.contains("at the peak")).unwrap();
@@ -43,7 +43,7 @@ fn peak(ended: &Ended) -> u64 {
     (number.parse::<f64>().unwrap() * MIB as f64) as u64
 }
 
-/// What a refusal of too little memory advises, in bytes.
+/// The least memory in bytes that a refusal names.
 fn advised(args: &[&str]) -> u64 {
     let stderr = refused(args, &["cannot work", "give --memory "]);
     let advice = stderr.split("give --memory ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
@@ -67,7 +67,7 @@ fn every_command_tells_the_same_least_and_it_works() {
     assert_eq!(advised(&["chat", tiny(), "--memory", "10M"]), least);
     let chat = ended_with_input(&["chat", tiny(), "-n", "4", "--memory", &least.to_string()], b"Hello\n");
     assert_eq!(chat.code, Some(0), "{}", chat.stderr);
-    // What measures passes needs no tokenizer, and so no more.
+    // A command without a tokenizer needs no more than passes do.
     succeeded(&["logits", tiny(), "--tokens", "1,2,3", "--memory", &least.to_string()]);
 }
 
@@ -96,7 +96,7 @@ fn memory_stays_within_the_budget_and_is_used() {
         let plan: Vec<&str> = run.stderr.lines().filter(|line| line.starts_with("  requests")).collect();
         assert!(plan[0].contains(" MiB") && !plan[0].contains("128.0"), "one prompt needs no server's share: {plan:?}");
     }
-    // What there is beyond the least goes to the weights, all but a small part.
+    // Memory beyond the least goes to the weights, except for a small part.
     let info = ["info", wordy(), "--json", "--memory", &(least + weights / 2).to_string()];
     let info: Value = serde_json::from_str(&succeeded(&info)).unwrap();
     let kept = info["memory"]["budgets"][0]["streamed_weights_bytes"].as_u64().unwrap();
@@ -133,7 +133,7 @@ fn a_large_vocabulary_stays_within_the_least() {
     let args = ["run", &model, "-p", "the other", "-n", "3", "--ignore-eos", "--temperature", "1", "--stats"];
     let run = ended(&[&args[..], &["--memory", &least.to_string()]].concat());
     let peak = peak(&run);
-    // Within it, and not far from it: most of it is what the vocabulary takes.
+    // Within it, and not far from it: most of it is the vocabulary.
     assert!((least / 2..=least).contains(&peak), "{peak} of {least}: {}", run.stderr);
 }
 

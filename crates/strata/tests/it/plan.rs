@@ -197,7 +197,7 @@ fn docs_are_current() {
     }
 }
 
-/// The lines of a block that are the command: those up to the first that does not go on.
+/// The lines of a block that make up the command: up to the first without a continuation.
 fn command_of(block: &str) -> &str {
     let mut end = 0;
     for line in block.split_inclusive('\n') {

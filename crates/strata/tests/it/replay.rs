@@ -174,7 +174,7 @@ fn offline(lines: &[Line], blocks: usize, tail_first: bool) -> usize {
             place += 1;
             if !cache.contains(&id) && cache.len() == blocks {
                 let next = |id: &u64| references[place - 1..].iter().position(|other| other == id);
-                // Of those that are never used again, any will do.
+                // Among blocks that are never used again, any will do.
                 let victim = cache.iter().max_by_key(|id| next(id).unwrap_or(usize::MAX)).copied();
                 cache.remove(&victim.expect("the cache is full"));
             }
@@ -238,7 +238,7 @@ fn every_policy_is_replayed_and_one_is_the_default() {
 fn a_policy_that_is_named_twice_is_replayed_once() {
     let folder = folder();
     let figures = Figures::of(&mooncake(&folder, &three_prompts()), &["--blocks", "3", "--policy", "lru,2q,lru"]);
-    // Each figure is looked for, and there must be one of it.
+    // Each figure must occur exactly once.
     check(figures.of_policy("replay.hit_rate", "lru", 3), 3.0 / 6.0, "once");
     check(figures.of_policy("replay.hit_rate", "2q", 3), 3.0 / 6.0, "once");
 }
@@ -338,7 +338,7 @@ fn the_plot_is_a_picture_of_the_figures() {
 fn a_picture_that_cannot_be_written_is_refused_before_the_replay() {
     let folder = folder();
     let trace = mooncake(&folder, &three_prompts());
-    // What is explained would be told while it is replayed.
+    // Explanations would be printed during the replay.
     let ended = ended(&with(&trace, &["--svg", "/no/such/folder/x.svg", "--policy", "lru", "--explain", "--json"]));
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(ended.stderr.contains("/no/such/folder/x.svg"), "{}", ended.stderr);

@@ -88,7 +88,7 @@ fn bench_stream_measures_against_the_bound() {
         let decode = find("stream.decode.seconds_per_token", "batch", 1);
         assert!(decode["value"].as_f64().unwrap() > 0.0 && decode["share_of_bound"].as_f64().unwrap() > 0.0);
         let bytes = find("stream.bytes_per_token", "batch", 1);
-        // What stays is not read again; the ring reads everything.
+        // Resident weights are not read again; the ring reads everything.
         let (read, bound) = (bytes["value"].as_f64().unwrap(), bytes["bound"].as_f64().unwrap());
         match policy {
             "resident" => assert!(read <= 1.03 * bound, "{read} bytes read, {bound} at least"),

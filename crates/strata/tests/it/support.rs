@@ -18,7 +18,7 @@ pub fn strata(args: &[&str]) -> Command {
     command
 }
 
-/// What a finished command left.
+/// The result of a finished command.
 pub struct Ended {
     pub code: Option<i32>,
     pub stdout: String,

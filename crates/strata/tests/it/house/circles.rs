@@ -7,7 +7,7 @@ use super::modules::{Module, Modules};
 
 type Arrows = BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>>;
 
-/// Files that name each other in a circle, told arrow by arrow; a module and what is below it may.
+/// Circles of files that name each other, arrow by arrow; a module and the modules below it may do so.
 ///
 /// A module may name its children and they it; without it, its children must form no circle in turn.
 pub fn circles(modules: &Modules) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! The files of a crate, and which of them names which.
+//! The files of a crate, and the files that each of them names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::source::{Named, Source};
 
-/// Most names that stand for other names, one behind another.
+/// Longest chain of names that are aliases of other names.
 const DETOURS_MAX: usize = 16;
 
 /// A module by its path from the crate's root, which is empty.
 pub type Module = Vec<String>;
 
-/// The files of a crate's `src`, without those that only tests see.
+/// The files of a crate's `src`, without those of tests.
 pub struct Modules {
     files: BTreeMap<Module, (PathBuf, Source)>,
 }
@@ -114,7 +114,7 @@ impl Modules {
             return self.resolve(module, &used.path, detours + 1);
         }
         let everything = source.uses.iter().filter(|used| used.name == "*");
-        // No detours from here: two of them in one file would lead to each other for ever.
+        // Aliases are not followed from here: two of them in one file could lead to each other for ever.
         let mut targets = everything.filter_map(|used| self.resolve(module, &used.path, DETOURS_MAX));
         targets.find(|target| target != module && self.files[target].1.items.contains(name))
     }

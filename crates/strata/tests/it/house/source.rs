@@ -11,7 +11,7 @@ pub struct Source {
     pub paths: Vec<Named>,
     /// Types, functions, constants, macros.
     pub items: BTreeSet<String>,
-    /// `pub struct`, `enum`, `union`, `trait` and `type`; not those of `pub(crate)`.
+    /// `pub struct`, `enum`, `union`, `trait` and `type`; `pub(crate)` ones are left out.
     pub public_types: Vec<String>,
     /// Modules in files of their own that only tests see.
     pub test_modules: Vec<String>,
@@ -23,7 +23,7 @@ pub struct Source {
 #[derive(Debug)]
 pub struct Use {
     pub path: Named,
-    /// What it is called here; `*` where everything is brought in.
+    /// Its name in this file; `*` for a glob import.
     pub name: String,
     /// Others see it here too.
     pub exported: bool,

@@ -1,4 +1,4 @@
-//! What a trace holds in memory at a time, worked out by hand.
+//! The memory that a trace holds at a time, worked out by hand.
 
 use super::{Figures, Line, azure, check, folder, mooncake, with};
 use crate::support::{refused, succeeded};
