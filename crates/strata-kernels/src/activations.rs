@@ -27,8 +27,8 @@ impl Form {
 }
 
 impl Level {
-    /// Whether products with weights of this plain type round activations to the weights' type. Where they do not,
-    /// nothing is rounded below f32.
+    /// Whether products with weights of this plain type round activations to the weights' type. If they do not,
+    /// activations stay in f32.
     pub fn rounds_activations(self, dtype: DType) -> bool {
         matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
     }
@@ -51,7 +51,7 @@ pub struct Activations<'a> {
     prepared: Option<PreparedForm>,
 }
 
-/// What a thread's share of a product reads.
+/// The activations that a thread's share of a product reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared<'a> {
     pub tokens: usize,
@@ -77,8 +77,8 @@ impl<'a> Activations<'a> {
         Self::resume(x, cols, scratch, None)
     }
 
-    /// The same activations as some before, with the same scratch, which still holds the form that those
-    /// [were brought into](Self::prepared): bands of one matrix that arrive one after the other share the work.
+    /// The same activations again, with the same scratch, which still holds their [prepared form](Self::prepared):
+    /// bands of one matrix that arrive one after the other share that work.
     ///
     /// # Panics
     /// If `x` is not whole rows.
@@ -87,7 +87,7 @@ impl<'a> Activations<'a> {
         Self { x, cols, scratch, prepared }
     }
 
-    /// What the scratch holds by now.
+    /// The form that the scratch holds now, if any.
     pub fn prepared(&self) -> Option<PreparedForm> {
         self.prepared
     }

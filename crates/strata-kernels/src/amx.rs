@@ -200,13 +200,13 @@ pub(crate) struct TileCall {
     pub c: *mut f32,
     /// Bytes between rows of sums.
     pub c_stride: usize,
-    /// Whether the sums go on from what is in memory.
+    /// Whether sums start from those in memory.
     pub accumulate: usize,
-    /// How many pairs of groups.
+    /// Number of pairs of groups.
     pub pairs: usize,
     /// Bytes of activations from one pair of groups to the next.
     pub pair_bytes: usize,
-    /// What will be read next.
+    /// Memory that is read next.
     pub ahead: *const u8,
 }
 
@@ -219,7 +219,7 @@ pub(crate) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nomem, nostack)) };
 }
 
-/// What is done with the sums of a shape: those of the first tile of rows are at `rax`, of the second at `rcx`, rows
+/// What each shape does with its sums: those of the first tile of rows are at `rax`, those of the second at `rcx`, rows
 /// `rdx` apart.
 macro_rules! zero {
     (row_tile) => {

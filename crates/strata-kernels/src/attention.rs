@@ -7,8 +7,8 @@
 //!
 //! Work is cut into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys
 //! and values is read, widened and turned once for all rows of a tile (flash attention); a decode is a tile of one
-//! token. Threads take the next tile when they are done with one, so that long and short ones balance. Where there are
-//! too few tiles to go round, segments are dealt out too, and their parts wait in scratch until all are there.
+//! token. Threads take the next tile when they are done with one, so that long and short ones balance. If there are
+//! fewer tiles than threads need, segments are dealt out too, and their parts wait in scratch until all are computed.
 
 mod element;
 mod lanes;
@@ -51,9 +51,9 @@ const SCRATCH_SEQUENCES: usize = 4;
 /// The tokens of one sequence that a pass computes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttentionSpan {
-    /// Position of the first of them.
+    /// Position of the first token.
     pub first_position: usize,
-    /// How many there are. Their rows follow those of the span before.
+    /// Number of tokens. Their rows follow those of the span before.
     pub tokens: usize,
     /// The sequence's block table, up to the block of the last token: this range of the tables that come with the
     /// spans.
@@ -78,7 +78,7 @@ pub struct AttentionLayer {
     pub kv: KvLayer,
     /// Query heads; a multiple of the KV heads.
     pub heads: usize,
-    /// What products of queries and keys are multiplied by.
+    /// Factor of the products of queries and keys.
     pub scale: f32,
     /// Positions that a token sees, itself included; `None` sees all.
     pub window: Option<usize>,
@@ -158,12 +158,12 @@ pub fn attention(
 /// How the batch is cut into items.
 struct Plan {
     layer: AttentionLayer,
-    /// Query heads of a tile: those that share a KV head, unless they are very many.
+    /// Query heads of a tile: those that share a KV head, or part of them if they are very many.
     tile_heads: usize,
     /// Tiles that the query heads of one KV head make.
     tiles_per_kv_head: usize,
     tile_tokens: usize,
-    /// Room for so many segments' parts for each row, where segments are items of their own; otherwise 0.
+    /// Segments whose parts scratch has room for, for each row, if segments are items of their own; otherwise 0.
     parts_per_row: usize,
 }
 
@@ -223,7 +223,7 @@ struct Item<'a> {
     /// Row of the span's first token.
     first_row: usize,
     kv_head: usize,
-    /// Which of the KV head's tiles of query heads.
+    /// Index among the KV head's tiles of query heads.
     head_tile: usize,
     token_tile: usize,
     /// All that the tile sees, or one.
@@ -328,8 +328,8 @@ impl<'a> Operands<'a> {
         }
         let finished = plan.parts_per_row == 0;
         let mut outcome = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
-        // SAFETY: `attention` has checked its operands, which nobody has changed since: queries and outcome are as long
-        // as the tile has rows, and all positions up to the tile's last lie in the pool.
+        // SAFETY: `attention` has checked its operands, which have not changed since: queries and outcome have the
+        // tile's rows, and all positions up to the tile's last lie in the pool.
         unsafe { attend(self.level, &tile, item.segments.clone(), finished, work, &mut outcome) };
         if !finished {
             for row in 0..rows {
@@ -343,7 +343,8 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// Which of its parts the token at `position` gets from the first of `segments`, if it sees any of it.
+    /// Index of the part that the first of `segments` gives to the token at `position`, if the token sees any of that
+    /// segment.
     fn part_of(&self, position: usize, segments: &Range<usize>) -> Option<usize> {
         let own = segments_of(&seen_from(position, self.plan.layer.window));
         own.contains(&segments.start).then(|| segments.start - own.start)
@@ -368,7 +369,7 @@ impl<'a> Operands<'a> {
         unsafe { self.parts.slice((row * self.plan.parts_per_row + part) * len, len) }
     }
 
-    /// Merges the parts of the tokens in `tokens`, once all of them are there.
+    /// Merges the parts of the tokens in `tokens`, once all have been computed.
     fn merge_tokens(&self, tokens: Range<usize>) {
         let AttentionLayer { kv, heads, window, .. } = self.plan.layer;
         let mut first_token = 0;
@@ -388,8 +389,8 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// What one thread would have merged on its way through all segments, in the same order: `parts` are
-/// `[part, PART_HEAD + out.len()]`.
+/// Merges in the order in which one thread that goes through all segments would: `parts` are `[part, PART_HEAD +
+/// out.len()]`.
 fn merge_row(level: Level, parts: &[f32], out: &mut [f32]) {
     let seen = |part: &[f32]| Seen { greatest: part[0], total: part[1] };
     let mut parts = parts.chunks_exact(PART_HEAD + out.len());

@@ -11,7 +11,7 @@ pub(crate) struct CacheSizes {
     pub second: usize,
 }
 
-/// What is assumed where the machine does not tell.
+/// Assumed if the machine does not report its caches.
 const USUAL: CacheSizes = CacheSizes { first: 32 << 10, second: 512 << 10 };
 
 /// This machine's caches.

@@ -38,7 +38,7 @@ const TABLE: usize = 1 << PLANES;
 /// Bytes of a patch.
 const PATCH: usize = 2;
 
-/// Bytes of a row with room for so many patches; `None` if `cols` are not whole blocks, or more than can be counted.
+/// Bytes of a row with room for `patches` patches; `None` if `cols` is not whole blocks, or on overflow.
 pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     match cols.is_multiple_of(BLOCK) {
         true => match (cols / BLOCK).checked_mul(BLOCK_BYTES) {
@@ -49,14 +49,14 @@ pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     }
 }
 
-/// Where columns of a row lie in it, whole blocks; with the first, all that precedes them.
+/// The bytes of a row that hold `columns`, which are whole blocks; for the first block, with the header before it.
 pub(crate) fn bytes_of(columns: Range<usize>, patches: u16) -> Range<usize> {
     let at = |column: usize| TABLE + PATCH * usize::from(patches) + column / BLOCK * BLOCK_BYTES;
     let start = if columns.start == 0 { 0 } else { at(columns.start) };
     start..at(columns.end)
 }
 
-/// Which number of a block byte `j` and bit `j` of the planes belong to.
+/// Index in the block of the number that byte `j`, and bit `j` of each plane, belong to.
 const fn number_at(j: usize) -> usize {
     // Of every 16 bytes, the first 8 are numbers of the first half of the block.
     j / 16 * 8 + j % 8 + j % 16 / 8 * (BLOCK / 2)
@@ -92,7 +92,7 @@ impl RowCode {
         Self { table, codes }
     }
 
-    /// Where patches are, those that bridge long gaps among them.
+    /// Positions of the patches, including those that only bridge long gaps.
     fn patches(&self, row: &[u16]) -> impl Iterator<Item = usize> {
         let mut last = 0;
         row.iter().enumerate().filter(|(_, bits)| self.codes[usize::from(exponent(**bits))].is_none()).flat_map(
@@ -110,8 +110,8 @@ pub fn patches_of(row: &[u16]) -> usize {
     RowCode::of(row).patches(row).count()
 }
 
-/// Codes a row of bf16 numbers, with room for so many patches, into `out`, which has the bytes of one. Whether it has
-/// fitted: a row may need more patches ([`patches_of`]).
+/// Codes a row of bf16 numbers, with room for `patches` patches, into `out`, which has the length of a coded row.
+/// Returns whether it fits: a row may need more patches ([`patches_of`]).
 ///
 /// # Panics
 /// If the row is not whole blocks, or `out` has another length.
@@ -126,7 +126,7 @@ pub fn encode_row(row: &[u16], patches: u16, out: &mut [u8]) -> bool {
     let mut last = 0;
     for patch in patched.chunks_exact_mut(PATCH) {
         let at = places.next().unwrap_or(last);
-        // Bridges see to it that this is a byte.
+        // Bridging patches ensure that this fits a byte.
         patch.copy_from_slice(&[(at - last) as u8, row.get(at).map_or(0, |&bits| exponent(bits))]);
         last = at;
     }
@@ -138,7 +138,7 @@ pub fn encode_row(row: &[u16], patches: u16, out: &mut [u8]) -> bool {
         let mut bits = [0u64; PLANES];
         for (j, byte) in bytes.iter_mut().enumerate() {
             let number = numbers[number_at(j)];
-            // Of what is patched, any code will do.
+            // A number that is patched may have any code.
             let code = u64::from(code.codes[usize::from(exponent(number))].unwrap_or(0));
             for (plane, bits) in bits.iter_mut().enumerate() {
                 *bits |= (code >> plane & 1) << j;
@@ -182,7 +182,7 @@ mod tests {
         out
     }
 
-    /// The row, decoded to `out` so many blocks at a time.
+    /// The row, decoded to `out` a few blocks at a time.
     fn pieces<N: Number>(level: Level, bytes: &[u8], patches: u16, mut out: Vec<N>, blocks: usize) -> Vec<N> {
         let (cols, mut progress) = (out.len(), Progress::default());
         for out in out.chunks_mut(blocks * BLOCK) {

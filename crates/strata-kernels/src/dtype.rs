@@ -40,7 +40,7 @@ pub enum DType {
     Mxfp4,
     /// BF16, coded without loss in about 11.3 bits: for products and results there is no difference.
     CodedBf16 {
-        /// For how many numbers with a rare exponent each row has room.
+        /// Numbers with a rare exponent that each row has room for.
         patches: u16,
     },
 }
@@ -95,7 +95,7 @@ impl DType {
         }
     }
 
-    /// Bytes of a row of so many numbers; `None` if they are not whole blocks, or more than can be counted.
+    /// Bytes of a row of `cols` numbers; `None` if they are not whole blocks, or on overflow.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         match self {
             Self::CodedBf16 { patches } => coded::row_bytes(cols, patches),
@@ -104,7 +104,7 @@ impl DType {
         }
     }
 
-    /// The type of the numbers themselves, however they are coded: what products of them depend on.
+    /// The type of the numbers once they are decoded, on which products depend.
     pub const fn decoded(self) -> Self {
         match self {
             Self::CodedBf16 { .. } => Self::BF16,

@@ -16,7 +16,7 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// An exponential and a division are worth about so many multiply-adds.
+/// An exponential and a division cost about as much as this many multiply-adds.
 const ELEMENT_COST: usize = 16;
 
 /// Elements of a share: small enough to balance, large enough that starting it costs nothing.

@@ -22,8 +22,7 @@ impl KvDType {
     /// Elements of a head that share a scale in [`KvDType::Q8`]; the last of a head may be fewer.
     pub const SCALED: usize = 32;
 
-    /// What keys and values are kept in beside weights of `dtype`, unless somebody asks for another type: the same, or
-    /// half precision beside quantised weights.
+    /// The default type of keys and values for weights of `dtype`: the same, or half precision for quantised weights.
     pub const fn beside(dtype: DType) -> Self {
         match dtype.decoded() {
             DType::F32 => Self::F32,
@@ -84,7 +83,7 @@ pub struct KvLayout {
 impl KvLayout {
     /// Blocks of `block_size` tokens, for one shape for each layer that keeps keys and values.
     ///
-    /// A block too large for a `usize` saturates: no memory can hold it, and whoever asks for some is told so.
+    /// The size of a block too large for a `usize` saturates: no memory can hold it, and allocating it gives an error.
     pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
         let mut layout = Self { block_size, dtype, block_bytes: 0, layers: Vec::new() };
         for shape in layers {
@@ -143,7 +142,7 @@ pub struct KvLayer {
     shape: KvShape,
     block_size: usize,
     dtype: KvDType,
-    /// From the start of a block to this layer's part of it.
+    /// Offset of this layer's part in a block.
     offset: usize,
     /// Bytes of a block, all layers.
     block_bytes: usize,

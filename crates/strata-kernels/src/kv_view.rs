@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::KvLayer;
 
 /// Where the keys and values of one sequence's tokens lie in the pool. Kernels ask for [runs](Self::runs) of positions,
-/// and know nothing else of blocks.
+/// and see nothing else of blocks.
 ///
 /// A sequence whose keys and values lie side by side has a single block, as large as the longest context.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ impl<'a> KvView<'a> {
         })
     }
 
-    /// Makes sure that the slots of `positions` lie in a pool of `num_blocks` blocks, so that a kernel need not ask
+    /// Checks that the slots of `positions` lie in a pool of `num_blocks` blocks, so that a kernel need not check
     /// again.
     ///
     /// # Panics

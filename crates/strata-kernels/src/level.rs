@@ -1,4 +1,4 @@
-//! Which vector and matrix instructions this machine has, found out once.
+//! The vector and matrix instructions that this machine has, detected once.
 
 use std::sync::OnceLock;
 
@@ -65,7 +65,7 @@ impl Level {
     /// The level of that name, whether this machine has it or not: for tests that emulate instructions.
     ///
     /// # Safety
-    /// Whoever computes with it sees to it that its instructions are executed.
+    /// The caller must make sure that this machine, or an emulator, executes its instructions.
     pub unsafe fn assume(name: &str) -> Option<Self> {
         ALL.into_iter().find(|level| level.name() == name)
     }

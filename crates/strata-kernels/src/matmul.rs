@@ -102,7 +102,7 @@ pub fn matmul_gated<'p>(
     }
 }
 
-/// What [`matmul_gated`] does, for weights that ask for two forms of activations: one product after the other.
+/// As [`matmul_gated`], for pairs of weights that need different forms of activations: one product after the other.
 fn gate_apart(pool: &Pool, level: Level, activation: Activation, x: &mut Activations<'_>, pair: [Product<'_>; 2]) {
     let [rows, up_rows] = pair.each_ref().map(|product| product.weights.rows());
     assert_eq!(rows, up_rows);
@@ -122,7 +122,7 @@ fn forms_of<const N: usize>(level: Level, products: &[Product<'_>; N]) -> [Form;
     products.each_ref().map(|product| Form::of(level, product.weights.dtype()))
 }
 
-/// Multiply-adds of so many results, each a sum over `cols`.
+/// Multiply-adds of `results` results, each a sum over `cols`.
 fn cost(results: usize, cols: usize) -> usize {
     results.saturating_mul(cols)
 }
@@ -174,7 +174,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Chunks of about `most` rows, in whole granules, and in a number that is a `multiple` if there are so many
+    /// Chunks of about `most` rows, in whole granules; their number is a multiple of `multiple` if there are enough
     /// granules.
     fn new(rows: usize, most: usize, multiple: usize, first: usize) -> Self {
         let count = rows.div_ceil(most.max(1)).next_multiple_of(multiple.max(1));

@@ -105,7 +105,7 @@ fn norm_in_place<S: Simd>(s: S, x: &mut [f32], weight: &[f32], epsilon: f32) {
     }
 }
 
-/// What a row is multiplied by: `1 / sqrt(mean(x^2) + epsilon)`, in all lanes.
+/// The factor of a row: `1 / sqrt(mean(x^2) + epsilon)`, in all lanes.
 #[inline(always)]
 fn scale_of<S: Simd>(s: S, x: &[f32], epsilon: f32) -> S::V {
     let (vectors, rest) = x.as_chunks::<LANES>();

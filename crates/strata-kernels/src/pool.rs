@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use signal::{Signal, lock};
 
-/// What the signal between threads is made of. A test that includes its file puts a model checker's in their place.
+/// The primitives of the signal between threads. A test that includes its file replaces them with a model checker's.
 mod sync {
     pub(super) use std::hint::spin_loop;
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ mod sync {
     pub(super) const CALLER_SPINS: u32 = 20_000;
 }
 
-/// Multiply-adds that are worth a barrier: a vector unit does so many in a few microseconds.
+/// Fewest multiply-adds that are worth a barrier: a vector unit does this many in a few microseconds.
 const LEAST_SHARED_COST: usize = 1 << 17;
 
 /// Runs that items are dealt from.
@@ -115,15 +115,15 @@ impl Pool {
     }
 
     /// Calls `job(thread, item)` for each of `0 .. items`. Each thread goes through a run of its own in ascending
-    /// order, so that it may ask for the next item's data ahead; who is done takes from the runs of others, so that a
-    /// thread that is held up holds nobody up. `cost` is about how many multiply-adds all take together: what is done
-    /// sooner than a barrier takes stays on the calling thread.
+    /// order, so that it may ask for the next item's data ahead; a thread that has finished its run takes items from
+    /// others, so that a slow thread delays no other. `cost` is about how many multiply-adds all take together: what is
+    /// done sooner than a barrier takes stays on the calling thread.
     pub(crate) fn deal(&self, items: usize, cost: usize, job: impl Fn(usize, usize) + Sync) {
         let threads = self.threads();
         if items <= 1 || threads == 1 || cost < LEAST_SHARED_COST {
             return (0..items).for_each(|item| job(0, item));
         }
-        // Next item of each run. Beyond so many, threads share runs.
+        // Next item of each run. If there are more threads than runs, threads share them.
         let next: [AtomicUsize; RUNS_MAX] = std::array::from_fn(|_| AtomicUsize::new(0));
         let runs = threads.min(RUNS_MAX).min(items);
         self.run(|thread| {

@@ -1,4 +1,4 @@
-//! What this machine can do at most, measured: the denominators of every share that `strata bench` reports.
+//! The measured limits of this machine: the denominators of all shares that `strata bench` reports.
 
 mod loops;
 mod unit;

@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
-/// Which two elements of a head are rotated together. Files differ: the same model has its query and key rows in
-/// another order.
+/// Which two elements of a head are rotated together. It depends on the file format, which may order the rows of query
+/// and key matrices differently for the same model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeStyle {
     /// Element `i` with `i + dim / 2`: Hugging Face models, and the Qwen families in GGUF files.

@@ -16,11 +16,11 @@ pub(crate) use x86::{Amx, Avx2, Avx512, Bf16Dots, Vnni, load128, prefetch, prefe
 /// Lanes of a vector, at every level.
 pub(crate) const LANES: usize = 16;
 
-/// Vector operations of one level. A value is a token: whoever holds one may use the level's instructions, so
-/// arithmetic on lanes is safe. [`dispatch!`] makes them.
+/// Vector operations of one level. A value is a token: it proves that the level's instructions exist, so arithmetic on
+/// lanes is safe. [`dispatch!`] makes them.
 pub(crate) trait Simd: Copy {
     type V: Copy;
-    /// Whether two dozen vectors fit the registers; otherwise eight do.
+    /// Whether 24 vectors fit into the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
     fn splat(self, value: f32) -> Self::V;
     /// The lanes with these bits, at any address.

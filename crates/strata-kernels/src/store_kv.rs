@@ -170,7 +170,7 @@ fn quantize<S: Lanes>(_: S, from: &[f32], to: &mut [u8]) {
         }
         let exact = (f32::from_bits(greatest) / 127.0).to_bits();
         let bits = exact.wrapping_add(0xffff) & 0xffff_0000;
-        // Where even the scale is too small to be, the least that is.
+        // A scale too small for its type becomes the smallest one.
         let bits = bits.max(1 << 16);
         *scale = ((bits >> 16) as u16).to_ne_bytes();
         let divisor = f32::from_bits(bits);

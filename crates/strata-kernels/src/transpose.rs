@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use crate::simd::Avx512;
 
-/// `to[j][i] = from[i][j]` for 16 by 16 numbers, rows so many numbers apart.
+/// `to[j][i] = from[i][j]` for 16 by 16 numbers, with the given strides between rows.
 ///
 /// # Safety
 /// The squares are readable and writable.

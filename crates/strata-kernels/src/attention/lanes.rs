@@ -1,4 +1,4 @@
-//! What attention asks of a level beyond [`Simd`]: to turn rows into columns, and to widen what lies packed in 32 bits.
+//! What attention needs of a level beyond [`Simd`]: turning rows into columns, and widening elements packed in 32 bits.
 //!
 //! Each method has a plain form, which a level without a faster one inherits. All are exact, or round as IEEE says, so
 //! levels cannot differ.

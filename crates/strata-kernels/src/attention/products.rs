@@ -140,13 +140,13 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
 /// The keys or values of a run: where they are, and which of their elements are wanted.
 #[derive(Clone, Copy)]
 pub(super) struct Slots<'a> {
-    /// A slot for each key of the run; only those of keys that are seen are read.
+    /// A slot for each key of the run; only slots of visible keys are read.
     pub slots: &'a [*const u8; RUN],
     /// Elements of a slot.
     pub head_dim: usize,
-    /// The first of them that is wanted, a multiple of [`LANES`].
+    /// The first dimension wanted, a multiple of [`LANES`].
     pub first: usize,
-    /// How many are wanted, up to [`CHUNK`].
+    /// Number of dimensions wanted, up to [`CHUNK`].
     pub count: usize,
 }
 
@@ -354,7 +354,7 @@ unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: Slots<'_>, run: &Range
         let slots = &groups[vector];
         for d in (0..count).step_by(E::COLUMNS) {
             let offset = E::offset(head_dim, first + d);
-            // SAFETY: 16 bytes at `offset` are in the slot, or what there is of them is copied; columns past `count`
+            // SAFETY: 16 bytes at `offset` are in the slot, or only those in the slot are copied; columns past `count`
             // end within the chunk.
             unsafe {
                 let words = if offset + 16 <= end {

@@ -6,7 +6,7 @@ use super::RUN;
 use crate::Level;
 use crate::simd::{LANES, Simd, dispatch, exp, load_few, store_few};
 
-/// What a row has seen so far. Its sum of weighted values lies elsewhere, relative to the same greatest score.
+/// The softmax state of a row. Its sum of weighted values is kept elsewhere, relative to the same greatest score.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// The greatest score.
@@ -43,7 +43,7 @@ pub(super) unsafe fn weigh_rows(
     ));
 }
 
-/// `from` and `into` seen together: `into` becomes what both have seen, `sums` likewise.
+/// Merges `from` into `into`, and their `sums` likewise.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -86,8 +86,7 @@ unsafe fn weigh_kernel<S: Simd>(
 }
 
 /// Turns the products of one row with a run's keys into weights relative to the greatest score so far, and returns the
-/// factor by which what was summed before must shrink. Keys outside `keys` get no weight, and cannot be told from keys
-/// that do not exist.
+/// factor by which what was summed before must shrink. Keys outside `keys` get no weight, as if they did not exist.
 ///
 /// # Safety
 /// [`RUN`] elements are writable at `scores`; those that `keys` names hold products; `keys` is not empty and ends

@@ -15,7 +15,7 @@ pub(super) const ROWS: usize = 64;
 /// Elements of the sums of a tile's rows.
 const SUMS: usize = 16 << 10;
 
-/// From so many rows on, values are widened once for all rows rather than for each block of rows.
+/// Tiles of at least this many rows widen values once for all rows rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
 
 /// Rows that a tile of heads with `head_dim` elements has at most.
@@ -24,7 +24,7 @@ pub(super) const fn rows_max(head_dim: usize) -> usize {
     if fitting < ROWS { fitting } else { ROWS }
 }
 
-/// What a tile computes.
+/// The operands of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     pub layer: KvLayer,
@@ -95,14 +95,14 @@ impl Workspace {
 
 /// Where the outcome of a tile goes, row by row; rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
-    /// `[head_dim]` each, or null where nobody wants it. What they hold before does not matter.
+    /// `[head_dim]` each, or null if it is not wanted. Their initial contents do not matter.
     pub sums: &'a [*mut f32],
     /// As many; what a row saw.
     pub seen: &'a mut [Seen],
 }
 
-/// What the tile sees in `segments`: each by itself, merged in ascending order. With `finished`, they are all segments
-/// that the tile sees, and the outcome is attention's; otherwise it is one segment's part.
+/// Attention over `segments`, each computed by itself and merged in ascending order. With `finished`, these are all
+/// segments that the tile sees, and the outcome is final; otherwise it is one segment's part.
 ///
 /// # Safety
 /// The tile's queries, and the slots of the positions it sees, are readable; the outcome is writable and as long as the
@@ -121,7 +121,7 @@ pub(super) unsafe fn attend(
         let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
         let mut seen = [Seen::NOTHING; ROWS];
         for row in 0..rows {
-            // What a row sees first needs no merging.
+            // The first segment of a row needs no merging.
             let first = !finished || tile.seen_by(row / tile.heads).start / SEGMENT == segment;
             let wanted = first && !outcome.sums[row].is_null();
             sums[row] = if wanted { outcome.sums[row] } else { own.wrapping_add(row * head_dim) };
@@ -155,8 +155,7 @@ unsafe fn numbers<'a>(first: *mut f32, count: usize) -> &'a mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(first, count) }
 }
 
-/// What the tile sees in one segment of [`SEGMENT`] positions; zeros and [`Seen::NOTHING`] for rows that see nothing
-/// there.
+/// Attention over one segment of [`SEGMENT`] positions; zeros and [`Seen::NOTHING`] for rows that see nothing there.
 ///
 /// # Safety
 /// As for [`attend`].

@@ -6,7 +6,7 @@ use crate::simd::Vectors;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 
-/// The place of the mantissa and the sign of a number, beside its exponent.
+/// The bits of a bf16 number's sign and mantissa, around its exponent.
 const REST: u16 = 0x807f;
 
 /// Widens a coded row to f32.
@@ -18,7 +18,7 @@ pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
     row.decode(Level::PORTABLE, &mut Progress::default(), out);
 }
 
-/// Decodes the next columns of a coded row of `cols`, whole blocks behind those that `progress` tells of.
+/// Decodes the next columns of a coded row of `cols`: whole blocks, from where `progress` stands.
 ///
 /// # Panics
 /// If the bytes are not those of such a row, or it has no such columns.
@@ -51,7 +51,7 @@ pub(super) fn decode_row(level: Level, row: &[u8], patches: u16, out: &mut [u16]
 pub(crate) struct Progress {
     /// Numbers.
     numbers: usize,
-    /// Patches that those have used up, and the number that the last one was for.
+    /// Patches used so far, and the index of the number that the last one was for.
     patches: usize,
     patched: usize,
 }
@@ -98,7 +98,8 @@ impl<'a> CodedRow<'a> {
         }
         let Some(last) = (self.blocks.len() * BLOCK).checked_sub(1) else { return };
         while let Some(&[gap, exponent]) = self.patches.get(progress.patches) {
-            // Of a file that lies, some number in the row. What was left for later lies behind what was decoded then.
+            // In a damaged file, some number of the row. Patches left for later belong to numbers after those decoded
+            // so far.
             let patched = (progress.patched + usize::from(gap)).min(last);
             let Some(number) = out.get_mut(patched - first) else { break };
             *number = number.with_exponent(exponent);
@@ -185,7 +186,7 @@ mod x86 {
     /// that something is still under way while what was decoded is multiplied; measured.
     const AHEAD: usize = 128 * BLOCK_BYTES;
 
-    /// Where a block's bytes begin, behind the planes.
+    /// Offset of a block's bytes, after the planes.
     const BYTES: usize = PLANES * size_of::<u64>();
 
     /// Asks for the memory that is decoded a while after `block`: a block is longer than a cache line.

@@ -2,24 +2,24 @@
 
 use crate::Matrix;
 
-/// What is read next: rows that correspond to those that are being multiplied, one by one.
+/// The rows that are read next, one for each row that is being multiplied.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     first: *const u8,
     row_bytes: usize,
     /// Bytes of 8 columns, about.
     step_bytes: usize,
-    /// Whether they are rows of the same matrix, some rows behind: [`Ahead::further`] says how many.
+    /// Whether they are later rows of the same matrix: [`Ahead::further`] says how much later.
     in_place: bool,
 }
 
 impl Ahead {
-    /// Of weights that are read in place; the first to be asked for are still to be told, by [`Ahead::further`].
+    /// For weights that are read in place; [`Ahead::further`] then sets the first row to ask for.
     pub fn in_place(w: Matrix<'_>) -> Self {
         Self { in_place: true, ..Self::decoded_next(w, 0) }
     }
 
-    /// Of weights that were decoded: those from row `row` on will be, of which there may be none.
+    /// For weights that are decoded first: those from row `row` on are decoded next, of which there may be none.
     pub fn decoded_next(w: Matrix<'_>, row: usize) -> Self {
         let row_bytes = w.row_bytes();
         let first = w.bytes().as_ptr().wrapping_add(row * row_bytes);
@@ -37,13 +37,13 @@ impl Ahead {
         self.in_place
     }
 
-    /// Those from row `row` on.
+    /// The rows from `row` on.
     #[inline(always)]
     pub fn from(self, row: usize) -> Self {
         Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }
     }
 
-    /// Those so many rows behind, where weights are read in place; others are decoded all at once.
+    /// The rows `rows` further on, if weights are read in place; decoded ones are left as they are.
     #[inline(always)]
     pub fn further(self, rows: usize) -> Self {
         if self.in_place { self.from(rows) } else { self }

@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// Results of a product, `[tokens, columns]`, to be written: all of a buffer, or those of its columns that a band of
-/// the weights' rows computes.
+/// Results of a product, `[tokens, columns]`, to be written: all columns of a buffer, or those that a band of the
+/// weights' rows computes.
 #[derive(Debug)]
 pub struct Columns<'a> {
     first: *mut f32,
@@ -24,7 +24,7 @@ impl<'a> Columns<'a> {
         Self { first: out.as_mut_ptr(), tokens, columns, stride: columns, buffer: PhantomData }
     }
 
-    /// The first `count` columns, and those behind them.
+    /// The first `count` columns, and the rest.
     ///
     /// # Panics
     /// If there are fewer.

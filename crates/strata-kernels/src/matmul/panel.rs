@@ -91,7 +91,7 @@ pub(super) struct Operands<'a, X> {
     x_cols: usize,
     /// `[rows, cols]`
     weights: Matrix<'a>,
-    /// Those that are to be computed.
+    /// Rows to compute.
     rows: Range<usize>,
     /// `[tokens, rows]`
     out: Output,
@@ -128,11 +128,11 @@ impl<'a, X: bytemuck::Pod> Operands<'a, X> {
     }
 }
 
-/// All that the operands tell of, panel by panel.
+/// The whole product, panel by panel.
 ///
 /// # Safety
-/// The unit's weights are what the weights are, or are decoded to, and rows of activations are as long as it reads
-/// them. The output has all tokens and rows, and no other thread touches these columns of it.
+/// The unit's weight type is that of the weights, or what they are decoded to, and rows of activations are as long as
+/// the unit reads them. The output has all tokens and rows, and no other thread touches these columns of it.
 #[inline(always)]
 pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &mut Operands<'_, U::X>)
 where
@@ -246,7 +246,7 @@ where
         // SAFETY: as the caller vouches.
         unsafe {
             fill_tile::<U>(u, o, tile.clone(), columns.clone());
-            // Of so many tokens, no tile has fewer.
+            // With at least this many tokens, no tile has fewer.
             match (U::MANY_REGISTERS, tile.len()) {
                 (true, 6) => tile_kernel::<U, 6>(u, o, token, columns, next, next_tile),
                 (true, 5) => tile_kernel::<U, 5>(u, o, token, columns, next, next_tile),

@@ -36,7 +36,7 @@ const SUPER_ROWS: usize = 128;
 /// Tokens whose sums are kept at a time.
 const TOKEN_BLOCK: usize = 512;
 
-/// Up to as many tokens, columns are not cut and weights stream through once.
+/// Up to this many tokens, columns are not divided, and weights are read once.
 const STREAMED_TOKENS: usize = 4 * GROUP;
 
 /// Most steps of a block of columns.
@@ -78,7 +78,7 @@ impl Layout {
         first..(first + TOKEN_BLOCK).min(self.tokens)
     }
 
-    /// Steps of a block of columns where so many tokens are multiplied.
+    /// Steps of a block of columns when `tokens` tokens are multiplied.
     fn block_steps(&self, tokens: usize) -> usize {
         match tokens <= STREAMED_TOKENS {
             true => self.steps,
@@ -296,7 +296,8 @@ mod x86 {
                         }
                         let mut call = self.call(&panel, columns.clone());
                         call.a = [weights.0[0].as_ptr().cast(), weights.0[1].as_ptr().cast()];
-                        // What is copied next: the next panel of these columns, then the first one of the next columns.
+                        // The panel that is copied next: the next one of these columns, or the first one of the next
+                        // columns.
                         let (next_row, next_step) = match (panel.end < here.end, columns.end < self.layout.steps) {
                             (true, _) => (panel.end, columns.start),
                             (false, true) => (here.start, columns.end),
@@ -355,7 +356,7 @@ mod x86 {
             }
         }
 
-        /// Runs the call for all tokens, from `step` on: pairs of whole groups first, then what is left. `run` is told
+        /// Runs the call for all tokens, from `step` on: pairs of whole groups first, then the rest. `run` is told
         /// whether there are two tiles of rows, and two groups of tokens.
         ///
         /// # Safety

@@ -29,12 +29,12 @@ pub(super) const TILE_TOKENS: usize = 6;
 /// Most rows of a panel.
 const PANEL_ROWS: usize = 32;
 
-/// Instead of how many of its rows ahead a tile asks for: its rows are far apart, and followed by those of the next
-/// tile, so that a core sees long streams. (A tile of neighbours jumps four rows at the end of each.)
+/// In place of a number of rows to ask for ahead: a tile's rows are far apart, and the next tile's follow directly on
+/// them, so that a core sees long streams. (A tile of neighbouring rows would jump four rows at the end of each.)
 const STREAMS: usize = 0;
 
-/// Most tokens for which a core follows streams by itself, and faster than what it is asked for. With more it sees the
-/// next loads too late.
+/// Most tokens for which the hardware's prefetch alone is faster than asking ahead. With more tokens it sees the next
+/// loads too late.
 const FOLLOWED_TOKENS: usize = 2;
 
 /// Bytes that streams are asked for ahead.
@@ -52,7 +52,7 @@ pub(super) trait Unit: Copy {
     const STEP: usize;
     /// Columns of a chain, whole vectors.
     const CHAIN: usize;
-    /// Whether two dozen vectors fit the registers; otherwise eight do.
+    /// Whether 24 vectors fit into the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
     fn zero(self) -> Self::Sums;
     /// # Safety
@@ -210,8 +210,8 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &Operands<U::X, U::W>, first:
             // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each
             // time.
             let count = (o.tokens - token).div_ceil(tiles - tile);
-            // All of them ask for a part of the next panel: if the first did it alone, it would wait for memory, and
-            // memory for the others. Besides, a processor forgets what it is asked for too fast.
+            // Each tile of tokens asks for a part of the next panel: if the first did it alone, it would wait for
+            // memory, and memory would then idle during the others. A processor also drops requests that come too fast.
             let asked = asked_rows(U::MANY_REGISTERS, tile, tiles);
             let ahead = if asked.is_empty() { Ahead::nothing(o.x) } else { o.ahead.from(asked.start) };
             let o = &Operands { ahead, ..*o };
@@ -228,12 +228,12 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &Operands<U::X, U::W>, first:
     }
 }
 
-/// Whether weights that ask for so many rows ahead meet one tile of tokens only.
+/// Whether `asked` is the number of rows to ask for where there is only one tile of tokens.
 const fn is_alone(asked: usize) -> bool {
     matches!(asked, TILE_ROWS | STREAMS)
 }
 
-/// Which of the rows ahead that correspond to a tile's rows are asked for with the tile of tokens `tile` of so many.
+/// The rows ahead that tile `tile` of `tiles` tiles of tokens asks for.
 fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
     match (many_registers, tiles) {
         (_, 1) => 0..TILE_ROWS,
@@ -346,7 +346,7 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
 ) {
     // SAFETY: `row + (R - 1) * apart < rows` and `token + T <= tokens`, so each pointer below stays within its operand;
     // loads of whole vectors end at `whole <= cols`, and what is left is loaded as a part, or with what pads
-    // activations. The chain before left what is added to.
+    // activations. The chain before has written the sums that are added to.
     unsafe {
         let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r * apart) * o.cols));
         let x: [*const U::X; T] = std::array::from_fn(|t| o.x.wrapping_add((token + t) * o.x_cols));

@@ -19,7 +19,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The panel of those of `rows` that there are, from `column` on.
+    /// The panel of `rows`, as far as they exist, from `column` on.
     #[inline(always)]
     pub fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
         let columns = column..(column + U::CHAIN).min(weights.cols());
@@ -44,7 +44,7 @@ impl Wanted {
         Self { first: self.first.wrapping_add(lines.start * LINE), lines: lines.len(), ..self }
     }
 
-    /// How many lines `row` has, if there is such a row.
+    /// Lines of `row`; 0 if there is no such row.
     #[inline(always)]
     pub fn lines_of(self, row: usize) -> usize {
         if row < self.rows { self.lines } else { 0 }

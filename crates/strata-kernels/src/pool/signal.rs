@@ -8,7 +8,7 @@ use super::sync::{
     yield_now,
 };
 
-/// What a caller and its workers share. One job runs at a time: who begins one ends it before the next.
+/// The state that a caller and its workers share. One job runs at a time: the caller ends it before it begins the next.
 pub(super) struct Signal<J> {
     /// Number of the current job; a change tells the workers to begin.
     epoch: AtomicU64,
@@ -46,7 +46,7 @@ impl<J: Copy> Signal<J> {
         }
     }
 
-    /// Waits until all workers are done with the job. Whether one of them has panicked.
+    /// Waits until all workers have finished the job. Returns whether one of them panicked.
     pub(super) fn end(&self) -> bool {
         let mut spins = 0;
         while self.running.load(Ordering::Acquire) > 0 {
@@ -79,7 +79,7 @@ impl<J: Copy> Signal<J> {
         }
     }
 
-    /// A worker will not touch the job any more.
+    /// Called by a worker that has finished the job and no longer uses it.
     pub(super) fn done(&self, panicked: bool) {
         if panicked {
             self.panicked.store(true, Ordering::Relaxed);

@@ -12,7 +12,7 @@ mod x86_64;
 /// Independent chains: enough to cover the latency of two units, few enough for 16 registers beside two operands.
 const CHAINS: usize = 12;
 
-/// A loop that can be called for any number of rounds, and how many operations a round is.
+/// A loop that can run for any number of rounds, and the operations of a round.
 pub(super) struct Loop {
     body: Box<dyn Fn(usize) + Sync>,
     operations: usize,
@@ -27,7 +27,7 @@ impl Loop {
         (self.body)(rounds);
     }
 
-    /// Operations of so many rounds.
+    /// Operations of `rounds` rounds.
     pub(super) fn operations(&self, rounds: usize) -> f64 {
         self.operations as f64 * rounds as f64
     }
@@ -77,7 +77,7 @@ fn multiply_add<S: Simd>(s: S, rounds: usize, to: &mut [f32; LANES]) {
 /// Bytes of a chain where the language has no dot product of bytes.
 const BYTES: usize = 16;
 
-/// What the compiler makes of products of bytes without instructions for them.
+/// Products of bytes as the compiler makes them, without special instructions.
 fn plain_bytes(rounds: usize) {
     let factors = std::hint::black_box([3i8; BYTES]);
     let mut chains = [[1i32; BYTES]; CHAINS];

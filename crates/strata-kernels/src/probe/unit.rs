@@ -3,7 +3,7 @@
 use crate::level::Instructions;
 use crate::{DType, Level};
 
-/// An arithmetic unit, told apart by what it multiplies.
+/// An arithmetic unit, named by what it multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// Multiply-adds of f32 lanes.

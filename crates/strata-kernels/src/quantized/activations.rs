@@ -1,4 +1,4 @@
-//! Activations as bytes: what the integer products take in.
+//! Activations as bytes: the input of the integer products.
 //!
 //! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, ties
 //! to even. That depends on nothing but the 32 numbers, and is computed by the same formula at every level. Where a
@@ -26,14 +26,14 @@ pub(super) const TILE: usize = 16;
 pub(super) const ROW_TOKENS: usize = 3;
 
 /// Fewest tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for the scaling
-/// after the product, while vectors cost the same for each token. Reckoned, not measured.
+/// after the product, while vectors cost the same for each token. Estimated, not measured.
 #[cfg(target_arch = "x86_64")]
 const TILE_TOKENS_MIN: usize = TILE / 2 + 1;
 
 /// The codes begin at a whole cache line.
 const LINE: usize = 64;
 
-/// Columns of a token by itself are padded to whole vectors of four blocks.
+/// In [`Layout::Rows`], a token's columns are padded to whole vectors of four blocks.
 const ROW_GRANULE: usize = 4 * BLOCK;
 
 /// How codes, scales and sums lie.
@@ -43,8 +43,8 @@ pub(crate) enum Layout {
     /// a multiple of 128 columns, see [`Activations::row_blocks`].
     Rows,
     /// Spans one after the other, so that those of all tokens lie together: codes `[span][token][column]`, 128 more
-    /// than they stand for, as unsigned bytes; scales `[span][token][block]`; sums `[span][token][block][half]`. What a
-    /// last span lacks is unspecified.
+    /// than they stand for, as unsigned bytes; scales `[span][token][block]`; sums `[span][token][block][half]`.
+    /// Missing columns of the last span are unspecified.
     Spans,
     /// Sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`, sums
     /// `[tile][block][half][token 16]`. Missing tokens of the last tile are zeros.
@@ -54,7 +54,7 @@ pub(crate) enum Layout {
 impl Layout {
     const ALL: [Self; 3] = [Self::Rows, Self::Spans, Self::Tiles];
 
-    /// How products of so many tokens read them, and so which kernel computes these.
+    /// The layout that products of `tokens` tokens read, which selects their kernel.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one kernel for all"))]
     pub fn of(level: Level, tokens: usize) -> Self {
         match level.instructions() {
@@ -105,8 +105,8 @@ pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     Layout::ALL.into_iter().fold(0, |most, layout| most.max(Sizes::of(layout, tokens, cols).total()))
 }
 
-/// Codes, scales and sums of `x` `[tokens, cols]`, in `scratch`, which may hold anything before; unless they are
-/// `wanted`, those that it holds.
+/// Codes, scales and sums of `x` `[tokens, cols]`, computed into `scratch` if they are `wanted`; otherwise those that
+/// `scratch` already holds.
 ///
 /// # Panics
 /// If `cols` is not a multiple of 32, or the scratch has fewer than [`scratch_bytes`].
@@ -173,7 +173,7 @@ impl Sizes {
     }
 }
 
-/// The tokens `share` of `x` `[tokens, cols]`, and where those of all go.
+/// The tokens `share` of `x` `[tokens, cols]`, and the buffers for the results of all tokens.
 struct Job<'a> {
     x: &'a [f32],
     cols: usize,
@@ -211,7 +211,7 @@ unsafe fn rows<S: Encode>(s: S, job: Job<'_>) {
             let scales = job.scales.slice(token * blocks, blocks);
             let sums = job.sums.slice(token * 2 * blocks, 2 * blocks);
             codes[job.cols..].fill(0);
-            // Negative, so that a sum that is -0 stays so: kernels that compute no such blocks have the same bits then.
+            // Negative, so that a sum of -0 stays -0: then kernels that skip such blocks give the same bits.
             scales[job.blocks()..].fill(-0.0);
             sums[2 * job.blocks()..].fill(0.0);
             for (block, x) in job.of_token(token).iter().enumerate() {

@@ -206,7 +206,7 @@ unsafe fn add_scaled<F: Unpack>(
     }
 }
 
-/// What dot products start from, to make up for the offset of the weights' codes.
+/// Initial values of dot products, which make up for the offset of the weights' codes.
 #[inline(always)]
 fn start<F: Unpack>(s: Avx512, sum: __m512) -> __m512i {
     match F::OFFSET {

@@ -30,7 +30,7 @@ pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &Job<'_>) {
     }
 }
 
-/// Sixteen rows from `first` on (the last one again and again where there are fewer), for some tokens.
+/// Sixteen rows from `first` on, for some tokens. If there are fewer rows, the last one is repeated.
 ///
 /// # Safety
 /// As for [`rows`].

@@ -1,5 +1,5 @@
-//! Small fields of sixteen rows as AVX-512 takes them out: of whole spans, four times four bytes of each row, turned so
-//! that each four lie beside their like; or of a group of blocks, with its codes.
+//! How AVX-512 extracts the small fields of sixteen rows: from whole spans, four times four bytes of each row,
+//! transposed so that equal fields lie side by side; or from a group of blocks, together with its codes.
 
 use std::arch::x86_64::*;
 
@@ -8,15 +8,15 @@ use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::{Quad, Span, Spans, load4};
 use crate::simd::{Avx512, Simd};
 
-/// Where a block of 32 has its scale, and what is added to each number.
+/// Offset in a block of 32 of its scale, and of what is added to each number.
 const SCALE_AT: usize = 0;
 const ADDED_AT: usize = 2;
 
 /// A type whose small fields vectors can take out.
 pub(super) trait Collect: Format {
     /// Whether the fields are half floats in each block of 32: the scale, and with minima what is added to each number.
-    /// A kernel that uses codes once takes them out with the codes ([`GroupFields`]); to collect those of a whole span
-    /// first would be to wait for all of it.
+    /// A kernel that uses codes once extracts the fields with the codes ([`GroupFields`]): collecting those of a whole
+    /// span first would mean waiting for all of it.
     const IN_BLOCKS: bool = false;
 
     /// What [`Format::collect`] does with one span, for sixteen rows.
@@ -99,8 +99,8 @@ impl Collect for Q6K {
     }
 }
 
-/// The half floats at byte `AT` of the eight blocks of sixteen rows: those of two blocks, the first one's below, in
-/// each.
+/// The half floats at byte `AT` of the eight blocks of sixteen rows: each vector has those of two blocks, the first
+/// one's in the lower half.
 #[inline(always)]
 fn halves<F: Format, const AT: usize>(s: Avx512, spans: Spans<'_, F>) -> [__m512i; 4] {
     let mut rows = [s._mm512_setzero_si512(); 4];
@@ -124,7 +124,7 @@ fn halves_of_row<F: Format, const AT: usize>(s: Avx512, span: Span<'_, F>) -> __
 #[inline(always)]
 fn four_halves<F: Format, const AT: usize, const FIRST: usize>(s: Avx512, span: Span<'_, F>) -> __m128i {
     const LINE: usize = 64;
-    // Of two vectors: one that begins with the four blocks, and one behind it, or as far behind as the span allows.
+    // The bytes of two vectors: one begins with the four blocks, the other follows it, or ends with the span.
     let from = FIRST * F::BYTES;
     let next = (from + LINE).min(F::SPAN_BYTES - LINE);
     let word = |i: usize| {

@@ -2,10 +2,10 @@
 
 use half::f16;
 
-/// What the 16 codes of IQ4_NL stand for.
+/// The values of IQ4_NL's 16 codes.
 pub(super) const IQ4_NL_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// What the 16 codes of MXFP4 stand for, doubled so that they are integers: E2M1 floats 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+/// The values of MXFP4's 16 codes, doubled so that they are integers: E2M1 floats 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 pub(super) const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The half float at `at`.

@@ -1,7 +1,7 @@
-//! What the kernels know of each type: codes of 32 numbers as bytes, and the small fields of sixteen rows.
+//! What kernels need of each type: codes of 32 numbers as bytes, and the small fields of sixteen rows.
 //!
-//! A code is an unsigned byte, `OFFSET` more than the integer it stands for. Then, in a block of 32 columns, with `c`
-//! the activations' codes (`product.rs` has the order of the sums):
+//! A code is an unsigned byte: its integer plus `OFFSET`. Then, in a block of 32 columns, with `c` the activations'
+//! codes (`product.rs` has the order of the sums):
 //!
 //! ```text
 //! dot     = sum of (code - OFFSET) * c                      without HALVES
@@ -18,11 +18,11 @@ use crate::DType;
 /// One quantised type. `span` is always the bytes of up to 256 columns of one row, whole blocks of the type.
 pub(super) trait Format: Copy {
     const DTYPE: DType;
-    /// What is to be taken from a code.
+    /// Subtracted from a code to get its integer.
     const OFFSET: u8;
     /// Whether each 16 numbers have an integer factor of their own.
     const HALVES: bool = false;
-    /// Whether something is taken from each number.
+    /// Whether a minimum is subtracted from each number.
     const MINIMA: bool = false;
     /// Bytes of a block of the type.
     const BYTES: usize = Self::DTYPE.block_bytes();
@@ -35,7 +35,7 @@ pub(super) trait Format: Copy {
     /// The small fields of the span, as row `row` of `fields`.
     fn collect(span: &[u8], row: usize, fields: &mut Fields);
 
-    /// What the fields mean.
+    /// Computes what the fields mean.
     fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header);
 }
 

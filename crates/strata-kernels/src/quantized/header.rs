@@ -16,13 +16,13 @@ pub(super) const GROUPS: usize = SPAN_BLOCKS / GROUP;
 /// One number for each of sixteen rows.
 pub(super) type Lanes = [f32; ROWS];
 
-/// What the small fields of a span of sixteen rows mean. Only what the type has is filled in.
+/// The decoded small fields of a span of sixteen rows. Only those that the type has are filled in.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Header {
     /// Factor of the integer dot product, `[block][row]`.
     pub scales: [Lanes; SPAN_BLOCKS],
-    /// What is taken from each number, `[block][row]`.
+    /// Minima, which are subtracted from each number, `[block][row]`.
     pub minima: [Lanes; SPAN_BLOCKS],
     /// Integer factors of the dot products of half blocks, `[block][half][row]`.
     pub halves: [[Lanes; 2]; SPAN_BLOCKS],

@@ -1,4 +1,4 @@
-//! What a thread computes of a product, as kernels get it.
+//! A thread's part of a product, as kernels get it.
 
 use super::activations::Activations;
 use super::formats::Format;

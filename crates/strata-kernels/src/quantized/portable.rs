@@ -51,8 +51,8 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
     }
 }
 
-/// The integers of a span. In 16 bits, which machines without better can multiply many of; and apart, or a compiler
-/// would do it again for each token.
+/// The integers of a span. They have 16 bits, since machines without better instructions multiply many of these at a
+/// time. Not inlined, or the compiler would repeat it for each token.
 #[inline(never)]
 fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SPAN_BLOCKS]) {
     for (block, weights) in weights[..blocks].iter_mut().enumerate() {
@@ -114,7 +114,7 @@ mod tests {
 
     use crate::{Columns, DType, Level, Pool};
 
-    /// What an Arm machine computes, whose fused multiply-add is one instruction there and a function here.
+    /// The kernel of Arm machines, whose fused multiply-add is an instruction there and a function here.
     #[test]
     #[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
     fn fused_sums_are_those_of_the_vector_kernels() {

@@ -33,13 +33,13 @@ pub(crate) struct Prepared<'a> {
     activations: Activations<'a>,
 }
 
-/// Bytes of scratch that [`prepare`] needs for so many tokens.
+/// Bytes of scratch that [`prepare`] needs for `tokens` tokens.
 pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     activations::scratch_bytes(tokens, cols)
 }
 
-/// Quantises the activations `x` `[tokens, cols]` into `scratch`, which may hold anything before; or finds them there,
-/// if they are not `wanted` any more. One preparation serves any number of products at the same level.
+/// Quantises the activations `x` `[tokens, cols]` into `scratch` if they are `wanted`; otherwise `scratch` holds them
+/// already. One preparation serves any number of products at the same level.
 ///
 /// # Panics
 /// If `cols` is not a multiple of 32, as the columns of quantised weights are, or the scratch has fewer than

@@ -10,7 +10,7 @@ use crate::DType;
 /// is not finite, or is too large for a scale in half precision, decodes to NaN or infinity, never to something that
 /// looks sound.
 ///
-/// `numbers`: whole blocks. `out`: [`DType::row_bytes`] so many numbers.
+/// `numbers`: whole blocks. `out`: [`DType::row_bytes`] of `numbers.len()`.
 ///
 /// # Panics
 /// If `dtype` is another type, or the lengths disagree.

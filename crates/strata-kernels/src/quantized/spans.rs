@@ -1,4 +1,4 @@
-//! Whole spans of sixteen rows, for kernels that read as many whatever there is.
+//! Whole spans of sixteen rows, for kernels that always read that many.
 
 use std::arch::x86_64::__m512i;
 use std::marker::PhantomData;
@@ -56,7 +56,7 @@ impl<'a, F: Format> Spans<'a, F> {
         ragged.copy::<F>(job, first, span)
     }
 
-    /// Spans of which each begins so many bytes behind the one before.
+    /// Spans that begin `stride` bytes apart.
     #[cfg(test)]
     pub fn every(stride: usize, bytes: &'a [u8]) -> Self {
         assert!(stride >= F::SPAN_BYTES && bytes.len() >= ROWS * stride);
@@ -75,7 +75,7 @@ impl<'a, F: Format> Spans<'a, F> {
         Quad { first: self.row(4 * quad).at, stride: self.stride, spans: PhantomData }
     }
 
-    /// Those of every fourth row from row `row` on.
+    /// The spans of every fourth row from row `row` on.
     #[inline(always)]
     pub fn fourth(self, row: usize) -> [Span<'a, F>; 4] {
         [self.row(row), self.row(row + 4), self.row(row + 8), self.row(row + 12)]
@@ -116,7 +116,7 @@ impl<'a, F: Format> Span<'a, F> {
         unsafe { std::slice::from_raw_parts(self.at, F::SPAN_BYTES) }
     }
 
-    /// Where it begins, to ask for what lies near.
+    /// Its start, for prefetching.
     #[inline(always)]
     pub fn as_ptr(self) -> *const u8 {
         self.at
@@ -142,8 +142,8 @@ pub(super) struct Ragged([[u8; MAX_BYTES]; ROWS]);
 impl Ragged {
     pub const NEW: Self = Self([[0; MAX_BYTES]; ROWS]);
 
-    /// Copies span `span` of sixteen rows from `first` on, of the last one instead of those that there are not, with
-    /// zeros up to a whole span. Apart, so that the code around what is common stays small.
+    /// Copies span `span` of sixteen rows from `first` on, repeating the last row if there are fewer, with zeros up to
+    /// a whole span. Not inlined, so that the code of the common case stays small.
     #[inline(never)]
     fn copy<F: Format>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans<'_, F> {
         const { assert!(F::SPAN_BYTES <= MAX_BYTES) };
@@ -184,7 +184,7 @@ mod tests {
         let out = Columns::new(&mut [], rows).output();
         let job = Job { x, w: &weights, row_bytes, first: 0, end, out };
         let mut ragged = Ragged([[0xff; MAX_BYTES]; ROWS]);
-        // In this order, what was copied before is longer.
+        // In this order, each copy is shorter than the one before.
         for (first, span, in_place) in
             [(0, 0, true), (3, 0, true), (4, 0, false), (18, 0, false), (0, 1, false), (18, 1, false)]
         {

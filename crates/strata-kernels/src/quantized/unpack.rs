@@ -64,7 +64,7 @@ fn split(s: Avx512, bytes: __m512i) -> [__m512i; 2] {
     [s._mm512_and_si512(bytes, mask), s._mm512_and_si512(s._mm512_srli_epi16::<4>(bytes), mask)]
 }
 
-/// The 32 bytes of `a`, and those of `b` behind them.
+/// The 32 bytes of `a`, followed by those of `b`.
 #[inline(always)]
 fn load2(s: Avx512, a: &[u8; 32], b: &[u8; 32]) -> __m512i {
     s._mm512_inserti64x4::<1>(s._mm512_castsi256_si512(s.load256(a)), s.load256(b))
@@ -82,7 +82,7 @@ fn bits<F: Format>(s: Avx512, blocks: [Block<'_, F>; 4], at: usize, first: usize
     ]
 }
 
-/// `low`, with the bits of `high` moved up by so many.
+/// `low`, combined with the bits of `high` shifted up.
 #[inline(always)]
 fn with_upper<const UP: u32>(s: Avx512, low: [__m512i; 2], high: [__m512i; 2]) -> [__m512i; 2] {
     [
@@ -97,7 +97,7 @@ fn broadcast(s: Avx512, bytes: &[u8; 16]) -> __m512i {
     s._mm512_broadcast_i32x4(load128(bytes))
 }
 
-/// `low` with the bits under `mask` of `high`, rotated left by so many bits in each of four lanes of 128.
+/// `low`, with the bits under `mask` taken from `high`, which is rotated left in each of four lanes of 128 bits.
 #[inline(always)]
 fn with_bits(s: Avx512, low: __m512i, high: __m512i, rotations: [i64; 4], mask: i8) -> __m512i {
     let rotated = s._mm512_rolv_epi64(high, lanes(s, rotations));

@@ -15,11 +15,11 @@ mod rows;
 pub(super) use panels::panels;
 pub(super) use rows::rows;
 
-/// The small fields of a span of sixteen rows, and room for what leads to them. Made once for all rows of a kernel, for
-/// to clear it takes longer than a few blocks.
+/// The small fields of a span of sixteen rows, and buffers for computing them. Made once for all rows of a kernel,
+/// since clearing it takes longer than a few blocks.
 pub(super) struct Small {
     fields: Fields,
-    /// Where spans are, if they cannot be read in place.
+    /// Copies of spans that cannot be read in place.
     pub ragged: Ragged,
     pub header: Header,
 }
@@ -44,8 +44,8 @@ impl Small {
     }
 }
 
-/// What is taken from a block's sums, but for the factor of each row: a token's scale times its sums of the halves,
-/// which may have factors of their own.
+/// What is subtracted from a block's sums, without the factor of each row: a token's scale times its sums of the
+/// halves, which may have factors of their own.
 #[inline(always)]
 fn scaled_minimum<F: Unpack>(s: Avx512, header: &Header, block: usize, scale: f32, sums: [f32; 2]) -> __m512 {
     if !F::HALVES {

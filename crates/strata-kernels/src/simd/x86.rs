@@ -1,7 +1,7 @@
 //! Vectors of x86-64: a token for each set of instructions, and the intrinsics that it makes safe.
 //!
-//! An intrinsic that only computes on registers becomes a method of its name. Those that read or write memory are given
-//! here for references to values of just the size that they touch; what is left needs a pointer, and says so.
+//! An intrinsic that only computes on registers becomes a method of its name. Those that read or write memory take
+//! references to values of exactly the size that they touch; the few that need a pointer are unsafe and say why.
 
 use std::arch::x86_64::*;
 use std::ops::Deref;
@@ -32,7 +32,7 @@ pub(crate) struct Bf16Dots(());
 #[derive(Clone, Copy)]
 pub(crate) struct Amx(());
 
-/// Tokens are made of nothing but a level, which proves itself, or of a token that proves more.
+/// A token is only made from a level, which is its own proof, or from a token that proves more.
 macro_rules! tokens {
     ($($token:ident: $least:ident $(, with what $less:ident proves)?;)*) => {$(
         impl $token {
@@ -370,7 +370,7 @@ impl Avx512 {
     /// The sums of four vectors, each in the order of [`Simd::sum`].
     #[inline(always)]
     fn sum_of_four(self, [a, b, c, d]: [__m512; 4]) -> __m128 {
-        // Halves of two vectors, then quarters of four, then what is left within each quarter.
+        // Halves of two vectors, then quarters of four, then the lanes of each quarter.
         let ab = self._mm512_add_ps(self._mm512_shuffle_f32x4::<0x44>(a, b), self._mm512_shuffle_f32x4::<0xEE>(a, b));
         let cd = self._mm512_add_ps(self._mm512_shuffle_f32x4::<0x44>(c, d), self._mm512_shuffle_f32x4::<0xEE>(c, d));
         let v =

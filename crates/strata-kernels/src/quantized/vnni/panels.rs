@@ -22,8 +22,8 @@ const PANEL_ROWS: usize = VECTORS * ROWS;
 /// Tokens that share the unpacking: their codes of a span and their sums are in the second-level cache at most.
 const TOKENS: usize = 128;
 
-/// Tokens whose sums are in registers together, beside as many dot products. (Where halves have factors, some of either
-/// are not; four tokens, which would be, gain nothing.)
+/// Tokens whose sums are in registers together, with as many dot products. (Where halves have factors, some are
+/// spilled; with four tokens none would be, but that gains nothing.)
 const SET: usize = 6;
 
 /// Times that four columns go into a block.
@@ -32,19 +32,18 @@ const QUADS: usize = BLOCK / 4;
 /// Codes of a span.
 #[repr(C, align(64))]
 struct Panel {
-    /// What the codes stand for, `[block][four columns][vector][row][4]`.
+    /// The codes' integers, `[block][four columns][vector][row][4]`.
     codes: [[[[i8; 4 * ROWS]; VECTORS]; QUADS]; SPAN_BLOCKS],
-    /// What dot products start from, to make up for the 128 that are added to activations:
-    /// `[block][half][vector][row]`, the halves together where they have no factors.
+    /// Initial values of dot products, which make up for the 128 added to activations: `[block][half][vector][row]`,
+    /// the halves together where they have no factors.
     starts: [[[[i32; ROWS]; VECTORS]; 2]; SPAN_BLOCKS],
 }
 
-/// The next panel's span, asked for evenly while this one's is computed, since a processor forgets what it is asked for
-/// too fast. It comes to the second-level cache.
+/// The next panel's span, asked for evenly while this one's is computed, since a processor drops requests that come too
+/// fast. It comes to the second-level cache.
 struct Next {
     first: *const u8,
-    /// In parts of a cache line, [`Next::PARTS`] each: how many are due at a time, how many there are, and were asked
-    /// for.
+    /// In units of 1/[`Next::PARTS`] of a cache line: how much is due at a time, the whole, and what was asked for.
     rate: usize,
     end: usize,
     asked: usize,
@@ -57,7 +56,7 @@ impl Next {
     /// Sets of tokens that ask, where there are more.
     const SETS_MAX: usize = 3;
 
-    /// Span `span` of the panel that begins at row `first`, of which there may be none, for so many sets of tokens.
+    /// Span `span` of the panel that begins at row `first`, which may not exist, for `sets` sets of tokens.
     fn new<F: Unpack>(job: &Job<'_>, first: usize, span: usize, sets: usize) -> Self {
         // As many bytes as the span has, but as they lie: rows are read whole before the next panel.
         let bytes = PANEL_ROWS * F::SPAN_BYTES;
@@ -135,7 +134,7 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &Job<'_>) {
     }
 }
 
-/// Unpacks a span of the panel that begins at row `first`, the last row again and again where it has fewer.
+/// Unpacks a span of the panel that begins at row `first`. If there are fewer rows, the last one is repeated.
 ///
 /// # Safety
 /// As for [`panels`]; `panel` is writable.

@@ -56,7 +56,7 @@ unsafe fn rows_for<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>) {
 unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>, first: usize, small: &mut Small) {
     let x = &job.x;
     let row_blocks = x.row_blocks();
-    // What is asked for: the bytes of the next sixteen rows in their order.
+    // What to ask for next: the bytes of the next sixteen rows in their order.
     let mut next = job.w.as_ptr().wrapping_add((first + ROWS) * job.row_bytes);
     // SAFETY: activations are whole groups, and the output has these rows, by the caller's promise; the token proves
     // the instructions.
@@ -111,7 +111,7 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>, first:
 }
 
 /// Sums of four products of group `group` of the first four rows of `spans`, `[token][half][row]`; and asks for the
-/// lines of as many bytes from `next` on.
+/// cache lines of as many bytes from `next` on.
 #[inline(always)]
 fn four_rows<F: Unpack, const T: usize>(
     s: Vnni,
@@ -153,7 +153,7 @@ fn halves_apart(s: Avx512, natural: [__m512i; 2]) -> [__m512i; 2] {
     [s._mm512_shuffle_i32x4::<0x88>(natural[0], natural[1]), s._mm512_shuffle_i32x4::<0xdd>(natural[0], natural[1])]
 }
 
-/// What sums of four products start from, to make up for the offset of the weights' codes.
+/// Initial values of sums of four products, which make up for the offset of the weights' codes.
 #[inline(always)]
 fn offsets<F: Unpack>(s: Vnni, activations: [__m512i; 2]) -> [__m512i; 2] {
     let zero = s._mm512_setzero_si512();
