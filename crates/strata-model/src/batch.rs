@@ -5,17 +5,17 @@
 pub struct BatchSequence<'a> {
     /// Consecutive tokens; at least one. Ids below the vocabulary's size.
     pub tokens: &'a [u32],
-    /// Position of the first of them. The KV of all earlier positions has been computed.
+    /// Position of the first token. The KV of all earlier positions has been computed.
     pub first_position: usize,
     /// Tokens of the sequence's prompt (as first submitted), which fixes the scale of dynamic rope.
     pub prompt_len: usize,
     /// Physical block of each logical block, up to that of the last token.
     pub block_table: &'a [u32],
-    /// Which logits are wanted.
+    /// The rows of logits that are wanted.
     pub logits: LogitRows,
 }
 
-/// Which of a sequence's tokens want logits.
+/// The tokens of a sequence whose logits are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitRows {
     /// None: a prompt's chunk that is not its last.

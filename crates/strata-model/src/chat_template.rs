@@ -30,7 +30,7 @@ use allowance::Excess;
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// Longest prompt that a template may write, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
-/// Template instructions per rendering, besides [`FUEL_PER_MESSAGE`] for each message.
+/// Template instructions per rendering, in addition to [`FUEL_PER_MESSAGE`] for each message.
 const FUEL_BASE: u64 = 4_000_000;
 const FUEL_PER_MESSAGE: u64 = 40_000;
 /// Longest message of a template that is passed on, in bytes.
@@ -93,22 +93,22 @@ pub enum TemplateError {
         /// The limit.
         limit: usize,
     },
-    /// The template made more of its input than memory is given to it for, or took too long.
+    /// The template exceeded its memory or its time.
     #[error("the chat template was stopped: {excess}")]
     Excessive {
-        /// What it did.
+        /// The limit that it exceeded.
         excess: String,
     },
     /// No thread could be started, or the template library gave up.
     #[error("the chat template could not be run: {problem}")]
     Thread {
-        /// What happened.
+        /// The reason.
         problem: String,
     },
 }
 
 impl TemplateError {
-    /// Whether other messages could be rendered, so that the caller of the API can do something about it.
+    /// Whether other messages could be rendered, so that the client can mend the request.
     pub fn is_about_messages(&self) -> bool {
         matches!(
             self,
@@ -121,7 +121,7 @@ impl TemplateError {
     }
 }
 
-/// What a template may name besides the messages: `bos_token`, `eos_token`, `unk_token` and `pad_token`.
+/// Variables of a template, apart from the messages: `bos_token`, `eos_token`, `unk_token` and `pad_token`.
 #[derive(Debug, Clone, Default)]
 pub struct SpecialTokens {
     /// Name and text, as `tokenizer_config.json` has them.
@@ -146,7 +146,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: SpecialTokens,
     source: String,
-    /// What the engine reads.
+    /// The template's source, as the engine reads it.
     default: String,
     tool_use: Option<String>,
 }
@@ -231,7 +231,7 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Whether the template names `tools`, so that a model can be told of them.
+    /// Whether the template names `tools`, and so shows them to the model.
     pub fn reads_tools(&self) -> bool {
         let is_part = |character: char| character == '_' || character.is_alphanumeric();
         self.tool_use.is_some() || self.default.split(|character| !is_part(character)).any(|word| word == "tools")

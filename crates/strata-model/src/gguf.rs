@@ -1,9 +1,9 @@
 //! Models in GGUF files: the metadata as configuration, tokenizer, chat template and sampling defaults.
 //!
-//! Everything is turned into what a Hugging Face directory would hold, and checked by the same code: the metadata
-//! becomes a `config.json`, the vocabulary a `tokenizer.json`. Weights are not converted at all. What one format cannot
-//! say in the other's words is set beside: the order of the query and key rows
-//! ([`RopeStyle`](strata_kernels::RopeStyle)), and explicit rope factors.
+//! Everything is converted to the contents of a Hugging Face directory, and checked by the same code: the metadata
+//! becomes a `config.json`, the vocabulary a `tokenizer.json`. Weights are not converted at all. What these files
+//! cannot express is kept separately: the order of the query and key rows ([`RopeStyle`](strata_kernels::RopeStyle)),
+//! and explicit rope factors.
 
 mod config;
 pub(crate) mod describe;
@@ -38,7 +38,7 @@ impl<'a> GgufModel<'a> {
         Some(Self { catalog, metadata, path })
     }
 
-    /// What `config.json` would say.
+    /// The `config.json` of the model.
     ///
     /// # Errors
     /// An architecture or a feature that is not computed, a key that is missing or makes no sense; each named.
@@ -50,14 +50,14 @@ impl<'a> GgufModel<'a> {
     /// bias in one layer, or with norms that its architecture does not have, would silently compute something else.
     ///
     /// # Errors
-    /// The first tensor that nobody asks for, by name.
+    /// The first tensor that no group asks for, by name.
     pub fn check_tensors(&self, specs: &[GroupSpec]) -> Result<(), ConfigError> {
         config::check_tensors(self, specs).map_err(|problem| self.config_error(problem))
     }
 
-    /// What `generation_config.json` would say, as far as the file does: sampling defaults (`general.sampling.…`).
-    /// Where it says none of them, they are llama.cpp's, which people who run such files expect. The tokens that end a
-    /// text are in the configuration.
+    /// The `generation_config.json` of the model, as far as the file has it: sampling defaults (`general.sampling.…`).
+    /// If it has none, they are llama.cpp's, which users of such files expect. The tokens that end a text are in the
+    /// configuration.
     ///
     /// # Errors
     /// A value that cannot be sampled with.
@@ -82,7 +82,7 @@ impl<'a> GgufModel<'a> {
         parsed.map_err(|ConfigError { problem, .. }| self.config_error(problem))
     }
 
-    /// What `tokenizer.json` and `tokenizer_config.json` would make.
+    /// The tokenizer that `tokenizer.json` and `tokenizer_config.json` would give.
     ///
     /// # Errors
     /// There is none, or it is of a kind that is not known, or damaged.
@@ -90,7 +90,7 @@ impl<'a> GgufModel<'a> {
         let files = tokenizer::read(self)?;
         let TokenizerFiles { tokenizer, config } = files;
         let (text, config) = (tokenizer.to_string(), config.to_string());
-        // It is about to be parsed into objects again; two of them at once are more than anybody plans for.
+        // It is about to be parsed into objects again; memory is not planned for two of them at once.
         drop(tokenizer);
         let (bytes, limit) = (text.len() as u64, MAX_TOKENIZER_BYTES);
         if bytes > limit {

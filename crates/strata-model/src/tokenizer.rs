@@ -54,7 +54,7 @@ pub enum TokenizerError {
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What it is, and what is supported.
+        /// What was found, and what is supported.
         problem: String,
     },
     /// The file could not be read.
@@ -62,7 +62,7 @@ pub enum TokenizerError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The file is larger than any honest one.
@@ -88,7 +88,7 @@ pub enum TokenizerError {
     Encode {
         /// Length of the text.
         bytes: usize,
-        /// What the tokenizer said.
+        /// The error of the tokenizer.
         problem: String,
     },
 }
@@ -138,7 +138,8 @@ impl Tokenizer {
         let decoder = DecoderKind::from_json(json.get("decoder").unwrap_or(&Value::Null));
         let pieces = Pieces::of(&json);
         drop(json);
-        // What `check_merges` does not foresee must not take the process down: the crate indexes with what it reads.
+        // Errors that `check_merges` does not foresee must not end the process: the crate uses what it reads as
+        // indices.
         let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(tokenizer_json))?;
         // Both are settings of the training script, left in by many models; a truncated prompt is a wrong answer.
         inner.with_truncation(None).map_err(|error| error.to_string())?;
@@ -170,8 +171,8 @@ impl Tokenizer {
         })
     }
 
-    /// Token ids of `text`; with `add_special`, also what the model expects around a text (usually BOS in front).
-    /// Names of special tokens in the text become those tokens, as in `transformers`.
+    /// Token ids of `text`; with `add_special`, including the tokens that the model expects around a text (usually BOS
+    /// in front). Names of special tokens in the text become those tokens, as in `transformers`.
     ///
     /// # Errors
     /// The tokenizer cannot represent the text.
@@ -209,7 +210,7 @@ impl Tokenizer {
         Ok(self.begun(ids, add_special))
     }
 
-    /// What `add_special` puts before and after a text.
+    /// The tokens that `add_special` puts before and after a text.
     fn surroundings(&self) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
         const PROBE: &str = "a";
         let (bare, mut before) = (self.encode_raw(PROBE, false)?, self.encode_raw(PROBE, true)?);
@@ -223,7 +224,7 @@ impl Tokenizer {
         Ok(self.begun(self.encode_raw(text, add_special)?, add_special))
     }
 
-    /// `add_bos_token` of the configuration, where the tokenizer's own post-processor has not seen to it.
+    /// Applies `add_bos_token` of the configuration, unless the tokenizer's own post-processor adds BOS.
     fn begun(&self, mut ids: Vec<u32>, add_special: bool) -> Vec<u32> {
         if let Some(bos) = self.bos_id.filter(|bos| add_special && self.add_bos && ids.first() != Some(bos)) {
             ids.insert(0, bos);
@@ -258,12 +259,12 @@ impl Tokenizer {
         text
     }
 
-    /// Text of one token by itself, with U+FFFD for what is no UTF-8. A leading space is kept.
+    /// Text of a single token, with U+FFFD for invalid UTF-8. A leading space is kept.
     pub fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(&self.token_bytes(id)).into_owned()
     }
 
-    /// Bytes of one token by itself: possibly part of a character. Empty for ids outside the vocabulary.
+    /// Bytes of a single token, possibly part of a character. Empty for ids outside the vocabulary.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         match self.inner.id_to_token(id) {
             // The content of added tokens is text already, not the decoder's alphabet.
@@ -293,7 +294,7 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// Length of the longest entry of the vocabulary, in bytes: no token stands for much more text.
+    /// Length of the longest entry of the vocabulary, in bytes: no token has much more text than this.
     pub fn longest_entry(&self) -> usize {
         self.longest_entry
     }
@@ -379,8 +380,8 @@ fn check_merges(json: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the crate's code with its panics turned into errors. It holds no state that a panic could leave half-changed
-/// and that is looked at again: a tokenizer that fails to load is dropped.
+/// Runs the crate's code with its panics turned into errors. A panic cannot leave half-changed state that is used
+/// again: a tokenizer that fails to load is dropped.
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|error| error.to_string()),

@@ -1,4 +1,4 @@
-//! What can be wrong with weights.
+//! Errors of weights and their files.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub enum WeightError {
     /// Memory for the weights was refused.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// Streaming was told to stop, so that a pass under way ends early.
+    /// Streaming was stopped, so that the current pass ends early.
     #[error("the pass was stopped, because the program ends")]
     Stopped,
     /// More of the streamed weights is held than there are slots for, so that nothing can come.
@@ -145,7 +145,7 @@ pub enum WeightError {
     TooManyBands {
         /// The group at which there were too many.
         group: String,
-        /// What a band was to have.
+        /// Bytes wanted for a band.
         band_bytes: usize,
         /// The limit.
         limit: usize,
@@ -155,7 +155,7 @@ pub enum WeightError {
     SideBySide {
         /// The group that has them.
         group: String,
-        /// How many they are.
+        /// Number of them.
         count: usize,
         /// The limit.
         limit: usize,

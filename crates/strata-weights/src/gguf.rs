@@ -40,7 +40,7 @@ use reader::Reader;
 /// The longest header we read, in bytes: metadata, vocabulary and the list of tensors. Real ones stay under 32 MiB.
 pub const GGUF_HEADER_BYTES_MAX: u64 = 256 << 20;
 
-/// What a file begins with.
+/// The first bytes of a file.
 const MAGIC: &[u8; 4] = b"GGUF";
 /// The version that is written; 2 differs in nothing that concerns reading.
 const VERSION: u32 = 3;
@@ -60,7 +60,7 @@ const ALIGNMENT_KEY: &str = "general.alignment";
 /// A file's header, checked: every tensor's bytes lie inside the file and overlap no other's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GgufHeader {
-    /// What the file says of the model.
+    /// The file's metadata.
     pub metadata: Metadata,
     /// Its tensors under the names that they have in the file, in the order of their bytes.
     pub tensors: Vec<TensorRecord>,
@@ -161,7 +161,7 @@ fn read_tensor(reader: &mut Reader<'_>) -> Result<RawTensor, WeightError> {
     Ok(RawTensor { name, dims, kind: reader.u32("tensor type")?, offset: reader.u64("tensor offset")? })
 }
 
-/// Checks every tensor by itself, then that none lies upon another.
+/// Checks every tensor, then that no two overlap.
 fn place(
     raw: Vec<RawTensor>,
     data_start: u64,

@@ -1,6 +1,6 @@
 //! Groups: the tensors that a layer of the forward pass sweeps over, by name, shape and access.
 
-/// How the forward pass reads a matrix. Vectors are small and are always at hand whole.
+/// How the forward pass reads a matrix. Vectors are small and always whole in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Every row, in ascending order.
@@ -24,7 +24,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// A tensor that is swept by itself.
+    /// A tensor that is swept.
     pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), shape: shape.into(), access: Access::Sweep }
     }
@@ -38,9 +38,9 @@ impl TensorSpec {
 /// The tensors that one layer of the forward pass needs together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// What it is, for people: "layer 3, attention".
+    /// Its name in messages: "layer 3, attention".
     pub name: String,
-    /// What it does in a pass.
+    /// Its role in a pass.
     pub role: Role,
     /// The decoder layer that it belongs to, counted from 0; what comes behind the last is one more.
     pub layer: usize,
@@ -48,7 +48,7 @@ pub struct GroupSpec {
     pub tensors: Vec<TensorSpec>,
 }
 
-/// What a group of tensors does in a pass.
+/// The role of a group of tensors in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Looks tokens up, before the first layer.

@@ -40,8 +40,8 @@ impl ElementType {
     }
 }
 
-/// One tensor of a file, checked: its bytes lie inside the file, overlap no other tensor's, and are as many as shape
-/// and type make.
+/// One tensor of a file, checked: its bytes lie inside the file, overlap no other tensor's, and match its shape and
+/// type in number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorRecord {
     /// The tensor's name.

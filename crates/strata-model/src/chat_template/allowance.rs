@@ -1,4 +1,4 @@
-//! What a rendering may take: the size of a value, bytes of all values together, bytes written, time.
+//! The limits of a rendering: the size of a value, bytes of all values together, bytes written, time.
 //!
 //! A rendering has a thread of its own, and so its allowance is the thread's.
 
@@ -11,11 +11,11 @@ use thiserror::Error as ThisError;
 
 /// Largest value, texts and all, in bytes.
 pub(super) const VALUE_BYTES_MAX: usize = 64 << 20;
-/// A value besides its text, in a list or by itself.
+/// Bytes of a value without its text, in a list or alone.
 pub(super) const NODE_BYTES: usize = 64;
 /// Deepest nesting of a value. Requests nest at most 127 deep.
 const DEPTH_MAX: usize = 200;
-/// Bytes of all values that a rendering makes, besides [`MADE_FACTOR`] for each byte that it is given.
+/// Bytes of all values that a rendering may make, in addition to [`MADE_FACTOR`] for each byte of its input.
 const MADE_BASE: usize = 256 << 20;
 const MADE_FACTOR: usize = 64;
 /// How often over a text may be written: by a macro, by the macro that calls it, and so on.
@@ -59,7 +59,8 @@ thread_local! {
         const { RefCell::new(Allowance { made: 0, made_max: 0, written: 0, written_max: 0, end: None }) };
 }
 
-/// Begins the allowance of this thread's rendering, which is given so many bytes and may write so many.
+/// Begins the allowance of this thread's rendering, whose input has `given` bytes and whose output at most
+/// `output_max`.
 pub(super) fn begin(given: usize, output_max: usize) {
     let allowance = Allowance {
         made: 0,
@@ -71,7 +72,7 @@ pub(super) fn begin(given: usize, output_max: usize) {
     ALLOWANCE.with(|current| *current.borrow_mut() = allowance);
 }
 
-/// Takes note of so many bytes that are about to be made.
+/// Counts `bytes` that are about to be made.
 pub(super) fn make(bytes: usize) -> Result<(), Excess> {
     if bytes > VALUE_BYTES_MAX {
         return Err(Excess::Value);
@@ -83,7 +84,7 @@ pub(super) fn make(bytes: usize) -> Result<(), Excess> {
     })
 }
 
-/// Takes note of so many bytes that are about to be written.
+/// Counts `bytes` that are about to be written.
 pub(super) fn write(bytes: usize) -> Result<(), Excess> {
     ALLOWANCE.with(|allowance| {
         let mut allowance = allowance.borrow_mut();

@@ -267,7 +267,7 @@ fn format(text: &Value, args: Rest<Value>) -> Result<Value, Error> {
     formatted(FormatStyle::Printf, text, &args).map(Value::from)
 }
 
-/// Takes note of a format's result: its fields may be wide, and may name the same argument again and again.
+/// Counts the result of a format, whose fields may be wide and may name the same argument many times.
 pub(super) fn formats(text: &str, field: char, args: &[Value]) -> Result<(), Error> {
     let widths = text.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
     let stands = |digits: &str| digits.parse::<usize>().is_ok_and(|width| width <= WIDTH_MAX);

@@ -21,7 +21,7 @@ pub(super) fn removed(source: &str) -> String {
     output + rest
 }
 
-/// What to put for the tag at the start of `source`, and the tag's length.
+/// The replacement for the tag at the start of `source`, and the tag's length.
 fn tag(source: &str) -> Option<(String, usize)> {
     let inner = source.strip_prefix("{%")?;
     let end = inner.find("%}")?;

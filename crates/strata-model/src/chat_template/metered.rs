@@ -142,7 +142,7 @@ fn stores(target: &Expr<'_>) -> bool {
     }
 }
 
-/// What is assigned to stays as it is.
+/// Targets of assignments stay as they are.
 fn target<'s>(given: &Expr<'s>, depth: usize) -> Result<Expr<'s>, Error> {
     let depth = deeper(depth)?;
     let all = |items: &[Expr<'s>]| items.iter().map(|item| target(item, depth)).collect::<Result<Vec<_>, _>>();

@@ -19,7 +19,7 @@ pub(super) struct Options {
     pub(super) separators: Option<Vec<String>>,
 }
 
-/// What is put at the start of a line for each level.
+/// The indentation of a level.
 pub(super) struct Indent(String);
 
 impl TryFrom<Value> for Indent {

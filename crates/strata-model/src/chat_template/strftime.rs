@@ -8,7 +8,7 @@ use minijinja::{Error, ErrorKind};
 /// Longest format, in bytes. A directive of five may make 255.
 const FORMAT_BYTES_MAX: usize = 1024;
 
-/// `datetime.strftime(format)`. Directives that are not known are left as they stand.
+/// `datetime.strftime(format)`. Unknown directives are left as they are.
 ///
 /// # Errors
 /// The format is too long.

@@ -32,7 +32,7 @@ const FAMILIES: [Family; 6] = [
 /// The family that a model of this configuration is written as. A Mistral is a Llama there.
 ///
 /// # Errors
-/// What the model does that readers of that family do not, or otherwise.
+/// What the model computes that readers of that family do not, or do differently.
 pub(super) fn family_of(config: &ModelConfig) -> Result<&'static Family, &'static str> {
     let name = match config.architecture {
         Architecture::Llama | Architecture::Mistral => "llama",
@@ -44,7 +44,7 @@ pub(super) fn family_of(config: &ModelConfig) -> Result<&'static Family, &'stati
     let scales = [config.embedding_multiplier, config.residual_multiplier, config.logits_divisor];
     let is_scaled = matches!(config.architecture, Architecture::MiniCpm | Architecture::Granite);
     let plain_attention = (config.head_dim as f64).sqrt().recip() as f32;
-    // What a family's readers take for granted, no key or tensor can change.
+    // What a family's readers assume cannot be changed by a key or tensor.
     if config.activation != Activation::Silu {
         return Err("an activation other than SiLU");
     }
@@ -71,7 +71,7 @@ fn is_beside_the_weights(name: &str) -> bool {
     name == ROPE_FACTORS || name.strip_suffix(".attn_rot_embd.weight").is_some_and(|block| block.starts_with("blk."))
 }
 
-/// Refuses tensors that the model's groups do not ask for: a model that has them computes something else.
+/// Refuses tensors that the model's groups do not ask for: a model with such tensors computes something else.
 pub(super) fn check_tensors(model: &GgufModel<'_>, specs: &[GroupSpec]) -> Result<(), ConfigProblem> {
     let wanted: HashSet<&str> = specs.iter().flat_map(|group| &group.tensors).map(|spec| spec.name.as_str()).collect();
     let mut others = model.catalog.tensors().map(|(name, _)| name);
@@ -111,7 +111,7 @@ enum Neutral {
     Number(f64),
 }
 
-/// Keys that change what is computed, and where they do not. All else under them is refused.
+/// Keys that change what is computed, and the values with which they do not; other values are refused.
 const NEUTRAL: [(&str, Neutral); 11] = [
     ("attention.causal", Neutral::Flag(true)),
     ("use_parallel_residual", Neutral::Flag(false)),
@@ -144,7 +144,7 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<ModelConfig, ConfigProblem> 
     let json = keys.config_json()?;
     let checked = ModelConfig::from_json(&json.to_string());
     let mut config = checked.map_err(|error| renamed(error.problem, family))?;
-    // What the files have is what there is; no key speaks of it.
+    // Only the tensors show it; there is no key for it.
     let has = |tensor: &str| model.catalog.get(&format!("model.layers.0.{tensor}")).is_some();
     config.qkv_bias = has("self_attn.q_proj.bias");
     config.output_bias = has("self_attn.o_proj.bias");
@@ -201,8 +201,8 @@ impl Keys<'_> {
         }
         match self.family.model_type {
             "minicpm" => {
-                // Files older than these keys are of the first MiniCPM, whose scales these are.
-                // Zero means that there is none.
+                // Files older than these keys are of the first MiniCPM, and these are its scales. Zero means that there
+                // is none.
                 let scale = |key| {
                     let scale: Option<f64> = self.number(key)?;
                     Ok::<_, ConfigProblem>(scale.map(|scale| if scale == 0.0 { 1.0 } else { scale }))
@@ -253,7 +253,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Rows of the embedding, where it is there; else what a key says, and loading will name what is missing.
+    /// Rows of the embedding if the file has it; otherwise the value of a key, and loading will name what is missing.
     fn vocab_size(&self) -> Result<u64, ConfigProblem> {
         let Some(embedding) = self.model.catalog.get(EMBEDDING_TENSOR) else { return self.required("vocab_size") };
         let rows = embedding.shape.first().map_or(0, |&rows| rows as u64);
@@ -293,7 +293,7 @@ impl Keys<'_> {
         Ok(head_dim)
     }
 
-    /// What `rope_scaling` would say, or `None` if frequencies are as they are.
+    /// The `rope_scaling` of the model, or `None` if frequencies are not scaled.
     fn rope_scaling(&self, context: u64) -> Result<Option<Value>, ConfigProblem> {
         let factor = match self.number("rope.scaling.factor")? {
             Some(factor) => factor,

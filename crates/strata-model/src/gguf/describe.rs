@@ -8,20 +8,20 @@ use super::config::{ROPE_FACTORS, family_of};
 use crate::config::{Architecture, ModelConfig, RopeScaling};
 use crate::rope::RopeTable;
 
-/// What a GGUF file has to say of a model, and to hold besides its weights.
+/// What a GGUF file states about a model, and contains in addition to its weights.
 pub(crate) struct Description {
     /// All but the tokenizer.
     pub(crate) metadata: Metadata,
-    /// A tensor of rope factors, by its name, where the model has such.
+    /// A tensor of rope factors and its name, if the model has one.
     pub(crate) rope_factors: Option<(&'static str, Vec<f32>)>,
-    /// In which order readers expect the query and key rows.
+    /// The order in which readers expect the query and key rows.
     pub(crate) style: RopeStyle,
 }
 
-/// What a GGUF file has to say of a model of this configuration.
+/// Describes a model of this configuration.
 ///
 /// # Errors
-/// What of it the format has no words for.
+/// Something in the configuration that the format cannot express.
 pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str> {
     let family = family_of(config)?;
     let mut metadata = Metadata::default();
@@ -88,7 +88,7 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
 /// name of its pre-tokenizer.
 ///
 /// # Errors
-/// What of it the format has no keys for.
+/// Something in the tokenizer that the format cannot express.
 pub(crate) fn add_tokenizer(
     metadata: &mut Metadata,
     config: &ModelConfig,

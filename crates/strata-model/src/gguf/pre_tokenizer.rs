@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-/// What a name stands for.
+/// The pre-tokenizer that a name in a GGUF file means.
 pub(super) struct PreTokenizer {
     /// `pre_tokenizer` of a `tokenizer.json`.
     pub(super) json: Value,
     /// `normalizer` of a `tokenizer.json`.
     pub(super) normalizer: Value,
-    /// Whether a piece that is a token as it stands is taken whole.
+    /// Whether a piece that equals a token becomes that token, without merging.
     pub(super) ignore_merges: bool,
     /// Whether texts begin with BOS if the file does not say.
     pub(super) add_bos: bool,
@@ -40,12 +40,12 @@ const KNOWN: [(&[&str], &[&str]); 8] = [
     (&["default"], &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
 ];
 
-/// Those of them that take whole pieces that are tokens, without merging.
+/// Names of pre-tokenizers whose pieces that equal a token are not merged.
 const IGNORE_MERGES: [&str; 7] = ["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "tekken"];
-/// Those whose models were made on text in Unicode's composed form.
+/// Names whose models were trained on text in Unicode's composed form (NFC).
 const COMPOSED: [&str; 6] = ["qwen2", "deepseek-r1-qwen", "megrez", "command-r", "mpt", "olmo"];
 
-/// What `name` stands for, if it is known.
+/// The pre-tokenizer that `name` means, if it is known.
 pub(super) fn find(name: &str) -> Option<PreTokenizer> {
     let (_, regexes) = KNOWN.iter().find(|(names, _)| names.contains(&name))?;
     let ignore_merges = IGNORE_MERGES.contains(&name);

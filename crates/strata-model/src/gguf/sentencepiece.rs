@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Pieces longer than this are not taken apart. SentencePiece makes none above 16 characters unless told to.
+/// Pieces longer than this are not split. SentencePiece makes none above 16 characters by default.
 const PIECE_CHARS_MAX: usize = 128;
 /// Most merges; a vocabulary of 256,000 pieces has some 600,000.
 const MERGES_MAX: usize = 1 << 22;

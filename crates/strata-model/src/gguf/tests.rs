@@ -267,7 +267,7 @@ fn every_known_pre_tokenizer_cuts_text_without_loss() {
         assert_eq!(tokenizer.encode("the", false).unwrap(), [257], "{name}: of two alike, the first");
     }
     let ids = |name: &str, text: &str| tokenizer(&vocabulary(name)).unwrap().encode(text, true).unwrap();
-    // Llama 3 begins texts with BOS unless told otherwise, GPT-2 does not.
+    // Llama 3 begins texts with BOS by default, GPT-2 does not.
     assert_eq!((ids("llama-bpe", "the"), ids("gpt-2", "the")), (vec![258, 257], vec![257]));
     assert_eq!(ids("qwen2", "<|im_end|>the"), [259, 257]);
 }
@@ -316,7 +316,7 @@ fn sentencepiece_has_its_usual_ids_where_no_key_names_others() {
     assert_eq!(defaults.encode("a aa", true).unwrap(), [1, 5, 5, 4]);
     metadata.set("tokenizer.ggml.eos_token_id", 4u32);
     assert_eq!(tokenizer::end_ids(&metadata), Ok(vec![4]));
-    // Byte-level vocabularies have no such places, nor have those that are too small.
+    // Byte-level vocabularies have no such tokens, nor have vocabularies that are too small.
     assert_eq!(tokenizer::end_ids(&shape("llama")), Ok(vec![]));
     metadata.set("tokenizer.ggml.model", "gpt2");
     assert_eq!(tokenizer::bos_id(&metadata), Ok(None));

@@ -18,12 +18,12 @@ const MERGES: &str = "tokenizer.ggml.merges";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
-/// What SentencePiece gives its special tokens unless told otherwise.
+/// The ids of SentencePiece's special tokens by default.
 const SENTENCEPIECE_IDS: [(&str, usize); 3] = [(UNKNOWN, 0), (BOS, 1), (EOS, 2)];
-/// Tokens that end a text besides EOS: of a turn, of a message.
+/// Keys of tokens that end a text, apart from EOS: the ends of a turn and of a message.
 const OTHER_ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
-/// Tokens that end a text in every model that has them, whether or not a key says so, and whatever type a converter
-/// gave them: nobody writes these names as text.
+/// Tokens that end a text in every model that has them, with or without a key, and whatever type a converter gave them:
+/// these names do not occur as text.
 const END_NAMES: [&str; 9] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -46,7 +46,7 @@ const MERGES_MAX: usize = 4_000_000;
 /// SentencePiece's mark for a space.
 const SPACE: &str = "▁";
 
-/// What a token is, by the format's numbers.
+/// The types of tokens, by the format's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Normal,
@@ -159,7 +159,7 @@ fn special_id(metadata: &Metadata, key: &str) -> Result<Option<u64>, GgufProblem
     Ok((metadata.text(MODEL)? == Some("llama") && tokens > id).then_some(id as u64))
 }
 
-/// The tokens that end a text: those that keys name, EOS first, then those whose names leave no doubt.
+/// The tokens that end a text: those that keys name, EOS first, then those with one of [`END_NAMES`].
 pub(super) fn end_ids(metadata: &Metadata) -> Result<Vec<u64>, GgufProblem> {
     let mut ids = Vec::new();
     ids.extend(special_id(metadata, EOS)?);
@@ -213,7 +213,7 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().zip(self.kinds.iter().copied())
     }
 
-    /// Each token's id. Of two that are spelt alike, the first; those without letters stand for nothing.
+    /// Each token's id. Of two with the same text, the first counts; empty ones are left out.
     fn ids(&self) -> HashMap<&str, u32> {
         let mut ids = HashMap::with_capacity(self.tokens.len());
         for (id, token) in self.tokens.iter().enumerate().filter(|(_, token)| !token.is_empty()) {
@@ -230,7 +230,7 @@ impl<'a> Vocabulary<'a> {
         Value::Object(entries.map(|(id, token)| (token.to_owned(), id.into())).collect())
     }
 
-    /// `added_tokens`: what is found in a text as it stands, before anything else.
+    /// `added_tokens`: tokens that are found in a text verbatim, before all else.
     fn added(&self, ids: &HashMap<&str, u32>) -> Value {
         let mut added = Vec::new();
         for (id, (token, kind)) in self.entries().enumerate() {
@@ -251,7 +251,7 @@ impl<'a> Vocabulary<'a> {
 }
 
 impl Kind {
-    /// Whether a token is found in a text as it stands.
+    /// Whether a token is found in a text verbatim.
     fn is_added(self) -> bool {
         matches!(self, Kind::Control | Kind::Unknown | Kind::UserDefined)
     }

@@ -1,4 +1,4 @@
-//! What `tokenizer.json` says of decoding, reduced to the kinds that language models use.
+//! The decoder of `tokenizer.json`, reduced to the kinds that language models use.
 
 use serde_json::Value;
 
@@ -9,11 +9,11 @@ pub(super) enum DecoderKind {
     ByteLevel,
     /// Pieces are text with replacements; `<0xE4>` pieces are bytes.
     SentencePiece {
-        /// What to put for what, in each piece.
+        /// Pairs of pattern and replacement, applied to each piece.
         replacements: Vec<(String, String)>,
         /// Whether `<0x..>` pieces are bytes.
         byte_fallback: bool,
-        /// This character is removed from the very start of the text, up to so many times.
+        /// A character that is removed from the start of the text, and at most how many times.
         strip: Option<(char, usize)>,
     },
     /// Pieces are text with a mark for space, which the first piece drops.
@@ -98,19 +98,19 @@ pub(super) fn replaced(piece: &str, replacements: &[(String, String)]) -> String
     replacements.iter().fold(piece.to_owned(), |piece, (from, to)| piece.replace(from.as_str(), to))
 }
 
-/// The byte that a piece like `<0xE4>` stands for.
+/// The byte that a piece like `<0xE4>` means.
 pub(super) fn fallback_byte(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     // `from_str_radix` also takes a sign, and so does the reference; both want exactly two characters.
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-/// Bytes that a piece in GPT-2's alphabet stands for; a piece with any other character stands for itself.
+/// Bytes of a piece in GPT-2's alphabet; a piece with any other character is taken literally.
 fn byte_level_bytes(piece: &str) -> Vec<u8> {
     piece.chars().map(byte_level_byte).collect::<Option<_>>().unwrap_or_else(|| piece.as_bytes().to_vec())
 }
 
-/// GPT-2's alphabet: printable Latin-1 characters stand for themselves, and the other 68 bytes, in order, for U+0100
+/// GPT-2's alphabet: bytes that are printable Latin-1 characters map to these, and the other 68, in order, to U+0100
 /// and on.
 fn byte_level_byte(character: char) -> Option<u8> {
     let code = u32::from(character);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Tokenizer;
 use super::decoder::{DecoderKind, fallback_byte, replaced};
 
-/// Most tokens that the window of the last resort holds: after so many without certain text, there will be none.
+/// Most tokens in the window of [`Decoder::Other`]: if this many have no certain text, none is expected.
 const MAX_WINDOW: usize = 64;
 
 /// Decodes a growing sequence of tokens. All texts returned, joined, are what [`Tokenizer::decode`] makes of all
@@ -45,7 +45,7 @@ impl Detokenizer {
     }
 }
 
-/// What has been seen of one sequence.
+/// The decoding state of one sequence.
 #[derive(Debug)]
 pub(super) struct State {
     skip_special: bool,
@@ -56,7 +56,7 @@ pub(super) struct State {
     stripping: bool,
     /// Bytes of a character that is not complete (byte level), or of a run of byte pieces (SentencePiece).
     bytes: Vec<u8>,
-    /// The window of the last resort: tokens, and how many of them have been turned into text.
+    /// The window of [`Decoder::Other`]: tokens, and how many of them have become text.
     window: Vec<u32>,
     window_read: usize,
 }

@@ -1,14 +1,14 @@
 //! How long a text may become on its way through what `tokenizer.json` says.
 //!
-//! A normalizer may replace each character by a thousand, and a list of normalizers do so again and again; the
-//! `tokenizers` crate has no limit for it. So each step has a bound for what it makes of a byte. What the product of
-//! all of them leaves in doubt is normalized step by step, with a look at the length before each.
+//! A normalizer may replace each character by a thousand, and a list of normalizers may repeat that; the `tokenizers`
+//! crate has no limit for it. So each step has a bound on the bytes that it makes of one byte. If the product of these
+//! bounds allows too much for a text, the text is normalized step by step, and its length is checked before each step.
 
 use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{NormalizedString, Normalizer};
 
-/// Most bytes that may be made of one, by the bounds of all steps together.
+/// Largest accepted product of the bounds of all steps.
 const GROWTH_MAX: usize = 1 << 16;
 /// Growth that is nothing to worry about: memory was measured with as much.
 const GROWTH_USUAL: usize = 16;
@@ -20,7 +20,7 @@ const GROWN_BYTES_MAX: usize = 64 << 20;
 const AFFIX_BYTES_MAX: usize = 64;
 /// Most special tokens that are put around a text.
 const AROUND_MAX: usize = 1024;
-/// A text that stands between added tokens, to learn what such a one becomes at least.
+/// A short text, to measure the least that the text between two added tokens becomes.
 const PART: &str = " a";
 
 /// Bytes that may be made of one byte of text.
@@ -28,7 +28,7 @@ const PART: &str = " a";
 pub(super) struct Growth {
     normalizer: usize,
     pre_tokenizer: usize,
-    /// Of each step of the normalizer.
+    /// Bound of each step of the normalizer.
     steps: Vec<usize>,
     added_tokens: Vec<String>,
 }
@@ -37,7 +37,7 @@ impl Growth {
     /// The growth of a tokenizer's texts.
     ///
     /// # Errors
-    /// What grows too much.
+    /// Says what grows too much.
     pub(super) fn of(json: &Value) -> Result<Self, String> {
         let (normalizer, pre_tokenizer) = (grown(&json["normalizer"]), grown(&json["pre_tokenizer"]));
         limited("its normalizer and pre-tokenizer", normalizer.saturating_mul(pre_tokenizer))?;
@@ -63,7 +63,7 @@ impl Growth {
         Ok(Self { normalizer, pre_tokenizer, steps, added_tokens })
     }
 
-    /// How many times the usual memory a text takes.
+    /// The memory that a text takes, as a multiple of the usual.
     ///
     /// # Errors
     /// It becomes too long.
@@ -76,7 +76,7 @@ impl Growth {
         if bound <= UNCHECKED_BYTES {
             return Ok(bound.div_ceil(usual.max(1)));
         }
-        // Each text between added tokens is normalized by itself.
+        // Each text between added tokens is normalized separately.
         let parts: usize =
             self.added_tokens.iter().map(|token| text.matches(token.as_str()).take(1 << 24).count()).sum();
         let part = if parts == 0 { 0 } else { self.normalized_bytes(PART, normalizer)? };
@@ -176,7 +176,7 @@ fn is_idempotent(step: &Value) -> bool {
     matches!(step["type"].as_str(), Some("NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase"))
 }
 
-/// How often a text's tokens stand in what a post-processor makes of them.
+/// How often a post-processor repeats a text's tokens.
 fn repeated(processor: &Value) -> Result<usize, String> {
     if let Some(steps) = processor["processors"].as_array() {
         return steps
@@ -199,8 +199,8 @@ fn repeated(processor: &Value) -> Result<usize, String> {
     Ok(texts.max(1))
 }
 
-/// The longest text that a SentencePiece map puts in the place of a character: the length of a table, the table, and
-/// texts that end with a zero. One for what is no such map, since the `tokenizers` crate refuses it.
+/// Bytes of the longest text that a SentencePiece map replaces a character by. The map has the length of a table, the
+/// table, and texts that end with a zero. One for anything else, which the `tokenizers` crate refuses.
 fn longest_replacement(map: &str) -> usize {
     let bytes = base64(map);
     let Some((length, rest)) = bytes.split_first_chunk() else { return 1 };

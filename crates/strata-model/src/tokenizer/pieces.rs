@@ -23,7 +23,7 @@ const LINE_REGEXES: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
-/// Where a tokenizer's texts may be cut.
+/// Places where a text may be cut, so that its pieces can be tokenized separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     /// Between line ends and a letter: `\s*[\r\n]+` takes all line ends, whatever follows, and no other alternative
@@ -34,7 +34,7 @@ enum Cut {
     BeforeLineEnd,
 }
 
-/// What is known of a tokenizer.
+/// Properties of a tokenizer.
 #[derive(Debug)]
 pub(super) struct Pieces {
     cut: Option<Cut>,
@@ -42,7 +42,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// What `tokenizer.json` allows.
+    /// The properties that follow from `tokenizer.json`.
     pub(super) fn of(json: &Value) -> Self {
         let pre_tokenizer = json.get("pre_tokenizer").unwrap_or(&Value::Null);
         let factor = if pre_tokenizer.is_null() { WHOLE_FACTOR } else { SPLITTING_FACTOR };
@@ -110,7 +110,7 @@ fn is_byte_level(pre_tokenizer: &Value, use_regex: bool) -> bool {
     pre_tokenizer["type"] == "ByteLevel" && pre_tokenizer["add_prefix_space"] == false && splits == use_regex
 }
 
-/// Whether nothing but the pre-tokenizer looks at what stands beside a token.
+/// Whether only the pre-tokenizer looks beyond a token.
 fn nothing_reaches_across(json: &Value) -> bool {
     let normalizer = &json["normalizer"];
     let plain = |token: &Value| {

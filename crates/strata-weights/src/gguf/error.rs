@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file.
+//! Errors in GGUF files.
 
 use thiserror::Error;
 
@@ -14,7 +14,7 @@ pub enum GgufProblem {
         /// The first four bytes.
         found: [u8; 4],
     },
-    /// The first version, which nobody writes any more.
+    /// The first version, which is no longer in use.
     #[error("it is of GGUF version 1, which is not read; versions 2 and 3 are. Convert the model again")]
     VersionOne,
     /// Bytes the wrong way round.
@@ -58,7 +58,7 @@ pub enum GgufProblem {
     /// More of something than any real file has.
     #[error("it claims {count} {what}, the limit is {limit}: the file is damaged, fetch it again")]
     TooMany {
-        /// What.
+        /// What there is too much of.
         what: &'static str,
         /// How many.
         count: u64,
@@ -128,9 +128,9 @@ pub enum GgufProblem {
     WrongType {
         /// The key.
         key: String,
-        /// What it should be.
+        /// The expected type.
         expected: &'static str,
-        /// What it is.
+        /// The type found.
         found: String,
     },
     /// An alignment that is none.
@@ -251,11 +251,11 @@ pub enum GgufProblem {
     /// Parts of different sets.
     #[error("{key} is {found}, expected {expected}: the parts do not belong together, fetch them again")]
     PartMismatch {
-        /// What disagrees.
+        /// The key that disagrees.
         key: &'static str,
-        /// What follows from the first part and the name.
+        /// The value that follows from the first part and the name.
         expected: u64,
-        /// What this part says.
+        /// The value in this part.
         found: u64,
     },
     /// More than one model in a directory.

@@ -1,4 +1,4 @@
-//! What a GGUF file says of its model: keys and values.
+//! The metadata of a GGUF file: keys and values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,7 +60,7 @@ pub struct Texts {
 }
 
 impl Metadata {
-    /// Of these pairs.
+    /// Metadata of these pairs.
     pub fn new(pairs: BTreeMap<String, MetadataValue>) -> Self {
         Self { pairs }
     }
@@ -324,7 +324,7 @@ impl Texts {
     /// Appends a text.
     ///
     /// # Panics
-    /// If all together have 4 GiB: readers have a limit far below, and writers no such vocabulary.
+    /// If all texts together have 4 GiB: readers limit them to far less, and no writer has such a vocabulary.
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
         self.ends.push(u32::try_from(self.text.len()).expect("texts are shorter than 4 GiB"));

@@ -1,4 +1,4 @@
-//! Reading a header piece by piece, each held against what is left of the file.
+//! Reading a header piece by piece; each length is checked against the rest of the file.
 
 use strata_io::RandomAccessFile;
 
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
         WeightError::Gguf { file: self.file.path().to_owned(), problem }
     }
 
-    /// Refuses `wanted` more bytes if there are not so many, or not so many allowed.
+    /// Refuses `wanted` more bytes if the file or the limit does not have that many left.
     fn reserve(&self, what: &'static str, wanted: u64) -> Result<(), WeightError> {
         let (at, left) = (self.position, self.file.len().saturating_sub(self.position));
         if wanted > left {
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         self.text("a tensor's name", NAME_BYTES_MAX)
     }
 
-    /// A length and so many bytes of UTF-8.
+    /// A length, and that many bytes of UTF-8.
     fn text(&mut self, what: &'static str, limit: u64) -> Result<String, WeightError> {
         let mut bytes = Vec::new();
         let at = self.text_bytes(what, limit, &mut bytes)?;

@@ -68,14 +68,14 @@ pub fn model_name(path: &Path) -> Option<String> {
     }
 }
 
-/// Those of a directory's files that each begin a model, sorted.
+/// The files of a directory that begin a model, sorted.
 pub(crate) fn models_in(paths: &[PathBuf]) -> Vec<&PathBuf> {
     let mut models: Vec<_> = paths.iter().filter(|path| is_first_or_only(path)).collect();
     models.sort();
     models
 }
 
-/// Whether a file of this name begins a model, rather than going on with one.
+/// Whether a file of this name begins a model, rather than being a later part of one.
 fn is_first_or_only(path: &Path) -> bool {
     match numbered(path) {
         Some((_, number, _)) => number == 1,
@@ -102,7 +102,7 @@ fn expect((file, _): &Part, key: &'static str, found: u64, expected: u64) -> Res
     Err(WeightError::Gguf { file: file.path().to_owned(), problem })
 }
 
-/// What stands before the numbers in a part's name, if it is named as one of so many.
+/// The text before the numbers in a part's name, if the name says that it is one of `count` parts.
 fn stem(path: &Path, count: u64) -> Option<String> {
     numbered(path).filter(|(_, _, of)| *of == count).map(|(stem, _, _)| stem)
 }

@@ -23,7 +23,7 @@ const KNOWN: [(u32, DType); 15] = [
     (39, DType::Mxfp4),
 ];
 
-/// Names of those that may occur and are not loaded, for messages.
+/// Names of types that occur but are not supported, for messages.
 const OTHERS: [(u32, &str); 17] = [
     (9, "Q8_1"),
     (15, "Q8_K"),
@@ -44,7 +44,7 @@ const OTHERS: [(u32, &str); 17] = [
     (35, "TQ2_0"),
 ];
 
-/// What a type's number means.
+/// The type of a number.
 pub(super) fn element_type(kind: u32) -> ElementType {
     let known = KNOWN.iter().find(|(number, _)| *number == kind);
     let other = || OTHERS.iter().find(|(number, _)| *number == kind);
