@@ -137,7 +137,7 @@ impl HostBuffer {
         let start = first.wrapping_byte_add(before);
         for (unused, bytes) in [(first, before), (start.wrapping_byte_add(pages), room - before)] {
             if bytes > 0 {
-                // SAFETY: whole pages of the mapping made above, which nobody uses. It would only fail for want of
+                // SAFETY: whole pages of the mapping made above, which are not in use. It would only fail for want of
                 // memory to note it, and address space is all that stays then.
                 let _ = unsafe { munmap(unused, bytes) };
             }

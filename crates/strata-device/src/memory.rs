@@ -54,7 +54,7 @@ pub fn peak_resident() -> u64 {
 }
 
 /// Gives memory back to the system that was freed but kept for later, as allocators do: after something large has been
-/// taken apart that is hundreds of megabytes which nobody uses. Does nothing where the C library has no way to.
+/// taken apart that is hundreds of unused megabytes. Does nothing where the C library has no way to.
 pub fn give_back_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointer and touches only what is free, under the allocator's own locks.

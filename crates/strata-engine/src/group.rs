@@ -171,7 +171,7 @@ impl SequenceGroup {
 }
 
 impl Prompt {
-    /// What clients are told when the prompt has been computed.
+    /// The event for clients when the prompt has been computed.
     fn done(&self, logprobs: Vec<Option<PositionLogprobs>>) -> Event {
         Event::PromptDone { cached_tokens: self.cached_tokens, miss: self.miss, logprobs }
     }

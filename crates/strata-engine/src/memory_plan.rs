@@ -88,16 +88,16 @@ impl BudgetTooSmall {
 /// Context that must fit for a server to be of any use; or the model's whole context, if that is less.
 const LEAST_CONTEXT: usize = 256;
 
-/// Requests get one part in so many of what a budget has beyond the least that works, up to so many times their least:
-/// who gives much memory expects long prompts.
+/// Requests get one part in this many of what a budget has beyond the least that works, up to this many times their
+/// least: with much memory, long prompts are expected.
 const REQUESTS_SHARE: u64 = 8;
 
-/// KV and weights trade memory only if all but one part in so many of a block comes back when it is withdrawn: for the
-/// rest of each block that there can be, memory is set aside.
+/// KV and weights trade memory only if all but one part in this many of a block comes back when it is withdrawn: for
+/// the rest of each block that there can be, memory is set aside.
 const KEPT_SHARE: u64 = 8;
 
-/// Of what streamed weights leave beyond the least that works, KV begins with one part in so many at the most. Weights
-/// gain more by it: each byte of them that stays is a byte less to read in every pass.
+/// Of what streamed weights leave beyond the least that works, KV begins with at most one part in this many. Weights
+/// gain more by memory: each byte of them that stays is a byte less to read in every pass.
 const STREAMED_KV_SHARE: u64 = 16;
 
 /// KV beyond this many times what all running sequences can fill is of no use even to the prefix cache.

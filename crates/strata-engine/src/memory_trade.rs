@@ -1,7 +1,7 @@
 //! Who gets memory while weights are streamed: KV or weights. A planner: no I/O, no clock.
 //!
 //! Each byte of weights that stays is a byte less to read in every pass, so weights have what KV does not need: blocks
-//! that sequences hold, or would hold if there were more, come first; cached ones that nobody holds come last. Memory
+//! that sequences hold, or would hold if there were more, come first; cached ones without holders come last. Memory
 //! changes hands between passes in two steps, so that both together never exceed the budget: weights give up bands, and
 //! KV grows once they have; or KV withdraws blocks, and weights grow once their pages have been given back.
 
@@ -36,7 +36,7 @@ pub struct TradeLimits {
     pub weights_most: u64,
     /// Bytes that a block takes when it comes, and gives back when it leaves.
     pub block: u64,
-    /// Blocks that KV has while nobody needs more.
+    /// Blocks that KV has while no more are needed.
     pub blocks_start: usize,
     /// Blocks that KV can have at the most, whatever weights do.
     pub blocks_max: usize,
@@ -123,7 +123,7 @@ impl MemoryTrade {
         self.weights[0] != self.weights[1]
     }
 
-    /// What KV may have now that weights take, or may take, so many bytes. More follows when they take less.
+    /// What KV may have while weights take, or may take, `weights` bytes. More follows when they take less.
     pub fn grant(&self, weights: u64) -> KvGrant {
         let room = self.limits.total.saturating_sub(weights).checked_div(self.limits.block);
         let room = room.map_or(self.target, |room| usize::try_from(room).unwrap_or(usize::MAX));

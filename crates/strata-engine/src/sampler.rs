@@ -70,8 +70,8 @@ pub struct Sampler {
 /// A token that may be chosen.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
-    /// Place among all tokens: the most likely first, of equals the lowest token. The logit, mapped to an integer that
-    /// falls as it rises, stands above the token, so that one comparison settles the order.
+    /// Place among all tokens: the most likely first, and among equals the lowest token. The logit, mapped to an
+    /// integer that falls as it rises, stands above the token, so that one comparison settles the order.
     place: u64,
     /// Probability relative to the most likely token's.
     weight: f32,
@@ -222,7 +222,7 @@ fn change(logits: &mut [f32], token: TokenId, new: impl FnOnce(f32) -> f32) {
     }
 }
 
-/// The most likely token, of equals the lowest; 0 if there is none.
+/// The most likely token, and among equals the lowest; 0 if there is none.
 fn argmax(logits: &[f32]) -> TokenId {
     let mut best = (0, f32::NEG_INFINITY);
     for (&logit, token) in logits.iter().zip(0..) {

@@ -143,7 +143,7 @@ pub(crate) struct PreemptionCounts {
     pub(crate) swap: u64,
 }
 
-/// Whoever shares the engine with others.
+/// A tenant: one of the users that share the engine.
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     sequences: usize,
@@ -344,7 +344,7 @@ impl Scheduler {
         self.forecast.ended(generated);
     }
 
-    /// Prompts of so many tokens were computed in so many seconds.
+    /// Records that `tokens` of prompts were computed in `seconds`.
     pub(crate) fn prefilled(&mut self, tokens: usize, seconds: f64) {
         self.planner.prefilled(tokens, seconds);
     }

@@ -80,7 +80,7 @@ struct UnderWay {
 }
 
 impl SwapSpace {
-    /// Bytes that a slot takes in the file for blocks of so many bytes.
+    /// Bytes that a slot takes in the file, for blocks of `block_bytes`.
     pub fn slot_bytes(block_bytes: usize) -> usize {
         block_bytes.max(1).next_multiple_of(DIRECT_ALIGN)
     }

@@ -54,7 +54,7 @@ impl AlignedBuffer {
 
     /// The whole buffer.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `start` points to `len` initialised bytes that live as long as self; nobody writes while it is
+        // SAFETY: `start` points to `len` initialised bytes that live as long as self; nothing writes while it is
         // borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
@@ -82,7 +82,7 @@ impl fmt::Debug for AlignedBuffer {
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
         // SAFETY: unmaps exactly what `new_zeroed` mapped, once; no reference outlives `self`. It cannot fail for a
-        // whole mapping, and there is nobody to tell.
+        // whole mapping, and there is no way to report it.
         let _ = unsafe { munmap(self.map.as_ptr().cast(), self.mapped) };
     }
 }

@@ -244,7 +244,7 @@ fn push<B: AsMut<[u8]>>(
             // SAFETY: the entry writes to the buffer of a slot, and reads from a file, that stay where they are until
             // its completion has been taken: the slot is boxed, its place is emptied by completions only (`reap`,
             // `drop`) or after the ring that held the entry is gone without the kernel having seen it (`give_ring_up`),
-            // and nobody touches the buffer in between. An engine that is leaked leaks its slots too.
+            // and nothing touches the buffer in between. An engine that is leaked leaks its slots too.
             match unsafe { ring.submission().push(&entry) } {
                 Ok(()) => return None,
                 // Impossible: the ring has an entry for each slot.

@@ -130,7 +130,7 @@ impl KvLayout {
     /// The layer number `index` of those that keep keys and values.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such layer.
     pub fn layer(&self, index: usize) -> KvLayer {
         self.layers[index]
     }

@@ -16,8 +16,8 @@ use crate::{
 
 /// Contents, the places where they lie, and the policy that chooses among the cached ones.
 ///
-/// Every block is exactly one of *free*, *cached* (its content can be found, and nobody holds it), *used* (a table or a
-/// transfer holds it) and *withdrawn*. A block whose transfer is in flight is held by it, so neither free nor cached.
+/// Every block is exactly one of *free*, *cached* (its content can be found, and nothing holds it), *used* (a table or
+/// a transfer holds it) and *withdrawn*. A block whose transfer is in flight is held by it, so neither free nor cached.
 ///
 /// | state | leaves it by |
 /// |---|---|
@@ -207,7 +207,7 @@ impl Cache {
         (block, rest)
     }
 
-    /// A block for the content of `slot`, with one holder, obtained as by [`take`](Self::take). Nobody may read it
+    /// A block for the content of `slot`, with one holder, obtained as by [`take`](Self::take). It must not be read
     /// until the transfer that fills it has ended. If the content already has a block, which look-ups do not find, the
     /// new block holds an equal content.
     pub(crate) fn fetch(&mut self, slot: SwapSlot, id: SequenceId) -> BlockId {

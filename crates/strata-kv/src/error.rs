@@ -11,7 +11,7 @@ pub enum AllocStatus {
     Ok,
     /// Not now, but once other sequences have released blocks or slots.
     Later,
-    /// Not even in an empty pool of full size.
+    /// It would not fit even in an empty pool of full size.
     Never {
         /// Blocks or slots needed.
         need: usize,

@@ -23,11 +23,11 @@ pub struct Content {
     pub parent: Option<BlockId>,
 }
 
-/// Orders the cached blocks: those with findable content that nobody holds.
+/// Orders the cached blocks: those with findable content that no sequence holds.
 ///
 /// A published block is *held* or *cached*. A content whose parent is gone could never be found again, so only leaves
-/// are evicted: cached blocks without published children. Whoever holds a block holds its parent, so the children of a
-/// cached block are cached, and it gets no new ones.
+/// are evicted: cached blocks without published children. A sequence that holds a block holds its parent, so the
+/// children of a cached block are cached, and it gets no new ones.
 ///
 /// | event | before | after |
 /// |---|---|---|

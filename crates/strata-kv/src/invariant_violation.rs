@@ -27,7 +27,7 @@ pub enum InvariantViolation {
         /// The block.
         block: BlockId,
     },
-    /// A block that nobody holds keeps its content only while the content can be found.
+    /// A block without holders keeps its content only while the content can be found.
     #[error("{block} is cached, but its content cannot be found")]
     Unfindable {
         /// The block.

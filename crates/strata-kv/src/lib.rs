@@ -7,7 +7,7 @@
 //! What the KV *is* (a content: tokens, and what they continue) stands apart from where it *lies* (a block, a slot one
 //! tier below, both): a transfer ([`BlockCopy`], [`BlockSwap`]) changes a location and no content.
 //!
-//! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that nobody holds),
+//! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that nothing holds),
 //! *used* (held by at least one block table, or by a transfer in flight) and *withdrawn* (without memory, after
 //! [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
 

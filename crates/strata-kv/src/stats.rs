@@ -7,7 +7,7 @@ pub struct KvStats {
     pub blocks_total: usize,
     /// Blocks that at least one sequence or swap in flight holds; a shared block counts once.
     pub blocks_used: usize,
-    /// Blocks with findable content that nobody holds.
+    /// Blocks with findable content that no sequence holds.
     pub blocks_cached: usize,
     /// Blocks without content.
     pub blocks_free: usize,

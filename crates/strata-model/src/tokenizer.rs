@@ -181,7 +181,7 @@ impl Tokenizer {
     }
 
     /// Most bytes of memory that [`Tokenizer::encode`] of `text` takes at a time, the ids included: some hundred for
-    /// each byte of the longest piece that the text is tokenized in. Whoever must not exceed a limit asks first.
+    /// each byte of the longest piece that the text is tokenized in. Callers with a limit should check this first.
     pub fn scratch_bytes(&self, text: &str) -> usize {
         // One that becomes too long is refused when it is encoded, before it takes anything.
         let factor = self.growth_of(text).unwrap_or(1);

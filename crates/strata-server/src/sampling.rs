@@ -194,7 +194,7 @@ fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
     }
 }
 
-/// A number for ids, and for seeds of requests that brought none.
+/// A random number for ids, and for seeds of requests without one.
 pub(crate) fn random() -> u64 {
     // Every `RandomState` differs, and the first takes its keys from the system's random numbers.
     RandomState::new().build_hasher().finish()

@@ -20,7 +20,7 @@ const BYTES_PER_TOKEN: usize = 5;
 /// The kind of caller, which decides how much memory texts take outside the engine.
 #[derive(Clone, Copy)]
 pub enum Audience<'a> {
-    /// Nobody: passes are measured.
+    /// No texts: passes are measured.
     Nobody,
     /// One prompt that has been tokenized; its tokens and text take this many bytes.
     Prompt(Bytes),

@@ -41,7 +41,7 @@ pub struct InfoArgs {
 /// Runs `strata info`.
 ///
 /// # Errors
-/// A directory that holds no model we can compute.
+/// The directory holds no supported model.
 pub fn run(args: InfoArgs) -> Result<()> {
     let dir = ModelDir::open(args.model.model.as_deref())?;
     let tokenizer = match dir.tokenizer() {

@@ -94,7 +94,7 @@ fn write(
                 if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let outcome = pack(dir, files, target, as_is, &mut watch);
-            // Nobody waits for it after Ctrl-C.
+            // After Ctrl-C its result is not needed.
             let _ = end.send(());
             outcome
         });

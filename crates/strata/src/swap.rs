@@ -196,7 +196,7 @@ mod tests {
             fs::copy(bundled.join(file), folder.path().join(file)).unwrap();
         }
         let dir = ModelDir::open(Some(folder.path())).unwrap();
-        // Whoever reads them fails.
+        // Reading them fails.
         let weights = fs::OpenOptions::new().write(true).open(folder.path().join("model.safetensors")).unwrap();
         weights.set_len(1 << 16).unwrap();
         let surroundings = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };

@@ -17,7 +17,7 @@ use crate::{BeamParams, FinishReason, PositionLogprobs, SamplingParams, TokenId,
 /// What may follow a beam.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
-    /// The most likely tokens, best first; of equals the lowest token.
+    /// The most likely tokens, best first; among equals, the lowest token first.
     pub(crate) next: Vec<TokenLogprob>,
     /// The entries of `next` that are to be reported, if any are.
     pub(crate) top: Option<Arc<[TokenLogprob]>>,

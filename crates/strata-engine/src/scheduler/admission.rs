@@ -3,7 +3,8 @@
 //! Candidates are looked at in one order:
 //!
 //! 1. sequences that were swapped out, by [`Rank`](crate::sequence::Rank);
-//! 2. those that wait: first those of the tenant that holds the fewest blocks, of equals the one whose turn was longest
+//! 2. those that wait: first those of the tenant that holds the fewest blocks, among equals the one whose turn was
+//! longest
 //!    ago; among a tenant's own by `Rank`.
 //!
 //! One list of rules for either kind says of each candidate whether it comes in, and if not, why: see [`Admission`].

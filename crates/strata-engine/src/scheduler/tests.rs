@@ -41,8 +41,8 @@ impl Bench {
         self.scheduler.add(Arrival { priority, ..arrival(id, length) });
     }
 
-    /// Plans a step, checks what must hold of every plan, computes it, and appends a token to whoever sampled and is no
-    /// beam.
+    /// Plans a step, checks what must hold of every plan, computes it, and appends a token to each sequence that
+    /// sampled and is no beam.
     fn step(&mut self) -> Vec<(u64, usize)> {
         self.scheduler.schedule(&mut self.plan);
         let tokens: usize = self.plan.entries.iter().map(|entry| entry.count).sum();

@@ -104,7 +104,7 @@ fn swaps_in_flight_together_end_in_order() {
     let last_end = bench.space.last_end;
     let third = bench.start(SwapDirection::Out, &[]);
     assert_eq!(bench.space.last_end, last_end, "the first is still measured from its own start");
-    // What has nothing to move waits for nobody.
+    // Swaps that move nothing do not wait.
     let ended: Vec<_> = (0..3).map(|_| bench.wait()).collect();
     assert!(ended.iter().all(|ended| ended.outcome.is_ok()), "{ended:?}");
     assert_eq!(ended.iter().map(|ended| ended.id).collect::<Vec<_>>(), [third, first, second]);

@@ -66,7 +66,8 @@ impl SwapWorker {
 
     /// From now on nothing comes back, and at most one part is still moved.
     pub(super) fn close(&mut self) {
-        // Parts that were submitted would still be received: the thread ends because nobody hears of the one in flight.
+        // Parts that were submitted would still be received: the thread ends because the receiver of the one in flight
+        // is gone.
         self.done = None;
         self.parts = None;
     }

@@ -10,7 +10,7 @@ fn run_all(shape: Shape, requests: Vec<Request>) {
     run_all_with(shape, requests, false, 0);
 }
 
-/// Runs all at once, `crowded` where more are admitted than can grow, with one in so many swaps failing.
+/// Runs all at once, `crowded` where more are admitted than can grow, with one in this many swaps failing.
 fn run_all_with(shape: Shape, requests: Vec<Request>, crowded: bool, fail_every_swap: u64) -> EngineStatus {
     let (engine, controls) = start(shape);
     controls.fail_every_swap.store(fail_every_swap, Ordering::Relaxed);

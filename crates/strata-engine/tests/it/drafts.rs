@@ -21,7 +21,7 @@ fn serve(shape: Shape, drafts: usize, requests: &[(Request, usize)]) -> Vec<Vec<
     let streams: Vec<_> = streams.collect();
     let events: Vec<_> = streams.into_iter().map(|stream| told(stream).0).collect();
     let tokens = events.iter().flatten().filter(|event| matches!(event, Event::Token { .. })).count();
-    // The status is told after the events.
+    // The status is published after the events.
     eventually(&engine, "all are counted", |status| status.generation_tokens == 80 + tokens as u64);
     assert_idle_and_whole(&engine);
     events

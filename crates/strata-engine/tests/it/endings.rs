@@ -134,7 +134,7 @@ fn a_failed_pass_fails_its_requests_and_nobody_else() {
         .collect::<Vec<_>>();
     assert!(!failed.is_empty() && failed.len() <= 2, "{failed:?}");
     assert_idle_and_whole(&engine);
-    // What the failed pass wrote must not be found by anybody.
+    // What the failed pass wrote must not be found in the cache.
     for seed in 1..5 {
         let request = greedy(vec![seed; 9], 6);
         let ended = collect(engine.handle().submit(request.clone()).unwrap());
@@ -333,7 +333,7 @@ fn clients_that_go_while_swaps_are_in_flight_leave_nothing_behind() {
     let (engine, controls, streams) = with_swaps_in_flight();
     drop(streams);
     eventually(&engine, "all have gone", |status| status.running == 0);
-    // Nobody waits for the swaps that hang, until somebody does.
+    // The engine is well until a sequence waits for the swaps that hang.
     eventually(&engine, "well", |status| status.health == Health::Ok);
     let all_blocks = engine.handle().submit(greedy(vec![1; 90], 6)).unwrap();
     eventually(&engine, "stalled", |status| matches!(status.health, Health::Stalled(_)));

@@ -30,7 +30,7 @@ fn separately(request: &Request, count: usize) -> Vec<(Vec<Event>, Vec<u32>)> {
     (0..count).map(answer).collect()
 }
 
-/// What a client is told of its continuation, without what depends on who else there was; and its tokens.
+/// The events of a continuation, without what depends on other requests; and its tokens.
 pub fn told(mut stream: EventStream) -> (Vec<Event>, Vec<u32>) {
     let (mut events, mut tokens) = (Vec::new(), Vec::new());
     while let Some(mut event) = stream.blocking_next() {
@@ -131,7 +131,7 @@ fn they_fail_together_while_the_prompt_is_computed() {
     for stream in engine.handle().submit_many(greedy(prompt(1, 9), 6), 3).unwrap() {
         assert!(matches!(last(stream), Event::Failed(_)));
     }
-    // The status is told after the events.
+    // The status is published after the events.
     eventually(&engine, "so many failed", |status| status.finished.failed >= 3);
     assert_idle_and_whole(&engine);
 }

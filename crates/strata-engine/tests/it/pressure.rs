@@ -22,7 +22,7 @@ const BLOCK_SIZE: usize = 4;
 const MAX_NUM_SEQS: usize = 64;
 const BATCHED_TOKENS: usize = 128;
 
-/// The bundled model with so many KV blocks, and as many in swap space.
+/// The bundled model with `blocks` KV blocks, and as many in swap space.
 fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> Engine {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/storyteller");
     let config = ModelConfig::from_dir(&dir).unwrap();
@@ -57,7 +57,7 @@ fn tokens(ended: Vec<Ended>) -> Vec<Vec<u32>> {
     ended.into_iter().map(|ended| ended.tokens).collect()
 }
 
-/// Blocks that so many requests of so many tokens take.
+/// Blocks that `requests` requests of `tokens` tokens take.
 fn blocks_for(requests: usize, tokens: usize) -> usize {
     requests * tokens.div_ceil(BLOCK_SIZE)
 }

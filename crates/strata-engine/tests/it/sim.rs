@@ -33,7 +33,7 @@ pub struct Controls {
     pub tokens_computed: AtomicU64,
     pub largest_batch: AtomicUsize,
     pub blocks_copied: AtomicUsize,
-    /// Of every so many swaps one fails; 0 for none.
+    /// One in this many swaps fails; 0 for none.
     pub fail_every_swap: AtomicU64,
     /// Slots fewer than any number that swap space has.
     pub swap_slots_missing: AtomicUsize,
@@ -112,7 +112,7 @@ pub fn fingerprint(tokens: &[u32]) -> u64 {
     tokens.iter().fold(0, |before, &token| extend(before, token))
 }
 
-/// The most likely token, of equals the lowest.
+/// The most likely token, and among equals the lowest.
 fn most_likely(logits: &[f32]) -> u32 {
     (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as u32
 }

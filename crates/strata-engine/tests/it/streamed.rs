@@ -113,7 +113,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The weights, streamed with so many bytes more than the least, and the budget that this is.
+    /// The weights, streamed with `extra` bytes more than the least, and the resulting budget.
     fn stream(&self, extra: u64) -> (StreamedWeights, u64) {
         let plan = StreamPlan::new(&self.catalog, &layers::group_specs(&self.config), BAND_BYTES).unwrap();
         let settings = StreamConfig {

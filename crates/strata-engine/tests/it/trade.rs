@@ -1,4 +1,4 @@
-//! KV takes memory from weights and gives it back, over the simulated model: never above the budget, and nobody
+//! KV takes memory from weights and gives it back, over the simulated model: never above the budget, and no request
 //! notices.
 
 use std::sync::Arc;

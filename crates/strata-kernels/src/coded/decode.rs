@@ -21,7 +21,7 @@ pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
 /// Decodes the next columns of a coded row of `cols`: whole blocks, from where `progress` stands.
 ///
 /// # Panics
-/// If the bytes are not those of such a row, or it has no such columns.
+/// If the bytes are not those of a row of `cols`, or there are fewer columns left.
 pub(crate) fn decode_columns<N: Number>(
     level: Level,
     row: &[u8],
@@ -78,7 +78,7 @@ impl<'a> CodedRow<'a> {
     /// Decodes the next blocks.
     ///
     /// # Panics
-    /// If there are not so many left.
+    /// If there are fewer left.
     fn decode<N: Number>(&self, level: Level, progress: &mut Progress, out: &mut [N]) {
         let first = progress.numbers;
         progress.numbers += out.len();

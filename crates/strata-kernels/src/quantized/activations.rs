@@ -97,7 +97,7 @@ impl Activations<'_> {
     }
 }
 
-/// Bytes of scratch that [`quantize`] needs for so many tokens, in any layout.
+/// Bytes of scratch that [`quantize`] needs for `tokens` tokens, in any layout.
 ///
 /// # Panics
 /// If that is more than can be counted.

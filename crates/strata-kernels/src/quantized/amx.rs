@@ -138,7 +138,7 @@ unsafe fn store(s: Avx512, job: &Job<'_>, token: usize, first: usize, count: usi
 /// Scales the dot products of `blocks` blocks and adds them to the sums, block by block.
 ///
 /// # Safety
-/// As for [`tiles`]; the activations have so many blocks from `first` on, and `dots` the products of all of them.
+/// As for [`tiles`]; the activations have all blocks that are read from `first` on, and `dots` their products.
 #[inline(always)]
 unsafe fn add_scaled<F: Unpack>(
     s: Avx512,

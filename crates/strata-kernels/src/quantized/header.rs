@@ -7,7 +7,7 @@ pub(super) const ROWS: usize = 16;
 pub(super) const SPAN: usize = 256;
 pub(super) const SPAN_BLOCKS: usize = 8;
 
-/// Blocks of 32 columns of a row that are taken out at once, and how often a span has so many.
+/// Blocks of 32 columns of a row that are extracted at once, and the number of such groups in a span.
 #[cfg(target_arch = "x86_64")]
 pub(super) const GROUP: usize = 4;
 #[cfg(target_arch = "x86_64")]

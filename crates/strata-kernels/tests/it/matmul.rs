@@ -75,7 +75,7 @@ proptest! {
         let offset = usize::from(misaligned);
         let shifted = [&vec![0; offset][..], &encode(dtype, &w).0].concat();
         let weights = Matrix::new(dtype, rows, cols, &shifted[offset..]);
-        // Which of many NaNs an operation gives is nobody's promise.
+        // Which of the many NaNs an operation gives is unspecified.
         let one_nan = |v: &f32| if v.is_nan() { f32::NAN } else { *v };
         let bits = |values: &[f32]| bits(&values.iter().map(one_nan).collect::<Vec<_>>());
         for level in Level::available() {

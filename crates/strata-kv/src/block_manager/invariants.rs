@@ -102,8 +102,8 @@ impl BlockManager {
                 return Err("a block of it holds more or fewer tokens than it has there");
             }
             let continues = self.cache.continues(block);
-            // This holds too when another sequence has published a block that both hold: whoever holds a block holds
-            // its parent.
+            // This holds too when another sequence has published a block that both hold: a sequence that holds a block
+            // holds its parent.
             if continues.is_some() && continues != parent {
                 return Err("its published blocks are not a chain from its root");
             }

@@ -311,7 +311,7 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
         .map(|((text, _), score)| Piece { text, score: score.as_f64() as f32 })
         .collect();
     let merges: Vec<_> = merges(&pieces, &ids)?.into_iter().map(|(left, right)| json!([left, right])).collect();
-    // A token that is marked so is better than the usual place.
+    // A token with the right type is preferred to one at the usual id.
     let marked = vocabulary.entries().find(|(_, kind)| *kind == Kind::Unknown).map(|(token, _)| token);
     let unknown = match (metadata.count(UNKNOWN).map_err(text)?, marked) {
         (None, Some(marked)) => Some(marked),

@@ -6,8 +6,8 @@ use super::queues::Queues;
 
 /// Evicts the block that was released longest ago.
 ///
-/// Leaves come before parents without further measures: whoever holds a block holds its parent, and releases the parent
-/// later.
+/// Leaves come before parents without further measures: a sequence that holds a block holds its parent, and releases
+/// the parent later.
 #[derive(Debug)]
 pub struct Lru(Queues<1>);
 

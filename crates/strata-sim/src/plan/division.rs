@@ -160,8 +160,7 @@ fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) -> Result<(Me
     Ok((plan, kv))
 }
 
-/// Makes room for so many tokens of KV part of what must fit in any case, and of what the rule gives as little as it
-/// can.
+/// Adds room for `kv_tokens` to what must fit in any case, so that the division adds as little KV as it can.
 fn reserve_kv(needs: &MemoryNeeds, kv_tokens: Option<u64>) -> (MemoryNeeds, u64) {
     let Some(tokens) = kv_tokens else { return (*needs, 0) };
     let bytes = needs.block.0.saturating_mul(tokens.div_ceil(needs.block_size as u64));

@@ -95,7 +95,7 @@ impl Comparison {
         self.limited.as_ref().unwrap_or(&self.ample)
     }
 
-    /// Tokens that pre-allocation takes for as many sequences as blocks held at their peak, when nobody waited.
+    /// Tokens that pre-allocation takes for as many sequences as blocks held at their peak, if no sequence had to wait.
     pub fn preallocated_tokens(&self) -> f64 {
         self.ample.running_peak as f64 * self.longest as f64
     }

@@ -88,7 +88,7 @@ pub(super) fn replay(trace: &Trace, pace: Pace, room: &mut impl Room, progress: 
     Ok(simulation.finish())
 }
 
-/// Blocks of `block_size` tokens that are enough for nobody to wait: the most that is held at a time if nothing is
+/// Blocks of `block_size` tokens with which no sequence has to wait: the most that is held at a time if nothing is
 /// shared.
 pub(super) fn ample_blocks(trace: &Trace, pace: Pace, block_size: usize) -> usize {
     let mut changes = Vec::with_capacity(2 * trace.requests().len());
@@ -146,7 +146,7 @@ struct Simulation<'t, P> {
     waiting: VecDeque<Waiting>,
     running: Vec<Running>,
     step: u64,
-    /// The first of the queue did not fit, and nobody has left since.
+    /// The first of the queue did not fit, and no sequence has left since.
     blocked: bool,
     tokens: Vec<TokenId>,
     sums: Sums,

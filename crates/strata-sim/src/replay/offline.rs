@@ -11,7 +11,8 @@ use super::trace::Trace;
 pub(super) enum Order {
     /// The tail first, as sequences let go of their blocks. The head of a chain then goes before what follows it.
     TailFirst,
-    /// The head first, so that the end of a chain goes before what it follows: nobody finds a tail without its head.
+    /// The head first, so that the end of a chain is evicted before its beginning: a tail cannot be found without its
+    /// head.
     HeadFirst,
 }
 

@@ -55,7 +55,7 @@ pub enum GgufProblem {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// More of something than any real file has.
+    /// A count above that of any real file.
     #[error("it claims {count} {what}, the limit is {limit}: the file is damaged, fetch it again")]
     TooMany {
         /// What there is too much of.
@@ -141,7 +141,7 @@ pub enum GgufProblem {
     Alignment {
         /// The value.
         found: String,
-        /// The largest that is believed.
+        /// The largest accepted number.
         limit: u32,
     },
     /// A tensor without a name.

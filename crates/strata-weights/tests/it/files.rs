@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use strata_io::{ExactFile, IoError, RandomAccessFile};
 
-/// The bytes of a safetensors file with this header and so many bytes of tensors, which count up modulo 251.
+/// The bytes of a safetensors file with this header and `data_len` bytes of tensors, which count up modulo 251.
 pub fn safetensors(header: &str, data_len: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());

@@ -20,7 +20,7 @@ use crate::files::{MemoryFile, safetensors};
 use crate::window::rng::Rng;
 use mutator::mutant;
 
-/// Seconds for each format, where nobody says otherwise.
+/// Seconds for each format, by default.
 const SECONDS: u64 = 10;
 /// Mutants that are worth changing further, at the most.
 const CORPUS_MAX: usize = 2000;
@@ -122,7 +122,8 @@ fn refusal<T>(outcome: Result<T, WeightError>, then: impl FnOnce(T)) -> Option<S
     }
 }
 
-/// Which problem it is; what a parser says of JSON is told apart by its first words. Numbers and names are no news.
+/// The kind of problem. Messages of the JSON parser are told apart by their first words; numbers and names in them do
+/// not matter.
 fn kind_of(error: &WeightError) -> String {
     let text = format!("{error:?}");
     let problem = text.rsplit_once("problem: ").map_or(text.as_str(), |(_, problem)| problem);
@@ -188,7 +189,7 @@ fn gguf_headers() {
     fuzz("gguf", seeds, 3000, &|_, _| {}, &|bytes| {
         refusal(read_gguf(&MemoryFile::new(bytes.to_vec())), |header| {
             check_promises(&header.tensors, bytes.len() as u64);
-            // Whoever looks at a value finds it, or is told of another type.
+            // Every value is found, or reported to have another type.
             for (key, value) in header.metadata.pairs() {
                 assert!(!key.is_empty() && !value.to_string().is_empty());
                 let _ = (header.metadata.text(key), header.metadata.count(key), header.metadata.number(key));

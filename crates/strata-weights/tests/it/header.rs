@@ -10,7 +10,7 @@ fn read(bytes: Vec<u8>) -> Result<Vec<TensorRecord>, WeightError> {
     read_header(&MemoryFile::new(bytes))
 }
 
-/// The problem of a file with this header and so many bytes of tensors.
+/// The problem of a file with this header and `data_len` bytes of tensors.
 fn problem(header: &str, data_len: usize) -> HeaderProblem {
     match read(safetensors(header, data_len)) {
         Err(WeightError::Header { problem, .. }) => problem,

@@ -284,7 +284,7 @@ fn an_interrupted_run_is_continued_to_the_same_bytes() {
     pack(&source, &out);
     assert_eq!(fs::read(&out).unwrap(), whole);
 
-    // What another model left, or nobody knows who, is no beginning of this one.
+    // The remains of another model, or of unknown origin, are not taken for the beginning of this one.
     fs::remove_file(&out).unwrap();
     fs::write(&partial, vec![7; 3_000_000]).unwrap();
     assert_eq!(pack(&source, &out).bytes_resumed, 0);

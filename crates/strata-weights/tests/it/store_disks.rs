@@ -130,7 +130,7 @@ fn a_raw_device_holds_a_model() {
     assert!(matches!(&problem, StoreProblem::Occupied { found } if found.contains("store")), "{problem}");
     drop(packed);
 
-    // What is somebody else's is not overwritten, mounted or not.
+    // Data of others is not overwritten, mounted or not.
     if system("mkfs.ext4", &["-q", "-F", &device.0]).is_some() {
         let problem = store_problem(inspect_target(&WriteTarget::open(path).unwrap()));
         assert!(matches!(&problem, StoreProblem::Occupied { found } if found.contains("ext4")), "{problem}");

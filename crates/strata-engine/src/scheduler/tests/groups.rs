@@ -151,7 +151,7 @@ fn beams_that_are_to_stay_wait_for_blocks_on_their_way_out() {
     let mut bench = Bench::with_swap(11, 11);
     bench.set_seats(5);
     (0..100).for_each(|_| bench.scheduler.ended(0));
-    // It may come to all blocks: three full ones of the prompt, and of each beam two.
+    // It may need all blocks: three full ones for the prompt, and two for each beam.
     bench.scheduler.add(Arrival { max_tokens: 5, beams: Some(4), ..arrival(1, 14) });
     bench.suffer(1, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
     bench.add(2, 8);

@@ -46,7 +46,7 @@ impl Swaps {
     }
 }
 
-/// Tokens that each of so many beams may generate after such a prompt, as requests are checked at the door.
+/// Tokens that each of `width` beams may generate after such a prompt, by the check of requests.
 fn beam_tokens(prompt_len: usize, width: usize, kv: &KvConfig) -> usize {
     let kv_capacity_tokens = kv.num_blocks * kv.block_size;
     let limits = Limits {

@@ -94,8 +94,8 @@ fn without_room_to_swap_to_kv_is_dropped_at_once() {
     assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 0 });
 }
 
-/// What becomes of a sequence of 23 tokens, 20 of which others can find, when another one that may generate so many
-/// tokens needs a block. To swap its 6 blocks takes 12 ms, to compute a token 1 ms.
+/// How a sequence of 23 tokens, 20 of which can be found by others, is preempted when another one, which may generate
+/// this many tokens, needs a block. To swap its 6 blocks takes 12 ms, to compute a token 1 ms.
 fn way_chosen(max_tokens_of_other: usize) -> PreemptionCounts {
     let kv = KvConfig { num_blocks: 10, block_size: 4, watermark: 0.0, num_swap_blocks: 10, ..KvConfig::default() };
     let preemption = PreemptionMode::Auto;
@@ -280,7 +280,7 @@ fn while_a_swap_hangs_kv_is_computed_again() {
     for _ in 0..SWAP_STEPS_MAX {
         assert_eq!(bench.step(), []);
     }
-    // Nobody else can make room: it does so itself.
+    // No other sequence can make room, so it is preempted itself.
     bench.step();
     assert_eq!(bench.plan.preempted, [SequenceId(1)]);
     assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 1 });

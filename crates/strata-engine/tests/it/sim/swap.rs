@@ -1,4 +1,4 @@
-//! Simulated swap space: contents move when a swap ends, so that whoever touches blocks or slots in flight is found
+//! Simulated swap space: contents move when a swap ends, so that code that touches blocks or slots in flight is found
 //! out.
 
 use std::collections::{HashMap, VecDeque};

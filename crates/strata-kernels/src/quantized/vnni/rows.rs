@@ -38,7 +38,7 @@ pub(in crate::quantized) unsafe fn rows<F: Unpack>(s: Vnni, job: &Job<'_>) {
 /// The job's rows, for `T` tokens.
 ///
 /// # Safety
-/// As for [`rows`]; there are so many tokens.
+/// As for [`rows`]; there are `T` tokens.
 #[inline(always)]
 unsafe fn rows_for<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>) {
     let mut small = Small::NEW;

@@ -85,7 +85,7 @@ impl Episode {
         for id in concerned {
             match (outcome, self.manager.state(SequenceId(id))) {
                 (SwapOutcome::Done, Some(SequenceState::Resident | SequenceState::Swapped)) => {}
-                // Its KV is lost; whoever wants it must start again.
+                // Its KV is lost, and has to be computed again.
                 (SwapOutcome::Failed, None) => drop(self.running.remove(&id)),
                 (outcome, state) => panic!("sequence {id} is {state:?} after {outcome:?}"),
             }
