@@ -1,13 +1,12 @@
-//! Who comes in, from the waiting queue and from swap space.
+//! Which sequences are admitted, from the waiting queue and from swap space.
 //!
-//! Candidates are looked at in one order:
+//! Candidates are considered in one order:
 //!
 //! 1. sequences that were swapped out, by [`Rank`](crate::sequence::Rank);
-//! 2. those that wait: first those of the tenant that holds the fewest blocks, among equals the one whose turn was
-//! longest
-//!    ago; among a tenant's own by `Rank`.
+//! 2. waiting sequences: first those of the tenant that holds the fewest blocks, among equals of the one whose turn was
+//!    longest ago; within a tenant by `Rank`.
 //!
-//! One list of rules for either kind says of each candidate whether it comes in, and if not, why: see [`Admission`].
+//! For each of the two, one list of rules decides whether a candidate is admitted, and if not, why: see [`Admission`].
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
