@@ -16,7 +16,7 @@ use strata_kv::{Swap, SwapDirection, SwapId};
 use thiserror::Error;
 
 use crate::kv_swap::{SwapEnded, SwapStore, SwapTook, SwapTrial};
-use worker::{Part, PartDone, SwapWorker};
+use worker::{PartDone, SwapPart, SwapWorker};
 
 /// Bytes that one part of a swap moves at most, unless a single block is larger.
 const PART_BYTES: usize = 1 << 20;
@@ -61,7 +61,7 @@ pub struct SwapSpace {
     /// Swaps in flight, in the order in which they began.
     swaps: VecDeque<UnderWay>,
     /// Parts that wait for a buffer, in order.
-    parts: VecDeque<Part>,
+    parts: VecDeque<SwapPart>,
     buffers: Vec<AlignedBuffer>,
     ended: VecDeque<SwapEnded>,
     /// End of the last one that moved anything.
@@ -203,7 +203,7 @@ impl SwapStore for SwapSpace {
         for transfers in transfers.chunks(self.blocks_a_part()) {
             let sums = transfers.iter().map(|transfer| self.sums[transfer.slot.index()]).collect();
             let transfers = transfers.to_vec();
-            self.parts.push_back(Part { swap: swap.id, direction: swap.direction, transfers, sums });
+            self.parts.push_back(SwapPart { swap: swap.id, direction: swap.direction, transfers, sums });
         }
         let parts_left = self.parts.len() - before;
         self.swaps.push_back(UnderWay { id: swap.id, started: Instant::now(), bytes, parts_left, failed: None });

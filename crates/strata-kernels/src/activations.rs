@@ -53,7 +53,7 @@ pub struct Activations<'a> {
 
 /// The activations that a thread's share of a product reads.
 #[derive(Clone, Copy)]
-pub(crate) struct Prepared<'a> {
+pub(crate) struct PreparedActivations<'a> {
     pub tokens: usize,
     pub cols: usize,
     pub packed: Packed<'a>,
@@ -65,7 +65,7 @@ pub(crate) enum Packed<'a> {
     Plain(&'a [f32]),
     Bf16(&'a [u16]),
     Tiles(&'a [u16]),
-    Bytes(quantized::Prepared<'a>),
+    Bytes(quantized::PreparedBytes<'a>),
 }
 
 impl<'a> Activations<'a> {
@@ -104,7 +104,12 @@ impl<'a> Activations<'a> {
     }
 
     /// Brings the activations into `form`, if they are not yet in it, and cuts off the threads' work areas.
-    pub(crate) fn prepare(&mut self, pool: &Pool, level: Level, form: Form) -> (Prepared<'_>, Share<'_, f32>) {
+    pub(crate) fn prepare(
+        &mut self,
+        pool: &Pool,
+        level: Level,
+        form: Form,
+    ) -> (PreparedActivations<'_>, Share<'_, f32>) {
         let (x, cols, tokens) = (self.x, self.cols, self.tokens());
         let work_len = pool.threads() * work_len(tokens, cols);
         let (left, work) = self.scratch.split_at_mut(self.scratch.len() - work_len);
@@ -131,7 +136,7 @@ impl<'a> Activations<'a> {
                 Packed::Bytes(quantized::prepare(pool, level, x, cols, packed, wanted))
             }
         };
-        (Prepared { tokens, cols, packed }, Share::new(work))
+        (PreparedActivations { tokens, cols, packed }, Share::new(work))
     }
 }
 

@@ -138,7 +138,8 @@ pub fn attention(
 
     let (next, threads) = (AtomicUsize::new(0), pool.threads());
     let (shared_out, shared_parts) = (Share::new(out), Share::new(scratch));
-    let operands = Operands { plan: &plan, level, blocks, spans, tables, q, out: shared_out, parts: shared_parts };
+    let operands =
+        AttentionOperands { plan: &plan, level, blocks, spans, tables, q, out: shared_out, parts: shared_parts };
     // One share a thread, each of which takes items until none is left.
     pool.split(threads, 1, cost.div_ceil(threads), |_| {
         let mut work = Workspace::new();
@@ -279,7 +280,7 @@ impl Cursor {
 }
 
 /// What all items read and write.
-struct Operands<'a> {
+struct AttentionOperands<'a> {
     plan: &'a Plan,
     level: Level,
     blocks: &'a [u8],
@@ -291,7 +292,7 @@ struct Operands<'a> {
     parts: Share<'a, f32>,
 }
 
-impl<'a> Operands<'a> {
+impl<'a> AttentionOperands<'a> {
     fn compute(&self, item: &Item<'_>, work: &mut Workspace) {
         let plan = self.plan;
         let AttentionLayer { kv: layer, heads, scale, window } = plan.layer;

@@ -16,7 +16,7 @@ mod wanted;
 use std::iter::Peekable;
 use std::ops::Range;
 
-use crate::activations::{Activations, Form, Packed, Prepared, work_len};
+use crate::activations::{Activations, Form, Packed, PreparedActivations, work_len};
 use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
@@ -135,16 +135,16 @@ fn cost(results: usize, cols: usize) -> usize {
 fn sweep<'p, const N: usize>(
     pool: &Pool,
     level: Level,
-    x: &Prepared<'_>,
+    x: &PreparedActivations<'_>,
     forms: [Form; N],
     groups: &mut Peekable<impl Iterator<Item = [Product<'p>; N]>>,
-    job: impl Fn(usize, &[Part<'p>; N], Range<usize>) + Sync,
+    job: impl Fn(usize, &[SweptProduct<'p>; N], Range<usize>) + Sync,
 ) {
     let mut swept = [const { None }; GROUPS_MAX];
     let (mut rows, mut groups_count) = (0, 0);
     for place in &mut swept {
         let Some(group) = groups.next_if(|group| forms_of(level, group) == forms) else { break };
-        let parts = group.map(|product| Part::new(level, product, x));
+        let parts = group.map(|product| SweptProduct::new(level, product, x));
         assert!(parts.iter().all(|part| part.weights.rows() == parts[0].weights.rows()));
         (rows, groups_count) = (rows + parts[0].weights.rows(), groups_count + 1);
         *place = Some((parts, Chunks::default()));
@@ -190,15 +190,15 @@ impl Chunks {
 }
 
 /// A product whose output its threads write together.
-struct Part<'a> {
+struct SweptProduct<'a> {
     kernel: Kernel,
     weights: Matrix<'a>,
     bias: Option<Matrix<'a>>,
     out: Output,
 }
 
-impl<'a> Part<'a> {
-    fn new(level: Level, product: Product<'a>, x: &Prepared<'_>) -> Self {
+impl<'a> SweptProduct<'a> {
+    fn new(level: Level, product: Product<'a>, x: &PreparedActivations<'_>) -> Self {
         let Product { weights, bias, out } = product;
         let rows = weights.rows();
         assert!(rows > 0 && weights.cols() == x.cols);
@@ -211,7 +211,7 @@ impl<'a> Part<'a> {
     }
 
     /// How many rows to compute at a time.
-    fn chunk_rows(&self, x: &Prepared<'_>) -> usize {
+    fn chunk_rows(&self, x: &PreparedActivations<'_>) -> usize {
         self.kernel.chunk_rows(x.tokens, self.weights.row_bytes())
     }
 
@@ -219,7 +219,7 @@ impl<'a> Part<'a> {
     ///
     /// # Safety
     /// No other thread touches these columns of the output meanwhile.
-    unsafe fn rows(&self, level: Level, x: &Prepared<'_>, rows: Range<usize>, work: &mut [f32]) {
+    unsafe fn rows(&self, level: Level, x: &PreparedActivations<'_>, rows: Range<usize>, work: &mut [f32]) {
         let (decoded, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
@@ -259,7 +259,7 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
     }
 }
 
-impl Prepared<'_> {
+impl PreparedActivations<'_> {
     /// The products of `rows` of `weights` with all tokens; `work` has what the form asks for. `ahead` tells what is
     /// read next.
     ///

@@ -36,4 +36,4 @@ pub use dequantize::dequantize;
 pub use quantize::quantize;
 
 pub(crate) use activations::Layout;
-pub(crate) use product::{Prepared, prepare, rows, scratch_bytes};
+pub(crate) use product::{PreparedBytes, prepare, rows, scratch_bytes};

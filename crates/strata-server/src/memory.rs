@@ -65,16 +65,16 @@ const UNIT: usize = 1024;
 
 /// All parts.
 pub(crate) struct RequestMemory {
-    pub(crate) bodies: Arc<Part>,
-    pub(crate) parsed: Arc<Part>,
-    pub(crate) scratch: Arc<Part>,
-    pub(crate) held: Arc<Part>,
-    pub(crate) answers: Arc<Part>,
+    pub(crate) bodies: Arc<MemoryPart>,
+    pub(crate) parsed: Arc<MemoryPart>,
+    pub(crate) scratch: Arc<MemoryPart>,
+    pub(crate) held: Arc<MemoryPart>,
+    pub(crate) answers: Arc<MemoryPart>,
 }
 
 /// One part of the memory.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct MemoryPart {
     permits: Arc<Semaphore>,
     bytes: usize,
     wait_max: Duration,
@@ -85,14 +85,14 @@ pub(crate) struct Part {
 /// A share of a part, given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
-    part: Arc<Part>,
+    part: Arc<MemoryPart>,
     permit: OwnedSemaphorePermit,
 }
 
 impl RequestMemory {
     /// Divides `bytes`.
     pub(crate) fn new(bytes: usize) -> Self {
-        let part = |sixteenths, purpose| Part::new(bytes / 16 * sixteenths, WAIT_MAX, purpose);
+        let part = |sixteenths, purpose| MemoryPart::new(bytes / 16 * sixteenths, WAIT_MAX, purpose);
         Self {
             bodies: part(1, "the bodies of requests"),
             parsed: part(3, "requests that are being prepared"),
@@ -108,7 +108,7 @@ impl RequestMemory {
     }
 }
 
-impl Part {
+impl MemoryPart {
     fn new(bytes: usize, wait_max: Duration, purpose: &'static str) -> Arc<Self> {
         let units = (bytes / UNIT).clamp(1, u32::MAX as usize >> 4);
         Arc::new(Self { permits: Arc::new(Semaphore::new(units)), bytes: units * UNIT, wait_max, purpose })
@@ -207,7 +207,7 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_has_an_end() {
-        let part = Part::new(1 << 20, Duration::from_millis(20), "tests");
+        let part = MemoryPart::new(1 << 20, Duration::from_millis(20), "tests");
         let mut all = part.take(1 << 20).await.expect("room");
         assert_eq!(part.take(1).await.expect_err("a refusal").status, 503);
         all.shrink(1 << 19);

@@ -15,7 +15,7 @@ use std::collections::BinaryHeap;
 use strata_weights::window::{Acquired, TierCommand, Tiers, UnitId, Window, WindowCommand};
 use thiserror::Error;
 
-use channel::{Channel, Job};
+use channel::{Channel, ChannelJob};
 pub use machine::{ChannelSpec, Faults, SimulatedMachine};
 use planned::{Event, Outcome, Planned};
 use report::Tally;
@@ -237,9 +237,11 @@ impl Simulation {
     fn carry_out(&mut self) {
         for index in 0..self.out.len() {
             match self.out[index] {
-                TierCommand::Host(WindowCommand::Load { unit, ticket, .. }) => self.disk.push(Job { unit, ticket }),
+                TierCommand::Host(WindowCommand::Load { unit, ticket, .. }) => {
+                    self.disk.push(ChannelJob { unit, ticket })
+                }
                 TierCommand::Device(WindowCommand::Load { unit, ticket, .. }) => {
-                    self.link.iter_mut().for_each(|link| link.push(Job { unit, ticket }));
+                    self.link.iter_mut().for_each(|link| link.push(ChannelJob { unit, ticket }));
                 }
                 TierCommand::Host(WindowCommand::Evict { unit }) => {
                     let delay_ns = self.up_to(self.machine.faults.eviction_ns);
@@ -252,13 +254,13 @@ impl Simulation {
             }
         }
         self.out.clear();
-        while let Some((Job { unit, ticket }, timing)) = self.disk.begin_one(self.now_ns, &self.bytes) {
+        while let Some((ChannelJob { unit, ticket }, timing)) = self.disk.begin_one(self.now_ns, &self.bytes) {
             let done_ns = timing.done_ns + self.up_to(self.machine.faults.jitter_ns);
             let outcome = self.outcome();
             self.note(unit, Activity::Read, timing.begin_ns, done_ns);
             self.plan(done_ns, Event::Read { unit, ticket, outcome });
         }
-        while let Some((Job { unit, ticket }, timing)) =
+        while let Some((ChannelJob { unit, ticket }, timing)) =
             self.link.as_mut().and_then(|link| link.begin_one(self.now_ns, &self.bytes))
         {
             let done_ns = timing.done_ns + self.up_to(self.machine.faults.jitter_ns);

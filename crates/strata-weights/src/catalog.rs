@@ -9,7 +9,7 @@ use strata_io::{ExactFile, IoError, RandomAccessFile};
 use strata_kernels::DType;
 
 use crate::error::{IndexProblem, WeightError};
-use crate::gguf::{GgufProblem, Metadata, Part, gguf_name, hugging_face_name, models_in, open_parts};
+use crate::gguf::{GgufProblem, Metadata, ModelPart, gguf_name, hugging_face_name, models_in, open_parts};
 use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
@@ -105,7 +105,7 @@ impl Catalog {
     }
 
     /// Takes the tensors of all parts of a GGUF model, and the metadata of the first.
-    fn from_gguf(parts: Vec<Part>) -> Result<Self, WeightError> {
+    fn from_gguf(parts: Vec<ModelPart>) -> Result<Self, WeightError> {
         let (mut files, mut entries, mut metadata) = (Vec::new(), Vec::new(), None);
         for (file, (opened, header)) in parts.into_iter().enumerate() {
             for tensor in header.tensors {

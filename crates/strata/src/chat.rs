@@ -19,7 +19,7 @@ use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
 use crate::options::ModelOptions;
-use crate::prompt::{Room, encode};
+use crate::prompt::{PromptLimits, encode};
 use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
 
@@ -194,7 +194,7 @@ impl Chat {
     fn prompt(&mut self, limit: usize) -> Result<Vec<u32>> {
         let mut dropped = 0;
         let context = self.loaded.engine.handle().limits().max_model_len;
-        let room = Room { context, memory: self.loaded.request_bytes };
+        let room = PromptLimits { context, memory: self.loaded.request_bytes };
         let prompt = loop {
             let text = self.template.render(&self.conversation.messages(), None, true, &Map::new())?;
             // The template writes the special tokens itself.

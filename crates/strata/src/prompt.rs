@@ -61,7 +61,7 @@ impl PromptOptions {
 
 /// The limits that a prompt must fit into.
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
+pub struct PromptLimits {
     /// Tokens of the context.
     pub context: usize,
     /// Bytes of memory that tokenizing may take.
@@ -73,8 +73,8 @@ pub struct Room {
 ///
 /// # Errors
 /// The text is too long, or the tokenizer cannot represent it.
-pub fn encode(tokenizer: &Tokenizer, text: &str, add_special: bool, room: Room) -> Result<Vec<TokenId>> {
-    let Room { context, memory } = room;
+pub fn encode(tokenizer: &Tokenizer, text: &str, add_special: bool, room: PromptLimits) -> Result<Vec<TokenId>> {
+    let PromptLimits { context, memory } = room;
     let most = tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));
     if text.len() > most {
         bail!(

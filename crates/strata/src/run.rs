@@ -17,7 +17,7 @@ use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
 use crate::options::{LimitOptions, ModelOptions, TimelineOption};
-use crate::prompt::{PromptOptions, Room, encode};
+use crate::prompt::{PromptLimits, PromptOptions, encode};
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
 
@@ -130,7 +130,7 @@ fn tokenize(opened: &Opened, limits: &LimitOptions, text: &str, add_special: boo
     let surroundings = Surroundings { footprint: opened.footprint, audience: Audience::Prompt(Bytes(0)) };
     let context = opened.dir.divide(budget, limits, &surroundings)?.plan.max_model_len;
     let memory = usize::try_from(budget.0.saturating_sub(opened.footprint.kept().0)).unwrap_or(usize::MAX);
-    let prompt = encode(&opened.tokenizer, text, add_special, Room { context, memory })?;
+    let prompt = encode(&opened.tokenizer, text, add_special, PromptLimits { context, memory })?;
     give_back_freed();
     Ok(prompt)
 }

@@ -33,7 +33,7 @@ struct Place {
     /// All memory that it takes; `None` if the options ask for another place.
     memory: fn(&Wanted<'_>) -> Option<Bytes>,
     /// Takes the room, which was counted with [`Place::memory`].
-    open: fn(&Wanted<'_>, &Room) -> Result<Box<dyn SwapStore>>,
+    open: fn(&Wanted<'_>, &SwapRoom) -> Result<Box<dyn SwapStore>>,
 }
 
 /// The options for swap space.
@@ -51,7 +51,7 @@ struct Wanted<'a> {
 }
 
 /// How the budget was divided, as far as it concerns a place.
-struct Room {
+struct SwapRoom {
     /// Blocks that there can be in memory.
     num_blocks_max: usize,
     /// The part of the budget for swapping.
@@ -104,7 +104,7 @@ pub fn open(
     let wanted = wanted(swap, limits, plan.budget.total(), block_bytes);
     let Some((place, _)) = wanted.find(PLACES) else { return Ok(None) };
     let asked = swap.swap_space.is_some() || swap.swap_dir.is_some() || swap.preemption == PreemptionOption::Swap;
-    match (place.open)(&wanted, &Room { num_blocks_max: plan.num_blocks_max, memory }) {
+    match (place.open)(&wanted, &SwapRoom { num_blocks_max: plan.num_blocks_max, memory }) {
         Ok(store) => Ok(Some(store)),
         Err(error) if asked => Err(error),
         Err(error) => {

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// So many blocks of a swap as fit into a buffer.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct SwapPart {
     pub(super) swap: SwapId,
     pub(super) direction: SwapDirection,
     /// In ascending order of slots, which is that of the buffer.
@@ -23,21 +23,21 @@ pub(super) struct Part {
 
 /// A part that was moved, or not, with the buffer that it came with.
 pub(super) struct PartDone {
-    pub(super) part: Part,
+    pub(super) part: SwapPart,
     pub(super) buffer: AlignedBuffer,
     pub(super) outcome: Result<(), String>,
 }
 
 /// Works off parts in the order in which they came. Dropping it waits for the one in flight, and drops the others.
 pub(super) struct SwapWorker {
-    parts: Option<Sender<(Part, AlignedBuffer)>>,
+    parts: Option<Sender<(SwapPart, AlignedBuffer)>>,
     done: Option<Receiver<PartDone>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SwapWorker {
     pub(super) fn start(file: Arc<dyn DirectWrite>, block_bytes: usize, slot_bytes: usize) -> std::io::Result<Self> {
-        let (parts, waiting) = channel::<(Part, AlignedBuffer)>();
+        let (parts, waiting) = channel::<(SwapPart, AlignedBuffer)>();
         let (sender, done) = channel();
         let slots = Slots { file, block_bytes, slot_bytes };
         let thread = std::thread::Builder::new().name("strata-swap".into()).spawn(move || {
@@ -53,7 +53,7 @@ impl SwapWorker {
         Ok(Self { parts: Some(parts), done: Some(done), thread: Some(thread) })
     }
 
-    pub(super) fn submit(&self, part: Part, buffer: AlignedBuffer) {
+    pub(super) fn submit(&self, part: SwapPart, buffer: AlignedBuffer) {
         // The worker ends only after this sender is gone.
         let _ = self.parts.as_ref().map(|parts| parts.send((part, buffer)));
     }
@@ -90,7 +90,7 @@ struct Slots {
 }
 
 impl Slots {
-    fn move_part(&self, part: &mut Part, buffer: &mut AlignedBuffer) -> Result<(), String> {
+    fn move_part(&self, part: &mut SwapPart, buffer: &mut AlignedBuffer) -> Result<(), String> {
         if part.direction == SwapDirection::Out {
             part.sums = self.sums(part, buffer).collect();
         }
@@ -114,7 +114,7 @@ impl Slots {
         Ok(())
     }
 
-    fn sums<'b>(&'b self, part: &'b Part, buffer: &'b AlignedBuffer) -> impl Iterator<Item = u64> + 'b {
+    fn sums<'b>(&'b self, part: &'b SwapPart, buffer: &'b AlignedBuffer) -> impl Iterator<Item = u64> + 'b {
         let slots = buffer.as_slice().chunks_exact(self.slot_bytes).take(part.transfers.len());
         slots.map(|slot| xxh3_64(&slot[..self.block_bytes]))
     }

@@ -139,7 +139,7 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
 
 /// The keys or values of a run: where they are, and which of their elements are wanted.
 #[derive(Clone, Copy)]
-pub(super) struct Slots<'a> {
+pub(super) struct RowSlots<'a> {
     /// A slot for each key of the run; only slots of visible keys are read.
     pub slots: &'a [*const u8; RUN],
     /// Elements of a slot.
@@ -163,7 +163,7 @@ pub(super) unsafe fn add_values(
     dtype: KvDType,
     weights: *const f32,
     keys: &[Range<usize>],
-    values: Slots<'_>,
+    values: RowSlots<'_>,
     sums: &[*mut f32],
     at: usize,
 ) {
@@ -171,7 +171,7 @@ pub(super) unsafe fn add_values(
         ($element:ident) => {
             // SAFETY: the caller's promise.
             dispatch!(level, unsafe value_kernel::<_, $element>(
-                weights: *const f32, keys: &[Range<usize>], values: Slots<'_>, sums: &[*mut f32], at: usize
+                weights: *const f32, keys: &[Range<usize>], values: RowSlots<'_>, sums: &[*mut f32], at: usize
             ))
         };
     }
@@ -193,7 +193,7 @@ unsafe fn value_kernel<S: Lanes, E: KvElement>(
     s: S,
     weights: *const f32,
     keys: &[Range<usize>],
-    values: Slots<'_>,
+    values: RowSlots<'_>,
     sums: &[*mut f32],
     at: usize,
 ) {
@@ -252,7 +252,7 @@ unsafe fn value_span<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: u
     s: S,
     weights: *const f32,
     keys: Range<usize>,
-    values: Slots<'_>,
+    values: RowSlots<'_>,
     sums: *const *mut f32,
     at: usize,
 ) {
@@ -279,7 +279,7 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
     s: S,
     weights: *const f32,
     keys: Range<usize>,
-    values: Slots<'_>,
+    values: RowSlots<'_>,
     d: usize,
     count: usize,
     sums: *const *mut f32,
@@ -327,11 +327,17 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
 ///
 /// # Safety
 /// All slots that those vectors cover are readable, and hold elements of `dtype`; `columns` is writable.
-pub(super) unsafe fn turn_keys(level: Level, dtype: KvDType, keys: Slots<'_>, run: &Range<usize>, columns: *mut f32) {
+pub(super) unsafe fn turn_keys(
+    level: Level,
+    dtype: KvDType,
+    keys: RowSlots<'_>,
+    run: &Range<usize>,
+    columns: *mut f32,
+) {
     macro_rules! turn {
         ($element:ident) => {
             // SAFETY: the caller's promise.
-            dispatch!(level, unsafe turn_kernel::<_, $element>(keys: Slots<'_>, run: &Range<usize>, columns: *mut f32))
+            dispatch!(level, unsafe turn_kernel::<_, $element>(keys: RowSlots<'_>, run: &Range<usize>, columns: *mut f32))
         };
     }
     match dtype {
@@ -345,9 +351,9 @@ pub(super) unsafe fn turn_keys(level: Level, dtype: KvDType, keys: Slots<'_>, ru
 /// # Safety
 /// As for [`turn_keys`].
 #[inline(always)]
-unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: Slots<'_>, run: &Range<usize>, columns: *mut f32) {
+unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: RowSlots<'_>, run: &Range<usize>, columns: *mut f32) {
     const { assert!(CHUNK.is_multiple_of(LANES)) };
-    let Slots { slots, head_dim, first, count } = keys;
+    let RowSlots { slots, head_dim, first, count } = keys;
     let end = E::offset(head_dim, head_dim);
     let (groups, _) = slots.as_chunks::<LANES>();
     for vector in run.start / LANES..run.end.div_ceil(LANES) {
@@ -388,11 +394,17 @@ unsafe fn last_words<S: Lanes>(s: S, slots: &[*const u8; LANES], offset: usize, 
 ///
 /// # Safety
 /// The slots of `run` are readable, and hold elements of `dtype`; `rows` is writable.
-pub(super) unsafe fn widen_values(level: Level, dtype: KvDType, values: Slots<'_>, run: &Range<usize>, rows: *mut f32) {
+pub(super) unsafe fn widen_values(
+    level: Level,
+    dtype: KvDType,
+    values: RowSlots<'_>,
+    run: &Range<usize>,
+    rows: *mut f32,
+) {
     macro_rules! widen {
         ($element:ident) => {
             // SAFETY: the caller's promise.
-            dispatch!(level, unsafe widen_kernel::<_, $element>(values: Slots<'_>, run: &Range<usize>, rows: *mut f32))
+            dispatch!(level, unsafe widen_kernel::<_, $element>(values: RowSlots<'_>, run: &Range<usize>, rows: *mut f32))
         };
     }
     match dtype {
@@ -406,7 +418,7 @@ pub(super) unsafe fn widen_values(level: Level, dtype: KvDType, values: Slots<'_
 /// # Safety
 /// As for [`widen_values`].
 #[inline(always)]
-unsafe fn widen_kernel<S: Lanes, E: KvElement>(s: S, values: Slots<'_>, run: &Range<usize>, rows: *mut f32) {
+unsafe fn widen_kernel<S: Lanes, E: KvElement>(s: S, values: RowSlots<'_>, run: &Range<usize>, rows: *mut f32) {
     for key in run.clone() {
         for d in (0..values.count).step_by(LANES) {
             let count = LANES.min(values.count - d);

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::products::{Slots, add_scores, add_values, turn_keys, widen_values};
+use super::products::{RowSlots, add_scores, add_values, turn_keys, widen_values};
 use super::softmax::{Seen, finish, merge, weigh_rows};
 use super::{CHUNK, RUN, SEGMENT};
 use crate::simd::{LANES, Simd, dispatch};
@@ -211,7 +211,7 @@ unsafe fn attend_run(
     let (chunk, scores) = (work.chunk.as_mut_ptr().cast::<f32>(), work.scores.as_mut_ptr().cast::<f32>());
     let dtype = tile.layer.dtype();
     for first in (0..head_dim).step_by(CHUNK) {
-        let keys = Slots { slots: &slots, head_dim, first, count: CHUNK.min(head_dim - first) };
+        let keys = RowSlots { slots: &slots, head_dim, first, count: CHUNK.min(head_dim - first) };
         // SAFETY: `slots` are readable by the caller's promise; the workspace has room for a chunk and a tile's rows.
         unsafe {
             turn_keys(level, dtype, keys, &run, chunk);
@@ -223,7 +223,7 @@ unsafe fn attend_run(
     let values = slots.map(|slot| slot.wrapping_add(tile.layer.value_offset()));
     for first in (0..head_dim).step_by(CHUNK) {
         let count = CHUNK.min(head_dim - first);
-        let values = Slots { slots: &values, head_dim, first, count };
+        let values = RowSlots { slots: &values, head_dim, first, count };
         // SAFETY: values lie behind their keys in the same block; the rest as above.
         unsafe {
             if rows < ROWS_TO_WIDEN {
@@ -231,7 +231,7 @@ unsafe fn attend_run(
             } else {
                 widen_values(level, dtype, values, &run, chunk);
                 let widened = std::array::from_fn(|key| chunk.wrapping_add(key * CHUNK).cast::<u8>().cast_const());
-                let values = Slots { slots: &widened, head_dim: CHUNK, first: 0, count };
+                let values = RowSlots { slots: &widened, head_dim: CHUNK, first: 0, count };
                 add_values(level, KvDType::F32, scores, keys, values, outcome.sums, first);
             }
         }

@@ -68,7 +68,7 @@ pub(super) unsafe fn rows(
     {
         let padded = cols.next_multiple_of(STEP);
         assert!(x.len() >= tokens * padded);
-        let operands = super::vector::Operands {
+        let operands = super::vector::RowOperands {
             x: x.as_ptr(),
             x_cols: padded,
             w: w.bytes().as_ptr().cast::<u16>(),
@@ -102,7 +102,7 @@ pub(super) unsafe fn panel_rows(
     #[cfg(target_arch = "x86_64")]
     {
         let padded = w.cols().next_multiple_of(STEP);
-        let mut operands = super::panel::Operands::new(level, (&x[..tokens * padded], padded), w, rows, out, work);
+        let mut operands = super::panel::PanelOperands::new(level, (&x[..tokens * padded], padded), w, rows, out, work);
         // SAFETY: the type of weights was just tested, rows of activations are padded; the output is the
         // caller's promise.
         unsafe { x86::panel_kernel(token(level), &mut operands) };
@@ -117,7 +117,7 @@ mod x86 {
 
     use super::STEP;
     use crate::matmul::panel;
-    use crate::matmul::vector::{self, CHAIN, Operands, Unit};
+    use crate::matmul::vector::{self, CHAIN, RowOperands, Unit};
     use crate::simd::{Bf16Dots, Simd, prefetch, prefetch_second};
 
     /// # Panics
@@ -162,7 +162,7 @@ mod x86 {
     /// # Safety
     /// As for [`vector::rows_kernel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-    pub(super) unsafe fn rows_kernel(s: Bf16Dots, o: &Operands<u16, u16>, first: usize, end: usize) {
+    pub(super) unsafe fn rows_kernel(s: Bf16Dots, o: &RowOperands<u16, u16>, first: usize, end: usize) {
         // SAFETY: the caller's promise.
         unsafe { vector::rows_kernel(Pairs(s), o, first, end) };
     }
@@ -170,7 +170,7 @@ mod x86 {
     /// # Safety
     /// As for [`panel::rows_kernel`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-    pub(super) unsafe fn panel_kernel(s: Bf16Dots, o: &mut panel::Operands<'_, u16>) {
+    pub(super) unsafe fn panel_kernel(s: Bf16Dots, o: &mut panel::PanelOperands<'_, u16>) {
         // SAFETY: the caller's promise.
         unsafe { panel::rows_kernel(Pairs(s), o) };
     }

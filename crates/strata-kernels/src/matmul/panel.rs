@@ -62,9 +62,9 @@ pub(super) unsafe fn rows(
     out: Output,
     work: &mut [f32],
 ) {
-    let mut operands = Operands::new(level, (x, weights.cols()), weights, rows, out, work);
+    let mut operands = PanelOperands::new(level, (x, weights.cols()), weights, rows, out, work);
     let o = &mut operands;
-    type Work<'p, 'a> = &'p mut Operands<'a, f32>;
+    type Work<'p, 'a> = &'p mut PanelOperands<'a, f32>;
     // SAFETY: each type of weights has its own elements; rows of activations are whole, as these units read them; the
     // rest is the caller's promise.
     match weights.dtype() {
@@ -78,13 +78,13 @@ pub(super) unsafe fn rows(
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: &mut Operands<'_, f32>) {
+unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: &mut PanelOperands<'_, f32>) {
     // SAFETY: the caller's promise.
     unsafe { rows_kernel(F32Lanes(s, PhantomData::<E>), o) }
 }
 
 /// A product's operands, and a thread's work area.
-pub(super) struct Operands<'a, X> {
+pub(super) struct PanelOperands<'a, X> {
     level: Level,
     /// `[tokens, x_cols]`
     x: &'a [X],
@@ -101,7 +101,7 @@ pub(super) struct Operands<'a, X> {
     tile: &'a mut [X],
 }
 
-impl<'a, X: bytemuck::Pod> Operands<'a, X> {
+impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
     /// Operands with activations `x`, which has a row of `x_cols` for each token; `work` has [`WORK_LEN`].
     ///
     /// # Panics
@@ -134,7 +134,7 @@ impl<'a, X: bytemuck::Pod> Operands<'a, X> {
 /// The unit's weight type is that of the weights, or what they are decoded to, and rows of activations are as long as
 /// the unit reads them. The output has all tokens and rows, and no other thread touches these columns of it.
 #[inline(always)]
-pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &mut Operands<'_, U::X>)
+pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &mut PanelOperands<'_, U::X>)
 where
     U::X: bytemuck::Pod + coded::Number,
 {
@@ -170,8 +170,12 @@ const fn stride<U: Unit>() -> usize {
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn fill_panel<U: Unit>(u: U, o: &mut Operands<'_, U::X>, columns: Range<usize>, progress: &mut [coded::Progress])
-where
+unsafe fn fill_panel<U: Unit>(
+    u: U,
+    o: &mut PanelOperands<'_, U::X>,
+    columns: Range<usize>,
+    progress: &mut [coded::Progress],
+) where
     U::X: coded::Number,
 {
     let (weights, level) = (o.weights, o.level);
@@ -203,7 +207,7 @@ where
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn fill_tile<U: Unit>(u: U, o: &mut Operands<'_, U::X>, tokens: Range<usize>, columns: Range<usize>) {
+unsafe fn fill_tile<U: Unit>(u: U, o: &mut PanelOperands<'_, U::X>, tokens: Range<usize>, columns: Range<usize>) {
     for (token, to) in tokens.zip(o.tile.chunks_exact_mut(stride::<U>())) {
         let from = o.x[token * o.x_cols..][..o.x_cols][columns.start..].as_ptr();
         for k in (0..columns.len()).step_by(U::STEP) {
@@ -223,7 +227,7 @@ unsafe fn fill_tile<U: Unit>(u: U, o: &mut Operands<'_, U::X>, tokens: Range<usi
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn panel_kernel<U: Unit>(u: U, o: &mut Operands<'_, U::X>, columns: Range<usize>, next: Wanted)
+unsafe fn panel_kernel<U: Unit>(u: U, o: &mut PanelOperands<'_, U::X>, columns: Range<usize>, next: Wanted)
 where
     U::X: bytemuck::Pod,
 {
@@ -267,7 +271,7 @@ where
 #[inline(always)]
 unsafe fn tile_kernel<U: Unit, const T: usize>(
     u: U,
-    o: &Operands<'_, U::X>,
+    o: &PanelOperands<'_, U::X>,
     token: usize,
     columns: Range<usize>,
     next: Wanted,
@@ -306,7 +310,7 @@ unsafe fn tile_kernel<U: Unit, const T: usize>(
 #[inline(always)]
 unsafe fn sums_kernel<U: Unit, const R: usize, const T: usize>(
     u: U,
-    o: &Operands<'_, U::X>,
+    o: &PanelOperands<'_, U::X>,
     row: usize,
     token: usize,
     columns: Range<usize>,

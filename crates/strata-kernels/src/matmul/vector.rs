@@ -83,7 +83,7 @@ pub(super) trait Unit: Copy {
 
 /// A product's operands.
 #[derive(Clone, Copy)]
-pub(super) struct Operands<X, W> {
+pub(super) struct RowOperands<X, W> {
     /// `[tokens, x_cols]`
     pub x: *const X,
     pub x_cols: usize,
@@ -105,9 +105,9 @@ pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<us
     let cols = w.cols();
     assert!(rows.end <= w.rows() && x.len().is_multiple_of(cols));
     let (tokens, x) = (x.len() / cols, x.as_ptr());
-    let operands = Operands { x, x_cols: cols, w: w.bytes().as_ptr(), out, tokens, cols, ahead };
+    let operands = RowOperands { x, x_cols: cols, w: w.bytes().as_ptr(), out, tokens, cols, ahead };
     let (first, end) = (rows.start, rows.end);
-    type Plain = Operands<f32, u8>;
+    type Plain = RowOperands<f32, u8>;
     // SAFETY: the shapes were just checked, and each type of weights has its own elements; the output is the caller's
     // promise.
     match w.dtype() {
@@ -121,9 +121,9 @@ pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<us
 /// # Safety
 /// As for [`rows_kernel`].
 #[inline(always)]
-unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: Operands<f32, u8>, first: usize, end: usize) {
-    let Operands { x, x_cols, w, out, tokens, cols, ahead } = o;
-    let operands = Operands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, cols, ahead };
+unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: RowOperands<f32, u8>, first: usize, end: usize) {
+    let RowOperands { x, x_cols, w, out, tokens, cols, ahead } = o;
+    let operands = RowOperands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, cols, ahead };
     // SAFETY: the caller's promise.
     unsafe { rows_kernel(F32Lanes(s, PhantomData::<E>), &operands, first, end) };
 }
@@ -192,7 +192,7 @@ impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
 /// The operands describe readable and writable memory of the shapes that they name, no other thread touches these
 /// columns of `out`.
 #[inline(always)]
-pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &Operands<U::X, U::W>, first: usize, end: usize) {
+pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &RowOperands<U::X, U::W>, first: usize, end: usize) {
     let fitting = cache::sizes().second / 2 / (o.cols * size_of::<U::W>());
     let panel_rows = (fitting / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, PANEL_ROWS);
     let widest = if U::MANY_REGISTERS { TILE_TOKENS } else { 2 };
@@ -202,7 +202,7 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &Operands<U::X, U::W>, first:
         // SAFETY: as the caller vouches.
         return unsafe { tokens_kernel::<U, STREAMS>(u, o, first, end, 0, o.tokens) };
     }
-    let o = &Operands { ahead: o.ahead.further(if tiles > 1 { panel_rows } else { TILE_ROWS }), ..*o };
+    let o = &RowOperands { ahead: o.ahead.further(if tiles > 1 { panel_rows } else { TILE_ROWS }), ..*o };
     for panel in (first..end).step_by(panel_rows) {
         let panel_end = (panel + panel_rows).min(end);
         let mut token = 0;
@@ -214,7 +214,7 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &Operands<U::X, U::W>, first:
             // memory, and memory would then idle during the others. A processor also drops requests that come too fast.
             let asked = asked_rows(U::MANY_REGISTERS, tile, tiles);
             let ahead = if asked.is_empty() { Ahead::nothing(o.x) } else { o.ahead.from(asked.start) };
-            let o = &Operands { ahead, ..*o };
+            let o = &RowOperands { ahead, ..*o };
             // SAFETY: as the caller vouches.
             unsafe {
                 match asked.len() {
@@ -253,7 +253,7 @@ fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
 #[inline(always)]
 unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
     u: U,
-    o: &Operands<U::X, U::W>,
+    o: &RowOperands<U::X, U::W>,
     first: usize,
     end: usize,
     token: usize,
@@ -282,7 +282,7 @@ unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
 #[inline(always)]
 unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
     u: U,
-    o: &Operands<U::X, U::W>,
+    o: &RowOperands<U::X, U::W>,
     first: usize,
     end: usize,
     token: usize,
@@ -305,7 +305,7 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
 #[inline(always)]
 unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
     u: U,
-    o: &Operands<U::X, U::W>,
+    o: &RowOperands<U::X, U::W>,
     first: usize,
     end: usize,
     token: usize,
@@ -338,7 +338,7 @@ unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
 #[inline(always)]
 unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
     u: U,
-    o: &Operands<U::X, U::W>,
+    o: &RowOperands<U::X, U::W>,
     row: usize,
     apart: usize,
     token: usize,

@@ -131,12 +131,12 @@ pub(super) fn quantize<'a>(
     // A number costs about as much as four multiply-adds.
     pool.split(tokens_wanted, layout.granule(), cols.saturating_mul(4), |share| {
         let (codes, scales, sums) = places;
-        let job = Job { x, cols, share, codes, scales, sums };
+        let job = Quantising { x, cols, share, codes, scales, sums };
         // SAFETY: shares begin at whole granules, so no two threads are given the same token or tile.
         match layout {
-            Layout::Rows => dispatch!(level, unsafe rows::<_>(job: Job<'_>)),
-            Layout::Spans => dispatch!(level, unsafe spans::<_>(job: Job<'_>)),
-            Layout::Tiles => dispatch!(level, unsafe tiles::<_>(job: Job<'_>)),
+            Layout::Rows => dispatch!(level, unsafe rows::<_>(job: Quantising<'_>)),
+            Layout::Spans => dispatch!(level, unsafe spans::<_>(job: Quantising<'_>)),
+            Layout::Tiles => dispatch!(level, unsafe tiles::<_>(job: Quantising<'_>)),
         }
     });
     Activations { layout, tokens, blocks, codes, scales, sums }
@@ -174,7 +174,7 @@ impl Sizes {
 }
 
 /// The tokens `share` of `x` `[tokens, cols]`, and the buffers for the results of all tokens.
-struct Job<'a> {
+struct Quantising<'a> {
     x: &'a [f32],
     cols: usize,
     share: Range<usize>,
@@ -183,7 +183,7 @@ struct Job<'a> {
     sums: Share<'a, f32>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> Quantising<'a> {
     fn blocks(&self) -> usize {
         self.cols / BLOCK
     }
@@ -201,7 +201,7 @@ impl<'a> Job<'a> {
 /// # Safety
 /// No other thread has tokens of this share.
 #[inline(always)]
-unsafe fn rows<S: Encode>(s: S, job: Job<'_>) {
+unsafe fn rows<S: Encode>(s: S, job: Quantising<'_>) {
     let stride = job.cols.next_multiple_of(ROW_GRANULE);
     let blocks = stride / BLOCK;
     for token in job.share.clone() {
@@ -227,7 +227,7 @@ unsafe fn rows<S: Encode>(s: S, job: Job<'_>) {
 /// # Safety
 /// As for [`rows`].
 #[inline(always)]
-unsafe fn spans<S: Encode>(s: S, job: Job<'_>) {
+unsafe fn spans<S: Encode>(s: S, job: Quantising<'_>) {
     for token in job.share.clone() {
         for (span, x) in job.of_token(token).chunks(SPAN_BLOCKS).enumerate() {
             let at = span * job.tokens() + token;
@@ -253,7 +253,7 @@ unsafe fn spans<S: Encode>(s: S, job: Job<'_>) {
 /// # Safety
 /// As for [`rows`]; shares begin at whole tiles.
 #[inline(always)]
-unsafe fn tiles<S: Encode>(s: S, job: Job<'_>) {
+unsafe fn tiles<S: Encode>(s: S, job: Quantising<'_>) {
     let blocks = job.blocks();
     for tile in job.share.start / TILE..job.share.end.div_ceil(TILE) {
         for block in 0..blocks {

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 use super::activations::{BLOCK, Layout, TILE};
 use super::header::{GROUP, GROUPS, Header, ROWS, SPAN, SPAN_BLOCKS};
-use super::job::Job;
+use super::job::ProductRows;
 use super::spans::Spans;
 use super::unpack::Unpack;
 use super::vnni::Small;
@@ -38,7 +38,7 @@ struct Dots([[[i32; TILE]; ROWS]; 2 * SPAN_BLOCKS]);
 /// # Safety
 /// As for [`super::product::rows`]; AMX with bytes exists.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn tiles<F: Unpack>(s: Amx, job: &Job<'_>) {
+pub(super) unsafe fn tiles<F: Unpack>(s: Amx, job: &ProductRows<'_>) {
     // SAFETY: the caller's promise. Between the first and the last line, this thread loads no other configuration.
     unsafe {
         configure(&TileConfig::for_bytes(ROWS, columns::<F>(), TILE));
@@ -55,7 +55,7 @@ const fn columns<F: Unpack>() -> usize {
 /// # Safety
 /// As for [`tiles`], and the tiles have these shapes.
 #[inline(always)]
-unsafe fn configured<F: Unpack>(s: Amx, job: &Job<'_>) {
+unsafe fn configured<F: Unpack>(s: Amx, job: &ProductRows<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Tiles);
     let mut small = Small::NEW;
     let mut codes = Codes([[0; SPAN]; ROWS]);
@@ -119,7 +119,14 @@ fn unpack<F: Unpack>(s: Avx512, spans: Spans<'_, F>, blocks: usize, mut next: *c
 /// # Safety
 /// As for [`tiles`].
 #[inline(always)]
-unsafe fn store(s: Avx512, job: &Job<'_>, token: usize, first: usize, count: usize, sums: &[[f32; TILE]; ROWS]) {
+unsafe fn store(
+    s: Avx512,
+    job: &ProductRows<'_>,
+    token: usize,
+    first: usize,
+    count: usize,
+    sums: &[[f32; TILE]; ROWS],
+) {
     let tokens = TILE.min(job.x.tokens - token);
     // SAFETY: the caller's promise; the sums of a whole tile are a square, as their place is.
     unsafe {
@@ -142,7 +149,7 @@ unsafe fn store(s: Avx512, job: &Job<'_>, token: usize, first: usize, count: usi
 #[inline(always)]
 unsafe fn add_scaled<F: Unpack>(
     s: Avx512,
-    job: &Job<'_>,
+    job: &ProductRows<'_>,
     header: &Header,
     first: usize,
     blocks: usize,

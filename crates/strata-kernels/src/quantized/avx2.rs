@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::activations::BLOCK;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
-use super::job::Job;
+use super::job::ProductRows;
 use super::unpack::Unpack;
 use crate::simd::{Avx2, prefetch_second};
 
@@ -19,7 +19,7 @@ const OCTET: usize = 8;
 /// # Safety
 /// As for [`super::product::rows`].
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &Job<'_>) {
+pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &ProductRows<'_>) {
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
     for first in (job.first..job.end).step_by(ROWS) {
         for token in (0..job.x.tokens).step_by(TOKENS) {
@@ -37,7 +37,7 @@ pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &Job<'_>) {
 #[inline(always)]
 unsafe fn panel<F: Unpack>(
     s: Avx2,
-    job: &Job<'_>,
+    job: &ProductRows<'_>,
     first: usize,
     token: usize,
     tokens: usize,

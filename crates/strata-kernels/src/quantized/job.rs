@@ -5,7 +5,7 @@ use super::formats::Format;
 use crate::matmul::Output;
 
 /// A thread's part of a product.
-pub(super) struct Job<'a> {
+pub(super) struct ProductRows<'a> {
     pub x: Activations<'a>,
     pub w: &'a [u8],
     /// Bytes of a row of `w`.
@@ -15,7 +15,7 @@ pub(super) struct Job<'a> {
     pub out: Output,
 }
 
-impl Job<'_> {
+impl ProductRows<'_> {
     /// Span `span` of row `row`; the last one may be shorter than the others.
     #[inline(always)]
     pub fn span<F: Format>(&self, row: usize, span: usize) -> &[u8] {

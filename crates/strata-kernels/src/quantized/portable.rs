@@ -3,7 +3,7 @@
 use super::activations::{BLOCK, Layout};
 use super::formats::Format;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
-use super::job::Job;
+use super::job::ProductRows;
 use crate::simd::Portable;
 
 /// Tokens that share the unpacking of a row.
@@ -14,7 +14,7 @@ const TOKENS: usize = 16;
 ///
 /// # Safety
 /// As for [`super::product::rows`].
-pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &Job<'_>) {
+pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &ProductRows<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
     let mut weights = [[0; BLOCK]; SPAN_BLOCKS];
@@ -67,7 +67,7 @@ fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SP
 /// One block of one row and token, which is number `at` of all.
 #[inline(always)]
 fn step<F: Format, const FUSED: bool>(
-    job: &Job<'_>,
+    job: &ProductRows<'_>,
     header: &Header,
     block: usize,
     row: usize,
@@ -135,10 +135,10 @@ mod tests {
             let x: Vec<f32> = (0..tokens * cols).map(|_| f32::from(random()) - 127.5).collect();
             let mut scratch = vec![0; scratch_bytes(tokens, cols)];
             let x = quantize(&pool, level, Layout::Rows, &x, cols, &mut scratch, true);
-            let product = |kernel: &dyn Fn(&Job<'_>)| {
+            let product = |kernel: &dyn Fn(&ProductRows<'_>)| {
                 let mut out = vec![f32::NAN; tokens * rows];
                 let to = Columns::new(&mut out, rows).output();
-                kernel(&Job { x, w: &w, row_bytes: w.len() / rows, first: 0, end: rows, out: to });
+                kernel(&ProductRows { x, w: &w, row_bytes: w.len() / rows, first: 0, end: rows, out: to });
                 assert!(out.iter().all(|out| out.is_finite()), "{dtype}");
                 out.iter().map(|out| out.to_bits()).collect::<Vec<_>>()
             };

@@ -17,7 +17,7 @@ use super::activations::{self, Activations, Layout};
 #[cfg(not(target_arch = "x86_64"))]
 use super::formats::Format;
 use super::formats::with_format;
-use super::job::Job;
+use super::job::ProductRows;
 use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, vnni};
@@ -28,7 +28,7 @@ use crate::{Level, Matrix, Pool};
 
 /// Activations of some tokens as bytes, ready for products with quantised weights of any type.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Prepared<'a> {
+pub(crate) struct PreparedBytes<'a> {
     level: Level,
     activations: Activations<'a>,
 }
@@ -51,10 +51,10 @@ pub(crate) fn prepare<'a>(
     cols: usize,
     scratch: &'a mut [u8],
     wanted: bool,
-) -> Prepared<'a> {
+) -> PreparedBytes<'a> {
     let tokens = x.len() / cols.max(1);
     let layout = Layout::of(level, tokens);
-    Prepared { level, activations: activations::quantize(pool, level, layout, x, cols, scratch, wanted) }
+    PreparedBytes { level, activations: activations::quantize(pool, level, layout, x, cols, scratch, wanted) }
 }
 
 /// Rows `share` of the product with `w`, for all tokens.
@@ -65,10 +65,10 @@ pub(crate) fn prepare<'a>(
 /// # Panics
 /// If `w` is not quantised, has other columns than the activations, or fewer rows.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
-pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<usize>, out: Output) {
+pub(crate) unsafe fn rows(prepared: &PreparedBytes<'_>, w: Matrix<'_>, share: Range<usize>, out: Output) {
     let x = prepared.activations;
     assert!(w.cols() == x.blocks * activations::BLOCK && share.end <= w.rows());
-    let job = Job { x, w: w.bytes(), row_bytes: w.row_bytes(), first: share.start, end: share.end, out };
+    let job = ProductRows { x, w: w.bytes(), row_bytes: w.row_bytes(), first: share.start, end: share.end, out };
     with_format!(w.dtype(), F => {
         // SAFETY: the caller's promise; the level proves that its instructions exist.
         unsafe { run::<F>(prepared.level, &job) }
@@ -78,7 +78,7 @@ pub(crate) unsafe fn rows(prepared: &Prepared<'_>, w: Matrix<'_>, share: Range<u
 /// # Safety
 /// As for [`rows`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &Job<'_>) {
+unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &ProductRows<'_>) {
     // SAFETY: the caller's promise; tokens prove the instructions that kernels are compiled for.
     unsafe {
         match job.x.layout {
@@ -96,7 +96,7 @@ unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &Job<'_>) {
 /// # Safety
 /// As for [`rows`].
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn run<F: Format>(level: Level, job: &Job<'_>) {
+unsafe fn run<F: Format>(level: Level, job: &ProductRows<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match level.instructions() {

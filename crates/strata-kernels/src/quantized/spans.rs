@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::formats::{Format, Q8_0};
 use super::header::ROWS;
-use super::job::Job;
+use super::job::ProductRows;
 use crate::simd::{Avx512, load128};
 
 /// Bytes of a span of the largest type.
@@ -45,7 +45,7 @@ impl<'a, F: Format> Spans<'a, F> {
     /// Span `span` of the rows from `first` on, in place; or a copy in `ragged`, if they are fewer than sixteen, which
     /// the last one makes up for, or the span is not whole, which zeros make up for.
     #[inline(always)]
-    pub fn of(job: &Job<'a>, first: usize, span: usize, ragged: &'a mut Ragged) -> Self {
+    pub fn of(job: &ProductRows<'a>, first: usize, span: usize, ragged: &'a mut Ragged) -> Self {
         let whole = (span + 1) * F::SPAN_BYTES <= job.row_bytes;
         if whole && first + ROWS <= job.end {
             let at = first * job.row_bytes + span * F::SPAN_BYTES;
@@ -145,7 +145,7 @@ impl Ragged {
     /// Copies span `span` of sixteen rows from `first` on, repeating the last row if there are fewer, with zeros up to
     /// a whole span. Not inlined, so that the code of the common case stays small.
     #[inline(never)]
-    fn copy<F: Format>(&mut self, job: &Job<'_>, first: usize, span: usize) -> Spans<'_, F> {
+    fn copy<F: Format>(&mut self, job: &ProductRows<'_>, first: usize, span: usize) -> Spans<'_, F> {
         const { assert!(F::SPAN_BYTES <= MAX_BYTES) };
         for (row, to) in self.0.iter_mut().enumerate() {
             let from = job.span::<F>((first + row).min(job.end - 1), span);
@@ -182,7 +182,7 @@ mod tests {
         let weights: Vec<u8> = (0..rows * row_bytes).map(|i| (i % 251) as u8 + 1).collect();
         let x = Activations { layout: Layout::Rows, tokens: 0, blocks: 11, codes: &[], scales: &[], sums: &[] };
         let out = Columns::new(&mut [], rows).output();
-        let job = Job { x, w: &weights, row_bytes, first: 0, end, out };
+        let job = ProductRows { x, w: &weights, row_bytes, first: 0, end, out };
         let mut ragged = Ragged([[0xff; MAX_BYTES]; ROWS]);
         // In this order, each copy is shorter than the one before.
         for (first, span, in_place) in

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::header::{Fields, Header};
-use super::job::Job;
+use super::job::ProductRows;
 use super::spans::{Ragged, Spans};
 use super::unpack::Unpack;
 use crate::simd::{Avx512, Simd};
@@ -33,7 +33,7 @@ impl Small {
     pub fn collect<'a, F: Unpack>(
         &'a mut self,
         s: Avx512,
-        job: &Job<'a>,
+        job: &ProductRows<'a>,
         first: usize,
         span: usize,
     ) -> (Spans<'a, F>, &'a mut Header) {

@@ -34,7 +34,7 @@ struct Fields<'b> {
 }
 
 /// A request, read and tokenized.
-struct Prepared {
+struct PreparedPrompts {
     common: Common,
     prompts: Vec<Prompt>,
     echo: bool,
@@ -59,7 +59,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let received = receive(&app, request).await?;
     let tenant = received.tenant;
     let prepared = app.blocking(move |app| prepare(app, received)).await?;
-    let Prepared { common, mut prompts, echo, logprobs, share } = prepared;
+    let PreparedPrompts { common, mut prompts, echo, logprobs, share } = prepared;
     let envelope = Envelope {
         id: unique_id("cmpl-"),
         object: "text_completion",
@@ -83,7 +83,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::whole(answer, sequences))
 }
 
-fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
+fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let Received { body, .. } = received;
     let mut share = Preparing::begin(app, &body, 0)?.share;
     let mut common = common::<false>(app, body.json())?;
@@ -108,7 +108,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
             return Err(ApiError::invalid("echo", message));
         }
     }
-    Ok(Prepared { common, prompts, echo, logprobs: logprobs.is_some(), share })
+    Ok(PreparedPrompts { common, prompts, echo, logprobs: logprobs.is_some(), share })
 }
 
 /// A prompt is a text, a list of texts, a list of token ids, or a list of such lists.

@@ -2,7 +2,7 @@
 
 /// Where a figure comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Source {
+pub(super) enum Origin {
     /// A flag.
     Given(&'static str),
     /// A measurement of now and here, with its circumstances.
@@ -16,7 +16,7 @@ pub(super) enum Source {
 pub(super) struct Figure {
     /// In bytes, or bytes or operations a second.
     pub value: f64,
-    pub source: Source,
+    pub source: Origin,
 }
 
 /// How the disk is read.

@@ -6,7 +6,7 @@ use strata_weights::window::Phase;
 use super::Plan;
 use super::bound::Bound;
 use super::division::Tier;
-use super::figure::{Figure, Source};
+use super::figure::{Figure, Origin};
 use super::predict::Forecast;
 
 impl Plan {
@@ -89,9 +89,9 @@ impl Plan {
 
 fn figure(figure: &Figure) -> Value {
     let (source, detail) = match &figure.source {
-        Source::Given(flag) => ("given", *flag),
-        Source::Measured(how) => ("measured", how.as_str()),
-        Source::Assumed(why) => ("assumed", why.as_str()),
+        Origin::Given(flag) => ("given", *flag),
+        Origin::Measured(how) => ("measured", how.as_str()),
+        Origin::Assumed(why) => ("assumed", why.as_str()),
     };
     json!({"value": figure.value, "source": source, "detail": detail})
 }

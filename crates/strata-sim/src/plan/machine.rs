@@ -7,7 +7,7 @@ use strata_device::Bytes;
 use strata_io::DirectRead;
 use strata_kernels::DType;
 
-use super::figure::{Figure, Reading, Source};
+use super::figure::{Figure, Origin, Reading};
 use super::measure;
 use crate::refusal::Refusal;
 
@@ -89,14 +89,14 @@ impl Machine {
             (None, Some(file)) => measure::disk(file)?,
             (None, None) => {
                 let why = "there is no file of the model to measure with; give --disk-bw".to_owned();
-                (Figure { value: DISK_ASSUMED, source: Source::Assumed(why) }, untried)
+                (Figure { value: DISK_ASSUMED, source: Origin::Assumed(why) }, untried)
             }
         };
         let memory = match known.memory {
             Some(size) => given(size.0 as f64, "--memory"),
             None => Figure {
                 value: known.memory_here.0 as f64,
-                source: Source::Measured("what is available here; --memory chooses".into()),
+                source: Origin::Measured("what is available here; --memory chooses".into()),
             },
         };
         let (bandwidth, flops) = match (known.host_bw, known.flops) {
@@ -130,5 +130,5 @@ fn gpu(known: &KnownFigures) -> Result<Option<Gpu>, Refusal> {
 }
 
 fn given(value: f64, flag: &'static str) -> Figure {
-    Figure { value, source: Source::Given(flag) }
+    Figure { value, source: Origin::Given(flag) }
 }

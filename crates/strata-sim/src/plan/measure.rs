@@ -7,7 +7,7 @@ use strata_device::{Bytes, Cpu, HostBuffer, HostMemory};
 use strata_io::{DirectRead, ProbeLimits, probe};
 use strata_kernels::{DType, Unit, peak, read_bandwidth};
 
-use super::figure::{Figure, Reading, Source};
+use super::figure::{Figure, Origin, Reading};
 use crate::refusal::Refusal;
 
 /// Memory to read: much more than caches hold.
@@ -38,7 +38,7 @@ pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refu
     let how = settings.to_string();
     // The rate stands in a column of its own.
     let how = how.rsplit_once(", ").map_or(how.as_str(), |(how, _)| how).to_owned();
-    Ok((Figure { value: settings.bytes_per_s, source: Source::Measured(how) }, reading))
+    Ok((Figure { value: settings.bytes_per_s, source: Origin::Measured(how) }, reading))
 }
 
 /// Memory, and the unit that multiplies weights of `dtype`.
@@ -59,7 +59,7 @@ pub(super) fn cores(threads: NonZeroUsize, dtype: DType) -> Result<Cores, Refusa
         .ok_or_else(|| Refusal::new(format!("this machine has no {unit} unit at level {}", cpu.level.name())))?;
     let threads = if threads.get() == 1 { "1 thread".into() } else { format!("{threads} threads") };
     Ok(Cores {
-        bandwidth: Figure { value: bandwidth, source: Source::Measured(format!("{threads} over {}", Bytes(bytes))) },
-        flops: Figure { value: flops, source: Source::Measured(format!("{threads}, {unit}")) },
+        bandwidth: Figure { value: bandwidth, source: Origin::Measured(format!("{threads} over {}", Bytes(bytes))) },
+        flops: Figure { value: flops, source: Origin::Measured(format!("{threads}, {unit}")) },
     })
 }

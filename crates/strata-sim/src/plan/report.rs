@@ -8,7 +8,7 @@ use strata_weights::window::Phase;
 use super::Plan;
 use super::bound::Bound;
 use super::division::Tier;
-use super::figure::{Figure, Source};
+use super::figure::{Figure, Origin};
 use super::predict::Forecast;
 use crate::words::{bytes, grouped, number, scaled, seconds, short};
 
@@ -71,9 +71,9 @@ impl Plan {
         writeln!(out, "\nMachine")?;
         let mut row = |name: &str, figure: &Figure, unit: &str| {
             let source = match &figure.source {
-                Source::Given(flag) => format!("given, {flag}"),
-                Source::Measured(how) => format!("measured, {how}"),
-                Source::Assumed(why) => format!("ASSUMED: {why}"),
+                Origin::Given(flag) => format!("given, {flag}"),
+                Origin::Measured(how) => format!("measured, {how}"),
+                Origin::Assumed(why) => format!("ASSUMED: {why}"),
             };
             writeln!(out, "  {name:<18}{:>14}  {source}", scaled(figure.value, unit))
         };

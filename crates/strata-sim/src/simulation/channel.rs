@@ -8,7 +8,7 @@ use super::machine::ChannelSpec;
 
 /// A load to be carried over the channel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct ChannelJob {
     pub unit: UnitId,
     pub ticket: u64,
 }
@@ -23,7 +23,7 @@ pub(super) struct Timing {
 #[derive(Debug)]
 pub(super) struct Channel {
     spec: ChannelSpec,
-    queue: VecDeque<Job>,
+    queue: VecDeque<ChannelJob>,
     /// Requests in flight on the channel.
     outstanding: usize,
     free_at_ns: u64,
@@ -36,13 +36,13 @@ impl Channel {
         Self { spec, queue: VecDeque::new(), outstanding: 0, free_at_ns: 0, busy_ns: 0 }
     }
 
-    pub fn push(&mut self, job: Job) {
+    pub fn push(&mut self, job: ChannelJob) {
         self.queue.push_back(job);
     }
 
     /// Takes the next request, if there is one and the channel has room for it. The bytes of requests move one after
     /// the other; their latencies overlap.
-    pub fn begin_one(&mut self, now_ns: u64, bytes: &[u64]) -> Option<(Job, Timing)> {
+    pub fn begin_one(&mut self, now_ns: u64, bytes: &[u64]) -> Option<(ChannelJob, Timing)> {
         if self.outstanding >= self.spec.depth {
             return None;
         }

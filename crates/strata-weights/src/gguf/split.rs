@@ -19,13 +19,13 @@ const NUMBER: &str = "split.no";
 const TENSORS: &str = "split.tensors.count";
 
 /// A file of a model, and its header.
-pub(crate) type Part = (Arc<dyn RandomAccessFile>, GgufHeader);
+pub(crate) type ModelPart = (Arc<dyn RandomAccessFile>, GgufHeader);
 
 /// Opens a model of one file, or all parts of the model that `path` is a part of, in order.
 ///
 /// # Errors
 /// A damaged header, a part that is missing, parts that do not belong together.
-pub(crate) fn open_parts(path: &Path) -> Result<Vec<Part>, WeightError> {
+pub(crate) fn open_parts(path: &Path) -> Result<Vec<ModelPart>, WeightError> {
     let opened = open(path)?;
     let count = number(&opened, COUNT)?.unwrap_or(1);
     if count <= 1 {
@@ -83,18 +83,18 @@ fn is_first_or_only(path: &Path) -> bool {
     }
 }
 
-fn open(path: &Path) -> Result<Part, WeightError> {
+fn open(path: &Path) -> Result<ModelPart, WeightError> {
     let file: Arc<dyn RandomAccessFile> = Arc::new(ExactFile::open(path)?);
     let header = read_gguf(file.as_ref())?;
     Ok((file, header))
 }
 
-fn number((file, header): &Part, key: &str) -> Result<Option<u64>, WeightError> {
+fn number((file, header): &ModelPart, key: &str) -> Result<Option<u64>, WeightError> {
     let problem = |problem| WeightError::Gguf { file: file.path().to_owned(), problem };
     header.metadata.count(key).map_err(problem)
 }
 
-fn expect((file, _): &Part, key: &'static str, found: u64, expected: u64) -> Result<(), WeightError> {
+fn expect((file, _): &ModelPart, key: &'static str, found: u64, expected: u64) -> Result<(), WeightError> {
     if found == expected {
         return Ok(());
     }

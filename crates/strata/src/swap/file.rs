@@ -9,7 +9,7 @@ use strata_engine::{SwapSpace, SwapStore};
 use strata_io::{IoError, SwapFile, disk_bytes_free};
 use strata_kv::BLOCKS_MAX;
 
-use super::{Place, Room, SPACE_MAX, Wanted, refused};
+use super::{Place, SPACE_MAX, SwapRoom, Wanted, refused};
 use crate::failure::Advised;
 use crate::report::report;
 
@@ -33,7 +33,7 @@ fn slots(wanted: &Wanted<'_>, bytes: u64) -> u64 {
     (bytes / SwapSpace::slot_bytes(wanted.block_bytes) as u64).min(BLOCKS_MAX as u64)
 }
 
-fn open(wanted: &Wanted<'_>, room: &Room) -> Result<Box<dyn SwapStore>> {
+fn open(wanted: &Wanted<'_>, room: &SwapRoom) -> Result<Box<dyn SwapStore>> {
     let directory = wanted.directory.map_or_else(temporary, |named| Ok(named.to_path_buf()));
     let directory = directory.map_err(|error| refused(&error))?;
     let free = disk_bytes_free(&directory).map_err(|error| refused(&error))?;

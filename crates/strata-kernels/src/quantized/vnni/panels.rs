@@ -9,7 +9,7 @@ use super::{Small, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout};
 use crate::quantized::collect::turned;
 use crate::quantized::header::{Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
-use crate::quantized::job::Job;
+use crate::quantized::job::ProductRows;
 use crate::quantized::spans::Spans;
 use crate::quantized::unpack::Unpack;
 use crate::simd::{Simd, Vnni, prefetch, prefetch_second};
@@ -57,7 +57,7 @@ impl Next {
     const SETS_MAX: usize = 3;
 
     /// Span `span` of the panel that begins at row `first`, which may not exist, for `sets` sets of tokens.
-    fn new<F: Unpack>(job: &Job<'_>, first: usize, span: usize, sets: usize) -> Self {
+    fn new<F: Unpack>(job: &ProductRows<'_>, first: usize, span: usize, sets: usize) -> Self {
         // As many bytes as the span has, but as they lie: rows are read whole before the next panel.
         let bytes = PANEL_ROWS * F::SPAN_BYTES;
         let first = job.w.as_ptr().wrapping_add(first * job.row_bytes + span * bytes);
@@ -86,7 +86,7 @@ struct Sums([[Lanes; VECTORS]; TOKENS]);
 /// # Safety
 /// As for [`super::rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &Job<'_>) {
+pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &ProductRows<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Spans);
     let mut small = [Small::NEW; VECTORS];
     // Not cleared: that would take as long as several blocks.
@@ -141,7 +141,7 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &Job<'_>) {
 #[inline(always)]
 unsafe fn unpack_span<F: Unpack>(
     s: Vnni,
-    job: &Job<'_>,
+    job: &ProductRows<'_>,
     first: usize,
     span: usize,
     small: &mut [Small; VECTORS],
@@ -212,7 +212,7 @@ unsafe fn unpack<F: Unpack>(s: Vnni, spans: Spans<'_, F>, block: usize, v: usize
 #[inline(always)]
 unsafe fn add<F: Unpack, const T: usize>(
     s: Vnni,
-    job: &Job<'_>,
+    job: &ProductRows<'_>,
     span: usize,
     token: usize,
     panel: *const Panel,

@@ -8,7 +8,7 @@ use super::{Small, scaled_minimum};
 use crate::quantized::activations::{BLOCK, Layout, ROW_TOKENS};
 use crate::quantized::collect::GroupFields;
 use crate::quantized::header::{GROUP, GROUPS, Header, ROWS, SPAN_BLOCKS};
-use crate::quantized::job::Job;
+use crate::quantized::job::ProductRows;
 use crate::quantized::spans::{Quad, Spans};
 use crate::quantized::unpack::Unpack;
 use crate::simd::{Avx512, Simd, Vnni};
@@ -21,7 +21,7 @@ const LINE: usize = 64;
 /// # Safety
 /// As for [`crate::quantized::product::rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(in crate::quantized) unsafe fn rows<F: Unpack>(s: Vnni, job: &Job<'_>) {
+pub(in crate::quantized) unsafe fn rows<F: Unpack>(s: Vnni, job: &ProductRows<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
     // SAFETY: the caller's promise.
     unsafe {
@@ -40,7 +40,7 @@ pub(in crate::quantized) unsafe fn rows<F: Unpack>(s: Vnni, job: &Job<'_>) {
 /// # Safety
 /// As for [`rows`]; there are `T` tokens.
 #[inline(always)]
-unsafe fn rows_for<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>) {
+unsafe fn rows_for<F: Unpack, const T: usize>(s: Vnni, job: &ProductRows<'_>) {
     let mut small = Small::NEW;
     for first in (job.first..job.end).step_by(ROWS) {
         // SAFETY: the caller's promise.
@@ -53,7 +53,7 @@ unsafe fn rows_for<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>) {
 /// # Safety
 /// As for [`rows_for`].
 #[inline(always)]
-unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &Job<'_>, first: usize, small: &mut Small) {
+unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &ProductRows<'_>, first: usize, small: &mut Small) {
     let x = &job.x;
     let row_blocks = x.row_blocks();
     // What to ask for next: the bytes of the next sixteen rows in their order.
