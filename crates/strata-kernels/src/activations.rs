@@ -1,30 +1,9 @@
 //! The input of matrix products, in the form that the weights' type asks for.
 
-use crate::matmul::{Kernel, bf16, panel, tiles};
+use crate::matmul::{Form, bf16, panel, tiles};
 use crate::pool::Pool;
 use crate::share::Share;
 use crate::{DType, Level, coded, quantized};
-
-/// How activations lie while they are multiplied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// As they came, in f32.
-    Plain,
-    /// Rounded to bf16, `[tokens, cols]` with rows padded by zeros.
-    Bf16,
-    /// Rounded to bf16, in the order in which AMX reads its second operand.
-    Tiles,
-    /// Rounded to bytes, with a scale for each 32.
-    Bytes,
-}
-
-impl Form {
-    /// The form that products with weights of `dtype` read.
-    pub(crate) fn of(level: Level, dtype: DType) -> Self {
-        // However many tokens there are.
-        Kernel::of(level, dtype, 1).form()
-    }
-}
 
 impl Level {
     /// Whether products with weights of this plain type round activations to the weights' type. If they do not,

@@ -16,7 +16,7 @@ mod wanted;
 use std::iter::Peekable;
 use std::ops::Range;
 
-use crate::activations::{Activations, Form, Packed, PreparedActivations, work_len};
+use crate::activations::{Activations, Packed, PreparedActivations, work_len};
 use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
@@ -26,7 +26,7 @@ use ahead::Ahead;
 
 pub use columns::Columns;
 pub(crate) use columns::Output;
-pub(crate) use kernel::Kernel;
+pub(crate) use kernel::{Form, Kernel};
 
 /// Groups of products of one sweep; more are computed in several.
 const GROUPS_MAX: usize = 16;

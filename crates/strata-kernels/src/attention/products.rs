@@ -337,7 +337,9 @@ pub(super) unsafe fn turn_keys(
     macro_rules! turn {
         ($element:ident) => {
             // SAFETY: the caller's promise.
-            dispatch!(level, unsafe turn_kernel::<_, $element>(keys: RowSlots<'_>, run: &Range<usize>, columns: *mut f32))
+            dispatch!(level, unsafe turn_kernel::<_, $element>(
+                keys: RowSlots<'_>, run: &Range<usize>, columns: *mut f32
+            ))
         };
     }
     match dtype {
@@ -404,7 +406,9 @@ pub(super) unsafe fn widen_values(
     macro_rules! widen {
         ($element:ident) => {
             // SAFETY: the caller's promise.
-            dispatch!(level, unsafe widen_kernel::<_, $element>(values: RowSlots<'_>, run: &Range<usize>, rows: *mut f32))
+            dispatch!(level, unsafe widen_kernel::<_, $element>(
+                values: RowSlots<'_>, run: &Range<usize>, rows: *mut f32
+            ))
         };
     }
     match dtype {

@@ -3,14 +3,15 @@
 //! | weights | level | tokens | kernel | activations |
 //! |---|---|---|---|---|
 //! | bf16, coded bf16 | with AMX | any | [`Kernel::Tiles`] | [`Form::Tiles`] |
-//! | bf16, coded bf16 | with bf16 dot products | few, many | [`Kernel::DotRows`], [`Kernel::DotPanels`] | [`Form::Bf16`] |
-//! | f32, f16, bf16, coded bf16 | any other | few, many | [`Kernel::Rows`], [`Kernel::Panels`] | [`Form::Plain`] |
+//! | bf16, coded bf16 | with bf16 dot products | few | [`Kernel::DotRows`] | [`Form::Bf16`] |
+//! | bf16, coded bf16 | with bf16 dot products | many | [`Kernel::DotPanels`] | [`Form::Bf16`] |
+//! | f32, f16, bf16, coded bf16 | any other | few | [`Kernel::Rows`] | [`Form::Plain`] |
+//! | f32, f16, bf16, coded bf16 | any other | many | [`Kernel::Panels`] | [`Form::Plain`] |
 //! | quantised | any | as [`Layout::of`] says | [`Kernel::Bytes`] | [`Form::Bytes`] |
 //!
 //! Few and many are apart at [`panel::tokens_min`].
 
 use super::{bf16, panel, tiles, vector};
-use crate::activations::Form;
 use crate::quantized::Layout;
 use crate::{DType, Level, cache, coded};
 
@@ -22,6 +23,27 @@ const CHUNK_ROWS: usize = panel::ROWS;
 
 /// Bytes of weights in a chunk of work where tokens are few: enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// How activations lie while they are multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As they came, in f32.
+    Plain,
+    /// Rounded to bf16, `[tokens, cols]` with rows padded by zeros.
+    Bf16,
+    /// Rounded to bf16, in the order in which AMX reads its second operand.
+    Tiles,
+    /// Rounded to bytes, with a scale for each 32.
+    Bytes,
+}
+
+impl Form {
+    /// The form that products with weights of `dtype` read.
+    pub(crate) fn of(level: Level, dtype: DType) -> Self {
+        // However many tokens there are.
+        Kernel::of(level, dtype, 1).form()
+    }
+}
 
 /// How a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
