@@ -232,7 +232,10 @@ impl Worker {
         let root = match request.params.prompt_logprobs {
             // Every row of the prompt is wanted, so nothing of it may come from the cache.
             Some(_) => ChainRoot::unshared(),
-            None => ChainRoot::new(request.cache_salt.as_deref(), namespace),
+            None => {
+                let tenant = request.tenant.map(|tenant| tenant.0);
+                ChainRoot::new(request.cache_salt.as_deref(), namespace).of_tenant(tenant)
+            }
         };
         let (id, max_tokens) = (self.scheduler.new_id(), request.params.max_tokens);
         let EngineConfig { limits, eos_token_ids, .. } = &self.config;

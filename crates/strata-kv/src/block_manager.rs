@@ -16,6 +16,7 @@ use crate::{
     transfer::{BlockCopy, Transfers},
 };
 
+mod below;
 mod invariants;
 mod swapping;
 #[cfg(test)]
@@ -97,6 +98,7 @@ impl BlockManager {
         let (hasher, policy) = (self.cache.hasher().clone(), self.config.eviction.build(self.config.num_blocks));
         let mut manager = Self::with_parts(self.config.clone(), hasher, policy).expect("the same configuration worked");
         manager.set_usable(self.usable());
+        self.cache.names().into_iter().for_each(|names| manager.name_contents(names.chain().clone()));
         manager
     }
 

@@ -8,8 +8,10 @@ use crate::{
     eviction::{Content, EvictionPolicy},
     hash::{BlockHash, ChainHasher, ChainRoot},
     ids::{BlockId, SequenceId, SwapSlot, TokenId},
+    key::{BlockKey, BlockLabel, KeyChain},
     losses::{Loss, Losses},
     miss::MissReason,
+    names::Names,
     prefix_hashes::PrefixHashes,
     slots::Slots,
 };
@@ -31,6 +33,8 @@ pub(crate) struct Cache {
     slots: Slots,
     policy: Box<dyn EvictionPolicy>,
     losses: Losses,
+    /// Only where a tier below wants to know.
+    names: Option<Names>,
     block_size: usize,
     /// Tokens in used blocks.
     tokens_used: usize,
@@ -62,6 +66,7 @@ impl Cache {
             slots: Slots::new(num_slots),
             policy,
             losses: Losses::new(num_blocks),
+            names: None,
             block_size,
             tokens_used: 0,
             evictions: 0,
@@ -70,6 +75,34 @@ impl Cache {
 
     pub(crate) fn hasher(&self) -> &ChainHasher {
         self.contents.hasher()
+    }
+
+    /// From now on findable contents have names.
+    pub(crate) fn name_contents(&mut self, chain: KeyChain) {
+        self.names = Some(Names::new(chain, self.blocks.len()));
+    }
+
+    pub(crate) fn names(&self) -> Option<&Names> {
+        self.names.as_ref()
+    }
+
+    pub(crate) fn names_mut(&mut self) -> Option<&mut Names> {
+        self.names.as_mut()
+    }
+
+    /// The name of the content of `block`, if it is findable.
+    pub(crate) fn key(&self, block: BlockId) -> Option<BlockKey> {
+        let content = self.blocks.content_of(block)?;
+        let names = self.names.as_ref()?;
+        self.contents.is_findable(content).then(|| names.key(block))
+    }
+
+    /// The name of the findable content of `block`, what it continues, and its tokens.
+    pub(crate) fn label(&self, block: BlockId) -> Option<BlockLabel> {
+        let content = self.blocks.content_of(block)?;
+        let names = self.names.as_ref()?;
+        let above = self.contents.is_findable(content).then(|| self.contents.above(content))?;
+        Some(names.label(block, above, self.contents.tokens(content)))
     }
 
     pub(crate) fn blocks(&self) -> &Blocks {
@@ -344,6 +377,9 @@ impl Cache {
                     self.losses.note_first(rootless, root);
                 }
                 self.policy.publish(block, Content { hash, parent: parent.ok() });
+                if let Some(names) = &mut self.names {
+                    names.publish(block, self.contents.above(content), self.contents.tokens(content));
+                }
                 Published::Itself
             }
         }
@@ -360,6 +396,7 @@ impl Cache {
             }
         }
         self.contents.unpublish_all();
+        self.names.iter_mut().for_each(Names::reset);
         for (block, content) in cached {
             self.contents.clear_block(content);
             self.blocks.free_last(block);
@@ -401,6 +438,7 @@ impl Cache {
             self.contents.set_block(content, destination);
             if self.contents.is_findable(content) {
                 self.policy.moved(source, destination);
+                self.names.iter_mut().for_each(|names| names.moved(source, destination));
             }
         }
         self.blocks.relocate(&moves);
@@ -421,7 +459,12 @@ impl Cache {
     /// the block is then in no list. The content ends, unless it lies in a slot as well.
     fn evict(&mut self, id: Option<SequenceId>) -> BlockId {
         let victim = self.policy.victim().expect("a block is taken only when one is available");
-        let (hash, leaf) = self.contents.evict(self.blocks.content(victim));
+        let content = self.blocks.content(victim);
+        if let Some(names) = &mut self.names {
+            let (above, tokens) = (self.contents.above(content), self.contents.tokens(content));
+            names.evict(victim, above, tokens, self.policy.class(victim));
+        }
+        let (hash, leaf) = self.contents.evict(content);
         leaf.into_iter().for_each(|parent| self.policy.became_leaf(parent));
         self.losses.lose(hash, id.map_or(Loss::Withdrawn, Loss::Evicted));
         self.evictions += 1;

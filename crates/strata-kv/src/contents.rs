@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use crate::{
     hash::{BlockHash, ChainHasher, ChainRoot},
     ids::{BlockId, TokenId},
+    names::Above,
     root_table::{RootId, RootTable},
 };
 
@@ -404,6 +405,14 @@ impl Contents {
             parent.filter(|parent| parent.children == 0 && parent.users == 0).map(|parent| BlockId(parent.block));
         self.clear_block(content);
         (hash, leaf)
+    }
+
+    /// What `content`, which must be findable, continues.
+    pub(crate) fn above(&self, content: ContentId) -> Above<'_> {
+        match self.node(content).parent.get().expect("a findable content continues something") {
+            Continues::Root(root) => Above::Root(self.roots.root(root)),
+            Continues::Content(parent) => Above::Block(self.block(parent).expect("what can be found is in a block")),
+        }
     }
 
     /// The block of `parent`, or its hash if it is a root.

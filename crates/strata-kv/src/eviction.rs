@@ -66,6 +66,12 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     /// the pool takes them of this number.
     fn resize(&mut self, usable: usize);
 
+    /// What is known of the use of the content that `block` held when [`victim`](Self::victim) picked it, as a number
+    /// that contents of similar use share. 0 if the policy tells none apart.
+    fn class(&self, _block: BlockId) -> u8 {
+        0
+    }
+
     /// Whether `block` is cached.
     fn contains(&self, block: BlockId) -> bool;
 

@@ -21,6 +21,7 @@ pub struct ChainRoot(Arc<RootFields>);
 
 #[derive(PartialEq, Eq, Hash)]
 struct RootFields {
+    tenant: Option<u128>,
     salt: Option<Box<str>>,
     namespace: u64,
     shared: bool,
@@ -30,18 +31,37 @@ impl ChainRoot {
     /// `salt` separates tenants; derive it from the client's identity, since a salt that clients choose isolates no
     /// one. `namespace` separates everything else that changes KV for equal tokens (model, adapter, rope scale).
     pub fn new(salt: Option<&str>, namespace: u64) -> Self {
-        Self(Arc::new(RootFields { salt: salt.map(Box::from), namespace, shared: true }))
+        Self(Arc::new(RootFields { tenant: None, salt: salt.map(Box::from), namespace, shared: true }))
+    }
+
+    /// The same root, as the one of `tenant`, who shares it with no other.
+    pub fn of_tenant(self, tenant: Option<u128>) -> Self {
+        let RootFields { salt, namespace, shared, .. } = &*self.0;
+        Self(Arc::new(RootFields { tenant, salt: salt.clone(), namespace: *namespace, shared: *shared }))
     }
 
     /// A root for a sequence whose every token must be computed: it finds nothing in the cache and publishes nothing,
     /// so that it does not evict what others can use.
     pub fn unshared() -> Self {
-        Self(Arc::new(RootFields { salt: None, namespace: 0, shared: false }))
+        Self(Arc::new(RootFields { tenant: None, salt: None, namespace: 0, shared: false }))
     }
 
     /// Whether blocks under this root can be found by other sequences.
     pub fn is_shared(&self) -> bool {
         self.0.shared
+    }
+
+    /// Whose it is.
+    pub(crate) fn tenant(&self) -> Option<u128> {
+        self.0.tenant
+    }
+
+    pub(crate) fn salt(&self) -> Option<&str> {
+        self.0.salt.as_deref()
+    }
+
+    pub(crate) fn namespace(&self) -> u64 {
+        self.0.namespace
     }
 }
 
@@ -82,13 +102,20 @@ impl ChainHasher {
     pub fn root(&self, root: &ChainRoot) -> BlockHash {
         const SALT: u8 = 1;
         const NAMESPACE: u8 = 2;
+        const TENANT: u8 = 3;
         const NAMESPACE_BYTES: usize = 1 + 8 + 8;
         let mut namespace = [NAMESPACE; NAMESPACE_BYTES];
         namespace[1..9].copy_from_slice(&8u64.to_le_bytes());
         namespace[9..].copy_from_slice(&root.0.namespace.to_le_bytes());
-        let Some(salt) = root.0.salt.as_deref() else { return self.finish(&namespace) };
-        let length = (salt.len() as u64).to_le_bytes();
-        self.finish(&[&[SALT], &length[..], salt.as_bytes(), &namespace].concat())
+        let mut bytes = Vec::new();
+        if let Some(tenant) = root.0.tenant {
+            bytes.extend([&[TENANT], &16u64.to_le_bytes()[..], &tenant.to_le_bytes()].concat());
+        }
+        if let Some(salt) = root.0.salt.as_deref() {
+            bytes.extend([&[SALT], &(salt.len() as u64).to_le_bytes()[..], salt.as_bytes()].concat());
+        }
+        bytes.extend(namespace);
+        self.finish(&bytes)
     }
 
     /// The hash of a full block: xxh64 over `previous` as 8 little-endian bytes, then `tokens` as 4 little-endian bytes
@@ -159,7 +186,11 @@ mod tests {
         let salt = [1, 2, 0, 0, 0, 0, 0, 0, 0, b'h', b'i'];
         let hasher = ChainHasher::new(42);
         assert_eq!(hasher.root(&ChainRoot::new(None, 7)).0, xxh64(&namespace, 42));
-        assert_eq!(hasher.root(&ChainRoot::new(Some("hi"), 7)).0, xxh64(&[&salt[..], &namespace].concat(), 42));
+        let salted = ChainRoot::new(Some("hi"), 7);
+        assert_eq!(hasher.root(&salted).0, xxh64(&[&salt[..], &namespace].concat(), 42));
+        let tenant = [&[3, 16, 0, 0, 0, 0, 0, 0, 0][..], &5u128.to_le_bytes()].concat();
+        let owned = xxh64(&[&tenant[..], &salt, &namespace].concat(), 42);
+        assert_eq!(hasher.root(&salted.of_tenant(Some(5))).0, owned);
     }
 
     #[test]

@@ -55,6 +55,16 @@ impl fmt::Display for SwapId {
     }
 }
 
+/// One fetch of a prefix from below, of a manager, which never uses an id twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FetchId(pub u64);
+
+impl fmt::Display for FetchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fetch {}", self.0)
+    }
+}
+
 /// A sequence that holds blocks. The caller assigns the numbers; no two sequences may have the same one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);

@@ -61,6 +61,10 @@ impl RootTable {
         }
     }
 
+    pub(crate) fn root(&self, id: RootId) -> &ChainRoot {
+        &self.entry(id).root
+    }
+
     pub(crate) fn hash(&self, id: RootId) -> BlockHash {
         self.entry(id).hash
     }

@@ -1,15 +1,16 @@
 //! Where the KV of a sequence is.
 
-use crate::ids::SwapId;
+use crate::ids::{FetchId, SwapId};
 
 /// Where the KV of a sequence is.
 ///
 /// | state | leaves it by |
 /// |---|---|
-/// | resident | `swap_out` → leaving |
+/// | resident | `swap_out` → leaving, `begin_fetch` → fetching |
 /// | leaving | `finish_swap`: done → swapped, failed → freed |
 /// | swapped | `swap_in` → arriving |
 /// | arriving | `finish_swap`: done → resident, failed → freed |
+/// | fetching | `finish_fetch` → resident |
 ///
 /// `allocate` and `fork` create a sequence as resident; `free` ends it in any state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,4 +23,6 @@ pub enum SequenceState {
     Swapped,
     /// In slots from which this swap copies into blocks; these must not be read before the swap has finished.
     Arriving(SwapId),
+    /// In blocks, some of which this fetch fills; these must not be read before it has finished.
+    Fetching(FetchId),
 }

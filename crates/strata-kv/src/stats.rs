@@ -49,6 +49,8 @@ pub struct KvStats {
     pub swap_spared_blocks: u64,
     /// Since start: swaps that failed, whose sequences lost their KV.
     pub swaps_failed: u64,
+    /// Since start: blocks that were filled from a tier below.
+    pub fetched_blocks: u64,
     /// Since start: blocks computed twice and merged at commit, because another sequence had published an equal one.
     pub blocks_merged: u64,
 }

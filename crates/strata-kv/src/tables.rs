@@ -8,7 +8,7 @@ use std::{
 use crate::{
     error::BlockError,
     hash::ChainRoot,
-    ids::{BlockId, SequenceId, SwapId, SwapSlot, TokenId},
+    ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot, TokenId},
     sequence_state::SequenceState,
 };
 
@@ -165,6 +165,16 @@ impl Table {
         (self.state, self.slots, self.uncomputed) = (SequenceState::Leaving(swap), slots, uncomputed);
     }
 
+    /// Resident → fetching.
+    pub(crate) fn begin_fetching(&mut self, fetch: FetchId) {
+        self.state = SequenceState::Fetching(fetch);
+    }
+
+    /// Fetching → resident.
+    pub(crate) fn finish_fetching(&mut self) {
+        self.state = SequenceState::Resident;
+    }
+
     /// The blocks and slots that the table holds, when it ends.
     pub(crate) fn into_places(self) -> (Vec<BlockId>, Vec<SwapSlot>) {
         (self.blocks, self.slots)
@@ -201,6 +211,10 @@ impl Tables {
         let table = self.tables.get_mut(&id).ok_or(BlockError::NotHeld(id))?;
         table.expect_resident(id)?;
         Ok(table)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: SequenceId) -> Option<&mut Table> {
+        self.tables.get_mut(&id)
     }
 
     /// All tables, in no order.

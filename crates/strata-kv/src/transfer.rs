@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::ids::{BlockId, SequenceId, SwapId, SwapSlot};
+use crate::ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot};
 
 /// A copy of one block's KV to another block: a copy on write, or a move by compaction.
 ///
@@ -84,12 +84,25 @@ pub(crate) struct Flight {
     pub(crate) transfers: Vec<BlockSwap>,
 }
 
+/// Blocks of one sequence that are filled from a tier below. The driver fills them in any order, and reports to
+/// [`BlockManager::finish_fetch`](crate::BlockManager::finish_fetch) how many of the first ones it could fill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetch {
+    /// Identifies the fetch in the report.
+    pub id: FetchId,
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// The blocks to fill, in logical order.
+    pub blocks: Vec<BlockId>,
+}
+
 /// All transfers that have begun and not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     /// Copies between blocks, in order.
     copies: Vec<BlockCopy>,
     flights: BTreeMap<SwapId, Flight>,
+    fetches: BTreeMap<FetchId, (SequenceId, Vec<BlockId>)>,
     started: u64,
 }
 
@@ -131,8 +144,32 @@ impl Transfers {
         self.flights.iter().map(|(&id, flight)| (id, flight))
     }
 
-    /// Blocks that swaps in flight read or write.
+    /// Begins to fill `blocks` of `sequence`; the caller holds them for the fetch.
+    pub(crate) fn begin_fetch(&mut self, sequence: SequenceId, blocks: Vec<BlockId>) -> Fetch {
+        let id = FetchId(self.started);
+        self.started += 1;
+        self.fetches.insert(id, (sequence, blocks.clone()));
+        Fetch { id, sequence, blocks }
+    }
+
+    /// Ends a fetch; the caller must release its blocks. `None` for one that is not in flight.
+    pub(crate) fn end_fetch(&mut self, id: FetchId) -> Option<(SequenceId, Vec<BlockId>)> {
+        self.fetches.remove(&id)
+    }
+
+    /// The sequence of a fetch in flight.
+    pub(crate) fn fetch(&self, id: FetchId) -> Option<SequenceId> {
+        self.fetches.get(&id).map(|&(sequence, _)| sequence)
+    }
+
+    /// Blocks that fetches in flight fill.
+    pub(crate) fn fetched(&self) -> impl Iterator<Item = BlockId> {
+        self.fetches.values().flat_map(|(_, blocks)| blocks).copied()
+    }
+
+    /// Blocks that swaps and fetches in flight read or write.
     pub(crate) fn pinned(&self) -> HashSet<BlockId> {
-        self.flights.values().flat_map(|flight| &flight.transfers).map(|transfer| transfer.block).collect()
+        let swapped = self.flights.values().flat_map(|flight| &flight.transfers).map(|transfer| transfer.block);
+        swapped.chain(self.fetched()).collect()
     }
 }

@@ -27,6 +27,7 @@ impl BlockManager {
             holders[block.index()] += 1;
             slot_holders[slot.index()] += 1;
         }
+        self.transfers.fetched().for_each(|block| holders[block.index()] += 1);
         self.cache.check(&holders, &slot_holders)?;
         self.check_transfers()?;
         for (id, table) in self.tables.iter() {
@@ -64,9 +65,10 @@ impl BlockManager {
             SequenceState::Leaving(swap) => (true, true, in_flight(swap, SwapDirection::Out)),
             SequenceState::Swapped => (false, true, true),
             SequenceState::Arriving(swap) => (true, true, in_flight(swap, SwapDirection::In)),
+            SequenceState::Fetching(fetch) => (true, false, self.transfers.fetch(fetch) == Some(id)),
         };
         if !swap {
-            return Err("it waits for a swap that is not in flight");
+            return Err("it waits for a swap or a fetch that is not in flight");
         }
         let num_slots = table.slots().len();
         if num_slots != if slots { table.num_computed_blocks(block_size) } else { 0 } {

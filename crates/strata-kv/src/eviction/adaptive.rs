@@ -290,6 +290,10 @@ impl EvictionPolicy for Adaptive {
         }
     }
 
+    fn class(&self, block: BlockId) -> u8 {
+        self.records[block.index()].class
+    }
+
     fn contains(&self, block: BlockId) -> bool {
         self.records[block.index()].cached
     }

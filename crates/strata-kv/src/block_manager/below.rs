@@ -1,0 +1,205 @@
+//! What tiers below memory are told, and how a prefix comes back from them.
+
+use super::BlockManager;
+use crate::{
+    error::BlockError,
+    ids::{BlockId, FetchId, SequenceId, TokenId},
+    key::{BlockKey, BlockLabel, KeyChain},
+    names::Evicted,
+    sequence_state::SequenceState,
+    transfer::Fetch,
+};
+
+impl BlockManager {
+    /// From now on findable contents have names under `chain`, by which tiers below know them. To be called before
+    /// anything can be found.
+    pub fn name_contents(&mut self, chain: KeyChain) {
+        self.cache.name_contents(chain);
+    }
+
+    /// The blocks that have become findable since the last call, in order; none without
+    /// [names](Self::name_contents). Some may have been evicted meanwhile.
+    pub fn take_published(&mut self) -> Vec<BlockId> {
+        self.cache.names_mut().map(|names| names.take_published()).unwrap_or_default()
+    }
+
+    /// What was evicted since the last call, in order; none without [names](Self::name_contents). Its bytes are still
+    /// in the blocks, until copies that were not yet [taken](Self::take_copies) are made, or a pass begins, or the
+    /// memory of blocks that have left is given back. To be called after the copies of [`compact`](Self::compact) were
+    /// made.
+    pub fn take_evicted(&mut self) -> Vec<Evicted> {
+        self.cache.names_mut().map(|names| names.take_evicted()).unwrap_or_default()
+    }
+
+    /// The name of what `block` holds, what it continues and its tokens, if it can be found.
+    pub fn label(&self, block: BlockId) -> Option<BlockLabel> {
+        self.cache.label(block)
+    }
+
+    /// The name of what `block` holds, if it can be found.
+    pub fn key(&self, block: BlockId) -> Option<BlockKey> {
+        self.cache.key(block)
+    }
+
+    /// The names of the full blocks of `id`, whose tokens are `token_ids`, from the first that memory does not have;
+    /// the last token is in none of them, since it must be computed. None without [names](Self::name_contents), or if
+    /// the sequence shares nothing.
+    pub fn missing_keys(&self, id: SequenceId, token_ids: &[TokenId]) -> Vec<BlockKey> {
+        let (Some(names), Some(table)) = (self.cache.names(), self.tables.get(id)) else { return Vec::new() };
+        if !table.is_publishing() || table.state() != SequenceState::Resident {
+            return Vec::new();
+        }
+        let (block_size, found) = (self.config.block_size, table.num_published());
+        let mut last = match found.checked_sub(1) {
+            None => names.chain().root(table.root()),
+            Some(last) => names.key(table.blocks()[last]),
+        };
+        let end = token_ids.len().saturating_sub(1) / block_size * block_size;
+        let missing = token_ids.get(found * block_size..end).unwrap_or_default().chunks_exact(block_size);
+        let key = |tokens| {
+            last = names.chain().block(last, tokens);
+            last
+        };
+        missing.map(key).collect()
+    }
+
+    /// Begins to fill the next `count` blocks of `id` that it has neither found nor computed. It is `Fetching` until
+    /// [`finish_fetch`](Self::finish_fetch).
+    ///
+    /// # Errors
+    /// When `id` is not resident, or has fewer such full blocks. Nothing has changed then.
+    pub fn begin_fetch(&mut self, id: SequenceId, count: usize) -> Result<Fetch, BlockError> {
+        let block_size = self.config.block_size;
+        let table = self.tables.resident(id)?;
+        let first = table.num_computed() / block_size;
+        let full = table.num_tokens() / block_size;
+        if first + count > full {
+            return Err(BlockError::OutOfBlocks { need: count, available: full - first });
+        }
+        let blocks = table.blocks()[first..first + count].to_vec();
+        blocks.iter().for_each(|&block| self.cache.hold(block));
+        let fetch = self.transfers.begin_fetch(id, blocks);
+        table.begin_fetching(fetch.id);
+        Ok(fetch)
+    }
+
+    /// Takes the driver's report that a fetch has ended and that the first `num_filled` of its blocks hold what they
+    /// should; these become findable. To be called once for each fetch. Returns its sequence, if that still waits for
+    /// it, and how many of its tokens are computed now.
+    pub fn finish_fetch(&mut self, id: FetchId, num_filled: usize) -> Option<(SequenceId, usize)> {
+        let (sequence, blocks) = self.transfers.end_fetch(id)?;
+        blocks.iter().rev().for_each(|&block| self.cache.release(block));
+        let table = self.tables.get_mut(sequence).filter(|table| table.state() == SequenceState::Fetching(id))?;
+        table.finish_fetching();
+        let computed = table.num_computed() + num_filled.min(blocks.len()) * self.config.block_size;
+        self.counters.fetched_blocks += num_filled.min(blocks.len()) as u64;
+        self.commit(sequence, computed);
+        Some((sequence, computed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::{ChainRoot, KvConfig, testing::Rng};
+
+    const BLOCK: usize = 4;
+
+    /// The names of the full blocks of `tokens`.
+    fn keys(chain: &KeyChain, root: &ChainRoot, tokens: &[TokenId]) -> Vec<BlockKey> {
+        let mut last = chain.root(root);
+        let next = |tokens| {
+            last = chain.block(last, tokens);
+            last
+        };
+        tokens.chunks_exact(BLOCK).map(next).collect()
+    }
+
+    #[test]
+    fn prefixes_come_back_under_their_names_whatever_happens() {
+        let chain = KeyChain::new([1; 32], [2; 32]);
+        let (mut fetched, mut evicted, mut partial) = (0, 0, 0);
+        for seed in 0..30 {
+            let mut random = Rng(seed);
+            let config = KvConfig { num_blocks: 24, block_size: BLOCK, ..KvConfig::default() };
+            let mut manager = BlockManager::new(config).expect("it is valid");
+            manager.name_contents(chain.clone());
+            let roots = [ChainRoot::new(None, 0), ChainRoot::new(None, 0).of_tenant(Some(7))];
+            let mut alive: HashMap<SequenceId, (usize, Vec<TokenId>)> = HashMap::new();
+            let mut fetches: Vec<(FetchId, usize)> = Vec::new();
+            for number in 0..600 {
+                let some = |random: &mut Rng, of: &HashMap<SequenceId, (usize, Vec<TokenId>)>| {
+                    let mut ids: Vec<_> = of.keys().copied().collect();
+                    ids.sort_unstable();
+                    (!ids.is_empty()).then(|| ids[random.below(ids.len())])
+                };
+                match random.below(6) {
+                    0 | 1 => {
+                        let id = SequenceId(number);
+                        let tokens: Vec<_> = (0..1 + random.below(30)).map(|_| random.below(2) as TokenId).collect();
+                        let root = random.below(2);
+                        let hashes = manager.hash_prefix(&roots[root], &tokens);
+                        if manager.allocate(id, &tokens, &hashes).is_ok() {
+                            let missing = manager.missing_keys(id, &tokens);
+                            let all = keys(&chain, &roots[root], &tokens);
+                            let end = (tokens.len() - 1) / BLOCK;
+                            assert_eq!(missing, all[end - missing.len()..end]);
+                            if !missing.is_empty() && random.below(2) > 0 {
+                                let count = 1 + random.below(missing.len());
+                                let fetch = manager.begin_fetch(id, count).expect("it has them");
+                                assert_eq!((fetch.blocks.len(), manager.block_table(id)), (count, None));
+                                assert!(manager.begin_fetch(id, 1).is_err() && manager.append(id, &[1]).is_err());
+                                fetches.push((fetch.id, count));
+                            }
+                            alive.insert(id, (root, tokens));
+                        }
+                    }
+                    2 if !fetches.is_empty() => {
+                        let (id, count) = fetches.swap_remove(random.below(fetches.len()));
+                        let filled = random.below(count + 1);
+                        if let Some((id, computed)) = manager.finish_fetch(id, filled) {
+                            let (_, tokens) = &alive[&id];
+                            assert_eq!(
+                                manager.missing_keys(id, tokens).len(),
+                                (tokens.len() - 1) / BLOCK - computed / BLOCK
+                            );
+                            fetched += filled;
+                            partial += usize::from(filled < count);
+                        }
+                    }
+                    3 => {
+                        let Some(id) = some(&mut random, &alive) else { continue };
+                        manager.commit(id, alive[&id].1.len());
+                    }
+                    4 => {
+                        let Some(id) = some(&mut random, &alive) else { continue };
+                        alive.remove(&id);
+                        assert!(manager.free(id));
+                    }
+                    _ => {
+                        manager.set_usable(16 + random.below(9));
+                        manager.compact(4);
+                        manager.take_copies(&mut Vec::new());
+                    }
+                }
+                manager.check().expect("invariants hold");
+                evicted += manager.take_evicted().len();
+                for block in manager.take_published() {
+                    let Some(label) = manager.label(block) else { continue };
+                    assert_eq!(manager.key(block), Some(label.key));
+                    assert_eq!(chain.block(label.parent, &label.tokens), label.key);
+                    assert!([None, Some(7)].iter().any(|&tenant| chain.owner(tenant) == label.owner));
+                }
+                for (&id, (root, tokens)) in &alive {
+                    let Some(table) = manager.block_table(id) else { continue };
+                    for (&block, key) in table.iter().zip(keys(&chain, &roots[*root], tokens)) {
+                        assert!(manager.key(block).is_none_or(|found| found == key));
+                    }
+                }
+            }
+        }
+        assert!(fetched > 50 && evicted > 50 && partial > 20, "{fetched} {evicted} {partial}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Keys of contents below memory: names that outlive the process, and that say nothing to those who lack the secret.
+//!
+//! Memory finds contents by [`BlockHash`](crate::BlockHash), which is cheap, and compares tokens and parents. Below
+//! memory a content is named by its [`BlockKey`] alone; what is read back is compared with its [`BlockLabel`].
+
+use std::fmt;
+
+use blake3::Hasher;
+
+use crate::{hash::ChainRoot, ids::TokenId};
+
+/// Bytes of a [`BlockKey`].
+pub const KEY_BYTES: usize = 16;
+
+/// Names a full block and everything before it in its chain: model, tenant, salt and tokens.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct BlockKey(pub [u8; KEY_BYTES]);
+
+impl fmt::Debug for BlockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockKey({:032x})", u128::from_be_bytes(self.0))
+    }
+}
+
+/// What is kept beside a block below memory, so that whoever reads it back can see that it is the one they want.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockLabel {
+    /// The block's own name.
+    pub key: BlockKey,
+    /// The name of the block before it, or of the chain's root.
+    pub parent: BlockKey,
+    /// Whose it is; see [`KeyChain::owner`].
+    pub owner: BlockKey,
+    /// Its tokens, which fill it.
+    pub tokens: Box<[TokenId]>,
+}
+
+/// Computes [`BlockKey`]s: BLAKE3 keyed with a secret, over fields that are each written as type tag, length and bytes,
+/// so that different fields never give the same bytes.
+#[derive(Clone)]
+pub struct KeyChain {
+    secret: [u8; 32],
+    /// Everything that changes KV for equal tokens and is the same for the whole process.
+    fingerprint: [u8; 32],
+}
+
+const FINGERPRINT: u8 = 1;
+const NAMESPACE: u8 = 2;
+const TENANT: u8 = 3;
+const SALT: u8 = 4;
+const PARENT: u8 = 5;
+const TOKENS: u8 = 6;
+
+impl KeyChain {
+    /// Keys under `secret`, for the KV of the model that `fingerprint` identifies: its weights, how they are computed,
+    /// and the layout and type of its KV.
+    pub fn new(secret: [u8; 32], fingerprint: [u8; 32]) -> Self {
+        Self { secret, fingerprint }
+    }
+
+    /// The name of a chain's beginning.
+    pub fn root(&self, root: &ChainRoot) -> BlockKey {
+        let mut hasher = self.hasher();
+        field(&mut hasher, FINGERPRINT, &self.fingerprint);
+        field(&mut hasher, NAMESPACE, &root.namespace().to_le_bytes());
+        root.tenant().into_iter().for_each(|tenant| field(&mut hasher, TENANT, &tenant.to_le_bytes()));
+        root.salt().into_iter().for_each(|salt| field(&mut hasher, SALT, salt.as_bytes()));
+        finish(&hasher)
+    }
+
+    /// The name of the block of `tokens` that continues `parent`.
+    pub fn block(&self, parent: BlockKey, tokens: &[TokenId]) -> BlockKey {
+        let mut hasher = self.hasher();
+        field(&mut hasher, PARENT, &parent.0);
+        hasher.update(&[TOKENS]);
+        hasher.update(&(4 * tokens.len() as u64).to_le_bytes());
+        // In pieces, so that nothing is allocated.
+        let mut bytes = [0; 64];
+        for tokens in tokens.chunks(16) {
+            for (bytes, token) in bytes.chunks_exact_mut(4).zip(tokens) {
+                bytes.copy_from_slice(&token.to_le_bytes());
+            }
+            hasher.update(&bytes[..4 * tokens.len()]);
+        }
+        finish(&hasher)
+    }
+
+    /// A mark of everything that belongs to `tenant`, by which it can be found and erased. It does not depend on the
+    /// model.
+    pub fn owner(&self, tenant: Option<u128>) -> BlockKey {
+        let mut hasher = self.hasher();
+        tenant.into_iter().for_each(|tenant| field(&mut hasher, TENANT, &tenant.to_le_bytes()));
+        finish(&hasher)
+    }
+
+    fn hasher(&self) -> Hasher {
+        Hasher::new_keyed(&self.secret)
+    }
+}
+
+impl fmt::Debug for KeyChain {
+    // The secret must not reach logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyChain")
+    }
+}
+
+fn field(hasher: &mut Hasher, tag: u8, bytes: &[u8]) {
+    hasher.update(&[tag]);
+    hasher.update(&(bytes.len() as u64).to_le_bytes());
+    hasher.update(bytes);
+}
+
+fn finish(hasher: &Hasher) -> BlockKey {
+    let mut key = [0; KEY_BYTES];
+    key.copy_from_slice(&hasher.finalize().as_bytes()[..KEY_BYTES]);
+    BlockKey(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_key_is_the_keyed_hash_of_typed_length_prefixed_fields() {
+        let parent = BlockKey([7; KEY_BYTES]);
+        let tokens: Vec<TokenId> = (0..40).collect();
+        let mut bytes = vec![PARENT, 16, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend([7; KEY_BYTES]);
+        bytes.extend([TOKENS, 160, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        let expected = blake3::keyed_hash(&[3; 32], &bytes);
+        assert_eq!(KeyChain::new([3; 32], [0; 32]).block(parent, &tokens).0, expected.as_bytes()[..KEY_BYTES]);
+    }
+
+    #[test]
+    fn roots_differ_where_anything_differs() {
+        let root = |secret, fingerprint, tenant: Option<u128>, salt, namespace| {
+            KeyChain::new([secret; 32], [fingerprint; 32]).root(&ChainRoot::new(salt, namespace).of_tenant(tenant))
+        };
+        let base = root(1, 1, Some(1), Some("a"), 1);
+        assert_eq!(base, root(1, 1, Some(1), Some("a"), 1));
+        let others = [
+            root(2, 1, Some(1), Some("a"), 1),
+            root(1, 2, Some(1), Some("a"), 1),
+            root(1, 1, Some(2), Some("a"), 1),
+            root(1, 1, None, Some("a"), 1),
+            root(1, 1, Some(1), Some("b"), 1),
+            root(1, 1, Some(1), None, 1),
+            root(1, 1, Some(1), Some("a"), 2),
+        ];
+        assert!(others.iter().all(|other| *other != base), "{others:?}");
+    }
+
+    #[test]
+    fn an_owner_is_its_tenant_alone() {
+        let owner = |fingerprint, tenant| KeyChain::new([1; 32], [fingerprint; 32]).owner(tenant);
+        assert_eq!(owner(1, Some(5)), owner(2, Some(5)));
+        assert_ne!(owner(1, Some(5)), owner(1, Some(6)));
+        assert_ne!(owner(1, Some(5)), owner(1, None));
+    }
+
+    #[test]
+    fn the_secret_is_never_shown() {
+        assert_eq!(format!("{:?}", KeyChain::new([9; 32], [9; 32])), "KeyChain");
+    }
+}

@@ -1,0 +1,114 @@
+//! Names of the contents in memory, for the tiers below: which content each block holds, what has become findable, and
+//! what was evicted.
+
+use crate::{
+    hash::ChainRoot,
+    ids::{BlockId, TokenId},
+    key::{BlockKey, BlockLabel, KeyChain},
+};
+
+/// A content that memory has lost. Its bytes are in its block until the next copy or pass writes there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evicted {
+    /// Where it was.
+    pub block: BlockId,
+    /// What it was.
+    pub label: BlockLabel,
+    /// What the eviction policy knows of its use; see [`EvictionPolicy::class`](crate::EvictionPolicy::class).
+    pub class: u8,
+}
+
+/// What a findable content continues.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Above<'a> {
+    /// The content of a block.
+    Block(BlockId),
+    /// Nothing: it is the first of a chain.
+    Root(&'a ChainRoot),
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Name {
+    key: BlockKey,
+    /// Index in `owners`.
+    owner: u32,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Names {
+    chain: KeyChain,
+    names: Vec<Name>, // [block], valid while its content is findable
+    /// All owners that were seen: as many as there are tenants.
+    owners: Vec<BlockKey>,
+    published: Vec<BlockId>,
+    evicted: Vec<Evicted>,
+}
+
+impl Names {
+    pub(crate) fn new(chain: KeyChain, num_blocks: usize) -> Self {
+        let names = vec![Name::default(); num_blocks];
+        Self { chain, names, owners: Vec::new(), published: Vec::new(), evicted: Vec::new() }
+    }
+
+    pub(crate) fn chain(&self) -> &KeyChain {
+        &self.chain
+    }
+
+    pub(crate) fn key(&self, block: BlockId) -> BlockKey {
+        self.names[block.index()].key
+    }
+
+    /// `block` can be found.
+    pub(crate) fn publish(&mut self, block: BlockId, above: Above<'_>, tokens: &[TokenId]) {
+        let (parent, owner) = match above {
+            Above::Block(above) => (self.key(above), self.names[above.index()].owner),
+            Above::Root(root) => (self.chain.root(root), self.owner(root)),
+        };
+        self.names[block.index()] = Name { key: self.chain.block(parent, tokens), owner };
+        self.published.push(block);
+    }
+
+    /// `block`, which is in use of nobody, is about to be evicted.
+    pub(crate) fn evict(&mut self, block: BlockId, above: Above<'_>, tokens: &[TokenId], class: u8) {
+        let label = self.label(block, above, tokens);
+        self.evicted.push(Evicted { block, label, class });
+    }
+
+    pub(crate) fn label(&self, block: BlockId, above: Above<'_>, tokens: &[TokenId]) -> BlockLabel {
+        let Name { key, owner } = self.names[block.index()];
+        let parent = match above {
+            Above::Block(above) => self.key(above),
+            Above::Root(root) => self.chain.root(root),
+        };
+        BlockLabel { key, parent, owner: self.owners[owner as usize], tokens: tokens.into() }
+    }
+
+    /// The content of `from` is in `to` now.
+    pub(crate) fn moved(&mut self, from: BlockId, to: BlockId) {
+        self.names[to.index()] = self.names[from.index()];
+        self.published.iter_mut().filter(|block| **block == from).for_each(|block| *block = to);
+    }
+
+    /// Nothing can be found any more.
+    pub(crate) fn reset(&mut self) {
+        self.published.clear();
+    }
+
+    pub(crate) fn take_published(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.published)
+    }
+
+    pub(crate) fn take_evicted(&mut self) -> Vec<Evicted> {
+        std::mem::take(&mut self.evicted)
+    }
+
+    fn owner(&mut self, root: &ChainRoot) -> u32 {
+        let owner = self.chain.owner(root.tenant());
+        let known = self.owners.iter().position(|&known| known == owner);
+        known.unwrap_or_else(|| {
+            self.owners.push(owner);
+            self.owners.len() - 1
+        }) as u32
+    }
+}

@@ -1,0 +1,467 @@
+//! One tier below memory: which contents it holds, where they lie, and what is forgotten to make room. A planner: it
+//! moves no byte.
+//!
+//! A tier is a log. Contents are written in *records* of a few blocks, one behind the other, into *segments*; a segment
+//! is emptied as a whole, the oldest first, after what is still wanted of it has been written again at the log's head.
+//! So a disk sees long writes only, and the index alone says what is there. A tier in memory is the same with segments
+//! of one block.
+//!
+//! | state of a segment | leaves it by |
+//! |---|---|
+//! | free | the log's head reaches it → open |
+//! | open | it has no room for the next record → full |
+//! | full | it is the oldest, and room is needed → leaving; or all of it is wanted → full, as the youngest |
+//! | leaving | what was wanted has been written elsewhere → emptied |
+//! | emptied | reads that began before have ended → free |
+
+mod gate;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::key::BlockKey;
+pub use gate::Gate;
+use gate::Ghosts;
+
+/// Segments that ordinary records leave free, so that what is carried over always finds room.
+const SPARE: usize = 1;
+
+/// Shape of a tier.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TierConfig {
+    /// Segments in all; at least three, unless each holds one block.
+    pub num_segments: u32,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes at the beginning of a segment that hold no record.
+    pub segment_header: u64,
+    /// Bytes of a record of 0, 1, 2, … blocks; the last is the largest record.
+    pub record_bytes: Vec<u64>,
+    /// Which contents are worth a write.
+    pub gate: Gate,
+}
+
+impl TierConfig {
+    /// A tier in memory for `num_blocks` blocks, each of which can be replaced by itself.
+    pub fn of_blocks(num_blocks: u32, gate: Gate) -> Self {
+        Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes: vec![0, 1], gate }
+    }
+
+    /// The most blocks in a record.
+    pub fn blocks_per_record(&self) -> usize {
+        self.record_bytes.len().saturating_sub(1)
+    }
+
+    /// The most blocks that full records put into a segment.
+    pub fn blocks_per_segment(&self) -> usize {
+        let (room, most) = (self.segment_bytes.saturating_sub(self.segment_header), self.blocks_per_record());
+        let full = self.record_bytes.last().map_or(0, |&bytes| room / bytes.max(1));
+        full as usize * most
+    }
+
+    /// Whether segments hold one block each.
+    fn is_of_blocks(&self) -> bool {
+        self.blocks_per_segment() == 1
+    }
+}
+
+/// Where a record lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordPlace {
+    /// Which segment.
+    pub segment: u32,
+    /// How often the log's head has come to a segment until it came to this one. A segment that is used again has
+    /// another number.
+    pub generation: u64,
+    /// Bytes from the segment's beginning.
+    pub offset: u64,
+    /// Blocks in the record.
+    pub count: u16,
+}
+
+/// Where a content lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TierPlace {
+    /// The record that it is part of.
+    pub record: RecordPlace,
+    /// Which block of the record it is.
+    pub index: u16,
+}
+
+/// A segment that is to be emptied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reclaim {
+    /// Which one.
+    pub segment: u32,
+    /// What is to be written again before [`Tier::reclaimed`], and where it lies.
+    pub carried: Vec<(BlockKey, TierPlace)>,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TierCounts {
+    /// Contents that a look-up has found here.
+    pub hits: u64,
+    /// Contents that were written here for the first time.
+    pub stored: u64,
+    /// Contents that were written again because their segment was emptied.
+    pub carried: u64,
+    /// Contents that were not worth a write.
+    pub skipped: u64,
+    /// Contents that were worth a write, for which there was no room at that moment.
+    pub refused: u64,
+    /// Contents that were forgotten when their segment was emptied.
+    pub evicted: u64,
+    /// Contents that could not be read back, or whose write failed.
+    pub lost: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    place: TierPlace,
+    /// Whether it can be read.
+    written: bool,
+    /// Whether a look-up has found it since it was written here.
+    wanted: bool,
+    /// Whether a look-up has found it at all.
+    returned: bool,
+    /// See [`Tier::wants`].
+    class: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SegmentState {
+    Free,
+    Open,
+    Full,
+    Leaving,
+    Emptied,
+}
+
+#[derive(Debug, Clone)]
+struct Segment {
+    state: SegmentState,
+    generation: u64,
+    /// Bytes up to the end of its last record.
+    end: u64,
+    /// What was written to it, some of which may lie elsewhere by now.
+    keys: Vec<BlockKey>,
+    /// Reads and writes in flight.
+    holders: u32,
+}
+
+/// Which contents a tier holds, and where.
+#[derive(Debug)]
+pub struct Tier {
+    config: TierConfig,
+    entries: HashMap<BlockKey, Entry>,
+    segments: Vec<Segment>,
+    free: VecDeque<u32>,
+    /// The oldest first.
+    full: VecDeque<u32>,
+    open: Option<u32>,
+    generations: u64,
+    ghosts: Ghosts,
+    counts: TierCounts,
+}
+
+impl Tier {
+    /// An empty tier.
+    pub fn new(config: TierConfig) -> Self {
+        let segment = Segment { state: SegmentState::Free, generation: 0, end: 0, keys: Vec::new(), holders: 0 };
+        let capacity = config.num_segments as usize * config.blocks_per_segment();
+        Self {
+            entries: HashMap::new(),
+            segments: vec![segment; config.num_segments as usize],
+            free: (0..config.num_segments).collect(),
+            full: VecDeque::new(),
+            open: None,
+            generations: 0,
+            ghosts: Ghosts::new(capacity),
+            counts: TierCounts::default(),
+            config,
+        }
+    }
+
+    /// Its shape.
+    pub fn config(&self) -> &TierConfig {
+        &self.config
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> TierCounts {
+        self.counts
+    }
+
+    /// Contents that it holds, or is about to.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Bytes of segments that are not free.
+    pub fn bytes_used(&self) -> u64 {
+        (self.segments.len() - self.free.len()) as u64 * self.config.segment_bytes
+    }
+
+    /// Where `key` can be read.
+    pub fn find(&self, key: BlockKey) -> Option<TierPlace> {
+        self.entries.get(&key).filter(|entry| entry.written).map(|entry| entry.place)
+    }
+
+    /// A look-up has found `key`, or has looked for it in vain after others of its chain were found.
+    pub fn looked_up(&mut self, key: BlockKey) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            self.ghosts.returned(key, &mut self.config.gate);
+            return;
+        };
+        self.counts.hits += 1;
+        entry.wanted = true;
+        if !std::mem::replace(&mut entry.returned, true) {
+            self.config.gate.returned(entry.class);
+        }
+    }
+
+    /// Whether `key` is to be written here. `class` tells contents apart by what is known of their use; the tier learns
+    /// how many of each class return.
+    pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
+        if self.entries.contains_key(&key) {
+            return false;
+        }
+        self.config.gate.offered(class);
+        let worth = self.config.gate.is_worth(class);
+        if !worth {
+            self.counts.skipped += 1;
+            self.ghosts.skipped(key, class);
+        }
+        worth
+    }
+
+    /// Whether the tier holds `key`, or will once a write has ended.
+    pub fn knows(&self, key: BlockKey) -> bool {
+        self.entries.contains_key(&key)
+    }
+
+    /// Reserves room for a record of `contents`, each with its class; at most
+    /// [`blocks_per_record`](TierConfig::blocks_per_record) of them, none twice. What lies here already is
+    /// being carried over. The segment is held until [`written`](Self::written). `None` if there is no room now, which
+    /// [`reclaim`](Self::reclaim) may change.
+    pub fn reserve(&mut self, contents: &[(BlockKey, u8)]) -> Option<RecordPlace> {
+        debug_assert!(!contents.is_empty() && contents.len() <= self.config.blocks_per_record());
+        let carrying = contents.iter().any(|(key, _)| self.entries.contains_key(key));
+        let bytes = *self.config.record_bytes.get(contents.len())?;
+        if let Some(open) = self.open
+            && self.segments[open as usize].end + bytes > self.config.segment_bytes
+        {
+            self.segments[open as usize].state = SegmentState::Full;
+            self.full.push_back(open);
+            self.open = None;
+        }
+        let Some(number) = self.open.or_else(|| self.open_next(carrying)) else {
+            self.counts.refused += contents.len() as u64;
+            return None;
+        };
+        let segment = &mut self.segments[number as usize];
+        let (generation, offset, count) = (segment.generation, segment.end, contents.len() as u16);
+        let record = RecordPlace { segment: number, generation, offset, count };
+        segment.end += bytes;
+        segment.holders += 1;
+        for (index, &(key, class)) in (0..).zip(contents) {
+            let new =
+                Entry { place: TierPlace { record, index }, written: false, wanted: false, returned: false, class };
+            self.entries.entry(key).or_insert(new);
+        }
+        Some(record)
+    }
+
+    fn open_next(&mut self, carrying: bool) -> Option<u32> {
+        let spare = if carrying || self.config.is_of_blocks() { 0 } else { SPARE };
+        if self.free.len() <= spare {
+            return None;
+        }
+        let number = self.free.pop_front()?;
+        self.generations += 1;
+        let segment = &mut self.segments[number as usize];
+        (segment.state, segment.generation, segment.end) =
+            (SegmentState::Open, self.generations, self.config.segment_header);
+        self.open = Some(number);
+        Some(number)
+    }
+
+    /// The write of a record has ended, well or not.
+    pub fn written(&mut self, record: RecordPlace, keys: &[BlockKey], well: bool) {
+        for (index, key) in (0..).zip(keys) {
+            let Some(entry) = self.entries.get_mut(key) else { continue };
+            let place = TierPlace { record, index };
+            match (well, entry.written) {
+                (true, before) => {
+                    (entry.place, entry.written, entry.wanted) = (place, true, false);
+                    self.segments[record.segment as usize].keys.push(*key);
+                    *(if before { &mut self.counts.carried } else { &mut self.counts.stored }) += 1;
+                }
+                // It stays where it was.
+                (false, true) => {}
+                (false, false) if entry.place == place => {
+                    self.entries.remove(key);
+                    self.counts.lost += 1;
+                }
+                (false, false) => {}
+            }
+        }
+        self.release(record.segment);
+    }
+
+    /// A read of `segment` begins: it is not emptied before [`release`](Self::release).
+    pub fn hold(&mut self, segment: u32) {
+        self.segments[segment as usize].holders += 1;
+    }
+
+    /// A read or write of `segment` has ended.
+    pub fn release(&mut self, segment: u32) {
+        let holders = &mut self.segments[segment as usize].holders;
+        *holders = holders.checked_sub(1).expect("what is released was held");
+        self.free_if_unread(segment);
+    }
+
+    fn free_if_unread(&mut self, segment: u32) {
+        let room = &mut self.segments[segment as usize];
+        if room.state == SegmentState::Emptied && room.holders == 0 {
+            (room.state, room.end) = (SegmentState::Free, 0);
+            self.free.push_back(segment);
+        }
+    }
+
+    /// What lies at `place` is not what was written there: it is forgotten.
+    pub fn lose(&mut self, key: BlockKey, place: TierPlace) {
+        if self.entries.get(&key).is_some_and(|entry| entry.written && entry.place == place) {
+            self.entries.remove(&key);
+            self.counts.lost += 1;
+        }
+    }
+
+    /// Chooses a segment to be emptied if too few are free: the oldest that nobody reads. What a look-up has found
+    /// since it was written is carried over, up to half of the segment. The caller
+    /// writes what is carried, if anything, then calls [`reclaimed`](Self::reclaimed); where nothing is carried, the
+    /// segment is free at once.
+    pub fn reclaim(&mut self) -> Option<Reclaim> {
+        let target = if self.config.is_of_blocks() { 1 } else { SPARE + 1 };
+        let leaving =
+            self.segments.iter().any(|segment| matches!(segment.state, SegmentState::Leaving | SegmentState::Emptied));
+        if self.free.len() >= target || leaving {
+            return None;
+        }
+        let turns = self.full.len();
+        for turn in 0..=turns {
+            let position = self.full.iter().position(|&number| self.segments[number as usize].holders == 0)?;
+            let number = self.full.remove(position)?;
+            let mut carried = self.take_wanted(number);
+            // A tier of single blocks writes nothing again: what is wanted is passed over, once.
+            if self.config.is_of_blocks() && !carried.is_empty() && turn < turns {
+                self.full.push_back(number);
+                continue;
+            }
+            carried.truncate(self.config.blocks_per_segment() / 2);
+            self.segments[number as usize].state = SegmentState::Leaving;
+            if carried.is_empty() {
+                self.reclaimed(number);
+            }
+            return Some(Reclaim { segment: number, carried });
+        }
+        None
+    }
+
+    /// What lies in `segment` and was found since it was written; from now on, none of it was.
+    fn take_wanted(&mut self, segment: u32) -> Vec<(BlockKey, TierPlace)> {
+        let Self { segments, entries, .. } = self;
+        let keys = segments[segment as usize].keys.iter();
+        let wanted = keys.filter_map(|&key| {
+            let entry = entries.get_mut(&key).filter(|entry| entry.place.record.segment == segment)?;
+            std::mem::take(&mut entry.wanted).then_some((key, entry.place))
+        });
+        wanted.collect()
+    }
+
+    /// A segment that was [chosen](Self::reclaim) has nothing left that is wanted: what still lies in it is forgotten.
+    pub fn reclaimed(&mut self, segment: u32) {
+        let room = &mut self.segments[segment as usize];
+        assert!(room.state == SegmentState::Leaving, "segment {segment} is emptied, but was not chosen for that");
+        for key in std::mem::take(&mut room.keys) {
+            if self.entries.get(&key).is_some_and(|entry| entry.place.record.segment == segment) {
+                self.entries.remove(&key);
+                self.counts.evicted += 1;
+            }
+        }
+        self.segments[segment as usize].state = SegmentState::Emptied;
+        self.free_if_unread(segment);
+    }
+
+    /// Takes in what an earlier process has left in `segment`: its records in order, with their keys, and where the
+    /// last of them ends. To be called in the order of generations, before anything else.
+    pub fn restore(&mut self, segment: u32, generation: u64, records: &[(RecordPlace, Vec<BlockKey>)], end: u64) {
+        self.free.retain(|&free| free != segment);
+        let room = &mut self.segments[segment as usize];
+        (room.state, room.generation, room.end) = (SegmentState::Full, generation, end);
+        for (record, keys) in records {
+            for (index, &key) in (0..).zip(keys) {
+                let place = TierPlace { record: *record, index };
+                let entry = Entry { place, written: true, wanted: false, returned: false, class: 0 };
+                self.entries.insert(key, entry);
+                room.keys.push(key);
+            }
+        }
+        self.full.push_back(segment);
+        self.generations = self.generations.max(generation);
+    }
+
+    /// A segment whose content is of no use is the first to be emptied, but stays until its room is needed.
+    pub fn set_aside(&mut self, segment: u32, generation: u64) {
+        self.free.retain(|&free| free != segment);
+        let room = &mut self.segments[segment as usize];
+        (room.state, room.generation) = (SegmentState::Full, generation);
+        self.full.push_front(segment);
+        self.generations = self.generations.max(generation);
+    }
+
+    /// Forgets the contents for which `is_theirs` holds; returns how many.
+    pub fn forget(&mut self, mut is_theirs: impl FnMut(BlockKey, TierPlace) -> bool) -> usize {
+        let before = self.entries.len();
+        self.entries.retain(|&key, entry| !entry.written || !is_theirs(key, entry.place));
+        before - self.entries.len()
+    }
+
+    /// Everything that can be read, in no order.
+    pub fn contents(&self) -> impl Iterator<Item = (BlockKey, TierPlace)> {
+        self.entries.iter().filter(|(_, entry)| entry.written).map(|(&key, entry)| (key, entry.place))
+    }
+
+    /// Proves what must hold after every call.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_sound(&self) {
+        let state = |number: &u32| self.segments[*number as usize].state;
+        assert!(self.free.iter().all(|number| state(number) == SegmentState::Free));
+        assert!(self.full.iter().all(|number| state(number) == SegmentState::Full));
+        assert!(self.open.iter().all(|number| state(number) == SegmentState::Open));
+        let on_the_way = |segment: &&Segment| matches!(segment.state, SegmentState::Leaving | SegmentState::Emptied);
+        let leaving = self.segments.iter().filter(on_the_way).count();
+        let known = self.free.len() + self.full.len() + usize::from(self.open.is_some()) + leaving;
+        assert_eq!(known, self.segments.len(), "a segment is in no list, or in two");
+        for (key, entry) in &self.entries {
+            let RecordPlace { segment, generation, offset, count } = entry.place.record;
+            let room = &self.segments[segment as usize];
+            let lost = matches!(room.state, SegmentState::Free | SegmentState::Emptied);
+            assert!(!lost, "{key:?} lies in a free segment");
+            assert!(room.generation == generation && entry.place.index < count, "{key:?} lies nowhere");
+            assert!(offset + self.config.record_bytes[usize::from(count)] <= room.end, "{key:?} lies beyond the end");
+            assert!(!entry.written || room.keys.contains(key), "{key:?} would never be forgotten");
+            assert!(entry.written || room.holders > 0, "{key:?} is being written, but nobody writes");
+        }
+        assert!(self.segments.iter().all(|segment| segment.end <= self.config.segment_bytes));
+    }
+}
