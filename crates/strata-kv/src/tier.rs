@@ -258,9 +258,7 @@ impl Tier {
         if let Some(open) = self.open
             && self.segments[open as usize].end + bytes > self.config.segment_bytes
         {
-            self.segments[open as usize].state = SegmentState::Full;
-            self.full.push_back(open);
-            self.open = None;
+            self.close();
         }
         let Some(number) = self.open.or_else(|| self.open_next(carrying)) else {
             self.counts.refused += contents.len() as u64;
@@ -293,7 +291,8 @@ impl Tier {
         Some(number)
     }
 
-    /// The write of a record has ended, well or not.
+    /// The write of a record has ended, well or not. After a failure nothing more is written to its segment, since what
+    /// came behind a gap would not be found at the next start.
     pub fn written(&mut self, record: RecordPlace, keys: &[BlockKey], well: bool) {
         for (index, key) in (0..).zip(keys) {
             let Some(entry) = self.entries.get_mut(key) else { continue };
@@ -313,7 +312,17 @@ impl Tier {
                 (false, false) => {}
             }
         }
+        if !well && self.open == Some(record.segment) {
+            self.close();
+        }
         self.release(record.segment);
+    }
+
+    /// Nothing more is written to the open segment.
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        self.segments[open as usize].state = SegmentState::Full;
+        self.full.push_back(open);
     }
 
     /// A read of `segment` begins: it is not emptied before [`release`](Self::release).

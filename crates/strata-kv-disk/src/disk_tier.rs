@@ -1,0 +1,668 @@
+//! The driver of the tier on disk: what the engine's thread calls between passes.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError};
+use strata_kv::{
+    BlockId, BlockKey, BlockLabel, FetchId, Gate, KeyChain, Reclaim, RecordPlace, Tier, TierConfig, TierCounts,
+    TierPlace, TokenId,
+};
+use thiserror::Error;
+
+use crate::directory::SegmentSpace;
+use crate::record::{Header, Seal, unpack};
+use crate::recovery::{Recovered, recover};
+use crate::shape::RecordShape;
+use crate::workers::{Done, Expected, ReadJob, Staged, Workers, WriteJob};
+use crate::write_budget::WriteBudget;
+
+/// Bytes of a segment of a large store.
+const SEGMENT_BYTES: u64 = 256 << 20;
+
+/// Segments that a store has at least, and records that a segment holds at least.
+const SEGMENTS_MIN: u64 = 4;
+const RECORDS_MIN: u64 = 2;
+
+/// How long a block waits for others with which it is written.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// How long nothing is stored after a write has failed: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+
+/// Share of a new measurement in the rate at which records are read.
+const RATE_SHARE: f64 = 0.2;
+
+/// The memory of KV blocks.
+pub trait BlockBytes {
+    /// What a block holds.
+    fn block(&self, block: BlockId) -> &[u8];
+
+    /// The same, to be filled.
+    fn block_mut(&mut self, block: BlockId) -> &mut [u8];
+}
+
+/// How a store is kept.
+#[derive(Debug, Clone)]
+pub struct DiskOptions {
+    /// Bytes that it may take on the disk.
+    pub bytes: u64,
+    /// Bytes of memory for buffers, as far as two full records and two that are read do not take more.
+    pub buffer_bytes: usize,
+    /// Bytes that may be written in a day.
+    pub writes_per_day: Option<u64>,
+    /// How long after it was written a block may be read.
+    pub ttl: Option<Duration>,
+    /// Which blocks are worth a write.
+    pub gate: Gate,
+}
+
+/// Why a store cannot be used.
+#[derive(Debug, Error)]
+pub enum DiskTierError {
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The system refused a thread.
+    #[error("the threads that write and read KV could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+    /// It holds too little to be of use.
+    #[error("{got} bytes of disk are too few for KV: {least} or more are needed")]
+    TooSmall {
+        /// Bytes asked for.
+        got: u64,
+        /// Bytes needed.
+        least: u64,
+    },
+    /// The system refused memory.
+    #[error("there is no memory for buffers of {bytes} bytes to read KV into")]
+    Memory {
+        /// Bytes of each.
+        bytes: usize,
+    },
+}
+
+/// What a fetched block must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub key: BlockKey,
+    /// What it continues.
+    pub parent: BlockKey,
+    /// Its tokens.
+    pub tokens: Box<[TokenId]>,
+    /// The block to fill.
+    pub block: BlockId,
+}
+
+/// A fetch that has ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FetchEnded {
+    /// Which one.
+    pub id: FetchId,
+    /// How many of the first blocks hold what they should.
+    pub filled: usize,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Seconds from its beginning.
+    pub seconds: f64,
+}
+
+/// Figures since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct DiskStats {
+    /// Contents that can be read, or are being written.
+    pub blocks: usize,
+    /// Bytes of segments in use, and of all.
+    pub bytes_used: u64,
+    /// Bytes that the store may take.
+    pub bytes_total: u64,
+    /// See [`TierCounts`].
+    pub counts: TierCounts,
+    /// Bytes written, with headers and what was written again.
+    pub written_bytes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Blocks that were brought to the disk for sure.
+    pub durable_blocks: u64,
+    /// Blocks that were not stored for want of a buffer, of room, or of budget.
+    pub refused_blocks: u64,
+    /// Writes and syncs that have failed.
+    pub write_errors: u64,
+    /// Reads that have failed, or brought something else.
+    pub read_errors: u64,
+    /// Blocks that wait to be written, or are being written.
+    pub queued_blocks: usize,
+    /// Whether writes are paused after a failure.
+    pub paused: bool,
+    /// Bytes a second at which fetches have read.
+    pub read_rate: f64,
+}
+
+/// A fetch in flight.
+struct FetchInFlight {
+    wanted: Vec<Wanted>,
+    filled: Vec<bool>,
+    records_left: usize,
+    began: Instant,
+    bytes: u64,
+}
+
+/// What a read is for.
+enum Purpose {
+    /// Positions of a fetch: which blocks of it are in this record.
+    Fetch(FetchId, Vec<usize>),
+    /// What is to be written again.
+    Carry,
+}
+
+/// A segment that is being emptied.
+struct Carrying {
+    segment: u32,
+    /// Records still to be read.
+    records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)>,
+    /// Whether one is being read, with room for its blocks.
+    reading: Option<Vec<Vec<u8>>>,
+    /// Blocks that were read and are not yet written again.
+    keys: HashSet<BlockKey>,
+}
+
+/// Writes blocks to disk, and brings them back. One thread calls it; others do the reading and writing.
+pub struct DiskTier {
+    shape: RecordShape,
+    chain: KeyChain,
+    tier: Tier,
+    workers: Workers,
+    /// Blocks that will be the next record.
+    staged: Vec<Staged>,
+    staged_since: Option<Instant>,
+    staged_keys: HashSet<BlockKey>,
+    /// Memory for staged blocks.
+    block_buffers: Vec<Vec<u8>>,
+    num_block_buffers: usize,
+    record_buffers: Vec<AlignedBuffer>,
+    num_record_buffers: usize,
+    reads: VecDeque<(u64, RecordPlace, Vec<Expected>)>,
+    purposes: HashMap<u64, Purpose>,
+    next_tag: u64,
+    fetches: HashMap<FetchId, FetchInFlight>,
+    ended: VecDeque<FetchEnded>,
+    carrying: Option<Carrying>,
+    writes_in_flight: usize,
+    /// Blocks that were written, but may not be on the disk yet.
+    unsynced_blocks: u64,
+    budget: WriteBudget,
+    /// When writes may go on, and how long the next pause is.
+    paused_until: Option<Instant>,
+    pause: Duration,
+    stats: DiskStats,
+    recovered: Recovered,
+}
+
+impl DiskTier {
+    /// A store in `space` for blocks of this shape, of the model that `fingerprint` identifies; `secret` is the
+    /// directory's. What an earlier process has left of the same model is found again.
+    ///
+    /// # Errors
+    /// See [`DiskTierError`].
+    pub fn open(
+        space: Arc<dyn SegmentSpace>,
+        secret: [u8; 32],
+        fingerprint: [u8; 32],
+        shape: RecordShape,
+        options: DiskOptions,
+    ) -> Result<Self, DiskTierError> {
+        let config = tier_config(&shape, &options)?;
+        let segment_bytes = config.segment_bytes;
+        let seal = Seal { secret, fingerprint };
+        let bytes_total = u64::from(config.num_segments) * segment_bytes;
+        let mut tier = Tier::new(config);
+        let ttl = options.ttl.map(|ttl| ttl.as_secs());
+        let recovered = recover(space.as_ref(), &shape, &seal, ttl, &mut tier)?;
+        let (block_buffers, num_record_buffers) = Self::buffers(&shape, options.buffer_bytes);
+        let record_bytes = shape.record_bytes(shape.blocks_per_record());
+        let record_buffers: Option<Vec<_>> =
+            (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
+        let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
+        let workers = Workers::start(space, shape.clone(), seal, segment_bytes, options.ttl)?;
+        let now = Instant::now();
+        Ok(Self {
+            chain: KeyChain::new(secret, fingerprint),
+            tier,
+            workers,
+            staged: Vec::new(),
+            staged_since: None,
+            staged_keys: HashSet::new(),
+            block_buffers: (0..block_buffers).map(|_| vec![0; shape.block_bytes()]).collect(),
+            num_block_buffers: block_buffers,
+            record_buffers,
+            num_record_buffers,
+            reads: VecDeque::new(),
+            purposes: HashMap::new(),
+            next_tag: 0,
+            fetches: HashMap::new(),
+            ended: VecDeque::new(),
+            carrying: None,
+            writes_in_flight: 0,
+            unsynced_blocks: 0,
+            budget: WriteBudget::new(options.writes_per_day, now),
+            paused_until: None,
+            pause: PAUSES.0,
+            stats: DiskStats { bytes_total, ..DiskStats::default() },
+            recovered,
+            shape,
+        })
+    }
+
+    /// Memory that a store takes for buffers, where about `wanted` bytes of it may be used.
+    pub fn buffer_bytes(shape: &RecordShape, wanted: usize) -> usize {
+        let (blocks, records) = Self::buffers(shape, wanted);
+        // One more record is put together by the thread that writes.
+        blocks * shape.block_bytes() + (records + 1) * shape.record_bytes(shape.blocks_per_record())
+    }
+
+    /// Memory that the index of a store of `bytes` takes when it is full.
+    pub fn index_bytes(shape: &RecordShape, bytes: u64) -> u64 {
+        // A hash map's entry of 64 bytes, at most 8/7 of which are in use and which doubles when it grows; and the list
+        // of each segment's keys.
+        const ENTRY: u64 = 2 * 64 + 2 * 16;
+        bytes / shape.block_bytes() as u64 * ENTRY
+    }
+
+    /// How many blocks can be staged, and records read, at a time.
+    fn buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
+        let record = shape.record_bytes(shape.blocks_per_record());
+        let each = wanted / 2;
+        let blocks = (each / shape.block_bytes()).max(2 * shape.blocks_per_record());
+        (blocks, (each / record).clamp(2, 16))
+    }
+
+    /// The names of what it holds.
+    pub fn key_chain(&self) -> &KeyChain {
+        &self.chain
+    }
+
+    /// What was found at the start.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// How many of `keys`, from the first on, it can bring back; they count as looked up.
+    pub fn look_up(&mut self, keys: &[BlockKey]) -> usize {
+        let found = keys.iter().take_while(|&&key| self.tier.find(key).is_some()).count();
+        keys.iter().take(found + 1).for_each(|&key| self.tier.looked_up(key));
+        found
+    }
+
+    /// Whether a block of this name should be [staged](Self::stage) now. `class` is that of
+    /// [`Tier::wants`](strata_kv::Tier::wants).
+    pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
+        if self.is_paused() || self.staged_keys.contains(&key) {
+            return false;
+        }
+        self.tier.wants(key, class)
+    }
+
+    /// Copies a block, whose name is `label`, to be written soon. Nothing waits for that: where no buffer is free, or
+    /// the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk allows.
+    pub fn stage(&mut self, label: BlockLabel, class: u8, bytes: &[u8]) -> bool {
+        let allowed = self.budget.take(bytes.len() as u64, Instant::now());
+        let buffer = if allowed { self.block_buffers.pop() } else { None };
+        let Some(mut buffer) = buffer else {
+            self.stats.refused_blocks += 1;
+            return false;
+        };
+        buffer.copy_from_slice(bytes);
+        self.add(Staged { label, class, bytes: buffer, since: None });
+        true
+    }
+
+    /// How many blocks can be staged at once.
+    pub fn room(&self) -> usize {
+        self.block_buffers.len()
+    }
+
+    fn add(&mut self, staged: Staged) {
+        self.staged_since.get_or_insert_with(Instant::now);
+        self.staged_keys.insert(staged.label.key);
+        self.staged.push(staged);
+        if self.staged.len() >= self.shape.blocks_per_record() {
+            self.flush();
+        }
+    }
+
+    /// Has what is staged written, if there is room.
+    pub fn flush(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        self.staged_since = None;
+        let mut blocks = std::mem::take(&mut self.staged);
+        let contents: Vec<_> = blocks.iter().map(|block| (block.label.key, block.class)).collect();
+        for (key, _) in &contents {
+            self.staged_keys.remove(key);
+        }
+        self.reclaim();
+        match self.tier.reserve(&contents) {
+            Some(record) => {
+                self.writes_in_flight += 1;
+                self.stats.queued_blocks += blocks.len();
+                self.workers.write(WriteJob { record, blocks });
+            }
+            None => {
+                self.stats.refused_blocks += blocks.len() as u64;
+                let keys: Vec<_> = contents.iter().map(|&(key, _)| key).collect();
+                self.block_buffers.extend(blocks.drain(..).map(|block| block.bytes));
+                self.carried(&keys);
+            }
+        }
+        self.reclaim();
+        self.go_on_carrying();
+    }
+
+    /// Begins to bring `wanted`, all of which were [found](Self::look_up), into their blocks. Its end is reported by
+    /// [`poll`](Self::poll), which is also the only call that writes to the blocks.
+    pub fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>) {
+        let mut records: Vec<(RecordPlace, Vec<usize>, Vec<Expected>)> = Vec::new();
+        for (position, wanted) in wanted.iter().enumerate() {
+            // What has gone meanwhile stays unfilled.
+            let Some(TierPlace { record, index }) = self.tier.find(wanted.key) else { break };
+            let content = Some((wanted.parent, wanted.tokens.clone()));
+            let expected = Expected { index, key: wanted.key, content };
+            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
+                Some((_, positions, all)) => {
+                    positions.push(position);
+                    all.push(expected);
+                }
+                None => records.push((record, vec![position], vec![expected])),
+            }
+        }
+        let (records_left, filled) = (records.len(), vec![false; wanted.len()]);
+        let flight = FetchInFlight { wanted, filled, records_left, began: Instant::now(), bytes: 0 };
+        self.fetches.insert(id, flight);
+        for (record, positions, expected) in records {
+            self.read(record, expected, Purpose::Fetch(id, positions));
+        }
+        self.settle_fetch(id);
+    }
+
+    fn read(&mut self, record: RecordPlace, expected: Vec<Expected>, purpose: Purpose) {
+        self.tier.hold(record.segment);
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.purposes.insert(tag, purpose);
+        self.reads.push_back((tag, record, expected));
+        self.feed_readers();
+    }
+
+    fn feed_readers(&mut self) {
+        while !self.reads.is_empty()
+            && let Some(buffer) = self.record_buffers.pop()
+        {
+            let Some((tag, record, expected)) = self.reads.pop_front() else { return };
+            self.workers.read(ReadJob { tag, record, expected, buffer });
+        }
+    }
+
+    /// Goes on with what is in flight; `blocks` are filled here. Returns a fetch that has ended, if there is one. Waits
+    /// for one up to `wait` while any is in flight.
+    pub fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.workers.done(Duration::ZERO) {
+                self.take(done, blocks);
+            }
+            if self.staged_since.is_some_and(|since| since.elapsed() >= GATHER) {
+                self.flush();
+            }
+            if let Some(ended) = self.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.fetches.is_empty() {
+                return None;
+            }
+            let done = self.workers.done(left)?;
+            self.take(done, blocks);
+        }
+    }
+
+    /// Whether nothing is staged or in flight.
+    pub fn is_settled(&self) -> bool {
+        let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
+        written && self.fetches.is_empty() && self.carrying.is_none()
+    }
+
+    fn take(&mut self, done: Done, blocks: &mut dyn BlockBytes) {
+        match done {
+            Done::Written { job, outcome } => self.written(job, outcome),
+            Done::Synced { blocks, well } => {
+                self.unsynced_blocks -= blocks;
+                match well {
+                    true => self.stats.durable_blocks += blocks,
+                    false => self.failed("KV on disk could not be synced"),
+                }
+            }
+            Done::Read { job, outcome, seconds } => self.was_read(job, outcome, seconds, blocks),
+        }
+    }
+
+    fn written(&mut self, job: WriteJob, outcome: Result<(), String>) {
+        let WriteJob { record, blocks } = job;
+        let keys: Vec<_> = blocks.iter().map(|block| block.label.key).collect();
+        self.writes_in_flight -= 1;
+        self.stats.queued_blocks -= blocks.len();
+        self.tier.written(record, &keys, outcome.is_ok());
+        match outcome {
+            Ok(()) => {
+                self.stats.written_bytes += self.shape.record_bytes(keys.len()) as u64;
+                self.unsynced_blocks += keys.len() as u64;
+                self.pause = PAUSES.0;
+            }
+            Err(reason) => self.failed(&reason),
+        }
+        self.block_buffers.extend(blocks.into_iter().map(|block| block.bytes));
+        self.carried(&keys);
+        self.go_on_carrying();
+    }
+
+    /// A write has failed: nothing is stored for a while.
+    fn failed(&mut self, reason: &str) {
+        self.stats.write_errors += 1;
+        if !self.is_paused() {
+            tracing::warn!("{reason}; KV is not stored on disk for {:?}", self.pause);
+            self.paused_until = Some(Instant::now() + self.pause);
+            self.pause = (2 * self.pause).min(PAUSES.1);
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn was_read(&mut self, job: ReadJob, outcome: Result<Header, String>, seconds: f64, blocks: &mut dyn BlockBytes) {
+        let ReadJob { tag, record, expected, buffer } = job;
+        self.tier.release(record.segment);
+        let bytes = self.shape.record_bytes(record.count.into()) as u64;
+        match &outcome {
+            Ok(_) => {
+                self.stats.read_bytes += bytes;
+                self.note_rate(bytes, seconds);
+            }
+            Err(reason) => {
+                self.stats.read_errors += 1;
+                tracing::debug!("{reason}: it counts as a miss");
+                for Expected { index, key, .. } in &expected {
+                    self.tier.lose(*key, TierPlace { record, index: *index });
+                }
+            }
+        }
+        match self.purposes.remove(&tag) {
+            Some(Purpose::Fetch(id, positions)) => {
+                if let Some(fetch) = self.fetches.get_mut(&id) {
+                    fetch.records_left -= 1;
+                    if outcome.is_ok() {
+                        fetch.bytes += bytes;
+                        for (&position, expected) in positions.iter().zip(&expected) {
+                            let (count, index) = (record.count.into(), expected.index.into());
+                            let block = blocks.block_mut(fetch.wanted[position].block);
+                            unpack(&self.shape, count, index, buffer.as_slice(), block);
+                            fetch.filled[position] = true;
+                        }
+                    }
+                }
+                self.record_buffers.push(buffer);
+                self.settle_fetch(id);
+            }
+            Some(Purpose::Carry) => {
+                self.carry(record, &expected, outcome, buffer.as_slice());
+                self.record_buffers.push(buffer);
+                self.go_on_carrying();
+            }
+            None => self.record_buffers.push(buffer),
+        }
+        self.feed_readers();
+    }
+
+    /// Several reads run at a time, so that a fetch's rate is about that of one read times their number.
+    fn note_rate(&mut self, bytes: u64, seconds: f64) {
+        let at_a_time = self.purposes.len().clamp(1, self.num_record_buffers.min(4)) as f64;
+        let rate = at_a_time * bytes as f64 / seconds.max(1e-6);
+        let before = self.stats.read_rate;
+        self.stats.read_rate = if before == 0.0 { rate } else { before + RATE_SHARE * (rate - before) };
+    }
+
+    fn settle_fetch(&mut self, id: FetchId) {
+        if self.fetches.get(&id).is_some_and(|fetch| fetch.records_left == 0)
+            && let Some(fetch) = self.fetches.remove(&id)
+        {
+            let filled = fetch.filled.iter().take_while(|filled| **filled).count();
+            let seconds = fetch.began.elapsed().as_secs_f64();
+            self.ended.push_back(FetchEnded { id, filled, bytes: fetch.bytes, seconds });
+        }
+    }
+
+    /// Empties a segment, if room is short.
+    fn reclaim(&mut self) {
+        if self.carrying.is_some() {
+            return;
+        }
+        let Some(Reclaim { segment, carried }) = self.tier.reclaim() else { return };
+        if carried.is_empty() {
+            return;
+        }
+        let mut records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)> = VecDeque::new();
+        for (key, TierPlace { record, index }) in carried {
+            match records.back_mut() {
+                Some((last, keys)) if *last == record => keys.push((key, index)),
+                _ => records.push_back((record, vec![(key, index)])),
+            }
+        }
+        self.carrying = Some(Carrying { segment, records, reading: None, keys: HashSet::new() });
+        self.go_on_carrying();
+    }
+
+    /// Reads the next record of what is carried over, when there are buffers for its blocks; ends it when nothing is
+    /// left.
+    fn go_on_carrying(&mut self) {
+        let room = self.block_buffers.len();
+        let Some(carrying) = &mut self.carrying else { return };
+        if carrying.reading.is_some() {
+            return;
+        }
+        let paused = self.paused_until.is_some_and(|until| Instant::now() < until);
+        match carrying.records.front() {
+            // It would only fail: what was to be carried is given up.
+            Some(_) if paused => carrying.records.clear(),
+            Some((_, keys)) if keys.len() <= room => {
+                let Some((record, keys)) = carrying.records.pop_front() else { return };
+                carrying.reading = Some(self.block_buffers.split_off(room - keys.len()));
+                let expected = keys.into_iter().map(|(key, index)| Expected { index, key, content: None }).collect();
+                return self.read(record, expected, Purpose::Carry);
+            }
+            Some(_) => return,
+            None => {}
+        }
+        if carrying.records.is_empty() && carrying.keys.is_empty() {
+            let segment = carrying.segment;
+            self.carrying = None;
+            self.tier.reclaimed(segment);
+        }
+    }
+
+    /// Stages what was read of a segment that is being emptied.
+    fn carry(&mut self, record: RecordPlace, expected: &[Expected], outcome: Result<Header, String>, bytes: &[u8]) {
+        let Some(carrying) = &mut self.carrying else { return };
+        let buffers = carrying.reading.take().unwrap_or_default();
+        let Ok(header) = outcome else {
+            self.block_buffers.extend(buffers);
+            return;
+        };
+        carrying.keys.extend(expected.iter().map(|expected| expected.key));
+        for (Expected { index, .. }, mut buffer) in expected.iter().zip(buffers) {
+            let index = usize::from(*index);
+            unpack(&self.shape, record.count.into(), index, bytes, &mut buffer);
+            let label = header.labels[index].clone();
+            self.add(Staged { label, class: 0, bytes: buffer, since: Some(header.written_at) });
+        }
+    }
+
+    /// These are written again, or never will be.
+    fn carried(&mut self, keys: &[BlockKey]) {
+        if let Some(carrying) = &mut self.carrying {
+            carrying.keys.retain(|key| !keys.contains(key));
+        }
+    }
+
+    /// Figures since the start.
+    pub fn stats(&self) -> DiskStats {
+        DiskStats {
+            blocks: self.tier.len(),
+            bytes_used: self.tier.bytes_used(),
+            counts: self.tier.counts(),
+            queued_blocks: self.stats.queued_blocks + self.staged.len(),
+            paused: self.is_paused(),
+            ..self.stats
+        }
+    }
+
+    /// Proves what must hold between calls.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_sound(&self) {
+        self.tier.assert_sound();
+        if self.is_settled() {
+            assert_eq!(self.block_buffers.len(), self.num_block_buffers, "a block's buffer is lost");
+            assert_eq!(self.record_buffers.len(), self.num_record_buffers, "a record's buffer is lost");
+            assert!(self.purposes.is_empty() && self.staged_keys.is_empty());
+        }
+    }
+}
+
+impl Drop for DiskTier {
+    fn drop(&mut self) {
+        // The threads finish what was submitted before they end.
+        self.flush();
+    }
+}
+
+fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<TierConfig, DiskTierError> {
+    let record_bytes: Vec<u64> =
+        (0..=shape.blocks_per_record()).map(|count| shape.record_bytes(count) as u64).collect();
+    let largest = record_bytes.last().copied().unwrap_or_default();
+    let (header, align) = (DIRECT_ALIGN as u64, DIRECT_ALIGN as u64);
+    let smallest = header + RECORDS_MIN * largest;
+    let wanted = SEGMENT_BYTES.min(options.bytes / (2 * SEGMENTS_MIN)).max(smallest);
+    let segment_bytes = wanted / align * align;
+    let num_segments = options.bytes / segment_bytes;
+    if num_segments < SEGMENTS_MIN {
+        return Err(DiskTierError::TooSmall { got: options.bytes, least: SEGMENTS_MIN * smallest });
+    }
+    let num_segments = u32::try_from(num_segments).unwrap_or(u32::MAX);
+    Ok(TierConfig { num_segments, segment_bytes, segment_header: header, record_bytes, gate: options.gate.clone() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,304 @@
+//! The threads of a store: one that writes records in order, and a few that read them.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError, SegmentWrite};
+use strata_kv::{BlockKey, BlockLabel, RecordPlace, TokenId};
+
+use crate::directory::SegmentSpace;
+use crate::record::{Header, Seal, pack};
+use crate::shape::RecordShape;
+
+/// Threads that read.
+const READERS: usize = 4;
+
+/// Records that are written before they are brought to the disk for sure, if more are to come.
+const SYNC_AFTER: usize = 16;
+
+/// The most segments that are kept open.
+const OPEN_MAX: usize = 64;
+
+/// A block that is to be written.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    pub(crate) label: BlockLabel,
+    pub(crate) class: u8,
+    pub(crate) bytes: Vec<u8>,
+    /// When its record was first written, if it is written again.
+    pub(crate) since: Option<u64>,
+}
+
+/// A record to write.
+#[derive(Debug)]
+pub(crate) struct WriteJob {
+    pub(crate) record: RecordPlace,
+    pub(crate) blocks: Vec<Staged>,
+}
+
+/// A block that is to be read: which of the record it is, and what it must be.
+#[derive(Debug, Clone)]
+pub(crate) struct Expected {
+    pub(crate) index: u16,
+    pub(crate) key: BlockKey,
+    /// `None` if whatever has this name will do.
+    pub(crate) content: Option<(BlockKey, Box<[TokenId]>)>,
+}
+
+/// A record to read.
+pub(crate) struct ReadJob {
+    /// The caller's number for it.
+    pub(crate) tag: u64,
+    pub(crate) record: RecordPlace,
+    pub(crate) expected: Vec<Expected>,
+    pub(crate) buffer: AlignedBuffer,
+}
+
+/// What became of a job.
+pub(crate) enum Done {
+    Written {
+        job: WriteJob,
+        outcome: Result<(), String>,
+    },
+    /// Everything that was written before this is on the disk, or may not be.
+    Synced {
+        blocks: u64,
+        well: bool,
+    },
+    Read {
+        job: ReadJob,
+        outcome: Result<Header, String>,
+        seconds: f64,
+    },
+}
+
+/// What all threads share.
+struct Shared {
+    space: Arc<dyn SegmentSpace>,
+    shape: RecordShape,
+    seal: Seal,
+    segment_bytes: u64,
+    open: Mutex<HashMap<u32, Arc<dyn SegmentWrite>>>,
+    /// Records older than this many seconds are not read.
+    ttl: Option<u64>,
+}
+
+/// See the [module](self). Dropping it waits for what was submitted.
+pub(crate) struct Workers {
+    writes: Option<Sender<WriteJob>>,
+    reads: Option<Sender<ReadJob>>,
+    done: Receiver<Done>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    pub(crate) fn start(
+        space: Arc<dyn SegmentSpace>,
+        shape: RecordShape,
+        seal: Seal,
+        segment_bytes: u64,
+        ttl: Option<Duration>,
+    ) -> std::io::Result<Self> {
+        let ttl = ttl.map(|ttl| ttl.as_secs());
+        let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
+        let (done_sender, done) = channel();
+        let (writes, write_jobs) = channel();
+        let (reads, read_jobs) = channel();
+        let read_jobs = Arc::new(Mutex::new(read_jobs));
+        let mut threads = Vec::with_capacity(1 + READERS);
+        let spawn =
+            |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run);
+        let (to_write, sender) = (Arc::clone(&shared), done_sender.clone());
+        threads.push(spawn("strata-kv-write", Box::new(move || to_write.write_all(&write_jobs, &sender)))?);
+        for _ in 0..READERS {
+            let (to_read, jobs, sender) = (Arc::clone(&shared), Arc::clone(&read_jobs), done_sender.clone());
+            threads.push(spawn("strata-kv-read", Box::new(move || to_read.read_all(&jobs, &sender)))?);
+        }
+        Ok(Self { writes: Some(writes), reads: Some(reads), done, threads })
+    }
+
+    pub(crate) fn write(&self, job: WriteJob) {
+        // Threads end only after these senders are gone.
+        let _ = self.writes.as_ref().map(|writes| writes.send(job));
+    }
+
+    pub(crate) fn read(&self, job: ReadJob) {
+        let _ = self.reads.as_ref().map(|reads| reads.send(job));
+    }
+
+    /// Something that is done, if there is anything within `wait`.
+    pub(crate) fn done(&self, wait: Duration) -> Option<Done> {
+        if wait.is_zero() { self.done.try_recv().ok() } else { self.done.recv_timeout(wait).ok() }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        (self.writes, self.reads) = (None, None);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn write_all(&self, jobs: &Receiver<WriteJob>, done: &Sender<Done>) {
+        let mut writer = Writer { shared: self, record: None, unsynced: Vec::new(), blocks: 0, broken: None };
+        loop {
+            let job = match jobs.try_recv() {
+                Ok(job) => job,
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => {
+                    writer.sync(done);
+                    match jobs.recv() {
+                        Ok(job) => job,
+                        Err(_) => break,
+                    }
+                }
+            };
+            // A bug must not leave a write pending for ever.
+            let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&job)))
+                .unwrap_or_else(|_| Err("writing a record panicked".to_owned()));
+            if outcome.is_err() {
+                writer.broken = Some((job.record.segment, job.record.generation));
+            }
+            if done.send(Done::Written { job, outcome }).is_err() {
+                break;
+            }
+            if writer.unsynced.len() >= SYNC_AFTER {
+                writer.sync(done);
+            }
+        }
+        writer.sync(done);
+    }
+
+    fn read_all(&self, jobs: &Mutex<Receiver<ReadJob>>, done: &Sender<Done>) {
+        loop {
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(mut job) = job else { return };
+            let began = Instant::now();
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.read(&mut job)))
+                .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
+            if done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Reads a record, and checks that it is what was wanted.
+    fn read(&self, job: &mut ReadJob) -> Result<Header, String> {
+        let ReadJob { record, expected, buffer, .. } = job;
+        let count = usize::from(record.count);
+        let bytes = buffer.as_mut().get_mut(..self.shape.record_bytes(count)).ok_or("the record is too long")?;
+        let file = self.segment(record.segment, false).map_err(|error| error.to_string())?;
+        let len = bytes.len();
+        file.read_aligned_at(bytes, record.offset, len).map_err(|error| error.to_string())?;
+        let place = || format!("the record at {} of {}", record.offset, file.path().display());
+        let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
+        if header.generation != record.generation || header.labels.len() != count {
+            return Err(format!("{} was overwritten", place()));
+        }
+        if self.ttl.is_some_and(|ttl| now().saturating_sub(header.written_at) > ttl) {
+            return Err(format!("{} is too old", place()));
+        }
+        for Expected { index, key, content } in &*expected {
+            let label = header.labels.get(usize::from(*index)).filter(|label| label.key == *key);
+            let same = |(parent, tokens): &(BlockKey, Box<[TokenId]>)| {
+                label.is_some_and(|label| label.parent == *parent && label.tokens == *tokens)
+            };
+            if label.is_none() || !content.as_ref().is_none_or(same) {
+                return Err(format!("{} holds other tokens", place()));
+            }
+        }
+        match header.runs_are_whole(&self.shape, bytes) {
+            true => Ok(header),
+            false => Err(format!("{} is damaged", place())),
+        }
+    }
+
+    fn segment(&self, number: u32, create: bool) -> Result<Arc<dyn SegmentWrite>, IoError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(&number) {
+            return Ok(Arc::clone(file));
+        }
+        let file = match create {
+            true => self.space.create(number, self.segment_bytes)?,
+            false => self.space.open(number)?,
+        };
+        if open.len() >= OPEN_MAX
+            && let Some(&other) = open.keys().next()
+        {
+            open.remove(&other);
+        }
+        open.insert(number, Arc::clone(&file));
+        Ok(file)
+    }
+}
+
+/// The state of the thread that writes.
+struct Writer<'a> {
+    shared: &'a Shared,
+    /// Where records are put together.
+    record: Option<AlignedBuffer>,
+    /// Segments with records that may not be on the disk yet, one for each record.
+    unsynced: Vec<Arc<dyn SegmentWrite>>,
+    /// Blocks in these records.
+    blocks: u64,
+    /// A segment in which a write has failed: recovery would not find what comes after it.
+    broken: Option<(u32, u64)>,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, job: &WriteJob) -> Result<(), String> {
+        let WriteJob { record, blocks } = job;
+        let Shared { shape, seal, .. } = self.shared;
+        if self.broken == Some((record.segment, record.generation)) {
+            return Err("an earlier write to the segment has failed".to_owned());
+        }
+        let buffer = match &mut self.record {
+            Some(buffer) => buffer,
+            empty => {
+                let largest = shape.record_bytes(shape.blocks_per_record());
+                empty.insert(AlignedBuffer::new_zeroed(largest).ok_or("there is no memory for a record")?)
+            }
+        };
+        // For a segment that was removed from outside, a new one is made.
+        let file = self.shared.segment(record.segment, true).map_err(|error| error.to_string())?;
+        let count = blocks.len();
+        let first = record.offset == DIRECT_ALIGN as u64;
+        if first {
+            let block = &mut buffer.as_mut()[..DIRECT_ALIGN];
+            seal.segment_header(record.generation, now(), block);
+            file.write_aligned_at(block, 0).map_err(|error| error.to_string())?;
+        }
+        let bytes = &mut buffer.as_mut()[..shape.record_bytes(count)];
+        blocks.iter().enumerate().for_each(|(index, block)| pack(shape, count, index, &block.bytes, bytes));
+        let labels: Vec<_> = blocks.iter().map(|block| &block.label).collect();
+        // A record is as old as the oldest of its blocks.
+        let written_at = blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now);
+        seal.write_header(shape, &labels, record.generation, written_at, bytes);
+        file.write_aligned_at(bytes, record.offset).map_err(|error| error.to_string())?;
+        self.unsynced.push(file);
+        self.blocks += count as u64;
+        Ok(())
+    }
+
+    fn sync(&mut self, done: &Sender<Done>) {
+        if self.unsynced.is_empty() {
+            return;
+        }
+        let mut files = std::mem::take(&mut self.unsynced);
+        files.dedup_by(|one, next| Arc::ptr_eq(one, next));
+        let well = files.iter().all(|file| file.sync().is_ok());
+        let _ = done.send(Done::Synced { blocks: std::mem::take(&mut self.blocks), well });
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

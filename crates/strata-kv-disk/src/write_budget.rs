@@ -1,0 +1,56 @@
+//! How much may be written, so that a disk is not worn out.
+
+use std::time::{Duration, Instant};
+
+/// What may be written in an hour can be written at once.
+const BURST: Duration = Duration::from_secs(3600);
+
+/// A share of bytes that grows with time and is used up by writes.
+#[derive(Debug, Clone)]
+pub struct WriteBudget {
+    /// Bytes in a second; `None` for no limit.
+    rate: Option<f64>,
+    left: f64,
+    at: Instant,
+}
+
+impl WriteBudget {
+    /// `per_day` bytes a day, or no limit.
+    pub fn new(per_day: Option<u64>, now: Instant) -> Self {
+        let rate = per_day.map(|bytes| bytes as f64 / 86_400.0);
+        Self { rate, left: rate.unwrap_or_default() * BURST.as_secs_f64(), at: now }
+    }
+
+    /// Whether `bytes` may be written now; then they count as written.
+    pub fn take(&mut self, bytes: u64, now: Instant) -> bool {
+        let Some(rate) = self.rate else { return true };
+        // Time that seems to run backwards gives nothing.
+        let passed = now.saturating_duration_since(self.at);
+        self.at = self.at.max(now);
+        self.left = (self.left + rate * passed.as_secs_f64()).min(rate * BURST.as_secs_f64());
+        let fits = self.left >= bytes as f64;
+        self.left -= if fits { bytes as f64 } else { 0.0 };
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_of_writes_is_what_was_allowed() {
+        let begin = Instant::now();
+        let mut budget = WriteBudget::new(Some(86_400_000), begin);
+        let mut written = 0;
+        for second in 0..86_400 {
+            while budget.take(500, begin + Duration::from_secs(second)) {
+                written += 500;
+            }
+        }
+        // The first hour's share is there from the beginning.
+        assert!((90_000_000 - 10_000..=90_000_000).contains(&written), "{written}");
+        assert!(!budget.take(500, begin));
+        assert!(WriteBudget::new(None, begin).take(u64::MAX, begin));
+    }
+}
