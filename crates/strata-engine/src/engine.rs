@@ -2,6 +2,7 @@
 //! its results.
 
 mod balance;
+mod disk;
 mod report;
 mod swaps;
 
@@ -19,12 +20,14 @@ use thiserror::Error;
 
 use crate::group::{Sampling, SequenceGroup, Stage};
 use crate::handle::{EngineShared, Submission};
+use crate::kv_disk::{KvDisk, KvDiskMode};
 use crate::runner::Runner;
 use crate::sampler::Sampler;
 use crate::scheduler::{Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
 use crate::sequence::{Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
+use disk::Disk;
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -78,7 +81,19 @@ impl Engine {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start(mut config: EngineConfig, mut runner: Box<dyn Runner>) -> Result<Self, StartError> {
+    pub fn start(config: EngineConfig, runner: Box<dyn Runner>) -> Result<Self, StartError> {
+        Self::start_with_disk(config, runner, None)
+    }
+
+    /// The same, with KV on `disk`, whose blocks are those of [`Runner::block_bytes`].
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_with_disk(
+        mut config: EngineConfig,
+        mut runner: Box<dyn Runner>,
+        disk: Option<KvDisk>,
+    ) -> Result<Self, StartError> {
         match (config.kv.num_swap_blocks, runner.kv_swap().map(|swap| swap.num_slots())) {
             (wanted, Some(got)) if wanted > got => return Err(StartError::SwapSlots { wanted, got }),
             (_, Some(_)) => {}
@@ -95,12 +110,16 @@ impl Engine {
         if let Some(swap) = runner.kv_swap() {
             scheduler.set_swap_trial(block_bytes, swap.trial());
         }
+        if let Some(KvDisk { tier, mode, .. }) = &disk {
+            scheduler.name_contents(tier.key_chain().clone(), *mode == KvDiskMode::Mirror);
+        }
         let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
         let worker = Worker {
             shared: Arc::clone(&shared),
             submissions,
             scheduler,
             runner,
+            disk: disk.map(Disk::new),
             sampler: Sampler::default(),
             groups: HashMap::default(),
             config,
@@ -143,6 +162,7 @@ struct Worker {
     submissions: Receiver<Option<Submission>>,
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
+    disk: Option<Disk>,
     sampler: Sampler,
     groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
     config: EngineConfig,
@@ -161,7 +181,10 @@ struct Worker {
 impl Worker {
     /// The engine's thread. When it ends, its channels close, and so clients learn of it.
     fn live(mut self) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| while self.turn() {}));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            while self.turn() {}
+            self.finish_disk();
+        }));
         let reason = match outcome {
             Ok(()) => "the engine was stopped".to_owned(),
             Err(panic) => {
@@ -184,6 +207,7 @@ impl Worker {
         }
         self.drop_cancelled();
         self.poll_swaps(Duration::ZERO);
+        self.poll_disk(Duration::ZERO);
         self.balance();
         if self.scheduler.has_sequences() {
             self.step();
@@ -192,6 +216,9 @@ impl Worker {
             // about requests.
             self.no_work_left();
             self.poll_swaps(SWAP_WAIT);
+        } else if self.num_fetches() > 0 {
+            self.no_work_left();
+            self.poll_disk(SWAP_WAIT);
         }
         if self.scheduler.is_idle() {
             self.check_idle();
@@ -206,7 +233,8 @@ impl Worker {
             if self.shared.stopping() {
                 return false;
             }
-            let submission = match (self.scheduler.is_idle(), self.settled) {
+            let settled = self.settled && self.disk.as_ref().is_none_or(Disk::is_settled);
+            let submission = match (self.scheduler.is_idle(), settled) {
                 (true, true) => self.submissions.recv().map_err(|_| TryRecvError::Disconnected),
                 (true, false) => self.submissions.recv_timeout(self.config.idle_turn).map_err(|error| match error {
                     RecvTimeoutError::Timeout => TryRecvError::Empty,
@@ -288,6 +316,7 @@ impl Worker {
         self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
         let begin = Instant::now();
         self.scheduler.schedule(plan);
+        self.begin_fetches(plan);
         self.totals.allocation_seconds.record(begin.elapsed());
         for &id in &plan.preempted {
             let Some(sequence) = self.scheduler.get_mut(id) else { continue };
@@ -367,6 +396,8 @@ impl Worker {
     fn wait(&mut self) {
         if self.scheduler.num_swaps() > 0 {
             self.poll_swaps(SWAP_WAIT);
+        } else if self.num_fetches() > 0 {
+            self.poll_disk(SWAP_WAIT);
         } else {
             self.idle_steps += 1;
             // Nothing can change while nothing runs; do not spin.

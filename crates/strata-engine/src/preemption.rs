@@ -96,6 +96,11 @@ impl PreemptionPlanner {
         self.prefill.observe(tokens as f64, seconds);
     }
 
+    /// Seconds in which so many tokens of prompts would be computed; unknown before any were.
+    pub(crate) fn prefill_seconds(&self, tokens: usize) -> Option<f64> {
+        self.prefill.seconds(tokens as f64)
+    }
+
     /// A swap that moved nothing says nothing of the disk.
     fn succeeded(&mut self, direction: SwapDirection, bytes: u64) {
         if bytes > 0 {
@@ -109,7 +114,7 @@ impl PreemptionPlanner {
     }
 
     fn recompute_seconds(&self, effort: Effort) -> Option<f64> {
-        self.prefill.seconds(effort.recompute_tokens as f64)
+        self.prefill_seconds(effort.recompute_tokens)
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use strata_device::{AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, Queue};
-use strata_kv::{BlockCopy, Swap};
+use strata_kv::{BlockCopy, BlockId, Swap};
+use strata_kv_disk::BlockBytes;
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRow, Model};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
@@ -32,6 +33,11 @@ pub trait Runner: Send {
 
     /// Swap space for KV blocks, if there is any: at least as many slots as the block manager was configured with.
     fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
+        None
+    }
+
+    /// The memory of KV blocks, for what is stored on disk and comes back; `None` if nothing can be.
+    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
         None
     }
 
@@ -155,6 +161,10 @@ impl Runner for ModelRunner {
         self.swap.is_some().then_some(self)
     }
 
+    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
+        Some(self)
+    }
+
     fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.model.cache_namespace(prompt_len)
     }
@@ -197,6 +207,16 @@ impl KvSwap for ModelRunner {
 
     fn poll(&mut self, wait: Duration) -> Option<SwapEnded> {
         self.swap.as_mut()?.poll(self.device.kv_mut(), wait)
+    }
+}
+
+impl BlockBytes for ModelRunner {
+    fn read(&self, block: BlockId, into: &mut [u8]) {
+        into.copy_from_slice(self.device.kv().block(block.0));
+    }
+
+    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
+        fill(self.device.kv_mut().block_mut(block.0));
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admission;
 mod demand;
+mod fetching;
 mod flights;
 mod forks;
 mod invariants;
@@ -13,7 +14,7 @@ mod swapping;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
-use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap};
+use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap};
 
 use crate::drafter::Drafter;
 use crate::forecast::Forecast;
@@ -172,6 +173,12 @@ pub(crate) struct Scheduler {
     branches: u64,
     admissions: u64,
     preemptions: PreemptionCounts,
+    /// Fetches in flight, whose sequences may have ended.
+    num_fetches: usize,
+    /// What was computed of prompts, or of anything, and may be stored below.
+    fresh: Vec<BlockId>,
+    /// Whether what sequences generate is to be stored as well.
+    stores_generated: bool,
     /// Whether no sequence could be admitted for lack of blocks, and nothing has changed since that could help.
     refused: bool,
     /// The same of the first that is swapped out.
@@ -201,6 +208,9 @@ impl Scheduler {
             branches: 0,
             admissions: 0,
             preemptions: PreemptionCounts::default(),
+            num_fetches: 0,
+            fresh: Vec::new(),
+            stores_generated: false,
             refused: false,
             kept_out: false,
             explain_all: false,
@@ -325,6 +335,10 @@ impl Scheduler {
             seen.expect("slots were reserved for all drafts");
         }
         self.blocks.commit(entry.id, sequence.computed);
+        let published = self.blocks.take_published();
+        if entry.is_prefill() || self.stores_generated {
+            self.fresh.extend(published);
+        }
         // A prompt that is published may spare one that waits the blocks that it was refused.
         if entry.is_prefill() {
             self.reconsider();
@@ -405,7 +419,7 @@ impl Scheduler {
 
     /// Whether there is nothing to do, and nothing in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sequences.is_empty() && self.flights.len() == 0
+        self.sequences.is_empty() && self.flights.len() == 0 && self.num_fetches == 0
     }
 
     /// With no sequence alive, every block must be free or cached, and every swap slot free. Returns how many were not;

@@ -239,10 +239,11 @@ impl Rank {
 /// | place | leaves it by |
 /// |---|---|
 /// | waiting | admission → running |
-/// | running | preemption → waiting, or leaving |
+/// | running | preemption → waiting, or leaving; a prefix on disk → fetching |
 /// | leaving | the end of its swap: done → swapped, failed → waiting |
 /// | swapped | room → arriving; blocks that it will not get back → waiting |
 /// | arriving | the end of its swap: done → running, failed → waiting |
+/// | fetching | the end of its fetch → running |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SequenceStatus {
     /// Holds no blocks.
@@ -255,6 +256,8 @@ pub(crate) enum SequenceStatus {
     Swapped,
     /// Its KV is being swapped in.
     Arriving,
+    /// The beginning of its KV is being fetched from disk.
+    Fetching,
 }
 
 /// One answer to a prompt: its client, and its sampling.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strata_weights::StreamStats;
 
-use crate::FinishReason;
+use crate::{FinishReason, KvDiskStatus};
 
 /// What the engine was doing when its last step ended. Counters are totals since start.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +33,8 @@ pub struct EngineStatus {
     pub swap: SwapStatus,
     /// KV blocks, by state, and the prefix cache's figures.
     pub kv: KvStatus,
+    /// KV on disk, if there is any.
+    pub kv_disk: Option<KvDiskStatus>,
     /// Bytes of memory that weights take.
     pub weights_bytes: u64,
     /// What streaming the weights has taken since the start, if they are streamed.

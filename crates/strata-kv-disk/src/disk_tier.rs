@@ -36,11 +36,11 @@ const RATE_SHARE: f64 = 0.2;
 
 /// The memory of KV blocks.
 pub trait BlockBytes {
-    /// What a block holds.
-    fn block(&self, block: BlockId) -> &[u8];
+    /// Copies what a block holds, all of it.
+    fn read(&self, block: BlockId, into: &mut [u8]);
 
-    /// The same, to be filled.
-    fn block_mut(&mut self, block: BlockId) -> &mut [u8];
+    /// Has a block filled, all of it.
+    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8]));
 }
 
 /// How a store is kept.
@@ -103,6 +103,8 @@ pub struct FetchEnded {
     pub id: FetchId,
     /// How many of the first blocks hold what they should.
     pub filled: usize,
+    /// How many were wanted.
+    pub wanted: usize,
     /// Bytes that were read.
     pub bytes: u64,
     /// Seconds from its beginning.
@@ -220,7 +222,7 @@ impl DiskTier {
         let mut tier = Tier::new(config);
         let ttl = options.ttl.map(|ttl| ttl.as_secs());
         let recovered = recover(space.as_ref(), &shape, &seal, ttl, &mut tier)?;
-        let (block_buffers, num_record_buffers) = Self::buffers(&shape, options.buffer_bytes);
+        let (block_buffers, num_record_buffers) = Self::num_buffers(&shape, options.buffer_bytes);
         let record_bytes = shape.record_bytes(shape.blocks_per_record());
         let record_buffers: Option<Vec<_>> =
             (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
@@ -257,7 +259,7 @@ impl DiskTier {
 
     /// Memory that a store takes for buffers, where about `wanted` bytes of it may be used.
     pub fn buffer_bytes(shape: &RecordShape, wanted: usize) -> usize {
-        let (blocks, records) = Self::buffers(shape, wanted);
+        let (blocks, records) = Self::num_buffers(shape, wanted);
         // One more record is put together by the thread that writes.
         blocks * shape.block_bytes() + (records + 1) * shape.record_bytes(shape.blocks_per_record())
     }
@@ -271,7 +273,7 @@ impl DiskTier {
     }
 
     /// How many blocks can be staged, and records read, at a time.
-    fn buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
+    fn num_buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
         let record = shape.record_bytes(shape.blocks_per_record());
         let each = wanted / 2;
         let blocks = (each / shape.block_bytes()).max(2 * shape.blocks_per_record());
@@ -304,23 +306,33 @@ impl DiskTier {
         self.tier.wants(key, class)
     }
 
-    /// Copies a block, whose name is `label`, to be written soon. Nothing waits for that: where no buffer is free, or
+    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer is free, or
     /// the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk allows.
-    pub fn stage(&mut self, label: BlockLabel, class: u8, bytes: &[u8]) -> bool {
-        let allowed = self.budget.take(bytes.len() as u64, Instant::now());
+    pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &dyn BlockBytes) -> bool {
+        let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
         let buffer = if allowed { self.block_buffers.pop() } else { None };
         let Some(mut buffer) = buffer else {
             self.stats.refused_blocks += 1;
             return false;
         };
-        buffer.copy_from_slice(bytes);
+        blocks.read(block, &mut buffer);
         self.add(Staged { label, class, bytes: buffer, since: None });
         true
     }
 
-    /// How many blocks can be staged at once.
+    /// How many blocks can be staged now.
     pub fn room(&self) -> usize {
         self.block_buffers.len()
+    }
+
+    /// How many blocks can be staged while nothing is being written.
+    pub fn buffers(&self) -> usize {
+        self.num_block_buffers
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.shape.block_bytes()
     }
 
     fn add(&mut self, staged: Staged) {
@@ -506,8 +518,9 @@ impl DiskTier {
                         fetch.bytes += bytes;
                         for (&position, expected) in positions.iter().zip(&expected) {
                             let (count, index) = (record.count.into(), expected.index.into());
-                            let block = blocks.block_mut(fetch.wanted[position].block);
-                            unpack(&self.shape, count, index, buffer.as_slice(), block);
+                            let (shape, record) = (&self.shape, buffer.as_slice());
+                            let mut fill = |block: &mut [u8]| unpack(shape, count, index, record, block);
+                            blocks.fill(fetch.wanted[position].block, &mut fill);
                             fetch.filled[position] = true;
                         }
                     }
@@ -539,7 +552,8 @@ impl DiskTier {
         {
             let filled = fetch.filled.iter().take_while(|filled| **filled).count();
             let seconds = fetch.began.elapsed().as_secs_f64();
-            self.ended.push_back(FetchEnded { id, filled, bytes: fetch.bytes, seconds });
+            let wanted = fetch.wanted.len();
+            self.ended.push_back(FetchEnded { id, filled, wanted, bytes: fetch.bytes, seconds });
         }
     }
 

@@ -20,7 +20,9 @@ impl Worker {
         give_back(scheduler, memory);
         let grant = memory.balance(scheduler.kv_demand());
         scheduler.set_usable_blocks(grant.blocks);
-        give_back(scheduler, memory);
+        self.store_blocks();
+        let Self { scheduler, runner, .. } = self;
+        runner.kv_memory().into_iter().for_each(|memory| give_back(scheduler, memory));
         let is_due = if scheduler.is_idle() { grant.settled } else { scheduler.blocks().blocks_above() > 0 };
         let moving = is_due && scheduler.compact();
         self.settled = grant.settled && !moving;

@@ -51,6 +51,7 @@ impl Worker {
                 allocation_seconds: self.totals.allocation_seconds,
             },
             weights_bytes: memory.weights.0,
+            kv_disk: self.disk.as_ref().map(|disk| disk.status()),
             stream: self.runner.stream_stats(),
             leaks_found: self.totals.leaks_found,
             ..EngineStatus::default()

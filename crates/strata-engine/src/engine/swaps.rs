@@ -8,6 +8,8 @@ use crate::scheduler::StepPlan;
 impl Worker {
     /// Makes the copies that the block manager has decided on.
     pub(super) fn copy_blocks(&mut self) {
+        // What was evicted may be overwritten by a copy.
+        self.store_blocks();
         self.scheduler.take_copies(&mut self.copies);
         if !self.copies.is_empty() {
             self.runner.copy_blocks(&self.copies);

@@ -147,7 +147,7 @@ impl Scheduler {
     /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless
     /// they would wait for the same reason, or many have passed it already.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
-        let any_runs = self.queues.running().len() > 0;
+        let any_runs = self.queues.running().len() + self.queues.fetching().len() > 0;
         if self.num_waiting() == 0 || plan.budget == 0 || (self.refused && any_runs) {
             return;
         }
@@ -315,16 +315,17 @@ impl Scheduler {
     /// Whether waiting may free blocks. It will not if nothing runs, or swaps hang: swapped-out KV is then dropped, so
     /// that its sequence can be admitted like any other.
     fn may_wait(&self) -> bool {
-        let nothing_goes_on = self.queues.running().len() == 0 && self.flights.len() == 0;
+        let nothing_goes_on = self.queues.running().len() == 0 && self.flights.len() == 0 && self.num_fetches == 0;
         !nothing_goes_on && !self.flights.any_hangs()
     }
 
-    /// Whether a running sequence is computing blocks that this one, of which `cached` tokens are cached, could share
+    /// Whether another sequence is computing, or fetching, blocks that this one, of which `cached` tokens are cached, could share
     /// once they are done. Then waiting a few steps is cheaper than computing them twice.
     fn prefix_is_being_computed(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
         let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
-        let mut others = self.queues.running().map(|id| &self.sequences[&id]).filter(computing).peekable();
+        let known = self.queues.running().chain(self.queues.fetching()).map(|id| &self.sequences[&id]);
+        let mut others = known.filter(computing).peekable();
         if !self.blocks.prefix_caching() || !sequence.hashes.root().is_shared() || others.peek().is_none() {
             return false;
         }
@@ -421,7 +422,8 @@ impl Scheduler {
     /// Sequences that hold blocks to stay.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Sequence> {
         let arriving = self.flights.arriving().filter_map(|id| self.sequences.get(&id));
-        self.queues.running().map(|id| &self.sequences[&id]).chain(arriving)
+        let settled = self.queues.running().chain(self.queues.fetching()).map(|id| &self.sequences[&id]);
+        settled.chain(arriving)
     }
 
     /// Blocks that must be kept for those of `sequences` that must not be preempted again, up to their ends; the full

@@ -24,6 +24,7 @@ impl Scheduler {
         assert_eq!(at(|status| status == SequenceStatus::Waiting), queues.waiting().collect());
         assert_eq!(at(|status| status == SequenceStatus::Running), queues.running().collect());
         assert_eq!(at(|status| status == SequenceStatus::Swapped), queues.swapped().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Fetching), queues.fetching().collect());
         let in_order = |queue: &mut dyn Iterator<Item = SequenceId>| queue.map(|id| sequences[&id].rank()).is_sorted();
         assert!(in_order(&mut queues.running()) && in_order(&mut queues.swapped()));
         assert!(self.tenants.keys().all(|&tenant| in_order(&mut queues.waiting_of(tenant))));

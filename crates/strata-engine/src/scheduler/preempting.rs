@@ -111,7 +111,9 @@ impl Scheduler {
         match one.status {
             SequenceStatus::Running => self.queues.running().filter(in_search).collect(),
             SequenceStatus::Swapped => self.queues.swapped().filter(in_search).collect(),
-            SequenceStatus::Waiting | SequenceStatus::Leaving | SequenceStatus::Arriving => vec![id],
+            SequenceStatus::Waiting | SequenceStatus::Leaving | SequenceStatus::Arriving | SequenceStatus::Fetching => {
+                vec![id]
+            }
         }
     }
 

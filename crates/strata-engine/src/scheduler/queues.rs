@@ -1,6 +1,6 @@
 //! The queues of sequences, and the seats of those that run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use strata_kv::SequenceId;
 
@@ -13,7 +13,9 @@ pub(super) struct Queues {
     waiting: BTreeMap<(Option<TenantId>, Rank), SequenceId>,
     running: BTreeMap<Rank, SequenceId>,
     swapped: BTreeMap<Rank, SequenceId>,
-    /// Seats of those that run, and of those that are being swapped in.
+    /// Whose prefix is being fetched, in no order that matters.
+    fetching: BTreeSet<SequenceId>,
+    /// Seats of those that run, and of those that are being swapped in or fetched.
     seats: usize,
 }
 
@@ -25,6 +27,10 @@ impl Queues {
             SequenceStatus::Waiting => self.waiting.insert((sequence.tenant, rank), id),
             SequenceStatus::Running => self.running.insert(rank, id),
             SequenceStatus::Swapped => self.swapped.insert(rank, id),
+            SequenceStatus::Fetching => {
+                self.fetching.insert(id);
+                None
+            }
             SequenceStatus::Leaving | SequenceStatus::Arriving => None,
         };
         debug_assert!(before.is_none(), "{id} has the rank of {before:?}");
@@ -38,6 +44,7 @@ impl Queues {
             SequenceStatus::Waiting => drop(self.waiting.remove(&(sequence.tenant, rank))),
             SequenceStatus::Running => drop(self.running.remove(&rank)),
             SequenceStatus::Swapped => drop(self.swapped.remove(&rank)),
+            SequenceStatus::Fetching => drop(self.fetching.take(&sequence.id)),
             SequenceStatus::Leaving | SequenceStatus::Arriving => {}
         }
         self.seats -= seats(sequence);
@@ -71,6 +78,11 @@ impl Queues {
         self.running.values().copied()
     }
 
+    /// All whose prefix is being fetched.
+    pub(super) fn fetching(&self) -> impl ExactSizeIterator<Item = SequenceId> {
+        self.fetching.iter().copied()
+    }
+
     /// The first to come back of all that are swapped out.
     pub(super) fn first_swapped(&self) -> Option<SequenceId> {
         self.swapped.first_key_value().map(|(_, &id)| id)
@@ -84,5 +96,8 @@ impl Queues {
 
 /// Seats that `sequence` takes where it is.
 fn seats(sequence: &Sequence) -> usize {
-    if matches!(sequence.status, SequenceStatus::Running | SequenceStatus::Arriving) { sequence.seats } else { 0 }
+    match sequence.status {
+        SequenceStatus::Running | SequenceStatus::Arriving | SequenceStatus::Fetching => sequence.seats,
+        SequenceStatus::Waiting | SequenceStatus::Leaving | SequenceStatus::Swapped => 0,
+    }
 }

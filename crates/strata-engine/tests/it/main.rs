@@ -3,6 +3,7 @@
 mod beams;
 mod compaction;
 mod company;
+mod disk;
 mod drafts;
 mod endings;
 mod forks;

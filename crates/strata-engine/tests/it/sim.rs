@@ -12,7 +12,8 @@ use strata_engine::{
     Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits,
     PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig,
 };
-use strata_kv::{BlockCopy, KvConfig};
+use strata_kv::{BlockCopy, BlockId, KvConfig};
+use strata_kv_disk::BlockBytes;
 use strata_model::{BatchSequence, LogitRow, LogitRows};
 use swap::SimSwap;
 
@@ -202,12 +203,41 @@ impl Runner for SimRunner {
         Some(self)
     }
 
+    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
+        Some(self)
+    }
+
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
         0
     }
 
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
         (self.controls.drafts.load(Ordering::Relaxed) > 0).then_some(self)
+    }
+}
+
+/// Bytes of one position in [`BlockBytes`]: whether anything is there, and its fingerprint.
+pub const SLOT_BYTES: usize = 16;
+
+impl BlockBytes for SimRunner {
+    fn read(&self, block: BlockId, into: &mut [u8]) {
+        for (slot, bytes) in into.chunks_exact_mut(SLOT_BYTES).enumerate() {
+            let fingerprint = self.slots.get(&(block.0, slot));
+            bytes[..8].copy_from_slice(&u64::from(fingerprint.is_some()).to_le_bytes());
+            bytes[8..].copy_from_slice(&fingerprint.copied().unwrap_or(0).to_le_bytes());
+        }
+    }
+
+    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
+        let mut all = vec![0; self.block_size * SLOT_BYTES];
+        fill(&mut all);
+        for (slot, bytes) in all.chunks_exact(SLOT_BYTES).enumerate() {
+            let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+            match number(0) {
+                0 => self.slots.remove(&(block.0, slot)),
+                _ => self.slots.insert((block.0, slot), number(8)),
+            };
+        }
     }
 }
 

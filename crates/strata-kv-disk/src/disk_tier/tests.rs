@@ -25,12 +25,12 @@ impl Pool {
 }
 
 impl BlockBytes for Pool {
-    fn block(&self, block: BlockId) -> &[u8] {
-        &self.0[block.index()]
+    fn read(&self, block: BlockId, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[block.index()]);
     }
 
-    fn block_mut(&mut self, block: BlockId) -> &mut [u8] {
-        &mut self.0[block.index()]
+    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
+        fill(&mut self.0[block.index()]);
     }
 }
 
@@ -83,7 +83,8 @@ fn store(tier: &mut DiskTier, pool: &mut Pool, blocks: &[(BlockKey, Vec<TokenId>
             std::thread::sleep(Duration::from_millis(1));
         }
         if tier.wants(block.2, 0) {
-            tier.stage(label(&keys, block), 0, &kv(&shape(), block.2));
+            pool.0[0] = kv(&shape(), block.2);
+            tier.stage(label(&keys, block), 0, BlockId(0), pool);
         }
     }
 }

@@ -50,10 +50,7 @@ impl BlockManager {
             return Vec::new();
         }
         let (block_size, found) = (self.config.block_size, table.num_published());
-        let mut last = match found.checked_sub(1) {
-            None => names.chain().root(table.root()),
-            Some(last) => names.key(table.blocks()[last]),
-        };
+        let Some(mut last) = self.parent_key(id) else { return Vec::new() };
         let end = token_ids.len().saturating_sub(1) / block_size * block_size;
         let missing = token_ids.get(found * block_size..end).unwrap_or_default().chunks_exact(block_size);
         let key = |tokens| {
@@ -61,6 +58,15 @@ impl BlockManager {
             last
         };
         missing.map(key).collect()
+    }
+
+    /// The name of what the first of the [missing blocks](Self::missing_keys) of `id` continues.
+    pub fn parent_key(&self, id: SequenceId) -> Option<BlockKey> {
+        let (names, table) = (self.cache.names()?, self.tables.get(id)?);
+        Some(match table.num_published().checked_sub(1) {
+            None => names.chain().root(table.root()),
+            Some(last) => names.key(table.blocks()[last]),
+        })
     }
 
     /// Begins to fill the next `count` blocks of `id` that it has neither found nor computed. It is `Fetching` until

@@ -1,0 +1,144 @@
+//! What goes to disk between passes, and what comes back.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use strata_kv::{BlockId, BlockKey, Evicted, FetchId};
+use strata_kv_disk::{FetchEnded, Wanted};
+
+use super::Worker;
+use crate::kv_disk::{KvDisk, KvDiskMode, KvDiskStatus};
+use crate::scheduler::{Admitted, StepPlan};
+
+/// The class of blocks that are stored before anything is known of their use.
+const FRESH: u8 = u8::MAX;
+
+/// How long an engine that stops goes on storing what waits for that.
+const LAST_WRITES: Duration = Duration::from_secs(10);
+
+/// KV on disk, and what is on its way.
+pub(super) struct Disk {
+    disk: KvDisk,
+    /// Blocks that are to be stored when there are buffers for them, the oldest first.
+    fresh: VecDeque<(BlockId, BlockKey)>,
+    /// Those who wait for a fetch, and of whom nobody has heard yet.
+    admitted: HashMap<FetchId, Admitted>,
+    status: KvDiskStatus,
+}
+
+impl Disk {
+    pub(super) fn new(disk: KvDisk) -> Self {
+        Self { disk, fresh: VecDeque::new(), admitted: HashMap::new(), status: KvDiskStatus::default() }
+    }
+
+    pub(super) fn status(&self) -> KvDiskStatus {
+        KvDiskStatus { store: self.disk.tier.stats(), ..self.status }
+    }
+
+    /// Whether nothing waits to be written, or is in flight.
+    pub(super) fn is_settled(&self) -> bool {
+        self.fresh.is_empty() && self.disk.tier.is_settled()
+    }
+}
+
+impl Worker {
+    /// Sequences that were admitted and have a prefix on disk wait for it, unless computing it is faster.
+    pub(super) fn begin_fetches(&mut self, plan: &mut StepPlan) {
+        let Some(Disk { disk, admitted, status, .. }) = &mut self.disk else { return };
+        for index in (0..plan.admitted.len()).rev() {
+            let id = plan.admitted[index].id;
+            let keys = self.scheduler.missing_keys(id);
+            let found = disk.tier.look_up(&keys);
+            if found == 0 {
+                continue;
+            }
+            let (rate, bytes) = (disk.tier.stats().read_rate, found as f64 * disk.tier.block_bytes() as f64);
+            let computing = self.scheduler.recompute_seconds(found);
+            // What was not measured yet is tried.
+            let is_slower = computing.is_some_and(|seconds| rate > 0.0 && bytes / rate > seconds);
+            if disk.may_recompute && is_slower {
+                status.recomputed += 1;
+                continue;
+            }
+            let first = self.scheduler.sequence(id).computed / self.scheduler.blocks().block_size();
+            let Some(root) = self.scheduler.blocks().parent_key(id) else { continue };
+            let Some(fetch) = self.scheduler.begin_fetch(id, found, plan) else { continue };
+            let parents = std::iter::once(root).chain(keys.iter().copied());
+            let wanted = parents.zip(&keys).zip(&fetch.blocks).zip(first..).map(|(((parent, &key), &block), index)| {
+                Wanted { key, parent, tokens: self.scheduler.block_tokens(id, index).into(), block }
+            });
+            disk.tier.fetch(fetch.id, wanted.collect());
+            admitted.insert(fetch.id, plan.admitted.remove(index));
+        }
+    }
+
+    /// Copies blocks that are to be stored, before anything writes to them: those that were evicted, then those that
+    /// were computed, as far as there are buffers.
+    pub(super) fn store_blocks(&mut self) {
+        let Some(Disk { disk, fresh, .. }) = &mut self.disk else { return };
+        let evicted = self.scheduler.take_evicted();
+        let Some(blocks) = self.runner.block_bytes() else { return };
+        for Evicted { block, label, class } in evicted {
+            if disk.tier.wants(label.key, class) {
+                disk.tier.stage(label, class, block, blocks);
+            }
+        }
+        let computed = self.scheduler.take_fresh();
+        if disk.mode != KvDiskMode::Evict {
+            fresh.extend(computed);
+        }
+        // Some buffers are left for what is evicted.
+        let kept = disk.tier.buffers() / 4;
+        while disk.tier.room() > kept
+            && let Some((block, key)) = fresh.pop_front()
+        {
+            if let Some(label) = self.scheduler.label(block, key)
+                && disk.tier.wants(key, FRESH)
+            {
+                disk.tier.stage(label, FRESH, block, blocks);
+            }
+        }
+    }
+
+    /// Goes on with what is in flight, and takes in fetches that have ended; waits for one up to `wait`.
+    pub(super) fn poll_disk(&mut self, mut wait: Duration) {
+        loop {
+            let (Some(disk), Some(blocks)) = (&mut self.disk, self.runner.block_bytes()) else { return };
+            let Some(ended) = disk.disk.tier.poll(blocks, wait) else { break };
+            wait = Duration::ZERO;
+            self.finish_fetch(ended);
+        }
+        self.store_blocks();
+    }
+
+    fn finish_fetch(&mut self, ended: FetchEnded) {
+        let FetchEnded { id, filled, wanted, seconds, .. } = ended;
+        let finished = self.scheduler.finish_fetch(id, filled);
+        let Some(Disk { admitted, status, .. }) = &mut self.disk else { return };
+        status.fetches += 1;
+        status.fetch_seconds += seconds;
+        status.fetches_cut += u64::from(filled < wanted);
+        status.fetched_tokens += (filled * self.scheduler.blocks().block_size()) as u64;
+        let admitted = admitted.remove(&id);
+        if let (Some((sequence, computed)), Some(admitted)) = (finished, admitted) {
+            let group = self.scheduler.sequence(sequence).group;
+            let admitted = Admitted { cached: computed, ..admitted };
+            self.on_group(group, |group, stage| group.admitted(&admitted, stage));
+        }
+    }
+
+    /// Fetches in flight.
+    pub(super) fn num_fetches(&self) -> usize {
+        self.scheduler.num_fetches()
+    }
+
+    /// The engine stops: what waits to be stored is, for a while.
+    pub(super) fn finish_disk(&mut self) {
+        let deadline = Instant::now() + LAST_WRITES;
+        while self.disk.as_ref().is_some_and(|disk| !disk.is_settled()) && Instant::now() < deadline {
+            self.poll_disk(Duration::ZERO);
+            self.disk.iter_mut().for_each(|disk| disk.disk.tier.flush());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

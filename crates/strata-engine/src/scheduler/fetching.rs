@@ -1,0 +1,82 @@
+//! Sequences whose prefix comes up from disk, and what goes down.
+
+use strata_kv::{BlockId, BlockKey, BlockLabel, Evicted, Fetch, FetchId, KeyChain, SequenceId, TokenId};
+
+use super::{Scheduler, StepPlan};
+use crate::sequence::SequenceStatus;
+
+impl Scheduler {
+    /// From now on contents have names, under which a tier below keeps them: what was computed of prompts, and what was
+    /// generated as well if `stores_generated`.
+    pub(crate) fn name_contents(&mut self, chain: KeyChain, stores_generated: bool) {
+        self.blocks.name_contents(chain);
+        self.stores_generated = stores_generated;
+    }
+
+    /// The names of the blocks of `id`, which was just admitted, that memory does not have. Beams of a search are left
+    /// alone, since they make room and come back together.
+    pub(crate) fn missing_keys(&self, id: SequenceId) -> Vec<BlockKey> {
+        let sequence = &self.sequences[&id];
+        match sequence.lockstep {
+            true => Vec::new(),
+            false => self.blocks.missing_keys(id, sequence.tokens()),
+        }
+    }
+
+    /// Seconds in which the tokens of `blocks` blocks would be computed; `None` if none were computed so far.
+    pub(crate) fn recompute_seconds(&self, blocks: usize) -> Option<f64> {
+        self.planner.prefill_seconds(blocks * self.blocks.block_size())
+    }
+
+    /// `id`, which was just admitted, does not take part in the pass: its next `count` blocks are fetched.
+    pub(crate) fn begin_fetch(&mut self, id: SequenceId, count: usize, plan: &mut StepPlan) -> Option<Fetch> {
+        let fetch = self.blocks.begin_fetch(id, count).ok()?;
+        plan.entries.retain(|entry| entry.id != id);
+        self.move_to(id, SequenceStatus::Fetching);
+        self.num_fetches += 1;
+        Some(fetch)
+    }
+
+    /// A fetch has ended, and this many of the first blocks hold what they should. Returns its sequence, if that still
+    /// waits for it, and how many of its tokens need not be computed.
+    pub(crate) fn finish_fetch(&mut self, id: FetchId, filled: usize) -> Option<(SequenceId, usize)> {
+        self.num_fetches -= 1;
+        let finished = self.blocks.finish_fetch(id, filled);
+        // What was fetched is below already.
+        self.blocks.take_published();
+        self.reconsider();
+        let (id, computed) = finished?;
+        let sequence = self.sequences.get_mut(&id)?;
+        sequence.computed = computed;
+        self.move_to(id, SequenceStatus::Running);
+        Some((id, computed))
+    }
+
+    /// Fetches in flight.
+    pub(crate) fn num_fetches(&self) -> usize {
+        self.num_fetches
+    }
+
+    /// The tokens of block number `index` of `id`.
+    pub(crate) fn block_tokens(&self, id: SequenceId, index: usize) -> &[TokenId] {
+        let size = self.blocks.block_size();
+        &self.sequences[&id].tokens()[index * size..][..size]
+    }
+
+    /// Blocks that were computed since the last call and may be stored below, with their names. Some may have gone
+    /// meanwhile.
+    pub(crate) fn take_fresh(&mut self) -> Vec<(BlockId, BlockKey)> {
+        let fresh = std::mem::take(&mut self.fresh);
+        fresh.into_iter().filter_map(|block| Some((block, self.blocks.key(block)?))).collect()
+    }
+
+    /// See [`BlockManager::take_evicted`](strata_kv::BlockManager::take_evicted).
+    pub(crate) fn take_evicted(&mut self) -> Vec<Evicted> {
+        self.blocks.take_evicted()
+    }
+
+    /// The label of `block`, if it still holds what `key` names.
+    pub(crate) fn label(&self, block: BlockId, key: BlockKey) -> Option<BlockLabel> {
+        self.blocks.label(block).filter(|label| label.key == key)
+    }
+}

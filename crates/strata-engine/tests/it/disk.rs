@@ -1,0 +1,184 @@
+//! KV on disk: what a sequence computed is found again, by others, after evictions and by the next process; and whatever
+//! fails, no token is computed from wrong KV.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use strata_engine::{Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus};
+use strata_kv::Gate;
+use strata_kv_disk::testing::{FaultRates, FaultySegments};
+use strata_kv_disk::{DiskOptions, DiskTier, RecordShape};
+
+use crate::sim::{
+    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
+    greedy, prompt,
+};
+
+const BYTES: u64 = 1 << 20;
+
+fn start(shape: Shape, space: &Arc<FaultySegments>, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
+    let (runner, controls) = SimRunner::new(shape.block_size);
+    let layers = vec![shape.block_size * SLOT_BYTES / 2; 2];
+    let options = DiskOptions { bytes: BYTES, buffer_bytes: 0, writes_per_day: None, ttl: None, gate: Gate::new(0.0) };
+    let space = Arc::clone(space);
+    let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();
+    let disk = Some(KvDisk { tier, mode, may_recompute: false });
+    (Engine::start_with_disk(engine_config(shape), Box::new(runner), disk).unwrap(), controls)
+}
+
+fn on_disk(status: &EngineStatus) -> KvDiskStatus {
+    status.kv_disk.expect("there is a disk")
+}
+
+#[test]
+fn a_prompt_that_was_seen_is_not_computed_again_after_a_restart() {
+    for mode in [KvDiskMode::Eager, KvDiskMode::Mirror] {
+        let space = Arc::new(FaultySegments::new(1));
+        let shape = Shape::default();
+        let first = greedy(prompt(3, 70), 20);
+        let expected = expected_greedy(&first.prompt, &first.params);
+        let (engine, _) = start(shape, &space, mode);
+        assert_eq!(collect(engine.handle().submit(first.clone()).unwrap()).tokens, expected);
+        // Some 17 blocks of the prompt, and with `Mirror` those of the answer.
+        drop(engine);
+        let (engine, controls) = start(shape, &space, mode);
+        let ended = collect(engine.handle().submit(first.clone()).unwrap());
+        assert_eq!((ended.tokens, ended.cached_tokens), (expected.clone(), 68));
+        assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), 70 - 68 + 19);
+        // The next turn of the conversation.
+        let mut turn = first.clone();
+        turn.prompt.extend(&expected);
+        let cached = collect(engine.handle().submit(turn.clone()).unwrap()).cached_tokens;
+        assert_eq!(cached, 88);
+        drop(engine);
+        let (engine, _) = start(shape, &space, mode);
+        let ended = collect(engine.handle().submit(turn.clone()).unwrap());
+        assert_eq!(ended.tokens, expected_greedy(&turn.prompt, &turn.params));
+        assert_eq!(ended.cached_tokens, if mode == KvDiskMode::Mirror { 88 } else { 68 });
+        let status = on_disk(&engine.handle().status());
+        assert_eq!((status.fetches, status.fetches_cut, status.fetched_tokens), (1, 0, ended.cached_tokens as u64));
+        assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn what_memory_has_no_room_for_comes_back_from_disk() {
+    for mode in [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror] {
+        let space = Arc::new(FaultySegments::new(1));
+        let shape = Shape { blocks: 40, ..Shape::default() };
+        let (engine, controls) = start(shape, &space, mode);
+        let handle = engine.handle();
+        let mut cached = 0;
+        for round in 0..3 {
+            controls.tokens_computed.store(0, Ordering::Relaxed);
+            for seed in 0..8 {
+                let request = greedy(prompt(seed, 90), 6);
+                let expected = expected_greedy(&request.prompt, &request.params);
+                let ended = collect(handle.submit(request).unwrap());
+                assert_eq!(ended.tokens, expected);
+                cached += if round > 0 { ended.cached_tokens } else { 0 };
+            }
+            eventually(&engine, "all is stored", |status| on_disk(status).store.queued_blocks == 0);
+        }
+        assert!(cached > 1000, "{mode:?}: {cached} tokens were cached");
+        assert!(on_disk(&handle.status()).fetched_tokens > 800);
+        assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn tenants_and_salts_share_nothing_on_disk() {
+    let space = Arc::new(FaultySegments::new(1));
+    let whose = |tenant: Option<u128>, salt: Option<&str>| {
+        let mut request = greedy(prompt(3, 70), 2);
+        request.tenant = tenant.map(strata_engine::TenantId);
+        request.cache_salt = salt.map(str::to_owned);
+        request
+    };
+    let all = [(None, None), (Some(1), None), (Some(2), None), (Some(1), Some("a")), (None, Some("a"))];
+    let (engine, _) = start(Shape::default(), &space, KvDiskMode::Mirror);
+    for (tenant, salt) in all {
+        assert_eq!(collect(engine.handle().submit(whose(tenant, salt)).unwrap()).cached_tokens, 0);
+    }
+    drop(engine);
+    for ((tenant, salt), other) in all.into_iter().zip(3..) {
+        let (engine, _) = start(Shape::default(), &space, KvDiskMode::Mirror);
+        assert_eq!(collect(engine.handle().submit(whose(tenant, salt)).unwrap()).cached_tokens, 68);
+        assert_eq!(collect(engine.handle().submit(whose(Some(other), salt)).unwrap()).cached_tokens, 0);
+    }
+}
+
+#[test]
+fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
+    let (mut injected, mut fetched, mut cut) = (0, 0, 0);
+    for seed in 0..200u32 {
+        let mut random = dice(seed);
+        let mut space = Arc::new(FaultySegments::new(seed.into()));
+        let mode = [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror][seed as usize % 3];
+        let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
+        let shape = Shape { blocks: 60, swap_blocks, max_num_seqs: 6, ..Shape::default() };
+        for _ in 0..4 {
+            let (engine, controls) = start(shape, &space, mode);
+            controls.drafts.store(random(3) as usize, Ordering::Relaxed);
+            for _ in 0..3 {
+                let mut rate = |most: u32| if random(2) == 0 { 0 } else { random(most) };
+                space.set_rates(FaultRates {
+                    read_error: rate(300),
+                    read_flip: rate(300),
+                    write_error: rate(100),
+                    write_torn: rate(300),
+                    write_flip: rate(300),
+                    create_error: rate(300),
+                    sync_error: rate(100),
+                });
+                let mut streams = Vec::new();
+                for _ in 0..12 {
+                    let mut request = greedy(prompt(random(6), 20 + random(60) as usize), 1 + random(25) as usize);
+                    // Conversations have their beginnings in common.
+                    request.prompt.splice(..0, prompt(100, 8 + 4 * random(4) as usize));
+                    let expected = expected_greedy(&request.prompt, &request.params);
+                    let stream = engine.handle().submit(request).unwrap();
+                    // Some clients go before they are answered.
+                    if random(6) > 0 {
+                        streams.push((stream, expected));
+                    }
+                }
+                for (stream, expected) in streams {
+                    assert_eq!(collect(stream).tokens, expected);
+                }
+            }
+            space.set_rates(FaultRates::default());
+            assert_idle_and_whole(&engine);
+            let status = on_disk(&engine.handle().status());
+            (fetched, cut) = (fetched + status.fetched_tokens, cut + status.fetches_cut);
+            injected += space.injected();
+            // Killed, or stopped.
+            if random(2) == 0 {
+                let left = space.after_power_failure();
+                drop(engine);
+                space = Arc::new(left);
+            } else {
+                drop(engine);
+                space = Arc::new(space.after_power_failure());
+            }
+            if random(3) == 0 {
+                space.tamper(|_, bytes| {
+                    let at = random(bytes.len() as u32) as usize;
+                    bytes[at] ^= 1 << random(8);
+                });
+            }
+        }
+    }
+    println!("{injected} faults, {fetched} tokens fetched, {cut} fetches cut short");
+    assert!(injected > 1000 && fetched > 100_000 && cut > 500, "{injected} {fetched} {cut}");
+}
+
+/// Numbers below a limit, that follow from a seed.
+fn dice(seed: u32) -> impl FnMut(u32) -> u32 {
+    let mut state = u64::from(seed);
+    move |end| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) as u32 % end
+    }
+}
