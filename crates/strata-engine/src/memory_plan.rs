@@ -20,7 +20,7 @@ pub struct MemoryNeeds {
     pub scratch: Bytes,
     /// Requests outside the engine: bodies, texts, token ids. This is the least; a large budget gives them more.
     pub requests: Bytes,
-    /// Buffers to swap KV through, and bookkeeping of what is swapped out; 0 if nothing can be.
+    /// Buffers to move KV to disk and back through, and bookkeeping of what is there; 0 if nothing can be.
     pub swap: Bytes,
     /// One KV block with its bookkeeping.
     pub block: Bytes,
@@ -58,7 +58,7 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, Error)]
 #[error(
     "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
-     {requests}, the process {process}, buffers to swap through {swap} and KV for at least {tokens} tokens {kv} make \
+     {requests}, the process {process}, buffers for KV on disk {swap} and KV for at least {tokens} tokens {kv} make \
      {sum}, and opening the model takes {opening} for a moment; give --memory {advice}M or more, or choose a smaller \
      model"
 )]

@@ -189,6 +189,11 @@ impl KvLayer {
         self.shape.num_kv_heads * self.head_bytes()
     }
 
+    /// Bytes of this layer's part of a block, keys and values.
+    pub fn part_bytes(&self) -> usize {
+        2 * self.value_offset()
+    }
+
     /// Bytes of one head's slots, keys or values.
     fn head_bytes(&self) -> usize {
         self.block_size * self.slot_bytes()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
+    Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
 };
 use strata_kernels::{LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
@@ -26,7 +26,7 @@ use crate::needs::{kv_config, threads};
 use crate::opened::Opened;
 use crate::options::LimitOptions;
 use crate::streaming::{self, Streaming};
-use crate::{progress, swap};
+use crate::{kv_disk, progress, swap};
 
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
@@ -85,6 +85,8 @@ pub struct Runnable {
     pub streamed: Option<Streaming>,
     /// Tokens of one pass.
     pub batched_tokens: usize,
+    /// KV on disk, if there is any.
+    pub kv_disk: Option<KvDisk>,
 }
 
 /// Divides memory and loads the weights.
@@ -96,6 +98,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     let layout = dir.kv_layout(limits);
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, needs.swap, layout.block_bytes())?;
+    let kv_disk = kv_disk::open(limits, plan.budget.total(), dir, &layout)?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
         let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
@@ -121,7 +124,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     let cpu = Cpu::new(threads(limits));
     let mut runner = ModelRunner::on_cpu(dir.config.clone(), source, weights, kv, cpu, batched_tokens)?;
     runner.swap = swap;
-    Ok(Runnable { runner, plan, streamed, batched_tokens })
+    Ok(Runnable { runner, plan, streamed, batched_tokens, kv_disk })
 }
 
 fn start_engine(
@@ -130,7 +133,7 @@ fn start_engine(
     surroundings: &Surroundings<'_>,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
-    let Runnable { runner, plan, streamed, batched_tokens } = load_weights(dir, limits, surroundings)?;
+    let Runnable { runner, plan, streamed, batched_tokens, kv_disk } = load_weights(dir, limits, surroundings)?;
     let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
     let config = EngineConfig {
         scheduler: SchedulerConfig {
@@ -154,5 +157,5 @@ fn start_engine(
         idle_turn: IDLE_TURN,
         check_invariants: false,
     };
-    Ok((Engine::start(config, Box::new(runner))?, plan, streamed))
+    Ok((Engine::start_with_disk(config, Box::new(runner), kv_disk)?, plan, streamed))
 }

@@ -9,6 +9,7 @@ mod failure;
 mod footprint;
 mod info;
 mod interrupt;
+mod kv_disk;
 mod load;
 mod logits;
 mod model_dir;

@@ -23,7 +23,7 @@ use crate::failure::Advised;
 use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
 use crate::quiet_panics::quietly;
-use crate::{small_files, swap};
+use crate::{kv_disk, small_files, swap};
 
 /// The model that ships with the repository, as seen from its root.
 const BUNDLED_MODEL: &str = "models/storyteller";
@@ -201,7 +201,9 @@ impl ModelDir {
     }
 
     fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
-        swap::memory(limits, total, self.kv_layout(limits).block_bytes())
+        let layout = self.kv_layout(limits);
+        let swap = swap::memory(limits, total, layout.block_bytes());
+        Bytes(swap.0.saturating_add(kv_disk::memory(limits, total, &layout).0))
     }
 
     /// The memory that the parts of an engine need, without swap space.

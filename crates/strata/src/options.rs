@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use crate::kv_disk::KvDiskOptions;
 use clap::{Args, ValueEnum};
 use strata_device::{BadSize, Bytes};
 use strata_engine::PreemptionMode;
@@ -89,6 +90,10 @@ pub struct LimitOptions {
     /// What happens to preempted requests; set by the commands that serve many.
     #[arg(skip)]
     pub swap: Option<SwapOptions>,
+
+    /// KV on disk; set by the commands that have it.
+    #[arg(skip)]
+    pub kv_disk: Option<KvDiskOptions>,
 }
 
 impl LimitOptions {

@@ -16,6 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
+use crate::kv_disk::KvDiskOptions;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
 use crate::options::{ModelOptions, SwapOptions};
@@ -68,6 +69,9 @@ pub struct ServeArgs {
     pub served_model_name: Vec<String>,
 
     #[command(flatten)]
+    pub kv_disk: KvDiskOptions,
+
+    #[command(flatten)]
     pub swap: SwapOptions,
 
     /// Requests that may wait; one more is told to try again later
@@ -105,6 +109,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let socket = bind(&args.host, args.port)?;
     let mut model = args.model.clone();
     model.limits.swap = Some(args.swap.clone());
+    model.limits.kv_disk = Some(args.kv_disk.clone());
     let opened = Opened::open(model.model.as_deref())?;
     let loaded = load::load(opened, &model.limits, Audience::Clients, args.max_waiting)?;
     load::report::sampling(&loaded.generation);

@@ -97,7 +97,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let mut limits = args.limits.clone();
         limits.stream.stream_policy = policy;
         limits.stream.timeline = args.timeline.timeline.is_some();
-        let Runnable { runner, plan, streamed, batched_tokens } = load_weights(&dir, &limits, &surroundings)?;
+        let Runnable { runner, plan, streamed, batched_tokens, .. } = load_weights(&dir, &limits, &surroundings)?;
         let Some(streaming) = streamed else {
             bail!(
                 "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `strata \
