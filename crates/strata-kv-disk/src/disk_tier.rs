@@ -562,7 +562,7 @@ impl DiskTier {
         if self.carrying.is_some() {
             return;
         }
-        let Some(Reclaim { segment, carried }) = self.tier.reclaim() else { return };
+        let Some(Reclaim { segment, carried, .. }) = self.tier.reclaim() else { return };
         if carried.is_empty() {
             return;
         }

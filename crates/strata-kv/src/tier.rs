@@ -96,6 +96,8 @@ pub struct Reclaim {
     pub segment: u32,
     /// What is to be written again before [`Tier::reclaimed`], and where it lies.
     pub carried: Vec<(BlockKey, TierPlace)>,
+    /// What is forgotten, with its class: a tier below may want it.
+    pub dropped: Vec<(BlockKey, u8)>,
 }
 
 /// Counts since the start.
@@ -375,13 +377,24 @@ impl Tier {
                 continue;
             }
             carried.truncate(self.config.blocks_per_segment() / 2);
+            let dropped = self.dropped(number, &carried);
             self.segments[number as usize].state = SegmentState::Leaving;
             if carried.is_empty() {
                 self.reclaimed(number);
             }
-            return Some(Reclaim { segment: number, carried });
+            return Some(Reclaim { segment: number, carried, dropped });
         }
         None
+    }
+
+    /// What lies in `segment`, but for what is carried over.
+    fn dropped(&self, segment: u32, carried: &[(BlockKey, TierPlace)]) -> Vec<(BlockKey, u8)> {
+        let keys = self.segments[segment as usize].keys.iter();
+        let there = keys.filter_map(|&key| {
+            let entry = self.entries.get(&key).filter(|entry| entry.place.record.segment == segment)?;
+            (!carried.iter().any(|(other, _)| *other == key)).then_some((key, entry.class))
+        });
+        there.collect()
     }
 
     /// What lies in `segment` and was found since it was written; from now on, none of it was.

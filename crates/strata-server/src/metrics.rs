@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use strata_engine::{EngineStatus, Health, Histogram as EngineHistogram, StreamStats};
+use strata_engine::{EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, StreamStats};
 
 /// vLLM's buckets, in seconds.
 const FIRST_TOKEN_BUCKETS: &[f64] = &[
@@ -163,6 +163,9 @@ impl Metrics {
             page.counter("strata:swap_in_bytes_total", "KV read from swap space.", bytes(swap.blocks_in));
             page.counter("strata:swaps_failed_total", "Swaps that failed; their KV was computed again.", swap.failed);
         }
+        if let Some(disk) = &engine.kv_disk {
+            render_kv_disk(&mut page, disk);
+        }
         let allocation = &kv.allocation_seconds;
         page.buckets(
             "strata:kv_allocation_seconds",
@@ -233,6 +236,41 @@ fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) 
             page.gauge(name, help, value);
         }
     }
+}
+
+fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
+    let KvDiskStatus { store, fetched_tokens, fetches, fetch_seconds, fetches_cut, recomputed } = disk;
+    for (name, help, value) in [
+        ("strata:kv_disk_bytes", "Disk space that KV has taken.", store.bytes_used as f64),
+        ("strata:kv_disk_capacity_bytes", "Disk space that KV may take.", store.bytes_total as f64),
+        ("strata:kv_disk_blocks", "Blocks on disk.", store.blocks as f64),
+        ("strata:kv_disk_queued_blocks", "Blocks that wait to be written.", store.queued_blocks as f64),
+        ("strata:kv_disk_paused", "1 while nothing is written because writes have failed.", f64::from(store.paused)),
+        ("strata:kv_disk_read_rate", "Bytes a second at which KV was read lately.", store.read_rate),
+    ] {
+        page.gauge(name, help, value);
+    }
+    let counts = &store.counts;
+    for (name, help, count) in [
+        ("strata:kv_disk_written_bytes_total", "KV written to disk.", store.written_bytes),
+        ("strata:kv_disk_read_bytes_total", "KV read from disk.", store.read_bytes),
+        ("strata:kv_disk_durable_blocks_total", "Blocks that are on disk for sure.", store.durable_blocks),
+        ("strata:kv_disk_hits_total", "Blocks that look-ups found on disk.", counts.hits),
+        ("strata:kv_disk_stored_blocks_total", "Blocks written for the first time.", counts.stored),
+        ("strata:kv_disk_carried_blocks_total", "Blocks written again, to keep them.", counts.carried),
+        ("strata:kv_disk_evictions_total", "Blocks on disk given up for new ones.", counts.evicted),
+        ("strata:kv_disk_skipped_blocks_total", "Blocks that were not worth a write.", counts.skipped),
+        ("strata:kv_disk_refused_blocks_total", "Blocks without buffer, room or budget.", store.refused_blocks),
+        ("strata:kv_disk_write_errors_total", "Writes that failed.", store.write_errors),
+        ("strata:kv_disk_read_errors_total", "Reads that failed or found other data.", store.read_errors),
+        ("strata:kv_disk_fetches_total", "Sequences that waited for a prefix on disk.", *fetches),
+        ("strata:kv_disk_fetched_tokens_total", "Tokens that came from disk.", *fetched_tokens),
+        ("strata:kv_disk_fetches_cut_total", "Fetches that brought less than was found.", *fetches_cut),
+        ("strata:kv_disk_recomputed_total", "Prefixes on disk that were computed instead.", *recomputed),
+    ] {
+        page.counter(name, help, count);
+    }
+    page.gauge("strata:kv_disk_fetch_seconds", "Time that sequences waited for KV on disk.", *fetch_seconds);
 }
 
 /// The text that is being written.

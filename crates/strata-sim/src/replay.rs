@@ -15,6 +15,7 @@ mod plot;
 mod reader;
 mod report;
 mod room;
+mod tiers;
 mod trace;
 
 use std::fs::{self, File};
@@ -48,6 +49,8 @@ pub struct ReplayRequest {
     pub trace: PathBuf,
     /// Cache sizes, in blocks of the trace.
     pub blocks: Vec<NonZeroUsize>,
+    /// Sizes of tiers, the topmost first, in blocks of the trace; if there are any, nothing else is replayed.
+    pub tiers: Vec<NonZeroUsize>,
     /// Eviction policies; none for all of them.
     pub policies: Vec<EvictionKind>,
     /// Whether to say why requests missed.
@@ -92,6 +95,9 @@ pub fn run(request: ReplayRequest, out: &mut dyn Write, progress: &mut dyn Progr
     KvConfig { block_size: request.block_size, ..KvConfig::default() }.check()?;
     let sizes = sizes(&request.blocks)?;
     let trace = read(&request.trace, progress)?;
+    if !request.tiers.is_empty() {
+        return run_tiers(&request, &trace, out, progress);
+    }
     // Opened before anything is computed, so that a failure loses no result.
     let picture = request.picture.as_deref().map(|path| Picture::open(path, &trace)).transpose()?;
     let tell = |kind: EvictionKind, blocks: usize, case: &Case| match request.json {
@@ -104,6 +110,32 @@ pub fn run(request: ReplayRequest, out: &mut dyn Write, progress: &mut dyn Progr
     if let (Some(picture), Some(hits)) = (picture, &found.hits) {
         picture.write(&plot::svg(&found.name, &hits.sizes, &hits.lines(&found.trace)))?;
     }
+    Ok(())
+}
+
+/// Replays the trace over tiers, with and without a gate before the last.
+fn run_tiers(
+    request: &ReplayRequest,
+    trace: &Trace,
+    out: &mut dyn Write,
+    progress: &mut dyn Progress,
+) -> Result<(), Refusal> {
+    if !trace.has_hashes() {
+        let problem = "--tiers shows what is found, and the trace has no hash_ids";
+        return Err(Refusal::advised(problem, "give a trace with hash_ids"));
+    }
+    let sizes: Vec<usize> = request.tiers.iter().map(|size| size.get()).collect();
+    progress.begin_steps("replaying", 3);
+    let infinite = hits::replay(trace, EvictionKind::ADAPTIVE, usize::MAX, None)?.hit_blocks;
+    progress.advance(1);
+    for gated in [false, true] {
+        let found = tiers::replay(trace, &sizes, gated)?;
+        progress.advance(1);
+        let text = if request.json { found.json(trace, infinite) } else { found.report(trace, infinite) };
+        out.write_all(text.as_bytes())?;
+    }
+    progress.end();
+    out.flush()?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `strata bench`: how fast this model runs here, beside what the machine allows.
 
+mod kv_tiers;
 mod limits;
 mod report;
 mod stream;
@@ -81,6 +82,7 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub enum What {
     Stream(stream::StreamArgs),
+    KvTiers(kv_tiers::KvTiersArgs),
 }
 
 impl BenchArgs {
@@ -97,8 +99,10 @@ impl BenchArgs {
 
 /// Runs `strata bench`.
 pub fn run(args: BenchArgs) -> Result<()> {
-    if let Some(What::Stream(args)) = args.what {
-        return stream::run(args);
+    match args.what {
+        Some(What::Stream(args)) => return stream::run(args),
+        Some(What::KvTiers(args)) => return kv_tiers::run(args),
+        None => {}
     }
     let dir = ModelDir::open(args.model.as_deref())?;
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };

@@ -47,6 +47,9 @@ const IDLE_TURN: Duration = Duration::from_millis(50);
 /// Requests that may wait before one more is refused, by default.
 pub const MAX_WAITING: usize = 1024;
 
+/// The most memory of KV blocks, in bytes, that is made resident at the start.
+const KV_TOUCHED: usize = 1 << 30;
+
 /// A model that is ready to serve.
 pub struct Loaded {
     /// The weights, if they are streamed. Dropped before the engine, so that it does not finish a pass under way.
@@ -112,7 +115,11 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
         let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
         bar.finish_and_clear();
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
-        (Box::new(weights), memory, KvPool::new(layout, plan.num_blocks)?, None)
+        let mut kv = KvPool::new(layout, plan.num_blocks)?;
+        // A prefix that is on disk should not wait for memory.
+        let found = kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
+        kv.touch(found.min(KV_TOUCHED / kv.layout().block_bytes()), threads(limits).get());
+        (Box::new(weights), memory, kv, None)
     };
     report::context(&plan, &needs, limits);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use strata_device::Bytes;
-use strata_kv::EvictionKind;
+use strata_kv::{BLOCKS_MAX, EvictionKind};
 use strata_sim::eviction;
 use strata_sim::replay::{self, LOAD_BLOCKS_MAX, Pace, ReplayRequest, TOKENS_MAX};
 
@@ -38,6 +38,12 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1000,3000,10000,30000",
           value_parser = count::<{ u32::MAX as usize }>)]
     pub blocks: Vec<NonZeroUsize>,
+
+    /// Tiers of KV, the topmost first, in blocks of the trace: what each would have found, and what would have been
+    /// written to it, with and without a gate before the last, which is a disk. Nothing else is replayed then
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = count::<{ BLOCKS_MAX }>,
+          num_args = 1..=8)]
+    pub tiers: Vec<NonZeroUsize>,
 
     /// Eviction policies; without it all of them. `strata serve` uses adaptive
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = eviction::policy)]
@@ -93,6 +99,7 @@ pub fn run(args: ReplayArgs) -> Result<()> {
     let request = ReplayRequest {
         trace: args.trace,
         blocks: args.blocks,
+        tiers: args.tiers,
         policies: args.policy,
         explain: args.explain,
         block_size: args.block_size,

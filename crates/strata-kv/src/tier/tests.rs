@@ -85,7 +85,7 @@ fn what_is_found_is_there_whatever_happens() {
                     }
                 }
                 6 if leaving.is_none() => {
-                    if let Some(Reclaim { segment, carried }) = tier.reclaim() {
+                    if let Some(Reclaim { segment, carried, .. }) = tier.reclaim() {
                         assert!(reading.iter().all(|(_, place)| place.record.segment != segment));
                         leaving = (!carried.is_empty()).then_some((segment, carried));
                     }
@@ -134,7 +134,7 @@ fn what_is_found_again_outlives_its_segment() {
         let record = tier.reserve(&contents).expect("there is room");
         tier.written(record, &keys, true);
         tier.looked_up(key(1));
-        if let Some(Reclaim { segment, carried }) = tier.reclaim()
+        if let Some(Reclaim { segment, carried, .. }) = tier.reclaim()
             && !carried.is_empty()
         {
             assert_eq!(carried.iter().map(|&(key, _)| key).collect::<Vec<_>>(), [key(1)]);
@@ -200,7 +200,7 @@ fn what_was_left_is_taken_in_and_what_is_of_no_use_goes_first() {
     tier.assert_sound();
     assert_eq!(tier.find(key(1)), Some(TierPlace { record: place(0, 9, 1), index: 0 }));
     assert_eq!(tier.find(key(4)), Some(TierPlace { record: place(2, 7, 4), index: 1 }));
-    assert_eq!(tier.reclaim(), Some(Reclaim { segment: 1, carried: Vec::new() }));
+    assert_eq!(tier.reclaim(), Some(Reclaim { segment: 1, carried: Vec::new(), dropped: Vec::new() }));
     let record = tier.reserve(&[(key(9), 0)]).expect("a segment is free");
     assert_eq!((record.segment, record.generation), (3, 10));
     tier.written(record, &[key(9)], true);

@@ -7,6 +7,7 @@ mod gguf;
 mod help;
 mod house;
 mod info;
+mod kv_disk;
 mod memory;
 mod pack;
 mod plan;

@@ -8,14 +8,16 @@ use std::time::Duration;
 use crate::support::{ended, strata, succeeded, tiny};
 
 /// A server under way; killed if the test fails.
-struct Server {
+pub struct Server {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
     address: String,
+    /// What it said until it was ready.
+    pub said: String,
 }
 
 impl Server {
-    fn start(more: &[&str]) -> Self {
+    pub fn start(more: &[&str]) -> Self {
         Self::within("512M", more)
     }
 
@@ -24,7 +26,7 @@ impl Server {
         args.extend(more);
         let mut child = strata(&args).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut server = Self { child, stderr, address: String::new() };
+        let mut server = Self { child, stderr, address: String::new(), said: String::new() };
         let mut said = String::new();
         while server.address.is_empty() {
             let before = said.len();
@@ -33,22 +35,33 @@ impl Server {
                 server.address = url.split('/').next().unwrap().to_owned();
             }
         }
+        server.said = said;
         server
     }
 
     /// Sends one request, and returns the whole answer, head and body.
-    fn ask(&self, head: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    pub fn ask(&self, head: &str, body: &str) -> String {
+        self.try_ask(head, body).unwrap()
+    }
+
+    /// The same of a server that may be gone.
+    pub fn try_ask(&self, head: &str, body: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let length = body.len();
         let request = format!(
             "{head}\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n\
                                Content-Length: {length}\r\n\r\n{body}"
         );
-        stream.write_all(request.as_bytes()).unwrap();
+        stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// Kills it at once; requests in flight are cut.
+    pub fn kill(&self) {
+        assert!(Command::new("kill").args(["-9", &self.child.id().to_string()]).status().unwrap().success());
     }
 
     /// Tells it to stop, and returns its exit code and what it still said.

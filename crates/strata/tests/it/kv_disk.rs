@@ -1,0 +1,119 @@
+//! `strata serve --kv-disk`: servers that are killed at any moment, and those that come after them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::serve::Server;
+use crate::support::{ended, tiny};
+
+/// How often servers are killed; more by `STRATA_KILLS`.
+const KILLS: u64 = 5;
+
+fn start(directory: &Path, more: &[&str]) -> Server {
+    let directory = directory.to_str().unwrap();
+    let mut options = vec!["--kv-disk", directory, "--kv-disk-size", "64M", "--kv-disk-mode", "mirror"];
+    options.extend(more);
+    Server::start(&options)
+}
+
+/// The answer to a prompt of its own for each number; none if the server is gone.
+fn answer(server: &Server, number: u64) -> Option<String> {
+    let prompt: Vec<u64> = (0..60).map(|at| (number * 7 + at * at + at * number) % 200 + 5).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": true});
+    let answer = server.try_ask("POST /v1/completions HTTP/1.1", &body.to_string()).ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    let body: Value = serde_json::from_str(body).ok()?;
+    Some(body["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {body}")).to_owned())
+}
+
+fn metric(server: &Server, name: &str) -> u64 {
+    let page = server.ask("GET /metrics HTTP/1.1", "");
+    let line = page.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
+    line.unwrap_or_else(|| panic!("no {name}: {page}")).rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
+}
+
+/// Blocks that a server has found at its start.
+fn found(server: &Server) -> u64 {
+    let line = server.said.lines().find(|line| line.starts_with("KV disk")).unwrap();
+    let (_, rest) = line.rsplit_once("; ").unwrap();
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn whoever_comes_after_a_killed_server_finds_what_was_durable_and_answers_alike() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = parent.path().join("kv");
+    let plain = Server::start(&[]);
+    let expected: Vec<_> = (0..12).map(|number| answer(&plain, number).unwrap()).collect();
+    drop(plain);
+    let kills = std::env::var("STRATA_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
+    let (mut least, mut dice) = (0, 1u64);
+    for _ in 0..kills {
+        let server = start(&directory, &[]);
+        assert!(found(&server) >= least, "{} blocks are left of {least}", found(&server));
+        least = found(&server);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for client in 0..2 {
+                let (server, expected, over) = (&server, &expected, &over);
+                scope.spawn(move || {
+                    for number in (client * 5..).map(|number| number % 12) {
+                        match answer(server, number) {
+                            Some(text) => assert_eq!(text, expected[number as usize], "prompt {number}"),
+                            None => break,
+                        }
+                        if over.load(Ordering::SeqCst) {
+                            break;
+                        }
+                    }
+                });
+            }
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Long enough for some to be answered, mostly.
+            std::thread::sleep(Duration::from_millis(dice >> 33 & 0x3FF));
+            least += metric(&server, "strata:kv_disk_durable_blocks_total");
+            over.store(true, Ordering::SeqCst);
+            server.kill();
+        });
+    }
+    assert!(least > 20, "{least} blocks were stored");
+    let server = start(&directory, &[]);
+    assert!(found(&server) >= least);
+    for (number, expected) in (0..).zip(&expected) {
+        assert_eq!(answer(&server, number).as_ref(), Some(expected));
+    }
+    assert!(metric(&server, "strata:kv_disk_fetched_tokens_total") > 0);
+    assert_eq!(metric(&server, "strata:kv_disk_read_errors_total"), 0);
+}
+
+#[test]
+fn a_second_server_is_told_and_runs_without() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let first = start(parent.path(), &[]);
+    let second = start(parent.path(), &[]);
+    assert!(second.said.contains("in use by another process"), "{}", second.said);
+    assert!(answer(&second, 1).is_some());
+    assert!(!second.ask("GET /metrics HTTP/1.1", "").contains("strata:kv_disk"));
+    drop(first);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = parent.path().to_str().unwrap();
+    let refused = |options: &[&str], why: &str| {
+        let mut args = vec!["serve", tiny(), "--port", "0", "--memory", "512M"];
+        args.extend(options);
+        let (code, said) = ended(&args);
+        assert!(code == Some(2) && said.contains(why), "{options:?}: {code:?} {said}");
+    };
+    refused(&["--kv-disk-size", "1G"], "--kv-disk <DIR>");
+    refused(&["--kv-disk", directory, "--kv-disk-size", "10K"], "are needed");
+    refused(&["--kv-disk", directory, "--kv-disk-ttl", "3 weeks"], "no unit of time");
+    refused(&["--kv-disk", directory, "--kv-disk-writes", "much"], "much");
+    std::fs::write(parent.path().join("secret"), b"short").unwrap();
+    refused(&["--kv-disk", directory], "damaged");
+}
