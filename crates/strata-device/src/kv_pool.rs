@@ -38,7 +38,7 @@ impl KvPool {
     pub fn touch(&mut self, blocks: usize, threads: usize) {
         const PAGE: usize = 4096;
         let bytes = blocks.min(self.num_blocks) * self.layout.block_bytes();
-        let share = bytes.div_ceil(threads.max(1)).next_multiple_of(PAGE);
+        let share = bytes.div_ceil(threads.max(1)).next_multiple_of(PAGE).max(PAGE);
         std::thread::scope(|scope| {
             for part in self.buffer.as_mut_slice()[..bytes].chunks_mut(share) {
                 scope.spawn(|| part.chunks_mut(PAGE).for_each(|page| page[0] = std::hint::black_box(0)));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError};
 use strata_kv::{
-    BlockId, BlockKey, BlockLabel, FetchId, Gate, KeyChain, Reclaim, RecordPlace, Tier, TierConfig, TierCounts,
+    BlockId, BlockKey, BlockLabel, FetchId, Gate, KeyChain, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts,
     TierPlace, TokenId,
 };
 use thiserror::Error;
@@ -306,8 +306,9 @@ impl DiskTier {
         self.tier.wants(key, class)
     }
 
-    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer is free, or
-    /// the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk allows.
+    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer is
+    /// free, or the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk
+    /// allows.
     pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &dyn BlockBytes) -> bool {
         let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
         let buffer = if allowed { self.block_buffers.pop() } else { None };
@@ -662,7 +663,7 @@ impl Drop for DiskTier {
     }
 }
 
-fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<TierConfig, DiskTierError> {
+fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<KvTierConfig, DiskTierError> {
     let record_bytes: Vec<u64> =
         (0..=shape.blocks_per_record()).map(|count| shape.record_bytes(count) as u64).collect();
     let largest = record_bytes.last().copied().unwrap_or_default();
@@ -675,7 +676,7 @@ fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<TierConfig,
         return Err(DiskTierError::TooSmall { got: options.bytes, least: SEGMENTS_MIN * smallest });
     }
     let num_segments = u32::try_from(num_segments).unwrap_or(u32::MAX);
-    Ok(TierConfig { num_segments, segment_bytes, segment_header: header, record_bytes, gate: options.gate.clone() })
+    Ok(KvTierConfig { num_segments, segment_bytes, segment_header: header, record_bytes, gate: options.gate.clone() })
 }
 
 #[cfg(test)]

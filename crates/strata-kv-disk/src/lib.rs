@@ -1,9 +1,9 @@
 //! KV blocks on disk: a cache of prefixes that outlives the process and is bounded by the disk, not by memory.
 //!
 //! [`DiskTier`] is the driver of a [`Tier`](strata_kv::Tier): it gathers blocks into records, has a thread write them
-//! and others read them, and finds out at the start what an earlier process has left. Nothing waits for a write. What is
-//! read back counts only if the record is whole, of the same model, and names the wanted tokens and what they continue;
-//! anything else is a miss.
+//! and others read them, and finds out at the start what an earlier process has left. Nothing waits for a write. What
+//! is read back counts only if the record is whole, of the same model, and names the wanted tokens and what they
+//! continue; anything else is a miss.
 
 mod directory;
 mod disk_tier;

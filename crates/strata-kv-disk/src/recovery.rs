@@ -1,7 +1,7 @@
 //! What an earlier process has left: the headers of all records, read again.
 
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, SegmentWrite};
-use strata_kv::{BlockKey, RecordPlace, Tier, TierConfig};
+use strata_kv::{BlockKey, KvTierConfig, RecordPlace, Tier};
 
 use crate::directory::SegmentSpace;
 use crate::record::{NotAHeader, Seal};
@@ -71,7 +71,7 @@ pub(crate) fn recover(
 fn scan(
     file: &dyn SegmentWrite,
     segment: u32,
-    config: &TierConfig,
+    config: &KvTierConfig,
     shape: &RecordShape,
     seal: &Seal,
     ttl: Option<u64>,

@@ -51,5 +51,5 @@ pub use prefix_hashes::PrefixHashes;
 pub use sequence_state::SequenceState;
 pub use stats::KvStats;
 pub use tables::IdHasher;
-pub use tier::{Gate, Reclaim, RecordPlace, Tier, TierConfig, TierCounts, TierPlace};
+pub use tier::{Gate, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts, TierPlace};
 pub use transfer::{BlockCopy, BlockSwap, Fetch, Swap, SwapDirection, SwapOutcome};

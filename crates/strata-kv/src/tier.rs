@@ -29,7 +29,7 @@ const SPARE: usize = 1;
 
 /// Shape of a tier.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TierConfig {
+pub struct KvTierConfig {
     /// Segments in all; at least three, unless each holds one block.
     pub num_segments: u32,
     /// Bytes of a segment.
@@ -42,7 +42,7 @@ pub struct TierConfig {
     pub gate: Gate,
 }
 
-impl TierConfig {
+impl KvTierConfig {
     /// A tier in memory for `num_blocks` blocks, each of which can be replaced by itself.
     pub fn of_blocks(num_blocks: u32, gate: Gate) -> Self {
         Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes: vec![0, 1], gate }
@@ -156,7 +156,7 @@ struct Segment {
 /// Which contents a tier holds, and where.
 #[derive(Debug)]
 pub struct Tier {
-    config: TierConfig,
+    config: KvTierConfig,
     entries: HashMap<BlockKey, Entry>,
     segments: Vec<Segment>,
     free: VecDeque<u32>,
@@ -170,7 +170,7 @@ pub struct Tier {
 
 impl Tier {
     /// An empty tier.
-    pub fn new(config: TierConfig) -> Self {
+    pub fn new(config: KvTierConfig) -> Self {
         let segment = Segment { state: SegmentState::Free, generation: 0, end: 0, keys: Vec::new(), holders: 0 };
         let capacity = config.num_segments as usize * config.blocks_per_segment();
         Self {
@@ -187,7 +187,7 @@ impl Tier {
     }
 
     /// Its shape.
-    pub fn config(&self) -> &TierConfig {
+    pub fn config(&self) -> &KvTierConfig {
         &self.config
     }
 
@@ -250,7 +250,7 @@ impl Tier {
     }
 
     /// Reserves room for a record of `contents`, each with its class; at most
-    /// [`blocks_per_record`](TierConfig::blocks_per_record) of them, none twice. What lies here already is
+    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) of them, none twice. What lies here already is
     /// being carried over. The segment is held until [`written`](Self::written). `None` if there is no room now, which
     /// [`reclaim`](Self::reclaim) may change.
     pub fn reserve(&mut self, contents: &[(BlockKey, u8)]) -> Option<RecordPlace> {

@@ -81,7 +81,7 @@ pub struct BenchArgs {
 /// Other things to measure.
 #[derive(Debug, Subcommand)]
 pub enum What {
-    Stream(stream::StreamArgs),
+    Stream(Box<stream::StreamArgs>),
     KvTiers(kv_tiers::KvTiersArgs),
 }
 
@@ -100,7 +100,7 @@ impl BenchArgs {
 /// Runs `strata bench`.
 pub fn run(args: BenchArgs) -> Result<()> {
     match args.what {
-        Some(What::Stream(args)) => return stream::run(args),
+        Some(What::Stream(args)) => return stream::run(*args),
         Some(What::KvTiers(args)) => return kv_tiers::run(args),
         None => {}
     }

@@ -2,11 +2,11 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::kv_disk::KvDiskOptions;
 use clap::{Args, ValueEnum};
 use strata_device::{BadSize, Bytes};
-use strata_engine::PreemptionMode;
+use strata_engine::{KvDiskMode, PreemptionMode};
 use strata_weights::StreamPolicy;
 
 /// Largest `--max-num-seqs`.
@@ -208,6 +208,85 @@ pub enum KvDtype {
     Q8,
 }
 
+/// KV that is kept on disk.
+#[derive(Debug, Clone, Args)]
+pub struct KvDiskOptions {
+    /// Directory on a disk in which KV is kept, so that prompts that were seen need not be computed again: more of them
+    /// than memory holds, and after a restart. One server uses it at a time
+    #[arg(long, value_name = "DIR", help_heading = "KV on disk")]
+    pub kv_disk: Option<PathBuf>,
+
+    /// Disk space that it may take. Without it: an eighth of what is free there, at most 100G
+    #[arg(long, value_name = "SIZE", requires = "kv_disk", help_heading = "KV on disk")]
+    pub kv_disk_size: Option<Bytes>,
+
+    /// What is written: `evict`, what memory has no room for any more; `eager`, prompts as soon as they are computed as
+    /// well; `mirror`, answers too
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "eager",
+        requires = "kv_disk",
+        help_heading = "KV on disk",
+        hide_short_help = true
+    )]
+    pub kv_disk_mode: KvDiskModeOption,
+
+    /// The most that is written in a day, such as 100G, so that the disk is not worn out; without it there is no limit
+    #[arg(long, value_name = "SIZE", requires = "kv_disk", help_heading = "KV on disk", value_parser = per_day,
+          hide_short_help = true)]
+    pub kv_disk_writes: Option<Bytes>,
+
+    /// How long KV is kept after it was written, such as 12h or 7d; without it, until its room is needed
+    #[arg(long, value_name = "TIME", requires = "kv_disk", help_heading = "KV on disk", value_parser = duration,
+          hide_short_help = true)]
+    pub kv_disk_ttl: Option<Duration>,
+}
+
+/// See [`KvDiskMode`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvDiskModeOption {
+    /// What memory has no room for.
+    Evict,
+    /// Prompts, and what memory has no room for.
+    Eager,
+    /// Everything.
+    Mirror,
+}
+
+impl From<KvDiskModeOption> for KvDiskMode {
+    fn from(option: KvDiskModeOption) -> Self {
+        match option {
+            KvDiskModeOption::Evict => Self::Evict,
+            KvDiskModeOption::Eager => Self::Eager,
+            KvDiskModeOption::Mirror => Self::Mirror,
+        }
+    }
+}
+
+/// Bytes, with or without "/day".
+fn per_day(text: &str) -> Result<Bytes, String> {
+    let text = text.trim();
+    let size = text.strip_suffix("/day").unwrap_or(text);
+    size.parse().map_err(|error: strata_device::BadSize| error.to_string())
+}
+
+/// A number of seconds, minutes, hours or days.
+fn duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(format!("{unit:?} is no unit of time; give s, m, h or d")),
+    };
+    let number = number.trim().parse::<u64>().ok().filter(|&number| number > 0);
+    let total = number.and_then(|number| number.checked_mul(seconds));
+    total.map(Duration::from_secs).ok_or_else(|| "expected a whole number above 0 and a unit, such as 12h".to_owned())
+}
+
 /// A size, or 0.
 fn size_or_none(text: &str) -> Result<Bytes, BadSize> {
     if text.trim() == "0" { Ok(Bytes(0)) } else { text.parse() }
@@ -216,4 +295,22 @@ fn size_or_none(text: &str) -> Result<Bytes, BadSize> {
 pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let number = text.trim().parse::<NonZeroUsize>().ok().filter(|number| number.get() <= MAX);
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_rates_are_read() {
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(duration(" 90 s "), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("15"), Ok(Duration::from_secs(15)));
+        for wrong in ["", "h", "0d", "-1h", "3 weeks", "99999999999999999999d"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(per_day("100G/day"), Ok(Bytes(100 << 30)));
+        assert_eq!(per_day("2M"), Ok(Bytes(2 << 20)));
+        assert!(per_day("fast").is_err());
+    }
 }

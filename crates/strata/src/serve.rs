@@ -16,10 +16,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
-use crate::kv_disk::KvDiskOptions;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::{ModelOptions, SwapOptions};
+use crate::options::{KvDiskOptions, ModelOptions, SwapOptions};
 use crate::report::report;
 use crate::sampling::model_defaults;
 

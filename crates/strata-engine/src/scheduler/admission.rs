@@ -319,8 +319,8 @@ impl Scheduler {
         !nothing_goes_on && !self.flights.any_hangs()
     }
 
-    /// Whether another sequence is computing, or fetching, blocks that this one, of which `cached` tokens are cached, could share
-    /// once they are done. Then waiting a few steps is cheaper than computing them twice.
+    /// Whether another sequence is computing, or fetching, blocks that this one, of which `cached` tokens are cached,
+    /// could share once they are done. Then waiting a few steps is cheaper than computing them twice.
     fn prefix_is_being_computed(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
         let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();

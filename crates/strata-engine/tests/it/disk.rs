@@ -1,5 +1,5 @@
-//! KV on disk: what a sequence computed is found again, by others, after evictions and by the next process; and whatever
-//! fails, no token is computed from wrong KV.
+//! KV on disk: what a sequence computed is found again, by others, after evictions and by the next process; and
+//! whatever fails, no token is computed from wrong KV.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

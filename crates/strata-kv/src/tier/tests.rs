@@ -10,10 +10,10 @@ fn key(number: u32) -> BlockKey {
     BlockKey(bytes)
 }
 
-fn config(num_segments: u32, gate: f32) -> TierConfig {
+fn config(num_segments: u32, gate: f32) -> KvTierConfig {
     // A header of one, and one for each block.
     let record_bytes = vec![0, 2, 3, 4, 5];
-    TierConfig { num_segments, segment_bytes: 26, segment_header: 1, record_bytes, gate: Gate::new(gate) }
+    KvTierConfig { num_segments, segment_bytes: 26, segment_header: 1, record_bytes, gate: Gate::new(gate) }
 }
 
 /// What a disk would hold: the keys of each record, by segment and offset.
@@ -151,7 +151,7 @@ fn what_is_found_again_outlives_its_segment() {
 
 #[test]
 fn single_blocks_are_replaced_without_being_written_again() {
-    let mut tier = Tier::new(TierConfig::of_blocks(4, Gate::new(0.0)));
+    let mut tier = Tier::new(KvTierConfig::of_blocks(4, Gate::new(0.0)));
     for number in 0..50 {
         tier.reclaim();
         let record = tier.reserve(&[(key(number), 0)]).expect("one was replaced");
@@ -165,7 +165,7 @@ fn single_blocks_are_replaced_without_being_written_again() {
 
 #[test]
 fn classes_that_do_not_return_are_skipped_until_they_do() {
-    let mut tier = Tier::new(TierConfig::of_blocks(1000, Gate::new(0.2)));
+    let mut tier = Tier::new(KvTierConfig::of_blocks(1000, Gate::new(0.2)));
     let offer = |tier: &mut Tier, number: u32, class: u8| {
         tier.reclaim();
         let wanted = tier.wants(key(number), class);

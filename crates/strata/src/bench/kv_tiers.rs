@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const DEPTH: usize = 4;
 const CHUNK: usize = 4 << 20;
 
+/// Tokens of which prompts have whole numbers, but for one: a multiple of every block size.
+const BLOCK: usize = 256;
+
 /// Tokens that are generated to measure a decode step.
 const STEPS: usize = 9;
 
@@ -52,7 +55,7 @@ pub struct KvTiersArgs {
     #[arg(long, value_name = "DIR")]
     pub kv_disk: Option<PathBuf>,
 
-    /// Tokens of the prompt; one less than what fits into the context if that is less
+    /// Tokens of the prompt, rounded down to a multiple of 256, and one more
     #[arg(long, value_name = "TOKENS", default_value = "8192")]
     pub prompt_tokens: NonZeroUsize,
 
@@ -120,7 +123,9 @@ fn measure(args: &KvTiersArgs, directory: &Path) -> Result<(Value, Value)> {
     let store = directory.join("restart");
     let eager = ["--kv-disk-mode", "eager"];
     let server = Server::start(args, Some(&store), &eager)?;
-    let length = args.prompt_tokens.get().min(server.context()?.saturating_sub(STEPS + 1));
+    let most = args.prompt_tokens.get().min(server.context()?.saturating_sub(STEPS + 1));
+    // Whole blocks and one token more, which has to be computed in any case: a decode step.
+    let length = most / BLOCK * BLOCK + 1;
     let prompt: Vec<usize> = (0..length).map(|at| (at * at * 31 + at * 7919) % 199 + 5).collect();
     let prefill = server.complete(&prompt, 1)?.first_token.as_secs_f64();
     let began = Instant::now();
@@ -142,7 +147,7 @@ fn measure(args: &KvTiersArgs, directory: &Path) -> Result<(Value, Value)> {
         let answer = server.complete(&prompt, STEPS)?;
         bytes = server.metric("strata:kv_disk_read_bytes_total")?;
         let found = answer.cached_tokens as usize;
-        if found + 256 < length {
+        if found + 1 < length {
             bail!("only {found} of {length} tokens were found on disk");
         }
         let bound = bytes / rate + median(answer.gaps);

@@ -107,8 +107,8 @@ fn options_that_make_no_sense_are_refused() {
     let refused = |options: &[&str], why: &str| {
         let mut args = vec!["serve", tiny(), "--port", "0", "--memory", "512M"];
         args.extend(options);
-        let (code, said) = ended(&args);
-        assert!(code == Some(2) && said.contains(why), "{options:?}: {code:?} {said}");
+        let ended = ended(&args);
+        assert!(ended.code == Some(2) && ended.stderr.contains(why), "{options:?}: {ended:?}");
     };
     refused(&["--kv-disk-size", "1G"], "--kv-disk <DIR>");
     refused(&["--kv-disk", directory, "--kv-disk-size", "10K"], "are needed");

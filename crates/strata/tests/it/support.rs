@@ -19,6 +19,7 @@ pub fn strata(args: &[&str]) -> Command {
 }
 
 /// The result of a finished command.
+#[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
     pub stdout: String,
