@@ -43,7 +43,7 @@ impl RecordShape {
         self.block_bytes
     }
 
-    /// Bytes of each layer's part of a block. [layer]
+    /// Bytes of each layer's part of a block.
     pub fn layers(&self) -> &[usize] {
         &self.layers
     }
