@@ -306,8 +306,8 @@ impl DiskTier {
         self.tier.wants(key, class)
     }
 
-    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer is
-    /// free, or the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk
+    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer
+    /// is free, or the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk
     /// allows.
     pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &dyn BlockBytes) -> bool {
         let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
