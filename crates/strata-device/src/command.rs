@@ -5,7 +5,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use strata_kernels::{Activation, AttentionLayer, AttentionSpan, KvLayer, RopeStyle};
 
-use crate::{Tensor, Weights};
+use crate::{KvFrame, Tensor, Weights};
 
 /// The most products in one [`Command::Products`], and so the most bands of weights that one command can use.
 pub const PRODUCTS_MAX: usize = 16;
@@ -124,14 +124,19 @@ pub enum Command<'a> {
         /// Same shape as `k`.
         v: Tensor,
     },
-    /// Attention of every token to the KV of its own sequence.
+    /// Attention of every token to the KV of its own sequence, as far as that is held: see
+    /// [`attention`](strata_kernels::attention).
     Attend {
         /// What the layer computes.
         layer: AttentionLayer,
-        /// The batch.
+        /// Where the KV is that the sequences hold: a frame of this layer's, or, without one, the KV blocks.
+        frame: Option<&'a KvFrame>,
+        /// The batch, or some of it.
         sequences: KvSequences<'a>,
         /// `[tokens, heads, head_dim]`
         q: Tensor,
+        /// `[tokens, heads, ATTENTION_STATE]`, if some of a sequence is held at another time; otherwise empty.
+        state: Tensor,
         /// Same shape as `q`.
         out: Tensor,
     },
@@ -253,9 +258,12 @@ impl Command<'_> {
                 add(Operand::Tensor(v), false);
                 add(Operand::Kv, true);
             }
-            Self::Attend { q, out, .. } => {
+            Self::Attend { frame, q, state, out, .. } => {
                 add(Operand::Tensor(q), false);
-                add(Operand::Kv, false);
+                if frame.is_none() {
+                    add(Operand::Kv, false);
+                }
+                add(Operand::Tensor(state), true);
                 add(Operand::Tensor(out), true);
             }
             Self::CopyBlocks { .. } => add(Operand::Kv, true),

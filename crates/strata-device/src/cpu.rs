@@ -5,13 +5,13 @@ use std::num::NonZeroUsize;
 
 use arrayvec::ArrayVec;
 use strata_kernels::{
-    Activations, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, add_and_norm, add_scaled, attention,
-    gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate_and_store, scale,
+    Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, add_and_norm,
+    add_scaled, attention, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate_and_store, scale,
 };
 
 use crate::{
-    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, OUTS_MAX, Operand, PRODUCTS_MAX, Queue,
-    Tensor, TensorArea, Token,
+    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, KvSequences, OUTS_MAX, Operand,
+    PRODUCTS_MAX, Queue, Tensor, TensorArea, Token,
 };
 
 /// Threads that compute together, and the instructions that they use.
@@ -171,9 +171,15 @@ impl CpuDevice {
                 let blocks = kv.blocks_mut();
                 rotate_and_store(pool, level, &layer, blocks, sequences.spans, sequences.tables, rotation, q, k, v);
             }
-            Command::Attend { layer, sequences, q, out } => {
-                let [q, out] = apart(numbers, [q, out]);
-                attention(pool, level, &layer, kv.blocks(), sequences.spans, sequences.tables, q, parts, out);
+            Command::Attend { layer, frame, sequences, q, state, out } => {
+                let [q, state, out] = apart(numbers, [q, state, out]);
+                let KvSequences { spans, tables } = sequences;
+                let (kv, blocks) = match frame {
+                    Some(frame) => (layer.kv.alone(), frame.bytes()),
+                    None => (layer.kv, kv.blocks()),
+                };
+                let layer = AttentionLayer { kv, ..layer };
+                attention(pool, level, &layer, blocks, spans, tables, q, parts, state, out);
             }
             Command::CopyBlocks { copies } => kv.copy_blocks(copies.iter().copied()),
             // The host reads a download in place, and keeping discarded numbers costs nothing.

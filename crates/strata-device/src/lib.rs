@@ -8,6 +8,7 @@ mod command;
 mod cores;
 mod cpu;
 mod device;
+mod kv_frame;
 mod kv_pool;
 mod memory;
 mod reference;
@@ -21,6 +22,7 @@ pub use command::{BandProduct, Command, KvSequences, OUTS_MAX, Operand, PRODUCTS
 pub use cores::usable_cores;
 pub use cpu::{Cpu, CpuDevice, PassNeeds};
 pub use device::{Device, DeviceError, Queue, Token};
+pub use kv_frame::KvFrame;
 pub use kv_pool::KvPool;
 pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident};
 pub use reference::ReferenceDevice;

@@ -360,6 +360,7 @@ impl Worker {
                     tokens: tokens.split_off(..entry.count).expect("all of them were appended"),
                     first_position: entry.start,
                     prompt_len: sequence.prompt_len,
+                    below: 0,
                     block_table: tables.split_off(..table(entry.id).len()).expect("all of them were appended"),
                     logits: groups[&sequence.group].wanted_rows(sequence, entry),
                 }

@@ -9,6 +9,9 @@
 //! and values is read, widened and turned once for all rows of a tile (flash attention); a decode is a tile of one
 //! token. Threads take the next tile when they are done with one, so that long and short ones balance. If there are
 //! fewer tiles than threads need, segments are dealt out too, and their parts wait in scratch until all are computed.
+//!
+//! Keys and values need not be in memory all at once: several calls, each over whole segments in ascending order, leave
+//! the state of every row in between, and give what one call over all of them would.
 
 mod element;
 mod lanes;
@@ -21,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use lanes::Lanes;
 use softmax::{Seen, finish, merge};
-use tile::{Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, segments_of};
+use tile::{Kind, Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, segments_of};
 
 use crate::pool::Pool;
 use crate::share::Share;
@@ -55,19 +58,70 @@ pub struct AttentionSpan {
     pub first_position: usize,
     /// Number of tokens. Their rows follow those of the span before.
     pub tokens: usize,
-    /// The sequence's block table, up to the block of the last token: this range of the tables that come with the
-    /// spans.
+    /// Positions whose keys and values are at hand, in whole segments: from a multiple of [`SEGMENT`], and of the block
+    /// size, up to another or to the end of the tokens.
+    pub held: Range<usize>,
+    /// The block table of the positions that are held: this range of the tables that come with the spans.
     pub table: Range<u32>,
 }
 
 impl AttentionSpan {
+    /// Tokens of a sequence all of whose keys and values are held.
+    pub fn new(first_position: usize, tokens: usize, table: Range<u32>) -> Self {
+        Self { first_position, tokens, held: 0..first_position.saturating_add(tokens), table }
+    }
+
     pub(crate) fn positions(&self) -> Range<usize> {
         let end = self.first_position.checked_add(self.tokens);
         self.first_position..end.expect("positions are counted in a usize")
     }
 
     pub(crate) fn kv<'a>(&self, tables: &'a [u32]) -> KvView<'a> {
-        KvView::paged(&tables[self.table.start as usize..self.table.end as usize])
+        KvView::paged(&tables[self.table.start as usize..self.table.end as usize]).starting_at(self.held.start)
+    }
+
+    /// Whether nothing is left for a later call.
+    fn is_last(&self) -> bool {
+        self.held.end >= self.positions().end
+    }
+
+    /// Those of `segments` that are held.
+    fn held_of(&self, segments: &Range<usize>) -> Range<usize> {
+        let held = segments_of(&self.held);
+        let start = segments.start.max(held.start);
+        start..segments.end.min(held.end).max(start)
+    }
+
+    /// Whether some of what a token sees was held in an earlier call.
+    fn is_continued(&self, seen: &Range<usize>) -> bool {
+        seen.start < self.held.start
+    }
+}
+
+/// Numbers in the state that [`attention`] keeps for each row between calls.
+pub const ATTENTION_STATE: usize = 2;
+
+/// What is between two calls of [`attention`].
+struct Carried<'a> {
+    /// `[row, ATTENTION_STATE]`
+    states: Share<'a, f32>,
+}
+
+impl Carried<'_> {
+    /// # Safety
+    /// Nothing else reads or writes this row's state while it is read.
+    unsafe fn get(&self, row: usize) -> Seen {
+        // SAFETY: the caller's promise.
+        let state = unsafe { self.states.slice(row * ATTENTION_STATE, ATTENTION_STATE) };
+        Seen { greatest: state[0], total: state[1] }
+    }
+
+    /// # Safety
+    /// Nothing else reads or writes this row's state meanwhile.
+    unsafe fn set(&self, row: usize, seen: Seen) {
+        // SAFETY: the caller's promise.
+        let state = unsafe { self.states.slice(row * ATTENTION_STATE, ATTENTION_STATE) };
+        (state[0], state[1]) = (seen.greatest, seen.total);
     }
 }
 
@@ -97,14 +151,16 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
     parts.saturating_mul(head_dim.saturating_add(PART_HEAD)).min(SCRATCH_MAX)
 }
 
-/// Attention of every token of the batch to its own sequence.
+/// Attention of every token of the batch to its own sequence, as far as that is held.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, in which the keys and values of all positions
-///   up to these tokens' own have been written
+///   that are held have been written
 /// - `tables`: the block tables of the spans
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: see [`attention_scratch`]; what it holds does not matter
-/// - `out`: as `q`
+/// - `carried`: `[tokens, heads, ATTENTION_STATE]`, where spans do not hold all that their tokens see; otherwise it may
+///   be empty. It and `out` go from call to call
+/// - `out`: as `q`; final for spans that hold the tokens themselves
 ///
 /// # Panics
 /// If the lengths disagree, or a block table is too short or names a block that is not in the pool.
@@ -118,28 +174,45 @@ pub fn attention(
     tables: &[u32],
     q: &[f32],
     scratch: &mut [f32],
+    carried: &mut [f32],
     out: &mut [f32],
 ) {
     let &AttentionLayer { kv, heads, window, .. } = layer;
     let head_dim = kv.head_dim();
     assert!(heads.is_multiple_of(kv.num_kv_heads()));
     let num_blocks = blocks.len() / kv.block_bytes();
-    let (mut tokens, mut cost) = (0usize, 0usize);
+    let (mut tokens, mut cost, mut carries) = (0usize, 0usize, false);
     for span in spans {
         let end = span.positions().end;
-        span.kv(tables).check(&kv, num_blocks, &(0..end));
+        let held = span.held.start..span.held.end.min(end);
+        assert!(held.start.is_multiple_of(SEGMENT) && held.start.is_multiple_of(kv.block_size()));
+        assert!(held.end.is_multiple_of(SEGMENT) || held.end == end);
+        span.kv(tables).check(&kv, num_blocks, &held);
         tokens += span.tokens;
-        let seen = seen_from(end.saturating_sub(1), window).len();
-        cost = cost.saturating_add(2 * seen * span.tokens * heads * head_dim);
+        let seen = seen_from(end.saturating_sub(1), window);
+        let seen = seen.start.max(held.start)..seen.end.min(held.end);
+        cost = cost.saturating_add(2 * seen.len() * span.tokens * heads * head_dim);
+        carries |= held != (0..end);
     }
+    assert!(!carries || carried.len() == tokens * heads * ATTENTION_STATE);
     let numbers = tokens.checked_mul(heads).and_then(|rows| rows.checked_mul(head_dim));
     assert!(numbers == Some(q.len()) && out.len() == q.len());
     let plan = Plan::new(*layer, pool.threads(), spans, tokens, scratch.len());
 
     let (next, threads) = (AtomicUsize::new(0), pool.threads());
     let (shared_out, shared_parts) = (Share::new(out), Share::new(scratch));
-    let operands =
-        AttentionOperands { plan: &plan, level, blocks, spans, tables, q, out: shared_out, parts: shared_parts };
+    let carried = Carried { states: Share::new(carried) };
+    let operands = AttentionOperands {
+        plan: &plan,
+        level,
+        blocks,
+        spans,
+        tables,
+        q,
+        out: shared_out,
+        parts: shared_parts,
+        carried,
+    };
     // One share a thread, each of which takes items until none is left.
     pool.split(threads, 1, cost.div_ceil(threads), |_| {
         let mut work = Workspace::new();
@@ -185,10 +258,9 @@ impl Plan {
         let (mut tiles, mut parts) = (0, 0);
         for span in spans {
             tiles += plan.items_of(span);
-            let last = span.positions().end.saturating_sub(1);
             // A window that is not aligned touches one segment more than the last token's own may.
             let window = layer.window.map_or(usize::MAX, |window| window.div_ceil(SEGMENT) + 1);
-            parts = parts.max(window.min(last / SEGMENT + 1));
+            parts = parts.max(window.min(span.held_of(&segments_of(&(0..span.positions().end))).len()));
         }
         let fits = tokens.saturating_mul(layer.heads).saturating_mul(parts * (head_dim + PART_HEAD)) <= room;
         if threads > 1 && tiles < TILES_A_THREAD * threads && parts > 1 && fits {
@@ -197,11 +269,16 @@ impl Plan {
         plan
     }
 
-    /// Positions that a tile of tokens sees.
+    /// Segments that are held and that a tile of tokens sees.
     fn seen_by(&self, span: &AttentionSpan, tile: usize) -> Range<usize> {
         let first = span.first_position + tile * self.tile_tokens;
         let end = (first + self.tile_tokens).min(span.first_position + span.tokens);
-        seen_from(first, self.layer.window).start..end
+        span.held_of(&segments_of(&(seen_from(first, self.layer.window).start..end)))
+    }
+
+    /// Segments that are held and that the token at `position` sees.
+    fn segments_seen(&self, span: &AttentionSpan, position: usize) -> Range<usize> {
+        span.held_of(&segments_of(&seen_from(position, self.layer.window)))
     }
 
     /// Items that each head tile of the span makes.
@@ -209,7 +286,7 @@ impl Plan {
         let tiles = span.tokens.div_ceil(self.tile_tokens);
         match self.parts_per_row {
             0 => tiles,
-            _ => (0..tiles).map(|tile| segments_of(&self.seen_by(span, tile)).len()).sum(),
+            _ => (0..tiles).map(|tile| self.seen_by(span, tile).len()).sum(),
         }
     }
 
@@ -255,15 +332,15 @@ impl Cursor {
         let (head, mut left) = ((number - self.first_item) / per_head, (number - self.first_item) % per_head);
         // Later tokens see more, so their tiles come first.
         let mut token_tile = span.tokens.div_ceil(plan.tile_tokens) - 1;
-        let mut segments = segments_of(&plan.seen_by(span, token_tile));
+        let mut segments = plan.seen_by(span, token_tile);
         if plan.parts_per_row == 0 {
             token_tile -= left;
-            segments = segments_of(&plan.seen_by(span, token_tile));
+            segments = plan.seen_by(span, token_tile);
         } else {
             while left >= segments.len() {
                 left -= segments.len();
                 token_tile -= 1;
-                segments = segments_of(&plan.seen_by(span, token_tile));
+                segments = plan.seen_by(span, token_tile);
             }
             let segment = segments.start + left;
             segments = segment..segment + 1;
@@ -290,6 +367,7 @@ struct AttentionOperands<'a> {
     out: Share<'a, f32>,
     /// `[row, part, PART_HEAD + head_dim]`
     parts: Share<'a, f32>,
+    carried: Carried<'a>,
 }
 
 impl<'a> AttentionOperands<'a> {
@@ -313,13 +391,17 @@ impl<'a> AttentionOperands<'a> {
             window,
             scale,
         };
-        let rows = tile.rows();
+        let (rows, span) = (tile.rows(), item.span);
         let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
         let mut seen = [Seen::NOTHING; ROWS];
         for row in 0..rows {
             let (token, head) = (row / tile.heads, row % tile.heads);
             let at = first + token * heads + head;
-            sums[row] = match self.part_of(tile.first_position + token, &item.segments) {
+            if plan.parts_per_row == 0 && span.is_continued(&seen_from(tile.first_position + token, window)) {
+                // SAFETY: no two items have a row in common.
+                seen[row] = unsafe { self.carried.get(at) };
+            }
+            sums[row] = match self.part_of(span, tile.first_position + token, &item.segments) {
                 // SAFETY: no two items have a row in common.
                 _ if plan.parts_per_row == 0 => unsafe { self.out.slice(at * head_dim, head_dim) }.as_mut_ptr(),
                 // SAFETY: no two items have a row's segment in common.
@@ -327,27 +409,35 @@ impl<'a> AttentionOperands<'a> {
                 None => std::ptr::null_mut(),
             };
         }
-        let finished = plan.parts_per_row == 0;
+        let kind = match (plan.parts_per_row, span.is_last()) {
+            (0, true) => Kind::Last,
+            (0, false) => Kind::Continued,
+            _ => Kind::Part,
+        };
         let mut outcome = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
         // SAFETY: `attention` has checked its operands, which have not changed since: queries and outcome have the
         // tile's rows, and all positions up to the tile's last lie in the pool.
-        unsafe { attend(self.level, &tile, item.segments.clone(), finished, work, &mut outcome) };
-        if !finished {
-            for row in 0..rows {
-                let (token, head) = (row / tile.heads, row % tile.heads);
-                if let Some(part) = self.part_of(tile.first_position + token, &item.segments) {
+        unsafe { attend(self.level, &tile, item.segments.clone(), kind, work, &mut outcome) };
+        for row in 0..rows {
+            let (token, head) = (row / tile.heads, row % tile.heads);
+            let at = first + token * heads + head;
+            match (kind, self.part_of(span, tile.first_position + token, &item.segments)) {
+                (Kind::Part, Some(part)) => {
                     // SAFETY: as above; the sums behind the head are not touched.
-                    let part = unsafe { self.part(first + token * heads + head, part) };
+                    let part = unsafe { self.part(at, part) };
                     (part[0], part[1]) = (seen[row].greatest, seen[row].total);
                 }
+                // SAFETY: no two items have a row in common.
+                (Kind::Continued, _) => unsafe { self.carried.set(at, seen[row]) },
+                (Kind::Part, None) | (Kind::Last, _) => {}
             }
         }
     }
 
     /// Index of the part that the first of `segments` gives to the token at `position`, if the token sees any of that
     /// segment.
-    fn part_of(&self, position: usize, segments: &Range<usize>) -> Option<usize> {
-        let own = segments_of(&seen_from(position, self.plan.layer.window));
+    fn part_of(&self, span: &AttentionSpan, position: usize, segments: &Range<usize>) -> Option<usize> {
+        let own = self.plan.segments_seen(span, position);
         own.contains(&segments.start).then(|| segments.start - own.start)
     }
 
@@ -377,12 +467,21 @@ impl<'a> AttentionOperands<'a> {
         for span in self.spans {
             let own = first_token..first_token + span.tokens;
             for token in own.start.max(tokens.start)..own.end.min(tokens.end) {
-                let parts = segments_of(&seen_from(span.first_position + token - own.start, window)).len();
+                let position = span.first_position + token - own.start;
+                let parts = self.plan.segments_seen(span, position).len();
+                let is_continued = span.is_continued(&seen_from(position, window));
                 for row in token * heads..(token + 1) * heads {
                     // SAFETY: each token is in one share only, and all parts have been written.
                     let (out, parts) =
                         unsafe { (self.out.slice(row * kv.head_dim(), kv.head_dim()), self.parts(row, parts)) };
-                    merge_row(self.level, parts, out);
+                    // SAFETY: as above.
+                    let before = is_continued.then(|| unsafe { self.carried.get(row) });
+                    let seen = merge_row(self.level, before, parts, out);
+                    match span.is_last() {
+                        true => finish(self.level, &seen, out),
+                        // SAFETY: as above.
+                        false => unsafe { self.carried.set(row, seen) },
+                    }
                 }
             }
             first_token = own.end;
@@ -391,15 +490,20 @@ impl<'a> AttentionOperands<'a> {
 }
 
 /// Merges in the order in which one thread that goes through all segments would: `parts` are `[part, PART_HEAD +
-/// out.len()]`.
-fn merge_row(level: Level, parts: &[f32], out: &mut [f32]) {
+/// out.len()]`. What was seen `before` is in `out` already.
+fn merge_row(level: Level, before: Option<Seen>, parts: &[f32], out: &mut [f32]) -> Seen {
     let seen = |part: &[f32]| Seen { greatest: part[0], total: part[1] };
     let mut parts = parts.chunks_exact(PART_HEAD + out.len());
-    let Some(first) = parts.next() else { return };
-    out.copy_from_slice(&first[PART_HEAD..]);
-    let mut into = seen(first);
+    let mut into = match before {
+        Some(before) => before,
+        None => {
+            let Some(first) = parts.next() else { return Seen::NOTHING };
+            out.copy_from_slice(&first[PART_HEAD..]);
+            seen(first)
+        }
+    };
     for other in parts {
         merge(level, &mut into, out, seen(other), &other[PART_HEAD..]);
     }
-    finish(level, &into, out);
+    into
 }

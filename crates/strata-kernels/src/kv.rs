@@ -194,6 +194,11 @@ impl KvLayer {
         2 * self.value_offset()
     }
 
+    /// This layer's parts of blocks by themselves, side by side.
+    pub fn alone(self) -> Self {
+        Self { offset: 0, block_bytes: self.part_bytes(), ..self }
+    }
+
     /// Bytes of one head's slots, keys or values.
     fn head_bytes(&self) -> usize {
         self.block_size * self.slot_bytes()

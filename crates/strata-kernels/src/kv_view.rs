@@ -12,6 +12,8 @@ use crate::KvLayer;
 #[derive(Debug, Clone, Copy)]
 pub struct KvView<'a> {
     block_table: &'a [u32],
+    /// Position of the first slot of the first block in the table.
+    first: usize,
 }
 
 /// Consecutive positions of a sequence whose slots lie side by side.
@@ -27,16 +29,22 @@ pub struct KvRun {
 impl<'a> KvView<'a> {
     /// Blocks anywhere in the pool: `block_table` has the physical block of each logical block.
     pub fn paged(block_table: &'a [u32]) -> Self {
-        Self { block_table }
+        Self { block_table, first: 0 }
+    }
+
+    /// The same blocks, for the positions from `first` on.
+    pub(crate) fn starting_at(self, first: usize) -> Self {
+        Self { first, ..self }
     }
 
     /// The runs that `positions` make in `layer`, in ascending order.
     ///
     /// # Panics
-    /// The iterator does where the block table ends before the positions do.
+    /// If the positions begin before the blocks do. The iterator does where the block table ends before the positions.
     pub fn runs(self, layer: &KvLayer, positions: Range<usize>) -> impl Iterator<Item = KvRun> + use<'a> {
         let (block_size, block_bytes, slot_bytes) = (layer.block_size(), layer.block_bytes(), layer.slot_bytes());
-        let (mut logical, mut slot) = (positions.start / block_size, positions.start % block_size);
+        let start = positions.start - self.first;
+        let (mut logical, mut slot) = (start / block_size, start % block_size);
         let mut left = positions.len();
         iter::from_fn(move || {
             if left == 0 {
@@ -55,6 +63,7 @@ impl<'a> KvView<'a> {
     /// # Panics
     /// If the block table ends before the positions do, or names a block that is not in the pool.
     pub(crate) fn check(self, layer: &KvLayer, num_blocks: usize, positions: &Range<usize>) {
+        let positions = positions.start - self.first..positions.end - self.first;
         let blocks = positions.start / layer.block_size()..positions.end.div_ceil(layer.block_size());
         let named = &self.block_table[blocks];
         assert!(

@@ -31,7 +31,7 @@ mod store_kv;
 mod transpose;
 
 pub use activations::{Activations, PreparedForm};
-pub use attention::{AttentionLayer, AttentionSpan, RUN, SEGMENT, attention, attention_scratch};
+pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, SEGMENT, attention, attention_scratch};
 pub use coded::{encode_row, patches_of};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, gated_activation, gather_rows, scale};

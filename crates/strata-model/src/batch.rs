@@ -9,7 +9,10 @@ pub struct BatchSequence<'a> {
     pub first_position: usize,
     /// Tokens of the sequence's prompt (as first submitted), which fixes the scale of dynamic rope.
     pub prompt_len: usize,
-    /// Physical block of each logical block, up to that of the last token.
+    /// Positions whose KV is below memory, from the first on: a multiple of [`SEGMENT`](strata_kernels::SEGMENT), and
+    /// at most `first_position`; 0 if all of it is in blocks.
+    pub below: usize,
+    /// Physical block of each logical block from position `below` on, up to that of the last token.
     pub block_table: &'a [u32],
     /// The rows of logits that are wanted.
     pub logits: LogitRows,

@@ -49,14 +49,19 @@ pub enum LayerState {
     /// Nothing: each token is computed by itself.
     Nothing,
     /// Keys and values of every token, in KV blocks.
-    Kv(KvShape),
+    Kv {
+        /// The heads.
+        shape: KvShape,
+        /// How many positions a token sees, itself included; `None` means all.
+        window: Option<usize>,
+    },
 }
 
 /// All layers of a model, in the order of a pass.
 pub fn layers_of(config: &ModelConfig) -> Vec<Box<dyn Layer>> {
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Embedding::new(config, 0))];
     for layer in 0..config.num_layers {
-        let kv_layer = layers.iter().filter(|layer| matches!(layer.state(), LayerState::Kv(_))).count();
+        let kv_layer = layers.iter().filter(|layer| matches!(layer.state(), LayerState::Kv { .. })).count();
         layers.push(Box::new(Attention::new(config, layers.len(), layer, kv_layer)));
         layers.push(Box::new(DenseFfn::new(config, layers.len(), layer)));
     }

@@ -4,6 +4,7 @@
 //! weights come from.
 
 mod batch;
+mod below;
 mod bounded_file;
 pub mod chat_template;
 pub mod config;
@@ -18,5 +19,6 @@ pub mod synth;
 pub mod tokenizer;
 
 pub use batch::{BatchSequence, LogitRow, LogitRows};
+pub use below::{FrameId, KvBelow, KvLost, NothingBelow};
 pub use model::Model;
 pub use pass::{ForwardError, Linear, LogitSink, Pass, PassSize};

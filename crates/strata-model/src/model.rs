@@ -7,6 +7,7 @@ use strata_kernels::{KvDType, KvLayout};
 use strata_weights::WeightSource;
 
 use crate::batch::BatchSequence;
+use crate::below::{KvBelow, NothingBelow};
 use crate::config::ModelConfig;
 use crate::layers::{Layer, LayerState, layers_of};
 use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, SharedTensors};
@@ -17,6 +18,8 @@ pub struct Model {
     config: ModelConfig,
     layers: Vec<Box<dyn Layer>>,
     kv: KvLayout,
+    /// How far tokens see in each of the layers that keep KV.
+    windows: Vec<Option<usize>>,
     rope: RopeTable,
     weights: Box<dyn WeightSource>,
     batch: BatchRows,
@@ -29,7 +32,11 @@ impl Model {
     /// laid out as `kv` says, which is the layout of [`Model::kv_layout`].
     pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
         let (layers, rope) = (layers_of(&config), RopeTable::new(&config.rope, config.head_dim));
-        Self { config, layers, kv, rope, weights, batch: BatchRows::default(), last: None }
+        let windows = layers.iter().filter_map(|layer| match layer.state() {
+            LayerState::Kv { window, .. } => Some(window),
+            LayerState::Nothing => None,
+        });
+        Self { windows: windows.collect(), config, layers, kv, rope, weights, batch: BatchRows::default(), last: None }
     }
 
     /// The model's shape.
@@ -51,7 +58,7 @@ impl Model {
     pub fn kv_layout(config: &ModelConfig, block_size: usize, dtype: KvDType) -> KvLayout {
         let layers = layers_of(config);
         let shapes = layers.iter().filter_map(|layer| match layer.state() {
-            LayerState::Kv(shape) => Some(shape),
+            LayerState::Kv { shape, .. } => Some(shape),
             LayerState::Nothing => None,
         });
         KvLayout::new(block_size, dtype, shapes)
@@ -68,24 +75,42 @@ impl Model {
         CpuDevice::pass_bytes(&Self::pass_needs(config, max_tokens, max_logit_rows), threads)
     }
 
-    /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
-    /// wanted row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row.
-    ///
-    /// Nothing is allocated once the largest batch has been seen.
+    /// [`forward_from`](Self::forward_from) where all KV is in memory.
     ///
     /// # Errors
-    /// If weights cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The KV of the
-    /// batch's own tokens is then unspecified; all other KV is untouched.
+    /// As there.
     ///
     /// # Panics
-    /// If a block table is too short or names a block outside the pool; the block manager guarantees that none does.
+    /// As there, or if KV is said to be below memory.
     pub fn forward(
         &mut self,
         device: &mut dyn Device,
         batch: &[BatchSequence<'_>],
         sink: &mut LogitSink<'_>,
     ) -> Result<(), ForwardError> {
-        self.batch.set(batch);
+        self.forward_from(device, batch, &mut NothingBelow, sink)
+    }
+
+    /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
+    /// wanted row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row. KV below
+    /// memory comes from `below`, layer by layer.
+    ///
+    /// Nothing is allocated once the largest batch has been seen.
+    ///
+    /// # Errors
+    /// If weights or KV cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The KV of the
+    /// batch's own tokens is then unspecified; all other KV is untouched.
+    ///
+    /// # Panics
+    /// If a block table is too short or names a block outside the pool; the block manager guarantees that none does.
+    pub fn forward_from(
+        &mut self,
+        device: &mut dyn Device,
+        batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
+        sink: &mut LogitSink<'_>,
+    ) -> Result<(), ForwardError> {
+        self.batch.set(batch, &self.windows, self.kv.block_size());
         let size = PassSize { tokens: self.batch.tokens().len(), logit_rows: self.batch.wanted().len() };
         if size.tokens == 0 {
             return Ok(());
@@ -95,8 +120,9 @@ impl Model {
         needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
         let places = shared_tensors(&self.config, size.tokens);
         self.weights.begin_pass()?;
+        below.begin(self.batch.frames());
         let (weights, batch) = (&mut *self.weights, &self.batch);
-        let mut pass = Pass::begin(device, weights, batch, &self.kv, &self.rope, places, self.last, sink)?;
+        let mut pass = Pass::begin(device, weights, batch, &self.kv, below, &self.rope, places, self.last, sink)?;
         let outcome = self.layers.iter().try_for_each(|layer| {
             pass.begin_layer()?;
             layer.compute(&mut pass)
@@ -170,6 +196,7 @@ mod tests {
             tokens: &[3, 17],
             first_position: 0,
             prompt_len: 2,
+            below: 0,
             block_table: &[0],
             logits: LogitRows::Last,
         };

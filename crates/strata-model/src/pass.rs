@@ -4,11 +4,12 @@ use arrayvec::ArrayVec;
 use strata_device::{
     BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
 };
-use strata_kernels::{Activation, AttentionSpan, KvLayout};
+use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, SEGMENT};
 use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
 
 use crate::batch::{BatchSequence, LogitRow, LogitRows};
+use crate::below::{FrameId, KvBelow, KvLost, segments_below};
 use crate::rope::RopeTable;
 
 /// Why a pass could not be computed. What was computed of the batch's sequences before the pass is unchanged.
@@ -20,6 +21,9 @@ pub enum ForwardError {
     /// The device failed, or the batch is larger than what was reserved for it.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// KV that is below memory could not be read.
+    #[error(transparent)]
+    Kv(#[from] KvLost),
 }
 
 /// How large a pass is, or may become.
@@ -58,11 +62,32 @@ pub struct BatchRows {
     wanted: Vec<LogitRow>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,
+    /// Sequences with KV below memory.
+    below: Vec<Below>,
+    /// What the pass will ask for of it.
+    frames: Vec<FrameId>,
+    /// The block table of a frame: 0, 1, 2, …
+    frame_table: Vec<u32>,
+}
+
+/// A sequence with KV below memory.
+#[derive(Debug, Clone, Copy)]
+struct Below {
+    /// Its index in the batch.
+    sequence: usize,
+    first_row: usize,
+    /// Positions below memory.
+    positions: usize,
 }
 
 impl BatchRows {
-    /// Replaces the rows with those of `batch`.
-    pub fn set(&mut self, batch: &[BatchSequence<'_>]) {
+    /// Replaces the rows with those of `batch`; `windows` are those of the layers that keep KV.
+    ///
+    /// # Panics
+    /// If KV is said to be below memory that ends within a segment, or that tokens of the batch themselves have.
+    pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>], block_size: usize) {
+        self.below.clear();
+        self.frames.clear();
         self.tokens.clear();
         self.positions.clear();
         self.spans.clear();
@@ -76,7 +101,13 @@ impl BatchRows {
             self.positions.extend((0..count).map(|i| (sequence.first_position + i, sequence.prompt_len)));
             self.tables.extend_from_slice(sequence.block_table);
             let table = first_entry as u32..self.tables.len() as u32;
-            self.spans.push(AttentionSpan { first_position: sequence.first_position, tokens: count, table });
+            let (first_position, positions) = (sequence.first_position, sequence.below);
+            assert!(positions.is_multiple_of(SEGMENT) && positions <= first_position);
+            let held = positions..first_position + count;
+            self.spans.push(AttentionSpan { first_position, tokens: count, held, table });
+            if positions > 0 {
+                self.below.push(Below { sequence: index, first_row, positions });
+            }
             let wanted = match sequence.logits {
                 LogitRows::None => count..count,
                 LogitRows::Last => count.saturating_sub(1)..count,
@@ -85,6 +116,22 @@ impl BatchRows {
             self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
             self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
         }
+        if !self.below.is_empty() {
+            let blocks = SEGMENT.div_ceil(block_size) as u32;
+            self.frame_table.clear();
+            self.frame_table.extend(0..blocks);
+        }
+        for (layer, &window) in windows.iter().enumerate() {
+            for &Below { sequence, positions, .. } in &self.below {
+                let segments = segments_below(self.spans[sequence].first_position, positions, window);
+                self.frames.extend(segments.map(|segment| FrameId { sequence, layer, segment }));
+            }
+        }
+    }
+
+    /// What the pass will ask for of KV below memory, in this order.
+    pub fn frames(&self) -> &[FrameId] {
+        &self.frames
     }
 
     /// The token of each row.
@@ -147,6 +194,7 @@ pub struct Pass<'a> {
     pub batch: &'a BatchRows,
     /// How KV blocks lie in memory.
     pub kv: &'a KvLayout,
+    below: &'a mut dyn KvBelow,
     device: &'a mut dyn Device,
     sink: &'a mut LogitSink<'a>,
     shared: SharedTensors,
@@ -174,6 +222,7 @@ impl<'a> Pass<'a> {
         weights: &'a mut dyn WeightSource,
         batch: &'a BatchRows,
         kv: &'a KvLayout,
+        below: &'a mut dyn KvBelow,
         rope: &RopeTable,
         (shared, area): (SharedTensors, TensorArea),
         last: Option<Token>,
@@ -181,8 +230,21 @@ impl<'a> Pass<'a> {
     ) -> Result<Self, ForwardError> {
         let rows = batch.tokens.len();
         let width = shared.hidden.len() / rows;
-        let mut pass =
-            Self { weights, batch, kv, device, sink, shared, area, width, rows, pending: None, upload: None, last };
+        let mut pass = Self {
+            weights,
+            batch,
+            kv,
+            below,
+            device,
+            sink,
+            shared,
+            area,
+            width,
+            rows,
+            pending: None,
+            upload: None,
+            last,
+        };
         let values = |out: &mut [f32]| batch.fill_rotation(rope, out);
         // The previous pass may still read its own cosines and sines.
         let waits: ArrayVec<Token, 1> = last.into_iter().collect();
@@ -313,6 +375,36 @@ impl<'a> Pass<'a> {
             submitted?;
             released?;
         }
+    }
+
+    /// Attention to KV that is below memory, whose frames come up one after the other. The result is in `state` and
+    /// `out`, of the same rows as `q`; attention to what is in memory goes on from there.
+    ///
+    /// # Errors
+    /// If a frame could not be read, or the device failed.
+    pub fn attend_below(
+        &mut self,
+        layer: AttentionLayer,
+        q: Tensor,
+        state: Tensor,
+        out: Tensor,
+    ) -> Result<(), ForwardError> {
+        let batch = self.batch;
+        for &Below { sequence, first_row, positions } in &batch.below {
+            let span = &batch.spans[sequence];
+            let rows = |tensor: Tensor, width: usize| tensor.part(first_row * width..(first_row + span.tokens) * width);
+            let width = layer.heads * layer.kv.head_dim();
+            let (q, out) = (rows(q, width), rows(out, width));
+            let state = rows(state, layer.heads * ATTENTION_STATE);
+            for segment in segments_below(span.first_position, positions, layer.window) {
+                let frame = &self.below.next()?;
+                let held = segment * SEGMENT..(segment + 1) * SEGMENT;
+                let spans = [AttentionSpan { held, table: 0..batch.frame_table.len() as u32, ..*span }];
+                let sequences = KvSequences { spans: &spans, tables: &batch.frame_table };
+                self.submit(&[Command::Attend { layer, frame: Some(frame), sequences, q, state, out }])?;
+            }
+        }
+        Ok(())
     }
 
     /// Keeps only the rows whose logits are wanted, or one row if there are none. `other`, with `width` elements per

@@ -258,6 +258,7 @@ fn timed_pass(
             tokens: &tokens,
             first_position: start,
             prompt_len: start + count,
+            below: 0,
             block_table: table,
             logits,
         })

@@ -54,6 +54,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
             tokens,
             first_position: index * chunk,
             prompt_len: args.tokens.len(),
+            below: 0,
             block_table: &block_table,
             logits: LogitRows::All,
         }];

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use strata_kernels::{Activation, RopeStyle, rope};
+use strata_kernels::{Activation, KvDType, KvLayer, RopeStyle, rope};
 
-use crate::{BandProduct, Command, KvSequences, Tensor, Weights};
+use crate::{BandProduct, Command, KvFrame, KvSequences, Tensor, Weights};
 
 /// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
 pub type Operation = Box<dyn FnOnce(&mut DeviceMemory) + Send>;
@@ -126,28 +126,37 @@ pub fn of(command: &Command<'_>) -> Operation {
                 }
             })
         }
-        Command::Attend { layer, sequences, q, out } => {
-            let (tokens, kv) = (tokens_of(sequences), layer.kv);
+        Command::Attend { layer, frame, sequences, q, state, out } => {
+            let (tokens, kv, frame) = (tokens_of(sequences), layer.kv, frame.cloned());
             Box::new(move |memory| {
-                let queries = memory.get(q);
-                let mut attended = Vec::with_capacity(queries.len());
-                for (token, row) in tokens.iter().zip(queries.chunks_exact(layer.heads * kv.head_dim())) {
+                let (queries, mut states, mut attended) = (memory.get(q), memory.get(state), memory.get(out));
+                for (index, query) in queries.chunks_exact(kv.head_dim()).enumerate() {
+                    let (token, head) = (&tokens[index / layer.heads], index % layer.heads);
                     let first = layer.window.map_or(0, |window| (token.position + 1).saturating_sub(window));
-                    for (head, query) in row.chunks_exact(kv.head_dim()).enumerate() {
-                        let kv_head = head / (layer.heads / kv.num_kv_heads());
-                        let poison = vec![f32::NAN; kv.head_dim()];
-                        let at = |position, is_value| {
-                            let (block, slot) = token.place(position, memory.block_size);
-                            let slot: Slot = (block, slot, kv.key_offset(0), kv_head, is_value);
-                            memory.kv.get(&slot).unwrap_or(&poison)
-                        };
-                        let seen = first..=token.position;
-                        let score = |position| dot(query, at(position, false)) * layer.scale;
-                        let scores: Vec<_> = seen.clone().map(score).collect();
-                        let values: Vec<_> = seen.map(|position| at(position, true)).collect();
-                        attended.extend(weighed(&scores, &values, kv.head_dim()));
+                    let seen = first.max(token.held.start)..(token.position + 1).min(token.held.end);
+                    let kv_head = head / (layer.heads / kv.num_kv_heads());
+                    let at = |position, is_value| {
+                        let (block, slot) = token.place(position, memory.block_size);
+                        match &frame {
+                            Some(frame) => in_frame(frame, &kv, (block, slot, kv_head, is_value)),
+                            None => {
+                                let slot: Slot = (block, slot, kv.key_offset(0), kv_head, is_value);
+                                memory.kv.get(&slot).cloned().unwrap_or_else(|| vec![f32::NAN; kv.head_dim()])
+                            }
+                        }
+                    };
+                    let score = |position| dot(query, &at(position, false)) * layer.scale;
+                    let scores: Vec<_> = seen.clone().map(score).collect();
+                    let values: Vec<_> = seen.map(|position| at(position, true)).collect();
+                    let sums = &mut attended[index * kv.head_dim()..][..kv.head_dim()];
+                    let before = (first < token.held.start).then(|| (states[2 * index], states[2 * index + 1]));
+                    let (greatest, total) = weigh(before, &scores, &values, sums);
+                    match token.held.end > token.position {
+                        true => sums.iter_mut().for_each(|sum| *sum /= total),
+                        false => states[2 * index..2 * index + 2].copy_from_slice(&[greatest, total]),
                     }
                 }
+                memory.set(state, &states);
                 memory.set(out, &attended);
             })
         }
@@ -177,13 +186,15 @@ pub fn of(command: &Command<'_>) -> Operation {
 /// A token of the batch, and the block table of its sequence.
 struct BatchToken {
     position: usize,
+    /// Positions of the sequence whose KV is at hand.
+    held: std::ops::Range<usize>,
     table: Vec<u32>,
 }
 
 impl BatchToken {
     /// Block and slot of a position in the token's sequence.
     fn place(&self, position: usize, block_size: usize) -> (u32, usize) {
-        (self.table[position / block_size], position % block_size)
+        (self.table[(position - self.held.start) / block_size], position % block_size)
     }
 }
 
@@ -191,7 +202,12 @@ fn tokens_of(sequences: KvSequences<'_>) -> Vec<BatchToken> {
     let of_span = |span: &strata_kernels::AttentionSpan| {
         let (first, table) =
             (span.first_position, sequences.tables[span.table.start as usize..span.table.end as usize].to_vec());
-        (first..first + span.tokens).map(move |position| BatchToken { position, table: table.clone() })
+        let held = span.held.clone();
+        (first..first + span.tokens).map(move |position| BatchToken {
+            position,
+            held: held.clone(),
+            table: table.clone(),
+        })
     };
     sequences.spans.iter().flat_map(of_span).collect()
 }
@@ -276,14 +292,29 @@ fn turn(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32], token: usiz
     rope(row, style, &cos[own.clone()], &sin[own]);
 }
 
-/// The sum of the values, weighted by the softmax of the scores.
-fn weighed(scores: &[f32], values: &[&Vec<f32>], head_dim: usize) -> Vec<f32> {
-    let greatest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+/// The greatest score and the sum of the weights relative to it, of `scores` and of what was seen `before`; `sums`
+/// become those of the values.
+fn weigh(before: Option<(f32, f32)>, scores: &[f32], values: &[Vec<f32>], sums: &mut [f32]) -> (f32, f32) {
+    let (greatest_before, total_before) = before.unwrap_or((f32::NEG_INFINITY, 0.0));
+    let greatest = scores.iter().copied().fold(greatest_before, f32::max);
     let weights: Vec<_> = scores.iter().map(|score| (score - greatest).exp()).collect();
-    let total: f32 = weights.iter().sum();
-    let of_element =
-        |d: usize| weights.iter().zip(values).map(|(weight, value)| weight * value[d]).sum::<f32>() / total;
-    (0..head_dim).map(of_element).collect()
+    let shrinking = (greatest_before - greatest).exp();
+    for (d, sum) in sums.iter_mut().enumerate() {
+        let old = before.map_or(0.0, |_| *sum * shrinking);
+        *sum = old + weights.iter().zip(values).map(|(weight, value)| weight * value[d]).sum::<f32>();
+    }
+    let old = before.map_or(0.0, |_| total_before * shrinking);
+    (greatest, old + weights.iter().sum::<f32>())
+}
+
+/// What one head of one token has in a frame; this device knows only [`KvDType::F32`].
+fn in_frame(frame: &KvFrame, kv: &KvLayer, (block, slot, head, is_value): (u32, usize, usize, bool)) -> Vec<f32> {
+    assert_eq!(kv.dtype(), KvDType::F32, "the reference device keeps KV as f32");
+    let kv = kv.alone();
+    let at = block as usize * kv.block_bytes() + kv.key_offset(head) + slot * kv.slot_bytes();
+    let at = if is_value { at + kv.value_offset() } else { at };
+    let (numbers, _) = frame.bytes()[at..at + kv.slot_bytes()].as_chunks::<4>();
+    numbers.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
 fn widened(weights: &Weights, row: usize) -> Vec<f32> {

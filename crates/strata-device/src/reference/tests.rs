@@ -1,7 +1,9 @@
-use strata_kernels::{KvDType, KvShape};
+use std::sync::Arc;
+
+use strata_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, KvDType, KvShape, SEGMENT};
 
 use super::*;
-use crate::TensorArea;
+use crate::{KvFrame, KvSequences, TensorArea};
 
 /// A device, and three tensors of four numbers that fill its memory.
 fn device(seed: u64) -> (ReferenceDevice, [Tensor; 3]) {
@@ -91,4 +93,43 @@ fn what_was_discarded_is_no_number() {
     let down = device.submit(Queue::Download, &[Command::Download { from: a }], &[discarded]).unwrap();
     device.complete(down).unwrap();
     assert!(device.downloaded(a).unwrap().iter().all(|number| number.is_nan()));
+}
+
+#[test]
+fn attention_to_a_frame_goes_on_in_the_next() {
+    let layout = KvLayout::new(64, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 2 }]);
+    let kv = layout.layer(0);
+    // Keys of all zeros weigh every position alike, so that attention is the mean of the values.
+    let frame = |values: &dyn Fn(usize) -> f32| {
+        let mut bytes = vec![0; SEGMENT / 64 * kv.part_bytes()];
+        for position in 0..SEGMENT {
+            let at = position / 64 * kv.part_bytes() + kv.value_offset() + position % 64 * kv.slot_bytes();
+            bytes[at..at + 4].copy_from_slice(&values(position).to_le_bytes());
+        }
+        let len = bytes.len();
+        KvFrame::new(Arc::new(bytes), len)
+    };
+    let frames = [frame(&|position| position as f32), frame(&|_| 3.0)];
+    let layer = AttentionLayer { kv, heads: 1, scale: 1.0, window: None };
+    let tables: Vec<u32> = (0..SEGMENT as u32 / 64).collect();
+    for seed in 0..10 {
+        let mut area = TensorArea::default();
+        let [q, state, out] = [2, ATTENTION_STATE, 2].map(|len| area.take(len));
+        let mut device = ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, seed);
+        let mut last = fill(&mut device, Queue::Compute, q, 1.0, &[]);
+        for (segment, frame) in frames.iter().enumerate() {
+            // The last token is that of the second frame.
+            let held = segment * SEGMENT..(segment + 1) * SEGMENT;
+            let whole = AttentionSpan::new(2 * SEGMENT - 1, 1, 0..tables.len() as u32);
+            let spans = [AttentionSpan { held, ..whole }];
+            let sequences = KvSequences { spans: &spans, tables: &tables };
+            let attend = Command::Attend { layer, frame: Some(frame), sequences, q, state, out };
+            last = device.submit(Queue::Compute, &[attend], &[]).unwrap();
+        }
+        let down = device.submit(Queue::Download, &[Command::Download { from: out }], &[last]).unwrap();
+        device.complete(down).unwrap();
+        let got = device.downloaded(out).unwrap();
+        let want = f32::midpoint((SEGMENT - 1) as f32 / 2.0, 3.0);
+        assert!((got[0] - want).abs() < 1e-2 && got[1].abs() < 1e-6, "seed {seed}: {got:?} for {want}");
+    }
 }

@@ -39,8 +39,8 @@ fn attend(dtype: KvDType, first_position: usize, tokens: usize) -> Kernel {
     let mut out = vec![0.0; q.len()];
     Box::new(move |pool, level| {
         let layer = AttentionLayer { kv: layout.layer(0), heads: HEADS, scale: 0.125, window: None };
-        let span = AttentionSpan { first_position, tokens, table: 0..table.len() as u32 };
-        attention(pool, level, &layer, &blocks, &[span], &table, &q, &mut scratch, &mut out);
+        let span = AttentionSpan::new(first_position, tokens, 0..table.len() as u32);
+        attention(pool, level, &layer, &blocks, &[span], &table, &q, &mut scratch, &mut [], &mut out);
     })
 }
 
@@ -53,7 +53,7 @@ fn store() -> Kernel {
     let (v, angles) = (k.clone(), numbers(CHUNK * SHAPE.head_dim / 2));
     Box::new(move |pool, level| {
         let rotation = Rotation { style: RopeStyle::Halves, cos: &angles, sin: &angles };
-        let span = AttentionSpan { first_position: 0, tokens: CHUNK, table: 0..table.len() as u32 };
+        let span = AttentionSpan::new(0, CHUNK, 0..table.len() as u32);
         rotate_and_store(pool, level, &layout.layer(0), &mut blocks, &[span], &table, rotation, &mut q, &mut k, &v);
     })
 }

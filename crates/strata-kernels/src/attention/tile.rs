@@ -95,14 +95,26 @@ impl Workspace {
 
 /// Where the outcome of a tile goes, row by row; rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
-    /// `[head_dim]` each, or null if it is not wanted. Their initial contents do not matter.
+    /// `[head_dim]` each, or null if it is not wanted. Their initial contents do not matter where a row's first segment
+    /// is among those computed.
     pub sums: &'a [*mut f32],
-    /// As many; what a row saw.
+    /// As many; what a row saw, of segments before as well.
     pub seen: &'a mut [Seen],
 }
 
-/// Attention over `segments`, each computed by itself and merged in ascending order. With `finished`, these are all
-/// segments that the tile sees, and the outcome is final; otherwise it is one segment's part.
+/// What the outcome of some segments is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One segment's part, to be merged with others.
+    Part,
+    /// These segments merged into what was in the outcome before, with more to come.
+    Continued,
+    /// The same, and the last: the outcome is final.
+    Last,
+}
+
+/// Attention over `segments`, each computed by itself and, but for [`Kind::Part`], merged in ascending order. Those
+/// that are not the first that a row sees are merged into what the outcome holds of it.
 ///
 /// # Safety
 /// The tile's queries, and the slots of the positions it sees, are readable; the outcome is writable and as long as the
@@ -111,7 +123,7 @@ pub(super) unsafe fn attend(
     level: Level,
     tile: &Tile<'_>,
     segments: Range<usize>,
-    finished: bool,
+    kind: Kind,
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
@@ -122,7 +134,7 @@ pub(super) unsafe fn attend(
         let mut seen = [Seen::NOTHING; ROWS];
         for row in 0..rows {
             // The first segment of a row needs no merging.
-            let first = !finished || tile.seen_by(row / tile.heads).start / SEGMENT == segment;
+            let first = kind == Kind::Part || tile.seen_by(row / tile.heads).start / SEGMENT == segment;
             let wanted = first && !outcome.sums[row].is_null();
             sums[row] = if wanted { outcome.sums[row] } else { own.wrapping_add(row * head_dim) };
         }
@@ -140,7 +152,7 @@ pub(super) unsafe fn attend(
             }
         }
     }
-    if finished {
+    if kind == Kind::Last {
         for row in 0..rows {
             // SAFETY: the caller's promise.
             finish(level, &outcome.seen[row], unsafe { numbers(outcome.sums[row], head_dim) });

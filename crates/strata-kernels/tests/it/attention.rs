@@ -5,8 +5,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 use proptest::prelude::*;
 use strata_kernels::{
-    AttentionLayer, AttentionSpan, KvDType, KvLayer, KvLayout, KvShape, KvView, Level, RUN, SEGMENT, attention,
-    attention_scratch,
+    ATTENTION_STATE, AttentionLayer, AttentionSpan, KvDType, KvLayer, KvLayout, KvShape, KvView, Level, RUN, SEGMENT,
+    attention, attention_scratch,
 };
 
 use crate::support::{Numbers, alike, assert_close, bits, fused_levels, kernel_levels, pool, store};
@@ -56,7 +56,7 @@ impl Case {
     /// The span of `positions`, whose table lies behind another sequence's of [`OTHERS`] blocks.
     fn span(&self, positions: &Range<usize>) -> AttentionSpan {
         let table = OTHERS..OTHERS + self.block_table.len() as u32;
-        AttentionSpan { first_position: positions.start, tokens: positions.len(), table }
+        AttentionSpan::new(positions.start, positions.len(), table)
     }
 
     /// All asked positions, cut as `chunks`, as sequences of one batch.
@@ -75,7 +75,43 @@ impl Case {
         let spans: Vec<_> = chunks.iter().map(|chunk| self.span(chunk)).collect();
         let tables = [&[u32::MAX; OTHERS as usize], &self.block_table[..], &[u32::MAX]].concat();
         let pool = pool(threads);
-        attention(&pool, level, &layer, &self.blocks, &spans, &tables, &q, &mut scratch, &mut out);
+        attention(&pool, level, &layer, &self.blocks, &spans, &tables, &q, &mut scratch, &mut [], &mut out);
+        out
+    }
+
+    /// All asked positions as one sequence, whose keys and values come up to each of `borders` (multiples of a segment)
+    /// by themselves, in a copy that has only this layer's; then the rest, in place.
+    fn attend_in_pieces(&self, level: Level, threads: usize, scratch: usize, borders: &[usize]) -> Vec<f32> {
+        let layer = AttentionLayer {
+            kv: self.layer,
+            heads: self.heads,
+            scale: 1.0 / (self.layer.head_dim() as f32).sqrt(),
+            window: self.window,
+        };
+        let rows = self.asked.len() * self.heads;
+        let (mut out, mut carried) = (vec![7.0; self.q.len()], vec![7.0; rows * ATTENTION_STATE]);
+        let (mut scratch, pool) = (vec![f32::NAN; scratch], pool(threads));
+        let whole = AttentionSpan::new(self.asked.start, self.asked.len(), 0..0);
+        let (block_size, part, alone) = (self.layer.block_size(), self.layer.part_bytes(), self.layer.alone());
+        let mut held = 0;
+        for &border in borders {
+            let table = &self.block_table[held / block_size..border / block_size];
+            let parts = table.iter().map(|&block| {
+                let at = block as usize * self.layer.block_bytes() + self.layer.key_offset(0);
+                &self.blocks[at..at + part]
+            });
+            let frame = parts.collect::<Vec<_>>().concat();
+            let identity: Vec<u32> = (0..table.len() as u32).collect();
+            let span = AttentionSpan { held: held..border, table: 0..identity.len() as u32, ..whole.clone() };
+            let layer = AttentionLayer { kv: alone, ..layer };
+            let (spans, q) = ([span], &self.q);
+            attention(&pool, level, &layer, &frame, &spans, &identity, q, &mut scratch, &mut carried, &mut out);
+            held = border;
+        }
+        let table = &self.block_table[held / block_size..];
+        let span = AttentionSpan { held: held..self.asked.end, table: 0..table.len() as u32, ..whole };
+        let (spans, q) = ([span], &self.q);
+        attention(&pool, level, &layer, &self.blocks, &spans, table, q, &mut scratch, &mut carried, &mut out);
         out
     }
 
@@ -182,6 +218,25 @@ proptest! {
         for level in kernel_levels() {
             let got = case.attend(level, 2);
             assert_close(&got, &want, 2e-4, level.name());
+        }
+    }
+
+    #[test]
+    fn keys_and_values_may_come_piece_by_piece(
+        kv_heads in 1usize..4, per_kv_head in 1usize..13, head_dim in 1usize..70, block_size in 0u32..7,
+        dtype in dtypes(), window in windows(), segments in 1usize..5, after in 0usize..90, count in 1usize..70,
+        pieces in any::<u64>(), threads in 1usize..5, split in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let layout = alike(2, kv_heads, 2 * head_dim, 1 << block_size, dtype);
+        let end = segments * SEGMENT + after + count;
+        let case = Case::new(&layout, kv_heads * per_kv_head, end - count..end, window, 4.0, seed);
+        let scratch = if split { 64 * count * case.heads * (2 * head_dim + 2) } else { 0 };
+        // What the tokens themselves are in comes last.
+        let below = (end - count) / SEGMENT;
+        let borders: Vec<_> = (1..=below).filter(|at| pieces >> at & 1 > 0).map(|at| at * SEGMENT).collect();
+        for level in fused_levels() {
+            let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&case.asked)));
+            prop_assert_eq!(&bits(&case.attend_in_pieces(level, threads, scratch, &borders)), &whole, "{}", level.name());
         }
     }
 

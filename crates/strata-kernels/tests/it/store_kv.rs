@@ -99,8 +99,8 @@ proptest! {
         // The tables of the two sequences, the second's first.
         let tables = [4, 0, 2, 5, 1];
         let spans = [
-            AttentionSpan { first_position: 3, tokens: 5, table: 3..5 },
-            AttentionSpan { first_position: 6, tokens: 6, table: 0..3 },
+            AttentionSpan::new(3, 5, 3..5),
+            AttentionSpan::new(6, 6, 0..3),
         ];
         let results: Vec<_> = kernel_levels()
             .flat_map(|level| [1, 3].map(|threads| (level, threads)))
@@ -205,10 +205,7 @@ fn tables_that_do_not_reach_or_leave_the_pool_are_refused_before_anything_is_wri
         let (mut q, mut k, v) = (vec![0.5; 10 * 8], vec![0.5; 10 * 16], vec![0.5; 10 * 16]);
         let (cos, sin) = (vec![0.0; 10 * 4], vec![1.0; 10 * 4]);
         let rotation = Rotation { style: RopeStyle::Halves, cos: &cos, sin: &sin };
-        let spans = [
-            AttentionSpan { first_position: 3, tokens: 4, table: 0..2 },
-            AttentionSpan { first_position: 7, tokens: 6, table },
-        ];
+        let spans = [AttentionSpan::new(3, 4, 0..2), AttentionSpan::new(7, 6, table)];
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let pool = pool(1);
             rotate_and_store(&pool, Level::detect(), &layer, &mut blocks, &spans, tables, rotation, &mut q, &mut k, &v);
@@ -228,7 +225,7 @@ fn tables_that_do_not_reach_or_leave_the_pool_are_refused_before_anything_is_wri
 fn a_batch_without_tokens_is_nothing() {
     let layout = layout(8, KvDType::Q8);
     let rotation = Rotation { style: RopeStyle::Halves, cos: &[], sin: &[] };
-    let spans = [AttentionSpan { first_position: 0, tokens: 0, table: 0..0 }];
+    let spans = [AttentionSpan::new(0, 0, 0..0)];
     let (pool, level, layer, mut q, mut k) = (pool(2), Level::detect(), layout.layer(0), [], []);
     rotate_and_store(&pool, level, &layer, &mut [], &spans, &[], rotation, &mut q, &mut k, &[]);
 }

@@ -89,7 +89,7 @@ pub fn store_at(
     let half = tokens * layer.head_dim() / 2;
     let (cos, sin) = (vec![1.0; half], vec![0.0; half]);
     let rotation = Rotation { style: RopeStyle::Neighbours, cos: &cos, sin: &sin };
-    let spans = [AttentionSpan { first_position: first, tokens, table: 0..block_table.len() as u32 }];
+    let spans = [AttentionSpan::new(first, tokens, 0..block_table.len() as u32)];
     let (mut q, mut keys) = (vec![0.0; tokens * layer.head_dim()], k.to_vec());
     let pool = pool(1);
     rotate_and_store(&pool, level, layer, blocks, &spans, block_table, rotation, &mut q, &mut keys, v);

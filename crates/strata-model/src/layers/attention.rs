@@ -1,7 +1,7 @@
 //! Attention: each token attends to itself and the tokens before it, whose keys and values are kept.
 
 use strata_device::{Command, PassNeeds, Tensor, TensorArea};
-use strata_kernels::{AttentionLayer, KvShape, RopeStyle, attention_scratch};
+use strata_kernels::{ATTENTION_STATE, AttentionLayer, KvShape, RopeStyle, attention_scratch};
 use strata_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::tensors::LayerTensors;
@@ -44,6 +44,8 @@ struct Scratch {
     k: Tensor,
     v: Tensor,
     attended: Tensor,
+    /// What attention keeps for each row between KV below memory and KV in memory.
+    state: Tensor,
 }
 
 impl Attention {
@@ -87,7 +89,13 @@ impl Attention {
 
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
         let mut take = |width| area.take(rows * width);
-        Scratch { q: take(self.q.rows), k: take(self.k.rows), v: take(self.v.rows), attended: take(self.q.rows) }
+        Scratch {
+            q: take(self.q.rows),
+            k: take(self.k.rows),
+            v: take(self.v.rows),
+            attended: take(self.q.rows),
+            state: take(self.heads * ATTENTION_STATE),
+        }
     }
 }
 
@@ -97,7 +105,7 @@ impl Layer for Attention {
     }
 
     fn state(&self) -> LayerState {
-        LayerState::Kv(self.kv)
+        LayerState::Kv { shape: self.kv, window: self.window }
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
@@ -111,7 +119,7 @@ impl Layer for Attention {
     }
 
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
-        let Scratch { q, k, v, attended } = self.scratch(pass.rows(), &mut pass.area());
+        let Scratch { q, k, v, attended, state } = self.scratch(pass.rows(), &mut pass.area());
         let normed = pass.norm(self.norm, self.epsilon)?;
         pass.products(normed, [&self.q, &self.k, &self.v], [q, k, v], None)?;
         if let Some(norms) = self.head_norms {
@@ -123,10 +131,9 @@ impl Layer for Attention {
         let (kv, sequences) = (pass.kv.layer(self.kv_layer), pass.batch.sequences());
         let (style, [cos, sin]) = (self.rope, pass.rotation());
         let layer = AttentionLayer { kv, heads: self.heads, scale: self.scale, window: self.window };
-        pass.submit(&[
-            Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v },
-            Command::Attend { layer, sequences, q, out: attended },
-        ])?;
+        pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
+        pass.attend_below(layer, q, state, attended)?;
+        pass.submit(&[Command::Attend { layer, frame: None, sequences, q, state, out: attended }])?;
         let attended = if self.is_last { pass.keep_wanted_rows(attended, self.q.rows)? } else { attended };
         let branch = pass.branch();
         pass.products(attended, [&self.output], [branch], None)?;

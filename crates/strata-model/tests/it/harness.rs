@@ -95,6 +95,7 @@ impl Harness {
                 tokens: &sequence.tokens[sequence.computed..sequence.computed + count],
                 first_position: sequence.computed,
                 prompt_len: sequence.prompt_len,
+                below: 0,
                 block_table: &sequence.block_table,
                 logits: LogitRows::All,
             })

@@ -114,6 +114,7 @@ fn a_pass_allocates_nothing_after_warm_up() {
             tokens: &prompt[start..end],
             first_position: start,
             prompt_len: prompt.len(),
+            below: 0,
             block_table: &table,
             logits: LogitRows::Last,
         }];

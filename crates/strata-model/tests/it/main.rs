@@ -1,5 +1,6 @@
 //! Integration tests of strata-model, in one binary.
 
+mod below;
 mod fuzz;
 mod gguf;
 mod harness;

@@ -108,6 +108,7 @@ fn logits(model: &mut Model, device: &mut dyn Device) -> Result<Vec<Vec<f32>>, F
                 tokens: &tokens[index][done[index]..done[index] + count],
                 first_position: done[index],
                 prompt_len: 13,
+                below: 0,
                 block_table: &tables[index],
                 logits,
             }

@@ -199,7 +199,8 @@ fn a_batch_that_is_too_large_begins_no_pass() {
     let mut model = Model::new(config, Box::new(weights), layout);
     let mut forward = |tokens: &[u32]| {
         let (prompt_len, block_table) = (tokens.len(), &[0u32, 1, 2, 3, 4, 5, 6, 7][..]);
-        let batch = BatchSequence { tokens, first_position: 0, prompt_len, block_table, logits: LogitRows::Last };
+        let batch =
+            BatchSequence { tokens, first_position: 0, prompt_len, below: 0, block_table, logits: LogitRows::Last };
         let outcome = model.forward(&mut device, &[batch], &mut |_, _| ());
         (outcome, monitor.stats().passes)
     };
