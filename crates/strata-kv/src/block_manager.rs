@@ -18,6 +18,7 @@ use crate::{
 
 mod below;
 mod invariants;
+mod long;
 mod swapping;
 #[cfg(test)]
 mod tests;
@@ -211,7 +212,7 @@ impl BlockManager {
         Ok(Allocation { num_cached_tokens, num_fresh_blocks: need - hits })
     }
 
-    /// The physical blocks of `id` in logical order; valid until the next call that changes blocks. `None` unless `id`
+    /// The physical blocks of `id` in logical order, from the first that is [in memory](Self::blocks_below); valid until the next call that changes blocks. `None` unless `id`
     /// is resident, because KV in flight must not be read. Blocks reserved by [`Self::ensure_num_empty_slots`] come
     /// last.
     pub fn block_table(&self, id: SequenceId) -> Option<&[BlockId]> {
@@ -263,7 +264,7 @@ impl BlockManager {
         let mut rest = token_ids;
         while !rest.is_empty() {
             let (block, at) = position(table.num_tokens(), config.block_size);
-            let after = cache.write(table.blocks()[block], at, rest);
+            let after = cache.write(table.block(block), at, rest);
             table.add_tokens(rest.len() - after.len());
             rest = after;
         }
@@ -328,6 +329,9 @@ impl BlockManager {
             return Err(BlockError::AlreadyHeld(child));
         }
         let table = self.tables.resident(parent)?;
+        if table.below() > 0 {
+            return Err(BlockError::BelowMemory(parent));
+        }
         let (computed, tokens) = (table.num_computed(), table.num_tokens());
         if computed < tokens {
             return Err(BlockError::Uncomputed { id: parent, computed, tokens });
@@ -508,10 +512,10 @@ fn grow(
     Ok(())
 }
 
-/// The number of blocks that `table` has in all with `count` more slots, and how many of them must be taken now.
+/// The number of blocks that `table` has in memory with `count` more slots, and how many of them must be taken now.
 fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> (usize, usize) {
     // On overflow, the result is larger than any pool.
-    let need = blocks_for(table.num_tokens().saturating_add(count), block_size);
+    let need = blocks_for(table.num_tokens().saturating_add(count), block_size) - table.below();
     let partial = if count > 0 { table.partial(block_size) } else { None };
     let copies = usize::from(partial.is_some_and(|block| cache.is_shared(block)));
     (need, need.saturating_sub(table.blocks().len()) + copies)

@@ -63,6 +63,9 @@ pub enum BlockError {
         /// The state that it is in.
         state: SequenceState,
     },
+    /// Part of its KV is below memory: it is neither forked nor swapped.
+    #[error("part of the KV of {0} is below memory; it cannot be forked or swapped")]
+    BelowMemory(SequenceId),
     /// Tokens that have not been computed cannot be shared, because both sequences would write them.
     #[error("{id} has KV for {computed} of its {tokens} tokens; compute and commit the others before it is forked")]
     Uncomputed {

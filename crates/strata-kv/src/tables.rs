@@ -19,7 +19,10 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Table {
     state: SequenceState,
-    blocks: Vec<BlockId>, // [logical block]
+    /// Leading blocks whose KV is below memory.
+    below: usize,
+    /// The blocks behind these. [logical block - below]
+    blocks: Vec<BlockId>,
     /// The slots of the blocks with computed tokens; empty while resident. [logical block]
     slots: Vec<SwapSlot>,
     /// Tokens after those in `slots`, none of them computed; empty unless leaving or swapped.
@@ -48,6 +51,7 @@ impl Table {
     ) -> Self {
         Self {
             state: SequenceState::Resident,
+            below: 0,
             blocks,
             slots: Vec::new(),
             uncomputed: Vec::new(),
@@ -57,6 +61,13 @@ impl Table {
             publishing,
             root,
         }
+    }
+
+    /// The table of a sequence whose first `below` blocks are below memory, and that has no other tokens yet. Others
+    /// find nothing of it in memory.
+    pub(crate) fn of_below(root: ChainRoot, below: usize, block_size: usize) -> Self {
+        let table = Self::new(root, false, Vec::new(), below * block_size, 0, block_size);
+        Self { below, num_computed: table.num_tokens, ..table }
     }
 
     /// A copy for another sequence, which begins with all tokens of this one. Blocks that this one reserved ahead are
@@ -82,8 +93,20 @@ impl Table {
         }
     }
 
+    /// The blocks from number [`below`](Self::below) on.
     pub(crate) fn blocks(&self) -> &[BlockId] {
         &self.blocks
+    }
+
+    /// Leading blocks whose KV is below memory.
+    pub(crate) fn below(&self) -> usize {
+        self.below
+    }
+
+    /// Notes that `count` more blocks are below memory, and returns them.
+    pub(crate) fn move_below(&mut self, count: usize) -> Vec<BlockId> {
+        self.below += count;
+        self.blocks.drain(..count).collect()
     }
 
     pub(crate) fn slots(&self) -> &[SwapSlot] {
@@ -114,25 +137,30 @@ impl Table {
         &self.root
     }
 
-    /// Blocks that hold tokens.
+    /// Blocks in memory that hold tokens.
     pub(crate) fn num_filled(&self, block_size: usize) -> usize {
-        blocks_for(self.num_tokens, block_size)
+        blocks_for(self.num_tokens, block_size) - self.below
     }
 
-    /// Leading blocks with computed tokens; the last may be computed in part.
+    /// Blocks in memory with computed tokens; the last may be computed in part.
     pub(crate) fn num_computed_blocks(&self, block_size: usize) -> usize {
-        blocks_for(self.num_computed, block_size)
+        blocks_for(self.num_computed, block_size) - self.below
     }
 
     /// The partial block, to which the next token will be written, if there is one.
     pub(crate) fn partial(&self, block_size: usize) -> Option<BlockId> {
         let (block, slot) = position(self.num_tokens, block_size);
-        (slot > 0).then(|| self.blocks[block])
+        (slot > 0).then(|| self.block(block))
     }
 
-    /// Replaces the block at `index`.
+    /// The block at `index`, which is in memory.
+    pub(crate) fn block(&self, index: usize) -> BlockId {
+        self.blocks[index - self.below]
+    }
+
+    /// Replaces the block at `index`, which is in memory.
     pub(crate) fn replace(&mut self, index: usize, block: BlockId) {
-        self.blocks[index] = block;
+        self.blocks[index - self.below] = block;
     }
 
     /// Adds a block after all others.

@@ -79,10 +79,11 @@ impl BlockManager {
         let table = self.tables.resident(id)?;
         let first = table.num_computed() / block_size;
         let full = table.num_tokens() / block_size;
+        let below = table.below();
         if first + count > full {
             return Err(BlockError::OutOfBlocks { need: count, available: full - first });
         }
-        let blocks = table.blocks()[first..first + count].to_vec();
+        let blocks = table.blocks()[first - below..first - below + count].to_vec();
         blocks.iter().for_each(|&block| self.cache.hold(block));
         let fetch = self.transfers.begin_fetch(id, blocks);
         table.begin_fetching(fetch.id);

@@ -94,12 +94,18 @@ impl BlockManager {
     /// writes.
     fn check_table(&self, table: &Table) -> Result<(), &'static str> {
         let (block_size, num_tokens, num_computed) = (self.config.block_size, table.num_tokens(), table.num_computed());
-        if num_computed > num_tokens || table.num_published() * block_size > num_computed {
+        if table.below() > 0 && (table.num_published() > 0 || table.is_publishing()) {
+            return Err("part of it is below memory, and others find the rest");
+        }
+        if num_computed < table.below() * block_size
+            || num_computed > num_tokens
+            || table.num_published() * block_size > num_computed
+        {
             return Err("more is published than computed, or computed than there is");
         }
         let mut parent = self.cache.find_root(table.root());
         for (index, &block) in table.blocks().iter().enumerate() {
-            let start = index * block_size;
+            let start = (table.below() + index) * block_size;
             if self.cache.filled(block) != Some(num_tokens.saturating_sub(start).min(block_size)) {
                 return Err("a block of it holds more or fewer tokens than it has there");
             }

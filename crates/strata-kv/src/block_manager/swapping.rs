@@ -86,6 +86,9 @@ impl BlockManager {
     /// When too few slots are free, or a sequence of the group is not resident. Nothing has changed then.
     pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Resident)?;
+        if let Some(&id) = group.iter().find(|&&id| self.blocks_below(id) > 0) {
+            return Err(BlockError::BelowMemory(id));
+        }
         let (need, available, limit) =
             (self.swap_cost(&group), self.cache.slots().num_free(), self.cache.slots().len());
         if need > available {

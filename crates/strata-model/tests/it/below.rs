@@ -90,7 +90,7 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
             given: 0,
             lost: None,
         };
-        let mut pass = |harness: &mut Harness, segments: [usize; 2], below: &mut Copied| {
+        let pass = |harness: &mut Harness, segments: [usize; 2], below: &mut Copied| {
             let of = |index: usize| {
                 let positions = segments[index] * SEGMENT;
                 BatchSequence {

@@ -1,0 +1,153 @@
+//! Sequences that are longer than memory: the beginning of their KV is below it, the end in blocks of their own.
+
+use super::BlockManager;
+use crate::{
+    error::BlockError,
+    hash::ChainRoot,
+    ids::{BlockId, SequenceId},
+    tables::{Table, position},
+};
+
+impl BlockManager {
+    /// Begins sequence `id`, whose first `below` blocks are below memory. It holds no block yet, is
+    /// [appended](Self::append) to as it is computed, and shares nothing with others.
+    ///
+    /// # Errors
+    /// When `id` already holds blocks.
+    pub fn begin_below(&mut self, id: SequenceId, root: &ChainRoot, below: usize) -> Result<(), BlockError> {
+        if self.tables.get(id).is_some() {
+            return Err(BlockError::AlreadyHeld(id));
+        }
+        self.tables.insert(id, Table::of_below(root.clone(), below, self.config.block_size));
+        self.counters.allocations += 1;
+        Ok(())
+    }
+
+    /// The first `count` blocks in memory of `id`, which was [begun so](Self::begin_below), are below memory now: they
+    /// are released.
+    ///
+    /// # Errors
+    /// When `id` is not resident, others may find its blocks, or fewer are full and computed. Nothing has changed then.
+    pub fn move_below(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
+        let block_size = self.config.block_size;
+        let table = self.tables.resident(id)?;
+        let (full, _) = position(table.num_computed(), block_size);
+        let available = if table.is_publishing() { 0 } else { full - table.below() };
+        if count > available {
+            return Err(BlockError::OutOfBlocks { need: count, available });
+        }
+        table.move_below(count).into_iter().rev().for_each(|block| self.cache.release(block));
+        Ok(())
+    }
+
+    /// Leading blocks of `id` that are below memory.
+    pub fn blocks_below(&self, id: SequenceId) -> usize {
+        self.tables.get(id).map_or(0, Table::below)
+    }
+
+    /// The blocks in memory of `id`, whatever its state, whose tokens are all computed.
+    pub fn computed_blocks(&self, id: SequenceId) -> &[BlockId] {
+        let Some(table) = self.tables.get(id) else { return &[] };
+        let (full, _) = position(table.num_computed(), self.config.block_size);
+        table.blocks().get(..full.saturating_sub(table.below())).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::{KvConfig, TokenId, testing::Rng};
+
+    const BLOCK: usize = 4;
+
+    /// A sequence, and how much of it was reported as computed.
+    struct One {
+        tokens: Vec<TokenId>,
+        computed: usize,
+        long: bool,
+    }
+
+    #[test]
+    fn what_is_below_takes_no_blocks_and_everything_else_goes_on() {
+        let (mut moved, mut refused, mut restarted) = (0, 0, 0);
+        for seed in 0..40 {
+            let mut random = Rng(seed);
+            let config = KvConfig { num_blocks: 16, block_size: BLOCK, num_swap_blocks: 8, ..KvConfig::default() };
+            let mut manager = BlockManager::new(config).expect("it is valid");
+            let root = ChainRoot::new(None, 0);
+            let mut alive: HashMap<SequenceId, One> = HashMap::new();
+            for number in 0..500 {
+                let id = {
+                    let mut ids: Vec<_> = alive.keys().copied().collect();
+                    ids.sort_unstable();
+                    (!ids.is_empty()).then(|| ids[random.below(ids.len())])
+                };
+                match (random.below(8), id) {
+                    (0, _) => {
+                        let (id, tokens) = (SequenceId(number), vec![random.below(2) as TokenId; 1 + random.below(20)]);
+                        let hashes = manager.hash_prefix(&root, &tokens);
+                        if let Ok(allocation) = manager.allocate(id, &tokens, &hashes) {
+                            alive.insert(id, One { computed: allocation.num_cached_tokens, tokens, long: false });
+                        }
+                    }
+                    (1, _) => {
+                        let (id, below) = (SequenceId(number), random.below(100));
+                        manager.begin_below(id, &root, below).expect("it is new");
+                        assert!(manager.begin_below(id, &root, 0).is_err());
+                        let tokens = vec![1; below * BLOCK];
+                        restarted += usize::from(below > 0);
+                        alive.insert(id, One { computed: tokens.len(), tokens, long: true });
+                    }
+                    (2..5, Some(id)) => {
+                        let one = alive.get_mut(&id).expect("it is alive");
+                        let more = vec![2; 1 + random.below(9)];
+                        if manager.append(id, &more).is_ok() {
+                            one.tokens.extend(more);
+                        }
+                    }
+                    (5, Some(id)) => {
+                        let one = alive.get_mut(&id).expect("it is alive");
+                        one.computed += random.below(one.tokens.len() - one.computed + 1);
+                        manager.commit(id, one.computed);
+                    }
+                    (6, Some(id)) => {
+                        let one = &alive[&id];
+                        let (held, count) = (manager.computed_blocks(id).len(), random.below(4));
+                        let before = manager.blocks_below(id);
+                        assert_eq!(held + before, one.computed / BLOCK);
+                        let (free, moves) = (manager.stats().blocks_free, one.long && count <= held);
+                        assert_eq!(manager.move_below(id, count).is_ok(), moves || count == 0);
+                        if moves {
+                            assert_eq!(manager.blocks_below(id), before + count);
+                            assert_eq!(manager.stats().blocks_free, free + count);
+                            moved += count;
+                        }
+                        if manager.blocks_below(id) > 0 {
+                            refused += 1;
+                            assert_eq!(manager.swap_out(&[id]).unwrap_err(), BlockError::BelowMemory(id));
+                            assert_eq!(manager.fork(id, SequenceId(10_000)).unwrap_err(), BlockError::BelowMemory(id));
+                        }
+                    }
+                    (7, Some(id)) => {
+                        alive.remove(&id);
+                        assert!(manager.free(id));
+                    }
+                    _ => {
+                        manager.compact(3);
+                        manager.take_copies(&mut Vec::new());
+                    }
+                }
+                manager.check().expect("invariants hold");
+                for (&id, one) in &alive {
+                    let table = manager.block_table(id).expect("nothing is swapped");
+                    let all = one.tokens.len().div_ceil(BLOCK);
+                    assert_eq!(table.len() + manager.blocks_below(id), all, "{id}");
+                    assert_eq!(manager.num_tokens(id), Some(one.tokens.len()));
+                }
+            }
+        }
+        assert!(moved > 50 && refused > 100 && restarted > 100, "{moved} {refused} {restarted}");
+    }
+}
