@@ -1,7 +1,7 @@
 //! The driver of the tier on disk: what the engine's thread calls between passes.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError};
@@ -12,6 +12,7 @@ use strata_kv::{
 use thiserror::Error;
 
 use crate::directory::SegmentSpace;
+use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames, Piece};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
@@ -56,6 +57,8 @@ pub struct DiskOptions {
     pub ttl: Option<Duration>,
     /// Which blocks are worth a write.
     pub gate: Gate,
+    /// Blocks of a frame, and how many frames are read ahead; 0 where no KV is streamed.
+    pub frames: (usize, usize),
 }
 
 /// Why a store cannot be used.
@@ -191,6 +194,7 @@ pub struct DiskTier {
     fetches: HashMap<FetchId, FetchInFlight>,
     ended: VecDeque<FetchEnded>,
     carrying: Option<Carrying>,
+    frames: Frames,
     writes_in_flight: usize,
     /// Blocks that were written, but may not be on the disk yet.
     unsynced_blocks: u64,
@@ -227,7 +231,11 @@ impl DiskTier {
         let record_buffers: Option<Vec<_>> =
             (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
         let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
-        let workers = Workers::start(space, shape.clone(), seal, segment_bytes, options.ttl)?;
+        let (workers, frames_done) = Workers::start(space, shape.clone(), seal, segment_bytes, options.ttl)?;
+        let (frame_blocks, num_frames) = options.frames;
+        let frames = Frames::new(frames_done, shape.layers(), frame_blocks, num_frames);
+        let bytes = Frames::bytes(shape.layers(), frame_blocks);
+        let frames = frames.ok_or(DiskTierError::Memory { bytes })?;
         let now = Instant::now();
         Ok(Self {
             chain: KeyChain::new(secret, fingerprint),
@@ -246,6 +254,7 @@ impl DiskTier {
             fetches: HashMap::new(),
             ended: VecDeque::new(),
             carrying: None,
+            frames,
             writes_in_flight: 0,
             unsynced_blocks: 0,
             budget: WriteBudget::new(options.writes_per_day, now),
@@ -257,11 +266,13 @@ impl DiskTier {
         })
     }
 
-    /// Memory that a store takes for buffers, where about `wanted` bytes of it may be used.
-    pub fn buffer_bytes(shape: &RecordShape, wanted: usize) -> usize {
+    /// Memory that a store takes for buffers, where about `wanted` bytes of it may be used, and for `frames`: see
+    /// [`DiskOptions::frames`].
+    pub fn buffer_bytes(shape: &RecordShape, wanted: usize, frames: (usize, usize)) -> usize {
         let (blocks, records) = Self::num_buffers(shape, wanted);
+        let frames = frames.1 * Frames::bytes(shape.layers(), frames.0);
         // One more record is put together by the thread that writes.
-        blocks * shape.block_bytes() + (records + 1) * shape.record_bytes(shape.blocks_per_record())
+        blocks * shape.block_bytes() + (records + 1) * shape.record_bytes(shape.blocks_per_record()) + frames
     }
 
     /// Memory that the index of a store of `bytes` takes when it is full.
@@ -304,6 +315,25 @@ impl DiskTier {
             return false;
         }
         self.tier.wants(key, class)
+    }
+
+    /// Whether it has `key`, or is about to.
+    pub fn has(&self, key: BlockKey) -> bool {
+        self.staged_keys.contains(&key) || self.tier.knows(key)
+    }
+
+    /// Like [`stage`](Self::stage), for what a sequence cannot go on without: the budget of writes does not keep it
+    /// from being written. Returns whether it will be; if not, there is no buffer now, or writes are
+    /// [paused](DiskStats::paused).
+    pub fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &dyn BlockBytes) -> bool {
+        if self.is_paused() {
+            return false;
+        }
+        let Some(mut buffer) = self.block_buffers.pop() else { return false };
+        self.budget.spend(self.shape.block_bytes() as u64);
+        blocks.read(block, &mut buffer);
+        self.add(Staged { label, class: 0, bytes: buffer, since: None });
+        true
     }
 
     /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer
@@ -398,6 +428,74 @@ impl DiskTier {
             self.read(record, expected, Purpose::Fetch(id, positions));
         }
         self.settle_fetch(id);
+    }
+
+    /// Keeps these blocks, as many as a frame has, as the next frame of `owner`. Returns `false`, and keeps nothing, if
+    /// any of them cannot be read.
+    pub fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool {
+        debug_assert_eq!(contents.len(), self.frames.blocks);
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (at, (parent, key, tokens)) in contents.iter().enumerate() {
+            let Some(TierPlace { record, index }) = self.tier.find(*key) else { return false };
+            let expected = Expected { index, key: *key, content: Some((*parent, tokens.clone())) };
+            match pieces.last_mut() {
+                Some(last) if last.record == record && usize::from(index) == last.next_index() => {
+                    last.expected.push(expected);
+                }
+                _ => pieces.push(Piece { record, expected: vec![expected], at, sums: OnceLock::new() }),
+            }
+        }
+        pieces.iter().for_each(|piece| self.tier.hold(piece.record.segment));
+        self.frames.keep(owner, pieces.into());
+        true
+    }
+
+    /// How many frames `owner` keeps.
+    pub fn kept_frames(&self, owner: u64) -> usize {
+        self.frames.num_kept(owner)
+    }
+
+    /// `owner` keeps nothing any more.
+    pub fn release_frames(&mut self, owner: u64) {
+        for pieces in self.frames.forget(owner) {
+            pieces.iter().for_each(|piece| self.tier.release(piece.record.segment));
+        }
+    }
+
+    /// A pass begins that will ask for `frames`, in this order. What an earlier one has not asked for is forgotten.
+    pub fn begin_frames(&mut self, frames: impl Iterator<Item = FrameOf>) {
+        self.frames.begin(frames, self.workers.take_frames());
+        self.read_frames();
+    }
+
+    /// The next frame, once it is there. Its memory is used again when nobody has it any more.
+    ///
+    /// # Errors
+    /// It could not be read, or is not what was written; whatever is to blame is forgotten.
+    pub fn next_frame(&mut self) -> Result<FrameBytes, FrameLost> {
+        self.read_frames();
+        let (lost, blame) = match self.frames.next() {
+            Ok((buffer, len)) => {
+                self.stats.read_bytes += len as u64;
+                return Ok((buffer, len));
+            }
+            Err(lost) => lost,
+        };
+        self.stats.read_errors += 1;
+        tracing::warn!("{}: the sequence that needs it is computed again from there", lost.reason);
+        if let Some((pieces, index)) = blame {
+            let Piece { record, expected, .. } = &pieces[index];
+            for Expected { index, key, .. } in expected {
+                self.tier.lose(*key, TierPlace { record: *record, index: *index });
+            }
+        }
+        Err(lost)
+    }
+
+    fn read_frames(&mut self) {
+        while let Some(job) = self.frames.next_job() {
+            self.workers.read_frame(job);
+        }
     }
 
     fn read(&mut self, record: RecordPlace, expected: Vec<Expected>, purpose: Purpose) {
@@ -648,6 +746,7 @@ impl DiskTier {
     /// When it does not.
     pub fn assert_sound(&self) {
         self.tier.assert_sound();
+        self.frames.assert_sound();
         if self.is_settled() {
             assert_eq!(self.block_buffers.len(), self.num_block_buffers, "a block's buffer is lost");
             assert_eq!(self.record_buffers.len(), self.num_record_buffers, "a record's buffer is lost");

@@ -7,6 +7,8 @@
 
 mod directory;
 mod disk_tier;
+mod frames;
+mod read_queue;
 mod record;
 mod recovery;
 mod shape;
@@ -17,6 +19,7 @@ mod write_budget;
 
 pub use directory::{Directory, DirectoryError, SegmentSpace};
 pub use disk_tier::{BlockBytes, DiskOptions, DiskStats, DiskTier, DiskTierError, FetchEnded, Wanted};
+pub use frames::{FrameBytes, FrameLost, FrameOf};
 pub use recovery::Recovered;
 pub use shape::RecordShape;
 pub use write_budget::WriteBudget;

@@ -187,6 +187,11 @@ impl Seal {
 }
 
 impl Header {
+    /// The hash of each layer's run.
+    pub(crate) fn into_sums(self) -> Box<[u64]> {
+        self.sums.into()
+    }
+
     /// Whether the runs of the whole `record` are what was written.
     pub(crate) fn runs_are_whole(&self, shape: &RecordShape, record: &[u8]) -> bool {
         let count = self.labels.len();

@@ -1,6 +1,6 @@
 //! The threads of a store: one that writes records in order, and a few that read them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError, SegmentWrite};
 use strata_kv::{BlockKey, BlockLabel, RecordPlace, TokenId};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
+use crate::frames::{Piece, Pieces};
+use crate::read_queue::{Read, ReadQueue};
 use crate::record::{Header, Seal, pack};
 use crate::shape::RecordShape;
 
@@ -58,6 +61,21 @@ pub(crate) struct ReadJob {
     pub(crate) buffer: AlignedBuffer,
 }
 
+/// One layer's part of a frame to read: see [`Frames`](crate::frames::Frames).
+pub(crate) struct FrameJob {
+    /// The caller's number for it.
+    pub(crate) tag: u64,
+    pub(crate) layer: usize,
+    pub(crate) pieces: Pieces,
+    pub(crate) buffer: AlignedBuffer,
+}
+
+/// What became of a frame: if it could not be read, why, and which piece was to blame.
+pub(crate) struct FrameDone {
+    pub(crate) job: FrameJob,
+    pub(crate) outcome: Result<(), (String, usize)>,
+}
+
 /// What became of a job.
 pub(crate) enum Done {
     Written {
@@ -90,7 +108,7 @@ struct Shared {
 /// See the [module](self). Dropping it waits for what was submitted.
 pub(crate) struct Workers {
     writes: Option<Sender<WriteJob>>,
-    reads: Option<Sender<ReadJob>>,
+    reads: Arc<ReadQueue>,
     done: Receiver<Done>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -102,23 +120,24 @@ impl Workers {
         seal: Seal,
         segment_bytes: u64,
         ttl: Option<Duration>,
-    ) -> std::io::Result<Self> {
+    ) -> std::io::Result<(Self, Receiver<FrameDone>)> {
         let ttl = ttl.map(|ttl| ttl.as_secs());
         let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
         let (done_sender, done) = channel();
         let (writes, write_jobs) = channel();
-        let (reads, read_jobs) = channel();
-        let read_jobs = Arc::new(Mutex::new(read_jobs));
+        let (frames_sender, frames) = channel();
+        let reads = Arc::new(ReadQueue::default());
         let mut threads = Vec::with_capacity(1 + READERS);
         let spawn =
             |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run);
-        let (to_write, sender) = (Arc::clone(&shared), done_sender.clone());
-        threads.push(spawn("strata-kv-write", Box::new(move || to_write.write_all(&write_jobs, &sender)))?);
+        let (to_write, sender, queue) = (Arc::clone(&shared), done_sender.clone(), Arc::clone(&reads));
+        threads.push(spawn("strata-kv-write", Box::new(move || to_write.write_all(&write_jobs, &queue, &sender)))?);
         for _ in 0..READERS {
-            let (to_read, jobs, sender) = (Arc::clone(&shared), Arc::clone(&read_jobs), done_sender.clone());
-            threads.push(spawn("strata-kv-read", Box::new(move || to_read.read_all(&jobs, &sender)))?);
+            let (to_read, jobs) = (Arc::clone(&shared), Arc::clone(&reads));
+            let (sender, frames) = (done_sender.clone(), frames_sender.clone());
+            threads.push(spawn("strata-kv-read", Box::new(move || to_read.read_all(&jobs, &sender, &frames)))?);
         }
-        Ok(Self { writes: Some(writes), reads: Some(reads), done, threads })
+        Ok((Self { writes: Some(writes), reads, done, threads }, frames))
     }
 
     pub(crate) fn write(&self, job: WriteJob) {
@@ -127,7 +146,16 @@ impl Workers {
     }
 
     pub(crate) fn read(&self, job: ReadJob) {
-        let _ = self.reads.as_ref().map(|reads| reads.send(job));
+        self.reads.add_record(job);
+    }
+
+    pub(crate) fn read_frame(&self, job: FrameJob) {
+        self.reads.add_frame(job);
+    }
+
+    /// See [`ReadQueue::take_frames`].
+    pub(crate) fn take_frames(&self) -> VecDeque<FrameJob> {
+        self.reads.take_frames()
     }
 
     /// Something that is done, if there is anything within `wait`.
@@ -138,7 +166,8 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        (self.writes, self.reads) = (None, None);
+        self.writes = None;
+        self.reads.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -146,7 +175,7 @@ impl Drop for Workers {
 }
 
 impl Shared {
-    fn write_all(&self, jobs: &Receiver<WriteJob>, done: &Sender<Done>) {
+    fn write_all(&self, jobs: &Receiver<WriteJob>, reads: &ReadQueue, done: &Sender<Done>) {
         let mut writer = Writer { shared: self, record: None, unsynced: Vec::new(), blocks: 0, broken: None };
         loop {
             let job = match jobs.try_recv() {
@@ -160,6 +189,7 @@ impl Shared {
                     }
                 }
             };
+            reads.let_passes_read();
             // A bug must not leave a write pending for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&job)))
                 .unwrap_or_else(|_| Err("writing a record panicked".to_owned()));
@@ -176,17 +206,103 @@ impl Shared {
         writer.sync(done);
     }
 
-    fn read_all(&self, jobs: &Mutex<Receiver<ReadJob>>, done: &Sender<Done>) {
-        loop {
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(mut job) = job else { return };
-            let began = Instant::now();
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.read(&mut job)))
-                .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
-            if done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_err() {
+    fn read_all(&self, jobs: &ReadQueue, done: &Sender<Done>, frames: &Sender<FrameDone>) {
+        let mut area = None;
+        while let Some(read) = jobs.next() {
+            // Nobody listens any more when the store is being closed.
+            let is_heard = match read {
+                Read::Record(mut job) => {
+                    let began = Instant::now();
+                    let outcome = catch_unwind(AssertUnwindSafe(|| self.read(&mut job)))
+                        .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
+                    done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_ok()
+                }
+                Read::Frame(mut job) => {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| self.read_frame(&mut job, &mut area)))
+                        .unwrap_or_else(|_| Err(("reading a frame panicked".to_owned(), 0)));
+                    jobs.frame_ended();
+                    frames.send(FrameDone { job, outcome }).is_ok()
+                }
+            };
+            if !is_heard {
                 return;
             }
         }
+    }
+
+    /// Reads one layer's part of a frame, and checks it. `area` is where pieces are read that cannot be read in place.
+    fn read_frame(&self, job: &mut FrameJob, area: &mut Option<AlignedBuffer>) -> Result<(), (String, usize)> {
+        let FrameJob { layer, pieces, buffer, .. } = job;
+        for (index, piece) in pieces.iter().enumerate() {
+            self.read_piece(piece, *layer, buffer, area).map_err(|reason| (reason, index))?;
+        }
+        Ok(())
+    }
+
+    fn read_piece(
+        &self,
+        piece: &Piece,
+        layer: usize,
+        buffer: &mut AlignedBuffer,
+        area: &mut Option<AlignedBuffer>,
+    ) -> Result<(), String> {
+        let (record, count) = (piece.record, usize::from(piece.record.count));
+        let file = self.segment(record.segment, false).map_err(|error| error.to_string())?;
+        let place = || format!("the record at {} of {}", record.offset, file.path().display());
+        let (begin, part) = self.shape.runs(count).nth(layer).ok_or("there is no such layer")?;
+        let area = match area {
+            Some(area) => area,
+            empty => {
+                let bytes = self.shape.header_bytes(self.shape.blocks_per_record());
+                let longest =
+                    self.shape.layers().iter().max().map_or(0, |layer| layer * self.shape.blocks_per_record());
+                empty.insert(AlignedBuffer::new_zeroed(bytes.max(longest)).ok_or("there is no memory to read into")?)
+            }
+        };
+        if piece.sums.get().is_none() {
+            let header = self.shape.header_bytes(count);
+            let bytes = &mut area.as_mut()[..header];
+            file.read_aligned_at(bytes, record.offset, header).map_err(|error| error.to_string())?;
+            let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
+            self.check(record, &piece.expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
+            let _ = piece.sums.set(header.into_sums());
+        }
+        let sum = piece.sums.get().and_then(|sums| sums.get(layer)).ok_or("there is no such layer")?;
+        let (whole, used) = ((count * part).next_multiple_of(DIRECT_ALIGN), count * part);
+        let (at, len) = (piece.at * part, piece.expected.len() * part);
+        let offset = record.offset + begin as u64;
+        let is_all = piece.expected.len() == count;
+        if is_all && whole == used && at.is_multiple_of(DIRECT_ALIGN) {
+            let run = &mut buffer.as_mut()[at..at + len];
+            file.read_aligned_at(run, offset, used).map_err(|error| error.to_string())?;
+            return if xxh3_64(run) == *sum { Ok(()) } else { Err(format!("{} is damaged", place())) };
+        }
+        let run = &mut area.as_mut()[..whole];
+        file.read_aligned_at(run, offset, used).map_err(|error| error.to_string())?;
+        if xxh3_64(&run[..used]) != *sum {
+            return Err(format!("{} is damaged", place()));
+        }
+        let first = piece.expected.first().map_or(0, |expected| usize::from(expected.index)) * part;
+        buffer.as_mut()[at..at + len].copy_from_slice(&run[first..first + len]);
+        Ok(())
+    }
+
+    /// Whether `header` is that of the record that was wanted; if not, what is wrong.
+    fn check(&self, record: RecordPlace, expected: &[Expected], header: &Header) -> Result<(), &'static str> {
+        if header.generation != record.generation || header.labels.len() != usize::from(record.count) {
+            return Err("was overwritten");
+        }
+        if self.ttl.is_some_and(|ttl| now().saturating_sub(header.written_at) > ttl) {
+            return Err("is too old");
+        }
+        let is_there = |Expected { index, key, content }: &Expected| {
+            let label = header.labels.get(usize::from(*index)).filter(|label| label.key == *key);
+            let same = |(parent, tokens): &(BlockKey, Box<[TokenId]>)| {
+                label.is_some_and(|label| label.parent == *parent && label.tokens == *tokens)
+            };
+            label.is_some() && content.as_ref().is_none_or(same)
+        };
+        if expected.iter().all(is_there) { Ok(()) } else { Err("holds other tokens") }
     }
 
     /// Reads a record, and checks that it is what was wanted.
@@ -199,21 +315,7 @@ impl Shared {
         file.read_aligned_at(bytes, record.offset, len).map_err(|error| error.to_string())?;
         let place = || format!("the record at {} of {}", record.offset, file.path().display());
         let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
-        if header.generation != record.generation || header.labels.len() != count {
-            return Err(format!("{} was overwritten", place()));
-        }
-        if self.ttl.is_some_and(|ttl| now().saturating_sub(header.written_at) > ttl) {
-            return Err(format!("{} is too old", place()));
-        }
-        for Expected { index, key, content } in &*expected {
-            let label = header.labels.get(usize::from(*index)).filter(|label| label.key == *key);
-            let same = |(parent, tokens): &(BlockKey, Box<[TokenId]>)| {
-                label.is_some_and(|label| label.parent == *parent && label.tokens == *tokens)
-            };
-            if label.is_none() || !content.as_ref().is_none_or(same) {
-                return Err(format!("{} holds other tokens", place()));
-            }
-        }
+        self.check(*record, expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
         match header.runs_are_whole(&self.shape, bytes) {
             true => Ok(header),
             false => Err(format!("{} is damaged", place())),

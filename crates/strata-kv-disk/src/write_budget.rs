@@ -21,6 +21,11 @@ impl WriteBudget {
         Self { rate, left: rate.unwrap_or_default() * BURST.as_secs_f64(), at: now }
     }
 
+    /// `bytes` are written, whether they may be or not.
+    pub fn spend(&mut self, bytes: u64) {
+        self.left -= if self.rate.is_some() { bytes as f64 } else { 0.0 };
+    }
+
     /// Whether `bytes` may be written now; then they count as written.
     pub fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let Some(rate) = self.rate else { return true };
@@ -51,6 +56,10 @@ mod tests {
         // The first hour's share is there from the beginning.
         assert!((90_000_000 - 10_000..=90_000_000).contains(&written), "{written}");
         assert!(!budget.take(500, begin));
+        // What had to be written is made up for later.
+        budget.spend(10_000);
+        let later = begin + Duration::from_secs(86_400 + 5);
+        assert!(!budget.take(500, later) && budget.take(500, later + Duration::from_secs(10)));
         assert!(WriteBudget::new(None, begin).take(u64::MAX, begin));
     }
 }

@@ -12,7 +12,7 @@ fn shape() -> RecordShape {
 }
 
 fn options(bytes: u64) -> DiskOptions {
-    DiskOptions { bytes, buffer_bytes: 0, writes_per_day: None, ttl: None, gate: Gate::new(0.0) }
+    DiskOptions { bytes, buffer_bytes: 0, writes_per_day: None, ttl: None, gate: Gate::new(0.0), frames: (4, 3) }
 }
 
 /// The memory of blocks.
@@ -205,7 +205,7 @@ fn nothing_wrong_comes_back_whatever_fails() {
         again += fetch(&mut tier, &mut pool, 1000, &blocks);
     }
     assert!(
-        injected > 30 && came > 200 && recovered > 1000 && again > 12 * 12,
+        injected > 30 && came > 200 && recovered > 1000 && again > 12 * 8,
         "{injected} {came} {recovered} {again}"
     );
 }
@@ -292,4 +292,78 @@ fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 11) % end
     }
+}
+
+#[test]
+fn frames_are_the_layers_of_what_was_stored_or_lost() {
+    let (mut right, mut lost, mut unkept) = (0, 0, 0);
+    for seed in 0..12 {
+        let space = Arc::new(FaultySegments::new(seed));
+        let (shape, mut pool) = (shape(), Pool::new(&shape(), 1));
+        // Records of six blocks and frames of four: some frames lie in two records, and none has one of its own.
+        let mut tier = open(Arc::clone(&space), 64 << 20);
+        let keys = tier.key_chain().clone();
+        let chains: Vec<_> = (0..3).map(|number| chain(&keys, number, 12 + 4 * number)).collect();
+        for blocks in &chains {
+            store(&mut tier, &mut pool, blocks);
+            settle(&mut tier, &mut pool);
+        }
+        if seed > 3 {
+            space.set_rates(FaultRates { read_error: 30, read_flip: 30, ..FaultRates::default() });
+        }
+        for round in 0..20 {
+            for (owner, blocks) in (0..).zip(&chains) {
+                let frames = blocks.chunks_exact(4).skip(tier.kept_frames(owner));
+                for frame in frames {
+                    let contents: Vec<_> =
+                        frame.iter().map(|(parent, tokens, key)| (*parent, *key, tokens.as_slice().into())).collect();
+                    if !tier.keep_frame(owner, &contents) {
+                        unkept += 1;
+                        break;
+                    }
+                }
+            }
+            // Others push out what nobody keeps.
+            let other = chain(&keys, 100 + round, 20);
+            store(&mut tier, &mut pool, &other);
+            let owners = 0..chains.len() as u64;
+            let all = (0..shape.layers().len()).flat_map(|layer| {
+                let tier = &tier;
+                let frames =
+                    move |owner| (0..tier.kept_frames(owner)).map(move |frame| FrameOf { owner, frame, layer });
+                owners.clone().flat_map(frames)
+            });
+            let asked: Vec<_> = all.collect();
+            tier.begin_frames(asked.iter().copied());
+            // Some passes end early.
+            let end = if round % 3 == 2 { asked.len() / 2 } else { asked.len() };
+            for of in &asked[..end] {
+                let (buffer, len) = match tier.next_frame() {
+                    Ok(frame) => frame,
+                    Err(error) => {
+                        assert_eq!(error.of, *of);
+                        lost += 1;
+                        // Whoever needs it computes it again.
+                        tier.release_frames(of.owner);
+                        break;
+                    }
+                };
+                let before: usize = shape.layers()[..of.layer].iter().sum();
+                let part = shape.layers()[of.layer];
+                assert_eq!(len, 4 * part);
+                let blocks = chains[of.owner as usize].chunks_exact(4).nth(of.frame).unwrap();
+                for ((_, _, key), bytes) in blocks.iter().zip(buffer.as_slice()[..len].chunks_exact(part)) {
+                    assert!(*bytes == kv(&shape, *key)[before..before + part], "{of:?}, seed {seed}");
+                    right += 1;
+                }
+            }
+            tier.assert_sound();
+        }
+        (0..3).for_each(|owner| tier.release_frames(owner));
+        tier.begin_frames(std::iter::empty());
+        space.set_rates(FaultRates::default());
+        settle(&mut tier, &mut pool);
+        tier.assert_sound();
+    }
+    assert!(right > 2000 && lost > 20 && unkept > 5, "{right} {lost} {unkept}");
 }

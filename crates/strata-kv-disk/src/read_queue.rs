@@ -1,0 +1,105 @@
+//! What waits to be read, in the order of who waits for it.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::workers::{FrameJob, ReadJob};
+
+/// The longest that a write lets reads for a pass go first.
+const WRITE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// A read, of whatever kind.
+pub(crate) enum Read {
+    /// A pass waits for it.
+    Frame(FrameJob),
+    /// A sequence waits for it, or nobody.
+    Record(ReadJob),
+}
+
+#[derive(Default)]
+struct Queues {
+    frames: VecDeque<FrameJob>,
+    records: VecDeque<ReadJob>,
+    /// Frames that are being read.
+    frames_begun: usize,
+    closed: bool,
+}
+
+/// Reads for a pass come first, then those for sequences that wait; writes come last, but not never.
+#[derive(Default)]
+pub(crate) struct ReadQueue {
+    queues: Mutex<Queues>,
+    /// Something was added, or the queue was closed.
+    added: Condvar,
+    /// No pass waits any more.
+    quiet: Condvar,
+}
+
+impl ReadQueue {
+    pub(crate) fn add_frame(&self, job: FrameJob) {
+        self.lock().frames.push_back(job);
+        self.added.notify_one();
+    }
+
+    pub(crate) fn add_record(&self, job: ReadJob) {
+        self.lock().records.push_back(job);
+        self.added.notify_one();
+    }
+
+    /// Takes out the frames that nobody has begun to read.
+    pub(crate) fn take_frames(&self) -> VecDeque<FrameJob> {
+        let mut queues = self.lock();
+        let frames = std::mem::take(&mut queues.frames);
+        self.settle(&queues);
+        frames
+    }
+
+    /// Nothing is added any more.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.added.notify_all();
+    }
+
+    /// The next read, once there is one; `None` when the queue is closed and empty.
+    pub(crate) fn next(&self) -> Option<Read> {
+        let mut queues = self.lock();
+        loop {
+            if let Some(job) = queues.frames.pop_front() {
+                queues.frames_begun += 1;
+                return Some(Read::Frame(job));
+            }
+            if let Some(job) = queues.records.pop_front() {
+                return Some(Read::Record(job));
+            }
+            if queues.closed {
+                return None;
+            }
+            queues = self.added.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A frame was read, or could not be.
+    pub(crate) fn frame_ended(&self) {
+        let mut queues = self.lock();
+        queues.frames_begun -= 1;
+        self.settle(&queues);
+    }
+
+    /// Waits a little while a pass reads.
+    pub(crate) fn let_passes_read(&self) {
+        let queues = self.lock();
+        let reads = |queues: &mut Queues| !queues.closed && (queues.frames_begun > 0 || !queues.frames.is_empty());
+        drop(self.quiet.wait_timeout_while(queues, WRITE_PATIENCE, reads));
+    }
+
+    fn settle(&self, queues: &MutexGuard<'_, Queues>) {
+        if queues.frames.is_empty() && queues.frames_begun == 0 {
+            self.quiet.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
