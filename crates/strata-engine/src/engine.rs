@@ -3,6 +3,7 @@
 
 mod balance;
 mod disk;
+mod long;
 mod report;
 mod swaps;
 
@@ -21,13 +22,14 @@ use thiserror::Error;
 use crate::group::{Sampling, SequenceGroup, Stage};
 use crate::handle::{EngineShared, Submission};
 use crate::kv_disk::{KvDisk, KvDiskMode};
-use crate::runner::Runner;
+use crate::runner::{PassError, Runner};
 use crate::sampler::Sampler;
 use crate::scheduler::{Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
 use crate::sequence::{Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
 use disk::Disk;
+use long::DiskFrames;
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -112,6 +114,9 @@ impl Engine {
         }
         if let Some(KvDisk { tier, mode, .. }) = &disk {
             scheduler.name_contents(tier.key_chain().clone(), *mode == KvDiskMode::Mirror);
+            if runner.streams_kv() {
+                scheduler.allow_long(tier.capacity_tokens());
+            }
         }
         let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
         let worker = Worker {
@@ -153,6 +158,9 @@ impl Drop for Engine {
 
 /// Time that an engine with nothing to compute waits for a swap before it looks for new requests.
 const SWAP_WAIT: Duration = Duration::from_millis(5);
+
+/// Time between two looks at what a sequence waits for to be on disk.
+const DISK_WAIT: Duration = Duration::from_millis(1);
 
 /// Steps in a row that may schedule nothing while sequences wait, before health says so.
 const IDLE_STEPS_MAX: u32 = 100;
@@ -266,6 +274,7 @@ impl Worker {
             }
         };
         let (id, max_tokens) = (self.scheduler.new_id(), request.params.max_tokens);
+        let may_be_long = clients.len() == 1 && request.beam.is_none() && root.is_shared();
         let EngineConfig { limits, eos_token_ids, .. } = &self.config;
         let (group, continuation) = SequenceGroup::new(id, &mut request, clients, limits.vocab_size, eos_token_ids);
         self.groups.insert(GroupId(id.0), group);
@@ -280,6 +289,7 @@ impl Worker {
             tenant: request.tenant,
             explain: request.explain_miss,
             beams: request.beam.map(|beam| beam.width),
+            may_be_long,
         });
     }
 
@@ -288,8 +298,9 @@ impl Worker {
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
         self.plan(&mut plan);
+        self.hurry_long(&plan);
         if plan.entries.is_empty() {
-            self.wait();
+            self.wait(&plan);
         } else {
             self.idle_steps = 0;
             let begin = Instant::now();
@@ -300,7 +311,8 @@ impl Worker {
                 }
                 // The engine is being stopped: this failure is expected, since nothing waits for the pass to end.
                 Err(_) if self.shared.stopping() => {}
-                Err(reason) => self.fail_all(&plan, &reason),
+                Err(PassError::KvLost(lost)) => self.recover_lost(&plan, &lost),
+                Err(PassError::Failed(reason)) => self.fail_all(&plan, &reason),
             }
             self.totals.steps += 1;
         }
@@ -341,8 +353,8 @@ impl Worker {
     }
 
     /// Computes the pass, and samples each row as it comes.
-    fn run(&mut self, plan: &StepPlan) -> Result<(), String> {
-        let Self { scheduler, groups, tokens, tables, runner, sampler, config, .. } = self;
+    fn run(&mut self, plan: &StepPlan) -> Result<(), PassError> {
+        let Self { scheduler, groups, tokens, tables, runner, sampler, config, disk, .. } = self;
         tokens.clear();
         tables.clear();
         let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");
@@ -350,6 +362,7 @@ impl Worker {
             tokens.extend_from_slice(&scheduler.sequence(entry.id).tokens_from(entry.start)[..entry.count]);
             tables.extend(table(entry.id).iter().map(|block| block.0));
         }
+        let block_size = scheduler.blocks().block_size();
         let (mut tokens, mut tables) = (&tokens[..], &tables[..]);
         let batch: Vec<_> = plan
             .entries
@@ -360,19 +373,26 @@ impl Worker {
                     tokens: tokens.split_off(..entry.count).expect("all of them were appended"),
                     first_position: entry.start,
                     prompt_len: sequence.prompt_len,
-                    below: 0,
+                    below: scheduler.blocks().blocks_below(entry.id) * block_size,
                     block_table: tables.split_off(..table(entry.id).len()).expect("all of them were appended"),
                     logits: groups[&sequence.group].wanted_rows(sequence, entry),
                 }
             })
             .collect();
         let eos = &config.eos_token_ids;
-        runner.forward(&batch, &mut |row: LogitRow, logits: &mut [f32]| {
+        let mut sink = |row: LogitRow, logits: &mut [f32]| {
             let entry = &plan.entries[row.sequence];
             let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
             let group = groups.get_mut(&sequence.group).expect("its group is known");
             group.take_row(sequence, entry, entry.start + row.token, logits, Sampling { sampler: &mut *sampler, eos });
-        })
+        };
+        match disk {
+            Some(Disk { disk, .. }) => {
+                let owners = plan.entries.iter().map(|entry| entry.id).collect();
+                runner.forward_from(&batch, &mut DiskFrames { tier: &mut disk.tier, owners }, &mut sink)
+            }
+            None => runner.forward(&batch, &mut sink).map_err(PassError::Failed),
+        }
     }
 
     /// The pass has retired: publishes its blocks, appends its tokens, ends what is done.
@@ -394,8 +414,12 @@ impl Worker {
     }
 
     /// There is nothing to compute: waits a little for what may change that.
-    fn wait(&mut self) {
-        if self.scheduler.num_swaps() > 0 {
+    fn wait(&mut self, plan: &StepPlan) {
+        if !plan.waits_for_disk.is_empty() {
+            self.idle_steps = 0;
+            std::thread::sleep(DISK_WAIT);
+            self.poll_disk(Duration::ZERO);
+        } else if self.scheduler.num_swaps() > 0 {
             self.poll_swaps(SWAP_WAIT);
         } else if self.num_fetches() > 0 {
             self.poll_disk(SWAP_WAIT);

@@ -35,7 +35,7 @@ pub use memory_plan::{BudgetTooSmall, MemoryNeeds, MemoryPlan};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
 pub use preemption::PreemptionMode;
 pub use request::*;
-pub use runner::{KvMemory, ModelRunner, Runner, RunnerMemory, WeightMemory};
+pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, WeightMemory};
 pub use scheduler::SchedulerConfig;
 pub use status::*;
 pub use strata_kv::{Miss, MissReason, TokenId};

@@ -8,8 +8,9 @@ use strata_device::{AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, 
 use strata_kv::{BlockCopy, BlockId, Swap};
 use strata_kv_disk::BlockBytes;
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, LogitRow, Model};
+use strata_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
+use thiserror::Error;
 
 use crate::drafter::Drafter;
 use crate::kv_swap::{KvSwap, SwapEnded, SwapStore, SwapTrial};
@@ -26,6 +27,25 @@ pub trait Runner: Send {
         batch: &[BatchSequence<'_>],
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String>;
+
+    /// The same where some of the KV may be below memory, and comes from `below`; only where
+    /// [`streams_kv`](Self::streams_kv).
+    ///
+    /// # Errors
+    /// As there, or KV that is below could not be read: then nothing was handed to `sink`.
+    fn forward_from(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        _below: &mut dyn KvBelow,
+        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+    ) -> Result<(), PassError> {
+        self.forward(batch, sink).map_err(PassError::Failed)
+    }
+
+    /// Whether sequences may be longer than memory.
+    fn streams_kv(&self) -> bool {
+        false
+    }
 
     /// Carries out transfers between KV blocks, in this order. Called between passes, before any of them is read,
     /// written or given back.
@@ -67,6 +87,17 @@ pub trait Runner: Send {
     fn memory(&mut self) -> RunnerMemory {
         RunnerMemory::default()
     }
+}
+
+/// Why a pass could not be computed.
+#[derive(Debug, Error)]
+pub enum PassError {
+    /// For this reason.
+    #[error("{0}")]
+    Failed(String),
+    /// KV below memory could not be read: whoever it belongs to computes it again.
+    #[error(transparent)]
+    KvLost(#[from] KvLost),
 }
 
 /// Copies of blocks in one command.
@@ -144,7 +175,23 @@ impl Runner for ModelRunner {
         batch: &[BatchSequence<'_>],
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String> {
-        self.model.forward(&mut self.device, batch, sink).map_err(|error| error.to_string())
+        self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
+    }
+
+    fn forward_from(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
+        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+    ) -> Result<(), PassError> {
+        self.model.forward_from(&mut self.device, batch, below, sink).map_err(|error| match error {
+            ForwardError::Kv(lost) => PassError::KvLost(lost),
+            error => PassError::Failed(error.to_string()),
+        })
+    }
+
+    fn streams_kv(&self) -> bool {
+        true
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {

@@ -6,6 +6,7 @@ mod fetching;
 mod flights;
 mod forks;
 mod invariants;
+mod long;
 mod preempting;
 mod queues;
 mod shares;
@@ -22,6 +23,7 @@ use crate::preemption::PreemptionPlanner;
 use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
 use crate::{PreemptionMode, TenantId, TokenId};
 use flights::Flights;
+use long::LongLimits;
 use queues::Queues;
 
 /// Limits of one pass, and what is done when blocks run out.
@@ -55,6 +57,8 @@ pub(crate) struct Arrival {
     pub(crate) explain: bool,
     /// The width of the beam search that is to begin with it.
     pub(crate) beams: Option<usize>,
+    /// Whether it may become longer than memory.
+    pub(crate) may_be_long: bool,
 }
 
 /// One sequence's part of a pass.
@@ -117,6 +121,10 @@ pub(crate) struct StepPlan {
     pub(crate) preempted: Vec<SequenceId>,
     /// Can never fit.
     pub(crate) rejected: Vec<Rejected>,
+    /// Were taken out of the pass, and wait to come back as longer than memory.
+    pub(crate) left: Vec<SequenceId>,
+    /// Are longer than memory, and cannot go on before more of them is on disk.
+    pub(crate) waits_for_disk: Vec<SequenceId>,
     /// To be begun, once the copies of [`Scheduler::take_copies`] are made.
     pub(crate) swaps: Vec<Swap>,
     /// Tokens that the pass still has room for.
@@ -168,6 +176,8 @@ pub(crate) struct Scheduler {
     planner: PreemptionPlanner,
     /// Bytes of one block, if any can be swapped.
     block_bytes: u64,
+    /// Whether, and how, sequences may be longer than memory.
+    long: Option<LongLimits>,
     ids: u64,
     arrivals: u64,
     branches: u64,
@@ -203,6 +213,7 @@ impl Scheduler {
             forecast: Forecast::default(),
             planner: PreemptionPlanner::new(config.preemption),
             block_bytes: 0,
+            long: None,
             ids: 0,
             arrivals: 0,
             branches: 0,
@@ -227,13 +238,26 @@ impl Scheduler {
 
     /// Puts a new sequence into the waiting queue.
     pub(crate) fn add(&mut self, arrival: Arrival) {
-        let Arrival { id, group, continuation, prompt, max_tokens, root, priority, tenant, explain, beams } = arrival;
+        let Arrival {
+            id,
+            group,
+            continuation,
+            prompt,
+            max_tokens,
+            root,
+            priority,
+            tenant,
+            explain,
+            beams,
+            may_be_long,
+        } = arrival;
         self.arrivals += 1;
         let hashes = self.blocks.hash_prefix(&root, &prompt);
         let mut sequence = Sequence::new(id, group, prompt, hashes);
         sequence.continuation = continuation;
         sequence.tokens_max = sequence.tokens_max.saturating_add(max_tokens);
         (sequence.priority, sequence.tenant, sequence.explain) = (priority, tenant, explain);
+        sequence.may_be_long = may_be_long;
         (sequence.arrival, sequence.lockstep, sequence.seats) = (self.arrivals, beams.is_some(), beams.unwrap_or(1));
         self.know(sequence);
     }
@@ -264,6 +288,8 @@ impl Scheduler {
         plan.entries.clear();
         plan.admitted.clear();
         plan.preempted.clear();
+        plan.left.clear();
+        plan.waits_for_disk.clear();
         plan.rejected.clear();
         plan.swaps.clear();
         plan.budget = self.config.max_num_batched_tokens;
@@ -283,7 +309,8 @@ impl Scheduler {
         let mut leaving = self.flights.blocks_leaving();
         for &id in decodes.iter().chain(&chunks) {
             // One that ran earlier in this loop may have preempted this one.
-            if plan.budget > 0 && !plan.preempted.contains(&id) && self.grow(id, &mut leaving, plan) {
+            let is_gone = plan.preempted.contains(&id) || plan.left.contains(&id);
+            if plan.budget > 0 && !is_gone && self.grow(id, &mut leaving, plan) {
                 self.plan_entry(id, plan);
             }
         }
@@ -336,8 +363,13 @@ impl Scheduler {
         }
         self.blocks.commit(entry.id, sequence.computed);
         let published = self.blocks.take_published();
-        if entry.is_prefill() || self.stores_generated {
+        let is_stored = sequence.is_stored;
+        if entry.is_prefill() || self.stores_generated || is_stored {
             self.fresh.extend(published);
+        }
+        if !is_stored && self.may_outgrow_memory(&self.sequences[&entry.id]) {
+            self.fresh.extend(self.blocks.computed_blocks(entry.id));
+            self.get_mut(entry.id).into_iter().for_each(|sequence| sequence.is_stored = true);
         }
         // A prompt that is published may spare one that waits the blocks that it was refused.
         if entry.is_prefill() {
@@ -436,11 +468,17 @@ impl Scheduler {
 
     /// Gives `id`, which was admitted, its blocks.
     fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
-        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
+        let sequence = &self.sequences[&id];
         let wanted = sequence.explain || self.explain_all;
         let miss = wanted.then(|| self.blocks.explain(sequence.tokens(), &sequence.hashes));
-        let allocation = self.blocks.allocate(id, sequence.tokens(), &sequence.hashes);
-        let cached = allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens;
+        let cached = if self.long_limits(sequence).is_some() {
+            self.start_long(id);
+            0
+        } else {
+            let allocation = self.blocks.allocate(id, sequence.tokens(), &sequence.hashes);
+            allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens
+        };
+        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
         // They are not looked up again before it has lost its blocks.
         sequence.hashes.truncate(0);
         self.admissions += 1;
@@ -478,7 +516,12 @@ impl Scheduler {
     /// Adds the next chunk of `id`, as far as the pass has room.
     fn plan_entry(&self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = &self.sequences[&id];
-        let count = sequence.pending().min(plan.budget);
+        // One that is longer than memory got slots for some of its tokens only.
+        let slots = self.blocks.num_tokens(id).map_or(0, |tokens| tokens.saturating_sub(sequence.computed));
+        let count = sequence.pending().min(plan.budget).min(slots);
+        if count == 0 {
+            return;
+        }
         let rows = usize::from(count == sequence.pending());
         plan.entries.push(PlannedTokens { id, start: sequence.computed, count, rows });
         plan.budget -= count;

@@ -39,6 +39,14 @@ pub(crate) struct Sequence {
     pub(crate) priority: i32,
     /// Whose share of the blocks it takes.
     pub(crate) tenant: Option<TenantId>,
+    /// Whether it may become longer than memory: it has no others with which it shares its KV.
+    pub(crate) may_be_long: bool,
+    /// Whether it has become so.
+    pub(crate) is_long: bool,
+    /// Segments of such a sequence that are on disk and stay there.
+    pub(crate) kept: usize,
+    /// Whether all of it is to be on disk, because memory may not be enough.
+    pub(crate) is_stored: bool,
     /// Whether its client wants to know why its prefix was not cached.
     pub(crate) explain: bool,
     /// Order of submission.
@@ -95,6 +103,10 @@ impl Sequence {
             hashes,
             priority: 0,
             tenant: None,
+            may_be_long: false,
+            is_long: false,
+            kept: 0,
+            is_stored: false,
             explain: false,
             arrival: 0,
             branch: 0,

@@ -317,6 +317,13 @@ impl DiskTier {
         self.tier.wants(key, class)
     }
 
+    /// Tokens of a sequence that are sure to find room: some segments are always being filled or emptied.
+    pub fn capacity_tokens(&self) -> usize {
+        let config = self.tier.config();
+        let segments = (config.num_segments as usize).saturating_sub(4);
+        segments * config.blocks_per_segment() * self.shape.block_size()
+    }
+
     /// Whether it has `key`, or is about to.
     pub fn has(&self, key: BlockKey) -> bool {
         self.staged_keys.contains(&key) || self.tier.knows(key)

@@ -234,7 +234,9 @@ impl Shared {
     fn read_frame(&self, job: &mut FrameJob, area: &mut Option<AlignedBuffer>) -> Result<(), (String, usize)> {
         let FrameJob { layer, pieces, buffer, .. } = job;
         for (index, piece) in pieces.iter().enumerate() {
-            self.read_piece(piece, *layer, buffer, area).map_err(|reason| (reason, index))?;
+            // A pass that fails costs much more than a second look.
+            let mut read = || self.read_piece(piece, *layer, buffer, area);
+            read().or_else(|_| read()).map_err(|reason| (reason, index))?;
         }
         Ok(())
     }

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockId, BlockKey, Evicted, FetchId};
+use strata_kv::{BlockId, BlockKey, Evicted, FetchId, SequenceId};
 use strata_kv_disk::{FetchEnded, Wanted};
 
 use super::Worker;
+use super::long::LongSequence;
 use crate::kv_disk::{KvDisk, KvDiskMode, KvDiskStatus};
 use crate::scheduler::{Admitted, StepPlan};
 
@@ -18,17 +19,25 @@ const LAST_WRITES: Duration = Duration::from_secs(10);
 
 /// KV on disk, and what is on its way.
 pub(super) struct Disk {
-    disk: KvDisk,
+    pub(super) disk: KvDisk,
+    /// Sequences that are longer than memory.
+    pub(super) long: HashMap<SequenceId, LongSequence>,
     /// Blocks that are to be stored when there are buffers for them, the oldest first.
     fresh: VecDeque<(BlockId, BlockKey)>,
     /// Those who wait for a fetch, and of whom nobody has heard yet.
-    admitted: HashMap<FetchId, Admitted>,
+    pub(super) admitted: HashMap<FetchId, Admitted>,
     status: KvDiskStatus,
 }
 
 impl Disk {
     pub(super) fn new(disk: KvDisk) -> Self {
-        Self { disk, fresh: VecDeque::new(), admitted: HashMap::new(), status: KvDiskStatus::default() }
+        Self {
+            disk,
+            long: HashMap::new(),
+            fresh: VecDeque::new(),
+            admitted: HashMap::new(),
+            status: KvDiskStatus::default(),
+        }
     }
 
     pub(super) fn status(&self) -> KvDiskStatus {
@@ -44,9 +53,13 @@ impl Disk {
 impl Worker {
     /// Sequences that were admitted and have a prefix on disk wait for it, unless computing it is faster.
     pub(super) fn begin_fetches(&mut self, plan: &mut StepPlan) {
-        let Some(Disk { disk, admitted, status, .. }) = &mut self.disk else { return };
         for index in (0..plan.admitted.len()).rev() {
+            let Some(Disk { disk, admitted, status, .. }) = &mut self.disk else { return };
             let id = plan.admitted[index].id;
+            if self.scheduler.sequence(id).is_long {
+                self.resume_long(id, plan, index);
+                continue;
+            }
             let keys = self.scheduler.missing_keys(id);
             let found = disk.tier.look_up(&keys);
             if found == 0 {
@@ -75,6 +88,7 @@ impl Worker {
     /// Copies blocks that are to be stored, before anything writes to them: those that were evicted, then those that
     /// were computed, as far as there are buffers.
     pub(super) fn store_blocks(&mut self) {
+        self.store_long();
         let Some(Disk { disk, fresh, .. }) = &mut self.disk else { return };
         let evicted = self.scheduler.take_evicted();
         let Some(blocks) = self.runner.block_bytes() else { return };

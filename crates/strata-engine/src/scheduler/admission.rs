@@ -13,6 +13,7 @@ use std::fmt;
 
 use strata_kv::{AllocStatus, SequenceId};
 
+use super::long::LongLimits;
 use super::shares::{Aged, Holding, Shares};
 use super::{Admitted, Rejected, Scheduler, StepPlan, Tenant};
 use crate::TenantId;
@@ -169,6 +170,9 @@ impl Scheduler {
                     let sequence = self.remove(id).expect("a waiting sequence is known");
                     plan.rejected.push(Rejected { sequence, need, limit });
                 }
+                Admission::Waits(wait) if wait.is_shortage() && self.make_room_below() => {
+                    queue.waiting.push_front(id);
+                }
                 Admission::Waits(wait) if wait.may_claim() && self.claim(id, &mut shares, plan) => {
                     queue.waiting.push_front(id);
                 }
@@ -218,6 +222,9 @@ impl Scheduler {
             .or_else(|| self.is_behind_swapped(one, shares).then_some(Wait::SwappedFirst));
         if let Some(wait) = wait {
             return Admission::Waits(wait);
+        }
+        if let Some(LongLimits { least, .. }) = self.long_limits(one) {
+            return self.short_of(&[one], least).map_or(Admission::Now, Admission::Waits);
         }
         let found = self.blocks.look_up(one.tokens(), &one.hashes);
         let wait = match found.status {
@@ -411,12 +418,12 @@ impl Scheduler {
 
     /// What `sequence` takes of its tenant's share while it runs. A search takes all its seats from the start.
     fn holding_of(&self, sequence: &Sequence) -> Holding {
-        Holding { blocks: self.blocks.num_required_blocks(sequence.len(), 0), seats: sequence.seats }
+        Holding { blocks: self.blocks_taken(sequence), seats: sequence.seats }
     }
 
     /// Blocks that the tokens of `id` take.
     pub(super) fn blocks_of(&self, id: SequenceId) -> usize {
-        self.blocks.num_required_blocks(self.sequences[&id].len(), 0)
+        self.blocks_taken(&self.sequences[&id])
     }
 
     /// Sequences that hold blocks to stay.
@@ -434,7 +441,10 @@ impl Scheduler {
         let mut searches = HashSet::new();
         let promised = |one: &Sequence| {
             // The last token has no KV.
-            let all = self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0);
+            let all = match self.long_limits(one) {
+                Some(limits) => limits.least,
+                None => self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0),
+            };
             let shared = one.search().map_or(0, |_| one.prompt_len / self.blocks.block_size());
             let is_counted = one.search().is_some_and(|search| !searches.insert(search));
             let blocks = (all - shared).saturating_mul(one.seats).saturating_add(if is_counted { 0 } else { shared });
@@ -453,9 +463,15 @@ impl Scheduler {
     /// How a sequence will grow: once, or, if it is the trunk of a search, once for each beam.
     pub(super) fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> + use<> {
         let tokens = sequence.len();
-        let blocks_held = self.blocks.num_required_blocks(tokens, 0);
-        let slots_empty = blocks_held * self.blocks.block_size() - tokens;
-        let growth = Growth { tokens_left: self.tokens_left(sequence), slots_empty, blocks_held };
+        let blocks_held = self.blocks_taken(sequence);
+        let growth = match self.long_limits(sequence) {
+            // What it computes pushes older segments out.
+            Some(_) => Growth { tokens_left: 0, slots_empty: 0, blocks_held },
+            None => {
+                let slots_empty = blocks_held * self.blocks.block_size() - tokens;
+                Growth { tokens_left: self.tokens_left(sequence), slots_empty, blocks_held }
+            }
+        };
         let branch = Growth { slots_empty: 0, blocks_held: 0, ..growth };
         std::iter::once(growth).chain(std::iter::repeat_n(branch, sequence.seats - 1))
     }

@@ -28,6 +28,10 @@ impl Scheduler {
         let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
         let others = self.queues.waiting().map(|id| &self.sequences[&id]).filter(|one| !one.is_urgent());
         for sequence in urgent.chain(others).take(room.min(LOOKAHEAD)) {
+            if let Some(limits) = self.long_limits(sequence) {
+                wanted += limits.least;
+                continue;
+            }
             let LookUp { num_blocks, num_cached_tokens, .. } = self.blocks.look_up(sequence.tokens(), &sequence.hashes);
             // One that can never fit is about to be rejected.
             if num_blocks > stats.blocks_total {

@@ -2,6 +2,7 @@
 
 use strata_kv::{AllocStatus, BlockError, SequenceId};
 
+use super::long::Growing;
 use super::shares::Shares;
 use super::{Scheduler, StepPlan};
 use crate::preemption::{Effort, Way};
@@ -14,6 +15,17 @@ impl Scheduler {
     pub(super) fn grow(&mut self, id: SequenceId, leaving: &mut usize, plan: &mut StepPlan) -> bool {
         loop {
             let sequence = &self.sequences[&id];
+            if sequence.is_long {
+                match self.grow_long(id, plan) {
+                    Growing::Grown => return true,
+                    Growing::Waits => return false,
+                    Growing::Short => {}
+                }
+                if !self.make_way(id, 1, leaving, plan) {
+                    return false;
+                }
+                continue;
+            }
             let missing = self.blocks.unseen_token_ids(id, sequence.tokens());
             if missing.is_empty() {
                 return true;
@@ -21,30 +33,43 @@ impl Scheduler {
             let short = match self.blocks.append(id, missing) {
                 Ok(()) => return true,
                 Err(BlockError::OutOfBlocks { need, available }) => need - available,
+                Err(_) if self.long_limits(sequence).is_some() => {
+                    self.become_long(id, plan);
+                    return false;
+                }
                 // It has outgrown the whole pool: preempting others cannot help.
                 Err(_) => usize::MAX,
             };
-            if *leaving >= short {
-                *leaving -= short;
-                return false;
-            }
-            let Some(victim) = self.victim() else { return false };
-            let itself = self.group(victim).contains(&id);
-            let is_spared = self.sequences[&victim].is_spared();
-            // Sequences being swapped in hold blocks, but cannot be preempted yet.
-            if (itself || is_spared) && self.flights.any_arrives() {
-                return false;
-            }
-            // All remaining sequences were promised blocks, but some blocks are still on their way out. Beams that wait
-            // to copy the same block lack fewer together than the sum of what each lacks.
-            if is_spared && self.flights.blocks_leaving() > 0 {
-                return false;
-            }
-            *leaving += self.preempt(victim, plan);
-            if itself {
+            if !self.make_way(id, short, leaving, plan) {
                 return false;
             }
         }
+    }
+
+    /// Takes blocks for `id`, which lacks `short` of them, from others, unless enough are on their way out. Returns
+    /// whether it should try again now.
+    fn make_way(&mut self, id: SequenceId, short: usize, leaving: &mut usize, plan: &mut StepPlan) -> bool {
+        if self.make_room_below() {
+            return true;
+        }
+        if *leaving >= short {
+            *leaving -= short;
+            return false;
+        }
+        let Some(victim) = self.victim() else { return false };
+        let itself = self.group(victim).contains(&id);
+        let is_spared = self.sequences[&victim].is_spared();
+        // Sequences being swapped in hold blocks, but cannot be preempted yet.
+        if (itself || is_spared) && self.flights.any_arrives() {
+            return false;
+        }
+        // All remaining sequences were promised blocks, but some blocks are still on their way out. Beams that wait to
+        // copy the same block lack fewer together than the sum of what each lacks.
+        if is_spared && self.flights.blocks_leaving() > 0 {
+            return false;
+        }
+        *leaving += self.preempt(victim, plan);
+        !itself
     }
 
     /// The running sequence to preempt next: the last in order among those of tenants above their share, or among all.
@@ -69,6 +94,8 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
         let group = self.group(id);
         let way = match self.blocks.can_swap_out(&group) {
+            // What it has on disk need not be computed again, and the rest is short.
+            _ if self.sequences[&id].is_long => Way::Recompute,
             AllocStatus::Ok if !self.flights.any_hangs() => self.planner.choose(self.effort(&group)),
             AllocStatus::Ok | AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
@@ -155,7 +182,7 @@ impl Scheduler {
 
 impl StepPlan {
     /// Takes `id` out of the pass, if it is in it.
-    fn take_entry(&mut self, id: SequenceId) {
+    pub(super) fn take_entry(&mut self, id: SequenceId) {
         if let Some(index) = self.entries.iter().position(|entry| entry.id == id) {
             self.budget += self.entries.remove(index).count;
         }

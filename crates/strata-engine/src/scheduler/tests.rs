@@ -98,6 +98,7 @@ fn arrival(id: u64, length: usize) -> Arrival {
         tenant: None,
         explain: false,
         beams: None,
+        may_be_long: false,
     }
 }
 

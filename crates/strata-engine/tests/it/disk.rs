@@ -19,7 +19,14 @@ const BYTES: u64 = 1 << 20;
 fn start(shape: Shape, space: &Arc<FaultySegments>, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
     let layers = vec![shape.block_size * SLOT_BYTES / 2; 2];
-    let options = DiskOptions { bytes: BYTES, buffer_bytes: 0, writes_per_day: None, ttl: None, gate: Gate::new(0.0) };
+    let options = DiskOptions {
+        bytes: BYTES,
+        buffer_bytes: 0,
+        writes_per_day: None,
+        ttl: None,
+        gate: Gate::new(0.0),
+        frames: (1024 / shape.block_size, 3),
+    };
     let space = Arc::clone(space);
     let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();
     let disk = Some(KvDisk { tier, mode, may_recompute: false });

@@ -7,6 +7,7 @@ mod disk;
 mod drafts;
 mod endings;
 mod forks;
+mod long;
 mod model;
 mod pressure;
 mod real;

@@ -3,18 +3,19 @@
 
 mod swap;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use strata_engine::{
-    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits,
+    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PassError,
     PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig,
 };
+use strata_kernels::SEGMENT;
 use strata_kv::{BlockCopy, BlockId, KvConfig};
 use strata_kv_disk::BlockBytes;
-use strata_model::{BatchSequence, LogitRow, LogitRows};
+use strata_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, LogitRows, NothingBelow};
 use swap::SimSwap;
 
 pub const VOCAB: usize = 50;
@@ -34,6 +35,8 @@ pub struct Controls {
     pub tokens_computed: AtomicU64,
     pub largest_batch: AtomicUsize,
     pub blocks_copied: AtomicUsize,
+    /// Frames of KV below memory.
+    pub frames_read: AtomicUsize,
     /// One in this many swaps fails; 0 for none.
     pub fail_every_swap: AtomicU64,
     /// Slots fewer than any number that swap space has.
@@ -137,12 +140,64 @@ pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
     output
 }
 
+/// Of each fingerprint that was ever computed, by any runner: the one before it.
+static BEFORE: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+impl SimRunner {
+    /// The last fingerprint below memory of each sequence. All that is below is read, and must be one chain.
+    fn read_below(&self, batch: &[BatchSequence<'_>], below: &mut dyn KvBelow) -> Result<Vec<u64>, KvLost> {
+        let segments = |sequence: usize| 0..batch[sequence].below / SEGMENT;
+        // The first half of each block is one layer, the second the other.
+        let mut frames = Vec::new();
+        for layer in 0..2 {
+            for sequence in 0..batch.len() {
+                frames.extend(segments(sequence).map(|segment| FrameId { sequence, layer, segment }));
+            }
+        }
+        below.begin(&frames);
+        let mut chains: Vec<Vec<u64>> = batch.iter().map(|sequence| vec![0; sequence.below]).collect();
+        let half = self.block_size / 2;
+        for FrameId { sequence, layer, segment } in frames {
+            let frame = below.next()?;
+            assert_eq!(frame.bytes().len(), SEGMENT / 2 * SLOT_BYTES);
+            for (slot, bytes) in frame.bytes().chunks_exact(SLOT_BYTES).enumerate() {
+                let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+                assert_eq!(number(0), 1, "nothing was ever written there");
+                let position = segment * SEGMENT + slot / half * self.block_size + layer * half + slot % half;
+                chains[sequence][position] = number(8);
+            }
+        }
+        let known = BEFORE.lock().unwrap();
+        for chain in &chains {
+            let links = std::iter::once(&0).chain(chain).zip(chain);
+            links.for_each(|(before, at)| assert_eq!(known.get(at), Some(before), "what is below is no sequence"));
+        }
+        self.controls
+            .frames_read
+            .fetch_add(chains.iter().map(|chain| 2 * chain.len() / SEGMENT).sum(), Ordering::Relaxed);
+        Ok(chains.iter().map(|chain| chain.last().copied().unwrap_or(0)).collect())
+    }
+}
+
 impl Runner for SimRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String> {
+        self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
+    }
+
+    fn streams_kv(&self) -> bool {
+        true
+    }
+
+    fn forward_from(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
+        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+    ) -> Result<(), PassError> {
         let permits = self.controls.gate.lock().unwrap();
         let (mut permits, waited) =
             self.controls.opened.wait_timeout_while(permits, GATE_WAIT, |permits| *permits == Some(0)).unwrap();
@@ -151,18 +206,29 @@ impl Runner for SimRunner {
         drop(permits);
         self.controls.passes.fetch_add(1, Ordering::Relaxed);
         self.controls.largest_batch.fetch_max(batch.len(), Ordering::Relaxed);
+        let last_below = self.read_below(batch, below)?;
+        let at = |sequence: &BatchSequence<'_>, position: usize| {
+            let position = position - sequence.below;
+            (sequence.block_table[position / self.block_size], position % self.block_size)
+        };
         // As a real pass does, write all KV first: a failed pass leaves it half done.
-        for sequence in batch {
+        for (sequence, &last_below) in batch.iter().zip(&last_below) {
+            let mut known = BEFORE.lock().unwrap();
             for (i, &token) in sequence.tokens.iter().enumerate() {
                 let position = sequence.first_position + i;
-                let at =
-                    |position: usize| (sequence.block_table[position / self.block_size], position % self.block_size);
-                let before = position.checked_sub(1).map_or(0, |before| self.slots[&at(before)]);
-                self.slots.insert(at(position), extend(before, token));
+                let before = match position {
+                    0 => 0,
+                    position if position == sequence.below => last_below,
+                    position => self.slots[&at(sequence, position - 1)],
+                };
+                let fingerprint = extend(before, token);
+                known.insert(fingerprint, before);
+                self.slots.insert(at(sequence, position), fingerprint);
                 self.controls.tokens_computed.fetch_add(1, Ordering::Relaxed);
             }
+            drop(known);
             if self.controls.fail_next.swap(false, Ordering::Relaxed) {
-                return Err("the disk is on fire".into());
+                return Err(PassError::Failed("the disk is on fire".into()));
             }
             assert!(!self.controls.panic_next.swap(false, Ordering::Relaxed), "a bug, on purpose");
         }
@@ -176,8 +242,7 @@ impl Runner for SimRunner {
             };
             for token in wanted {
                 let position = sequence.first_position + token;
-                let at = (sequence.block_table[position / self.block_size], position % self.block_size);
-                let mut logits = logits_of(self.slots[&at]);
+                let mut logits = logits_of(self.slots[&at(sequence, position)]);
                 if is_nan {
                     logits[VOCAB / 2] = f32::NAN;
                 }
@@ -264,6 +329,8 @@ pub struct Shape {
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,
     pub max_model_len: usize,
+    /// Whether a sequence may have more tokens than there are in all blocks.
+    pub longer_than_memory: bool,
     pub swap_blocks: usize,
     pub preemption: PreemptionMode,
 }
@@ -277,6 +344,7 @@ impl Default for Shape {
             max_num_seqs: 32,
             max_num_batched_tokens: 64,
             max_model_len: 128,
+            longer_than_memory: false,
             swap_blocks: 0,
             preemption: PreemptionMode::Auto,
         }
@@ -310,7 +378,11 @@ pub fn engine_config(shape: Shape) -> EngineConfig {
         },
         limits: Limits {
             vocab_size: VOCAB,
-            max_model_len: shape.max_model_len.min(shape.blocks * shape.block_size),
+            max_model_len: if shape.longer_than_memory {
+                shape.max_model_len
+            } else {
+                shape.max_model_len.min(shape.blocks * shape.block_size)
+            },
             model_context: shape.max_model_len,
             kv_capacity_tokens: shape.blocks * shape.block_size,
             kv_block_tokens: shape.block_size,

@@ -45,6 +45,11 @@ impl BlockManager {
         self.tables.get(id).map_or(0, Table::below)
     }
 
+    /// Blocks in memory that `id` holds.
+    pub fn blocks_held(&self, id: SequenceId) -> usize {
+        self.tables.get(id).map_or(0, |table| table.blocks().len())
+    }
+
     /// The blocks in memory of `id`, whatever its state, whose tokens are all computed.
     pub fn computed_blocks(&self, id: SequenceId) -> &[BlockId] {
         let Some(table) = self.tables.get(id) else { return &[] };
