@@ -26,6 +26,8 @@ pub struct MemoryNeeds {
     pub block: Bytes,
     /// The part of it that is there only while the block may be used; the rest is there in any case.
     pub block_returnable: Bytes,
+    /// KV blocks that there may be, however much memory there is.
+    pub blocks_most: usize,
     /// Tokens of one KV block.
     pub block_size: usize,
     /// Tokens of context that one sequence should be able to use.
@@ -86,7 +88,7 @@ impl BudgetTooSmall {
 }
 
 /// Context that must fit for a server to be of any use; or the model's whole context, if that is less.
-const LEAST_CONTEXT: usize = 256;
+pub const LEAST_CONTEXT: usize = 256;
 
 /// Requests get one part in this many of what a budget has beyond the least that works, up to this many times their
 /// least: with much memory, long prompts are expected.
@@ -154,6 +156,7 @@ impl MemoryPlan {
         let requests = Bytes(needs.requests.0 + extra);
         let fitting = usize::try_from(kv / needs.block.0).unwrap_or(usize::MAX);
         let usable = blocks_of(needs.max_model_len).saturating_mul(needs.max_num_seqs).saturating_mul(CACHE_FACTOR);
+        let usable = usable.min(needs.blocks_most.max(least.blocks));
         let num_blocks = fitting.min(usable).min(strata_kv::BLOCKS_MAX);
         let num_blocks_max = if traded {
             let fitting = usize::try_from((kv_least + rest) / needs.block.0).unwrap_or(usize::MAX);
@@ -257,6 +260,7 @@ mod tests {
             swap: Bytes(0),
             block: Bytes(MIB),
             block_returnable: Bytes(0),
+            blocks_most: usize::MAX,
             block_size: 16,
             max_model_len: 4096,
             max_num_seqs: 4,
@@ -285,6 +289,15 @@ mod tests {
     fn kv_takes_no_more_than_can_be_used() {
         let plan = MemoryPlan::divide(Bytes(1 << 50), &needs()).unwrap();
         assert_eq!((plan.num_blocks, plan.max_model_len, plan.requests), (256 * 4 * 2, 4096, Bytes(32 * MIB)));
+    }
+
+    #[test]
+    fn kv_takes_no_more_than_it_may() {
+        let needs = MemoryNeeds { blocks_most: 40, ..needs() };
+        let plan = MemoryPlan::divide(Bytes(1 << 50), &needs).unwrap();
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (40, 40, 640));
+        let plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs).unwrap();
+        assert_eq!((plan.streamed, plan.num_blocks, plan.weights), (true, 40, Bytes((886 - 24) * MIB)));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
 use crate::{PreemptionMode, TenantId, TokenId};
 use flights::Flights;
 use long::LongLimits;
+pub use long::blocks_beside_disk;
 use queues::Queues;
 
 /// Limits of one pass, and what is done when blocks run out.

@@ -49,7 +49,8 @@ pub trait BlockBytes {
 pub struct DiskOptions {
     /// Bytes that it may take on the disk.
     pub bytes: u64,
-    /// Bytes of memory for buffers, as far as two full records and two that are read do not take more.
+    /// Bytes of memory for buffers, as far as the blocks of a record and a half and a record that is read do not take
+    /// more.
     pub buffer_bytes: usize,
     /// Bytes that may be written in a day.
     pub writes_per_day: Option<u64>,
@@ -287,8 +288,8 @@ impl DiskTier {
     fn num_buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
         let record = shape.record_bytes(shape.blocks_per_record());
         let each = wanted / 2;
-        let blocks = (each / shape.block_bytes()).max(2 * shape.blocks_per_record());
-        (blocks, (each / record).clamp(2, 16))
+        let blocks = (each / shape.block_bytes()).max(3 * shape.blocks_per_record() / 2);
+        (blocks, (each / record).clamp(1, 16))
     }
 
     /// The names of what it holds.

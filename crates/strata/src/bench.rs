@@ -1,8 +1,10 @@
 //! `strata bench`: how fast this model runs here, beside what the machine allows.
 
+mod kv_beyond;
 mod kv_tiers;
 mod limits;
 mod report;
+mod server;
 mod stream;
 mod stream_report;
 mod work;
@@ -83,6 +85,7 @@ pub struct BenchArgs {
 pub enum What {
     Stream(Box<stream::StreamArgs>),
     KvTiers(kv_tiers::KvTiersArgs),
+    KvBeyond(kv_beyond::KvBeyondArgs),
 }
 
 impl BenchArgs {
@@ -102,6 +105,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     match args.what {
         Some(What::Stream(args)) => return stream::run(*args),
         Some(What::KvTiers(args)) => return kv_tiers::run(args),
+        Some(What::KvBeyond(args)) => return kv_beyond::run(args),
         None => {}
     }
     let dir = ModelDir::open(args.model.as_deref())?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_engine::KvDisk;
 use strata_io::{RandomAccessFile, disk_bytes_free};
-use strata_kernels::{KvLayout, Level};
+use strata_kernels::{KvLayout, Level, SEGMENT};
 use strata_kv::Gate;
 use strata_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
 use strata_model::config::ModelConfig;
@@ -26,6 +26,12 @@ const SIZE_DEFAULT: u64 = 100 << 30;
 const BUFFERS_SHARE: u64 = 32;
 const BUFFERS_MAX: u64 = 64 << 20;
 
+/// Where KV has a budget of its own, they take one part in this many of it.
+const KV_BUFFERS_SHARE: u64 = 8;
+
+/// Frames that are read ahead, at the least and at the most.
+const FRAMES: (usize, usize) = (4, 8);
+
 /// Places in each file of weights that are looked at, and bytes at each: files that differ, differ there.
 const SAMPLES: u64 = 256;
 const SAMPLE_BYTES: u64 = 4096;
@@ -36,7 +42,8 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let Some(directory) = &options.kv_disk else { return Bytes(0) };
     let shape = shape(layout);
     let index = DiskTier::index_bytes(&shape, size(options, directory).unwrap_or(SIZE_DEFAULT));
-    Bytes(DiskTier::buffer_bytes(&shape, buffer_bytes(total)) as u64 + index)
+    let wanted = buffer_bytes(limits, total);
+    Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(layout, wanted)) as u64 + index)
 }
 
 /// Opens the store for the KV of this model, if one was asked for. `None` too if another server has it: this one then
@@ -65,7 +72,8 @@ pub fn open(
     let shape = shape(layout);
     let tier_options = DiskOptions {
         bytes,
-        buffer_bytes: buffer_bytes(total),
+        buffer_bytes: buffer_bytes(limits, total),
+        frames: frames(layout, buffer_bytes(limits, total)),
         writes_per_day: options.kv_disk_writes.map(|bytes| bytes.0),
         ttl: options.kv_disk_ttl,
         // Where writes are limited, they go to what is likely to be found again.
@@ -102,8 +110,19 @@ fn size(options: &KvDiskOptions, directory: &Path) -> Result<u64> {
     Ok(((free + taken) / DISK_SHARE).max(taken.min(SIZE_DEFAULT)).min(SIZE_DEFAULT))
 }
 
-fn buffer_bytes(total: Bytes) -> usize {
-    usize::try_from((total.0 / BUFFERS_SHARE).min(BUFFERS_MAX)).unwrap_or(usize::MAX)
+/// Bytes that buffers should take, of a budget of `total`.
+fn buffer_bytes(limits: &LimitOptions, total: Bytes) -> usize {
+    let of_kv = limits.kv_memory.map_or(u64::MAX, |memory| memory.0 / KV_BUFFERS_SHARE);
+    usize::try_from((total.0 / BUFFERS_SHARE).min(of_kv).min(BUFFERS_MAX)).unwrap_or(usize::MAX)
+}
+
+/// The frames in which KV beyond memory is streamed: blocks of each, and how many there are, where buffers should take
+/// `wanted` bytes.
+fn frames(layout: &KvLayout, wanted: usize) -> (usize, usize) {
+    let blocks = SEGMENT.div_ceil(layout.block_size());
+    let layers = (0..layout.num_layers()).map(|index| layout.layer(index).part_bytes());
+    let bytes = blocks * layers.max().unwrap_or(0);
+    (blocks, (wanted / bytes.max(1)).clamp(FRAMES.0, FRAMES.1))
 }
 
 /// What tells the KV of this model, as this program computes it on this machine, from any other: the configuration, the

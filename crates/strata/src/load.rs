@@ -10,6 +10,7 @@ use anyhow::Result;
 use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
     Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
+    blocks_beside_disk,
 };
 use strata_kernels::{LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
@@ -121,7 +122,6 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
         kv.touch(found.min(KV_TOUCHED / kv.layout().block_bytes()), threads(limits).get());
         (Box::new(weights), memory, kv, None)
     };
-    report::context(&plan, &needs, limits);
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
             "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
@@ -141,6 +141,12 @@ fn start_engine(
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
     let Runnable { runner, plan, streamed, batched_tokens, kv_disk } = load_weights(dir, limits, surroundings)?;
+    // What memory does not hold is read from disk in each pass.
+    let on_disk = kv_disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens());
+    let is_beside = blocks_beside_disk(limits.block_size, batched_tokens) <= plan.num_blocks_max;
+    let context = limits.max_model_len.map_or(dir.config.context(), |asked| asked.get());
+    let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
+    report::context(&plan, max_model_len, context, limits);
     let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
     let config = EngineConfig {
         scheduler: SchedulerConfig {
@@ -151,7 +157,7 @@ fn start_engine(
         kv: KvConfig { num_swap_blocks, ..kv_config(limits, plan.num_blocks_max) },
         limits: Limits {
             vocab_size: dir.config.vocab_size,
-            max_model_len: plan.max_model_len,
+            max_model_len,
             model_context: dir.config.context(),
             kv_capacity_tokens: plan.num_blocks_max * limits.block_size,
             kv_block_tokens: limits.block_size,

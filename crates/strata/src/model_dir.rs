@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use strata_device::Bytes;
-use strata_engine::{MemoryNeeds, MemoryPlan};
+use strata_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
 use strata_kernels::{DType, KvLayout};
 use strata_model::chat_template::ChatTemplate;
 use strata_model::config::ModelConfig;
@@ -158,6 +158,18 @@ impl ModelDir {
         let mut needs = self.needs(limits, surroundings)?;
         let least = self.least_for(&needs, limits);
         needs.swap = self.swap_memory(limits, total);
+        if let Some(memory) = limits.kv_memory {
+            needs.blocks_most = usize::try_from(memory.0.saturating_sub(needs.swap.0) / needs.block.0)?;
+            let least = needs.max_model_len.min(LEAST_CONTEXT);
+            if needs.blocks_most * needs.block_size < least {
+                let blocks = least.div_ceil(needs.block_size) as u64 * needs.block.0;
+                let smallest = self.kv_memory_least(limits, total, blocks);
+                return Err(Advised::input(
+                    format!("--kv-memory {memory} has no room for {least} tokens of context"),
+                    format!("give --kv-memory {}M or more", smallest.0 >> 20),
+                ));
+            }
+        }
         let plan = MemoryPlan::divide(total, &needs).map_err(|refused| refused.advising(least))?;
         let mut division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
         if division.plan.streamed
@@ -197,6 +209,20 @@ impl ModelDir {
                 return least;
             }
             least = Bytes(smallest);
+        }
+    }
+
+    /// The least `--kv-memory` that has room for `blocks` bytes of KV blocks, in whole mebibytes: buffers grow with it,
+    /// but by less.
+    fn kv_memory_least(&self, limits: &LimitOptions, total: Bytes, blocks: u64) -> Bytes {
+        let mut least = Bytes(0);
+        loop {
+            let limits = LimitOptions { kv_memory: Some(least), ..limits.clone() };
+            let needed = self.swap_memory(&limits, total).0.saturating_add(blocks).div_ceil(1 << 20) << 20;
+            if needed <= least.0 {
+                return least;
+            }
+            least = Bytes(needed);
         }
     }
 

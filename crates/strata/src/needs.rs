@@ -88,6 +88,7 @@ pub fn memory_needs(
         swap: Bytes(0),
         block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
         block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
+        blocks_most: usize::MAX,
         block_size: limits.block_size,
         max_model_len,
         max_num_seqs: sequences,

@@ -47,6 +47,11 @@ pub struct LimitOptions {
     #[arg(long, value_name = "SIZE", help_heading = MEMORY)]
     pub memory: Option<Bytes>,
 
+    /// The most of it that keys and values take, with the buffers that bring them to disk and back. Without it: what
+    /// all else leaves, as far as that is of use. With --kv-disk a request may have more KV than fits into it
+    #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
+    pub kv_memory: Option<Bytes>,
+
     /// Accept a --memory beyond what this machine, or the cgroup, has
     #[arg(long, help_heading = MEMORY, hide_short_help = true)]
     pub overcommit: bool,

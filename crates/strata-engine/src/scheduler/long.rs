@@ -22,12 +22,17 @@ pub(super) struct LongLimits {
     most: usize,
 }
 
+/// KV blocks of `block_size` tokens that must be in memory for a sequence whose other blocks are on disk, where a pass
+/// has `batched_tokens` tokens at the most.
+pub fn blocks_beside_disk(block_size: usize, batched_tokens: usize) -> usize {
+    SEGMENT.div_ceil(block_size) + CHUNK_LEAST.min(batched_tokens).div_ceil(block_size) + 1
+}
+
 impl Scheduler {
     /// From now on sequences may be longer than memory, up to `most` tokens, if a segment and a chunk have room there.
     pub(crate) fn allow_long(&mut self, most: usize) {
         let block_size = self.blocks.block_size();
-        let chunk = CHUNK_LEAST.min(self.config.max_num_batched_tokens);
-        let least = SEGMENT.div_ceil(block_size) + chunk.div_ceil(block_size) + 1;
+        let least = blocks_beside_disk(block_size, self.config.max_num_batched_tokens);
         if SEGMENT.is_multiple_of(block_size) && least <= self.blocks.stats().blocks_total {
             self.long = Some(LongLimits { segment: SEGMENT / block_size, least, most });
         }

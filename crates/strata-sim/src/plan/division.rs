@@ -215,6 +215,7 @@ mod tests {
             swap: Bytes(0),
             block: Bytes(2 << 20),
             block_returnable: Bytes(0),
+            blocks_most: usize::MAX,
             block_size: 16,
             max_model_len: 8192,
             max_num_seqs: 64,

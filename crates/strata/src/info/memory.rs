@@ -106,6 +106,7 @@ mod tests {
             swap: Bytes(0),
             block: Bytes(mib),
             block_returnable: Bytes(mib),
+            blocks_most: usize::MAX,
             block_size: 16,
             max_model_len: 4096,
             max_num_seqs: 4,

@@ -26,9 +26,14 @@ pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: 
     report!("  {:<10}{:>10}", "unused", plan.budget.left());
 }
 
-/// Says so where KV cannot hold the context that was asked for, or that the model has.
-pub fn context(plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
-    if let Some(note) = context_note(plan.max_model_len, needs.max_model_len, limits.max_model_len.is_some()) {
+/// Says so where KV cannot hold the context that is `wanted`, because it was asked for or the model has it, or where
+/// memory alone cannot: a request may have `has` tokens.
+pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptions) {
+    if has > plan.max_model_len {
+        let held = plan.max_model_len;
+        report!("context {has:>10}  tokens; KV memory holds {held}, and what a request has beyond that is on disk");
+    }
+    if let Some(note) = context_note(has, wanted, limits.max_model_len.is_some()) {
         report!("{note}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::serve::Server;
-use crate::support::{ended, tiny};
+use crate::support::{copy_of_tiny, ended, tiny};
 
 /// How often servers are killed; more by `STRATA_KILLS`.
 const KILLS: u64 = 5;
@@ -98,6 +98,44 @@ fn a_second_server_is_told_and_runs_without() {
     assert!(answer(&second, 1).is_some());
     assert!(!second.ask("GET /metrics HTTP/1.1", "").contains("strata:kv_disk"));
     drop(first);
+}
+
+#[test]
+fn a_context_beyond_memory_is_answered_as_with_ample_memory() {
+    let model = copy_of_tiny(&["config.json"]);
+    let config = std::fs::read_to_string(Path::new(tiny()).join("config.json")).unwrap();
+    let longer = config.replace(r#""max_position_embeddings": 512"#, r#""max_position_embeddings": 6000"#);
+    assert_ne!(longer, config);
+    std::fs::write(model.path().join("config.json"), longer).unwrap();
+    let (path, parent) = (model.path().to_str().unwrap(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let store = parent.path().to_str().unwrap();
+    let ample = ["--memory", "512M", "--swap-space", "0"];
+    let tight = [&ample[..], &["--kv-disk", store, "--kv-disk-size", "64M"]].concat();
+    // The least for 256 tokens; a MiB more has room for some thousand.
+    let refused = ended(&[&["serve", path, "--port", "0", "--kv-memory", "1M"], &tight[..]].concat());
+    let least = refused.stderr.split("give --kv-memory ").nth(1).and_then(|rest| rest.split('M').next());
+    let least: u64 = least.and_then(|least| least.parse().ok()).unwrap_or_else(|| panic!("{refused:?}"));
+    let memory = format!("{}M", least + 1);
+    let prompt: Vec<u64> = (0..5000).map(|at| (at * at + 3 * at) % 200 + 5).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": true}).to_string();
+    let text = |server: &Server| {
+        let answer = server.ask("POST /v1/completions HTTP/1.1", &body);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        let cached = body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        (body["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {body}")).to_owned(), cached)
+    };
+    let (expected, _) = text(&Server::of(path, &ample));
+    let tight = [&["--kv-memory", &memory][..], &tight].concat();
+    let server = Server::of(path, &tight);
+    assert!(server.said.contains("what a request has beyond that is on disk"), "{}", server.said);
+    assert_eq!(text(&server), (expected.clone(), 0));
+    assert!(metric(&server, "strata:kv_disk_read_bytes_total") > 0);
+    server.kill();
+    drop(server);
+    let (again, cached) = text(&Server::of(path, &tight));
+    assert_eq!(again, expected);
+    assert!(cached >= 4096, "{cached} tokens were found");
 }
 
 #[test]

@@ -22,7 +22,12 @@ impl Server {
     }
 
     fn within(memory: &str, more: &[&str]) -> Self {
-        let mut args = vec!["serve", tiny(), "--port", "0", "--memory", memory];
+        Self::of(tiny(), &[&["--memory", memory], more].concat())
+    }
+
+    /// A server of the model at `path`.
+    pub fn of(path: &str, more: &[&str]) -> Self {
+        let mut args = vec!["serve", path, "--port", "0"];
         args.extend(more);
         // A line for each request would fill the pipe, which nobody reads.
         let mut child = strata(&args).env("RUST_LOG", "warn").stderr(Stdio::piped()).spawn().unwrap();

@@ -1,0 +1,190 @@
+//! A `strata serve` that a benchmark starts, asks and kills.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use strata_io::{DirectRead, EngineKind, SegmentFile, sequential_bandwidth};
+
+/// How long a server may take to be ready, or to bring a prompt to the disk.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Reads of the disk's measurement: so many at a time, so many bytes each.
+const DEPTH: usize = 4;
+const CHUNK: usize = 4 << 20;
+
+/// A running `strata serve`. Dropping it kills it.
+pub struct Server {
+    child: Child,
+    address: String,
+    model: String,
+    /// What it said at its start.
+    said: String,
+}
+
+/// What a streamed answer took.
+pub struct Answer {
+    pub first_token: Duration,
+    /// From one token to the next.
+    pub gaps: Vec<f64>,
+    pub cached_tokens: u64,
+    pub text: String,
+}
+
+/// Bytes a second at which plain direct reads go through the store's segments.
+pub fn disk_rate(store: &Path) -> Result<f64> {
+    let (mut bytes, mut seconds) = (0.0, 0.0);
+    for entry in std::fs::read_dir(store).context("cannot read the store's directory")? {
+        let path = entry?.path();
+        let is_segment = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-"));
+        if is_segment {
+            let file: Arc<dyn DirectRead> = Arc::new(SegmentFile::open(&path)?);
+            let len = file.len();
+            let rate = sequential_bandwidth(&file, 0..len, EngineKind::Pread, DEPTH, CHUNK)?;
+            bytes += len as f64;
+            seconds += len as f64 / rate;
+        }
+    }
+    if bytes == 0.0 { bail!("nothing was stored in {}", store.display()) } else { Ok(bytes / seconds) }
+}
+
+impl Server {
+    /// One for `model`, or the one that ships, with these options.
+    pub fn start(model: Option<&PathBuf>, options: &[&str], more: &[String]) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+        command.arg("serve").args(model).args(["--port", "0", "--swap-space", "0"]).args(options).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot start a server")?;
+        let mut lines = BufReader::new(child.stderr.take().context("a server has no stderr")?).lines();
+        let mut said = String::new();
+        let address = loop {
+            let Some(line) = lines.next() else {
+                let _ = child.wait();
+                bail!("the server ended at once; it said:\n{said}");
+            };
+            let line = line.context("cannot read what the server says")?;
+            if let Some((_, rest)) = line.split_once("on http://") {
+                break rest.trim_end_matches("/v1").to_owned();
+            }
+            said.push_str(&line);
+            said.push('\n');
+        };
+        // What it says later must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        let mut server = Self { child, address, model: String::new(), said };
+        let models: Value = serde_json::from_str(&server.get("/v1/models")?).context("no list of models")?;
+        server.model = models["data"][0]["id"].as_str().context("the server has no model")?.to_owned();
+        Ok(server)
+    }
+
+    /// Tokens of the longest prompt with its answer.
+    pub fn context(&self) -> Result<usize> {
+        let models: Value = serde_json::from_str(&self.get("/v1/models")?).context("no list of models")?;
+        let length = models["data"][0]["max_model_len"].as_u64().context("the server does not tell its context")?;
+        Ok(usize::try_from(length)?)
+    }
+
+    /// A figure of `/metrics`.
+    pub fn metric(&self, name: &str) -> Result<f64> {
+        let page = self.get("/metrics")?;
+        let line = page.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
+        let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+        value.with_context(|| format!("the server does not tell {name}"))
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let mut stream = self.request("GET", path, "")?;
+        let mut all = String::new();
+        stream.read_to_string(&mut all)?;
+        let (_, body) = all.split_once("\r\n\r\n").context("the server's answer has no body")?;
+        Ok(body.to_owned())
+    }
+
+    fn request(&self, method: &str, path: &str, body: &str) -> Result<BufReader<TcpStream>> {
+        let mut stream = TcpStream::connect(&self.address).context("cannot reach the server")?;
+        let (address, length) = (&self.address, body.len());
+        write!(
+            stream,
+            "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )?;
+        Ok(BufReader::new(stream))
+    }
+
+    /// Has `prompt` continued by `tokens` tokens.
+    pub fn complete(&self, prompt: &[usize], tokens: usize) -> Result<Answer> {
+        let body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+            "stream": true, "stream_options": {"include_usage": true},
+        });
+        let began = Instant::now();
+        let stream = self.request("POST", "/v1/completions", &body.to_string())?;
+        let (mut first, mut last, mut gaps, mut cached_tokens) = (None, began, Vec::new(), 0);
+        let mut text = String::new();
+        let mut other = String::new();
+        for line in stream.lines() {
+            let line = line?;
+            let Some(data) = line.strip_prefix("data: ") else {
+                other.push_str(&line);
+                continue;
+            };
+            let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
+            let now = Instant::now();
+            if let Some(choice) = event["choices"].get(0) {
+                text.push_str(choice["text"].as_str().unwrap_or_default());
+                match first {
+                    None => first = Some(now - began),
+                    Some(_) => gaps.push((now - last).as_secs_f64()),
+                }
+                last = now;
+            }
+            cached_tokens = event["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(cached_tokens);
+        }
+        let first_token = first.with_context(|| format!("the server gave no token: {other}"))?;
+        // The last piece may carry only the reason of the end.
+        gaps.truncate(tokens.saturating_sub(1).max(1));
+        if gaps.is_empty() {
+            gaps.push(0.0);
+        }
+        Ok(Answer { first_token, gaps, cached_tokens, text })
+    }
+
+    /// Waits until everything is on the disk.
+    pub fn settle(&self) -> Result<()> {
+        let began = Instant::now();
+        while self.metric("strata:kv_disk_queued_blocks")? > 0.0
+            || self.metric("strata:kv_disk_durable_blocks_total")? < self.metric("strata:kv_disk_blocks")?
+        {
+            if began.elapsed() > PATIENCE {
+                bail!("the prompt was not brought to the disk within {PATIENCE:?}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// What it said at its start in the line that begins with `name`, without that.
+    pub fn said(&self, name: &str) -> Option<&str> {
+        self.said.lines().find_map(|line| line.trim_start().strip_prefix(name)).map(str::trim)
+    }
+
+    /// The most memory that it has had, as the kernel counts it.
+    pub fn peak_memory(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("the kernel does not tell")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // As `kill -9` would.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
