@@ -52,6 +52,11 @@ impl AlignedBuffer {
         Some(Self { start, len, map, mapped })
     }
 
+    /// Where it begins.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// The whole buffer.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `start` points to `len` initialised bytes that live as long as self; nothing writes while it is

@@ -16,7 +16,7 @@ use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames, Piece};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
-use crate::workers::{Done, Expected, ReadJob, Staged, Workers, WriteJob};
+use crate::workers::{Done, Expected, READERS, ReadJob, Staged, Workers, WriteJob};
 use crate::write_budget::WriteBudget;
 
 /// Bytes of a segment of a large store.
@@ -49,7 +49,7 @@ pub trait BlockBytes {
 pub struct DiskOptions {
     /// Bytes that it may take on the disk.
     pub bytes: u64,
-    /// Bytes of memory for buffers, as far as the blocks of a record and a half and a record that is read do not take
+    /// Bytes of memory for buffers, as far as the blocks of a record and a quarter and a record that is read do not take
     /// more.
     pub buffer_bytes: usize,
     /// Bytes that may be written in a day.
@@ -234,8 +234,8 @@ impl DiskTier {
         let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
         let (workers, frames_done) = Workers::start(space, shape.clone(), seal, segment_bytes, options.ttl)?;
         let (frame_blocks, num_frames) = options.frames;
-        let frames = Frames::new(frames_done, shape.layers(), frame_blocks, num_frames);
-        let bytes = Frames::bytes(shape.layers(), frame_blocks);
+        let frames = Frames::new(frames_done, &shape, frame_blocks, num_frames);
+        let bytes = Frames::bytes(&shape, frame_blocks);
         let frames = frames.ok_or(DiskTierError::Memory { bytes })?;
         let now = Instant::now();
         Ok(Self {
@@ -271,9 +271,10 @@ impl DiskTier {
     /// [`DiskOptions::frames`].
     pub fn buffer_bytes(shape: &RecordShape, wanted: usize, frames: (usize, usize)) -> usize {
         let (blocks, records) = Self::num_buffers(shape, wanted);
-        let frames = frames.1 * Frames::bytes(shape.layers(), frames.0);
+        let frames = frames.1 * Frames::bytes(shape, frames.0);
         // One more record is put together by the thread that writes.
-        blocks * shape.block_bytes() + (records + 1) * shape.record_bytes(shape.blocks_per_record()) + frames
+        let records = (records + 1) * shape.record_bytes(shape.blocks_per_record());
+        blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
     }
 
     /// Memory that the index of a store of `bytes` takes when it is full.
@@ -288,7 +289,8 @@ impl DiskTier {
     fn num_buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
         let record = shape.record_bytes(shape.blocks_per_record());
         let each = wanted / 2;
-        let blocks = (each / shape.block_bytes()).max(3 * shape.blocks_per_record() / 2);
+        let blocks =
+            (each / shape.block_bytes()).max(shape.blocks_per_record() + shape.blocks_per_record().div_ceil(4));
         (blocks, (each / record).clamp(1, 16))
     }
 
@@ -443,14 +445,14 @@ impl DiskTier {
     pub fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool {
         debug_assert_eq!(contents.len(), self.frames.blocks);
         let mut pieces: Vec<Piece> = Vec::new();
-        for (at, (parent, key, tokens)) in contents.iter().enumerate() {
+        for (parent, key, tokens) in contents {
             let Some(TierPlace { record, index }) = self.tier.find(*key) else { return false };
             let expected = Expected { index, key: *key, content: Some((*parent, tokens.clone())) };
             match pieces.last_mut() {
                 Some(last) if last.record == record && usize::from(index) == last.next_index() => {
                     last.expected.push(expected);
                 }
-                _ => pieces.push(Piece { record, expected: vec![expected], at, sums: OnceLock::new() }),
+                _ => pieces.push(Piece { record, expected: vec![expected], sums: OnceLock::new() }),
             }
         }
         pieces.iter().for_each(|piece| self.tier.hold(piece.record.segment));
@@ -472,7 +474,7 @@ impl DiskTier {
 
     /// A pass begins that will ask for `frames`, in this order. What an earlier one has not asked for is forgotten.
     pub fn begin_frames(&mut self, frames: impl Iterator<Item = FrameOf>) {
-        self.frames.begin(frames, self.workers.take_frames());
+        self.frames.begin(frames);
         self.read_frames();
     }
 
@@ -501,8 +503,8 @@ impl DiskTier {
     }
 
     fn read_frames(&mut self) {
-        while let Some(job) = self.frames.next_job() {
-            self.workers.read_frame(job);
+        while let Some(jobs) = self.frames.next_jobs() {
+            self.workers.read_pieces(jobs);
         }
     }
 

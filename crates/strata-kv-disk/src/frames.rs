@@ -2,17 +2,18 @@
 //!
 //! What such a sequence has on disk is *kept*: its segments are held, so that nothing of it is forgotten. A *frame* is
 //! one layer's part of a fixed number of its blocks. A pass says which frames it will ask for, in order; as many as
-//! there are buffers for are read ahead.
+//! there are buffers for are read ahead, across the end of the pass into the next, which mostly asks for the same.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use strata_io::AlignedBuffer;
+use strata_io::{AlignedBuffer, BufferPart};
 use strata_kv::RecordPlace;
 
-use crate::workers::{Expected, FrameDone, FrameJob};
+use crate::shape::RecordShape;
+use crate::workers::{Expected, PieceDone, PieceJob};
 
 /// How long a pass waits for a frame before it looks whether anybody still reads.
 const FRAME_WAIT: Duration = Duration::from_secs(30);
@@ -46,8 +47,6 @@ pub(crate) struct Piece {
     pub(crate) record: RecordPlace,
     /// The blocks: which of the record, and what they must be.
     pub(crate) expected: Vec<Expected>,
-    /// Which block of the frame the first of them is.
-    pub(crate) at: usize,
     /// The hashes of the record's runs, once its header was read and found to be what is expected.
     pub(crate) sums: OnceLock<Box<[u64]>>,
 }
@@ -62,56 +61,64 @@ impl Piece {
 /// The blocks of a frame, in order.
 pub(crate) type Pieces = Arc<[Piece]>;
 
-/// Where a frame of the pass is.
-enum Ahead {
-    Reading,
-    Read(Result<AlignedBuffer, (String, usize)>),
+/// A frame that was begun to be read.
+struct Reading {
+    tag: u64,
+    of: FrameOf,
+    /// Pieces that have not come.
+    left: usize,
+    parts: Vec<BufferPart>,
+    /// Why it could not be read, and which piece was to blame.
+    failed: Option<(String, usize)>,
 }
 
 /// What is kept, and what a pass reads of it.
 pub(crate) struct Frames {
-    done: Receiver<FrameDone>,
+    done: Receiver<PieceDone>,
     /// Bytes of each layer's part of a block.
     layers: Vec<usize>,
     /// Blocks of a frame.
     pub(crate) blocks: usize,
     kept: HashMap<u64, Vec<Pieces>>,
-    /// What the pass will ask for, and is not being read yet.
-    to_read: VecDeque<FrameOf>,
-    /// What was asked for, in order.
-    ahead: VecDeque<(u64, FrameOf, Ahead)>,
+    /// What the pass asks for, in order.
+    asked: Vec<FrameOf>,
+    /// How many of them were begun to be read; then come those of the next pass, if it asks for the same.
+    begun: usize,
+    /// What was begun and not given out, in order.
+    ahead: VecDeque<Reading>,
+    /// Those that nobody waits for any more.
+    dropped: Vec<Reading>,
     free: Vec<AlignedBuffer>,
     /// Buffers that somebody may still look at.
     lent: Vec<Arc<AlignedBuffer>>,
     buffers: usize,
-    /// Jobs whose buffer has not come back.
-    in_flight: usize,
     next_tag: u64,
 }
 
 impl Frames {
     /// `buffers` frames of `blocks` blocks; `None` if there is no memory for them.
-    pub(crate) fn new(done: Receiver<FrameDone>, layers: &[usize], blocks: usize, buffers: usize) -> Option<Self> {
-        let bytes = Self::bytes(layers, blocks);
+    pub(crate) fn new(done: Receiver<PieceDone>, shape: &RecordShape, blocks: usize, buffers: usize) -> Option<Self> {
+        let bytes = Self::bytes(shape, blocks);
         let free: Option<Vec<_>> = (0..buffers).map(|_| AlignedBuffer::new_zeroed(bytes)).collect();
         Some(Self {
             done,
-            layers: layers.to_vec(),
+            layers: shape.layers().to_vec(),
             blocks,
             kept: HashMap::new(),
-            to_read: VecDeque::new(),
+            asked: Vec::new(),
+            begun: 0,
             ahead: VecDeque::new(),
+            dropped: Vec::new(),
             free: free?,
             lent: Vec::new(),
             buffers,
-            in_flight: 0,
             next_tag: 0,
         })
     }
 
     /// Bytes of the largest frame.
-    pub(crate) fn bytes(layers: &[usize], blocks: usize) -> usize {
-        layers.iter().max().map_or(0, |layer| layer * blocks)
+    pub(crate) fn bytes(shape: &RecordShape, blocks: usize) -> usize {
+        shape.layers().iter().max().map_or(0, |layer| layer * blocks)
     }
 
     /// One more frame of `owner`.
@@ -126,71 +133,85 @@ impl Frames {
 
     /// All frames of `owner`, who keeps them no longer.
     pub(crate) fn forget(&mut self, owner: u64) -> Vec<Pieces> {
+        // What is read ahead of them would be of a frame that may be another one by then.
+        if self.ahead.iter().any(|reading| reading.of.owner == owner) || self.asked.iter().any(|of| of.owner == owner) {
+            self.begin(std::iter::empty());
+        }
         self.kept.remove(&owner).unwrap_or_default()
     }
 
-    /// A pass begins that will ask for `frames` in this order; `unread` are reads of the pass before that nobody has
-    /// begun.
-    pub(crate) fn begin(&mut self, frames: impl Iterator<Item = FrameOf>, unread: VecDeque<FrameJob>) {
-        for FrameJob { buffer, .. } in unread {
-            self.in_flight -= 1;
-            self.free.push(buffer);
-        }
-        for (_, _, ahead) in self.ahead.drain(..) {
-            if let Ahead::Read(Ok(buffer)) = ahead {
-                self.free.push(buffer);
-            }
-        }
-        self.to_read.clear();
-        self.to_read.extend(frames);
+    /// A pass begins that will ask for `frames` in this order. What was read ahead of it and is not what it asks for is
+    /// forgotten.
+    pub(crate) fn begin(&mut self, frames: impl Iterator<Item = FrameOf>) {
         self.collect();
+        self.asked.clear();
+        self.asked.extend(frames);
+        let read = self.ahead.iter().map(|reading| &reading.of);
+        self.begun = read.zip(&self.asked).take_while(|(read, asked)| read == asked).count();
+        self.dropped.extend(self.ahead.drain(self.begun..));
+        self.reclaim();
     }
 
-    /// The next read to begin, if a buffer is free.
-    pub(crate) fn next_job(&mut self) -> Option<FrameJob> {
+    /// Takes back the buffers of frames that nobody waits for and nobody reads.
+    fn reclaim(&mut self) {
+        for reading in self.dropped.extract_if(.., |reading| reading.left == 0) {
+            self.free.extend(BufferPart::join(reading.parts));
+        }
+    }
+
+    /// The reads of the next frame to begin, if a buffer is free.
+    pub(crate) fn next_jobs(&mut self) -> Option<Vec<PieceJob>> {
         while self.free.is_empty() {
             let position = self.lent.iter().position(|buffer| Arc::strong_count(buffer) == 1)?;
             self.free.extend(Arc::into_inner(self.lent.swap_remove(position)));
         }
-        let of = *self.to_read.front()?;
+        let of = match self.asked.get(self.begun) {
+            Some(of) => *of,
+            None => *self.asked.get(self.begun - self.asked.len()).filter(|_| self.begun < 2 * self.asked.len())?,
+        };
         let pieces = self.kept.get(&of.owner).and_then(|kept| kept.get(of.frame)).cloned()?;
         let buffer = self.free.pop()?;
-        self.to_read.pop_front();
+        self.begun += 1;
         self.next_tag += 1;
-        self.in_flight += 1;
-        self.ahead.push_back((self.next_tag, of, Ahead::Reading));
-        Some(FrameJob { tag: self.next_tag, layer: of.layer, pieces, buffer })
+        let (tag, layer) = (self.next_tag, of.layer);
+        let lens = pieces.iter().map(|piece| piece.expected.len() * self.layers[layer]);
+        let parts = BufferPart::split(buffer, lens);
+        let left = parts.len();
+        self.ahead.push_back(Reading { tag, of, left, parts: Vec::with_capacity(left), failed: None });
+        let job = |(index, part)| PieceJob { tag, layer, pieces: Arc::clone(&pieces), index, part };
+        Some(parts.into_iter().enumerate().map(job).collect())
     }
 
     /// The next frame that was [asked for](Self::begin) and begun to be read, once it was. On failure, the pieces of
     /// its frame and which of them is not what it should be.
     pub(crate) fn next(&mut self) -> Result<FrameBytes, (FrameLost, Option<(Pieces, usize)>)> {
+        let nothing = FrameOf { owner: 0, frame: 0, layer: 0 };
+        let lost = |of: FrameOf, reason: &str| Err((FrameLost { of, reason: reason.to_owned() }, None));
         loop {
-            match self.ahead.front_mut() {
-                Some((_, _, Ahead::Reading)) => {}
-                Some(_) => break,
-                None => {
-                    let of = self.to_read.front().copied().unwrap_or(FrameOf { owner: 0, frame: 0, layer: 0 });
-                    return Err((FrameLost { of, reason: "it is not kept".to_owned() }, None));
+            match self.ahead.front() {
+                Some(reading) if reading.left == 0 => break,
+                Some(reading) => {
+                    let of = reading.of;
+                    match self.done.recv_timeout(FRAME_WAIT) {
+                        Ok(done) => self.take(done),
+                        Err(_) => return lost(of, "reading it does not end"),
+                    }
                 }
-            }
-            match self.done.recv_timeout(FRAME_WAIT) {
-                Ok(done) => self.take(done),
-                Err(_) => {
-                    let of = self.ahead.front().map(|(_, of, _)| *of);
-                    let of = of.unwrap_or(FrameOf { owner: 0, frame: 0, layer: 0 });
-                    return Err((FrameLost { of, reason: "reading it does not end".to_owned() }, None));
-                }
+                None => return lost(self.asked.get(self.begun).copied().unwrap_or(nothing), "it is not kept"),
             }
         }
-        let Some((_, of, Ahead::Read(outcome))) = self.ahead.pop_front() else { unreachable!("it was read") };
-        match outcome {
-            Ok(buffer) => {
+        let Some(Reading { of, parts, failed, .. }) = self.ahead.pop_front() else {
+            return lost(nothing, "it is not kept");
+        };
+        let Some(buffer) = BufferPart::join(parts) else { return lost(of, "its memory is in use") };
+        match failed {
+            None => {
                 let buffer = Arc::new(buffer);
                 self.lent.push(Arc::clone(&buffer));
                 Ok((buffer, self.layers[of.layer] * self.blocks))
             }
-            Err((reason, piece)) => {
+            Some((reason, piece)) => {
+                self.free.push(buffer);
                 let pieces = self.kept.get(&of.owner).and_then(|kept| kept.get(of.frame)).cloned();
                 Err((FrameLost { of, reason }, pieces.map(|pieces| (pieces, piece))))
             }
@@ -204,17 +225,15 @@ impl Frames {
         }
     }
 
-    fn take(&mut self, FrameDone { job, outcome }: FrameDone) {
-        self.in_flight -= 1;
-        match (self.ahead.iter_mut().find(|(tag, ..)| *tag == job.tag), outcome) {
-            (Some((.., ahead)), Ok(())) => *ahead = Ahead::Read(Ok(job.buffer)),
-            (Some((.., ahead)), Err(reason)) => {
-                *ahead = Ahead::Read(Err(reason));
-                self.free.push(job.buffer);
-            }
-            // The pass that wanted it has failed.
-            (None, _) => self.free.push(job.buffer),
+    fn take(&mut self, PieceDone { job, outcome }: PieceDone) {
+        let PieceJob { tag, index, part, .. } = job;
+        let mut all = self.ahead.iter_mut().chain(&mut self.dropped);
+        if let Some(reading) = all.find(|reading| reading.tag == tag) {
+            reading.left -= 1;
+            reading.parts.push(part);
+            reading.failed = reading.failed.take().or(outcome.err().map(|reason| (reason, index)));
         }
+        self.reclaim();
     }
 
     /// Proves that no buffer is lost.
@@ -222,11 +241,7 @@ impl Frames {
     /// # Panics
     /// When one is.
     pub(crate) fn assert_sound(&self) {
-        let ahead = self.ahead.iter().filter(|(.., ahead)| matches!(ahead, Ahead::Read(Ok(_)))).count();
-        assert_eq!(
-            self.free.len() + self.lent.len() + self.in_flight + ahead,
-            self.buffers,
-            "a frame's buffer is lost"
-        );
+        let known = self.free.len() + self.lent.len() + self.ahead.len() + self.dropped.len();
+        assert_eq!(known, self.buffers, "a frame's buffer is lost");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::workers::{FrameJob, ReadJob};
+use crate::workers::{PieceJob, ReadJob};
 
 /// The longest that a write lets reads for a pass go first.
 const WRITE_PATIENCE: Duration = Duration::from_millis(100);
@@ -12,17 +12,17 @@ const WRITE_PATIENCE: Duration = Duration::from_millis(100);
 /// A read, of whatever kind.
 pub(crate) enum Read {
     /// A pass waits for it.
-    Frame(FrameJob),
+    Piece(PieceJob),
     /// A sequence waits for it, or nobody.
     Record(ReadJob),
 }
 
 #[derive(Default)]
 struct Queues {
-    frames: VecDeque<FrameJob>,
+    pieces: VecDeque<PieceJob>,
     records: VecDeque<ReadJob>,
-    /// Frames that are being read.
-    frames_begun: usize,
+    /// Pieces that are being read.
+    pieces_begun: usize,
     closed: bool,
 }
 
@@ -37,22 +37,14 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    pub(crate) fn add_frame(&self, job: FrameJob) {
-        self.lock().frames.push_back(job);
-        self.added.notify_one();
+    pub(crate) fn add_pieces(&self, jobs: Vec<PieceJob>) {
+        self.lock().pieces.extend(jobs);
+        self.added.notify_all();
     }
 
     pub(crate) fn add_record(&self, job: ReadJob) {
         self.lock().records.push_back(job);
         self.added.notify_one();
-    }
-
-    /// Takes out the frames that nobody has begun to read.
-    pub(crate) fn take_frames(&self) -> VecDeque<FrameJob> {
-        let mut queues = self.lock();
-        let frames = std::mem::take(&mut queues.frames);
-        self.settle(&queues);
-        frames
     }
 
     /// Nothing is added any more.
@@ -65,9 +57,9 @@ impl ReadQueue {
     pub(crate) fn next(&self) -> Option<Read> {
         let mut queues = self.lock();
         loop {
-            if let Some(job) = queues.frames.pop_front() {
-                queues.frames_begun += 1;
-                return Some(Read::Frame(job));
+            if let Some(job) = queues.pieces.pop_front() {
+                queues.pieces_begun += 1;
+                return Some(Read::Piece(job));
             }
             if let Some(job) = queues.records.pop_front() {
                 return Some(Read::Record(job));
@@ -79,24 +71,20 @@ impl ReadQueue {
         }
     }
 
-    /// A frame was read, or could not be.
-    pub(crate) fn frame_ended(&self) {
+    /// A piece was read, or could not be.
+    pub(crate) fn piece_ended(&self) {
         let mut queues = self.lock();
-        queues.frames_begun -= 1;
-        self.settle(&queues);
+        queues.pieces_begun -= 1;
+        if queues.pieces.is_empty() && queues.pieces_begun == 0 {
+            self.quiet.notify_all();
+        }
     }
 
     /// Waits a little while a pass reads.
     pub(crate) fn let_passes_read(&self) {
         let queues = self.lock();
-        let reads = |queues: &mut Queues| !queues.closed && (queues.frames_begun > 0 || !queues.frames.is_empty());
+        let reads = |queues: &mut Queues| !queues.closed && (queues.pieces_begun > 0 || !queues.pieces.is_empty());
         drop(self.quiet.wait_timeout_while(queues, WRITE_PATIENCE, reads));
-    }
-
-    fn settle(&self, queues: &MutexGuard<'_, Queues>) {
-        if queues.frames.is_empty() && queues.frames_begun == 0 {
-            self.quiet.notify_all();
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {

@@ -64,6 +64,13 @@ impl RecordShape {
         (HEADER_FIXED + count * self.entry_bytes() + sums).next_multiple_of(DIRECT_ALIGN)
     }
 
+    /// Room for the header of a record, or for any one of its runs.
+    pub(crate) fn room_to_read(&self) -> usize {
+        let most = self.blocks_per_record();
+        let longest = self.layers.iter().max().map_or(0, |layer| layer * most);
+        self.header_bytes(most).max(longest.next_multiple_of(DIRECT_ALIGN))
+    }
+
     /// Where the run of each layer begins in a record of `count` blocks, in bytes from the record's beginning.
     pub(crate) fn runs(&self, count: usize) -> impl Iterator<Item = (usize, usize)> {
         let mut at = self.header_bytes(count);

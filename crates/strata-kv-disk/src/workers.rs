@@ -1,24 +1,24 @@
 //! The threads of a store: one that writes records in order, and a few that read them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError, SegmentWrite};
+use strata_io::{AlignedBuffer, BufferPart, DIRECT_ALIGN, IoError, SegmentWrite};
 use strata_kv::{BlockKey, BlockLabel, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
-use crate::frames::{Piece, Pieces};
+use crate::frames::Pieces;
 use crate::read_queue::{Read, ReadQueue};
 use crate::record::{Header, Seal, pack};
 use crate::shape::RecordShape;
 
 /// Threads that read.
-const READERS: usize = 4;
+pub(crate) const READERS: usize = 6;
 
 /// Records that are written before they are brought to the disk for sure, if more are to come.
 const SYNC_AFTER: usize = 16;
@@ -61,19 +61,21 @@ pub(crate) struct ReadJob {
     pub(crate) buffer: AlignedBuffer,
 }
 
-/// One layer's part of a frame to read: see [`Frames`](crate::frames::Frames).
-pub(crate) struct FrameJob {
-    /// The caller's number for it.
+/// One layer's part of a piece to read: see [`Frames`](crate::frames::Frames).
+pub(crate) struct PieceJob {
+    /// The caller's number for the frame.
     pub(crate) tag: u64,
     pub(crate) layer: usize,
     pub(crate) pieces: Pieces,
-    pub(crate) buffer: AlignedBuffer,
+    /// Which of the pieces.
+    pub(crate) index: usize,
+    pub(crate) part: BufferPart,
 }
 
-/// What became of a frame: if it could not be read, why, and which piece was to blame.
-pub(crate) struct FrameDone {
-    pub(crate) job: FrameJob,
-    pub(crate) outcome: Result<(), (String, usize)>,
+/// What became of a piece.
+pub(crate) struct PieceDone {
+    pub(crate) job: PieceJob,
+    pub(crate) outcome: Result<(), String>,
 }
 
 /// What became of a job.
@@ -120,7 +122,7 @@ impl Workers {
         seal: Seal,
         segment_bytes: u64,
         ttl: Option<Duration>,
-    ) -> std::io::Result<(Self, Receiver<FrameDone>)> {
+    ) -> std::io::Result<(Self, Receiver<PieceDone>)> {
         let ttl = ttl.map(|ttl| ttl.as_secs());
         let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
         let (done_sender, done) = channel();
@@ -149,13 +151,8 @@ impl Workers {
         self.reads.add_record(job);
     }
 
-    pub(crate) fn read_frame(&self, job: FrameJob) {
-        self.reads.add_frame(job);
-    }
-
-    /// See [`ReadQueue::take_frames`].
-    pub(crate) fn take_frames(&self) -> VecDeque<FrameJob> {
-        self.reads.take_frames()
+    pub(crate) fn read_pieces(&self, jobs: Vec<PieceJob>) {
+        self.reads.add_pieces(jobs);
     }
 
     /// Something that is done, if there is anything within `wait`.
@@ -206,7 +203,7 @@ impl Shared {
         writer.sync(done);
     }
 
-    fn read_all(&self, jobs: &ReadQueue, done: &Sender<Done>, frames: &Sender<FrameDone>) {
+    fn read_all(&self, jobs: &ReadQueue, done: &Sender<Done>, frames: &Sender<PieceDone>) {
         let mut area = None;
         while let Some(read) = jobs.next() {
             // Nobody listens any more when the store is being closed.
@@ -217,11 +214,14 @@ impl Shared {
                         .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
                     done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_ok()
                 }
-                Read::Frame(mut job) => {
-                    let outcome = catch_unwind(AssertUnwindSafe(|| self.read_frame(&mut job, &mut area)))
-                        .unwrap_or_else(|_| Err(("reading a frame panicked".to_owned(), 0)));
-                    jobs.frame_ended();
-                    frames.send(FrameDone { job, outcome }).is_ok()
+                Read::Piece(mut job) => {
+                    // A pass that fails costs much more than a second look.
+                    let mut read =
+                        || self.read_piece(&mut job, &mut area).or_else(|_| self.read_piece(&mut job, &mut area));
+                    let outcome = catch_unwind(AssertUnwindSafe(&mut read))
+                        .unwrap_or_else(|_| Err("reading KV panicked".to_owned()));
+                    jobs.piece_ended();
+                    frames.send(PieceDone { job, outcome }).is_ok()
                 }
             };
             if !is_heard {
@@ -230,24 +230,10 @@ impl Shared {
         }
     }
 
-    /// Reads one layer's part of a frame, and checks it. `area` is where pieces are read that cannot be read in place.
-    fn read_frame(&self, job: &mut FrameJob, area: &mut Option<AlignedBuffer>) -> Result<(), (String, usize)> {
-        let FrameJob { layer, pieces, buffer, .. } = job;
-        for (index, piece) in pieces.iter().enumerate() {
-            // A pass that fails costs much more than a second look.
-            let mut read = || self.read_piece(piece, *layer, buffer, area);
-            read().or_else(|_| read()).map_err(|reason| (reason, index))?;
-        }
-        Ok(())
-    }
-
-    fn read_piece(
-        &self,
-        piece: &Piece,
-        layer: usize,
-        buffer: &mut AlignedBuffer,
-        area: &mut Option<AlignedBuffer>,
-    ) -> Result<(), String> {
+    /// Reads one layer's part of a piece, and checks it. `area` is where it is read if it cannot be read in place.
+    fn read_piece(&self, job: &mut PieceJob, area: &mut Option<AlignedBuffer>) -> Result<(), String> {
+        let PieceJob { layer, pieces, index, part: into, .. } = job;
+        let (piece, layer, into) = (&pieces[*index], *layer, into.as_mut());
         let (record, count) = (piece.record, usize::from(piece.record.count));
         let file = self.segment(record.segment, false).map_err(|error| error.to_string())?;
         let place = || format!("the record at {} of {}", record.offset, file.path().display());
@@ -255,15 +241,14 @@ impl Shared {
         let area = match area {
             Some(area) => area,
             empty => {
-                let bytes = self.shape.header_bytes(self.shape.blocks_per_record());
-                let longest =
-                    self.shape.layers().iter().max().map_or(0, |layer| layer * self.shape.blocks_per_record());
-                empty.insert(AlignedBuffer::new_zeroed(bytes.max(longest)).ok_or("there is no memory to read into")?)
+                let area = AlignedBuffer::new_zeroed(self.shape.room_to_read());
+                empty.insert(area.ok_or("there is no memory to read into")?)
             }
         };
+        let area = area.as_mut();
         if piece.sums.get().is_none() {
             let header = self.shape.header_bytes(count);
-            let bytes = &mut area.as_mut()[..header];
+            let bytes = &mut area[..header];
             file.read_aligned_at(bytes, record.offset, header).map_err(|error| error.to_string())?;
             let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
             self.check(record, &piece.expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
@@ -271,21 +256,19 @@ impl Shared {
         }
         let sum = piece.sums.get().and_then(|sums| sums.get(layer)).ok_or("there is no such layer")?;
         let (whole, used) = ((count * part).next_multiple_of(DIRECT_ALIGN), count * part);
-        let (at, len) = (piece.at * part, piece.expected.len() * part);
         let offset = record.offset + begin as u64;
-        let is_all = piece.expected.len() == count;
-        if is_all && whole == used && at.is_multiple_of(DIRECT_ALIGN) {
-            let run = &mut buffer.as_mut()[at..at + len];
-            file.read_aligned_at(run, offset, used).map_err(|error| error.to_string())?;
-            return if xxh3_64(run) == *sum { Ok(()) } else { Err(format!("{} is damaged", place())) };
+        let is_aligned = into.as_ptr().addr().is_multiple_of(DIRECT_ALIGN);
+        if piece.expected.len() == count && whole == used && is_aligned {
+            file.read_aligned_at(into, offset, used).map_err(|error| error.to_string())?;
+            return if xxh3_64(into) == *sum { Ok(()) } else { Err(format!("{} is damaged", place())) };
         }
-        let run = &mut area.as_mut()[..whole];
+        let run = &mut area[..whole];
         file.read_aligned_at(run, offset, used).map_err(|error| error.to_string())?;
         if xxh3_64(&run[..used]) != *sum {
             return Err(format!("{} is damaged", place()));
         }
         let first = piece.expected.first().map_or(0, |expected| usize::from(expected.index)) * part;
-        buffer.as_mut()[at..at + len].copy_from_slice(&run[first..first + len]);
+        into.copy_from_slice(&run[first..first + into.len()]);
         Ok(())
     }
 

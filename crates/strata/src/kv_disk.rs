@@ -30,7 +30,7 @@ const BUFFERS_MAX: u64 = 64 << 20;
 const KV_BUFFERS_SHARE: u64 = 8;
 
 /// Frames that are read ahead, at the least and at the most.
-const FRAMES: (usize, usize) = (4, 8);
+const FRAMES: (usize, usize) = (4, 12);
 
 /// Places in each file of weights that are looked at, and bytes at each: files that differ, differ there.
 const SAMPLES: u64 = 256;

@@ -9,7 +9,7 @@ use crate::sequence::{Sequence, SequenceStatus};
 
 /// Tokens of a prompt that one pass should be able to compute of such a sequence, beside a segment that is not on disk
 /// yet: each pass reads all that is below.
-const CHUNK_LEAST: usize = 128;
+const CHUNK_LEAST: usize = 64;
 
 /// What such sequences need.
 #[derive(Debug, Clone, Copy)]
