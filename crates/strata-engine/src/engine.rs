@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError};
+use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, SequenceId};
 use strata_model::{BatchSequence, LogitRow};
 use thiserror::Error;
 
@@ -29,7 +29,7 @@ use crate::sequence::{Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
 use disk::Disk;
-use long::DiskFrames;
+use long::{DiskFrames, LongSequence};
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -125,6 +125,7 @@ impl Engine {
             scheduler,
             runner,
             disk: disk.map(Disk::new),
+            long: HashMap::new(),
             sampler: Sampler::default(),
             groups: HashMap::default(),
             config,
@@ -171,6 +172,8 @@ struct Worker {
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
     disk: Option<Disk>,
+    /// Sequences that are longer than memory.
+    long: HashMap<SequenceId, LongSequence>,
     sampler: Sampler,
     groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
     config: EngineConfig,

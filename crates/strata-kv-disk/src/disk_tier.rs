@@ -12,11 +12,12 @@ use strata_kv::{
 use thiserror::Error;
 
 use crate::directory::SegmentSpace;
-use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames, Piece};
+use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames};
+use crate::jobs::{Done, Expected, Piece, ReadJob, Staged, WriteJob};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
-use crate::workers::{Done, Expected, READERS, ReadJob, Staged, Workers, WriteJob};
+use crate::workers::{READERS, Workers};
 use crate::write_budget::WriteBudget;
 
 /// Bytes of a segment of a large store.
@@ -49,7 +50,7 @@ pub trait BlockBytes {
 pub struct DiskOptions {
     /// Bytes that it may take on the disk.
     pub bytes: u64,
-    /// Bytes of memory for buffers, as far as the blocks of a record and a quarter and a record that is read do not take
+    /// Bytes of memory for buffers, as far as a record that is read, and the blocks of one and a quarter, do not take
     /// more.
     pub buffer_bytes: usize,
     /// Bytes that may be written in a day.

@@ -5,15 +5,14 @@
 //! there are buffers for are read ahead, across the end of the pass into the next, which mostly asks for the same.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use strata_io::{AlignedBuffer, BufferPart};
-use strata_kv::RecordPlace;
 
+use crate::jobs::{PieceDone, PieceJob, Pieces};
 use crate::shape::RecordShape;
-use crate::workers::{Expected, PieceDone, PieceJob};
 
 /// How long a pass waits for a frame before it looks whether anybody still reads.
 const FRAME_WAIT: Duration = Duration::from_secs(30);
@@ -40,26 +39,6 @@ pub struct FrameLost {
     /// What happened.
     pub reason: String,
 }
-
-/// Blocks of a frame that lie in one record, side by side in both.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    pub(crate) record: RecordPlace,
-    /// The blocks: which of the record, and what they must be.
-    pub(crate) expected: Vec<Expected>,
-    /// The hashes of the record's runs, once its header was read and found to be what is expected.
-    pub(crate) sums: OnceLock<Box<[u64]>>,
-}
-
-impl Piece {
-    /// Which block of the record would be the next.
-    pub(crate) fn next_index(&self) -> usize {
-        self.expected.last().map_or(0, |last| usize::from(last.index) + 1)
-    }
-}
-
-/// The blocks of a frame, in order.
-pub(crate) type Pieces = Arc<[Piece]>;
 
 /// A frame that was begun to be read.
 struct Reading {

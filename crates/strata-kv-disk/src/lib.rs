@@ -8,6 +8,7 @@
 mod directory;
 mod disk_tier;
 mod frames;
+mod jobs;
 mod read_queue;
 mod record;
 mod recovery;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::workers::{PieceJob, ReadJob};
+use crate::jobs::{PieceJob, ReadJob};
 
 /// The longest that a write lets reads for a pass go first.
 const WRITE_PATIENCE: Duration = Duration::from_millis(100);

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use strata_io::{AlignedBuffer, BufferPart, DIRECT_ALIGN, IoError, SegmentWrite};
-use strata_kv::{BlockKey, BlockLabel, RecordPlace, TokenId};
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError, SegmentWrite};
+use strata_kv::{BlockKey, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
-use crate::frames::Pieces;
+use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, WriteJob};
 use crate::read_queue::{Read, ReadQueue};
 use crate::record::{Header, Seal, pack};
 use crate::shape::RecordShape;
@@ -25,76 +25,6 @@ const SYNC_AFTER: usize = 16;
 
 /// The most segments that are kept open.
 const OPEN_MAX: usize = 64;
-
-/// A block that is to be written.
-#[derive(Debug)]
-pub(crate) struct Staged {
-    pub(crate) label: BlockLabel,
-    pub(crate) class: u8,
-    pub(crate) bytes: Vec<u8>,
-    /// When its record was first written, if it is written again.
-    pub(crate) since: Option<u64>,
-}
-
-/// A record to write.
-#[derive(Debug)]
-pub(crate) struct WriteJob {
-    pub(crate) record: RecordPlace,
-    pub(crate) blocks: Vec<Staged>,
-}
-
-/// A block that is to be read: which of the record it is, and what it must be.
-#[derive(Debug, Clone)]
-pub(crate) struct Expected {
-    pub(crate) index: u16,
-    pub(crate) key: BlockKey,
-    /// `None` if whatever has this name will do.
-    pub(crate) content: Option<(BlockKey, Box<[TokenId]>)>,
-}
-
-/// A record to read.
-pub(crate) struct ReadJob {
-    /// The caller's number for it.
-    pub(crate) tag: u64,
-    pub(crate) record: RecordPlace,
-    pub(crate) expected: Vec<Expected>,
-    pub(crate) buffer: AlignedBuffer,
-}
-
-/// One layer's part of a piece to read: see [`Frames`](crate::frames::Frames).
-pub(crate) struct PieceJob {
-    /// The caller's number for the frame.
-    pub(crate) tag: u64,
-    pub(crate) layer: usize,
-    pub(crate) pieces: Pieces,
-    /// Which of the pieces.
-    pub(crate) index: usize,
-    pub(crate) part: BufferPart,
-}
-
-/// What became of a piece.
-pub(crate) struct PieceDone {
-    pub(crate) job: PieceJob,
-    pub(crate) outcome: Result<(), String>,
-}
-
-/// What became of a job.
-pub(crate) enum Done {
-    Written {
-        job: WriteJob,
-        outcome: Result<(), String>,
-    },
-    /// Everything that was written before this is on the disk, or may not be.
-    Synced {
-        blocks: u64,
-        well: bool,
-    },
-    Read {
-        job: ReadJob,
-        outcome: Result<Header, String>,
-        seconds: f64,
-    },
-}
 
 /// What all threads share.
 struct Shared {

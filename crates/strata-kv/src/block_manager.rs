@@ -212,9 +212,9 @@ impl BlockManager {
         Ok(Allocation { num_cached_tokens, num_fresh_blocks: need - hits })
     }
 
-    /// The physical blocks of `id` in logical order, from the first that is [in memory](Self::blocks_below); valid until the next call that changes blocks. `None` unless `id`
-    /// is resident, because KV in flight must not be read. Blocks reserved by [`Self::ensure_num_empty_slots`] come
-    /// last.
+    /// The physical blocks of `id` in logical order, from the first that is [in memory](Self::blocks_below); valid
+    /// until the next call that changes blocks. `None` unless `id` is resident, because KV in flight must not be read.
+    /// Blocks reserved by [`Self::ensure_num_empty_slots`] come last.
     pub fn block_table(&self, id: SequenceId) -> Option<&[BlockId]> {
         let table = self.tables.get(id)?;
         (table.state() == SequenceState::Resident).then(|| table.blocks())

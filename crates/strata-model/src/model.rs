@@ -92,14 +92,14 @@ impl Model {
     }
 
     /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
-    /// wanted row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row. KV below
-    /// memory comes from `below`, layer by layer.
+    /// wanted row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row. KV
+    /// below memory comes from `below`, layer by layer.
     ///
     /// Nothing is allocated once the largest batch has been seen.
     ///
     /// # Errors
-    /// If weights or KV cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The KV of the
-    /// batch's own tokens is then unspecified; all other KV is untouched.
+    /// If weights or KV cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The KV of
+    /// the batch's own tokens is then unspecified; all other KV is untouched.
     ///
     /// # Panics
     /// If a block table is too short or names a block outside the pool; the block manager guarantees that none does.

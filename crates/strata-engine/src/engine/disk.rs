@@ -3,11 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockId, BlockKey, Evicted, FetchId, SequenceId};
+use strata_kv::{BlockId, BlockKey, Evicted, FetchId};
 use strata_kv_disk::{FetchEnded, Wanted};
 
 use super::Worker;
-use super::long::LongSequence;
 use crate::kv_disk::{KvDisk, KvDiskMode, KvDiskStatus};
 use crate::scheduler::{Admitted, StepPlan};
 
@@ -20,8 +19,6 @@ const LAST_WRITES: Duration = Duration::from_secs(10);
 /// KV on disk, and what is on its way.
 pub(super) struct Disk {
     pub(super) disk: KvDisk,
-    /// Sequences that are longer than memory.
-    pub(super) long: HashMap<SequenceId, LongSequence>,
     /// Blocks that are to be stored when there are buffers for them, the oldest first.
     fresh: VecDeque<(BlockId, BlockKey)>,
     /// Those who wait for a fetch, and of whom nobody has heard yet.
@@ -31,13 +28,7 @@ pub(super) struct Disk {
 
 impl Disk {
     pub(super) fn new(disk: KvDisk) -> Self {
-        Self {
-            disk,
-            long: HashMap::new(),
-            fresh: VecDeque::new(),
-            admitted: HashMap::new(),
-            status: KvDiskStatus::default(),
-        }
+        Self { disk, fresh: VecDeque::new(), admitted: HashMap::new(), status: KvDiskStatus::default() }
     }
 
     pub(super) fn status(&self) -> KvDiskStatus {

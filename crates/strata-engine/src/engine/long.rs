@@ -1,5 +1,5 @@
-//! Sequences that are longer than memory: what of them is brought to disk, what stays there for them, and how passes get
-//! it.
+//! Sequences that are longer than memory: what of them is brought to disk, what stays there for them, and how passes
+//! get it.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,8 @@ impl Worker {
     /// `id`, which was just admitted, is longer than memory: it goes on behind what it has on disk.
     pub(super) fn resume_long(&mut self, id: SequenceId, plan: &mut StepPlan, index: usize) {
         let block_size = self.scheduler.blocks().block_size();
-        let Some(Disk { disk, long, admitted, .. }) = &mut self.disk else { return };
+        let long = &mut self.long;
+        let Some(Disk { disk, admitted, .. }) = &mut self.disk else { return };
         let (tier, sequence) = (&mut disk.tier, self.scheduler.sequence(id));
         let root = sequence.hashes.root();
         let one = long.entry(id).or_insert_with(|| LongSequence {
@@ -96,7 +97,8 @@ impl Worker {
     /// Copies what was computed of long sequences, to be written, and has what is on disk of them stay there.
     pub(super) fn store_long(&mut self) {
         let block_size = self.scheduler.blocks().block_size();
-        let Some(Disk { disk, long, .. }) = &mut self.disk else { return };
+        let long = &mut self.long;
+        let Some(Disk { disk, .. }) = &mut self.disk else { return };
         if long.is_empty() {
             return;
         }
@@ -140,11 +142,10 @@ impl Worker {
 
     /// Has what sequences wait for written at once, and lets those fail for which the disk does nothing.
     pub(super) fn hurry_long(&mut self, plan: &StepPlan) {
-        let Some(Disk { disk, long, .. }) = &mut self.disk else { return };
-        for (id, one) in long.iter_mut().filter(|(id, _)| !plan.waits_for_disk.contains(id)) {
-            let _ = id;
-            one.waits_since = None;
-        }
+        let long = &mut self.long;
+        let Some(Disk { disk, .. }) = &mut self.disk else { return };
+        let go_on = long.iter_mut().filter(|(id, _)| !plan.waits_for_disk.contains(id));
+        go_on.for_each(|(_, one)| one.waits_since = None);
         if plan.waits_for_disk.is_empty() {
             return;
         }
@@ -163,7 +164,8 @@ impl Worker {
     /// KV of the sequence at `index` of the plan was lost on disk: it computes that again.
     pub(super) fn recover_lost(&mut self, plan: &StepPlan, lost: &KvLost) {
         let id = plan.entries[lost.sequence].id;
-        let Some(Disk { disk, long, .. }) = &mut self.disk else { return };
+        let long = &mut self.long;
+        let Some(Disk { disk, .. }) = &mut self.disk else { return };
         disk.tier.release_frames(id.0);
         let losses = long.get_mut(&id).map_or(LOSSES_MAX, |one| {
             one.losses += 1;

@@ -102,7 +102,8 @@ proptest! {
         let block_size = 1 << block;
         let shape = Shape {
             blocks, block_size, prefix_caching, max_num_seqs,
-            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, longer_than_memory: false, swap_blocks,
+            max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, longer_than_memory: false,
+            swap_blocks,
             preemption: PreemptionMode::Swap,
         };
         let limit = 100.min(blocks * block_size);

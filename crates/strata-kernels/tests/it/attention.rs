@@ -236,7 +236,8 @@ proptest! {
         let borders: Vec<_> = (1..=below).filter(|at| pieces >> at & 1 > 0).map(|at| at * SEGMENT).collect();
         for level in fused_levels() {
             let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&case.asked)));
-            prop_assert_eq!(&bits(&case.attend_in_pieces(level, threads, scratch, &borders)), &whole, "{}", level.name());
+            let pieces = bits(&case.attend_in_pieces(level, threads, scratch, &borders));
+            prop_assert_eq!(&pieces, &whole, "{}", level.name());
         }
     }
 

@@ -18,9 +18,9 @@ const BLOCK: usize = 256;
 /// Measure a context whose KV memory does not hold: it is on disk, and streams through a small buffer in each pass
 ///
 /// A server with ample memory computes a prompt, continues it, and is killed; its KV is on disk. One with --kv-memory
-/// goes on from there. Both must give the same text. The time of a token is compared with the time in which plain direct
-/// reads bring the same bytes from the same files, measured right before; and the most memory that the kernel has seen
-/// with what the server's budget comes to. Run nothing else meanwhile.
+/// goes on from there. Both must give the same text. The time of a token is compared with the time in which plain
+/// direct reads bring the same bytes from the same files, measured right before; and the most memory that the kernel
+/// has seen with what the server's budget comes to. Run nothing else meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata bench kv-beyond models/1b --kv-disk /var/tmp/kv --memory 8G\n  \

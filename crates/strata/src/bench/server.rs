@@ -28,7 +28,7 @@ pub struct Server {
 }
 
 /// What a streamed answer took.
-pub struct Answer {
+pub struct TimedAnswer {
     pub first_token: Duration,
     /// From one token to the next.
     pub gaps: Vec<f64>,
@@ -117,7 +117,7 @@ impl Server {
     }
 
     /// Has `prompt` continued by `tokens` tokens.
-    pub fn complete(&self, prompt: &[usize], tokens: usize) -> Result<Answer> {
+    pub fn complete(&self, prompt: &[usize], tokens: usize) -> Result<TimedAnswer> {
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
             "stream": true, "stream_options": {"include_usage": true},
@@ -151,7 +151,7 @@ impl Server {
         if gaps.is_empty() {
             gaps.push(0.0);
         }
-        Ok(Answer { first_token, gaps, cached_tokens, text })
+        Ok(TimedAnswer { first_token, gaps, cached_tokens, text })
     }
 
     /// Waits until everything is on the disk.
