@@ -1,24 +1,28 @@
 //! The driver of the tier on disk: what the engine's thread calls between passes.
 
+mod kept_slots;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError};
 use strata_kv::{
-    BlockId, BlockKey, BlockLabel, FetchId, Gate, KeyChain, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts,
-    TierPlace, TokenId,
+    BlockId, BlockKey, BlockLabel, FetchId, Gate, KeyChain, KvTierConfig, Reclaim, RecordPlace, SwapId, Tier,
+    TierCounts, TierPlace, TokenId,
 };
 use thiserror::Error;
 
+use crate::block_bytes::BlockBytes;
 use crate::directory::SegmentSpace;
 use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames};
 use crate::jobs::{Done, Expected, Piece, ReadJob, Staged, WriteJob};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
-use crate::workers::{READERS, Workers};
+use crate::workers::{KvThreads, READERS, Workers};
 use crate::write_budget::WriteBudget;
+use kept_slots::KeptSlots;
 
 /// Bytes of a segment of a large store.
 const SEGMENT_BYTES: u64 = 256 << 20;
@@ -35,15 +39,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 
 /// Share of a new measurement in the rate at which records are read.
 const RATE_SHARE: f64 = 0.2;
-
-/// The memory of KV blocks.
-pub trait BlockBytes {
-    /// Copies what a block holds, all of it.
-    fn read(&self, block: BlockId, into: &mut [u8]);
-
-    /// Has a block filled, all of it.
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8]));
-}
 
 /// How a store is kept.
 #[derive(Debug, Clone)]
@@ -145,6 +140,8 @@ pub struct DiskStats {
     pub paused: bool,
     /// Bytes a second at which fetches have read.
     pub read_rate: f64,
+    /// Bytes that swaps did not have to write, since they are here.
+    pub swap_spared_bytes: u64,
 }
 
 /// A fetch in flight.
@@ -160,6 +157,8 @@ struct FetchInFlight {
 enum Purpose {
     /// Positions of a fetch: which blocks of it are in this record.
     Fetch(FetchId, Vec<usize>),
+    /// These blocks of a swap.
+    Slots(SwapId, Vec<BlockId>),
     /// What is to be written again.
     Carry,
 }
@@ -197,6 +196,7 @@ pub struct DiskTier {
     ended: VecDeque<FetchEnded>,
     carrying: Option<Carrying>,
     frames: Frames,
+    slots: KeptSlots,
     writes_in_flight: usize,
     /// Blocks that were written, but may not be on the disk yet.
     unsynced_blocks: u64,
@@ -257,6 +257,7 @@ impl DiskTier {
             ended: VecDeque::new(),
             carrying: None,
             frames,
+            slots: KeptSlots::new(&shape, options.buffer_bytes),
             writes_in_flight: 0,
             unsynced_blocks: 0,
             budget: WriteBudget::new(options.writes_per_day, now),
@@ -275,7 +276,8 @@ impl DiskTier {
         let frames = frames.1 * Frames::bytes(shape, frames.0);
         // One more record is put together by the thread that writes.
         let records = (records + 1) * shape.record_bytes(shape.blocks_per_record());
-        blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
+        let slots = KeptSlots::bytes(shape, wanted);
+        blocks * shape.block_bytes() + records + frames + slots + READERS * shape.room_to_read()
     }
 
     /// Memory that the index of a store of `bytes` takes when it is full.
@@ -293,6 +295,11 @@ impl DiskTier {
         let blocks =
             (each / shape.block_bytes()).max(shape.blocks_per_record() + shape.blocks_per_record().div_ceil(4));
         (blocks, (each / record).clamp(1, 16))
+    }
+
+    /// A way to its threads, for swap space.
+    pub fn threads(&self) -> KvThreads {
+        self.workers.threads()
     }
 
     /// The names of what it holds.
@@ -553,7 +560,7 @@ impl DiskTier {
     /// Whether nothing is staged or in flight.
     pub fn is_settled(&self) -> bool {
         let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
-        written && self.fetches.is_empty() && self.carrying.is_none()
+        written && self.fetches.is_empty() && self.carrying.is_none() && self.slots.is_settled()
     }
 
     fn take(&mut self, done: Done, blocks: &mut dyn BlockBytes) {
@@ -637,6 +644,11 @@ impl DiskTier {
                 }
                 self.record_buffers.push(buffer);
                 self.settle_fetch(id);
+            }
+            Some(Purpose::Slots(id, into)) => {
+                let bytes = outcome.map(|_| buffer.as_slice());
+                self.slots_were_read(id, &into, (record, &expected), bytes, blocks);
+                self.record_buffers.push(buffer);
             }
             Some(Purpose::Carry) => {
                 self.carry(record, &expected, outcome, buffer.as_slice());

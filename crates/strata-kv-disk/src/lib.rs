@@ -4,7 +4,11 @@
 //! and others read them, and finds out at the start what an earlier process has left. Nothing waits for a write. What
 //! is read back counts only if the record is whole, of the same model, and names the wanted tokens and what they
 //! continue; anything else is a miss.
+//!
+//! [`SwapSpace`] is the driver of swaps: slots in an unnamed file, moved by the same threads where there is a store.
+//! What the store has need not be written to a slot.
 
+mod block_bytes;
 mod directory;
 mod disk_tier;
 mod frames;
@@ -13,14 +17,22 @@ mod read_queue;
 mod record;
 mod recovery;
 mod shape;
+mod slots;
+mod swap_space;
+mod swap_store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod workers;
 mod write_budget;
+mod write_queue;
 
+pub use block_bytes::BlockBytes;
 pub use directory::{Directory, DirectoryError, SegmentSpace};
-pub use disk_tier::{BlockBytes, DiskOptions, DiskStats, DiskTier, DiskTierError, FetchEnded, Wanted};
+pub use disk_tier::{DiskOptions, DiskStats, DiskTier, DiskTierError, FetchEnded, Wanted};
 pub use frames::{FrameBytes, FrameLost, FrameOf};
 pub use recovery::Recovered;
 pub use shape::RecordShape;
+pub use swap_space::{SwapSpace, SwapSpaceError};
+pub use swap_store::{SwapEnded, SwapStore, SwapTook, SwapTrial};
+pub use workers::KvThreads;
 pub use write_budget::WriteBudget;

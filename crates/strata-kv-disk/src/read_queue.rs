@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::jobs::{PieceJob, ReadJob};
+use crate::slots::SlotJob;
 
 /// The longest that a write lets reads for a pass go first.
 const WRITE_PATIENCE: Duration = Duration::from_millis(100);
@@ -15,12 +16,15 @@ pub(crate) enum Read {
     Piece(PieceJob),
     /// A sequence waits for it, or nobody.
     Record(ReadJob),
+    /// A sequence waits to be back.
+    Slots(SlotJob),
 }
 
 #[derive(Default)]
 struct Queues {
     pieces: VecDeque<PieceJob>,
-    records: VecDeque<ReadJob>,
+    /// In the order in which they came.
+    others: VecDeque<Read>,
     /// Pieces that are being read.
     pieces_begun: usize,
     closed: bool,
@@ -43,7 +47,12 @@ impl ReadQueue {
     }
 
     pub(crate) fn add_record(&self, job: ReadJob) {
-        self.lock().records.push_back(job);
+        self.lock().others.push_back(Read::Record(job));
+        self.added.notify_one();
+    }
+
+    pub(crate) fn add_slots(&self, job: SlotJob) {
+        self.lock().others.push_back(Read::Slots(job));
         self.added.notify_one();
     }
 
@@ -61,8 +70,8 @@ impl ReadQueue {
                 queues.pieces_begun += 1;
                 return Some(Read::Piece(job));
             }
-            if let Some(job) = queues.records.pop_front() {
-                return Some(Read::Record(job));
+            if let Some(read) = queues.others.pop_front() {
+                return Some(read);
             }
             if queues.closed {
                 return None;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,6 +16,11 @@ use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, WriteJob};
 use crate::read_queue::{Read, ReadQueue};
 use crate::record::{Header, Seal, pack};
 use crate::shape::RecordShape;
+use crate::slots::SlotJob;
+use crate::write_queue::{Write, WriteQueue};
+
+const WRITER: &str = "strata-kv-write";
+const READER: &str = "strata-kv-read";
 
 /// Threads that read.
 pub(crate) const READERS: usize = 6;
@@ -37,10 +42,28 @@ struct Shared {
     ttl: Option<u64>,
 }
 
+/// A way to the threads, for others that write and read KV.
+#[derive(Clone, Default)]
+pub struct KvThreads {
+    reads: Arc<ReadQueue>,
+    writes: Arc<WriteQueue>,
+}
+
+impl KvThreads {
+    /// Has blocks moved out, before anything that is spilled.
+    pub(crate) fn write_slots(&self, job: SlotJob) {
+        self.writes.add_slots(job);
+    }
+
+    /// Has blocks moved back, after what a pass waits for.
+    pub(crate) fn read_slots(&self, job: SlotJob) {
+        self.reads.add_slots(job);
+    }
+}
+
 /// See the [module](self). Dropping it waits for what was submitted.
 pub(crate) struct Workers {
-    writes: Option<Sender<WriteJob>>,
-    reads: Arc<ReadQueue>,
+    queues: KvThreads,
     done: Receiver<Done>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -56,33 +79,62 @@ impl Workers {
         let ttl = ttl.map(|ttl| ttl.as_secs());
         let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
         let (done_sender, done) = channel();
-        let (writes, write_jobs) = channel();
         let (frames_sender, frames) = channel();
-        let reads = Arc::new(ReadQueue::default());
-        let mut threads = Vec::with_capacity(1 + READERS);
-        let spawn =
-            |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run);
-        let (to_write, sender, queue) = (Arc::clone(&shared), done_sender.clone(), Arc::clone(&reads));
-        threads.push(spawn("strata-kv-write", Box::new(move || to_write.write_all(&write_jobs, &queue, &sender)))?);
+        let mut workers = Self { queues: KvThreads::default(), done, threads: Vec::with_capacity(1 + READERS) };
+        let (to_write, sender, queues) = (Arc::clone(&shared), done_sender.clone(), workers.queues.clone());
+        workers.spawn(WRITER, move || to_write.write_all(&queues, &sender))?;
         for _ in 0..READERS {
-            let (to_read, jobs) = (Arc::clone(&shared), Arc::clone(&reads));
+            let (to_read, jobs) = (Arc::clone(&shared), Arc::clone(&workers.queues.reads));
             let (sender, frames) = (done_sender.clone(), frames_sender.clone());
-            threads.push(spawn("strata-kv-read", Box::new(move || to_read.read_all(&jobs, &sender, &frames)))?);
+            workers.spawn(READER, move || to_read.read_all(&jobs, &sender, &frames))?;
         }
-        Ok((Self { writes: Some(writes), reads, done, threads }, frames))
+        Ok((workers, frames))
+    }
+
+    /// A writer and a reader for slots alone, where there is no store.
+    pub(crate) fn for_slots() -> std::io::Result<Self> {
+        let (_, done) = channel();
+        let mut workers = Self { queues: KvThreads::default(), done, threads: Vec::with_capacity(2) };
+        let KvThreads { reads, writes } = workers.queues.clone();
+        let write = move || {
+            while let Some(write) = writes.next() {
+                if let Write::Slots(job) = write {
+                    job.run();
+                }
+            }
+        };
+        let read = move || {
+            while let Some(read) = reads.next() {
+                if let Read::Slots(job) = read {
+                    job.run();
+                }
+            }
+        };
+        workers.spawn(WRITER, write)?;
+        workers.spawn(READER, read)?;
+        Ok(workers)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name.into()).spawn(run)?);
+        Ok(())
+    }
+
+    /// A way to these threads.
+    pub(crate) fn threads(&self) -> KvThreads {
+        self.queues.clone()
     }
 
     pub(crate) fn write(&self, job: WriteJob) {
-        // Threads end only after these senders are gone.
-        let _ = self.writes.as_ref().map(|writes| writes.send(job));
+        self.queues.writes.add_record(job);
     }
 
     pub(crate) fn read(&self, job: ReadJob) {
-        self.reads.add_record(job);
+        self.queues.reads.add_record(job);
     }
 
     pub(crate) fn read_pieces(&self, jobs: Vec<PieceJob>) {
-        self.reads.add_pieces(jobs);
+        self.queues.reads.add_pieces(jobs);
     }
 
     /// Something that is done, if there is anything within `wait`.
@@ -93,8 +145,8 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.writes = None;
-        self.reads.close();
+        self.queues.writes.close();
+        self.queues.reads.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -102,21 +154,22 @@ impl Drop for Workers {
 }
 
 impl Shared {
-    fn write_all(&self, jobs: &Receiver<WriteJob>, reads: &ReadQueue, done: &Sender<Done>) {
+    fn write_all(&self, KvThreads { reads, writes }: &KvThreads, done: &Sender<Done>) {
         let mut writer = Writer { shared: self, record: None, unsynced: Vec::new(), blocks: 0, broken: None };
         loop {
-            let job = match jobs.try_recv() {
-                Ok(job) => job,
-                Err(TryRecvError::Disconnected) => break,
-                Err(TryRecvError::Empty) => {
-                    writer.sync(done);
-                    match jobs.recv() {
-                        Ok(job) => job,
-                        Err(_) => break,
-                    }
+            let write = writes.try_next().or_else(|| {
+                writer.sync(done);
+                writes.next()
+            });
+            let Some(write) = write else { break };
+            reads.let_passes_read();
+            let job = match write {
+                Write::Record(job) => job,
+                Write::Slots(job) => {
+                    job.run();
+                    continue;
                 }
             };
-            reads.let_passes_read();
             // A bug must not leave a write pending for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&job)))
                 .unwrap_or_else(|_| Err("writing a record panicked".to_owned()));
@@ -143,6 +196,10 @@ impl Shared {
                     let outcome = catch_unwind(AssertUnwindSafe(|| self.read(&mut job)))
                         .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
                     done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_ok()
+                }
+                Read::Slots(job) => {
+                    job.run();
+                    true
                 }
                 Read::Piece(mut job) => {
                     // A pass that fails costs much more than a second look.

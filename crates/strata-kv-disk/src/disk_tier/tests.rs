@@ -1,6 +1,7 @@
-use strata_kv::ChainRoot;
+use strata_kv::{BlockSwap, ChainRoot, SwapSlot};
 
 use super::*;
+use crate::swap_store::SwapTook;
 use crate::testing::{FaultRates, FaultySegments};
 use crate::{Directory, workers::now};
 
@@ -363,4 +364,83 @@ fn frames_are_the_layers_of_what_was_stored_or_lost() {
         tier.assert_sound();
     }
     assert!(right > 2000 && lost > 10 && unkept > 5, "{right} {lost} {unkept}");
+}
+
+/// The swap of blocks from, or to, slots of the same numbers.
+fn copies(numbers: std::ops::Range<u32>) -> Vec<BlockSwap> {
+    numbers.map(|number| BlockSwap { block: BlockId(number), slot: SwapSlot(number) }).collect()
+}
+
+fn swapped_in(tier: &mut DiskTier, pool: &mut Pool, id: SwapId) -> Result<SwapTook, String> {
+    let ended = (0..100).find_map(|_| tier.poll_slots(pool, Duration::from_secs(1))).expect("it ends");
+    assert_eq!(ended.id, id);
+    ended.outcome
+}
+
+#[test]
+fn what_the_store_has_is_kept_for_a_slot_and_comes_back() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 200 << 20), Pool::new(&shape(), 8));
+    let keys = tier.key_chain().clone();
+    let blocks = chain(&keys, 1, 6);
+    store(&mut tier, &mut pool, &blocks[..5]);
+    settle(&mut tier, &mut pool);
+    let written = tier.stats().written_bytes;
+    for (block, number) in blocks.iter().zip(0..) {
+        assert_eq!(tier.keep_slot(SwapSlot(number), Some(label(&keys, block))), number < 5);
+    }
+    assert!(!tier.keep_slot(SwapSlot(7), None), "what has no name is not here");
+    assert_eq!(tier.stats().swap_spared_bytes, 5 * shape().block_bytes() as u64);
+    let mut transfers = copies(0..8);
+    assert!(tier.fetch_slots(SwapId(9), &mut transfers));
+    assert_eq!(transfers, copies(5..8), "the others come from elsewhere");
+    let took = swapped_in(&mut tier, &mut pool, SwapId(9)).unwrap();
+    assert_eq!((took.bytes, tier.stats().written_bytes), (5 * shape().block_bytes() as u64, written));
+    assert!(blocks[..5].iter().enumerate().all(|(at, block)| pool.0[at] == kv(&shape(), block.2)));
+    // What cannot be read is a swap that failed.
+    space.set_rates(FaultRates { read_error: 1000, ..FaultRates::default() });
+    assert!(tier.fetch_slots(SwapId(10), &mut copies(0..5)));
+    assert!(swapped_in(&mut tier, &mut pool, SwapId(10)).is_err());
+    tier.retain_slots(|slot| slot.0 < 2);
+    assert_eq!(tier.num_kept_slots(), 2);
+    assert!(!tier.keep_slot(SwapSlot(1), None), "a slot that is used again holds nothing");
+    assert_eq!(tier.num_kept_slots(), 1);
+    settle(&mut tier, &mut pool);
+    tier.assert_sound();
+}
+
+#[test]
+fn slots_hold_few_segments_and_what_they_hold_outlives_the_index() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(space, 64 << 20), Pool::new(&shape(), 8));
+    let keys = tier.key_chain().clone();
+    let first = chain(&keys, 1, 3);
+    store(&mut tier, &mut pool, &first);
+    settle(&mut tier, &mut pool);
+    for (block, number) in first.iter().zip(0..) {
+        assert!(tier.keep_slot(SwapSlot(number), Some(label(&keys, block))));
+    }
+    // Much more than there is room for: what was stored first is emptied.
+    for number in 2..40 {
+        store(&mut tier, &mut pool, &chain(&keys, number, 6));
+        settle(&mut tier, &mut pool);
+    }
+    assert!(!tier.has(first[2].2), "it can no longer be found");
+    assert!(tier.fetch_slots(SwapId(1), &mut copies(0..3)));
+    swapped_in(&mut tier, &mut pool, SwapId(1)).unwrap();
+    assert!(first.iter().enumerate().all(|(at, block)| pool.0[at] == kv(&shape(), block.2)));
+    // Of all that is there now, only some may be held.
+    // Their first blocks are those of other chains as well.
+    let mut all: Vec<_> = (30..40).flat_map(|number| chain(&keys, number, 6).split_off(2)).collect();
+    all.retain(|block| tier.has(block.2));
+    let kept = all.iter().zip(10..).filter(|(block, at)| tier.keep_slot(SwapSlot(*at), Some(label(&keys, block))));
+    let kept = kept.count();
+    assert!(kept < all.len(), "{kept} of {}", all.len());
+    tier.retain_slots(|_| false);
+    for number in 50..80 {
+        store(&mut tier, &mut pool, &chain(&keys, number, 6));
+        settle(&mut tier, &mut pool);
+    }
+    assert!(all.iter().all(|block| !tier.has(block.2)), "all segments can be emptied again");
+    tier.assert_sound();
 }

@@ -19,6 +19,11 @@ impl BlockManager {
         self.tables.get(id).map(Table::state)
     }
 
+    /// Whether nothing is in `slot` that anybody wants.
+    pub fn is_slot_free(&self, slot: SwapSlot) -> bool {
+        self.cache.slots().is_free(slot)
+    }
+
     /// Whether [`swap_out`](Self::swap_out) of `group` would find slots. Also `Never` when a sequence of the group is
     /// not resident, as waiting does not change that.
     pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {

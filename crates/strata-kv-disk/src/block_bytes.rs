@@ -1,0 +1,12 @@
+//! The seam to the memory of KV blocks.
+
+use strata_kv::BlockId;
+
+/// The memory of KV blocks.
+pub trait BlockBytes {
+    /// Copies what a block holds, all of it.
+    fn read(&self, block: BlockId, into: &mut [u8]);
+
+    /// Has a block filled, all of it.
+    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8]));
+}

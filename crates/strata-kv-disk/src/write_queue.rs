@@ -1,0 +1,78 @@
+//! What waits to be written, in the order of who waits for it.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::jobs::WriteJob;
+use crate::slots::SlotJob;
+
+/// A write, of whatever kind.
+pub(crate) enum Write {
+    /// Sequences wait for the blocks that this makes free.
+    Slots(SlotJob),
+    /// Nobody waits for it.
+    Record(WriteJob),
+}
+
+#[derive(Default)]
+struct Queues {
+    slots: VecDeque<SlotJob>,
+    records: VecDeque<WriteJob>,
+    closed: bool,
+}
+
+/// Blocks that are swapped out come first, then records.
+#[derive(Default)]
+pub(crate) struct WriteQueue {
+    queues: Mutex<Queues>,
+    /// Something was added, or the queue was closed.
+    added: Condvar,
+}
+
+impl WriteQueue {
+    pub(crate) fn add_slots(&self, job: SlotJob) {
+        self.lock().slots.push_back(job);
+        self.added.notify_one();
+    }
+
+    pub(crate) fn add_record(&self, job: WriteJob) {
+        self.lock().records.push_back(job);
+        self.added.notify_one();
+    }
+
+    /// Nothing is added any more.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.added.notify_all();
+    }
+
+    /// The next write, if there is one.
+    pub(crate) fn try_next(&self) -> Option<Write> {
+        self.lock().next()
+    }
+
+    /// The next write, once there is one; `None` when the queue is closed and empty.
+    pub(crate) fn next(&self) -> Option<Write> {
+        let mut queues = self.lock();
+        loop {
+            if let Some(write) = queues.next() {
+                return Some(write);
+            }
+            if queues.closed {
+                return None;
+            }
+            queues = self.added.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queues {
+    fn next(&mut self) -> Option<Write> {
+        let slots = self.slots.pop_front().map(Write::Slots);
+        slots.or_else(|| self.records.pop_front().map(Write::Record))
+    }
+}
