@@ -30,6 +30,7 @@ use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
 use disk::Disk;
 use long::{DiskFrames, LongSequence};
+use swaps::Swaps;
 
 /// Everything that an engine is built from besides what computes.
 #[derive(Debug, Clone)]
@@ -96,7 +97,8 @@ impl Engine {
         mut runner: Box<dyn Runner>,
         disk: Option<KvDisk>,
     ) -> Result<Self, StartError> {
-        match (config.kv.num_swap_blocks, runner.kv_swap().map(|swap| swap.num_slots())) {
+        let mut swap = runner.take_swap().filter(|_| runner.block_bytes().is_some());
+        match (config.kv.num_swap_blocks, swap.as_ref().map(|swap| swap.num_slots())) {
             (wanted, Some(got)) if wanted > got => return Err(StartError::SwapSlots { wanted, got }),
             (_, Some(_)) => {}
             (_, None) => config.kv.num_swap_blocks = 0,
@@ -109,10 +111,11 @@ impl Engine {
         }
         let mut scheduler = Scheduler::new(config.scheduler, blocks);
         let block_bytes = runner.memory().kv_block.0;
-        if let Some(swap) = runner.kv_swap() {
+        if let Some(swap) = &swap {
             scheduler.set_swap_trial(block_bytes, swap.trial());
         }
         if let Some(KvDisk { tier, mode, .. }) = &disk {
+            swap.iter_mut().for_each(|swap| swap.share_threads(tier.threads()));
             scheduler.name_contents(tier.key_chain().clone(), *mode == KvDiskMode::Mirror);
             if runner.streams_kv() {
                 scheduler.allow_long(tier.capacity_tokens());
@@ -124,6 +127,7 @@ impl Engine {
             submissions,
             scheduler,
             runner,
+            swaps: Swaps::new(swap),
             disk: disk.map(Disk::new),
             long: HashMap::new(),
             sampler: Sampler::default(),
@@ -171,6 +175,7 @@ struct Worker {
     submissions: Receiver<Option<Submission>>,
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
+    swaps: Swaps,
     disk: Option<Disk>,
     /// Sequences that are longer than memory.
     long: HashMap<SequenceId, LongSequence>,

@@ -1,19 +1,17 @@
 //! What the engine needs of the code that computes: a model on a device, or a simulation of one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use strata_device::{AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, Queue};
-use strata_kv::{BlockCopy, BlockId, Swap};
-use strata_kv_disk::BlockBytes;
+use strata_kv::{BlockCopy, BlockId};
+use strata_kv_disk::{BlockBytes, SwapStore};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 use thiserror::Error;
 
 use crate::drafter::Drafter;
-use crate::kv_swap::{KvSwap, SwapEnded, SwapStore, SwapTrial};
 use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
 
 /// Computes forward passes. The engine thread owns it.
@@ -51,12 +49,13 @@ pub trait Runner: Send {
     /// written or given back.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
-    /// Swap space for KV blocks, if there is any: at least as many slots as the block manager was configured with.
-    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
+    /// Hands over the swap space for KV blocks, if there is any: at least as many slots as the block manager was
+    /// configured with. It is used with the blocks of [`block_bytes`](Self::block_bytes).
+    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
         None
     }
 
-    /// The memory of KV blocks, for what is stored on disk and comes back; `None` if nothing can be.
+    /// The memory of KV blocks, for what is swapped or stored on disk and comes back; `None` if nothing can be.
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
         None
     }
@@ -131,7 +130,7 @@ pub struct ModelRunner {
     pub model: Model,
     /// The device, with the KV blocks.
     pub device: CpuDevice,
-    /// Room to swap KV blocks to.
+    /// Room to swap KV blocks to, until the engine takes it.
     pub swap: Option<Box<dyn SwapStore>>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
@@ -204,8 +203,8 @@ impl Runner for ModelRunner {
         }
     }
 
-    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
-        self.swap.is_some().then_some(self)
+    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
+        self.swap.take()
     }
 
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
@@ -234,26 +233,6 @@ impl Runner for ModelRunner {
             (WeightMemory::Streamed { .. }, None) => Bytes(0),
         };
         RunnerMemory { weights, kv_block: Bytes(self.device.kv().layout().block_bytes() as u64) }
-    }
-}
-
-impl KvSwap for ModelRunner {
-    fn num_slots(&self) -> usize {
-        self.swap.as_ref().map_or(0, |store| store.num_slots())
-    }
-
-    fn trial(&self) -> SwapTrial {
-        self.swap.as_ref().map(|store| store.trial()).unwrap_or_default()
-    }
-
-    fn start(&mut self, swap: &Swap) {
-        if let Some(store) = &mut self.swap {
-            store.start(swap);
-        }
-    }
-
-    fn poll(&mut self, wait: Duration) -> Option<SwapEnded> {
-        self.swap.as_mut()?.poll(self.device.kv_mut(), wait)
     }
 }
 

@@ -263,6 +263,7 @@ fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
         ("strata:kv_disk_refused_blocks_total", "Blocks without buffer, room or budget.", store.refused_blocks),
         ("strata:kv_disk_write_errors_total", "Writes that failed.", store.write_errors),
         ("strata:kv_disk_read_errors_total", "Reads that failed or found other data.", store.read_errors),
+        ("strata:kv_disk_swap_spared_bytes_total", "Bytes that swaps need not write.", store.swap_spared_bytes),
         ("strata:kv_disk_fetches_total", "Sequences that waited for a prefix on disk.", *fetches),
         ("strata:kv_disk_fetched_tokens_total", "Tokens that came from disk.", *fetched_tokens),
         ("strata:kv_disk_fetches_cut_total", "Fetches that brought less than was found.", *fetches_cut),

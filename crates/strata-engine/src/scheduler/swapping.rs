@@ -1,9 +1,9 @@
 //! Sequences on their way to swap space and back.
 
 use strata_kv::{SequenceId, Swap, SwapDirection, SwapId, SwapOutcome};
+use strata_kv_disk::{SwapTook, SwapTrial};
 
 use super::{Scheduler, StepPlan};
-use crate::kv_swap::{SwapTook, SwapTrial};
 use crate::sequence::SequenceStatus;
 
 impl Scheduler {

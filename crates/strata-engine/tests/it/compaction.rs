@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use strata_engine::{KvDemand, KvGrant, KvMemory, KvSwap, Request, Runner, SamplingParams};
+use strata_engine::{BlockBytes, KvDemand, KvGrant, KvMemory, Request, Runner, SamplingParams, SwapStore};
 use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
 
@@ -37,8 +37,12 @@ impl Runner for ResizedRunner {
         self.sim.copy_blocks(copies);
     }
 
-    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
-        self.sim.kv_swap()
+    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
+        self.sim.take_swap()
+    }
+
+    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
+        self.sim.block_bytes()
     }
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {

@@ -117,7 +117,7 @@ fn tenants_and_salts_share_nothing_on_disk() {
 
 #[test]
 fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
-    let (mut injected, mut fetched, mut cut) = (0, 0, 0);
+    let (mut injected, mut fetched, mut cut, mut spared) = (0, 0, 0, 0);
     for seed in 0..200u32 {
         let mut random = dice(seed);
         let mut space = Arc::new(FaultySegments::new(seed.into()));
@@ -159,6 +159,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
             let status = on_disk(&engine.handle().status());
             (fetched, cut) = (fetched + status.fetched_tokens, cut + status.fetches_cut);
             injected += space.injected();
+            spared += status.store.swap_spared_bytes;
             // Killed, or stopped.
             if random(2) == 0 {
                 let left = space.after_power_failure();
@@ -176,8 +177,9 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
             }
         }
     }
-    println!("{injected} faults, {fetched} tokens fetched, {cut} fetches cut short");
+    println!("{injected} faults, {fetched} tokens fetched, {cut} fetches cut short, {spared} bytes not swapped");
     assert!(injected > 1000 && fetched > 100_000 && cut > 500, "{injected} {fetched} {cut}");
+    assert!(spared > 10_000, "{spared}");
 }
 
 /// Numbers below a limit, that follow from a seed.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use strata_engine::{
-    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, KvSwap, Limits, PassError,
-    PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig,
+    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, Limits, PassError,
+    PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig, SwapStore,
 };
 use strata_kernels::SEGMENT;
 use strata_kv::{BlockCopy, BlockId, KvConfig};
@@ -74,14 +74,13 @@ const GATE_WAIT: Duration = Duration::from_secs(120);
 pub struct SimRunner {
     block_size: usize,
     slots: HashMap<(u32, usize), u64>,
-    swap: SimSwap,
     controls: Arc<Controls>,
 }
 
 impl SimRunner {
     pub fn new(block_size: usize) -> (Self, Arc<Controls>) {
         let controls = Arc::new(Controls::default());
-        (Self { block_size, slots: HashMap::new(), swap: SimSwap::default(), controls: controls.clone() }, controls)
+        (Self { block_size, slots: HashMap::new(), controls: controls.clone() }, controls)
     }
 
     /// Drops what these blocks hold: reading it is a panic from then on.
@@ -264,8 +263,8 @@ impl Runner for SimRunner {
         }
     }
 
-    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
-        Some(self)
+    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
+        Some(Box::new(SimSwap::new(self.block_size, self.controls.clone())))
     }
 
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {

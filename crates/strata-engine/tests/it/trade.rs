@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use strata_engine::{
-    Engine, KvDemand, KvGrant, KvMemory, KvSwap, MemoryTrade, PreemptionMode, Request, Runner, RunnerMemory,
-    TradeLimits,
+    BlockBytes, Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, PreemptionMode, Request, Runner, RunnerMemory,
+    SwapStore, TradeLimits,
 };
 use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
@@ -73,8 +73,12 @@ impl Runner for TradingRunner {
         self.sim.copy_blocks(copies);
     }
 
-    fn kv_swap(&mut self) -> Option<&mut dyn KvSwap> {
-        self.sim.kv_swap()
+    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
+        self.sim.take_swap()
+    }
+
+    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
+        self.sim.block_bytes()
     }
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {

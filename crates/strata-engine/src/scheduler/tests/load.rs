@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::searches::Searches;
 use super::*;
-use crate::kv_swap::{SwapTook, SwapTrial};
 use crate::{BeamParams, KvDemand, Limits};
+use crate::{SwapTook, SwapTrial};
 
 /// SplitMix64.
 struct Random(u64);

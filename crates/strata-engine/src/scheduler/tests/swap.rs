@@ -4,7 +4,7 @@ use strata_kv::SwapDirection;
 
 use super::flights::SWAP_STEPS_MAX;
 use super::*;
-use crate::kv_swap::{SwapTook, SwapTrial};
+use crate::{SwapTook, SwapTrial};
 
 pub(super) const TOOK: SwapTook = SwapTook { bytes: 64, seconds: 1e-9 };
 

@@ -2,24 +2,36 @@
 //! out.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strata_engine::{KvSwap, SwapEnded, SwapTook, SwapTrial};
-use strata_kv::{BlockSwap, Swap, SwapDirection};
+use strata_engine::{BlockBytes, SwapEnded, SwapStore, SwapTook, SwapTrial};
+use strata_kv::{BlockId, BlockSwap, Swap, SwapDirection};
 
-use super::SimRunner;
+use super::{Controls, SLOT_BYTES};
 
-#[derive(Default)]
 pub struct SimSwap {
-    /// Fingerprints. [slot, position]
-    slots: HashMap<(u32, usize), u64>,
+    controls: Arc<Controls>,
+    block_bytes: usize,
+    /// What slots hold. [slot]
+    slots: HashMap<u32, Vec<u8>>,
+    /// Blocks that are to be filled, and are forgotten at the next opportunity.
+    stale: Vec<BlockId>,
     /// Swaps in flight, with the polls that they still take.
     in_flight: VecDeque<(Swap, u64)>,
     started: u64,
 }
 
-impl KvSwap for SimRunner {
+impl SimSwap {
+    pub fn new(block_size: usize, controls: Arc<Controls>) -> Self {
+        let (slots, in_flight) = (HashMap::new(), VecDeque::new());
+        let block_bytes = block_size * SLOT_BYTES;
+        Self { controls, block_bytes, slots, stale: Vec::new(), in_flight, started: 0 }
+    }
+}
+
+impl SwapStore for SimSwap {
     fn num_slots(&self) -> usize {
         usize::MAX - self.controls.swap_slots_missing.load(Ordering::Relaxed)
     }
@@ -30,40 +42,36 @@ impl KvSwap for SimRunner {
 
     fn start(&mut self, swap: &Swap) {
         if swap.direction == SwapDirection::In {
-            let blocks: Vec<_> = swap.transfers.iter().map(|transfer| transfer.block.0).collect();
-            self.forget(&blocks);
+            self.stale.extend(swap.transfers.iter().map(|transfer| transfer.block));
         }
-        self.swap.started += 1;
-        self.swap.in_flight.push_back((swap.clone(), self.swap.started * 7 % 5));
+        self.started += 1;
+        self.in_flight.push_back((swap.clone(), self.started * 7 % 5));
     }
 
-    fn poll(&mut self, wait: Duration) -> Option<SwapEnded> {
+    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
+        self.stale.drain(..).for_each(|block| blocks.fill(block, &mut |bytes| bytes.fill(0)));
         if self.controls.hold_swaps.load(Ordering::Relaxed) {
             std::thread::sleep(wait.min(Duration::from_millis(1)));
             return None;
         }
-        let (_, polls) = self.swap.in_flight.front_mut()?;
+        let (_, polls) = self.in_flight.front_mut()?;
         if *polls > 0 && wait.is_zero() {
             *polls -= 1;
             return None;
         }
-        let (swap, _) = self.swap.in_flight.pop_front()?;
+        let (swap, _) = self.in_flight.pop_front()?;
         let every = self.controls.fail_every_swap.load(Ordering::Relaxed);
         if every > 0 && swap.id.0 % every == every - 1 {
             return Some(SwapEnded { id: swap.id, outcome: Err("the cable is loose".into()) });
         }
         for &BlockSwap { block, slot } in &swap.transfers {
-            for position in 0..self.block_size {
-                let (block, slot) = ((block.0, position), (slot.0, position));
-                match swap.direction {
-                    SwapDirection::Out => {
-                        self.swap.slots.remove(&slot);
-                        self.swap.slots.extend(self.slots.get(&block).map(|&fingerprint| (slot, fingerprint)));
-                    }
-                    SwapDirection::In => {
-                        self.slots.extend(self.swap.slots.get(&slot).map(|&fingerprint| (block, fingerprint)));
-                    }
+            match swap.direction {
+                SwapDirection::Out => {
+                    let mut bytes = vec![0; self.block_bytes];
+                    blocks.read(block, &mut bytes);
+                    self.slots.insert(slot.0, bytes);
                 }
+                SwapDirection::In => blocks.fill(block, &mut |bytes| bytes.copy_from_slice(&self.slots[&slot.0])),
             }
         }
         Some(SwapEnded { id: swap.id, outcome: Ok(SwapTook { bytes: 64, seconds: 1e-9 }) })
