@@ -408,39 +408,3 @@ fn what_the_store_has_is_kept_for_a_slot_and_comes_back() {
     settle(&mut tier, &mut pool);
     tier.assert_sound();
 }
-
-#[test]
-fn slots_hold_few_segments_and_what_they_hold_outlives_the_index() {
-    let space = Arc::new(FaultySegments::new(1));
-    let (mut tier, mut pool) = (open(space, 64 << 20), Pool::new(&shape(), 8));
-    let keys = tier.key_chain().clone();
-    let first = chain(&keys, 1, 3);
-    store(&mut tier, &mut pool, &first);
-    settle(&mut tier, &mut pool);
-    for (block, number) in first.iter().zip(0..) {
-        assert!(tier.keep_slot(SwapSlot(number), Some(label(&keys, block))));
-    }
-    // Much more than there is room for: what was stored first is emptied.
-    for number in 2..40 {
-        store(&mut tier, &mut pool, &chain(&keys, number, 6));
-        settle(&mut tier, &mut pool);
-    }
-    assert!(!tier.has(first[2].2), "it can no longer be found");
-    assert!(tier.fetch_slots(SwapId(1), &mut copies(0..3)));
-    swapped_in(&mut tier, &mut pool, SwapId(1)).unwrap();
-    assert!(first.iter().enumerate().all(|(at, block)| pool.0[at] == kv(&shape(), block.2)));
-    // Of all that is there now, only some may be held.
-    // Their first blocks are those of other chains as well.
-    let mut all: Vec<_> = (30..40).flat_map(|number| chain(&keys, number, 6).split_off(2)).collect();
-    all.retain(|block| tier.has(block.2));
-    let kept = all.iter().zip(10..).filter(|(block, at)| tier.keep_slot(SwapSlot(*at), Some(label(&keys, block))));
-    let kept = kept.count();
-    assert!(kept < all.len(), "{kept} of {}", all.len());
-    tier.retain_slots(|_| false);
-    for number in 50..80 {
-        store(&mut tier, &mut pool, &chain(&keys, number, 6));
-        settle(&mut tier, &mut pool);
-    }
-    assert!(all.iter().all(|block| !tier.has(block.2)), "all segments can be emptied again");
-    tier.assert_sound();
-}
