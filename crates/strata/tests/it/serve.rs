@@ -65,6 +65,11 @@ impl Server {
         Ok(answer)
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it at once; requests in flight are cut.
     pub fn kill(&self) {
         assert!(Command::new("kill").args(["-9", &self.child.id().to_string()]).status().unwrap().success());
