@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError};
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError};
 use strata_kv::{
     BlockId, BlockKey, BlockLabel, FetchId, Gate, KeyChain, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts,
     TierPlace, TokenId,
@@ -298,6 +298,11 @@ impl DiskTier {
     /// The names of what it holds.
     pub fn key_chain(&self) -> &KeyChain {
         &self.chain
+    }
+
+    /// Turns at the disk: what its reads and writes give way to.
+    pub fn turns(&self) -> Arc<DiskTurns> {
+        Arc::clone(self.workers.turns())
     }
 
     /// What was found at the start.

@@ -1,13 +1,11 @@
 //! What waits to be read, in the order of who waits for it.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use strata_io::{DiskTurns, Urgency};
 
 use crate::jobs::{PieceJob, ReadJob};
-
-/// The longest that a write lets reads for a pass go first.
-const WRITE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A read, of whatever kind.
 pub(crate) enum Read {
@@ -21,28 +19,28 @@ pub(crate) enum Read {
 struct Queues {
     pieces: VecDeque<PieceJob>,
     records: VecDeque<ReadJob>,
-    /// Pieces that are being read.
-    pieces_begun: usize,
     closed: bool,
 }
 
-/// Reads for a pass come first, then those for sequences that wait; writes come last, but not never.
+/// Reads for a pass come first, then those for sequences that wait.
 #[derive(Default)]
 pub(crate) struct ReadQueue {
     queues: Mutex<Queues>,
     /// Something was added, or the queue was closed.
     added: Condvar,
-    /// No pass waits any more.
-    quiet: Condvar,
+    /// What others that use the disk wait for.
+    pub(crate) turns: Arc<DiskTurns>,
 }
 
 impl ReadQueue {
     pub(crate) fn add_pieces(&self, jobs: Vec<PieceJob>) {
+        self.turns.begin(Urgency::Pass, jobs.len());
         self.lock().pieces.extend(jobs);
         self.added.notify_all();
     }
 
     pub(crate) fn add_record(&self, job: ReadJob) {
+        self.turns.begin(Urgency::Sequence, 1);
         self.lock().records.push_back(job);
         self.added.notify_one();
     }
@@ -58,7 +56,6 @@ impl ReadQueue {
         let mut queues = self.lock();
         loop {
             if let Some(job) = queues.pieces.pop_front() {
-                queues.pieces_begun += 1;
                 return Some(Read::Piece(job));
             }
             if let Some(job) = queues.records.pop_front() {
@@ -69,22 +66,6 @@ impl ReadQueue {
             }
             queues = self.added.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    /// A piece was read, or could not be.
-    pub(crate) fn piece_ended(&self) {
-        let mut queues = self.lock();
-        queues.pieces_begun -= 1;
-        if queues.pieces.is_empty() && queues.pieces_begun == 0 {
-            self.quiet.notify_all();
-        }
-    }
-
-    /// Waits a little while a pass reads.
-    pub(crate) fn let_passes_read(&self) {
-        let queues = self.lock();
-        let reads = |queues: &mut Queues| !queues.closed && (queues.pieces_begun > 0 || !queues.pieces.is_empty());
-        drop(self.quiet.wait_timeout_while(queues, WRITE_PATIENCE, reads));
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {

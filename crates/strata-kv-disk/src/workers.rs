@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError, SegmentWrite};
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError, SegmentWrite, Urgency};
 use strata_kv::{BlockKey, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -85,6 +85,11 @@ impl Workers {
         self.reads.add_pieces(jobs);
     }
 
+    /// How others that use the disk learn what goes first.
+    pub(crate) fn turns(&self) -> &Arc<DiskTurns> {
+        &self.reads.turns
+    }
+
     /// Something that is done, if there is anything within `wait`.
     pub(crate) fn done(&self, wait: Duration) -> Option<Done> {
         if wait.is_zero() { self.done.try_recv().ok() } else { self.done.recv_timeout(wait).ok() }
@@ -116,7 +121,7 @@ impl Shared {
                     }
                 }
             };
-            reads.let_passes_read();
+            reads.turns.give_way(Urgency::Nobody);
             // A bug must not leave a write pending for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&job)))
                 .unwrap_or_else(|_| Err("writing a record panicked".to_owned()));
@@ -139,9 +144,11 @@ impl Shared {
             // Nobody listens any more when the store is being closed.
             let is_heard = match read {
                 Read::Record(mut job) => {
+                    jobs.turns.give_way(Urgency::Sequence);
                     let began = Instant::now();
                     let outcome = catch_unwind(AssertUnwindSafe(|| self.read(&mut job)))
                         .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
+                    jobs.turns.end(Urgency::Sequence);
                     done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_ok()
                 }
                 Read::Piece(mut job) => {
@@ -150,7 +157,7 @@ impl Shared {
                         || self.read_piece(&mut job, &mut area).or_else(|_| self.read_piece(&mut job, &mut area));
                     let outcome = catch_unwind(AssertUnwindSafe(&mut read))
                         .unwrap_or_else(|_| Err("reading KV panicked".to_owned()));
-                    jobs.piece_ended();
+                    jobs.turns.end(Urgency::Pass);
                     frames.send(PieceDone { job, outcome }).is_ok()
                 }
             };

@@ -1,5 +1,6 @@
 //! KV on disk: the memory that it takes, what tells one model's KV from another's, and the store itself.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -7,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_engine::KvDisk;
-use strata_io::{RandomAccessFile, disk_bytes_free};
+use strata_io::{DiskTurns, RandomAccessFile, disk_bytes_free};
 use strata_kernels::{KvLayout, Level, SEGMENT};
 use strata_kv::Gate;
 use strata_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
@@ -15,6 +16,7 @@ use strata_model::config::ModelConfig;
 use strata_weights::Catalog;
 
 use crate::failure::Advised;
+use crate::model_dir::ModelDir;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 
@@ -89,6 +91,14 @@ pub fn open(
     let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
     report!("KV disk {:>10}  in {}; {held}", Bytes(stats.bytes_total), path.display());
     Ok(Some(KvDisk { tier, mode: options.kv_disk_mode.into(), may_recompute: true }))
+}
+
+/// Turns at the disk that KV and weights share, if they do.
+pub fn turns(disk: Option<&KvDisk>, dir: &ModelDir, limits: &LimitOptions) -> Option<Arc<DiskTurns>> {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
+    let directory = device(limits.kv_disk.as_ref()?.kv_disk.as_ref()?)?;
+    let is_shared = dir.catalog.files().iter().any(|file| device(file.path()) == Some(directory));
+    disk.filter(|_| is_shared).map(|disk| disk.tier.turns())
 }
 
 /// The shape of records for blocks of this layout.
