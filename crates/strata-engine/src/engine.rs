@@ -3,6 +3,7 @@
 
 mod balance;
 mod disk;
+mod idle_blocks;
 mod long;
 mod report;
 mod swaps;
@@ -124,7 +125,7 @@ impl Engine {
             submissions,
             scheduler,
             runner,
-            disk: disk.map(Disk::new),
+            disk: disk.map(|disk| Disk::new(disk, config.kv.num_blocks)),
             long: HashMap::new(),
             sampler: Sampler::default(),
             groups: HashMap::default(),

@@ -1,5 +1,7 @@
 //! KV on disk, as the engine is given it.
 
+use std::time::Duration;
+
 use strata_kv_disk::{DiskStats, DiskTier};
 
 /// Which blocks are written to disk.
@@ -22,6 +24,9 @@ pub struct KvDisk {
     pub mode: KvDiskMode,
     /// Whether a prefix that is expected to be computed sooner than read is computed.
     pub may_recompute: bool,
+    /// When blocks go to disk that nobody has held for so long, whatever the mode; and the last ones when the engine
+    /// stops.
+    pub idle_after: Duration,
 }
 
 /// Figures of KV on disk.

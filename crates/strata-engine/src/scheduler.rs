@@ -188,6 +188,8 @@ pub(crate) struct Scheduler {
     num_fetches: usize,
     /// What was computed of prompts, or of anything, and may be stored below.
     fresh: Vec<BlockId>,
+    /// Blocks that were computed and are not to be stored now.
+    unstored: Vec<BlockId>,
     /// Whether what sequences generate is to be stored as well.
     stores_generated: bool,
     /// Whether no sequence could be admitted for lack of blocks, and nothing has changed since that could help.
@@ -222,6 +224,7 @@ impl Scheduler {
             preemptions: PreemptionCounts::default(),
             num_fetches: 0,
             fresh: Vec::new(),
+            unstored: Vec::new(),
             stores_generated: false,
             refused: false,
             kept_out: false,
@@ -367,6 +370,8 @@ impl Scheduler {
         let is_stored = sequence.is_stored;
         if entry.is_prefill() || self.stores_generated || is_stored {
             self.fresh.extend(published);
+        } else {
+            self.unstored.extend(published);
         }
         if !is_stored && self.may_outgrow_memory(&self.sequences[&entry.id]) {
             self.fresh.extend(self.blocks.computed_blocks(entry.id));

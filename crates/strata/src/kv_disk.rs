@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use strata_device::Bytes;
@@ -33,6 +33,9 @@ const KV_BUFFERS_SHARE: u64 = 8;
 
 /// Frames that are read ahead, at the least and at the most.
 const FRAMES: (usize, usize) = (4, 12);
+
+/// How long conversations are idle until their KV goes to disk.
+const IDLE_AFTER: Duration = Duration::from_secs(60);
 
 /// Places in each file of weights that are looked at, and bytes at each: files that differ, differ there.
 const SAMPLES: u64 = 256;
@@ -90,7 +93,7 @@ pub fn open(
     let aside = if found.set_aside > 0 { ", the rest of it another model's" } else { "" };
     let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
     report!("KV disk {:>10}  in {}; {held}", Bytes(stats.bytes_total), path.display());
-    Ok(Some(KvDisk { tier, mode: options.kv_disk_mode.into(), may_recompute: true }))
+    Ok(Some(KvDisk { tier, mode: options.kv_disk_mode.into(), may_recompute: true, idle_after: IDLE_AFTER }))
 }
 
 /// Turns at the disk that KV and weights share, if they do.

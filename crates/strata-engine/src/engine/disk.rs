@@ -7,11 +7,15 @@ use strata_kv::{BlockId, BlockKey, Evicted, FetchId};
 use strata_kv_disk::{FetchEnded, Wanted};
 
 use super::Worker;
+use super::idle_blocks::IdleBlocks;
 use crate::kv_disk::{KvDisk, KvDiskMode, KvDiskStatus};
 use crate::scheduler::{Admitted, StepPlan};
 
 /// The class of blocks that are stored before anything is known of their use.
 const FRESH: u8 = u8::MAX;
+
+/// The class of blocks that are stored since nobody has used them for a while.
+const IDLE: u8 = u8::MAX - 1;
 
 /// How long an engine that stops goes on storing what waits for that.
 const LAST_WRITES: Duration = Duration::from_secs(10);
@@ -21,14 +25,22 @@ pub(super) struct Disk {
     pub(super) disk: KvDisk,
     /// Blocks that are to be stored when there are buffers for them, the oldest first.
     fresh: VecDeque<(BlockId, BlockKey)>,
+    idle: IdleBlocks,
     /// Those who wait for a fetch, and of whom nobody has heard yet.
     pub(super) admitted: HashMap<FetchId, Admitted>,
     status: KvDiskStatus,
 }
 
 impl Disk {
-    pub(super) fn new(disk: KvDisk) -> Self {
-        Self { disk, fresh: VecDeque::new(), admitted: HashMap::new(), status: KvDiskStatus::default() }
+    /// With `num_blocks` blocks in memory.
+    pub(super) fn new(disk: KvDisk, num_blocks: usize) -> Self {
+        Self {
+            idle: IdleBlocks::new(disk.idle_after, num_blocks),
+            disk,
+            fresh: VecDeque::new(),
+            admitted: HashMap::new(),
+            status: KvDiskStatus::default(),
+        }
     }
 
     pub(super) fn status(&self) -> KvDiskStatus {
@@ -37,7 +49,7 @@ impl Disk {
 
     /// Whether nothing waits to be written, or is in flight.
     pub(super) fn is_settled(&self) -> bool {
-        self.fresh.is_empty() && self.disk.tier.is_settled()
+        self.fresh.is_empty() && self.idle.is_empty() && self.disk.tier.is_settled()
     }
 }
 
@@ -77,10 +89,10 @@ impl Worker {
     }
 
     /// Copies blocks that are to be stored, before anything writes to them: those that were evicted, then those that
-    /// were computed, as far as there are buffers.
+    /// were computed, then those that have been idle, as far as there are buffers.
     pub(super) fn store_blocks(&mut self) {
         self.store_long();
-        let Some(Disk { disk, fresh, .. }) = &mut self.disk else { return };
+        let Some(Disk { disk, fresh, idle, .. }) = &mut self.disk else { return };
         let evicted = self.scheduler.take_evicted();
         let Some(blocks) = self.runner.block_bytes() else { return };
         for Evicted { block, label, class } in evicted {
@@ -88,10 +100,13 @@ impl Worker {
                 disk.tier.stage(label, class, block, blocks);
             }
         }
-        let computed = self.scheduler.take_fresh();
-        if disk.mode != KvDiskMode::Evict {
+        let (computed, now) = (self.scheduler.take_fresh(), Instant::now());
+        if disk.mode == KvDiskMode::Evict {
+            idle.add(computed, now);
+        } else {
             fresh.extend(computed);
         }
+        idle.add(self.scheduler.take_unstored(), now);
         // Some buffers are left for what is evicted.
         let kept = disk.tier.buffers() / 4;
         while disk.tier.room() > kept
@@ -101,6 +116,16 @@ impl Worker {
                 && disk.tier.wants(key, FRESH)
             {
                 disk.tier.stage(label, FRESH, block, blocks);
+            }
+        }
+        while disk.tier.room() > kept
+            && let Some((block, key)) = idle.take(now)
+        {
+            let Some(label) = self.scheduler.label(block, key) else { continue };
+            if self.scheduler.blocks().is_held(block) && !idle.is_hurried() {
+                idle.add([(block, key)], now);
+            } else if disk.tier.wants(key, IDLE) {
+                disk.tier.stage(label, IDLE, block, blocks);
             }
         }
     }
@@ -139,7 +164,9 @@ impl Worker {
 
     /// The engine stops: what waits to be stored is, for a while.
     pub(super) fn finish_disk(&mut self) {
-        let deadline = Instant::now() + LAST_WRITES;
+        let now = Instant::now();
+        let deadline = now + LAST_WRITES;
+        self.disk.iter_mut().for_each(|disk| disk.idle.hurry(now));
         while self.disk.as_ref().is_some_and(|disk| !disk.is_settled()) && Instant::now() < deadline {
             self.poll_disk(Duration::ZERO);
             self.disk.iter_mut().for_each(|disk| disk.disk.tier.flush());

@@ -67,7 +67,17 @@ impl Scheduler {
     /// meanwhile.
     pub(crate) fn take_fresh(&mut self) -> Vec<(BlockId, BlockKey)> {
         let fresh = std::mem::take(&mut self.fresh);
-        fresh.into_iter().filter_map(|block| Some((block, self.blocks.key(block)?))).collect()
+        self.named(fresh)
+    }
+
+    /// The same of those that are not to be stored now.
+    pub(crate) fn take_unstored(&mut self) -> Vec<(BlockId, BlockKey)> {
+        let unstored = std::mem::take(&mut self.unstored);
+        self.named(unstored)
+    }
+
+    fn named(&self, blocks: Vec<BlockId>) -> Vec<(BlockId, BlockKey)> {
+        blocks.into_iter().filter_map(|block| Some((block, self.blocks.key(block)?))).collect()
     }
 
     /// See [`BlockManager::take_evicted`](strata_kv::BlockManager::take_evicted).

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use strata_engine::{Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus};
 use strata_kv::Gate;
@@ -16,7 +17,19 @@ use crate::sim::{
 
 const BYTES: u64 = 1 << 20;
 
+/// Longer than any test.
+const IDLE_AFTER: Duration = Duration::from_secs(600);
+
 fn start(shape: Shape, space: &Arc<FaultySegments>, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
+    start_with(shape, space, mode, IDLE_AFTER)
+}
+
+fn start_with(
+    shape: Shape,
+    space: &Arc<FaultySegments>,
+    mode: KvDiskMode,
+    idle_after: Duration,
+) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
     let layers = vec![shape.block_size * SLOT_BYTES / 2; 2];
     let options = DiskOptions {
@@ -29,7 +42,7 @@ fn start(shape: Shape, space: &Arc<FaultySegments>, mode: KvDiskMode) -> (Engine
     };
     let space = Arc::clone(space);
     let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();
-    let disk = Some(KvDisk { tier, mode, may_recompute: false });
+    let disk = Some(KvDisk { tier, mode, may_recompute: false, idle_after });
     (Engine::start_with_disk(engine_config(shape), Box::new(runner), disk).unwrap(), controls)
 }
 
@@ -37,34 +50,65 @@ fn on_disk(status: &EngineStatus) -> KvDiskStatus {
     status.kv_disk.expect("there is a disk")
 }
 
+/// Kills the engine, or stops it, and returns what is left of its disk.
+fn end(engine: Engine, space: &FaultySegments, is_killed: bool) -> Arc<FaultySegments> {
+    let killed = is_killed.then(|| space.after_power_failure());
+    drop(engine);
+    Arc::new(killed.unwrap_or_else(|| space.after_power_failure()))
+}
+
 #[test]
 fn a_prompt_that_was_seen_is_not_computed_again_after_a_restart() {
-    for mode in [KvDiskMode::Eager, KvDiskMode::Mirror] {
+    let cases = [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror].map(|mode| [(mode, true), (mode, false)]);
+    for (mode, is_killed) in cases.into_iter().flatten() {
+        // Of a prompt of 17 full blocks and an answer of 5, those that are there for sure when it is killed.
+        let durable = match (is_killed, mode) {
+            (true, KvDiskMode::Evict) => 0,
+            (true, KvDiskMode::Eager) => 17,
+            _ => 22,
+        };
+        let all_is_stored = |status: &EngineStatus| !is_killed || on_disk(status).store.durable_blocks >= durable;
         let space = Arc::new(FaultySegments::new(1));
         let shape = Shape::default();
         let first = greedy(prompt(3, 70), 20);
         let expected = expected_greedy(&first.prompt, &first.params);
         let (engine, _) = start(shape, &space, mode);
         assert_eq!(collect(engine.handle().submit(first.clone()).unwrap()).tokens, expected);
-        // Some 17 blocks of the prompt, and with `Mirror` those of the answer.
-        drop(engine);
+        eventually(&engine, "all is stored", all_is_stored);
+        let space = end(engine, &space, is_killed);
         let (engine, controls) = start(shape, &space, mode);
         let ended = collect(engine.handle().submit(first.clone()).unwrap());
-        assert_eq!((ended.tokens, ended.cached_tokens), (expected.clone(), 68));
-        assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), 70 - 68 + 19);
+        let cached = if durable == 0 { 0 } else { 68 };
+        assert_eq!((ended.tokens, ended.cached_tokens), (expected.clone(), cached));
+        assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), (70 - cached + 19) as u64);
         // The next turn of the conversation.
         let mut turn = first.clone();
         turn.prompt.extend(&expected);
-        let cached = collect(engine.handle().submit(turn.clone()).unwrap()).cached_tokens;
-        assert_eq!(cached, 88);
-        drop(engine);
+        assert_eq!(collect(engine.handle().submit(turn.clone()).unwrap()).cached_tokens, 88);
+        let space = end(engine, &space, is_killed);
         let (engine, _) = start(shape, &space, mode);
         let ended = collect(engine.handle().submit(turn.clone()).unwrap());
         assert_eq!(ended.tokens, expected_greedy(&turn.prompt, &turn.params));
-        assert_eq!(ended.cached_tokens, if mode == KvDiskMode::Mirror { 88 } else { 68 });
+        assert_eq!(ended.cached_tokens as u64, 4 * durable, "{mode:?}, killed: {is_killed}");
         let status = on_disk(&engine.handle().status());
-        assert_eq!((status.fetches, status.fetches_cut, status.fetched_tokens), (1, 0, ended.cached_tokens as u64));
+        assert_eq!((status.fetches, status.fetches_cut), (u64::from(durable > 0), 0));
+        assert_eq!(status.fetched_tokens, ended.cached_tokens as u64);
         assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn what_is_idle_for_a_while_is_on_disk_when_the_process_is_killed() {
+    for mode in [KvDiskMode::Evict, KvDiskMode::Eager] {
+        let space = Arc::new(FaultySegments::new(1));
+        let (engine, _) = start_with(Shape::default(), &space, mode, Duration::from_millis(20));
+        let mut turn = greedy(prompt(3, 70), 20);
+        turn.prompt.extend(collect(engine.handle().submit(turn.clone()).unwrap()).tokens);
+        eventually(&engine, "all is stored", |status| on_disk(status).store.durable_blocks == 22);
+        let space = end(engine, &space, true);
+        let (engine, _) = start(Shape::default(), &space, mode);
+        let ended = collect(engine.handle().submit(turn.clone()).unwrap());
+        assert_eq!((ended.tokens, ended.cached_tokens), (expected_greedy(&turn.prompt, &turn.params), 88));
     }
 }
 

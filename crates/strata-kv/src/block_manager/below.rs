@@ -36,6 +36,11 @@ impl BlockManager {
         self.cache.label(block)
     }
 
+    /// Whether a sequence or a transfer holds `block`.
+    pub fn is_held(&self, block: BlockId) -> bool {
+        self.cache.holders(block) > 0
+    }
+
     /// The name of what `block` holds, if it can be found.
     pub fn key(&self, block: BlockId) -> Option<BlockKey> {
         self.cache.key(block)
