@@ -5,9 +5,11 @@
 //! is read back counts only if the record is whole, of the same model, and names the wanted tokens and what they
 //! continue; anything else is a miss.
 
+mod ages;
 mod directory;
 mod disk_tier;
 mod frames;
+mod index_file;
 mod jobs;
 mod read_queue;
 mod record;

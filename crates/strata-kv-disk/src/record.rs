@@ -168,20 +168,21 @@ impl Seal {
     }
 
     fn sign(&self, header: &mut [u8]) {
-        let mac = self.mac(header);
+        let mac = self.mac(header, MAC);
         header[MAC].copy_from_slice(&mac);
     }
 
     fn check_mac(&self, header: &[u8]) -> Result<(), NotAHeader> {
-        match self.mac(header) == header[MAC] {
+        match self.mac(header, MAC) == header[MAC] {
             true => Ok(()),
             false => Err(NotAHeader::Damaged),
         }
     }
 
-    fn mac(&self, header: &[u8]) -> [u8; 32] {
+    /// The keyed hash of `bytes` without those in `range`.
+    pub(crate) fn mac(&self, bytes: &[u8], range: std::ops::Range<usize>) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        hasher.update(&header[..MAC.start]).update(&header[MAC.end..]);
+        hasher.update(&bytes[..range.start]).update(&bytes[range.end..]);
         *hasher.finalize().as_bytes()
     }
 }

@@ -12,7 +12,7 @@ use strata_kv::{BlockKey, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
-use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, WriteJob};
+use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, Staged, WriteJob};
 use crate::read_queue::{Read, ReadQueue};
 use crate::record::{Header, Seal, pack};
 use crate::shape::RecordShape;
@@ -51,9 +51,8 @@ impl Workers {
         shape: RecordShape,
         seal: Seal,
         segment_bytes: u64,
-        ttl: Option<Duration>,
+        ttl: Option<u64>,
     ) -> std::io::Result<(Self, Receiver<PieceDone>)> {
-        let ttl = ttl.map(|ttl| ttl.as_secs());
         let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
         let (done_sender, done) = channel();
         let (writes, write_jobs) = channel();
@@ -302,9 +301,7 @@ impl Writer<'_> {
         let bytes = &mut buffer.as_mut()[..shape.record_bytes(count)];
         blocks.iter().enumerate().for_each(|(index, block)| pack(shape, count, index, &block.bytes, bytes));
         let labels: Vec<_> = blocks.iter().map(|block| &block.label).collect();
-        // A record is as old as the oldest of its blocks.
-        let written_at = blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now);
-        seal.write_header(shape, &labels, record.generation, written_at, bytes);
+        seal.write_header(shape, &labels, record.generation, written_at(blocks), bytes);
         file.write_aligned_at(bytes, record.offset).map_err(|error| error.to_string())?;
         self.unsynced.push(file);
         self.blocks += count as u64;
@@ -320,6 +317,12 @@ impl Writer<'_> {
         let well = files.iter().all(|file| file.sync().is_ok());
         let _ = done.send(Done::Synced { blocks: std::mem::take(&mut self.blocks), well });
     }
+}
+
+/// When a record of `blocks` was written, if it is written now: it is as old as the oldest of them. In seconds since
+/// 1970.
+pub(crate) fn written_at(blocks: &[Staged]) -> u64 {
+    blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now)
 }
 
 /// Seconds since 1970.

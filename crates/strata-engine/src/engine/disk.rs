@@ -172,5 +172,6 @@ impl Worker {
             self.disk.iter_mut().for_each(|disk| disk.disk.tier.flush());
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.disk.iter().for_each(|disk| disk.disk.tier.leave_index());
     }
 }
