@@ -302,9 +302,10 @@ impl Scheduler {
         decodes.clear();
         chunks.clear();
         for id in self.queues.running() {
-            match self.sequences[&id].pending() {
-                // A beam that waits for others of its search.
-                0 => {}
+            let sequence = &self.sequences[&id];
+            match sequence.pending() {
+                // A beam that waits for others of its search, or one that waits for what is fetched.
+                _ if sequence.computable() == 0 => {}
                 1 => decodes.push(id),
                 _ => chunks.push(id),
             }
@@ -377,6 +378,7 @@ impl Scheduler {
             self.fresh.extend(self.blocks.computed_blocks(entry.id));
             self.get_mut(entry.id).into_iter().for_each(|sequence| sequence.is_stored = true);
         }
+        self.take_what_came(entry.id);
         // A prompt that is published may spare one that waits the blocks that it was refused.
         if entry.is_prefill() {
             self.reconsider();
@@ -524,7 +526,7 @@ impl Scheduler {
         let sequence = &self.sequences[&id];
         // One that is longer than memory got slots for some of its tokens only.
         let slots = self.blocks.num_tokens(id).map_or(0, |tokens| tokens.saturating_sub(sequence.computed));
-        let count = sequence.pending().min(plan.budget).min(slots);
+        let count = sequence.computable().min(plan.budget).min(slots);
         if count == 0 {
             return;
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use strata_device::Bytes;
-use strata_engine::KvDisk;
+use strata_engine::{KvDisk, Recompute};
 use strata_io::{DiskTurns, RandomAccessFile, disk_bytes_free};
 use strata_kernels::{KvLayout, Level, SEGMENT};
 use strata_kv::Gate;
@@ -93,7 +93,7 @@ pub fn open(
     let aside = if found.set_aside > 0 { ", the rest of it another model's" } else { "" };
     let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
     report!("KV disk {:>10}  in {}; {held}", Bytes(stats.bytes_total), path.display());
-    Ok(Some(KvDisk { tier, mode: options.kv_disk_mode.into(), may_recompute: true, idle_after: IDLE_AFTER }))
+    Ok(Some(KvDisk { tier, mode: options.kv_disk_mode.into(), recompute: Recompute::Measured, idle_after: IDLE_AFTER }))
 }
 
 /// Turns at the disk that KV and weights share, if they do.

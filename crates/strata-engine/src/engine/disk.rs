@@ -26,9 +26,16 @@ pub(super) struct Disk {
     /// Blocks that are to be stored when there are buffers for them, the oldest first.
     fresh: VecDeque<(BlockId, BlockKey)>,
     idle: IdleBlocks,
-    /// Those who wait for a fetch, and of whom nobody has heard yet.
-    pub(super) admitted: HashMap<FetchId, Admitted>,
+    /// Those who wait for a fetch.
+    pub(super) waiting: HashMap<FetchId, Waits>,
     status: KvDiskStatus,
+}
+
+/// One who waits for a fetch, and of whom nobody has heard yet.
+pub(super) struct Waits {
+    pub(super) admitted: Admitted,
+    /// Whether it computes what comes before that.
+    pub(super) is_ahead: bool,
 }
 
 impl Disk {
@@ -38,7 +45,7 @@ impl Disk {
             idle: IdleBlocks::new(disk.idle_after, num_blocks),
             disk,
             fresh: VecDeque::new(),
-            admitted: HashMap::new(),
+            waiting: HashMap::new(),
             status: KvDiskStatus::default(),
         }
     }
@@ -57,7 +64,7 @@ impl Worker {
     /// Sequences that were admitted and have a prefix on disk wait for it, unless computing it is faster.
     pub(super) fn begin_fetches(&mut self, plan: &mut StepPlan) {
         for index in (0..plan.admitted.len()).rev() {
-            let Some(Disk { disk, admitted, status, .. }) = &mut self.disk else { return };
+            let Some(Disk { disk, waiting, status, .. }) = &mut self.disk else { return };
             let id = plan.admitted[index].id;
             if self.scheduler.sequence(id).is_long {
                 self.resume_long(id, plan, index);
@@ -69,22 +76,31 @@ impl Worker {
                 continue;
             }
             let (rate, bytes) = (disk.tier.stats().read_rate, found as f64 * disk.tier.block_bytes() as f64);
-            let computing = self.scheduler.recompute_seconds(found);
-            // What was not measured yet is tried.
-            let is_slower = computing.is_some_and(|seconds| rate > 0.0 && bytes / rate > seconds);
-            if disk.may_recompute && is_slower {
+            let reading = (rate > 0.0).then(|| bytes / rate);
+            let computed = disk.recompute.blocks(found, reading, self.scheduler.recompute_seconds(found));
+            if computed == found {
                 status.recomputed += 1;
                 continue;
             }
             let first = self.scheduler.sequence(id).computed / self.scheduler.blocks().block_size();
             let Some(root) = self.scheduler.blocks().parent_key(id) else { continue };
-            let Some(fetch) = self.scheduler.begin_fetch(id, found, plan) else { continue };
+            let fetch = match computed {
+                0 => self.scheduler.begin_fetch(id, found, plan),
+                _ => self.scheduler.begin_fetch_ahead(id, first + computed, found - computed, plan),
+            };
+            let Some(fetch) = fetch else { continue };
+            status.shared += u64::from(computed > 0);
             let parents = std::iter::once(root).chain(keys.iter().copied());
-            let wanted = parents.zip(&keys).zip(&fetch.blocks).zip(first..).map(|(((parent, &key), &block), index)| {
-                Wanted { key, parent, tokens: self.scheduler.block_tokens(id, index).into(), block }
+            let missing = parents.zip(&keys).zip(first..).skip(computed);
+            let wanted = missing.zip(&fetch.blocks).map(|(((parent, &key), index), &block)| Wanted {
+                key,
+                parent,
+                tokens: self.scheduler.block_tokens(id, index).into(),
+                block,
             });
             disk.tier.fetch(fetch.id, wanted.collect());
-            admitted.insert(fetch.id, plan.admitted.remove(index));
+            let waits = Waits { admitted: plan.admitted.remove(index), is_ahead: computed > 0 };
+            waiting.insert(fetch.id, waits);
         }
     }
 
@@ -143,16 +159,23 @@ impl Worker {
 
     fn finish_fetch(&mut self, ended: FetchEnded) {
         let FetchEnded { id, filled, wanted, seconds, .. } = ended;
-        let finished = self.scheduler.finish_fetch(id, filled);
-        let Some(Disk { admitted, status, .. }) = &mut self.disk else { return };
+        let Some(Disk { waiting, status, .. }) = &mut self.disk else { return };
+        let waits = waiting.remove(&id);
+        let tokens = filled * self.scheduler.blocks().block_size();
+        let finished = match &waits {
+            Some(Waits { admitted, is_ahead: true }) => {
+                let cached = admitted.cached + tokens;
+                self.scheduler.finish_fetch_ahead(id, filled).map(|sequence| (sequence, cached))
+            }
+            _ => self.scheduler.finish_fetch(id, filled),
+        };
         status.fetches += 1;
         status.fetch_seconds += seconds;
         status.fetches_cut += u64::from(filled < wanted);
-        status.fetched_tokens += (filled * self.scheduler.blocks().block_size()) as u64;
-        let admitted = admitted.remove(&id);
-        if let (Some((sequence, computed)), Some(admitted)) = (finished, admitted) {
+        status.fetched_tokens += tokens as u64;
+        if let (Some((sequence, cached)), Some(Waits { admitted, .. })) = (finished, waits) {
             let group = self.scheduler.sequence(sequence).group;
-            let admitted = Admitted { cached: computed, ..admitted };
+            let admitted = Admitted { cached, ..admitted };
             self.on_group(group, |group, stage| group.admitted(&admitted, stage));
         }
     }

@@ -10,7 +10,7 @@ use strata_kv_disk::{DiskTier, FrameOf, Wanted};
 use strata_model::{FrameId, KvBelow, KvLost};
 
 use super::Worker;
-use super::disk::Disk;
+use super::disk::{Disk, Waits};
 use crate::RequestError;
 use crate::scheduler::StepPlan;
 
@@ -57,7 +57,7 @@ impl Worker {
     pub(super) fn resume_long(&mut self, id: SequenceId, plan: &mut StepPlan, index: usize) {
         let block_size = self.scheduler.blocks().block_size();
         let long = &mut self.long;
-        let Some(Disk { disk, admitted, .. }) = &mut self.disk else { return };
+        let Some(Disk { disk, waiting, .. }) = &mut self.disk else { return };
         let (tier, sequence) = (&mut disk.tier, self.scheduler.sequence(id));
         let root = sequence.hashes.root();
         let one = long.entry(id).or_insert_with(|| LongSequence {
@@ -91,7 +91,7 @@ impl Worker {
         let contents = one.contents(range, self.scheduler.sequence(id).tokens(), block_size).zip(&fetch.blocks);
         let wanted = contents.map(|((parent, key, tokens), &block)| Wanted { key, parent, tokens, block });
         tier.fetch(fetch.id, wanted.collect());
-        admitted.insert(fetch.id, plan.admitted.remove(index));
+        waiting.insert(fetch.id, Waits { admitted: plan.admitted.remove(index), is_ahead: false });
     }
 
     /// Copies what was computed of long sequences, to be written, and has what is on disk of them stay there.

@@ -3,7 +3,7 @@
 use strata_kv::{BlockId, BlockKey, BlockLabel, Evicted, Fetch, FetchId, KeyChain, SequenceId, TokenId};
 
 use super::{Scheduler, StepPlan};
-use crate::sequence::SequenceStatus;
+use crate::sequence::{Ahead, SequenceStatus};
 
 impl Scheduler {
     /// From now on contents have names, under which a tier below keeps them: what was computed of prompts, and what was
@@ -35,6 +35,52 @@ impl Scheduler {
         self.move_to(id, SequenceStatus::Fetching);
         self.num_fetches += 1;
         Some(fetch)
+    }
+
+    /// `id`, which was just admitted, computes its blocks up to number `first` only; the `count` blocks from there on are
+    /// fetched meanwhile.
+    pub(crate) fn begin_fetch_ahead(
+        &mut self,
+        id: SequenceId,
+        first: usize,
+        count: usize,
+        plan: &mut StepPlan,
+    ) -> Option<Fetch> {
+        let fetch = self.blocks.begin_fetch_ahead(id, first, count).ok()?;
+        let first = first * self.blocks.block_size();
+        self.get_mut(id)?.ahead = Some(Ahead { fetch: fetch.id, first, came: None });
+        plan.take_entry(id);
+        self.plan_entry(id, plan);
+        self.num_fetches += 1;
+        Some(fetch)
+    }
+
+    /// The same as [`finish_fetch`](Self::finish_fetch) for one that was fetched ahead.
+    pub(crate) fn finish_fetch_ahead(&mut self, id: FetchId, filled: usize) -> Option<SequenceId> {
+        self.num_fetches -= 1;
+        self.blocks.finish_fetch_ahead(id);
+        let mut all = self.sequences.values_mut();
+        let sequence = all.find(|sequence| sequence.ahead.is_some_and(|ahead| ahead.fetch == id))?;
+        let tokens = filled * self.blocks.block_size();
+        sequence.ahead.iter_mut().for_each(|ahead| ahead.came = Some(tokens));
+        let id = sequence.id;
+        self.take_what_came(id);
+        Some(id)
+    }
+
+    /// If `id` has computed all before what was fetched of it, and that has come, it goes on behind it.
+    pub(super) fn take_what_came(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let Some(Ahead { first, came: Some(came), .. }) = sequence.ahead else { return };
+        if sequence.computed < first {
+            return;
+        }
+        sequence.ahead = None;
+        sequence.computed += came;
+        self.blocks.commit(id, sequence.computed);
+        // It is below already.
+        self.blocks.take_published();
+        self.reconsider();
     }
 
     /// A fetch has ended, and this many of the first blocks hold what they should. Returns its sequence, if that still
