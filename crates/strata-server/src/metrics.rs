@@ -239,7 +239,7 @@ fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) 
 }
 
 fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
-    let KvDiskStatus { store, fetched_tokens, fetches, fetch_seconds, fetches_cut, recomputed } = disk;
+    let KvDiskStatus { store, fetched_tokens, fetches, fetch_seconds, fetches_cut, recomputed, shared } = disk;
     for (name, help, value) in [
         ("strata:kv_disk_bytes", "Disk space that KV has taken.", store.bytes_used as f64),
         ("strata:kv_disk_capacity_bytes", "Disk space that KV may take.", store.bytes_total as f64),
@@ -267,6 +267,8 @@ fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
         ("strata:kv_disk_fetched_tokens_total", "Tokens that came from disk.", *fetched_tokens),
         ("strata:kv_disk_fetches_cut_total", "Fetches that brought less than was found.", *fetches_cut),
         ("strata:kv_disk_recomputed_total", "Prefixes on disk that were computed instead.", *recomputed),
+        ("strata:kv_disk_shared_total", "Prefixes computed in part while the rest was read.", *shared),
+        ("strata:kv_disk_expired_blocks_total", "Blocks forgotten since they were too old.", store.expired_blocks),
     ] {
         page.counter(name, help, count);
     }
