@@ -120,7 +120,7 @@ impl Engine {
             }
         }
         let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
-        let worker = Worker {
+        let mut worker = Worker {
             shared: Arc::clone(&shared),
             submissions,
             scheduler,
@@ -138,6 +138,8 @@ impl Engine {
             idle_steps: 0,
             settled: true,
         };
+        // Whoever asks for figures at once gets them.
+        worker.publish();
         let thread = std::thread::Builder::new().name("engine".into()).spawn(move || worker.live())?;
         Ok(Self { handle: EngineHandle { shared: shared.clone() }, shared, thread: Some(thread) })
     }

@@ -18,6 +18,7 @@ use std::hash::BuildHasherDefault;
 use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap};
 
 use crate::drafter::Drafter;
+use crate::event::FoundOnDisk;
 use crate::forecast::Forecast;
 use crate::preemption::PreemptionPlanner;
 use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
@@ -99,6 +100,8 @@ pub(crate) struct Admitted {
     pub(crate) id: SequenceId,
     /// Tokens that the prefix cache spared it.
     pub(crate) cached: usize,
+    /// What of its prompt was on disk.
+    pub(crate) disk: Option<FoundOnDisk>,
     /// Where its prefix stopped matching and why, if the client asked.
     pub(crate) miss: Option<Miss>,
 }
@@ -495,7 +498,7 @@ impl Scheduler {
         // Its rank in the waiting queue does not depend on this.
         sequence.admission.get_or_insert(self.admissions);
         self.move_to(id, SequenceStatus::Running);
-        plan.admitted.push(Admitted { id, cached, miss });
+        plan.admitted.push(Admitted { id, cached, disk: None, miss });
     }
 
     /// Moves a sequence from its queue to that of another place.

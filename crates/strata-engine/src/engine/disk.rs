@@ -8,6 +8,7 @@ use strata_kv_disk::{FetchEnded, Wanted};
 
 use super::Worker;
 use super::idle_blocks::IdleBlocks;
+use crate::event::FoundOnDisk;
 use crate::kv_disk::{KvDisk, KvDiskMode, KvDiskStatus};
 use crate::scheduler::{Admitted, StepPlan};
 
@@ -72,12 +73,15 @@ impl Worker {
             }
             let keys = self.scheduler.missing_keys(id);
             let found = disk.tier.look_up(&keys);
+            let tokens = |blocks: usize| blocks * self.scheduler.blocks().block_size();
+            plan.admitted[index].disk = Some(FoundOnDisk { tokens: tokens(found), ..FoundOnDisk::default() });
             if found == 0 {
                 continue;
             }
             let (rate, bytes) = (disk.tier.stats().read_rate, found as f64 * disk.tier.block_bytes() as f64);
             let reading = (rate > 0.0).then(|| bytes / rate);
             let computed = disk.recompute.blocks(found, reading, self.scheduler.recompute_seconds(found));
+            plan.admitted[index].disk.iter_mut().for_each(|disk| disk.computed = tokens(computed));
             if computed == found {
                 status.recomputed += 1;
                 continue;
@@ -175,7 +179,8 @@ impl Worker {
         status.fetched_tokens += tokens as u64;
         if let (Some((sequence, cached)), Some(Waits { admitted, .. })) = (finished, waits) {
             let group = self.scheduler.sequence(sequence).group;
-            let admitted = Admitted { cached, ..admitted };
+            let disk = admitted.disk.map(|disk| FoundOnDisk { loaded: disk.loaded + tokens, seconds, ..disk });
+            let admitted = Admitted { cached, disk, ..admitted };
             self.on_group(group, |group, stage| group.admitted(&admitted, stage));
         }
     }

@@ -11,8 +11,8 @@ use strata_model::{FrameId, KvBelow, KvLost};
 
 use super::Worker;
 use super::disk::{Disk, Waits};
-use crate::RequestError;
 use crate::scheduler::StepPlan;
+use crate::{FoundOnDisk, RequestError};
 
 /// How long a sequence waits for the disk to take what it has no memory for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -82,6 +82,8 @@ impl Worker {
         let tail = found.saturating_sub(kept * segment);
         self.scheduler.resume_long(id, kept);
         plan.admitted[index].cached = kept * SEGMENT;
+        let (tokens, loaded) = (found * block_size, kept * SEGMENT);
+        plan.admitted[index].disk = Some(FoundOnDisk { tokens, loaded, ..FoundOnDisk::default() });
         let tail = self.scheduler.take_blocks_to_fetch(id, tail);
         if tail == 0 {
             return;

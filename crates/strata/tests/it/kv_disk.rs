@@ -123,6 +123,8 @@ fn a_context_beyond_memory_is_answered_as_with_ample_memory() {
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         let body: Value = serde_json::from_str(body).unwrap();
         let cached = body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        let loaded = body["usage"]["strata"]["disk"]["loaded_tokens"].as_u64().unwrap_or(0);
+        assert_eq!(loaded, cached, "nothing of it was in memory");
         (body["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {body}")).to_owned(), cached)
     };
     let (expected, _) = text(&Server::of(path, &ample));
