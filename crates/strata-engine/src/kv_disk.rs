@@ -73,6 +73,8 @@ pub struct KvDiskStatus {
     pub recomputed: u64,
     /// Prefixes of which the first part was computed while the rest was read.
     pub shared: u64,
+    /// Sequences that are longer than memory and have not ended.
+    pub longer_than_memory: usize,
 }
 
 #[cfg(test)]

@@ -148,6 +148,12 @@ pub struct DiskStats {
     pub expired_blocks: u64,
     /// Blocks that wait to be written, or are being written.
     pub queued_blocks: usize,
+    /// Records that wait to be read, or are being read.
+    pub queued_reads: usize,
+    /// Frames that passes have read, and the seconds that they waited for them.
+    pub frames: u64,
+    /// See [`frames`](Self::frames).
+    pub frame_seconds: f64,
     /// Whether writes are paused after a failure.
     pub paused: bool,
     /// Bytes a second at which fetches have read.
@@ -514,8 +520,11 @@ impl DiskTier {
     /// It could not be read, or is not what was written; whatever is to blame is forgotten.
     pub fn next_frame(&mut self) -> Result<FrameBytes, FrameLost> {
         self.read_frames();
+        let asked = Instant::now();
         let (lost, blame) = match self.frames.next() {
             Ok((buffer, len)) => {
+                self.stats.frames += 1;
+                self.stats.frame_seconds += asked.elapsed().as_secs_f64();
                 self.stats.read_bytes += len as u64;
                 return Ok((buffer, len));
             }
@@ -798,6 +807,7 @@ impl DiskTier {
             bytes_used: self.tier.bytes_used(),
             counts: self.tier.counts(),
             queued_blocks: self.stats.queued_blocks + self.staged.len(),
+            queued_reads: self.purposes.len(),
             paused: self.is_paused(),
             ..self.stats
         }

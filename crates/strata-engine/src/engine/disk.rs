@@ -51,8 +51,8 @@ impl Disk {
         }
     }
 
-    pub(super) fn status(&self) -> KvDiskStatus {
-        KvDiskStatus { store: self.disk.tier.stats(), ..self.status }
+    pub(super) fn status(&self, longer_than_memory: usize) -> KvDiskStatus {
+        KvDiskStatus { store: self.disk.tier.stats(), longer_than_memory, ..self.status }
     }
 
     /// Whether nothing waits to be written, or is in flight.

@@ -133,6 +133,7 @@ fn a_context_beyond_memory_is_answered_as_with_ample_memory() {
     assert!(server.said.contains("what a request has beyond that is on disk"), "{}", server.said);
     assert_eq!(text(&server), (expected.clone(), 0));
     assert!(metric(&server, "strata:kv_disk_read_bytes_total") > 0);
+    assert!(metric(&server, "strata:kv_disk_frames_total") > 0);
     server.kill();
     drop(server);
     let (again, cached) = text(&Server::of(path, &tight));
