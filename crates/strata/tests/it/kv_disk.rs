@@ -29,7 +29,7 @@ fn answer(server: &Server, number: u64) -> Option<String> {
     Some(body["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {body}")).to_owned())
 }
 
-fn metric(server: &Server, name: &str) -> u64 {
+pub fn metric(server: &Server, name: &str) -> u64 {
     let page = server.ask("GET /metrics HTTP/1.1", "");
     let line = page.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
     line.unwrap_or_else(|| panic!("no {name}: {page}")).rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64

@@ -33,6 +33,16 @@ fn taken(server: &Server, directory: &Path) -> Taken {
     }
 }
 
+/// Numbers below a limit, that follow from a seed.
+fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
+    move |end| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 11) % end
+    }
+}
+
 #[test]
 fn a_server_takes_no_more_after_long_than_after_a_while() {
     const LIMIT: u64 = 64 << 20;
@@ -47,17 +57,13 @@ fn a_server_takes_no_more_after_long_than_after_a_while() {
         for client in 0..4u64 {
             let (server, over, answered) = (&server, &over, &answered);
             scope.spawn(move || {
-                let mut dice = client + 1;
-                let mut random = |end: u64| {
-                    dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    (dice >> 33) % end
-                };
+                let mut random = dice(client);
                 while !over.load(Ordering::SeqCst) {
                     // A conversation of a few turns; some are ones that were had before.
                     let topic = if random(2) == 0 { random(50) } else { random(1 << 30) };
-                    let mut prompt: Vec<u64> =
-                        (0..100).map(|at| (topic * 7 + at * at + at * topic) % 200 + 5).collect();
-                    for turn in 0..1 + random(4) {
+                    let mut said = dice(100 + topic);
+                    let mut prompt: Vec<u64> = (0..300).map(|_| said(200) + 5).collect();
+                    for _ in 0..1 + random(4) {
                         let tokens = 8 + random(24);
                         let body =
                             json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true});
@@ -66,7 +72,7 @@ fn a_server_takes_no_more_after_long_than_after_a_while() {
                         let body: Value = serde_json::from_str(body).unwrap();
                         assert_eq!(body["usage"]["completion_tokens"].as_u64(), Some(tokens), "{body}");
                         answered.fetch_add(1, Ordering::SeqCst);
-                        prompt.extend((0..20).map(|at| (topic + turn * at * at) % 200 + 5));
+                        prompt.extend((0..20).map(|_| said(200) + 5));
                     }
                 }
             });
@@ -79,9 +85,14 @@ fn a_server_takes_no_more_after_long_than_after_a_while() {
         (early, taken(&server, &directory))
     });
     let answered = answered.into_inner();
-    println!("{answered} answers in {seconds} s; after a sixth of that {early:?}, at the end {late:?}");
+    let [written, evicted] = ["written_bytes", "evictions"]
+        .map(|name| crate::kv_disk::metric(&server, &format!("strata:kv_disk_{name}_total")));
+    println!("{answered} answers in {seconds} s, {written} bytes were written and {evicted} blocks evicted");
+    println!("after a sixth of that {early:?}, at the end {late:?}");
     assert!(answered > 20, "{answered} answers");
     assert!(late.disk_bytes <= LIMIT + (1 << 20), "{late:?}");
+    // In a short run, the store is just about to be full.
+    assert!(seconds < 120 || evicted > 0, "the store was never full");
     assert!(late.descriptors <= early.descriptors + 8, "{early:?} {late:?}");
     // Buffers that are first used later come to memory later, in a short run.
     let slack = if seconds < 600 { 32 << 20 } else { 4 << 20 };
