@@ -113,6 +113,11 @@ impl Directory {
         Ok(Self { path, secret, _lock: lock })
     }
 
+    /// Whether `path` was [opened](Self::open) before.
+    pub fn is_one(path: impl AsRef<Path>) -> bool {
+        path.as_ref().join(SECRET).is_file()
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -8,6 +8,7 @@
 mod ages;
 mod directory;
 mod disk_tier;
+mod erase;
 mod frames;
 mod index_file;
 mod jobs;
@@ -22,6 +23,7 @@ mod write_budget;
 
 pub use directory::{Directory, DirectoryError, SegmentSpace};
 pub use disk_tier::{BlockBytes, DiskOptions, DiskStats, DiskTier, DiskTierError, FetchEnded, Wanted};
+pub use erase::{Erased, erase};
 pub use frames::{FrameBytes, FrameLost, FrameOf};
 pub use recovery::Recovered;
 pub use shape::RecordShape;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, SegmentWrite};
-use strata_kv::{KvTierConfig, RecordPlace, Tier};
+use strata_kv::{BlockKey, KvTierConfig, RecordPlace, Tier};
 
 use crate::ages::Ages;
 use crate::directory::SegmentSpace;
@@ -135,7 +135,9 @@ impl Scan<'_> {
             }
             headers_read += 1;
             let record = RecordPlace { segment, generation, offset: end, count: count as u16 };
-            let keys = (0..).zip(&header.labels).map(|(index, label)| (index, label.key)).collect();
+            // Of what was erased, nothing can be found.
+            let named = (0..).zip(&header.labels).filter(|(_, label)| label.key != BlockKey::default());
+            let keys = named.map(|(index, label)| (index, label.key)).collect();
             end += bytes;
             records.push(Listed { record, written_at: header.written_at, keys });
         }

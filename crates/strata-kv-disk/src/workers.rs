@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::directory::SegmentSpace;
 use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, Staged, WriteJob};
 use crate::read_queue::{Read, ReadQueue};
-use crate::record::{Header, Seal, pack};
+use crate::record::{Header, Seal, clear_gaps, pack};
 use crate::shape::RecordShape;
 
 /// Threads that read.
@@ -300,6 +300,7 @@ impl Writer<'_> {
         }
         let bytes = &mut buffer.as_mut()[..shape.record_bytes(count)];
         blocks.iter().enumerate().for_each(|(index, block)| pack(shape, count, index, &block.bytes, bytes));
+        clear_gaps(shape, count, bytes);
         let labels: Vec<_> = blocks.iter().map(|block| &block.label).collect();
         seal.write_header(shape, &labels, record.generation, written_at(blocks), bytes);
         file.write_aligned_at(bytes, record.offset).map_err(|error| error.to_string())?;

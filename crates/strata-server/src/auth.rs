@@ -62,6 +62,11 @@ fn same(key: &[u8], sent: &[u8]) -> bool {
     difference == 0 && !sent.is_empty()
 }
 
+/// The tenant of the clients that send this API key, as the engine knows it.
+pub fn tenant_of_key(key: &str) -> u128 {
+    fingerprint(key.trim())
+}
+
 /// Tells keys apart without carrying them into the engine. KV on disk is kept under it, so it must never change, and no
 /// two keys may have the same.
 fn fingerprint(key: &str) -> u128 {

@@ -158,3 +158,32 @@ fn options_that_make_no_sense_are_refused() {
     std::fs::write(parent.path().join("secret"), b"short").unwrap();
     refused(&["--kv-disk", directory], "damaged");
 }
+
+#[test]
+fn what_a_client_has_is_erased_and_nothing_of_others() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = parent.path().join("kv");
+    let keys = ["--api-key", "one", "--api-key", "two"];
+    let prompt: Vec<u64> = (0..200).map(|at| (at * at + 3 * at) % 200 + 5).collect();
+    let cached = |server: &Server, key: &str| {
+        let body = json!({"prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": true}).to_string();
+        let answer = server.ask(&format!("POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer {key}"), &body);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("no answer: {answer}"));
+        body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
+    };
+    let erase = |key: &[&str]| ended(&[&["erase", directory.to_str().unwrap()], key].concat());
+    assert!(erase(&[]).code == Some(2) && !directory.exists(), "{:?}", erase(&[]));
+    for key in ["one", "two"] {
+        // Stopped in between, so that they lie in records of their own.
+        let server = start(&directory, &keys);
+        assert_eq!(cached(&server, key), 0);
+        let refused = erase(&["--api-key", "one"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains("stop the server"), "{refused:?}");
+        server.stop("-TERM");
+    }
+    let told = erase(&["--api-key", "one"]);
+    assert!(told.code == Some(0) && told.stdout.contains("; 0 blocks of others"), "{told:?}");
+    let server = start(&directory, &keys);
+    assert_eq!((cached(&server, "one"), cached(&server, "two")), (0, 192));
+}

@@ -76,7 +76,7 @@ impl Server {
     }
 
     /// Tells it to stop, and returns its exit code and what it still said.
-    fn stop(mut self, signal: &str) -> (Option<i32>, String) {
+    pub fn stop(mut self, signal: &str) -> (Option<i32>, String) {
         assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
