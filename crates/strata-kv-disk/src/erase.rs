@@ -1,8 +1,8 @@
 //! Erases what one tenant has in a directory that no server uses, of all models.
 //!
-//! A record that holds any block of the tenant is overwritten with zeros, its header with one that names nothing; blocks
-//! of others in it are forgotten. So are the bytes behind the last record of each segment, and all of a segment that
-//! cannot be read: what lay there earlier may be anybody's.
+//! A record that holds any block of the tenant is overwritten with zeros, its header with one that names nothing;
+//! blocks of others in it are forgotten. So are the bytes behind the last record of each segment, and all of a segment
+//! that cannot be read: what lay there earlier may be anybody's.
 
 use std::sync::Arc;
 

@@ -47,8 +47,8 @@ struct Scan<'a> {
     listed: HashMap<u32, Vec<Listed>>,
 }
 
-/// Brings what is in `space` into `tier`, which is empty, and into `ages`. Segments that do not fit into it are removed;
-/// what cannot be read is forgotten. Records older than `ttl` seconds are left out.
+/// Brings what is in `space` into `tier`, which is empty, and into `ages`. Segments that do not fit into it are
+/// removed; what cannot be read is forgotten. Records older than `ttl` seconds are left out.
 pub(crate) fn recover(
     space: &dyn SegmentSpace,
     shape: &RecordShape,

@@ -12,8 +12,8 @@ use crate::progress;
 
 /// Erase what the clients with an API key have in a directory of --kv-disk
 ///
-/// The KV and the prompts of these clients are overwritten, of all models. Blocks of others are forgotten where they lie
-/// in the same records, and are computed again when they are wanted. No server may use the directory meanwhile.
+/// The KV and the prompts of these clients are overwritten, of all models. Blocks of others are forgotten where they
+/// lie in the same records, and are computed again when they are wanted. No server may use the directory meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata erase /var/cache/strata --api-key sk-…   # what clients with this key have there\n  \

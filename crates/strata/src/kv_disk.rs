@@ -16,7 +16,6 @@ use strata_model::config::ModelConfig;
 use strata_weights::Catalog;
 
 use crate::failure::Advised;
-use crate::model_dir::ModelDir;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 
@@ -97,10 +96,10 @@ pub fn open(
 }
 
 /// Turns at the disk that KV and weights share, if they do.
-pub fn turns(disk: Option<&KvDisk>, dir: &ModelDir, limits: &LimitOptions) -> Option<Arc<DiskTurns>> {
+pub fn turns(disk: Option<&KvDisk>, weights: &Catalog, limits: &LimitOptions) -> Option<Arc<DiskTurns>> {
     let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
     let directory = device(limits.kv_disk.as_ref()?.kv_disk.as_ref()?)?;
-    let is_shared = dir.catalog.files().iter().any(|file| device(file.path()) == Some(directory));
+    let is_shared = weights.files().iter().any(|file| device(file.path()) == Some(directory));
     disk.filter(|_| is_shared).map(|disk| disk.tier.turns())
 }
 

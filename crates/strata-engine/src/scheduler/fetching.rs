@@ -37,8 +37,8 @@ impl Scheduler {
         Some(fetch)
     }
 
-    /// `id`, which was just admitted, computes its blocks up to number `first` only; the `count` blocks from there on are
-    /// fetched meanwhile.
+    /// `id`, which was just admitted, computes its blocks up to number `first` only; the `count` blocks from there on
+    /// are fetched meanwhile.
     pub(crate) fn begin_fetch_ahead(
         &mut self,
         id: SequenceId,

@@ -138,6 +138,7 @@ fn measure(args: &KvBeyondArgs, directory: &Path) -> Result<Value> {
     Ok(json!({
         "name": "kv_beyond", "context": length + answer, "kv_memory": args.kv_memory.0, "read_bytes": bytes,
         "ample_token_s": median(ample.gaps), "token_s": median(times), "bound_s": median(bounds),
-        "over_bound": median(ratios), "use_s": median(uses), "over_use": median(over_use), "peak_bytes": peak, "budget_bytes": budget,
+        "over_bound": median(ratios), "use_s": median(uses), "over_use": median(over_use),
+        "peak_bytes": peak, "budget_bytes": budget,
     }))
 }

@@ -42,8 +42,8 @@ pub struct TimedAnswer {
     pub text: String,
 }
 
-/// Bytes a second at which plain direct reads go through the store's segments: long ones, into a few buffers that nobody
-/// looks at. Of these, `written` bytes have been written.
+/// Bytes a second at which plain direct reads go through the store's segments: long ones, into a few buffers that
+/// nobody looks at. Of these, `written` bytes have been written.
 pub fn disk_rate(store: &Path, written: u64) -> Result<f64> {
     let (mut bytes, mut seconds) = (0.0, 0.0);
     for (file, len) in segments(store, written)? {
