@@ -3,6 +3,7 @@
 
 mod balance;
 mod disk;
+mod idle_blocks;
 mod long;
 mod report;
 mod swaps;
@@ -122,13 +123,13 @@ impl Engine {
             }
         }
         let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
-        let worker = Worker {
+        let mut worker = Worker {
             shared: Arc::clone(&shared),
             submissions,
             scheduler,
             runner,
             swaps: Swaps::new(swap),
-            disk: disk.map(Disk::new),
+            disk: disk.map(|disk| Disk::new(disk, config.kv.num_blocks)),
             long: HashMap::new(),
             sampler: Sampler::default(),
             groups: HashMap::default(),
@@ -141,6 +142,8 @@ impl Engine {
             idle_steps: 0,
             settled: true,
         };
+        // Whoever asks for figures at once gets them.
+        worker.publish();
         let thread = std::thread::Builder::new().name("engine".into()).spawn(move || worker.live())?;
         Ok(Self { handle: EngineHandle { shared: shared.clone() }, shared, thread: Some(thread) })
     }

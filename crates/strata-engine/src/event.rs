@@ -52,6 +52,19 @@ pub struct TokenLogprob {
     pub rank: u32,
 }
 
+/// What the tier on disk had of a prompt, beyond what was in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct FoundOnDisk {
+    /// Tokens that were there.
+    pub tokens: usize,
+    /// Those of them that came from there.
+    pub loaded: usize,
+    /// Those that were computed, since that was expected to be faster. Others could not be read.
+    pub computed: usize,
+    /// Seconds that reading them took.
+    pub seconds: f64,
+}
+
 /// Log-probabilities at one position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionLogprobs {
@@ -69,6 +82,8 @@ pub enum Event {
     PromptDone {
         /// Prompt tokens whose KV came from the prefix cache.
         cached_tokens: usize,
+        /// What of it was on disk; `None` without a tier there.
+        disk: Option<FoundOnDisk>,
         /// Where the prefix stopped matching and why, when `explain_miss` was set: before the first pass, whatever
         /// happened later.
         miss: Option<Miss>,

@@ -7,6 +7,7 @@ mod independent;
 use strata_kv::{Miss, SequenceId};
 use strata_model::LogitRows;
 
+use crate::event::FoundOnDisk;
 use crate::handle::Client;
 use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, PlannedTokens, Scheduler};
@@ -28,6 +29,8 @@ pub(crate) struct Prompt {
     /// Whether a sequence that computes it has been admitted. Cache hits after a preemption are not counted.
     admitted: bool,
     cached_tokens: usize,
+    /// What of it was on disk.
+    disk: Option<FoundOnDisk>,
     /// Why no more of the prompt was cached, if the client asked.
     miss: Option<Miss>,
 }
@@ -96,7 +99,7 @@ impl SequenceGroup {
         vocab_size: usize,
         eos: &[TokenId],
     ) -> (Self, Option<Continuation>) {
-        let prompt = Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, miss: None };
+        let prompt = Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, disk: None, miss: None };
         let params = std::mem::take(&mut request.params);
         let (policy, continuation): (Box<dyn Policy>, _) = match request.beam {
             Some(beam) => (Box::new(Beams::new(id, beam, &params, prompt.len, clients, eos)), None),
@@ -116,7 +119,7 @@ impl SequenceGroup {
         if !self.prompt.admitted {
             let miss = admitted.miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
             let (len, cached_tokens) = (self.prompt.len, admitted.cached);
-            self.prompt = Prompt { len, admitted: true, cached_tokens, miss };
+            self.prompt = Prompt { len, admitted: true, cached_tokens, disk: admitted.disk, miss };
             stage.totals.prompt_tokens += len as u64;
             stage.totals.cached_tokens += cached_tokens as u64;
         }
@@ -173,6 +176,6 @@ impl SequenceGroup {
 impl Prompt {
     /// The event for clients when the prompt has been computed.
     fn done(&self, logprobs: Vec<Option<PositionLogprobs>>) -> Event {
-        Event::PromptDone { cached_tokens: self.cached_tokens, miss: self.miss, logprobs }
+        Event::PromptDone { cached_tokens: self.cached_tokens, disk: self.disk, miss: self.miss, logprobs }
     }
 }

@@ -27,7 +27,7 @@ pub use drafter::Drafter;
 pub use engine::{Engine, EngineConfig, StartError};
 pub use event::*;
 pub use handle::{EngineHandle, EventStream};
-pub use kv_disk::{KvDisk, KvDiskMode, KvDiskStatus};
+pub use kv_disk::{KvDisk, KvDiskMode, KvDiskStatus, Recompute};
 pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
 pub use preemption::PreemptionMode;

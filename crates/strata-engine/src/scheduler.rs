@@ -18,6 +18,7 @@ use std::hash::BuildHasherDefault;
 use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap};
 
 use crate::drafter::Drafter;
+use crate::event::FoundOnDisk;
 use crate::forecast::Forecast;
 use crate::preemption::PreemptionPlanner;
 use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
@@ -99,6 +100,8 @@ pub(crate) struct Admitted {
     pub(crate) id: SequenceId,
     /// Tokens that the prefix cache spared it.
     pub(crate) cached: usize,
+    /// What of its prompt was on disk.
+    pub(crate) disk: Option<FoundOnDisk>,
     /// Where its prefix stopped matching and why, if the client asked.
     pub(crate) miss: Option<Miss>,
 }
@@ -188,6 +191,8 @@ pub(crate) struct Scheduler {
     num_fetches: usize,
     /// What was computed of prompts, or of anything, and may be stored below.
     fresh: Vec<BlockId>,
+    /// Blocks that were computed and are not to be stored now.
+    unstored: Vec<BlockId>,
     /// Whether what sequences generate is to be stored as well.
     stores_generated: bool,
     /// Whether no sequence could be admitted for lack of blocks, and nothing has changed since that could help.
@@ -222,6 +227,7 @@ impl Scheduler {
             preemptions: PreemptionCounts::default(),
             num_fetches: 0,
             fresh: Vec::new(),
+            unstored: Vec::new(),
             stores_generated: false,
             refused: false,
             kept_out: false,
@@ -299,9 +305,10 @@ impl Scheduler {
         decodes.clear();
         chunks.clear();
         for id in self.queues.running() {
-            match self.sequences[&id].pending() {
-                // A beam that waits for others of its search.
-                0 => {}
+            let sequence = &self.sequences[&id];
+            match sequence.pending() {
+                // A beam that waits for others of its search, or one that waits for what is fetched.
+                _ if sequence.computable() == 0 => {}
                 1 => decodes.push(id),
                 _ => chunks.push(id),
             }
@@ -367,11 +374,14 @@ impl Scheduler {
         let is_stored = sequence.is_stored;
         if entry.is_prefill() || self.stores_generated || is_stored {
             self.fresh.extend(published);
+        } else {
+            self.unstored.extend(published);
         }
         if !is_stored && self.may_outgrow_memory(&self.sequences[&entry.id]) {
             self.fresh.extend(self.blocks.computed_blocks(entry.id));
             self.get_mut(entry.id).into_iter().for_each(|sequence| sequence.is_stored = true);
         }
+        self.take_what_came(entry.id);
         // A prompt that is published may spare one that waits the blocks that it was refused.
         if entry.is_prefill() {
             self.reconsider();
@@ -488,7 +498,7 @@ impl Scheduler {
         // Its rank in the waiting queue does not depend on this.
         sequence.admission.get_or_insert(self.admissions);
         self.move_to(id, SequenceStatus::Running);
-        plan.admitted.push(Admitted { id, cached, miss });
+        plan.admitted.push(Admitted { id, cached, disk: None, miss });
     }
 
     /// Moves a sequence from its queue to that of another place.
@@ -519,7 +529,7 @@ impl Scheduler {
         let sequence = &self.sequences[&id];
         // One that is longer than memory got slots for some of its tokens only.
         let slots = self.blocks.num_tokens(id).map_or(0, |tokens| tokens.saturating_sub(sequence.computed));
-        let count = sequence.pending().min(plan.budget).min(slots);
+        let count = sequence.computable().min(plan.budget).min(slots);
         if count == 0 {
             return;
         }

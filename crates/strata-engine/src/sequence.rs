@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use strata_kv::{PrefixHashes, SequenceId};
+use strata_kv::{FetchId, PrefixHashes, SequenceId};
 
 use crate::handle::Client;
 use crate::sampler::{Sampled, Sampler, SamplerState};
@@ -47,6 +47,8 @@ pub(crate) struct Sequence {
     pub(crate) kept: usize,
     /// Whether all of it is to be on disk, because memory may not be enough.
     pub(crate) is_stored: bool,
+    /// What is fetched of it while it computes what comes before that.
+    pub(crate) ahead: Option<Ahead>,
     /// Whether its client wants to know why its prefix was not cached.
     pub(crate) explain: bool,
     /// Order of submission.
@@ -106,6 +108,7 @@ impl Sequence {
             may_be_long: false,
             is_long: false,
             kept: 0,
+            ahead: None,
             is_stored: false,
             explain: false,
             arrival: 0,
@@ -185,6 +188,11 @@ impl Sequence {
     /// search.
     pub(crate) fn pending(&self) -> usize {
         self.length - self.computed
+    }
+
+    /// Those of them that can be computed before what is [fetched](Self::ahead) has come.
+    pub(crate) fn computable(&self) -> usize {
+        self.ahead.as_ref().map_or(self.length, |ahead| ahead.first) - self.computed
     }
 
     /// Tokens generated so far.
@@ -270,6 +278,16 @@ pub(crate) enum SequenceStatus {
     Arriving,
     /// The beginning of its KV is being fetched from disk.
     Fetching,
+}
+
+/// A part of a prompt that is fetched while what comes before it is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    pub(crate) fetch: FetchId,
+    /// Its first token.
+    pub(crate) first: usize,
+    /// How many tokens of it are there, once it has ended.
+    pub(crate) came: Option<usize>,
 }
 
 /// One answer to a prompt: its client, and its sampling.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use strata_kv::Miss;
 use strata_model::tokenizer::{Detokenizer, Tokenizer};
 
+use crate::event::FoundOnDisk;
 use crate::{Event, EventStream, FinishReason, PositionLogprobs, RequestError, TokenId};
 
 /// How the tokens of one request become text.
@@ -64,6 +65,8 @@ pub struct TextDelta {
 pub struct PromptDone {
     /// Prompt tokens whose KV came from the prefix cache.
     pub cached_tokens: usize,
+    /// What of the prompt was on disk; `None` without a tier there.
+    pub disk: Option<FoundOnDisk>,
     /// Why no more of the prompt was cached, if asked for.
     pub miss: Option<Miss>,
     /// One entry per prompt token if asked for, else empty.
@@ -108,8 +111,8 @@ impl TextDecoder {
             return delta;
         }
         match event {
-            Event::PromptDone { cached_tokens, miss, logprobs } => {
-                delta.prompt = Some(PromptDone { cached_tokens, miss, logprobs });
+            Event::PromptDone { cached_tokens, disk, miss, logprobs } => {
+                delta.prompt = Some(PromptDone { cached_tokens, disk, miss, logprobs });
             }
             Event::Token { id, logprobs } => {
                 delta.token = Some((id, logprobs));

@@ -34,6 +34,15 @@ pub trait SegmentSpace: Send + Sync {
     /// # Errors
     /// The system's.
     fn remove(&self, segment: u32) -> Result<(), IoError>;
+
+    /// Takes away the index that an earlier process has left, if there is one.
+    fn take_index(&self) -> Option<Vec<u8>>;
+
+    /// Leaves an index for the next process.
+    ///
+    /// # Errors
+    /// The system's; there is none then.
+    fn leave_index(&self, bytes: &[u8]) -> Result<(), IoError>;
 }
 
 /// Why a directory cannot be used.
@@ -73,6 +82,7 @@ pub struct Directory {
 
 const SECRET: &str = "secret";
 const LOCK: &str = "lock";
+const INDEX: &str = "index";
 
 impl Directory {
     /// Opens the directory at `path`, which is created if need be.
@@ -101,6 +111,11 @@ impl Directory {
         }
         let secret = secret(&path)?;
         Ok(Self { path, secret, _lock: lock })
+    }
+
+    /// Whether `path` was [opened](Self::open) before.
+    pub fn is_one(path: impl AsRef<Path>) -> bool {
+        path.as_ref().join(SECRET).is_file()
     }
 
     /// Where it is.
@@ -142,6 +157,18 @@ impl SegmentSpace for Directory {
         let path = self.segment(segment);
         std::fs::remove_file(&path).map_err(|source| IoError::Write { path, action: "remove", source })
     }
+
+    fn take_index(&self) -> Option<Vec<u8>> {
+        let path = self.path.join(INDEX);
+        let bytes = std::fs::read(&path).ok();
+        // What is written from now on is not in it.
+        std::fs::remove_file(&path).ok().and(bytes)
+    }
+
+    fn leave_index(&self, bytes: &[u8]) -> Result<(), IoError> {
+        let fault = |source| IoError::Write { path: self.path.join(INDEX), action: "write", source };
+        write_whole(&self.path, INDEX, bytes).map_err(fault)
+    }
 }
 
 /// The directory's secret, which is made if there is none.
@@ -159,17 +186,19 @@ fn secret(directory: &Path) -> Result<[u8; 32], DirectoryError> {
     }
     let fault = |source| IoError::Write { path: path.clone(), action: "make a secret in", source };
     File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut secret)).map_err(fault)?;
-    // Under another name until it is whole: a process may be killed at any moment.
-    let partial = directory.join("secret.partial");
-    let mut options = OpenOptions::new();
-    let written = options.write(true).create(true).truncate(true).mode(0o600).open(&partial).and_then(|mut file| {
-        file.write_all(&secret)?;
-        file.sync_all()?;
-        std::fs::rename(&partial, &path)?;
-        File::open(directory)?.sync_all()
-    });
-    written.map_err(fault)?;
+    write_whole(directory, SECRET, &secret).map_err(fault)?;
     Ok(secret)
+}
+
+/// Writes a file under another name until it is whole: a process may be killed at any moment.
+fn write_whole(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let partial = directory.join(format!("{name}.partial"));
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&partial, directory.join(name))?;
+    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]
@@ -204,6 +233,9 @@ mod tests {
         std::fs::write(parent.path().join("segment-x"), b"").unwrap();
         assert_eq!(directory.existing().unwrap(), [7]);
         assert_eq!(directory.open(7).unwrap().len(), 8192);
+        assert!(directory.take_index().is_none());
+        directory.leave_index(b"what there is").unwrap();
+        assert_eq!((directory.take_index(), directory.take_index()), (Some(b"what there is".to_vec()), None));
         directory.remove(7).unwrap();
         assert!(directory.open(7).is_err() && directory.existing().unwrap().is_empty());
     }

@@ -6,21 +6,23 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError};
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError};
 use strata_kv::{
     BlockId, BlockKey, BlockLabel, FetchId, Gate, KeyChain, KvTierConfig, Reclaim, RecordPlace, SwapId, Tier,
     TierCounts, TierPlace, TokenId,
 };
 use thiserror::Error;
 
+use crate::ages::Ages;
 use crate::block_bytes::BlockBytes;
 use crate::directory::SegmentSpace;
 use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames};
+use crate::index_file;
 use crate::jobs::{Done, Expected, Piece, ReadJob, Staged, WriteJob};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
-use crate::workers::{KvThreads, READERS, Workers};
+use crate::workers::{KvThreads, READERS, Workers, now, written_at};
 use crate::write_budget::WriteBudget;
 use kept_slots::KeptSlots;
 
@@ -33,6 +35,9 @@ const RECORDS_MIN: u64 = 2;
 
 /// How long a block waits for others with which it is written.
 const GATHER: Duration = Duration::from_millis(200);
+
+/// How often it is looked for what is too old.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// How long nothing is stored after a write has failed: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
@@ -134,8 +139,16 @@ pub struct DiskStats {
     pub write_errors: u64,
     /// Reads that have failed, or brought something else.
     pub read_errors: u64,
+    /// Blocks that were forgotten since they were too old.
+    pub expired_blocks: u64,
     /// Blocks that wait to be written, or are being written.
     pub queued_blocks: usize,
+    /// Records that wait to be read, or are being read.
+    pub queued_reads: usize,
+    /// Frames that passes have read, and the seconds that they waited for them.
+    pub frames: u64,
+    /// See [`frames`](Self::frames).
+    pub frame_seconds: f64,
     /// Whether writes are paused after a failure.
     pub paused: bool,
     /// Bytes a second at which fetches have read.
@@ -201,6 +214,13 @@ pub struct DiskTier {
     /// Blocks that were written, but may not be on the disk yet.
     unsynced_blocks: u64,
     budget: WriteBudget,
+    space: Arc<dyn SegmentSpace>,
+    seal: Seal,
+    /// Seconds after which records are not read any more.
+    ttl: Option<u64>,
+    ages: Ages,
+    /// When it was last looked for records that are too old.
+    swept_at: Instant,
     /// When writes may go on, and how long the next pause is.
     paused_until: Option<Instant>,
     pause: Duration,
@@ -227,18 +247,23 @@ impl DiskTier {
         let bytes_total = u64::from(config.num_segments) * segment_bytes;
         let mut tier = Tier::new(config);
         let ttl = options.ttl.map(|ttl| ttl.as_secs());
-        let recovered = recover(space.as_ref(), &shape, &seal, ttl, &mut tier)?;
+        let mut ages = Ages::default();
+        let recovered = recover(space.as_ref(), &shape, &seal, ttl, &mut tier, &mut ages)?;
+        let now = Instant::now();
+        let mut budget = WriteBudget::new(options.writes_per_day, now);
+        // A restart is not a new day.
+        budget.spend(recovered.recent_bytes);
         let (block_buffers, num_record_buffers) = Self::num_buffers(&shape, options.buffer_bytes);
         let record_bytes = shape.record_bytes(shape.blocks_per_record());
         let record_buffers: Option<Vec<_>> =
             (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
         let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
-        let (workers, frames_done) = Workers::start(space, shape.clone(), seal, segment_bytes, options.ttl)?;
+        let of_workers = (Arc::clone(&space), shape.clone(), seal.clone());
+        let (workers, frames_done) = Workers::start(of_workers.0, of_workers.1, of_workers.2, segment_bytes, ttl)?;
         let (frame_blocks, num_frames) = options.frames;
         let frames = Frames::new(frames_done, &shape, frame_blocks, num_frames);
         let bytes = Frames::bytes(&shape, frame_blocks);
         let frames = frames.ok_or(DiskTierError::Memory { bytes })?;
-        let now = Instant::now();
         Ok(Self {
             chain: KeyChain::new(secret, fingerprint),
             tier,
@@ -260,7 +285,12 @@ impl DiskTier {
             slots: KeptSlots::new(&shape, options.buffer_bytes),
             writes_in_flight: 0,
             unsynced_blocks: 0,
-            budget: WriteBudget::new(options.writes_per_day, now),
+            budget,
+            space,
+            seal,
+            ttl,
+            ages,
+            swept_at: now,
             paused_until: None,
             pause: PAUSES.0,
             stats: DiskStats { bytes_total, ..DiskStats::default() },
@@ -307,6 +337,11 @@ impl DiskTier {
         &self.chain
     }
 
+    /// Turns at the disk: what its reads and writes give way to.
+    pub fn turns(&self) -> Arc<DiskTurns> {
+        Arc::clone(self.workers.turns())
+    }
+
     /// What was found at the start.
     pub fn recovered(&self) -> Recovered {
         self.recovered
@@ -328,10 +363,11 @@ impl DiskTier {
         self.tier.wants(key, class)
     }
 
-    /// Tokens of a sequence that are sure to find room: some segments are always being filled or emptied.
+    /// Tokens of a sequence that are sure to find room: some segments are always being filled or emptied, and some may
+    /// be held for slots.
     pub fn capacity_tokens(&self) -> usize {
         let config = self.tier.config();
-        let segments = (config.num_segments as usize).saturating_sub(4);
+        let segments = (config.num_segments as usize).saturating_sub(4 + self.most_held_for_slots());
         segments * config.blocks_per_segment() * self.shape.block_size()
     }
 
@@ -492,8 +528,11 @@ impl DiskTier {
     /// It could not be read, or is not what was written; whatever is to blame is forgotten.
     pub fn next_frame(&mut self) -> Result<FrameBytes, FrameLost> {
         self.read_frames();
+        let asked = Instant::now();
         let (lost, blame) = match self.frames.next() {
             Ok((buffer, len)) => {
+                self.stats.frames += 1;
+                self.stats.frame_seconds += asked.elapsed().as_secs_f64();
                 self.stats.read_bytes += len as u64;
                 return Ok((buffer, len));
             }
@@ -545,6 +584,7 @@ impl DiskTier {
             if self.staged_since.is_some_and(|since| since.elapsed() >= GATHER) {
                 self.flush();
             }
+            self.sweep();
             if let Some(ended) = self.ended.pop_front() {
                 return Some(ended);
             }
@@ -554,6 +594,27 @@ impl DiskTier {
             }
             let done = self.workers.done(left)?;
             self.take(done, blocks);
+        }
+    }
+
+    /// Forgets what is too old to be read, now and then.
+    fn sweep(&mut self) {
+        let Some(ttl) = self.ttl.filter(|_| self.swept_at.elapsed() >= SWEEP) else { return };
+        self.swept_at = Instant::now();
+        let older = self.ages.take_older(now().saturating_sub(ttl));
+        if !older.is_empty() {
+            let expired = self.tier.forget(|_, place| older.contains(&place.record));
+            self.stats.expired_blocks += expired as u64;
+        }
+    }
+
+    /// Leaves an index behind, so that the next process starts sooner. To be called when nothing is in flight any more,
+    /// and as the last.
+    pub fn leave_index(&self) {
+        let ages = self.ages.all();
+        let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
+        if let Err(error) = self.space.leave_index(&index_file::encode(&listed, &self.seal)) {
+            tracing::warn!("{error}; the next start reads all headers");
         }
     }
 
@@ -585,6 +646,7 @@ impl DiskTier {
         self.tier.written(record, &keys, outcome.is_ok());
         match outcome {
             Ok(()) => {
+                self.ages.add(record, written_at(&blocks), &self.tier);
                 self.stats.written_bytes += self.shape.record_bytes(keys.len()) as u64;
                 self.unsynced_blocks += keys.len() as u64;
                 self.pause = PAUSES.0;
@@ -758,6 +820,7 @@ impl DiskTier {
             bytes_used: self.tier.bytes_used(),
             counts: self.tier.counts(),
             queued_blocks: self.stats.queued_blocks + self.staged.len(),
+            queued_reads: self.purposes.len(),
             paused: self.is_paused(),
             ..self.stats
         }

@@ -8,10 +8,13 @@
 //! [`SwapSpace`] is the driver of swaps: slots in an unnamed file, moved by the same threads where there is a store.
 //! What the store has need not be written to a slot.
 
+mod ages;
 mod block_bytes;
 mod directory;
 mod disk_tier;
+mod erase;
 mod frames;
+mod index_file;
 mod jobs;
 mod read_queue;
 mod record;
@@ -29,6 +32,7 @@ mod write_queue;
 pub use block_bytes::BlockBytes;
 pub use directory::{Directory, DirectoryError, SegmentSpace};
 pub use disk_tier::{DiskOptions, DiskStats, DiskTier, DiskTierError, FetchEnded, Wanted};
+pub use erase::{Erased, erase};
 pub use frames::{FrameBytes, FrameLost, FrameOf};
 pub use recovery::Recovered;
 pub use shape::RecordShape;

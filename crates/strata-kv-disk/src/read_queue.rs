@@ -1,14 +1,12 @@
 //! What waits to be read, in the order of who waits for it.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use strata_io::{DiskTurns, Urgency};
 
 use crate::jobs::{PieceJob, ReadJob};
 use crate::slots::SlotJob;
-
-/// The longest that a write lets reads for a pass go first.
-const WRITE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A read, of whatever kind.
 pub(crate) enum Read {
@@ -25,33 +23,34 @@ struct Queues {
     pieces: VecDeque<PieceJob>,
     /// In the order in which they came.
     others: VecDeque<Read>,
-    /// Pieces that are being read.
-    pieces_begun: usize,
     closed: bool,
 }
 
-/// Reads for a pass come first, then those for sequences that wait; writes come last, but not never.
+/// Reads for a pass come first, then those for sequences that wait.
 #[derive(Default)]
 pub(crate) struct ReadQueue {
     queues: Mutex<Queues>,
     /// Something was added, or the queue was closed.
     added: Condvar,
-    /// No pass waits any more.
-    quiet: Condvar,
+    /// What others that use the disk wait for.
+    pub(crate) turns: Arc<DiskTurns>,
 }
 
 impl ReadQueue {
     pub(crate) fn add_pieces(&self, jobs: Vec<PieceJob>) {
+        self.turns.begin(Urgency::Pass, jobs.len());
         self.lock().pieces.extend(jobs);
         self.added.notify_all();
     }
 
     pub(crate) fn add_record(&self, job: ReadJob) {
+        self.turns.begin(Urgency::Sequence, 1);
         self.lock().others.push_back(Read::Record(job));
         self.added.notify_one();
     }
 
     pub(crate) fn add_slots(&self, job: SlotJob) {
+        self.turns.begin(Urgency::Sequence, 1);
         self.lock().others.push_back(Read::Slots(job));
         self.added.notify_one();
     }
@@ -67,7 +66,6 @@ impl ReadQueue {
         let mut queues = self.lock();
         loop {
             if let Some(job) = queues.pieces.pop_front() {
-                queues.pieces_begun += 1;
                 return Some(Read::Piece(job));
             }
             if let Some(read) = queues.others.pop_front() {
@@ -78,22 +76,6 @@ impl ReadQueue {
             }
             queues = self.added.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    /// A piece was read, or could not be.
-    pub(crate) fn piece_ended(&self) {
-        let mut queues = self.lock();
-        queues.pieces_begun -= 1;
-        if queues.pieces.is_empty() && queues.pieces_begun == 0 {
-            self.quiet.notify_all();
-        }
-    }
-
-    /// Waits a little while a pass reads.
-    pub(crate) fn let_passes_read(&self) {
-        let queues = self.lock();
-        let reads = |queues: &mut Queues| !queues.closed && (queues.pieces_begun > 0 || !queues.pieces.is_empty());
-        drop(self.quiet.wait_timeout_while(queues, WRITE_PATIENCE, reads));
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {

@@ -3,16 +3,21 @@
 //! | bytes | of a record's header |
 //! |---|---|
 //! | 0..8 | `STRATAKV` |
-//! | 8..12 | version of the format, 1 |
+//! | 8..12 | version of the format, 2 |
 //! | 12..14 | blocks in the record |
 //! | 14..16 | tokens in a block |
 //! | 16..24 | generation of the segment |
 //! | 24..32 | when it was written, in seconds since 1970 |
 //! | 32..64 | fingerprint of the model and of how its KV is computed and laid out |
 //! | 64..96 | keyed hash of the header without these bytes, which nobody without the secret can make |
-//! | 96..128 | zero |
+//! | 96..104 | bytes of the header |
+//! | 104..112 | bytes of the record |
+//! | 112..128 | zero |
 //! | then | for each block: key, parent, owner (16 bytes each), tokens (4 bytes each) |
 //! | then | for each layer: xxh3 of its run, 8 bytes |
+//!
+//! An entry of zeros is a block that was [erased](crate::erase). Where a record's runs end within a block of the disk,
+//! the rest of that is zero.
 //!
 //! All numbers are little-endian. A segment begins with one block of [`DIRECT_ALIGN`] bytes that is a header without
 //! blocks and layers.
@@ -21,10 +26,14 @@ use strata_io::DIRECT_ALIGN;
 use strata_kv::{BlockKey, BlockLabel, KEY_BYTES};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::shape::{HEADER_FIXED, RecordShape};
+use crate::shape::{HEADER_FIXED, RecordShape, entry_bytes};
 
 const MAGIC: &[u8; 8] = b"STRATAKV";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// The longest header that is believed.
+const HEADER_MAX: usize = 64 << 20;
+
 const MAC: std::ops::Range<usize> = 64..96;
 
 /// What every header of a store has in common.
@@ -55,6 +64,16 @@ pub(crate) enum NotAHeader {
     Damaged,
     /// Whole, but of another model, another layout or another version.
     Foreign,
+}
+
+/// How long a record is, and what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Described {
+    pub(crate) count: usize,
+    /// Tokens in a block.
+    pub(crate) block_size: usize,
+    pub(crate) header_bytes: usize,
+    pub(crate) record_bytes: u64,
 }
 
 impl Seal {
@@ -91,8 +110,10 @@ impl Seal {
             shape.runs(count).map(|(begin, layer)| xxh3_64(&record[begin..begin + count * layer])).collect();
         let header = &mut record[..shape.header_bytes(count)];
         self.fixed(count as u16, shape.block_size() as u16, generation, written_at, header);
-        let (entries, rest) = header[HEADER_FIXED..].split_at_mut(count * shape.entry_bytes());
-        for (entry, label) in entries.chunks_exact_mut(shape.entry_bytes()).zip(labels) {
+        header[96..104].copy_from_slice(&(shape.header_bytes(count) as u64).to_le_bytes());
+        header[104..112].copy_from_slice(&(shape.record_bytes(count) as u64).to_le_bytes());
+        let (entries, rest) = header[HEADER_FIXED..].split_at_mut(count * entry_bytes(shape.block_size()));
+        for (entry, label) in entries.chunks_exact_mut(entry_bytes(shape.block_size())).zip(labels) {
             entry[..KEY_BYTES].copy_from_slice(&label.key.0);
             entry[KEY_BYTES..2 * KEY_BYTES].copy_from_slice(&label.parent.0);
             entry[2 * KEY_BYTES..3 * KEY_BYTES].copy_from_slice(&label.owner.0);
@@ -123,7 +144,7 @@ impl Seal {
         let count = self.count(shape, record.get(..DIRECT_ALIGN).ok_or(NotAHeader::Damaged)?)?;
         let header = record.get(..shape.header_bytes(count)).ok_or(NotAHeader::Damaged)?;
         self.check_mac(header)?;
-        let (entries, rest) = header[HEADER_FIXED..].split_at(count * shape.entry_bytes());
+        let (entries, rest) = header[HEADER_FIXED..].split_at(count * entry_bytes(shape.block_size()));
         let key = |bytes: &[u8]| {
             let mut key = [0; KEY_BYTES];
             key.copy_from_slice(bytes);
@@ -141,7 +162,7 @@ impl Seal {
         Ok(Header {
             generation: number(header, 16),
             written_at: number(header, 24),
-            labels: entries.chunks_exact(shape.entry_bytes()).map(label).collect(),
+            labels: entries.chunks_exact(entry_bytes(shape.block_size())).map(label).collect(),
             sums: rest.chunks_exact(8).take(shape.layers().len()).map(|bytes| number(bytes, 0)).collect(),
         })
     }
@@ -167,21 +188,44 @@ impl Seal {
         }
     }
 
-    fn sign(&self, header: &mut [u8]) {
-        let mac = self.mac(header);
+    /// What the first bytes of a record say of it, whatever its shape and model; they are not [signed](Self::is_signed)
+    /// by themselves.
+    pub(crate) fn describe(&self, first: &[u8]) -> Option<Described> {
+        let count = self.check_fixed(first).ok().filter(|&count| count > 0)?;
+        let block_size = usize::from(u16::from_le_bytes([first[14], first[15]]));
+        let (header_bytes, record_bytes) = (usize::try_from(number(first, 96)).ok()?, number(first, 104));
+        let least = HEADER_FIXED + count * entry_bytes(block_size);
+        let is_whole = header_bytes.is_multiple_of(DIRECT_ALIGN) && record_bytes.is_multiple_of(DIRECT_ALIGN as u64);
+        let described = Described { count, block_size, header_bytes, record_bytes };
+        (is_whole && (least..=HEADER_MAX).contains(&header_bytes)).then_some(described)
+    }
+
+    /// Whether `header` was written with this secret, and is whole.
+    pub(crate) fn is_signed(&self, header: &[u8]) -> bool {
+        self.check_mac(header).is_ok()
+    }
+
+    /// Whether `block` is the header of a segment, of whatever model.
+    pub(crate) fn is_signed_segment(&self, block: &[u8]) -> bool {
+        self.check_fixed(block).is_ok_and(|count| count == 0) && self.is_signed(block)
+    }
+
+    pub(crate) fn sign(&self, header: &mut [u8]) {
+        let mac = self.mac(header, MAC);
         header[MAC].copy_from_slice(&mac);
     }
 
     fn check_mac(&self, header: &[u8]) -> Result<(), NotAHeader> {
-        match self.mac(header) == header[MAC] {
+        match self.mac(header, MAC) == header[MAC] {
             true => Ok(()),
             false => Err(NotAHeader::Damaged),
         }
     }
 
-    fn mac(&self, header: &[u8]) -> [u8; 32] {
+    /// The keyed hash of `bytes` without those in `range`.
+    pub(crate) fn mac(&self, bytes: &[u8], range: std::ops::Range<usize>) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        hasher.update(&header[..MAC.start]).update(&header[MAC.end..]);
+        hasher.update(&bytes[..range.start]).update(&bytes[range.end..]);
         *hasher.finalize().as_bytes()
     }
 }
@@ -208,6 +252,14 @@ pub(crate) fn pack(shape: &RecordShape, count: usize, index: usize, block: &[u8]
     for (begin, layer) in shape.runs(count) {
         record[begin + index * layer..][..layer].copy_from_slice(&block[at..at + layer]);
         at += layer;
+    }
+}
+
+/// Clears what lies between the runs of a record of `count` blocks: a buffer may hold KV of others there.
+pub(crate) fn clear_gaps(shape: &RecordShape, count: usize, record: &mut [u8]) {
+    for (begin, layer) in shape.runs(count) {
+        let end = begin + count * layer;
+        record[end..end.next_multiple_of(DIRECT_ALIGN)].fill(0);
     }
 }
 

@@ -12,6 +12,11 @@ const COUNT_MAX: usize = 256;
 /// Bytes of a record's header before the entries of its blocks; see `record.rs`.
 pub(crate) const HEADER_FIXED: usize = 128;
 
+/// Bytes of one block's entry in a header, for blocks of so many tokens: key, parent, owner, tokens.
+pub(crate) fn entry_bytes(block_size: usize) -> usize {
+    3 * KEY_BYTES + block_size * size_of::<TokenId>()
+}
+
 /// Shape of the records of one model's KV: a header, then one *run* for each layer, which holds that layer's part of
 /// every block. Header and runs are multiples of [`DIRECT_ALIGN`], so that a layer of a record is one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,15 +58,10 @@ impl RecordShape {
         (RECORD_BYTES / self.block_bytes).clamp(1, COUNT_MAX)
     }
 
-    /// Bytes of one block's entry in a header: key, parent, owner, tokens.
-    pub(crate) fn entry_bytes(&self) -> usize {
-        3 * KEY_BYTES + self.block_size * size_of::<TokenId>()
-    }
-
     /// Bytes of the header of a record of `count` blocks.
     pub fn header_bytes(&self, count: usize) -> usize {
         let sums = self.layers.len() * size_of::<u64>();
-        (HEADER_FIXED + count * self.entry_bytes() + sums).next_multiple_of(DIRECT_ALIGN)
+        (HEADER_FIXED + count * entry_bytes(self.block_size) + sums).next_multiple_of(DIRECT_ALIGN)
     }
 
     /// Room for the header of a record, or for any one of its runs.

@@ -20,8 +20,7 @@ pub trait SwapStore: Send {
     fn share_threads(&mut self, _threads: KvThreads) {}
 
     /// Takes over a swap. Until it has ended, its blocks are neither written to nor reused, and its slots belong to it.
-    /// Blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps of one direction end in the order in
-    /// which they began, except that some may fail earlier, and that swaps without copies end at once.
+    /// Blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps may end in any order.
     fn start(&mut self, swap: &Swap);
 
     /// Continues the swaps in flight, and returns one that has ended, or `None`. Waits up to `wait` for one while any
@@ -43,7 +42,7 @@ pub struct SwapEnded {
 pub struct SwapTook {
     /// Bytes that were moved.
     pub bytes: u64,
-    /// Seconds from its start, or from the end of the one before it of its direction that moved anything.
+    /// Seconds from its start, or from the last end of one of its direction that moved anything.
     pub seconds: f64,
 }
 

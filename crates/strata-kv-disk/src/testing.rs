@@ -58,6 +58,7 @@ type Shared = Arc<Mutex<Faults>>;
 #[derive(Debug)]
 pub struct FaultySegments {
     segments: Mutex<HashMap<u32, Arc<Segment>>>,
+    index: Mutex<Option<Vec<u8>>>,
     faults: Shared,
 }
 
@@ -74,7 +75,7 @@ impl FaultySegments {
     /// An empty disk without faults.
     pub fn new(seed: u64) -> Self {
         let faults = Faults { rates: FaultRates::default(), random: seed, injected: 0 };
-        Self { segments: Mutex::default(), faults: Arc::new(Mutex::new(faults)) }
+        Self { segments: Mutex::default(), index: Mutex::default(), faults: Arc::new(Mutex::new(faults)) }
     }
 
     /// From now on operations fail at these rates.
@@ -91,6 +92,7 @@ impl FaultySegments {
     pub fn after_power_failure(&self) -> Self {
         let mut faults = lock(&self.faults);
         let survivor = Self::new(faults.below(usize::MAX) as u64);
+        lock(&survivor.index).clone_from(&lock(&self.index));
         for (&number, segment) in lock(&self.segments).iter() {
             let (mut bytes, synced) = (lock(&segment.bytes).clone(), lock(&segment.synced));
             for (block, old) in bytes.chunks_mut(DIRECT_ALIGN).zip(synced.chunks(DIRECT_ALIGN)) {
@@ -154,6 +156,21 @@ impl SegmentSpace for FaultySegments {
 
     fn remove(&self, segment: u32) -> Result<(), IoError> {
         lock(&self.segments).remove(&segment);
+        Ok(())
+    }
+
+    fn take_index(&self) -> Option<Vec<u8>> {
+        let mut index = lock(&self.index).take()?;
+        let mut faults = lock(&self.faults);
+        if faults.strikes(|rates| rates.read_flip) {
+            let at = faults.below(index.len());
+            index[at] ^= 1 << faults.below(8);
+        }
+        Some(index)
+    }
+
+    fn leave_index(&self, bytes: &[u8]) -> Result<(), IoError> {
+        *lock(&self.index) = Some(bytes.to_vec());
         Ok(())
     }
 }

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use strata_io::{AlignedBuffer, DIRECT_ALIGN, IoError, SegmentWrite};
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError, SegmentWrite, Urgency};
 use strata_kv::{BlockKey, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
-use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, WriteJob};
+use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, Staged, WriteJob};
 use crate::read_queue::{Read, ReadQueue};
-use crate::record::{Header, Seal, pack};
+use crate::record::{Header, Seal, clear_gaps, pack};
 use crate::shape::RecordShape;
 use crate::slots::SlotJob;
 use crate::write_queue::{Write, WriteQueue};
@@ -74,9 +74,8 @@ impl Workers {
         shape: RecordShape,
         seal: Seal,
         segment_bytes: u64,
-        ttl: Option<Duration>,
+        ttl: Option<u64>,
     ) -> std::io::Result<(Self, Receiver<PieceDone>)> {
-        let ttl = ttl.map(|ttl| ttl.as_secs());
         let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
         let (done_sender, done) = channel();
         let (frames_sender, frames) = channel();
@@ -107,6 +106,7 @@ impl Workers {
             while let Some(read) = reads.next() {
                 if let Read::Slots(job) = read {
                     job.run();
+                    reads.turns.end(Urgency::Sequence);
                 }
             }
         };
@@ -137,6 +137,11 @@ impl Workers {
         self.queues.reads.add_pieces(jobs);
     }
 
+    /// How others that use the disk learn what goes first.
+    pub(crate) fn turns(&self) -> &Arc<DiskTurns> {
+        &self.queues.reads.turns
+    }
+
     /// Something that is done, if there is anything within `wait`.
     pub(crate) fn done(&self, wait: Duration) -> Option<Done> {
         if wait.is_zero() { self.done.try_recv().ok() } else { self.done.recv_timeout(wait).ok() }
@@ -162,14 +167,16 @@ impl Shared {
                 writes.next()
             });
             let Some(write) = write else { break };
-            reads.let_passes_read();
             let job = match write {
                 Write::Record(job) => job,
                 Write::Slots(job) => {
+                    // Others wait for the blocks.
+                    reads.turns.give_way(Urgency::Sequence);
                     job.run();
                     continue;
                 }
             };
+            reads.turns.give_way(Urgency::Nobody);
             // A bug must not leave a write pending for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&job)))
                 .unwrap_or_else(|_| Err("writing a record panicked".to_owned()));
@@ -192,13 +199,17 @@ impl Shared {
             // Nobody listens any more when the store is being closed.
             let is_heard = match read {
                 Read::Record(mut job) => {
+                    jobs.turns.give_way(Urgency::Sequence);
                     let began = Instant::now();
                     let outcome = catch_unwind(AssertUnwindSafe(|| self.read(&mut job)))
                         .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
+                    jobs.turns.end(Urgency::Sequence);
                     done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_ok()
                 }
                 Read::Slots(job) => {
+                    jobs.turns.give_way(Urgency::Sequence);
                     job.run();
+                    jobs.turns.end(Urgency::Sequence);
                     true
                 }
                 Read::Piece(mut job) => {
@@ -207,7 +218,7 @@ impl Shared {
                         || self.read_piece(&mut job, &mut area).or_else(|_| self.read_piece(&mut job, &mut area));
                     let outcome = catch_unwind(AssertUnwindSafe(&mut read))
                         .unwrap_or_else(|_| Err("reading KV panicked".to_owned()));
-                    jobs.piece_ended();
+                    jobs.turns.end(Urgency::Pass);
                     frames.send(PieceDone { job, outcome }).is_ok()
                 }
             };
@@ -351,10 +362,9 @@ impl Writer<'_> {
         }
         let bytes = &mut buffer.as_mut()[..shape.record_bytes(count)];
         blocks.iter().enumerate().for_each(|(index, block)| pack(shape, count, index, &block.bytes, bytes));
+        clear_gaps(shape, count, bytes);
         let labels: Vec<_> = blocks.iter().map(|block| &block.label).collect();
-        // A record is as old as the oldest of its blocks.
-        let written_at = blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now);
-        seal.write_header(shape, &labels, record.generation, written_at, bytes);
+        seal.write_header(shape, &labels, record.generation, written_at(blocks), bytes);
         file.write_aligned_at(bytes, record.offset).map_err(|error| error.to_string())?;
         self.unsynced.push(file);
         self.blocks += count as u64;
@@ -370,6 +380,12 @@ impl Writer<'_> {
         let well = files.iter().all(|file| file.sync().is_ok());
         let _ = done.send(Done::Synced { blocks: std::mem::take(&mut self.blocks), well });
     }
+}
+
+/// When a record of `blocks` was written, if it is written now: it is as old as the oldest of them. In seconds since
+/// 1970.
+pub(crate) fn written_at(blocks: &[Staged]) -> u64 {
+    blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now)
 }
 
 /// Seconds since 1970.

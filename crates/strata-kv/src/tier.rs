@@ -422,14 +422,20 @@ impl Tier {
         self.free_if_unread(segment);
     }
 
-    /// Takes in what an earlier process has left in `segment`: its records in order, with their keys, and where the
-    /// last of them ends. To be called in the order of generations, before anything else.
-    pub fn restore(&mut self, segment: u32, generation: u64, records: &[(RecordPlace, Vec<BlockKey>)], end: u64) {
+    /// Takes in what an earlier process has left in `segment`: its records in order, with the keys of their blocks, and
+    /// where the last of them ends. To be called in the order of generations, before anything else.
+    pub fn restore(
+        &mut self,
+        segment: u32,
+        generation: u64,
+        records: &[(RecordPlace, Vec<(u16, BlockKey)>)],
+        end: u64,
+    ) {
         self.free.retain(|&free| free != segment);
         let room = &mut self.segments[segment as usize];
         (room.state, room.generation, room.end) = (SegmentState::Full, generation, end);
         for (record, keys) in records {
-            for (index, &key) in (0..).zip(keys) {
+            for &(index, key) in keys {
                 let place = TierPlace { record: *record, index };
                 let entry = Entry { place, written: true, wanted: false, returned: false, class: 0 };
                 self.entries.insert(key, entry);

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use strata_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
-use strata_engine::{Miss, MissReason, PositionLogprobs, Request, RequestError, TokenId};
+use strata_engine::{FoundOnDisk, Miss, MissReason, PositionLogprobs, Request, RequestError, TokenId};
 
 use crate::app::App;
 use crate::auth::Tenant;
@@ -61,6 +61,7 @@ struct Stream {
     text: TextStream,
     prompt_tokens: usize,
     cached_tokens: usize,
+    disk: Option<FoundOnDisk>,
     miss: Option<Miss>,
     /// Whether all tokens come together, as at the end of a search: then there is no time between tokens.
     at_once: bool,
@@ -116,6 +117,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
                 text,
                 prompt_tokens,
                 cached_tokens: 0,
+                disk: None,
                 miss: None,
                 at_once: common.beam.is_some(),
                 last_token: None,
@@ -271,18 +273,29 @@ impl Sequences {
         if preemptions > 0 {
             usage["strata"]["preemptions"] = preemptions.into();
         }
+        let on_disk = || prompts().filter_map(|stream| stream.disk);
+        if on_disk().any(|disk| disk.tokens > 0) {
+            let sum = |of: fn(FoundOnDisk) -> usize| on_disk().map(of).sum::<usize>();
+            usage["strata"]["disk"] = json!({
+                "found_tokens": sum(|disk| disk.tokens),
+                "loaded_tokens": sum(|disk| disk.loaded),
+                "read_ms": (on_disk().map(|disk| disk.seconds).sum::<f64>() * 1e3).round(),
+            });
+        }
         if self.cache_report {
-            let entry = |miss| cache_miss(miss, self.lookups_told);
-            let misses: Vec<_> = prompts().map(|stream| stream.miss.map_or(Value::Null, entry)).collect();
+            let entry = |stream: &Stream| {
+                stream.miss.map_or(Value::Null, |miss| cache_miss(miss, stream.disk, self.lookups_told))
+            };
+            let misses: Vec<_> = prompts().map(entry).collect();
             usage["strata"]["cache_misses"] = misses.into();
         }
         usage
     }
 }
 
-/// Where a prompt's cached prefix ended and why, as far as its client may know: how many look-ups ago something was
-/// lost is included only if `lookups_told`.
-fn cache_miss(miss: Miss, lookups_told: bool) -> Value {
+/// Where a prompt's prefix in memory ended and why, and what of the rest was on disk and is not loaded, as far as its
+/// client may know: how many look-ups ago something was lost is included only if `lookups_told`.
+fn cache_miss(miss: Miss, disk: Option<FoundOnDisk>, lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {
         MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
         MissReason::Evicted { lookups_ago, .. } => ("evicted", Some(lookups_ago)),
@@ -293,6 +306,11 @@ fn cache_miss(miss: Miss, lookups_told: bool) -> Value {
     let mut entry = json!({"matched_tokens": miss.matched_tokens, "reason": reason});
     if let Some(lookups_ago) = lookups_ago.filter(|_| lookups_told) {
         entry["lookups_ago"] = json!(lookups_ago);
+    }
+    if let Some(FoundOnDisk { tokens, loaded, computed, .. }) = disk.filter(|disk| disk.tokens > disk.loaded) {
+        // The first ones are computed while the rest is read, so that both may hold.
+        let reason = if tokens > loaded + computed { "could_not_be_read" } else { "computing_is_faster" };
+        entry["on_disk"] = json!({"tokens": tokens, "not_loaded_tokens": tokens - loaded, "reason": reason});
     }
     entry
 }
@@ -308,7 +326,7 @@ impl Stream {
     fn received(&mut self, delta: &TextDelta, started: Instant, metrics: &Metrics) {
         let now = Instant::now();
         if let Some(prompt) = &delta.prompt {
-            (self.cached_tokens, self.miss) = (prompt.cached_tokens, prompt.miss);
+            (self.cached_tokens, self.disk, self.miss) = (prompt.cached_tokens, prompt.disk, prompt.miss);
         }
         if delta.token.is_some() {
             match self.last_token.replace(now) {
@@ -338,10 +356,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_was_on_disk_and_not_loaded_is_told_with_the_reason() {
+        let told = |tokens, loaded, computed| {
+            let disk = Some(FoundOnDisk { tokens, loaded, computed, seconds: 0.1 });
+            cache_miss(Miss { matched_tokens: 0, reason: MissReason::NeverSeen }, disk, true)["on_disk"].clone()
+        };
+        let of = |not_loaded, reason| json!({"tokens": 64, "not_loaded_tokens": not_loaded, "reason": reason});
+        assert_eq!((told(0, 0, 0), told(64, 64, 0)), (Value::Null, Value::Null));
+        assert_eq!((told(64, 0, 64), told(64, 48, 16)), (of(64, "computing_is_faster"), of(16, "computing_is_faster")));
+        assert_eq!((told(64, 16, 0), told(64, 16, 32)), (of(48, "could_not_be_read"), of(48, "could_not_be_read")));
+    }
+
+    #[test]
     fn a_client_learns_nothing_of_others() {
         let check = |reason: MissReason, alone: Value, among_others: Value| {
             let miss = Miss { matched_tokens: 32, reason };
-            assert_eq!((cache_miss(miss, true), cache_miss(miss, false)), (alone, among_others));
+            assert_eq!((cache_miss(miss, None, true), cache_miss(miss, None, false)), (alone, among_others));
         };
         let told = |reason: &str| json!({"matched_tokens": 32, "reason": reason});
         let when = |reason: &str, ago: u32| json!({"matched_tokens": 32, "reason": reason, "lookups_ago": ago});

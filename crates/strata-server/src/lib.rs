@@ -33,6 +33,7 @@ use strata_model::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+pub use auth::tenant_of_key;
 pub use config::ServerConfig;
 pub use listener::Drained;
 

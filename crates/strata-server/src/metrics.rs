@@ -239,12 +239,23 @@ fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) 
 }
 
 fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
-    let KvDiskStatus { store, fetched_tokens, fetches, fetch_seconds, fetches_cut, recomputed } = disk;
+    let KvDiskStatus {
+        store,
+        fetched_tokens,
+        fetches,
+        fetch_seconds,
+        fetches_cut,
+        recomputed,
+        shared,
+        longer_than_memory,
+    } = disk;
     for (name, help, value) in [
         ("strata:kv_disk_bytes", "Disk space that KV has taken.", store.bytes_used as f64),
         ("strata:kv_disk_capacity_bytes", "Disk space that KV may take.", store.bytes_total as f64),
         ("strata:kv_disk_blocks", "Blocks on disk.", store.blocks as f64),
         ("strata:kv_disk_queued_blocks", "Blocks that wait to be written.", store.queued_blocks as f64),
+        ("strata:kv_disk_queued_reads", "Records that wait to be read.", store.queued_reads as f64),
+        ("strata:kv_disk_long_sequences", "Sequences with more KV than memory.", *longer_than_memory as f64),
         ("strata:kv_disk_paused", "1 while nothing is written because writes have failed.", f64::from(store.paused)),
         ("strata:kv_disk_read_rate", "Bytes a second at which KV was read lately.", store.read_rate),
     ] {
@@ -264,13 +275,17 @@ fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
         ("strata:kv_disk_write_errors_total", "Writes that failed.", store.write_errors),
         ("strata:kv_disk_read_errors_total", "Reads that failed or found other data.", store.read_errors),
         ("strata:kv_disk_swap_spared_bytes_total", "Bytes that swaps need not write.", store.swap_spared_bytes),
+        ("strata:kv_disk_frames_total", "Pieces of KV beyond memory that passes read.", store.frames),
         ("strata:kv_disk_fetches_total", "Sequences that waited for a prefix on disk.", *fetches),
         ("strata:kv_disk_fetched_tokens_total", "Tokens that came from disk.", *fetched_tokens),
         ("strata:kv_disk_fetches_cut_total", "Fetches that brought less than was found.", *fetches_cut),
         ("strata:kv_disk_recomputed_total", "Prefixes on disk that were computed instead.", *recomputed),
+        ("strata:kv_disk_shared_total", "Prefixes computed in part while the rest was read.", *shared),
+        ("strata:kv_disk_expired_blocks_total", "Blocks forgotten since they were too old.", store.expired_blocks),
     ] {
         page.counter(name, help, count);
     }
+    page.gauge("strata:kv_disk_frame_seconds", "Time that passes waited for KV beyond memory.", store.frame_seconds);
     page.gauge("strata:kv_disk_fetch_seconds", "Time that sequences waited for KV on disk.", *fetch_seconds);
 }
 

@@ -79,6 +79,10 @@ impl StreamedWeights {
         let slots = plan.slots(&config);
         let window = plan.window(&config)?;
         let engine = config.engine.start(config.depth)?;
+        let engine = match &config.turns {
+            Some(turns) => turns.first(engine),
+            None => engine,
+        };
         let partition = plan.partition;
         let rows = partition.row_bytes().map(RowReader::new).transpose()?;
         let mut vectors = HostBuffer::new_zeroed(partition.vector_bytes())?;

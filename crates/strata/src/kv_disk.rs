@@ -1,13 +1,14 @@
 //! KV on disk: the memory that it takes, what tells one model's KV from another's, and the store itself.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use strata_device::Bytes;
-use strata_engine::KvDisk;
-use strata_io::{RandomAccessFile, disk_bytes_free};
+use strata_engine::{KvDisk, Recompute};
+use strata_io::{DiskTurns, RandomAccessFile, disk_bytes_free};
 use strata_kernels::{KvLayout, Level, SEGMENT};
 use strata_kv::Gate;
 use strata_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
@@ -31,6 +32,9 @@ const KV_BUFFERS_SHARE: u64 = 8;
 
 /// Frames that are read ahead, at the least and at the most.
 const FRAMES: (usize, usize) = (4, 12);
+
+/// How long conversations are idle until their KV goes to disk.
+const IDLE_AFTER: Duration = Duration::from_secs(60);
 
 /// Places in each file of weights that are looked at, and bytes at each: files that differ, differ there.
 const SAMPLES: u64 = 256;
@@ -88,7 +92,15 @@ pub fn open(
     let aside = if found.set_aside > 0 { ", the rest of it another model's" } else { "" };
     let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
     report!("KV disk {:>10}  in {}; {held}", Bytes(stats.bytes_total), path.display());
-    Ok(Some(KvDisk { tier, mode: options.kv_disk_mode.into(), may_recompute: true }))
+    Ok(Some(KvDisk { tier, mode: options.kv_disk_mode.into(), recompute: Recompute::Measured, idle_after: IDLE_AFTER }))
+}
+
+/// Turns at the disk that KV and weights share, if they do.
+pub fn turns(disk: Option<&KvDisk>, weights: &Catalog, limits: &LimitOptions) -> Option<Arc<DiskTurns>> {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
+    let directory = device(limits.kv_disk.as_ref()?.kv_disk.as_ref()?)?;
+    let is_shared = weights.files().iter().any(|file| device(file.path()) == Some(directory));
+    disk.filter(|_| is_shared).map(|disk| disk.tier.turns())
 }
 
 /// The shape of records for blocks of this layout.

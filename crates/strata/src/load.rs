@@ -106,7 +106,13 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
         let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
-        let (weights, streaming) = streaming::start(dir, plan.weights, room, &limits.stream)?;
+        let (weights, streaming) = streaming::start(
+            dir,
+            plan.weights,
+            room,
+            &limits.stream,
+            kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits),
+        )?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = KvPool::new_sparse(layout, plan.num_blocks_max)?;
         let monitor = Arc::clone(&streaming.monitor);

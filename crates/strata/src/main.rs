@@ -5,6 +5,7 @@ mod audience;
 mod bench;
 mod budget;
 mod chat;
+mod erase;
 mod failure;
 mod footprint;
 mod info;
@@ -78,6 +79,7 @@ enum Command {
     Synth(synth::SynthArgs),
     Pack(pack::PackArgs),
     Verify(verify::VerifyArgs),
+    Erase(erase::EraseArgs),
     Bench(bench::BenchArgs),
     Replay(replay::ReplayArgs),
     Logits(logits::LogitsArgs),
@@ -116,6 +118,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Synth(args) => synth::run(args),
         Command::Pack(args) => pack::run(args),
         Command::Verify(args) => verify::run(args),
+        Command::Erase(args) => erase::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Logits(args) => logits::run(args),

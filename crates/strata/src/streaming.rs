@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use strata_device::Bytes;
-use strata_io::{DirectRead, ProbeLimits, ReadSettings, probe};
+use strata_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
 use strata_weights::{
     ElasticWeights, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, WeightError, band_bytes, open_direct,
 };
@@ -30,7 +30,7 @@ impl Drop for Streaming {
 }
 
 /// Measures the disk with the help of `room`, which is still unused, and starts streaming within `budget`, loading the
-/// weights that stay in memory.
+/// weights that stay in memory. `turns` are those of KV on the same disk.
 ///
 /// # Errors
 /// A file that cannot be read, a budget that is too small, memory that the system refuses.
@@ -39,6 +39,7 @@ pub fn start(
     budget: Bytes,
     room: Bytes,
     options: &StreamOptions,
+    turns: Option<Arc<DiskTurns>>,
 ) -> Result<(StreamedWeights, Streaming)> {
     let files = open_direct(&dir.catalog)?;
     let settings = try_out(&files, room)?;
@@ -54,6 +55,7 @@ pub fn start(
         disk_bytes_per_s: settings.bytes_per_s,
         policy: options.stream_policy.into(),
         timeline: options.timeline,
+        turns,
     };
     let most_resident = plan.resident_bytes(&config)?;
     let bar = progress::bytes("loading", 0);

@@ -10,9 +10,9 @@ use strata_kv_disk::{DiskTier, FrameOf, Wanted};
 use strata_model::{FrameId, KvBelow, KvLost};
 
 use super::Worker;
-use super::disk::Disk;
-use crate::RequestError;
+use super::disk::{Disk, Waits};
 use crate::scheduler::StepPlan;
+use crate::{FoundOnDisk, RequestError};
 
 /// How long a sequence waits for the disk to take what it has no memory for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -57,7 +57,7 @@ impl Worker {
     pub(super) fn resume_long(&mut self, id: SequenceId, plan: &mut StepPlan, index: usize) {
         let block_size = self.scheduler.blocks().block_size();
         let long = &mut self.long;
-        let Some(Disk { disk, admitted, .. }) = &mut self.disk else { return };
+        let Some(Disk { disk, waiting, .. }) = &mut self.disk else { return };
         let (tier, sequence) = (&mut disk.tier, self.scheduler.sequence(id));
         let root = sequence.hashes.root();
         let one = long.entry(id).or_insert_with(|| LongSequence {
@@ -82,6 +82,8 @@ impl Worker {
         let tail = found.saturating_sub(kept * segment);
         self.scheduler.resume_long(id, kept);
         plan.admitted[index].cached = kept * SEGMENT;
+        let (tokens, loaded) = (found * block_size, kept * SEGMENT);
+        plan.admitted[index].disk = Some(FoundOnDisk { tokens, loaded, ..FoundOnDisk::default() });
         let tail = self.scheduler.take_blocks_to_fetch(id, tail);
         if tail == 0 {
             return;
@@ -91,7 +93,7 @@ impl Worker {
         let contents = one.contents(range, self.scheduler.sequence(id).tokens(), block_size).zip(&fetch.blocks);
         let wanted = contents.map(|((parent, key, tokens), &block)| Wanted { key, parent, tokens, block });
         tier.fetch(fetch.id, wanted.collect());
-        admitted.insert(fetch.id, plan.admitted.remove(index));
+        waiting.insert(fetch.id, Waits { admitted: plan.admitted.remove(index), is_ahead: false });
     }
 
     /// Copies what was computed of long sequences, to be written, and has what is on disk of them stay there.

@@ -51,7 +51,7 @@ impl Worker {
                 allocation_seconds: self.totals.allocation_seconds,
             },
             weights_bytes: memory.weights.0,
-            kv_disk: self.disk.as_ref().map(|disk| disk.status()),
+            kv_disk: self.disk.as_ref().map(|disk| disk.status(self.long.len())),
             stream: self.runner.stream_stats(),
             leaks_found: self.totals.leaks_found,
             ..EngineStatus::default()

@@ -3,7 +3,7 @@
 use strata_kv::{BlockId, BlockKey, BlockLabel, Evicted, Fetch, FetchId, KeyChain, SequenceId, TokenId};
 
 use super::{Scheduler, StepPlan};
-use crate::sequence::SequenceStatus;
+use crate::sequence::{Ahead, SequenceStatus};
 
 impl Scheduler {
     /// From now on contents have names, under which a tier below keeps them: what was computed of prompts, and what was
@@ -37,6 +37,52 @@ impl Scheduler {
         Some(fetch)
     }
 
+    /// `id`, which was just admitted, computes its blocks up to number `first` only; the `count` blocks from there on
+    /// are fetched meanwhile.
+    pub(crate) fn begin_fetch_ahead(
+        &mut self,
+        id: SequenceId,
+        first: usize,
+        count: usize,
+        plan: &mut StepPlan,
+    ) -> Option<Fetch> {
+        let fetch = self.blocks.begin_fetch_ahead(id, first, count).ok()?;
+        let first = first * self.blocks.block_size();
+        self.get_mut(id)?.ahead = Some(Ahead { fetch: fetch.id, first, came: None });
+        plan.take_entry(id);
+        self.plan_entry(id, plan);
+        self.num_fetches += 1;
+        Some(fetch)
+    }
+
+    /// The same as [`finish_fetch`](Self::finish_fetch) for one that was fetched ahead.
+    pub(crate) fn finish_fetch_ahead(&mut self, id: FetchId, filled: usize) -> Option<SequenceId> {
+        self.num_fetches -= 1;
+        self.blocks.finish_fetch_ahead(id);
+        let mut all = self.sequences.values_mut();
+        let sequence = all.find(|sequence| sequence.ahead.is_some_and(|ahead| ahead.fetch == id))?;
+        let tokens = filled * self.blocks.block_size();
+        sequence.ahead.iter_mut().for_each(|ahead| ahead.came = Some(tokens));
+        let id = sequence.id;
+        self.take_what_came(id);
+        Some(id)
+    }
+
+    /// If `id` has computed all before what was fetched of it, and that has come, it goes on behind it.
+    pub(super) fn take_what_came(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let Some(Ahead { first, came: Some(came), .. }) = sequence.ahead else { return };
+        if sequence.computed < first {
+            return;
+        }
+        sequence.ahead = None;
+        sequence.computed += came;
+        self.blocks.commit(id, sequence.computed);
+        // It is below already.
+        self.blocks.take_published();
+        self.reconsider();
+    }
+
     /// A fetch has ended, and this many of the first blocks hold what they should. Returns its sequence, if that still
     /// waits for it, and how many of its tokens need not be computed.
     pub(crate) fn finish_fetch(&mut self, id: FetchId, filled: usize) -> Option<(SequenceId, usize)> {
@@ -67,7 +113,17 @@ impl Scheduler {
     /// meanwhile.
     pub(crate) fn take_fresh(&mut self) -> Vec<(BlockId, BlockKey)> {
         let fresh = std::mem::take(&mut self.fresh);
-        fresh.into_iter().filter_map(|block| Some((block, self.blocks.key(block)?))).collect()
+        self.named(fresh)
+    }
+
+    /// The same of those that are not to be stored now.
+    pub(crate) fn take_unstored(&mut self) -> Vec<(BlockId, BlockKey)> {
+        let unstored = std::mem::take(&mut self.unstored);
+        self.named(unstored)
+    }
+
+    fn named(&self, blocks: Vec<BlockId>) -> Vec<(BlockId, BlockKey)> {
+        blocks.into_iter().filter_map(|block| Some((block, self.blocks.key(block)?))).collect()
     }
 
     /// See [`BlockManager::take_evicted`](strata_kv::BlockManager::take_evicted).

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use strata_kv::SequenceId;
 
 use super::Scheduler;
-use crate::sequence::SequenceStatus;
+use crate::sequence::{Ahead, SequenceStatus};
 
 impl Scheduler {
     /// Checks queues, seats and blocks against each other.
@@ -30,6 +30,11 @@ impl Scheduler {
         assert!(self.tenants.keys().all(|&tenant| in_order(&mut queues.waiting_of(tenant))));
         assert!(sequences.iter().all(|(&id, sequence)| id == sequence.id && sequence.computed <= sequence.len()));
         for sequence in sequences.values() {
+            let is_ahead = |ahead: Ahead| {
+                let is_running = sequence.status == SequenceStatus::Running;
+                is_running && sequence.computed <= ahead.first && ahead.first < sequence.len()
+            };
+            assert!(sequence.ahead.is_none_or(is_ahead), "what is fetched ahead is ahead of what is computed");
             let blocks_most =
                 if sequence.status == SequenceStatus::Waiting { sequence.len() / blocks.block_size() } else { 0 };
             assert!(

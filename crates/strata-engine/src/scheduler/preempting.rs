@@ -112,7 +112,8 @@ impl Scheduler {
             self.queues.take(sequence);
             sequence.preemptions += 1;
             sequence.swaps += u32::from(swap.is_some());
-            sequence.status = SequenceStatus::Leaving;
+            // What is filled for it is not among the blocks that it comes back to.
+            (sequence.status, sequence.ahead) = (SequenceStatus::Leaving, None);
             self.queues.put(sequence);
         }
         match swap {
@@ -153,7 +154,7 @@ impl Scheduler {
         }
         let num_common = self.gather(group);
         let sequence = self.sequences.get_mut(&first).expect("it stands for all of them");
-        sequence.status = SequenceStatus::Waiting;
+        (sequence.status, sequence.ahead) = (SequenceStatus::Waiting, None);
         sequence.lose_kv(num_common);
         self.queues.put(sequence);
     }

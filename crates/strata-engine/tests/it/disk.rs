@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use strata_engine::{Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, PreemptionMode};
+use strata_engine::{Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, PreemptionMode, Recompute};
 use strata_kv::Gate;
 use strata_kv_disk::testing::{FaultRates, FaultySegments};
 use strata_kv_disk::{DiskOptions, DiskTier, RecordShape};
@@ -16,7 +17,20 @@ use crate::sim::{
 
 const BYTES: u64 = 1 << 20;
 
+/// Longer than any test.
+const IDLE_AFTER: Duration = Duration::from_secs(600);
+
 fn start(shape: Shape, space: &Arc<FaultySegments>, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
+    start_with(shape, space, mode, IDLE_AFTER, Recompute::Share(0.0))
+}
+
+fn start_with(
+    shape: Shape,
+    space: &Arc<FaultySegments>,
+    mode: KvDiskMode,
+    idle_after: Duration,
+    recompute: Recompute,
+) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
     let layers = vec![shape.block_size * SLOT_BYTES / 2; 2];
     let options = DiskOptions {
@@ -29,7 +43,7 @@ fn start(shape: Shape, space: &Arc<FaultySegments>, mode: KvDiskMode) -> (Engine
     };
     let space = Arc::clone(space);
     let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();
-    let disk = Some(KvDisk { tier, mode, may_recompute: false });
+    let disk = Some(KvDisk { tier, mode, recompute, idle_after });
     (Engine::start_with_disk(engine_config(shape), Box::new(runner), disk).unwrap(), controls)
 }
 
@@ -37,34 +51,87 @@ fn on_disk(status: &EngineStatus) -> KvDiskStatus {
     status.kv_disk.expect("there is a disk")
 }
 
+/// Kills the engine, or stops it, and returns what is left of its disk.
+fn end(engine: Engine, space: &FaultySegments, is_killed: bool) -> Arc<FaultySegments> {
+    let killed = is_killed.then(|| space.after_power_failure());
+    drop(engine);
+    Arc::new(killed.unwrap_or_else(|| space.after_power_failure()))
+}
+
 #[test]
 fn a_prompt_that_was_seen_is_not_computed_again_after_a_restart() {
-    for mode in [KvDiskMode::Eager, KvDiskMode::Mirror] {
+    let cases = [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror].map(|mode| [(mode, true), (mode, false)]);
+    for (mode, is_killed) in cases.into_iter().flatten() {
+        // Of a prompt of 17 full blocks and an answer of 5, those that are there for sure when it is killed.
+        let durable = match (is_killed, mode) {
+            (true, KvDiskMode::Evict) => 0,
+            (true, KvDiskMode::Eager) => 17,
+            _ => 22,
+        };
+        let all_is_stored = |status: &EngineStatus| !is_killed || on_disk(status).store.durable_blocks >= durable;
         let space = Arc::new(FaultySegments::new(1));
         let shape = Shape::default();
         let first = greedy(prompt(3, 70), 20);
         let expected = expected_greedy(&first.prompt, &first.params);
         let (engine, _) = start(shape, &space, mode);
         assert_eq!(collect(engine.handle().submit(first.clone()).unwrap()).tokens, expected);
-        // Some 17 blocks of the prompt, and with `Mirror` those of the answer.
-        drop(engine);
+        eventually(&engine, "all is stored", all_is_stored);
+        let space = end(engine, &space, is_killed);
         let (engine, controls) = start(shape, &space, mode);
         let ended = collect(engine.handle().submit(first.clone()).unwrap());
-        assert_eq!((ended.tokens, ended.cached_tokens), (expected.clone(), 68));
-        assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), 70 - 68 + 19);
+        let cached = if durable == 0 { 0 } else { 68 };
+        assert_eq!((ended.tokens, ended.cached_tokens), (expected.clone(), cached));
+        assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), (70 - cached + 19) as u64);
         // The next turn of the conversation.
         let mut turn = first.clone();
         turn.prompt.extend(&expected);
-        let cached = collect(engine.handle().submit(turn.clone()).unwrap()).cached_tokens;
-        assert_eq!(cached, 88);
-        drop(engine);
+        assert_eq!(collect(engine.handle().submit(turn.clone()).unwrap()).cached_tokens, 88);
+        let space = end(engine, &space, is_killed);
         let (engine, _) = start(shape, &space, mode);
         let ended = collect(engine.handle().submit(turn.clone()).unwrap());
         assert_eq!(ended.tokens, expected_greedy(&turn.prompt, &turn.params));
-        assert_eq!(ended.cached_tokens, if mode == KvDiskMode::Mirror { 88 } else { 68 });
+        assert_eq!(ended.cached_tokens as u64, 4 * durable, "{mode:?}, killed: {is_killed}");
         let status = on_disk(&engine.handle().status());
-        assert_eq!((status.fetches, status.fetches_cut, status.fetched_tokens), (1, 0, ended.cached_tokens as u64));
+        assert_eq!((status.fetches, status.fetches_cut), (u64::from(durable > 0), 0));
+        assert_eq!(status.fetched_tokens, ended.cached_tokens as u64);
         assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn the_beginning_of_a_prefix_is_computed_while_the_rest_is_read() {
+    let space = Arc::new(FaultySegments::new(1));
+    let first = greedy(prompt(3, 70), 20);
+    let (engine, _) = start(Shape::default(), &space, KvDiskMode::Eager);
+    collect(engine.handle().submit(first.clone()).unwrap());
+    let space = end(engine, &space, false);
+    // Of 17 blocks, 8 are computed; then all of them. In passes of 5 tokens, what is read has long been there.
+    for (share, cached, max_num_batched_tokens) in [(0.5, 36, 64), (0.5, 36, 5), (1.0, 0, 64)] {
+        let shape = Shape { max_num_batched_tokens, max_num_seqs: 4, ..Shape::default() };
+        let space = Arc::new(space.after_power_failure());
+        let (engine, controls) = start_with(shape, &space, KvDiskMode::Evict, IDLE_AFTER, Recompute::Share(share));
+        let ended = collect(engine.handle().submit(first.clone()).unwrap());
+        assert_eq!(ended.tokens, expected_greedy(&first.prompt, &first.params));
+        assert_eq!(ended.cached_tokens, cached);
+        assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), (70 - cached + 19) as u64);
+        let status = on_disk(&engine.handle().status());
+        assert_eq!((status.shared, status.recomputed), (u64::from(share < 1.0), u64::from(share == 1.0)));
+        assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn what_is_idle_for_a_while_is_on_disk_when_the_process_is_killed() {
+    for mode in [KvDiskMode::Evict, KvDiskMode::Eager] {
+        let space = Arc::new(FaultySegments::new(1));
+        let (engine, _) = start_with(Shape::default(), &space, mode, Duration::from_millis(20), Recompute::Share(0.0));
+        let mut turn = greedy(prompt(3, 70), 20);
+        turn.prompt.extend(collect(engine.handle().submit(turn.clone()).unwrap()).tokens);
+        eventually(&engine, "all is stored", |status| on_disk(status).store.durable_blocks == 22);
+        let space = end(engine, &space, true);
+        let (engine, _) = start(Shape::default(), &space, mode);
+        let ended = collect(engine.handle().submit(turn.clone()).unwrap());
+        assert_eq!((ended.tokens, ended.cached_tokens), (expected_greedy(&turn.prompt, &turn.params), 88));
     }
 }
 
@@ -117,7 +184,7 @@ fn tenants_and_salts_share_nothing_on_disk() {
 
 #[test]
 fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
-    let (mut injected, mut fetched, mut cut) = (0, 0, 0);
+    let (mut injected, mut fetched, mut cut, mut shared) = (0, 0, 0, 0);
     for seed in 0..200u32 {
         let mut random = dice(seed);
         let mut space = Arc::new(FaultySegments::new(seed.into()));
@@ -125,7 +192,8 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
         let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
         let shape = Shape { blocks: 60, swap_blocks, max_num_seqs: 6, ..Shape::default() };
         for _ in 0..4 {
-            let (engine, controls) = start(shape, &space, mode);
+            let recompute = Recompute::Share([0.0, 0.3, 0.8][random(3) as usize]);
+            let (engine, controls) = start_with(shape, &space, mode, IDLE_AFTER, recompute);
             controls.drafts.store(random(3) as usize, Ordering::Relaxed);
             for _ in 0..3 {
                 let mut rate = |most: u32| if random(2) == 0 { 0 } else { random(most) };
@@ -157,6 +225,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
             space.set_rates(FaultRates::default());
             assert_idle_and_whole(&engine);
             let status = on_disk(&engine.handle().status());
+            shared += status.shared;
             (fetched, cut) = (fetched + status.fetched_tokens, cut + status.fetches_cut);
             injected += space.injected();
             // Killed, or stopped.
@@ -176,8 +245,8 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
             }
         }
     }
-    println!("{injected} faults, {fetched} tokens fetched, {cut} fetches cut short");
-    assert!(injected > 1000 && fetched > 100_000 && cut > 500, "{injected} {fetched} {cut}");
+    println!("{injected} faults, {fetched} tokens fetched, {cut} fetches cut short, {shared} shared");
+    assert!(injected > 1000 && fetched > 100_000 && cut > 500 && shared > 500, "{injected} {fetched} {cut} {shared}");
 }
 
 #[test]

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use strata_engine::{Engine, Event, EventStream, KvDisk, KvDiskMode, PreemptionMode, Request};
+use strata_engine::{Engine, Event, EventStream, KvDisk, KvDiskMode, PreemptionMode, Recompute, Request};
 use strata_kernels::SEGMENT;
 use strata_kv::Gate;
 use strata_kv_disk::testing::{FaultRates, FaultySegments};
@@ -16,6 +17,7 @@ use crate::sim::{
 };
 
 const BLOCK: usize = 8;
+const IDLE_AFTER: Duration = Duration::from_secs(600);
 
 /// Memory for one segment and a half.
 const SHAPE: Shape = Shape {
@@ -38,7 +40,7 @@ fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode
         DiskOptions { bytes, buffer_bytes: 0, writes_per_day: Some(1000), ttl: None, gate: Gate::new(0.0), frames };
     let tier =
         DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], RecordShape::new(BLOCK, layers), options).unwrap();
-    let disk = Some(KvDisk { tier, mode, may_recompute: false });
+    let disk = Some(KvDisk { tier, mode, recompute: Recompute::Share(0.0), idle_after: IDLE_AFTER });
     (Engine::start_with_disk(engine_config(shape), Box::new(runner), disk).unwrap(), controls)
 }
 

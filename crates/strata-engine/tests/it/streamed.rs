@@ -116,17 +116,19 @@ impl Parts {
     /// The weights, streamed with `extra` bytes more than the least, and the resulting budget.
     fn stream(&self, extra: u64) -> (StreamedWeights, u64) {
         let plan = StreamPlan::new(&self.catalog, &layers::group_specs(&self.config), BAND_BYTES).unwrap();
+        let budget = plan.partition().least_budget() + extra;
         let settings = StreamConfig {
-            budget: plan.partition().least_budget() + extra,
+            budget,
             engine: EngineKind::Pread,
             depth: 2,
             disk_bytes_per_s: 0.0,
             policy: StreamPolicy::Resident,
             timeline: false,
+            turns: None,
         };
         let files = open_direct(&self.catalog).unwrap();
         let weights = StreamedWeights::start(plan, &self.catalog, files, settings, &mut |_, _| {}).unwrap();
-        (weights, settings.budget)
+        (weights, budget)
     }
 
     fn open() -> Self {

@@ -42,7 +42,7 @@ pub(super) struct KeptSlots {
     most: usize,
     kept: HashMap<SwapSlot, KeptSlot>,
     /// How many slots hold each segment. [segment]
-    held: HashMap<u32, usize>,
+    pub(super) held: HashMap<u32, usize>,
     reading: Vec<Reading>,
     ended: VecDeque<SwapEnded>,
 }
@@ -90,7 +90,7 @@ impl DiskTier {
         self.release_slot(slot);
         let Some(BlockLabel { key, parent, tokens, .. }) = label else { return false };
         let Some(TierPlace { record, index }) = self.tier.find(key) else { return false };
-        let most = (self.tier.config().num_segments / SEGMENTS_SHARE).max(1) as usize;
+        let most = self.most_held_for_slots();
         let held = &mut self.slots.held;
         let is_full = !held.contains_key(&record.segment) && held.len() >= most;
         if is_full || self.slots.kept.len() >= self.slots.most {
@@ -102,6 +102,11 @@ impl DiskTier {
         self.slots.kept.insert(slot, KeptSlot { record, expected });
         self.stats.swap_spared_bytes += self.shape.block_bytes() as u64;
         true
+    }
+
+    /// The most segments that are held for slots.
+    pub(super) fn most_held_for_slots(&self) -> usize {
+        (self.tier.config().num_segments / SEGMENTS_SHARE) as usize
     }
 
     /// Keeps nothing for the slots of which `is_used` says that they are not used.

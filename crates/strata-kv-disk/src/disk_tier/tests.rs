@@ -134,11 +134,19 @@ fn what_was_stored_is_found_again_by_the_next_process() {
         blocks
     };
     let mut tier = open(1);
-    assert_eq!((tier.recovered().blocks, tier.recovered().set_aside), (20, 0));
+    let Recovered { blocks: found, set_aside, headers_read, .. } = tier.recovered();
+    assert_eq!((found, set_aside, headers_read), (20, 0, 4));
     pool = Pool::new(&shape(), 20);
     assert_eq!(fetch(&mut tier, &mut pool, 1, &blocks), 20);
     assert!(tier.stats().read_rate > 0.0);
+    // After an orderly end, only what came later is looked for.
+    tier.leave_index();
     drop(tier);
+    let mut tier = open(1);
+    assert_eq!((tier.recovered().blocks, tier.recovered().headers_read), (20, 0));
+    assert_eq!(fetch(&mut tier, &mut pool, 1, &blocks), 20);
+    drop(tier);
+    assert_eq!(open(1).recovered().headers_read, 4, "an index is believed once");
     // Another model finds nothing, and lets be what is there until it needs the room.
     let tier = open(2);
     assert_eq!((tier.recovered().blocks, tier.recovered().set_aside), (0, 1));
@@ -178,6 +186,9 @@ fn nothing_wrong_comes_back_whatever_fails() {
                     // The process is killed, or the power fails; sometimes somebody has been at the files as well.
                     space.set_rates(FaultRates::default());
                     injected += space.injected();
+                    if random(2) == 0 {
+                        tier.leave_index();
+                    }
                     drop(tier);
                     space = Arc::new(space.after_power_failure());
                     if random(3) == 0 {
@@ -263,7 +274,15 @@ fn what_is_too_old_is_not_read() {
     settle(&mut tier, &mut pool);
     assert_eq!(fetch(&mut tier, &mut pool, 1, &blocks), 6);
     drop(tier);
-    assert_eq!(open().recovered().blocks, 6);
+    let mut tier = open();
+    assert_eq!(tier.recovered().blocks, 6);
+    // As if time had passed.
+    let written = std::mem::take(&mut tier.ages).all();
+    written.keys().for_each(|&record| tier.ages.add(record, now() - 60, &tier.tier));
+    tier.swept_at = Instant::now().checked_sub(SWEEP).expect("the machine runs for a second");
+    assert_eq!(fetch(&mut tier, &mut pool, 2, &blocks[..1]), 1);
+    assert_eq!((tier.stats().expired_blocks, tier.look_up(&[blocks[0].2])), (6, 0));
+    drop(tier);
     // As if they had been written long ago.
     let seal = Seal { secret: [1; 32], fingerprint: [2; 32] };
     space.tamper(|_, bytes| {
@@ -273,6 +292,25 @@ fn what_is_too_old_is_not_read() {
         seal.write_header(&shape(), &labels, header.generation, now() - 60, record);
     });
     assert_eq!(open().recovered().blocks, 1, "all but the second record's");
+}
+
+#[test]
+fn a_restart_is_no_new_day_of_writes() {
+    let space = Arc::new(FaultySegments::new(1));
+    let mut pool = Pool::new(&shape(), 30);
+    // Seven blocks an hour.
+    let a_day = Some(24 * 7 * shape().block_bytes() as u64);
+    let options = DiskOptions { writes_per_day: a_day, ..options(200 << 20) };
+    let open = || DiskTier::open(Arc::clone(&space) as _, [1; 32], [2; 32], shape(), options.clone()).unwrap();
+    for (chains, stored) in [(0..2, 7), (2..4, 0)] {
+        let mut tier = open();
+        for number in chains {
+            let blocks = chain(&tier.key_chain().clone(), 1 + number, 6);
+            store(&mut tier, &mut pool, &blocks);
+        }
+        settle(&mut tier, &mut pool);
+        assert_eq!(tier.stats().counts.stored, stored);
+    }
 }
 
 #[test]
@@ -406,5 +444,45 @@ fn what_the_store_has_is_kept_for_a_slot_and_comes_back() {
     assert!(!tier.keep_slot(SwapSlot(1), None), "a slot that is used again holds nothing");
     assert_eq!(tier.num_kept_slots(), 1);
     settle(&mut tier, &mut pool);
+    tier.assert_sound();
+}
+
+#[test]
+fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), Pool::new(&shape(), 8));
+    let keys = tier.key_chain().clone();
+    let is_there = |tier: &mut DiskTier, number: usize| tier.look_up(&[chain(&keys, number, 3)[2].2]) == 1;
+    let fill = |tier: &mut DiskTier, pool: &mut Pool, numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            store(tier, pool, &chain(&keys, number, 12));
+            settle(tier, pool);
+        }
+    };
+    let most = tier.most_held_for_slots();
+    assert!(most > 0 && tier.capacity_tokens() > 0);
+    // Each chain fills more than half a segment, so that of any three two lie in different ones.
+    let mut kept = Vec::new();
+    for number in 0..3 * (most + 1) {
+        fill(&mut tier, &mut pool, number..number + 1);
+        let block = &chain(&keys, number, 3)[2];
+        if tier.keep_slot(SwapSlot(number as u32), Some(label(&keys, block))) {
+            kept.push(number);
+        }
+    }
+    assert!(tier.slots.held.len() == most && kept.len() < 3 * (most + 1), "{kept:?}");
+    fill(&mut tier, &mut pool, 100..140);
+    assert!(tier.stats().counts.evicted > 100);
+    for &number in &kept {
+        let mut transfers = vec![BlockSwap { block: BlockId(0), slot: SwapSlot(number as u32) }];
+        assert!(tier.fetch_slots(SwapId(number as u64), &mut transfers));
+        swapped_in(&mut tier, &mut pool, SwapId(number as u64)).unwrap();
+        assert!(pool.0[0] == kv(&shape(), chain(&keys, number, 3)[2].2), "chain {number}");
+    }
+    tier.assert_sound();
+    tier.retain_slots(|_| false);
+    assert!(tier.slots.held.is_empty());
+    fill(&mut tier, &mut pool, 140..180);
+    assert!(kept.iter().all(|&number| !is_there(&mut tier, number)), "nobody holds them any more");
     tier.assert_sound();
 }

@@ -36,6 +36,11 @@ impl BlockManager {
         self.cache.label(block)
     }
 
+    /// Whether a sequence or a transfer holds `block`.
+    pub fn is_held(&self, block: BlockId) -> bool {
+        self.cache.holders(block) > 0
+    }
+
     /// The name of what `block` holds, if it can be found.
     pub fn key(&self, block: BlockId) -> Option<BlockKey> {
         self.cache.key(block)
@@ -88,6 +93,32 @@ impl BlockManager {
         let fetch = self.transfers.begin_fetch(id, blocks);
         table.begin_fetching(fetch.id);
         Ok(fetch)
+    }
+
+    /// Begins to fill `count` blocks of `id` from its block number `first` on, none of which it has found or computed,
+    /// while it computes those before them: it stays resident. They count as computed once the owner says so to
+    /// [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// When `id` is not resident, or has no such full blocks. Nothing has changed then.
+    pub fn begin_fetch_ahead(&mut self, id: SequenceId, first: usize, count: usize) -> Result<Fetch, BlockError> {
+        let block_size = self.config.block_size;
+        let table = self.tables.resident(id)?;
+        let (full, below) = (table.num_tokens() / block_size, table.below());
+        if first * block_size < table.num_computed() || first + count > full {
+            return Err(BlockError::OutOfBlocks { need: count, available: full.saturating_sub(first) });
+        }
+        let blocks = table.blocks()[first - below..first - below + count].to_vec();
+        blocks.iter().for_each(|&block| self.cache.hold(block));
+        Ok(self.transfers.begin_fetch(id, blocks))
+    }
+
+    /// Takes the driver's report that a fetch [ahead](Self::begin_fetch_ahead) has ended, well or not. To be called
+    /// once for each.
+    pub fn finish_fetch_ahead(&mut self, id: FetchId) {
+        if let Some((_, blocks)) = self.transfers.end_fetch(id) {
+            blocks.iter().rev().for_each(|&block| self.cache.release(block));
+        }
     }
 
     /// Takes the driver's report that a fetch has ended and that the first `num_filled` of its blocks hold what they

@@ -124,7 +124,12 @@ impl BlockManager {
             parent = Some(self.cache.parent(block));
             let writes = start + block_size > num_computed && num_tokens > num_computed;
             let written = writes || start >= num_tokens;
-            if table.state() == SequenceState::Resident && written && self.cache.is_shared(block) {
+            // A transfer that fills it holds it as well; it is written behind it only.
+            let filled_by_others = self.transfers.fetched().any(|fetched| fetched == block);
+            if filled_by_others && continues.is_some() {
+                return Err("a block of it that is being filled can be found");
+            }
+            if table.state() == SequenceState::Resident && written && self.cache.is_shared(block) && !filled_by_others {
                 return Err("a block that it may write is shared");
             }
         }

@@ -193,9 +193,10 @@ fn classes_that_do_not_return_are_skipped_until_they_do() {
 fn what_was_left_is_taken_in_and_what_is_of_no_use_goes_first() {
     let mut tier = Tier::new(config(4, 0.0));
     let place = |segment, generation, offset| RecordPlace { segment, generation, offset, count: 2 };
-    tier.restore(2, 7, &[(place(2, 7, 1), vec![key(1), key(2)]), (place(2, 7, 4), vec![key(3), key(4)])], 7);
+    let keys = |first, second| vec![(0, key(first)), (1, key(second))];
+    tier.restore(2, 7, &[(place(2, 7, 1), keys(1, 2)), (place(2, 7, 4), keys(3, 4))], 7);
     // A later copy of the same content counts.
-    tier.restore(0, 9, &[(place(0, 9, 1), vec![key(1), key(5)])], 4);
+    tier.restore(0, 9, &[(place(0, 9, 1), keys(1, 5))], 4);
     tier.set_aside(1, 8);
     tier.assert_sound();
     assert_eq!(tier.find(key(1)), Some(TierPlace { record: place(0, 9, 1), index: 0 }));

@@ -75,6 +75,7 @@ fn streamed_model_of(name: &str) -> Model {
             disk_bytes_per_s: 0.0,
             policy: StreamPolicy::Resident,
             timeline: false,
+            turns: None,
         };
         let files = open_direct(catalog).unwrap();
         Box::new(StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap())

@@ -1,6 +1,8 @@
 //! What a budget allows for streamed weights, computed before any is read.
 
-use strata_io::EngineKind;
+use std::sync::Arc;
+
+use strata_io::{DiskTurns, EngineKind};
 
 use crate::catalog::Catalog;
 use crate::error::WeightError;
@@ -24,7 +26,7 @@ pub enum StreamPolicy {
 }
 
 /// How weights are streamed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StreamConfig {
     /// The most bytes of memory that all of it may take.
     pub budget: u64,
@@ -38,6 +40,8 @@ pub struct StreamConfig {
     pub policy: StreamPolicy,
     /// Whether every read, wait and computation is recorded.
     pub timeline: bool,
+    /// Turns at the disk, if others use it whose reads and writes should give way.
+    pub turns: Option<Arc<DiskTurns>>,
 }
 
 /// Weights to be streamed, before any is read, and what a budget allows for them.
@@ -66,7 +70,7 @@ impl StreamPlan {
     /// # Errors
     /// A budget below [`Partition::least_budget`].
     pub fn resident_bytes(&self, config: &StreamConfig) -> Result<u64, WeightError> {
-        let window = self.window(&StreamConfig { policy: StreamPolicy::Resident, ..*config })?;
+        let window = self.window(&StreamConfig { policy: StreamPolicy::Resident, ..config.clone() })?;
         Ok(self.partition.bytes_where(|band| window.is_resident(UnitId(band))))
     }
 

@@ -78,8 +78,15 @@ impl Model {
     }
 
     fn stream(&self, budget: u64, policy: StreamPolicy) -> Result<StreamedWeights, WeightError> {
-        let config =
-            StreamConfig { budget, engine: EngineKind::Pread, depth: 2, disk_bytes_per_s: 0.0, policy, timeline: true };
+        let config = StreamConfig {
+            budget,
+            engine: EngineKind::Pread,
+            depth: 2,
+            disk_bytes_per_s: 0.0,
+            policy,
+            timeline: true,
+            turns: None,
+        };
         let files = self.files.iter().map(|file| file.clone() as _).collect();
         StreamedWeights::start(self.plan(), &self.catalog, files, config, &mut |_, _| {})
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use strata_device::Bytes;
 
 use super::median;
-use super::server::{Server, disk_rate};
+use super::server::{Server, disk_rate, used_rate};
 use crate::progress;
 
 /// The largest block: what it has at the end of a prompt is not found.
@@ -19,8 +19,9 @@ const BLOCK: usize = 256;
 ///
 /// A server with ample memory computes a prompt, continues it, and is killed; its KV is on disk. One with --kv-memory
 /// goes on from there. Both must give the same text. The time of a token is compared with the time in which plain
-/// direct reads bring the same bytes from the same files, measured right before; and the most memory that the kernel
-/// has seen with what the server's budget comes to. Run nothing else meanwhile.
+/// direct reads bring the same bytes from the same files, measured right before, and with that in which they come in
+/// pieces and are looked at; and the most memory that the kernel has seen with what the server's budget comes to. Run
+/// nothing else meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata bench kv-beyond models/1b --kv-disk /var/tmp/kv --memory 8G\n  \
@@ -83,6 +84,7 @@ pub fn run(args: KvBeyondArgs) -> Result<()> {
     println!("  a token                      {:>9.3} s", number("token_s"));
     println!("  bound, {:>9} of KV read {:>9.3} s", bytes("read_bytes").to_string(), number("bound_s"));
     println!("  a token over bound           {:>9.2}", number("over_bound"));
+    println!("  a token over reading and using the bytes, {:>5.3} s {:>4.2}", number("use_s"), number("over_use"));
     println!("  peak memory, of a budget of  {:>9} {:>9}", bytes("peak_bytes"), bytes("budget_bytes"));
     Ok(())
 }
@@ -98,16 +100,18 @@ fn measure(args: &KvBeyondArgs, directory: &Path) -> Result<Value> {
     let server = Server::start(args.model.as_ref(), &common, &args.server)?;
     let ample = server.complete(&prompt, answer)?;
     server.settle()?;
+    let written = server.metric("strata:kv_disk_written_bytes_total")? as u64;
     drop(server);
     bar.inc(1);
 
     let (mut times, mut bounds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut uses, mut over_use) = (Vec::new(), Vec::new());
     let (mut bytes, mut peak, mut budget) = (0.0, 0, 0);
     let kv_memory = args.kv_memory.0.to_string();
     for _ in 0..args.repeat.get() {
         let options = [&common[..], &["--kv-memory", &kv_memory]].concat();
         let server = Server::start(args.model.as_ref(), &options, &args.server)?;
-        let rate = disk_rate(directory)?;
+        let (rate, used) = (disk_rate(directory, written)?, used_rate(directory, written)?);
         let tight = server.complete(&prompt, answer)?;
         if tight.text != ample.text {
             bail!("with {} the answer is {:?}, with ample memory {:?}", args.kv_memory, tight.text, ample.text);
@@ -123,6 +127,8 @@ fn measure(args: &KvBeyondArgs, directory: &Path) -> Result<Value> {
         times.push(token);
         bounds.push(bytes / rate);
         ratios.push(token / (bytes / rate));
+        uses.push(bytes / used);
+        over_use.push(token / (bytes / used));
         peak = server.peak_memory()?.max(peak);
         let unused = server.said("unused").and_then(|unused| unused.parse::<Bytes>().ok());
         budget = args.memory.0 - unused.context("the server does not tell what it leaves unused")?.0;
@@ -132,6 +138,7 @@ fn measure(args: &KvBeyondArgs, directory: &Path) -> Result<Value> {
     Ok(json!({
         "name": "kv_beyond", "context": length + answer, "kv_memory": args.kv_memory.0, "read_bytes": bytes,
         "ample_token_s": median(ample.gaps), "token_s": median(times), "bound_s": median(bounds),
-        "over_bound": median(ratios), "peak_bytes": peak, "budget_bytes": budget,
+        "over_bound": median(ratios), "use_s": median(uses), "over_use": median(over_use),
+        "peak_bytes": peak, "budget_bytes": budget,
     }))
 }

@@ -103,13 +103,14 @@ fn measure(args: &KvTiersArgs, directory: &Path) -> Result<(Value, Value)> {
     let prompt: Vec<usize> = (0..length).map(|at| (at * at * 31 + at * 7919) % 199 + 5).collect();
     let prefill = server.complete(&prompt, 1)?.first_token.as_secs_f64();
     server.settle()?;
+    let written = server.metric("strata:kv_disk_written_bytes_total")? as u64;
     drop(server);
     bar.inc(1);
 
     let (mut firsts, mut bounds, mut ratios, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
     for _ in 0..args.repeat.get() {
         let server = start(args, Some(&store), &eager)?;
-        let rate = disk_rate(&store)?;
+        let rate = disk_rate(&store, written)?;
         let answer = server.complete(&prompt, STEPS)?;
         bytes = server.metric("strata:kv_disk_read_bytes_total")?;
         let found = answer.cached_tokens as usize;

@@ -5,11 +5,12 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use strata_io::{DirectRead, EngineKind, SegmentFile, sequential_bandwidth};
+use strata_io::{AlignedBuffer, DirectRead, EngineKind, SegmentFile, sequential_bandwidth};
 
 /// How long a server may take to be ready, or to bring a prompt to the disk.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -17,6 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Reads of the disk's measurement: so many at a time, so many bytes each.
 const DEPTH: usize = 4;
 const CHUNK: usize = 4 << 20;
+
+/// Reads of streamed KV: bytes of each, how many go on at a time, and the memory of all.
+const PIECE: usize = 256 << 10;
+const PIECES_AHEAD: usize = 8;
+const RING: usize = 16 << 20;
 
 /// A running `strata serve`. Dropping it kills it.
 pub struct Server {
@@ -36,21 +42,64 @@ pub struct TimedAnswer {
     pub text: String,
 }
 
-/// Bytes a second at which plain direct reads go through the store's segments.
-pub fn disk_rate(store: &Path) -> Result<f64> {
+/// Bytes a second at which plain direct reads go through the store's segments: long ones, into a few buffers that
+/// nobody looks at. Of these, `written` bytes have been written.
+pub fn disk_rate(store: &Path, written: u64) -> Result<f64> {
     let (mut bytes, mut seconds) = (0.0, 0.0);
+    for (file, len) in segments(store, written)? {
+        let file: Arc<dyn DirectRead> = Arc::new(file);
+        let rate = sequential_bandwidth(&file, 0..len, EngineKind::Pread, DEPTH, CHUNK)?;
+        bytes += len as f64;
+        seconds += len as f64 / rate;
+    }
+    Ok(bytes / seconds)
+}
+
+/// Bytes a second at which they are read as streamed KV is: in pieces, through as much memory, and each byte looked at.
+/// Where a disk's data is copied by a processor, as in virtual machines, memory that was looked at is slower to fill.
+pub fn used_rate(store: &Path, written: u64) -> Result<f64> {
+    let files = segments(store, written)?;
+    let pieces = |(file, len)| (0..len / PIECE as u64).map(move |at| (file, at * PIECE as u64));
+    let places: Vec<_> = files.iter().map(|(file, len)| (file, *len)).flat_map(pieces).collect();
+    let (next, began) = (AtomicUsize::new(0), Instant::now());
+    std::thread::scope(|scope| {
+        let read = || -> Result<()> {
+            let mut ring = AlignedBuffer::new_zeroed(RING / PIECES_AHEAD).context("no memory for a buffer")?;
+            let mut sum = 0u64;
+            for turn in 0.. {
+                let Some((file, offset)) = places.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                let at = turn * PIECE % ring.as_slice().len();
+                let piece = &mut ring.as_mut()[at..at + PIECE];
+                file.read_aligned_at(piece, *offset, PIECE)?;
+                let numbers = piece.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+                sum = numbers.fold(sum, u64::wrapping_add);
+            }
+            std::hint::black_box(sum);
+            Ok(())
+        };
+        let readers: Vec<_> = (0..PIECES_AHEAD).map(|_| scope.spawn(read)).collect();
+        readers.into_iter().try_for_each(|reader| reader.join().unwrap_or_else(|_| bail!("a reader has failed")))
+    })?;
+    Ok((places.len() * PIECE) as f64 / began.elapsed().as_secs_f64())
+}
+
+/// The segments of a store that hold its first `written` bytes, and how many of them each. What was never written costs
+/// a disk nothing to read.
+fn segments(store: &Path, mut written: u64) -> Result<Vec<(SegmentFile, u64)>> {
+    let mut paths = Vec::new();
     for entry in std::fs::read_dir(store).context("cannot read the store's directory")? {
         let path = entry?.path();
-        let is_segment = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-"));
-        if is_segment {
-            let file: Arc<dyn DirectRead> = Arc::new(SegmentFile::open(&path)?);
-            let len = file.len();
-            let rate = sequential_bandwidth(&file, 0..len, EngineKind::Pread, DEPTH, CHUNK)?;
-            bytes += len as f64;
-            seconds += len as f64 / rate;
-        }
+        paths.extend(path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("segment-")).then_some(path));
     }
-    if bytes == 0.0 { bail!("nothing was stored in {}", store.display()) } else { Ok(bytes / seconds) }
+    paths.sort();
+    let mut files = Vec::new();
+    for path in paths {
+        let file = SegmentFile::open(&path)?;
+        let len = file.len().min(written);
+        written -= len;
+        files.extend((len >= PIECE as u64).then_some((file, len)));
+    }
+    if files.is_empty() { bail!("too little was stored in {}", store.display()) } else { Ok(files) }
 }
 
 impl Server {

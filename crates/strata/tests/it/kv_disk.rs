@@ -29,7 +29,7 @@ fn answer(server: &Server, number: u64) -> Option<String> {
     Some(body["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {body}")).to_owned())
 }
 
-fn metric(server: &Server, name: &str) -> u64 {
+pub fn metric(server: &Server, name: &str) -> u64 {
     let page = server.ask("GET /metrics HTTP/1.1", "");
     let line = page.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
     line.unwrap_or_else(|| panic!("no {name}: {page}")).rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
@@ -123,6 +123,8 @@ fn a_context_beyond_memory_is_answered_as_with_ample_memory() {
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         let body: Value = serde_json::from_str(body).unwrap();
         let cached = body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        let loaded = body["usage"]["strata"]["disk"]["loaded_tokens"].as_u64().unwrap_or(0);
+        assert_eq!(loaded, cached, "nothing of it was in memory");
         (body["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {body}")).to_owned(), cached)
     };
     let (expected, _) = text(&Server::of(path, &ample));
@@ -131,6 +133,7 @@ fn a_context_beyond_memory_is_answered_as_with_ample_memory() {
     assert!(server.said.contains("what a request has beyond that is on disk"), "{}", server.said);
     assert_eq!(text(&server), (expected.clone(), 0));
     assert!(metric(&server, "strata:kv_disk_read_bytes_total") > 0);
+    assert!(metric(&server, "strata:kv_disk_frames_total") > 0);
     server.kill();
     drop(server);
     let (again, cached) = text(&Server::of(path, &tight));
@@ -154,4 +157,33 @@ fn options_that_make_no_sense_are_refused() {
     refused(&["--kv-disk", directory, "--kv-disk-writes", "much"], "much");
     std::fs::write(parent.path().join("secret"), b"short").unwrap();
     refused(&["--kv-disk", directory], "damaged");
+}
+
+#[test]
+fn what_a_client_has_is_erased_and_nothing_of_others() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = parent.path().join("kv");
+    let keys = ["--api-key", "one", "--api-key", "two"];
+    let prompt: Vec<u64> = (0..200).map(|at| (at * at + 3 * at) % 200 + 5).collect();
+    let cached = |server: &Server, key: &str| {
+        let body = json!({"prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": true}).to_string();
+        let answer = server.ask(&format!("POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer {key}"), &body);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("no answer: {answer}"));
+        body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
+    };
+    let erase = |key: &[&str]| ended(&[&["erase", directory.to_str().unwrap()], key].concat());
+    assert!(erase(&[]).code == Some(2) && !directory.exists(), "{:?}", erase(&[]));
+    for key in ["one", "two"] {
+        // Stopped in between, so that they lie in records of their own.
+        let server = start(&directory, &keys);
+        assert_eq!(cached(&server, key), 0);
+        let refused = erase(&["--api-key", "one"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains("stop the server"), "{refused:?}");
+        server.stop("-TERM");
+    }
+    let told = erase(&["--api-key", "one"]);
+    assert!(told.code == Some(0) && told.stdout.contains("; 0 blocks of others"), "{told:?}");
+    let server = start(&directory, &keys);
+    assert_eq!((cached(&server, "one"), cached(&server, "two")), (0, 192));
 }

@@ -65,13 +65,18 @@ impl Server {
         Ok(answer)
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it at once; requests in flight are cut.
     pub fn kill(&self) {
         assert!(Command::new("kill").args(["-9", &self.child.id().to_string()]).status().unwrap().success());
     }
 
     /// Tells it to stop, and returns its exit code and what it still said.
-    fn stop(mut self, signal: &str) -> (Option<i32>, String) {
+    pub fn stop(mut self, signal: &str) -> (Option<i32>, String) {
         assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
