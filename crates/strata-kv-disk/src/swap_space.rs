@@ -1,8 +1,8 @@
 //! Moves KV blocks between memory and a file of slots, in pieces, while passes compute.
 //!
-//! The engine thread copies blocks into buffers of their own, or out of them, between passes; the threads that write and
-//! read KV on disk move the buffers meanwhile. So no thread but one ever touches the blocks, and a pass that is being computed shares no
-//! memory with a swap. The copies cost some percent of what the disk takes.
+//! The engine thread copies blocks into buffers of their own, or out of them, between passes; the threads that write
+//! and read KV on disk move the buffers meanwhile. So no thread but one ever touches the blocks, and a pass that is
+//! being computed shares no memory with a swap. The copies cost some percent of what the disk takes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
