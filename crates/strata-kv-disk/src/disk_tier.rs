@@ -42,6 +42,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// How long nothing is stored after a write has failed: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
+/// How long after a warning of failed writes the next one is given.
+const WARN_AGAIN: Duration = Duration::from_secs(600);
+
 /// Share of a new measurement in the rate at which records are read.
 const RATE_SHARE: f64 = 0.2;
 
@@ -224,6 +227,8 @@ pub struct DiskTier {
     /// When writes may go on, and how long the next pause is.
     paused_until: Option<Instant>,
     pause: Duration,
+    /// When the last warning of that was given.
+    warned_at: Option<Instant>,
     stats: DiskStats,
     recovered: Recovered,
 }
@@ -293,6 +298,7 @@ impl DiskTier {
             swept_at: now,
             paused_until: None,
             pause: PAUSES.0,
+            warned_at: None,
             stats: DiskStats { bytes_total, ..DiskStats::default() },
             recovered,
             shape,
@@ -662,8 +668,15 @@ impl DiskTier {
     fn failed(&mut self, reason: &str) {
         self.stats.write_errors += 1;
         if !self.is_paused() {
-            tracing::warn!("{reason}; KV is not stored on disk for {:?}", self.pause);
-            self.paused_until = Some(Instant::now() + self.pause);
+            let now = Instant::now();
+            // A disk that is full stays so for a while: once is enough.
+            if self.warned_at.is_none_or(|warned| now.duration_since(warned) > WARN_AGAIN) {
+                tracing::warn!("{reason}; KV is not stored on disk for {:?}, or longer if that goes on", self.pause);
+                self.warned_at = Some(now);
+            } else {
+                tracing::debug!("{reason}; KV is not stored on disk for {:?}", self.pause);
+            }
+            self.paused_until = Some(now + self.pause);
             self.pause = (2 * self.pause).min(PAUSES.1);
         }
     }

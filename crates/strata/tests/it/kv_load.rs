@@ -93,8 +93,8 @@ fn a_server_takes_no_more_after_long_than_after_a_while() {
     assert!(late.disk_bytes <= LIMIT + (1 << 20), "{late:?}");
     // In a short run, the store is just about to be full.
     assert!(seconds < 120 || evicted > 0, "the store was never full");
-    assert!(late.descriptors <= early.descriptors + 8, "{early:?} {late:?}");
-    // Buffers that are first used later come to memory later, in a short run.
-    let slack = if seconds < 600 { 32 << 20 } else { 4 << 20 };
-    assert!(late.memory_bytes <= early.memory_bytes + slack, "{early:?} {late:?}");
+    // In a short run, some segments and some buffers are first used after the first look.
+    let (descriptors, memory_bytes) = if seconds < 600 { (16, 32 << 20) } else { (2, 4 << 20) };
+    assert!(late.descriptors <= early.descriptors + descriptors, "{early:?} {late:?}");
+    assert!(late.memory_bytes <= early.memory_bytes + memory_bytes, "{early:?} {late:?}");
 }
