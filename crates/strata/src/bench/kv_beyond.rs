@@ -12,8 +12,8 @@ use super::median;
 use super::server::{Server, disk_rate, used_rate};
 use crate::progress;
 
-/// The largest block: what it has at the end of a prompt is not found.
-const BLOCK: usize = 256;
+/// Of what lies behind the last whole segment of a prompt, as much is brought up as memory allows.
+const SEGMENT: usize = 1024;
 
 /// Measure a context whose KV memory does not hold: it is on disk, and streams through a small buffer in each pass
 ///
@@ -117,7 +117,7 @@ fn measure(args: &KvBeyondArgs, directory: &Path) -> Result<Value> {
             bail!("with {} the answer is {:?}, with ample memory {:?}", args.kv_memory, tight.text, ample.text);
         }
         let found = tight.cached_tokens as usize;
-        if found + BLOCK < length {
+        if found + SEGMENT < length {
             bail!("only {found} of {length} tokens were found on disk");
         }
         // A pass for what was not found and the first token, then one for each other token. What was fetched into
