@@ -535,10 +535,11 @@ impl DiskTier {
     pub fn next_frame(&mut self) -> Result<FrameBytes, FrameLost> {
         self.read_frames();
         let asked = Instant::now();
-        let (lost, blame) = match self.frames.next() {
+        let next = self.frames.next();
+        self.stats.frame_seconds += asked.elapsed().as_secs_f64();
+        let (lost, blame) = match next {
             Ok((buffer, len)) => {
                 self.stats.frames += 1;
-                self.stats.frame_seconds += asked.elapsed().as_secs_f64();
                 self.stats.read_bytes += len as u64;
                 return Ok((buffer, len));
             }

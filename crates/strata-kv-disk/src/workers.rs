@@ -214,8 +214,12 @@ impl Shared {
                 }
                 Read::Piece(mut job) => {
                     // A pass that fails costs much more than a second look.
-                    let mut read =
-                        || self.read_piece(&mut job, &mut area).or_else(|_| self.read_piece(&mut job, &mut area));
+                    let mut read = || {
+                        self.read_piece(&mut job, &mut area).or_else(|reason| {
+                            tracing::warn!("{reason}: it is read once more");
+                            self.read_piece(&mut job, &mut area)
+                        })
+                    };
                     let outcome = catch_unwind(AssertUnwindSafe(&mut read))
                         .unwrap_or_else(|_| Err("reading KV panicked".to_owned()));
                     jobs.turns.end(Urgency::Pass);

@@ -42,6 +42,15 @@ fn found(server: &Server) -> u64 {
     rest.split(' ').next().unwrap().parse().unwrap()
 }
 
+/// Whoever looks stops, even if the test fails.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn whoever_comes_after_a_killed_server_finds_what_was_durable_and_answers_alike() {
     let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -57,6 +66,7 @@ fn whoever_comes_after_a_killed_server_finds_what_was_durable_and_answers_alike(
         least = found(&server);
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _over = SetWhenDropped(&over);
             for client in 0..2 {
                 let (server, expected, over) = (&server, &expected, &over);
                 scope.spawn(move || {
