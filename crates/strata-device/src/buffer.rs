@@ -10,7 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use thiserror::Error;
 
 /// Bytes of a huge page.
-const HUGE_PAGE: usize = 2 << 20;
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// Buffers of at least this size ask for huge pages, which give fewer TLB misses when a pass walks through all of the
 /// buffer, and split direct reads into few pieces (some disks take their time for each). A buffer smaller than a huge
@@ -25,6 +25,16 @@ pub struct AllocError {
     /// Bytes asked for.
     pub bytes: usize,
     source: Errno,
+}
+
+impl AllocError {
+    pub(crate) fn new(bytes: usize, source: Errno) -> Self {
+        Self { bytes, source }
+    }
+
+    pub(crate) fn of(bytes: usize, source: &std::io::Error) -> Self {
+        Self { bytes, source: source.raw_os_error().map_or(Errno::NOMEM, Errno::from_raw_os_error) }
+    }
 }
 
 /// A page-aligned, zeroed region of host memory. Pages count towards the process only once they are written.
@@ -153,7 +163,7 @@ impl HostBuffer {
 }
 
 /// Bytes of a page of memory.
-pub(crate) fn page_size() -> usize {
+pub fn page_size() -> usize {
     rustix::param::page_size()
 }
 

@@ -168,15 +168,15 @@ impl CpuDevice {
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 let [cos, sin, q, k, v] = apart(numbers, [cos, sin, q, k, v]);
                 let rotation = Rotation { style, cos, sin };
-                let blocks = kv.blocks_mut();
+                let blocks = kv.writable(sequences);
                 rotate_and_store(pool, level, &layer, blocks, sequences.spans, sequences.tables, rotation, q, k, v);
             }
             Command::Attend { layer, frame, sequences, q, state, out } => {
                 let [q, state, out] = apart(numbers, [q, state, out]);
                 let KvSequences { spans, tables } = sequences;
                 let (kv, blocks) = match frame {
-                    Some(frame) => (layer.kv.alone(), frame.bytes()),
-                    None => (layer.kv, kv.blocks()),
+                    Some(frame) => (layer.kv.alone(), frame.bytes().into()),
+                    None => (layer.kv, kv.readable(sequences)),
                 };
                 let layer = AttentionLayer { kv, ..layer };
                 attention(pool, level, &layer, blocks, spans, tables, q, parts, state, out);

@@ -1,16 +1,29 @@
 //! The memory of KV blocks. Which sequence holds which block is for the block manager, not for this module.
 
-use strata_kernels::KvLayout;
+use std::ops::Range;
+use std::sync::Arc;
 
-use crate::buffer::page_size;
-use crate::{AllocError, Bytes, HostBuffer};
+use strata_kernels::{AttentionSpan, KvBytes, KvBytesMut, KvLayout, KvPlace};
+
+use crate::buffer::{HUGE_PAGE, page_size};
+use crate::{AllocError, Bytes, HostBuffer, KvSequences, KvStrips, SharedMemory, StripShape, StripStats};
 
 /// `num_blocks` blocks of `[layer, k|v, kv_head, slot, head_dim]`, side by side; the layers are those that keep KV.
 #[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
     num_blocks: usize,
-    buffer: HostBuffer,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Own(HostBuffer),
+    /// Blocks that appear in strips too.
+    Shared {
+        memory: Arc<SharedMemory>,
+        strips: KvStrips,
+    },
 }
 
 impl KvPool {
@@ -20,7 +33,7 @@ impl KvPool {
     /// When the system does not have that much memory.
     pub fn new(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
         let buffer = HostBuffer::new_zeroed(layout.block_bytes().saturating_mul(num_blocks))?;
-        Ok(Self { layout, num_blocks, buffer })
+        Ok(Self { layout, num_blocks, memory: Memory::Own(buffer) })
     }
 
     /// Reserves addresses for up to `num_blocks` blocks, most of which may have no memory at any one time: a block is
@@ -30,7 +43,71 @@ impl KvPool {
     /// When the system has no address range of that size.
     pub fn new_sparse(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
         let buffer = HostBuffer::new_sparse(layout.block_bytes().saturating_mul(num_blocks))?;
-        Ok(Self { layout, num_blocks, buffer })
+        Ok(Self { layout, num_blocks, memory: Memory::Own(buffer) })
+    }
+
+    /// Blocks that can be mapped into strips, where those of a sequence lie side by side. As in
+    /// [`new_sparse`](Self::new_sparse), many of them may have no memory at any one time. They are in huge pages if
+    /// they are made of whole ones.
+    ///
+    /// # Errors
+    /// When the system has no such memory, no such range of addresses, or no thread.
+    ///
+    /// # Panics
+    /// If a block is not made of whole pages: see [`KvLayout::in_pages`].
+    pub fn new_in_strips(layout: KvLayout, num_blocks: usize, shape: StripShape) -> Result<Self, AllocError> {
+        let bytes = |blocks: usize| layout.block_bytes().saturating_mul(blocks);
+        let huge = layout.block_bytes().is_multiple_of(HUGE_PAGE);
+        let in_strips = shape.count.saturating_mul(shape.blocks);
+        let memory = SharedMemory::new(bytes(num_blocks), bytes(num_blocks.saturating_add(in_strips)), huge)?;
+        let memory = Arc::new(memory);
+        let strips = KvStrips::new(Arc::clone(&memory) as _, layout.block_bytes(), num_blocks, shape);
+        let strips = strips.map_err(|error| AllocError::of(bytes(in_strips), &error))?;
+        Ok(Self { layout, num_blocks, memory: Memory::Shared { memory, strips } })
+    }
+
+    /// The strips, if blocks can be mapped into any.
+    pub fn strips(&mut self) -> Option<&mut KvStrips> {
+        match &mut self.memory {
+            Memory::Own(_) => None,
+            Memory::Shared { strips, .. } => Some(strips),
+        }
+    }
+
+    /// How many strips there are, and how long, if there are any.
+    pub fn strip_shape(&self) -> Option<StripShape> {
+        match &self.memory {
+            Memory::Own(_) => None,
+            Memory::Shared { strips, .. } => Some(strips.shape()),
+        }
+    }
+
+    /// The number of a strip's first block.
+    ///
+    /// # Panics
+    /// If there are no strips.
+    pub fn first_of_strip(&self, strip: u32) -> u32 {
+        match &self.memory {
+            Memory::Own(_) => panic!("blocks appear in one place only"),
+            Memory::Shared { strips, .. } => strips.first_block(strip),
+        }
+    }
+
+    /// What was done in strips so far.
+    pub fn strip_stats(&self) -> StripStats {
+        match &self.memory {
+            Memory::Own(_) => StripStats::default(),
+            Memory::Shared { strips, .. } => strips.stats(),
+        }
+    }
+
+    /// Bytes of shared blocks that are resident, as the system counts them, wherever they are mapped; `None` for blocks
+    /// that appear in one place only.
+    pub fn resident(&self) -> Option<Bytes> {
+        match &self.memory {
+            Memory::Own(_) => None,
+            Memory::Shared { memory, .. } => memory.resident().ok(),
+        }
     }
 
     /// Makes the first `blocks` blocks resident now rather than when they are first written, which on some machines
@@ -40,7 +117,7 @@ impl KvPool {
         let bytes = blocks.min(self.num_blocks) * self.layout.block_bytes();
         let share = bytes.div_ceil(threads.max(1)).next_multiple_of(PAGE).max(PAGE);
         std::thread::scope(|scope| {
-            for part in self.buffer.as_mut_slice()[..bytes].chunks_mut(share) {
+            for part in self.blocks_mut()[..bytes].chunks_mut(share) {
                 scope.spawn(|| part.chunks_mut(PAGE).for_each(|page| page[0] = std::hint::black_box(0)));
             }
         });
@@ -58,7 +135,7 @@ impl KvPool {
 
     /// Size of all blocks.
     pub fn bytes(&self) -> Bytes {
-        Bytes(self.buffer.len() as u64)
+        Bytes(self.blocks().len() as u64)
     }
 
     /// Gives the memory of `blocks` back to the system. Their content is lost, except at the ends of blocks that are
@@ -76,7 +153,11 @@ impl KvPool {
         // One call for each run of consecutive blocks.
         for run in sorted.chunk_by(|&block, &next| next == block + 1) {
             let first = run[0] as usize;
-            self.buffer.give_back(first * block_bytes..(first + run.len()) * block_bytes)?;
+            let range = first * block_bytes..(first + run.len()) * block_bytes;
+            match &mut self.memory {
+                Memory::Own(buffer) => buffer.give_back(range)?,
+                Memory::Shared { memory, .. } => memory.give_back(range)?,
+            }
         }
         Ok(())
     }
@@ -96,7 +177,7 @@ impl KvPool {
     pub fn copy_blocks(&mut self, copies: impl IntoIterator<Item = (u32, u32)>) {
         for (source, destination) in copies {
             let (source, destination) = (self.range(source), self.range(destination));
-            self.buffer.as_mut_slice().copy_within(source, destination.start);
+            self.blocks_mut().copy_within(source, destination.start);
         }
     }
 
@@ -105,7 +186,7 @@ impl KvPool {
     /// # Panics
     /// If the block does not exist.
     pub fn block(&self, block: u32) -> &[u8] {
-        &self.buffer.as_slice()[self.range(block)]
+        &self.blocks()[self.range(block)]
     }
 
     /// The bytes of one block, to write.
@@ -114,20 +195,86 @@ impl KvPool {
     /// If the block does not exist.
     pub fn block_mut(&mut self, block: u32) -> &mut [u8] {
         let range = self.range(block);
-        &mut self.buffer.as_mut_slice()[range]
+        &mut self.blocks_mut()[range]
     }
 
     /// All blocks.
     pub fn blocks(&self) -> &[u8] {
-        self.buffer.as_slice()
+        match &self.memory {
+            Memory::Own(buffer) => buffer.as_slice(),
+            // SAFETY: all blocks are mapped there for good, and nothing writes to them without `&mut self`.
+            Memory::Shared { memory, .. } => unsafe {
+                std::slice::from_raw_parts(memory.memory().as_ptr(), self.layout.block_bytes() * self.num_blocks)
+            },
+        }
     }
 
     /// All blocks, to write.
     pub fn blocks_mut(&mut self) -> &mut [u8] {
-        self.buffer.as_mut_slice()
+        match &mut self.memory {
+            Memory::Own(buffer) => buffer.as_mut_slice(),
+            // SAFETY: as in `blocks`, and `&mut self` makes this the only reference; other addresses of the same memory
+            // are used under a borrow of `self` only.
+            Memory::Shared { memory, .. } => unsafe {
+                std::slice::from_raw_parts_mut(memory.memory().as_ptr(), self.layout.block_bytes() * self.num_blocks)
+            },
+        }
     }
 
-    fn range(&self, block: u32) -> std::ops::Range<usize> {
+    /// What an operation over `sequences` reads.
+    ///
+    /// # Panics
+    /// If a sequence has blocks of strips that are not [pinned](KvStrips::pin).
+    pub(crate) fn readable(&self, sequences: KvSequences<'_>) -> KvBytes<'_> {
+        match &self.memory {
+            Memory::Own(buffer) => buffer.as_slice().into(),
+            Memory::Shared { memory, strips } => {
+                self.check(strips, sequences, |span| span.held.end - span.held.start);
+                // SAFETY: it was checked that listed blocks are of the pool, which is mapped for good, and others of
+                // strips that are pinned: they stay mapped until `&mut self` unpins them. Writing takes `&mut self`.
+                unsafe { KvBytes::new(memory.memory().as_ptr(), memory.len()) }
+            }
+        }
+    }
+
+    /// What an operation over `sequences` writes: the slots of their spans' tokens.
+    ///
+    /// # Panics
+    /// As [`readable`](Self::readable), or if the blocks may only be read.
+    pub(crate) fn writable(&mut self, sequences: KvSequences<'_>) -> KvBytesMut<'_> {
+        match &self.memory {
+            Memory::Own(_) => self.blocks_mut().into(),
+            Memory::Shared { memory, strips } => {
+                self.check(strips, sequences, |span| span.first_position.saturating_sub(span.held.start));
+                // SAFETY: as above, and blocks with tokens of the spans are pinned to be written; `&mut self` makes
+                // this the only borrow.
+                unsafe { KvBytesMut::new(memory.memory().as_ptr(), memory.len()) }
+            }
+        }
+    }
+
+    /// Checks that all blocks of `sequences` are mapped. `written` says how many positions after those below memory
+    /// come before the first that is written.
+    fn check(&self, strips: &KvStrips, sequences: KvSequences<'_>, written: impl Fn(&AttentionSpan) -> usize) {
+        let block_size = self.layout.block_size();
+        for span in sequences.spans {
+            match &span.place {
+                KvPlace::Listed(table) => {
+                    let table = &sequences.tables[table.start as usize..table.end as usize];
+                    let is_there = table.iter().all(|&block| (block as usize) < self.num_blocks);
+                    assert!(is_there, "a sequence has a block beyond the pool");
+                }
+                &KvPlace::From(first) => {
+                    let end = span.first_position.saturating_add(span.tokens).min(span.held.end);
+                    let blocks = end.saturating_sub(span.held.start).div_ceil(block_size);
+                    let first = first as usize;
+                    strips.check(first..first + blocks, first + written(span) / block_size);
+                }
+            }
+        }
+    }
+
+    fn range(&self, block: u32) -> Range<usize> {
         assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
         let bytes = self.layout.block_bytes();
         block as usize * bytes..(block as usize + 1) * bytes

@@ -6,6 +6,7 @@ mod disk;
 mod idle_blocks;
 mod long;
 mod report;
+mod strips;
 mod swaps;
 
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, SequenceId};
-use strata_model::{BatchSequence, LogitRow};
+use strata_model::{BatchSequence, LogitRow, SequenceBlocks};
 use thiserror::Error;
 
 use crate::group::{Sampling, SequenceGroup, Stage};
@@ -31,6 +32,7 @@ use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
 use disk::Disk;
 use long::{DiskFrames, LongSequence};
+use strips::Strips;
 use swaps::Swaps;
 
 /// Everything that an engine is built from besides what computes.
@@ -122,6 +124,7 @@ impl Engine {
                 scheduler.allow_long(tier.capacity_tokens());
             }
         }
+        let strips = runner.strips().map(|strips| Strips::new(strips.config()));
         let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
         let mut worker = Worker {
             shared: Arc::clone(&shared),
@@ -137,6 +140,7 @@ impl Engine {
             plan: StepPlan::default(),
             tokens: Vec::new(),
             tables: Vec::new(),
+            strips,
             copies: Vec::new(),
             totals: Totals::default(),
             idle_steps: 0,
@@ -190,6 +194,8 @@ struct Worker {
     tokens: Vec<TokenId>,
     /// Block tables of the batch, likewise.
     tables: Vec<u32>,
+    /// Where blocks are mapped side by side, if they are.
+    strips: Option<Strips>,
     copies: Vec<BlockCopy>,
     totals: Totals,
     idle_steps: u32,
@@ -315,6 +321,7 @@ impl Worker {
         } else {
             self.idle_steps = 0;
             let begin = Instant::now();
+            self.map_strips(&plan);
             match self.run(&plan) {
                 Ok(()) => {
                     self.note_prefill(&plan, begin.elapsed());
@@ -360,17 +367,26 @@ impl Worker {
         if let Some(drafter) = self.runner.drafter() {
             self.scheduler.draft(plan, drafter, self.config.limits.vocab_size);
         }
+        if self.strips.as_ref().is_some_and(|strips| strips.mapper().hiding().ahead) {
+            self.scheduler.look_ahead(plan);
+        }
         self.begin_swaps(plan);
     }
 
     /// Computes the pass, and samples each row as it comes.
     fn run(&mut self, plan: &StepPlan) -> Result<(), PassError> {
-        let Self { scheduler, groups, tokens, tables, runner, sampler, config, disk, .. } = self;
+        let Self { scheduler, groups, tokens, tables, runner, sampler, config, disk, strips, .. } = self;
         tokens.clear();
         tables.clear();
         let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");
         for entry in &plan.entries {
             tokens.extend_from_slice(&scheduler.sequence(entry.id).tokens_from(entry.start)[..entry.count]);
+        }
+        let places = match strips {
+            Some(strips) => strips.blocks(runner.as_mut()),
+            None => vec![None; plan.entries.len()],
+        };
+        for (entry, _) in plan.entries.iter().zip(&places).filter(|(_, place)| place.is_none()) {
             tables.extend(table(entry.id).iter().map(|block| block.0));
         }
         let block_size = scheduler.blocks().block_size();
@@ -378,14 +394,19 @@ impl Worker {
         let batch: Vec<_> = plan
             .entries
             .iter()
-            .map(|entry| {
+            .zip(places)
+            .map(|(entry, place)| {
                 let sequence = scheduler.sequence(entry.id);
+                let blocks = place.unwrap_or_else(|| {
+                    let blocks = tables.split_off(..table(entry.id).len());
+                    SequenceBlocks::Listed(blocks.expect("all of them were appended"))
+                });
                 BatchSequence {
                     tokens: tokens.split_off(..entry.count).expect("all of them were appended"),
                     first_position: entry.start,
                     prompt_len: sequence.prompt_len,
                     below: scheduler.blocks().blocks_below(entry.id) * block_size,
-                    block_table: tables.split_off(..table(entry.id).len()).expect("all of them were appended"),
+                    blocks,
                     logits: groups[&sequence.group].wanted_rows(sequence, entry),
                 }
             })

@@ -155,6 +155,16 @@ impl EventStream {
         Some(self.received(event))
     }
 
+    /// The next event if it has come already; `None` if not, and after `Finished` or `Failed`.
+    pub fn try_next(&mut self) -> Option<Event> {
+        let event = match self.receiver.try_recv() {
+            _ if self.ended => return None,
+            Err(mpsc::error::TryRecvError::Empty) => return None,
+            event => event.ok(),
+        };
+        Some(self.received(event))
+    }
+
     /// A channel that closes without a last event means that the engine thread has gone.
     fn received(&mut self, event: Option<Event>) -> Event {
         let event = event.unwrap_or(Event::Failed(RequestError::Stopped));

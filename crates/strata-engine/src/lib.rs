@@ -32,7 +32,7 @@ pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
 pub use preemption::PreemptionMode;
 pub use request::*;
-pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, WeightMemory};
+pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMemory, WeightMemory};
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use status::*;
 pub use strata_kv::{Miss, MissReason, TokenId};

@@ -1,10 +1,14 @@
 //! What the engine needs of the code that computes: a model on a device, or a simulation of one.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use strata_device::{AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, Queue};
-use strata_kv::{BlockCopy, BlockId};
+use strata_device::{
+    AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, KvStrips, Mappings, PageAccess, Queue, StripChange,
+    StripContent, StripShape, StripStats, mappings,
+};
+use strata_kv::{BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
 use strata_kv_disk::{BlockBytes, SwapStore};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Model, NothingBelow};
@@ -77,6 +81,12 @@ pub trait Runner: Send {
         None
     }
 
+    /// Strips in which the blocks of sequences are mapped side by side, if they are: a pass gets
+    /// [`SequenceBlocks::From`](strata_model::SequenceBlocks::From) then.
+    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
+        None
+    }
+
     /// What streaming the weights has taken since the start, if they are streamed.
     fn stream_stats(&self) -> Option<StreamStats> {
         None
@@ -115,6 +125,33 @@ pub trait KvMemory {
     fn give_back(&mut self, blocks: &[u32]);
 }
 
+/// Addresses in which blocks are mapped, and a thread that maps beside passes.
+pub trait StripMemory {
+    /// How they are managed.
+    fn config(&self) -> StripConfig;
+
+    /// The number, for passes, of a strip's first block.
+    fn first_block(&self, strip: u32) -> u32;
+
+    /// Asks for changes beside passes. They are made in this order.
+    fn change_beside(&mut self, changes: &[Mapping]);
+
+    /// Waits until so many of these have been made since the start, and takes those that the system has refused.
+    fn wait_for(&mut self, number: u64) -> Vec<Mapping>;
+
+    /// Makes a change at once. `false` if the system refused.
+    fn change(&mut self, change: &Mapping) -> bool;
+
+    /// No pass uses anything.
+    fn unpin(&mut self);
+
+    /// The next pass reads these blocks of a strip, and writes those from `written` on.
+    fn pin(&mut self, strip: u32, blocks: Range<u32>, written: u32);
+
+    /// What was done so far.
+    fn stats(&self) -> StripStats;
+}
+
 /// The memory that a runner takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RunnerMemory {
@@ -134,6 +171,8 @@ pub struct ModelRunner {
     pub swap: Option<Box<dyn SwapStore>>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
+    /// How the device's strips are managed, if it has any.
+    pub strips: Option<StripConfig>,
 }
 
 /// How much memory weights take.
@@ -163,10 +202,31 @@ impl ModelRunner {
         max_tokens: usize,
     ) -> Result<Self, AllocError> {
         let (needs, layout) = (Model::pass_needs(&config, max_tokens, max_tokens), kv.layout().clone());
+        let strips = kv.strip_shape().map(|shape| strip_config(shape, kv.num_blocks()));
         let device = CpuDevice::new(cpu, &needs, kv)?;
-        Ok(Self { model: Model::new(config, source, layout), device, swap: None, weights })
+        Ok(Self { model: Model::new(config, source, layout), device, swap: None, weights, strips })
     }
 }
+
+/// How strips of this shape are managed over `num_blocks` blocks.
+fn strip_config(shape: StripShape, num_blocks: usize) -> StripConfig {
+    // Of the mappings that the system allows, others need some: a quarter is left to them.
+    let Mappings { most, used } = mappings().unwrap_or(Mappings { most: MAPPINGS_USUAL, used: 0 });
+    StripConfig {
+        strips: shape.count,
+        blocks: shape.blocks,
+        mappings_max: (most - most / 4).saturating_sub(used),
+        mapped_max: MAPPED_PER_BLOCK * num_blocks,
+        hiding: Hiding::ALL,
+    }
+}
+
+/// Mappings that a process may have where the system does not say: what Linux allows by default.
+const MAPPINGS_USUAL: usize = 65_530;
+
+/// How often blocks may be mapped in strips, on average. Each time takes 8 bytes of page table for each page: less than
+/// a hundredth of the block in all.
+const MAPPED_PER_BLOCK: usize = 4;
 
 impl Runner for ModelRunner {
     fn forward(
@@ -219,6 +279,11 @@ impl Runner for ModelRunner {
         matches!(self.weights, WeightMemory::Streamed { .. }).then_some(self)
     }
 
+    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
+        let is_mapped = self.strips.is_some() && self.device.kv_mut().strips().is_some();
+        is_mapped.then_some(self)
+    }
+
     fn stream_stats(&self) -> Option<StreamStats> {
         match &self.weights {
             WeightMemory::Resident(_) => None,
@@ -238,11 +303,75 @@ impl Runner for ModelRunner {
 
 impl BlockBytes for ModelRunner {
     fn read(&self, block: BlockId, into: &mut [u8]) {
-        into.copy_from_slice(self.device.kv().block(block.0));
+        into.copy_from_slice(&self.device.kv().block(block.0)[..into.len()]);
     }
 
     fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        fill(self.device.kv_mut().block_mut(block.0));
+        let kv = self.device.kv_mut();
+        let content = kv.layout().content_bytes();
+        fill(&mut kv.block_mut(block.0)[..content]);
+    }
+}
+
+impl ModelRunner {
+    fn kv_strips(&mut self) -> &mut KvStrips {
+        self.device.kv_mut().strips().expect("whoever asks for them was told that there are strips")
+    }
+}
+
+/// The same change, as the device calls it.
+fn change_of(mapping: &Mapping) -> StripChange {
+    let to = match mapping.to {
+        Mapped::Read(block) => StripContent::Blocks(block.0, PageAccess::Read),
+        Mapped::Write(block) => StripContent::Blocks(block.0, PageAccess::Write),
+        Mapped::ReadOnly => StripContent::ReadOnly,
+        Mapped::Nothing => StripContent::Nothing,
+    };
+    StripChange { strip: mapping.strip, first: mapping.first, count: mapping.count, to }
+}
+
+/// And back.
+fn mapping_of(change: &StripChange) -> Mapping {
+    let to = match change.to {
+        StripContent::Blocks(block, PageAccess::Read) => Mapped::Read(BlockId(block)),
+        StripContent::Blocks(block, PageAccess::Write) => Mapped::Write(BlockId(block)),
+        StripContent::ReadOnly => Mapped::ReadOnly,
+        StripContent::Nothing => Mapped::Nothing,
+    };
+    Mapping { strip: change.strip, first: change.first, count: change.count, to }
+}
+
+impl StripMemory for ModelRunner {
+    fn config(&self) -> StripConfig {
+        self.strips.expect("whoever asks was told that there are strips")
+    }
+
+    fn first_block(&self, strip: u32) -> u32 {
+        self.device.kv().first_of_strip(strip)
+    }
+
+    fn change_beside(&mut self, changes: &[Mapping]) {
+        self.kv_strips().change_beside(changes.iter().map(change_of));
+    }
+
+    fn wait_for(&mut self, number: u64) -> Vec<Mapping> {
+        self.kv_strips().wait_for(number).iter().map(mapping_of).collect()
+    }
+
+    fn change(&mut self, change: &Mapping) -> bool {
+        self.kv_strips().change(&change_of(change)).is_ok()
+    }
+
+    fn unpin(&mut self) {
+        self.kv_strips().unpin();
+    }
+
+    fn pin(&mut self, strip: u32, blocks: Range<u32>, written: u32) {
+        self.kv_strips().pin(strip, blocks.start as usize..blocks.end as usize, written as usize);
+    }
+
+    fn stats(&self) -> StripStats {
+        self.device.kv().strip_stats()
     }
 }
 

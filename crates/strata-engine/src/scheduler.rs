@@ -15,7 +15,7 @@ mod swapping;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
-use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, IdHasher, Miss, Resize, SequenceId, Swap};
+use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, Foreseen, IdHasher, Miss, Resize, SequenceId, Swap};
 
 use crate::drafter::Drafter;
 use crate::event::FoundOnDisk;
@@ -326,6 +326,30 @@ impl Scheduler {
         if plan.preempted.is_empty() && !self.bring_back(plan) {
             self.admit(plan);
         }
+    }
+
+    /// Gives each sequence that generates, and whose next token begins a block, that block already, as far as there are
+    /// enough for all that run.
+    pub(crate) fn look_ahead(&mut self, plan: &StepPlan) {
+        let block_size = self.blocks.block_size();
+        for entry in &plan.entries {
+            let end = entry.start + entry.count;
+            let stats = self.blocks.stats();
+            let is_ample =
+                stats.blocks_free + stats.blocks_cached > self.queues.running().len() + self.blocks.reserve();
+            let sequence = &self.sequences[&entry.id];
+            let goes_on = entry.samples() && end < sequence.tokens_max;
+            if end.is_multiple_of(block_size) && goes_on && is_ample && !sequence.is_long {
+                // Without it, the block comes when the token does.
+                let _ = self.blocks.ensure_num_empty_slots(entry.id, 1);
+            }
+        }
+    }
+
+    /// The blocks that the first sequence in the queue will get, if one waits.
+    pub(crate) fn foresee_first(&self) -> Option<Foreseen> {
+        let sequence = &self.sequences[&self.queues.waiting().next()?];
+        Some(self.blocks.foresee(sequence.tokens(), &sequence.hashes))
     }
 
     /// Lets `drafter` guess the next tokens of the sequences in `plan` that generate, as far as the pass has room and

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use strata_device::StripStats;
 use strata_weights::StreamStats;
 
 use crate::{FinishReason, KvDiskStatus};
@@ -35,6 +36,8 @@ pub struct EngineStatus {
     pub kv: KvStatus,
     /// KV on disk, if there is any.
     pub kv_disk: Option<KvDiskStatus>,
+    /// What is mapped in strips, if KV is.
+    pub strips: Option<StripsStatus>,
     /// Bytes of memory that weights take.
     pub weights_bytes: u64,
     /// What streaming the weights has taken since the start, if they are streamed.
@@ -44,6 +47,23 @@ pub struct EngineStatus {
     /// Times an idle check found blocks that were neither free nor cached. Always 0, or there is a bug; the engine
     /// recovers and goes on.
     pub leaks_found: u64,
+}
+
+/// KV that is mapped side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StripsStatus {
+    /// Mappings of all strips, as the system counts them.
+    pub mappings: usize,
+    /// Mappings that they may have.
+    pub mappings_max: usize,
+    /// Blocks mapped in strips; shared ones count several times.
+    pub mapped_blocks: usize,
+    /// Times that a sequence's blocks had no room in a strip for a pass.
+    pub listed: u64,
+    /// Time that steps took for it before their passes: deciding, mapping, and waiting.
+    pub time: Duration,
+    /// What was mapped.
+    pub work: StripStats,
 }
 
 /// Whether the engine makes *progress*, not whether the process lives.

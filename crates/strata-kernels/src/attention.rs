@@ -28,7 +28,7 @@ use tile::{Kind, Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, se
 
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{KvLayer, KvView, Level};
+use crate::{KvBytes, KvLayer, KvPlace, KvView, Level};
 
 /// Positions whose scores are held at a time.
 pub const RUN: usize = 64;
@@ -61,14 +61,15 @@ pub struct AttentionSpan {
     /// Positions whose keys and values are at hand, in whole segments: from a multiple of [`SEGMENT`], and of the block
     /// size, up to another or to the end of the tokens.
     pub held: Range<usize>,
-    /// The block table of the positions that are held: this range of the tables that come with the spans.
-    pub table: Range<u32>,
+    /// The blocks of the positions that are held.
+    pub place: KvPlace,
 }
 
 impl AttentionSpan {
     /// Tokens of a sequence all of whose keys and values are held.
-    pub fn new(first_position: usize, tokens: usize, table: Range<u32>) -> Self {
-        Self { first_position, tokens, held: 0..first_position.saturating_add(tokens), table }
+    pub fn new(first_position: usize, tokens: usize, place: impl Into<KvPlace>) -> Self {
+        let held = 0..first_position.saturating_add(tokens);
+        Self { first_position, tokens, held, place: place.into() }
     }
 
     pub(crate) fn positions(&self) -> Range<usize> {
@@ -77,7 +78,11 @@ impl AttentionSpan {
     }
 
     pub(crate) fn kv<'a>(&self, tables: &'a [u32]) -> KvView<'a> {
-        KvView::paged(&tables[self.table.start as usize..self.table.end as usize]).starting_at(self.held.start)
+        let view = match &self.place {
+            KvPlace::Listed(range) => KvView::paged(&tables[range.start as usize..range.end as usize]),
+            &KvPlace::From(first) => KvView::contiguous(first),
+        };
+        view.starting_at(self.held.start)
     }
 
     /// Whether nothing is left for a later call.
@@ -155,7 +160,7 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, in which the keys and values of all positions
 ///   that are held have been written
-/// - `tables`: the block tables of the spans
+/// - `tables`: the block tables of those spans that have one
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: see [`attention_scratch`]; what it holds does not matter
 /// - `carried`: `[tokens, heads, ATTENTION_STATE]`, where spans do not hold all that their tokens see; otherwise it may
@@ -169,7 +174,7 @@ pub fn attention(
     pool: &Pool,
     level: Level,
     layer: &AttentionLayer,
-    blocks: &[u8],
+    blocks: KvBytes<'_>,
     spans: &[AttentionSpan],
     tables: &[u32],
     q: &[f32],
@@ -180,7 +185,7 @@ pub fn attention(
     let &AttentionLayer { kv, heads, window, .. } = layer;
     let head_dim = kv.head_dim();
     assert!(heads.is_multiple_of(kv.num_kv_heads()));
-    let num_blocks = blocks.len() / kv.block_bytes();
+    let num_blocks = blocks.num_blocks(kv.block_bytes());
     let (mut tokens, mut cost, mut carries) = (0usize, 0usize, false);
     for span in spans {
         let end = span.positions().end;
@@ -360,7 +365,7 @@ impl Cursor {
 struct AttentionOperands<'a> {
     plan: &'a Plan,
     level: Level,
-    blocks: &'a [u8],
+    blocks: KvBytes<'a>,
     spans: &'a [AttentionSpan],
     tables: &'a [u32],
     q: &'a [f32],
@@ -382,7 +387,7 @@ impl<'a> AttentionOperands<'a> {
         let tile = Tile {
             layer,
             kv: item.span.kv(self.tables),
-            keys: self.blocks[layer.key_offset(item.kv_head)..].as_ptr(),
+            keys: self.blocks.at(layer.key_offset(item.kv_head)),
             queries: self.q[first * head_dim..].as_ptr(),
             token_stride: heads * head_dim,
             heads: plan.tile_heads.min(sharing - item.head_tile * plan.tile_heads),

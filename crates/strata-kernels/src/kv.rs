@@ -77,6 +77,8 @@ pub struct KvLayout {
     block_size: usize,
     dtype: KvDType,
     block_bytes: usize,
+    /// Those of them that hold nothing.
+    padding_bytes: usize,
     layers: Vec<KvLayer>,
 }
 
@@ -85,7 +87,7 @@ impl KvLayout {
     ///
     /// The size of a block too large for a `usize` saturates: no memory can hold it, and allocating it gives an error.
     pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
-        let mut layout = Self { block_size, dtype, block_bytes: 0, layers: Vec::new() };
+        let mut layout = Self { block_size, dtype, block_bytes: 0, padding_bytes: 0, layers: Vec::new() };
         for shape in layers {
             let layer = KvLayer { shape, block_size, dtype, offset: layout.block_bytes, block_bytes: 0 };
             let heads = shape.num_kv_heads.saturating_mul(2);
@@ -97,6 +99,20 @@ impl KvLayout {
             layer.block_bytes = layout.block_bytes;
         }
         layout
+    }
+
+    /// The same blocks, each followed by as much as makes it whole pages of `page` bytes.
+    ///
+    /// # Panics
+    /// If `page` is 0.
+    pub fn in_pages(mut self, page: usize) -> Self {
+        let padded = self.block_bytes.checked_next_multiple_of(page).unwrap_or(usize::MAX);
+        self.padding_bytes += padded - self.block_bytes;
+        self.block_bytes = padded;
+        for layer in &mut self.layers {
+            layer.block_bytes = self.block_bytes;
+        }
+        self
     }
 
     /// Layers that keep keys and values.
@@ -114,7 +130,7 @@ impl KvLayout {
         self.dtype
     }
 
-    /// Bytes of one block: all layers, keys and values.
+    /// Bytes of one block: all layers, keys and values, and what fills its last page.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
@@ -124,7 +140,17 @@ impl KvLayout {
     /// # Panics
     /// If a block has room for no token.
     pub fn token_bytes(&self) -> usize {
-        self.block_bytes / self.block_size
+        (self.block_bytes - self.padding_bytes) / self.block_size
+    }
+
+    /// Bytes of a block that hold keys and values: the first.
+    pub fn content_bytes(&self) -> usize {
+        self.block_bytes - self.padding_bytes
+    }
+
+    /// Bytes of a block that hold no keys and no values.
+    pub fn padding_bytes(&self) -> usize {
+        self.padding_bytes
     }
 
     /// The layer number `index` of those that keep keys and values.

@@ -5,15 +5,45 @@ use std::ops::Range;
 
 use crate::KvLayer;
 
+/// Which blocks a sequence has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KvPlace {
+    /// Blocks anywhere: this range of the block tables that come with the spans.
+    Listed(Range<u32>),
+    /// Blocks side by side, from this one on.
+    From(u32),
+}
+
+impl From<Range<u32>> for KvPlace {
+    fn from(tables: Range<u32>) -> Self {
+        Self::Listed(tables)
+    }
+}
+
 /// Where the keys and values of one sequence's tokens lie in the pool. Kernels ask for [runs](Self::runs) of positions,
 /// and see nothing else of blocks.
-///
-/// A sequence whose keys and values lie side by side has a single block, as large as the longest context.
 #[derive(Debug, Clone, Copy)]
 pub struct KvView<'a> {
-    block_table: &'a [u32],
-    /// Position of the first slot of the first block in the table.
+    blocks: Blocks<'a>,
+    /// Position of the first slot of the first block.
     first: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Blocks<'a> {
+    Listed(&'a [u32]),
+    From(u32),
+}
+
+impl Blocks<'_> {
+    /// # Panics
+    /// If there is no such block.
+    fn number(self, logical: usize) -> usize {
+        match self {
+            Self::Listed(table) => table[logical] as usize,
+            Self::From(first) => first as usize + logical,
+        }
+    }
 }
 
 /// Consecutive positions of a sequence whose slots lie side by side.
@@ -29,7 +59,12 @@ pub struct KvRun {
 impl<'a> KvView<'a> {
     /// Blocks anywhere in the pool: `block_table` has the physical block of each logical block.
     pub fn paged(block_table: &'a [u32]) -> Self {
-        Self { block_table, first: 0 }
+        Self { blocks: Blocks::Listed(block_table), first: 0 }
+    }
+
+    /// Blocks side by side, from block `first` of the pool on.
+    pub fn contiguous(first: u32) -> Self {
+        Self { blocks: Blocks::From(first), first: 0 }
     }
 
     /// The same blocks, for the positions from `first` on.
@@ -50,7 +85,7 @@ impl<'a> KvView<'a> {
             if left == 0 {
                 return None;
             }
-            let block = self.block_table[logical] as usize;
+            let block = self.blocks.number(logical);
             let run = KvRun { offset: block * block_bytes + slot * slot_bytes, tokens: left.min(block_size - slot) };
             (logical, slot, left) = (logical + 1, 0, left - run.tokens);
             Some(run)
@@ -65,10 +100,10 @@ impl<'a> KvView<'a> {
     pub(crate) fn check(self, layer: &KvLayer, num_blocks: usize, positions: &Range<usize>) {
         let positions = positions.start - self.first..positions.end - self.first;
         let blocks = positions.start / layer.block_size()..positions.end.div_ceil(layer.block_size());
-        let named = &self.block_table[blocks];
-        assert!(
-            named.iter().all(|&block| (block as usize) < num_blocks),
-            "a block table names a block beyond the pool"
-        );
+        let is_there = match self.blocks {
+            Blocks::Listed(table) => table[blocks].iter().all(|&block| (block as usize) < num_blocks),
+            Blocks::From(first) => blocks.end <= num_blocks.saturating_sub(first as usize),
+        };
+        assert!(is_there, "a sequence has a block beyond the pool");
     }
 }

@@ -14,6 +14,7 @@ mod coded;
 mod dtype;
 mod elementwise;
 mod kv;
+mod kv_memory;
 mod kv_view;
 mod level;
 #[expect(clippy::needless_range_loop, reason = "tiles are indexed alike in every array")]
@@ -36,7 +37,8 @@ pub use coded::{encode_row, patches_of};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, gated_activation, gather_rows, scale};
 pub use kv::{KvDType, KvLayer, KvLayout, KvShape};
-pub use kv_view::{KvRun, KvView};
+pub use kv_memory::{KvBytes, KvBytesMut};
+pub use kv_view::{KvPlace, KvRun, KvView};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::{Columns, Product, matmul, matmul_gated};
 pub use matrix::Matrix;

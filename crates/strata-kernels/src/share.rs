@@ -20,6 +20,14 @@ impl<'a, T> Share<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 
+    /// `len` elements from `start` on.
+    ///
+    /// # Safety
+    /// As long as `'a`, all elements of every piece that is cut are readable and writable.
+    pub(crate) unsafe fn from_raw(start: *mut T, len: usize) -> Self {
+        Self { start, len, lifetime: PhantomData }
+    }
+
     /// Elements `first .. first + count`.
     ///
     /// # Safety

@@ -5,7 +5,7 @@ use crate::pool::Pool;
 use crate::rope::{RopeStyle, rope};
 use crate::share::Share;
 use crate::simd::{LANES, dispatch, load_few};
-use crate::{KvDType, KvLayer, Level};
+use crate::{KvBytesMut, KvDType, KvLayer, Level};
 
 /// How queries and keys are rotated.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ const ELEMENT_COST: usize = 4;
 /// type.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
-/// - `tables`: the block tables of the spans
+/// - `tables`: the block tables of those spans that have one
 /// - `q`: `[tokens, heads, head_dim]`, rotated in place
 /// - `k`: `[tokens, num_kv_heads, head_dim]`, rotated in place
 /// - `v`: as `k`
@@ -38,7 +38,7 @@ pub fn rotate_and_store(
     pool: &Pool,
     level: Level,
     layer: &KvLayer,
-    blocks: &mut [u8],
+    blocks: KvBytesMut<'_>,
     spans: &[AttentionSpan],
     tables: &[u32],
     rotation: Rotation<'_>,
@@ -47,7 +47,7 @@ pub fn rotate_and_store(
     v: &[f32],
 ) {
     let (head_dim, kv_heads, half) = (layer.head_dim(), layer.num_kv_heads(), layer.head_dim() / 2);
-    let num_blocks = blocks.len() / layer.block_bytes();
+    let num_blocks = blocks.num_blocks(layer.block_bytes());
     for span in spans {
         span.kv(tables).check(layer, num_blocks, &span.positions());
     }
@@ -60,7 +60,7 @@ pub fn rotate_and_store(
     let width = q.len() / tokens;
     assert!(q.len() == tokens * width && width.is_multiple_of(head_dim));
     let slot_bytes = layer.slot_bytes();
-    let (queries, keys, blocks) = (Share::new(q), Share::new(k), Share::new(blocks));
+    let (queries, keys, blocks) = (Share::new(q), Share::new(k), blocks.share());
     // Heads of the cache lie apart from each other whatever the block tables say, so threads share them out rather than
     // tokens.
     pool.split(2 * kv_heads, 1, ELEMENT_COST * tokens * head_dim, |heads| {

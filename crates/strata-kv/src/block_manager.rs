@@ -44,6 +44,15 @@ pub struct Allocation {
     pub num_fresh_blocks: usize,
 }
 
+/// What [`BlockManager::allocate`] is going to give, if nothing else happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreseen {
+    /// Blocks in logical order; fewer than needed where others will be evicted.
+    pub blocks: Vec<BlockId>,
+    /// How many of them, the first ones, have content.
+    pub found: usize,
+}
+
 /// Gives blocks to sequences, and finds blocks that other sequences have computed.
 ///
 /// The life of a sequence: [`allocate`](Self::allocate), then per step [`append`](Self::append) the tokens that the
@@ -210,6 +219,17 @@ impl BlockManager {
         let table = Table::new(hashes.root().clone(), publishing, blocks, token_ids.len(), hits, block_size);
         self.tables.insert(id, table);
         Ok(Allocation { num_cached_tokens, num_fresh_blocks: need - hits })
+    }
+
+    /// The blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known: those that
+    /// are found, then free ones. Changes nothing.
+    pub fn foresee(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Foreseen {
+        let need = self.num_required_blocks(token_ids.len(), 0);
+        let mut blocks = Vec::with_capacity(need);
+        self.cache.walk(token_ids, hashes, |block, _| blocks.push(block));
+        let found = blocks.len();
+        blocks.extend(self.cache.blocks().next_free().take(need - found));
+        Foreseen { blocks, found }
     }
 
     /// The physical blocks of `id` in logical order, from the first that is [in memory](Self::blocks_below); valid

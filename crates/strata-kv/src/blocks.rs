@@ -137,6 +137,11 @@ impl Blocks {
         self.free.pop_front()
     }
 
+    /// The free blocks in the order in which they are [taken](Self::take).
+    pub(crate) fn next_free(&self) -> impl Iterator<Item = BlockId> {
+        self.free.iter().copied()
+    }
+
     /// Stores `content` in `block`, which was taken, or whose content has ended or left it.
     pub(crate) fn occupy(&mut self, block: BlockId, content: ContentId) {
         self.entries[block.index()].set(content.0);

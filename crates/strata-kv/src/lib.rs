@@ -30,13 +30,14 @@ mod root_table;
 mod sequence_state;
 mod slots;
 mod stats;
+mod strips;
 mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tier;
 mod transfer;
 
-pub use block_manager::{Allocation, BlockManager, LookUp};
+pub use block_manager::{Allocation, BlockManager, Foreseen, LookUp};
 pub use blocks::{Fragmentation, Resize};
 pub use config::{KvConfig, KvConfigError};
 pub use error::{AllocStatus, BlockError};
@@ -50,6 +51,7 @@ pub use names::Evicted;
 pub use prefix_hashes::PrefixHashes;
 pub use sequence_state::SequenceState;
 pub use stats::KvStats;
+pub use strips::{Hiding, Mapped, Mapping, StripConfig, StripMapper, StripPlace, StripPlan, StripUse};
 pub use tables::IdHasher;
 pub use tier::{Gate, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts, TierPlace};
 pub use transfer::{BlockCopy, BlockSwap, Fetch, Swap, SwapDirection, SwapOutcome};

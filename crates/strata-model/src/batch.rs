@@ -12,10 +12,19 @@ pub struct BatchSequence<'a> {
     /// Positions whose KV is below memory, from the first on: a multiple of [`SEGMENT`](strata_kernels::SEGMENT), and
     /// at most `first_position`; 0 if all of it is in blocks.
     pub below: usize,
-    /// Physical block of each logical block from position `below` on, up to that of the last token.
-    pub block_table: &'a [u32],
+    /// The blocks from position `below` on, up to that of the last token.
+    pub blocks: SequenceBlocks<'a>,
     /// The rows of logits that are wanted.
     pub logits: LogitRows,
+}
+
+/// Which blocks of the device's KV memory a sequence has.
+#[derive(Debug, Clone, Copy)]
+pub enum SequenceBlocks<'a> {
+    /// Blocks anywhere, in the order of their tokens.
+    Listed(&'a [u32]),
+    /// Blocks side by side, from this one on.
+    From(u32),
 }
 
 /// The tokens of a sequence whose logits are wanted.
@@ -27,6 +36,19 @@ pub enum LogitRows {
     Last,
     /// Every token's: log-probabilities of the prompt.
     All,
+}
+
+impl SequenceBlocks<'_> {
+    /// The block number `index` of the sequence.
+    ///
+    /// # Panics
+    /// If a list is too short.
+    pub fn number(&self, index: usize) -> u32 {
+        match *self {
+            Self::Listed(table) => table[index],
+            Self::From(first) => first + index as u32,
+        }
+    }
 }
 
 impl BatchSequence<'_> {

@@ -110,7 +110,7 @@ impl Model {
         below: &mut dyn KvBelow,
         sink: &mut LogitSink<'_>,
     ) -> Result<(), ForwardError> {
-        self.batch.set(batch, &self.windows, self.kv.block_size());
+        self.batch.set(batch, &self.windows);
         let size = PassSize { tokens: self.batch.tokens().len(), logit_rows: self.batch.wanted().len() };
         if size.tokens == 0 {
             return Ok(());
@@ -156,6 +156,7 @@ mod tests {
 
     use super::*;
     use crate::batch::LogitRows;
+    use crate::batch::SequenceBlocks;
     use crate::layers::group_specs;
 
     /// A layer that adds what the layer before it left in its own tensors to the hidden states.
@@ -197,7 +198,7 @@ mod tests {
             first_position: 0,
             prompt_len: 2,
             below: 0,
-            block_table: &[0],
+            blocks: SequenceBlocks::From(0),
             logits: LogitRows::Last,
         };
         let mut logits = Vec::new();

@@ -4,11 +4,11 @@ use arrayvec::ArrayVec;
 use strata_device::{
     BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
 };
-use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, SEGMENT};
+use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, KvPlace, SEGMENT};
 use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
 
-use crate::batch::{BatchSequence, LogitRow, LogitRows};
+use crate::batch::{BatchSequence, LogitRow, LogitRows, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, segments_below};
 use crate::rope::RopeTable;
 
@@ -66,8 +66,6 @@ pub struct BatchRows {
     below: Vec<Below>,
     /// What the pass will ask for of it.
     frames: Vec<FrameId>,
-    /// The block table of a frame: 0, 1, 2, …
-    frame_table: Vec<u32>,
 }
 
 /// A sequence with KV below memory.
@@ -85,7 +83,7 @@ impl BatchRows {
     ///
     /// # Panics
     /// If KV is said to be below memory that ends within a segment, or that tokens of the batch themselves have.
-    pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>], block_size: usize) {
+    pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>]) {
         self.below.clear();
         self.frames.clear();
         self.tokens.clear();
@@ -95,16 +93,22 @@ impl BatchRows {
         self.wanted.clear();
         self.wanted_rows.clear();
         for (index, sequence) in batch.iter().enumerate() {
-            let (first_row, first_entry) = (self.tokens.len(), self.tables.len());
+            let first_row = self.tokens.len();
             let count = sequence.tokens.len();
             self.tokens.extend_from_slice(sequence.tokens);
             self.positions.extend((0..count).map(|i| (sequence.first_position + i, sequence.prompt_len)));
-            self.tables.extend_from_slice(sequence.block_table);
-            let table = first_entry as u32..self.tables.len() as u32;
+            let place = match sequence.blocks {
+                SequenceBlocks::Listed(table) => {
+                    let first = self.tables.len() as u32;
+                    self.tables.extend_from_slice(table);
+                    KvPlace::Listed(first..self.tables.len() as u32)
+                }
+                SequenceBlocks::From(first) => KvPlace::From(first),
+            };
             let (first_position, positions) = (sequence.first_position, sequence.below);
             assert!(positions.is_multiple_of(SEGMENT) && positions <= first_position);
             let held = positions..first_position + count;
-            self.spans.push(AttentionSpan { first_position, tokens: count, held, table });
+            self.spans.push(AttentionSpan { first_position, tokens: count, held, place });
             if positions > 0 {
                 self.below.push(Below { sequence: index, first_row, positions });
             }
@@ -115,11 +119,6 @@ impl BatchRows {
             };
             self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
             self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
-        }
-        if !self.below.is_empty() {
-            let blocks = SEGMENT.div_ceil(block_size) as u32;
-            self.frame_table.clear();
-            self.frame_table.extend(0..blocks);
         }
         for (layer, &window) in windows.iter().enumerate() {
             for &Below { sequence, positions, .. } in &self.below {
@@ -399,8 +398,8 @@ impl<'a> Pass<'a> {
             for segment in segments_below(span.first_position, positions, layer.window) {
                 let frame = &self.below.next()?;
                 let held = segment * SEGMENT..(segment + 1) * SEGMENT;
-                let spans = [AttentionSpan { held, table: 0..batch.frame_table.len() as u32, ..*span }];
-                let sequences = KvSequences { spans: &spans, tables: &batch.frame_table };
+                let spans = [AttentionSpan { held, place: KvPlace::From(0), ..*span }];
+                let sequences = KvSequences { spans: &spans, tables: &[] };
                 self.submit(&[Command::Attend { layer, frame: Some(frame), sequences, q, state, out }])?;
             }
         }

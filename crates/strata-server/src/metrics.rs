@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use strata_engine::{EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, StreamStats};
+use strata_engine::{EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, StreamStats, StripsStatus};
 
 /// vLLM's buckets, in seconds.
 const FIRST_TOKEN_BUCKETS: &[f64] = &[
@@ -125,6 +125,9 @@ impl Metrics {
             engine.since_last_step.as_secs_f64(),
         );
         page.counter("strata:steps_total", "Forward passes.", engine.steps);
+        if let Some(strips) = &engine.strips {
+            render_strips(&mut page, strips, engine.steps);
+        }
         if let Some(stream) = &engine.stream {
             render_stream(&mut page, stream, engine.generation_tokens);
         }
@@ -213,6 +216,29 @@ impl Histogram {
         self.counts[bucket].fetch_add(1, Relaxed);
         self.sum_micro.fetch_add((value * 1e6) as u64, Relaxed);
     }
+}
+
+/// Figures about KV that is mapped side by side.
+fn render_strips(page: &mut Page, strips: &StripsStatus, steps: u64) {
+    let StripsStatus { mappings, mappings_max, mapped_blocks, listed, time, work } = strips;
+    for (name, help, value) in [
+        ("strata:kv_mappings", "Mappings of KV, of which the system allows a number.", *mappings),
+        ("strata:kv_mappings_max", "Mappings of KV that are made at most.", *mappings_max),
+        ("strata:kv_mapped_blocks", "Blocks mapped for sequences; shared ones count several times.", *mapped_blocks),
+    ] {
+        page.gauge(name, help, value as f64);
+    }
+    for (name, help, value) in [
+        ("strata:kv_maps_waited_total", "Changes of mappings that a pass waited for.", work.changes),
+        ("strata:kv_maps_beside_total", "Changes of mappings made beside passes.", work.changes_beside),
+        ("strata:kv_maps_refused_total", "Changes of mappings that the system refused at once.", work.refused),
+        ("strata:kv_unmapped_sequences_total", "Times that a sequence in a pass had no mapping.", *listed),
+    ] {
+        page.counter(name, help, value);
+    }
+    let each = time.as_secs_f64() / steps.max(1) as f64;
+    page.gauge("strata:kv_map_seconds_per_step", "Time that a step takes for mappings before its pass.", each);
+    page.gauge("strata:kv_map_beside_seconds", "Time that mapping took beside passes.", work.time_beside.as_secs_f64());
 }
 
 /// Figures about streamed weights.

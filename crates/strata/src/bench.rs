@@ -1,6 +1,7 @@
 //! `strata bench`: how fast this model runs here, beside what the machine allows.
 
 mod kv_beyond;
+mod kv_layout;
 mod kv_tiers;
 mod limits;
 mod report;
@@ -19,7 +20,7 @@ use serde_json::json;
 use strata_device::Bytes;
 use strata_engine::{ModelRunner, Runner};
 use strata_kernels::Unit;
-use strata_model::{BatchSequence, LogitRows};
+use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
@@ -86,6 +87,7 @@ pub enum What {
     Stream(Box<stream::StreamArgs>),
     KvTiers(kv_tiers::KvTiersArgs),
     KvBeyond(kv_beyond::KvBeyondArgs),
+    KvLayout(Box<kv_layout::KvLayoutArgs>),
 }
 
 impl BenchArgs {
@@ -106,6 +108,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
         Some(What::Stream(args)) => return stream::run(*args),
         Some(What::KvTiers(args)) => return kv_tiers::run(args),
         Some(What::KvBeyond(args)) => return kv_beyond::run(args),
+        Some(What::KvLayout(args)) => return kv_layout::run(*args),
         None => {}
     }
     let dir = ModelDir::open(args.model.as_deref())?;
@@ -263,7 +266,7 @@ fn timed_pass(
             first_position: start,
             prompt_len: start + count,
             below: 0,
-            block_table: table,
+            blocks: SequenceBlocks::Listed(table),
             logits,
         })
         .collect();

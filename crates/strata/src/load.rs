@@ -12,7 +12,7 @@ use strata_engine::{
     Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
     blocks_beside_disk,
 };
-use strata_kernels::{LEVEL_VARIABLE, Level};
+use strata_kernels::{KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::config::ModelConfig;
@@ -23,9 +23,9 @@ use strata_weights::{ResidentWeights, WeightSource};
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
 use crate::model_dir::{Division, ModelDir};
-use crate::needs::{kv_config, threads};
+use crate::needs::{self, kv_config, threads};
 use crate::opened::Opened;
-use crate::options::LimitOptions;
+use crate::options::{KvLayoutOption, LimitOptions};
 use crate::streaming::{self, Streaming};
 use crate::{kv_disk, progress, swap};
 
@@ -101,7 +101,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
 
     let layout = dir.kv_layout(limits);
     // Loading takes long: what cannot work is refused before it.
-    let swap = swap::open(limits, &plan, needs.swap, layout.block_bytes())?;
+    let swap = swap::open(limits, &plan, needs.swap, layout.content_bytes())?;
     let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout)?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
@@ -114,7 +114,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
             kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits),
         )?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
-        let kv = KvPool::new_sparse(layout, plan.num_blocks_max)?;
+        let kv = kv_pool(layout, &plan, limits)?;
         let monitor = Arc::clone(&streaming.monitor);
         (Box::new(weights), WeightMemory::Streamed { monitor, trade }, kv, Some(streaming))
     } else {
@@ -122,7 +122,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
         let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
         bar.finish_and_clear();
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
-        let mut kv = KvPool::new(layout, plan.num_blocks)?;
+        let mut kv = kv_pool(layout, &plan, limits)?;
         // A prefix that is on disk should not wait for memory.
         let found = kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
         kv.touch(found.min(KV_TOUCHED / kv.layout().block_bytes()), threads(limits).get());
@@ -137,7 +137,22 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     let cpu = Cpu::new(threads(limits));
     let mut runner = ModelRunner::on_cpu(dir.config.clone(), source, weights, kv, cpu, batched_tokens)?;
     runner.swap = swap;
+    if let Some(strips) = &mut runner.strips {
+        strips.hiding = limits.hiding;
+    }
     Ok(Runnable { runner, plan, streamed, batched_tokens, kv_disk })
+}
+
+/// The memory of KV blocks.
+fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result<KvPool> {
+    // Where weights are streamed, memory goes to and fro.
+    let (num_blocks, sparse) = (if plan.streamed { plan.num_blocks_max } else { plan.num_blocks }, plan.streamed);
+    let shape = needs::strips(limits, plan.max_model_len, num_blocks);
+    Ok(match (limits.kv_layout, sparse) {
+        (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(layout, num_blocks, shape)?,
+        (KvLayoutOption::Paged, true) => KvPool::new_sparse(layout, num_blocks)?,
+        (KvLayoutOption::Paged, false) => KvPool::new(layout, num_blocks)?,
+    })
 }
 
 fn start_engine(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use strata_engine::Runner;
-use strata_model::{BatchSequence, LogitRows};
+use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
@@ -45,7 +45,6 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }
-    let block_table: Vec<u32> = (0..args.tokens.len().div_ceil(args.limits.block_size) as u32).collect();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     write!(out, "{{\"logits\": [")?;
     let mut written = Ok(());
@@ -55,7 +54,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
             first_position: index * chunk,
             prompt_len: args.tokens.len(),
             below: 0,
-            block_table: &block_table,
+            blocks: SequenceBlocks::From(0),
             logits: LogitRows::All,
         }];
         runner

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, bail};
-use strata_device::{Bytes, KvPool, usable_cores};
+use strata_device::{Bytes, KvPool, StripShape, page_size, usable_cores};
 use strata_engine::MemoryNeeds;
 use strata_kernels::{DType, KvDType, KvLayout};
 use strata_kv::KvConfig;
@@ -11,7 +11,7 @@ use strata_model::Model;
 use strata_model::config::ModelConfig;
 
 use crate::audience::{Audience, Surroundings};
-use crate::options::{KvDtype, LimitOptions};
+use crate::options::{KvDtype, KvLayoutOption, LimitOptions};
 use crate::seed::random_seed;
 
 /// Tokens of one pass, by default.
@@ -36,6 +36,9 @@ pub struct WeightNeeds {
     pub streamed: Bytes,
 }
 
+/// Bytes of page tables for a page of a block: where it is, and, on average, four times in strips.
+const PAGE_TABLES: usize = 5 * size_of::<u64>();
+
 /// How the block manager is set.
 pub fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
     KvConfig {
@@ -56,7 +59,18 @@ pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) ->
         KvDtype::Bf16 => KvDType::BF16,
         KvDtype::Q8 => KvDType::Q8,
     };
-    Model::kv_layout(config, limits.block_size, dtype)
+    let layout = Model::kv_layout(config, limits.block_size, dtype);
+    match limits.kv_layout {
+        KvLayoutOption::Paged => layout,
+        KvLayoutOption::Virtual => layout.in_pages(page_size()),
+    }
+}
+
+/// The strips in which the KV of sequences of up to `max_model_len` tokens is mapped. There are more than sequences run
+/// at a time: in the others lies what those had that have ended, for whoever comes back.
+pub fn strips(limits: &LimitOptions, max_model_len: usize, num_blocks: usize) -> StripShape {
+    let blocks = max_model_len.div_ceil(limits.block_size).min(num_blocks);
+    StripShape { count: 2 * limits.max_num_seqs.get() + 1, blocks }
 }
 
 /// The memory that the parts of an engine need for the model called `name`, with or without its weights themselves.
@@ -76,6 +90,10 @@ pub fn memory_needs(
     }
     let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits, BATCHED_TOKENS));
     let layout = kv_layout(config, weights.dtype, limits);
+    let mut block_bytes = layout.block_bytes() + limits.block_size * size_of::<u32>();
+    if limits.kv_layout == KvLayoutOption::Virtual {
+        block_bytes += layout.block_bytes() / page_size() * PAGE_TABLES;
+    }
     let Surroundings { footprint, audience } = surroundings;
     let serves_many = matches!(audience, Audience::Clients);
     Ok(MemoryNeeds {
@@ -87,7 +105,7 @@ pub fn memory_needs(
         requests: audience.least(),
         swap: Bytes(0),
         block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
-        block: Bytes((layout.block_bytes() + limits.block_size * size_of::<u32>()) as u64 + BLOCK_BOOKKEEPING),
+        block: Bytes(block_bytes as u64 + BLOCK_BOOKKEEPING),
         blocks_most: usize::MAX,
         block_size: limits.block_size,
         max_model_len,

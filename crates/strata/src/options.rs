@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use strata_device::{BadSize, Bytes};
 use strata_engine::{KvDiskMode, PreemptionMode};
+use strata_kv::Hiding;
 use strata_weights::StreamPolicy;
 
 /// Largest `--max-num-seqs`.
@@ -85,9 +86,18 @@ pub struct LimitOptions {
     #[arg(long, value_name = "TOKENS", default_value = "16", help_heading = ENGINE, hide_short_help = true)]
     pub block_size: usize,
 
+    /// How the KV of a request lies in memory: `paged` in blocks anywhere, `virtual` side by side, in addresses to
+    /// which the same blocks are mapped. Answers do not depend on it
+    #[arg(long, value_name = "HOW", default_value = "paged", help_heading = ENGINE, hide_short_help = true)]
+    pub kv_layout: KvLayoutOption,
+
     /// Compute every prompt anew, even if its beginning is in the cache
     #[arg(long, help_heading = ENGINE, hide_short_help = true)]
     pub no_prefix_caching: bool,
+
+    /// Ways in which the time that mapping takes is hidden; changed to measure them.
+    #[arg(skip = Hiding::ALL)]
+    pub hiding: Hiding,
 
     #[command(flatten)]
     pub stream: StreamOptions,
@@ -196,6 +206,16 @@ impl From<StreamPolicyOption> for StreamPolicy {
             StreamPolicyOption::Ring => StreamPolicy::Ring,
         }
     }
+}
+
+/// How the KV of a sequence lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum KvLayoutOption {
+    /// In blocks anywhere, listed in a table.
+    #[default]
+    Paged,
+    /// Side by side, in addresses to which memory is mapped block by block.
+    Virtual,
 }
 
 /// Element type of the KV cache.

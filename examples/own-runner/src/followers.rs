@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use strata_engine::Runner;
 use strata_kv::BlockCopy;
-use strata_model::{BatchSequence, LogitRow, LogitRows};
+use strata_model::{BatchSequence, LogitRow, LogitRows, SequenceBlocks};
 
 /// Bytes that the next one depends on.
 const CONTEXT: usize = 3;
@@ -41,8 +41,8 @@ impl Followers {
     }
 
     /// Index of a sequence's position in the KV blocks.
-    fn slot(&self, block_table: &[u32], position: usize) -> usize {
-        block_table[position / self.block_size] as usize * self.block_size + position % self.block_size
+    fn slot(&self, blocks: SequenceBlocks<'_>, position: usize) -> usize {
+        blocks.number(position / self.block_size) as usize * self.block_size + position % self.block_size
     }
 }
 
@@ -55,7 +55,7 @@ impl Runner for Followers {
         for (index, sequence) in batch.iter().enumerate() {
             for (token, &byte) in sequence.tokens.iter().enumerate() {
                 let position = sequence.first_position + token;
-                let slot = self.slot(sequence.block_table, position);
+                let slot = self.slot(sequence.blocks, position);
                 self.kv[slot] = byte as u8;
                 let wanted = match sequence.logits {
                     LogitRows::None => false,
@@ -65,7 +65,7 @@ impl Runner for Followers {
                 if wanted {
                     // Not what this pass was given, but what lies in the blocks: others may have computed it.
                     let seen = (position + 1).saturating_sub(CONTEXT)..position + 1;
-                    let context: Vec<u8> = seen.map(|at| self.kv[self.slot(sequence.block_table, at)]).collect();
+                    let context: Vec<u8> = seen.map(|at| self.kv[self.slot(sequence.blocks, at)]).collect();
                     sink(LogitRow { sequence: index, token }, &mut self.logits(&context));
                 }
             }

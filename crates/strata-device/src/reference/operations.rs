@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use strata_kernels::{Activation, KvDType, KvLayer, RopeStyle, rope};
+use strata_kernels::{Activation, KvDType, KvLayer, KvPlace, RopeStyle, rope};
 
 use crate::{BandProduct, Command, KvFrame, KvSequences, Tensor, Weights};
 
@@ -188,25 +188,41 @@ struct BatchToken {
     position: usize,
     /// Positions of the sequence whose KV is at hand.
     held: std::ops::Range<usize>,
-    table: Vec<u32>,
+    blocks: TokenBlocks,
+}
+
+/// The blocks of a [`BatchToken`]'s sequence.
+#[derive(Clone)]
+enum TokenBlocks {
+    Listed(Vec<u32>),
+    From(u32),
 }
 
 impl BatchToken {
     /// Block and slot of a position in the token's sequence.
     fn place(&self, position: usize, block_size: usize) -> (u32, usize) {
-        (self.table[(position - self.held.start) / block_size], position % block_size)
+        let logical = (position - self.held.start) / block_size;
+        let block = match &self.blocks {
+            TokenBlocks::Listed(table) => table[logical],
+            TokenBlocks::From(first) => first + logical as u32,
+        };
+        (block, position % block_size)
     }
 }
 
 fn tokens_of(sequences: KvSequences<'_>) -> Vec<BatchToken> {
     let of_span = |span: &strata_kernels::AttentionSpan| {
-        let (first, table) =
-            (span.first_position, sequences.tables[span.table.start as usize..span.table.end as usize].to_vec());
-        let held = span.held.clone();
+        let (first, held) = (span.first_position, span.held.clone());
+        let blocks = match &span.place {
+            KvPlace::Listed(table) => {
+                TokenBlocks::Listed(sequences.tables[table.start as usize..table.end as usize].to_vec())
+            }
+            &KvPlace::From(first) => TokenBlocks::From(first),
+        };
         (first..first + span.tokens).map(move |position| BatchToken {
             position,
             held: held.clone(),
-            table: table.clone(),
+            blocks: blocks.clone(),
         })
     };
     sequences.spans.iter().flat_map(of_span).collect()

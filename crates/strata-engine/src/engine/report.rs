@@ -52,6 +52,7 @@ impl Worker {
             },
             weights_bytes: memory.weights.0,
             kv_disk: self.disk.as_ref().map(|disk| disk.status(self.long.len())),
+            strips: self.strips_status(),
             stream: self.runner.stream_stats(),
             leaks_found: self.totals.leaks_found,
             ..EngineStatus::default()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use strata_engine::{BlockBytes, KvDemand, KvGrant, KvMemory, Request, Runner, SamplingParams, SwapStore};
+use strata_engine::{BlockBytes, KvDemand, KvGrant, KvMemory, Request, Runner, SamplingParams, StripMemory, SwapStore};
 use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
 
@@ -47,6 +47,10 @@ impl Runner for ResizedRunner {
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.sim.cache_namespace(prompt_len)
+    }
+
+    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
+        self.sim.strips()
     }
 
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {

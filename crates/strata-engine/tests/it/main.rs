@@ -14,3 +14,6 @@ mod real;
 mod sim;
 mod streamed;
 mod trade;
+
+/// Whether blocks are mapped side by side. The tests run both ways: see `tests/in_strips`.
+pub const IN_STRIPS: bool = false;

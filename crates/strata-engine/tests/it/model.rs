@@ -2,9 +2,22 @@
 
 use std::time::Duration;
 
+use strata_device::{KvPool, StripShape};
 use strata_engine::{EngineConfig, Limits, SchedulerConfig};
+use strata_kernels::KvLayout;
 use strata_kv::KvConfig;
 use strata_model::config::ModelConfig;
+
+/// The KV blocks of a model that no test has special wishes of; for up to 64 sequences of up to all blocks.
+pub fn kv_pool(layout: KvLayout, blocks: usize) -> KvPool {
+    match crate::IN_STRIPS {
+        true => KvPool::new_in_strips(layout.in_pages(PAGE), blocks, StripShape { count: 64, blocks }).unwrap(),
+        false => KvPool::new_sparse(layout, blocks).unwrap(),
+    }
+}
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
 
 /// An engine for `model` that no test has special wishes of.
 pub fn engine_config(model: &ModelConfig, scheduler: SchedulerConfig, kv: KvConfig) -> EngineConfig {

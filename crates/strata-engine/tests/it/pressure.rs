@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use strata_device::{Bytes, Cpu, KvPool};
+use strata_device::{Bytes, Cpu};
 use strata_engine::{
     Engine, EngineStatus, ModelRunner, PreemptionMode, Request, SchedulerConfig, SwapSpace, WeightMemory,
 };
@@ -15,7 +15,7 @@ use strata_kv::KvConfig;
 use strata_model::{Model, config::ModelConfig, layers};
 use strata_weights::{Catalog, ResidentWeights};
 
-use crate::model::engine_config;
+use crate::model::{engine_config, kv_pool};
 use crate::sim::{Ended, assert_idle_and_whole, collect, greedy, teach_short_answers};
 
 const BLOCK_SIZE: usize = 4;
@@ -36,7 +36,7 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let kv = KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, num_swap_blocks: blocks, ..KvConfig::default() };
     let engine = engine_config(&config, scheduler, kv);
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));
-    let (kv, cpu) = (KvPool::new(layout, blocks).unwrap(), Cpu::new(threads));
+    let (kv, cpu) = (kv_pool(layout, blocks), Cpu::new(threads));
     let mut runner = ModelRunner::on_cpu(config, Box::new(weights), memory, kv, cpu, BATCHED_TOKENS).unwrap();
     runner.swap = Some(Box::new(swap));
     Engine::start(engine, Box::new(runner)).unwrap()

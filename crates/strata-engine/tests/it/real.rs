@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use strata_device::{Bytes, Cpu, KvPool};
+use strata_device::{Bytes, Cpu};
 use strata_engine::{
     BeamParams, Engine, EngineConfig, Event, ModelRunner, PositionLogprobs, PreemptionMode, Request, SamplingParams,
     SchedulerConfig, WeightMemory,
@@ -14,7 +14,7 @@ use strata_model::{Model, config::ModelConfig, layers};
 use strata_weights::{Catalog, ResidentWeights};
 
 use crate::beams::searched;
-use crate::model::engine_config;
+use crate::model::{engine_config, kv_pool};
 use crate::sim::{assert_idle_and_whole, collect, greedy, teach_short_answers};
 
 /// The bundled model, as seen from the fixtures.
@@ -26,7 +26,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
     let weights =
         ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config), &mut |_, _| ()).unwrap();
     let block_size = 4;
-    let kv = KvPool::new(Model::kv_layout(&config, block_size, KvDType::BF16), blocks).unwrap();
+    let kv = kv_pool(Model::kv_layout(&config, block_size, KvDType::BF16), blocks);
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));
     let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
     let runner = ModelRunner::on_cpu(config.clone(), Box::new(weights), memory, kv, cpu, budget).unwrap();

@@ -1,6 +1,9 @@
 //! A simulated model. Its "KV" of a token is a fingerprint of all tokens up to it, computed from the fingerprint that
 //! it finds in the block table's slot before. A wrong block anywhere therefore changes every token that follows.
 
+#[path = "sim/strips.rs"]
+mod strips;
+#[path = "sim/swap.rs"]
 mod swap;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,12 +13,13 @@ use std::time::Duration;
 
 use strata_engine::{
     Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, Limits, PassError,
-    PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig, SwapStore,
+    PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig, StripMemory, SwapStore,
 };
 use strata_kernels::SEGMENT;
 use strata_kv::{BlockCopy, BlockId, KvConfig};
 use strata_kv_disk::BlockBytes;
 use strata_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, LogitRows, NothingBelow};
+use strips::SimStrips;
 use swap::SimSwap;
 
 pub const VOCAB: usize = 50;
@@ -74,13 +78,15 @@ const GATE_WAIT: Duration = Duration::from_secs(120);
 pub struct SimRunner {
     block_size: usize,
     slots: HashMap<(u32, usize), u64>,
+    strips: Option<SimStrips>,
     controls: Arc<Controls>,
 }
 
 impl SimRunner {
     pub fn new(block_size: usize) -> (Self, Arc<Controls>) {
         let controls = Arc::new(Controls::default());
-        (Self { block_size, slots: HashMap::new(), controls: controls.clone() }, controls)
+        let strips = crate::IN_STRIPS.then(SimStrips::default);
+        (Self { block_size, slots: HashMap::new(), strips, controls: controls.clone() }, controls)
     }
 
     /// Drops what these blocks hold: reading it is a panic from then on.
@@ -206,10 +212,13 @@ impl Runner for SimRunner {
         self.controls.passes.fetch_add(1, Ordering::Relaxed);
         self.controls.largest_batch.fetch_max(batch.len(), Ordering::Relaxed);
         let last_below = self.read_below(batch, below)?;
-        let at = |sequence: &BatchSequence<'_>, position: usize| {
+        let (block_size, strips) = (self.block_size, self.strips.as_ref());
+        let place = |sequence: &BatchSequence<'_>, position: usize, to_write: bool| {
             let position = position - sequence.below;
-            (sequence.block_table[position / self.block_size], position % self.block_size)
+            let number = sequence.blocks.number(position / block_size);
+            (strips.map_or(number, |strips| strips.block(number, to_write)), position % block_size)
         };
+        let at = |sequence: &BatchSequence<'_>, position: usize| place(sequence, position, false);
         // As a real pass does, write all KV first: a failed pass leaves it half done.
         for (sequence, &last_below) in batch.iter().zip(&last_below) {
             let mut known = BEFORE.lock().unwrap();
@@ -222,7 +231,7 @@ impl Runner for SimRunner {
                 };
                 let fingerprint = extend(before, token);
                 known.insert(fingerprint, before);
-                self.slots.insert(at(sequence, position), fingerprint);
+                self.slots.insert(place(sequence, position, true), fingerprint);
                 self.controls.tokens_computed.fetch_add(1, Ordering::Relaxed);
             }
             drop(known);
@@ -273,6 +282,10 @@ impl Runner for SimRunner {
 
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
         0
+    }
+
+    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
+        self.strips.as_mut().map(|strips| strips as _)
     }
 
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use strata_device::{Bytes, Cpu, KvPool};
+use strata_device::{Bytes, Cpu};
 use strata_engine::{
     Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, RunnerMemory,
-    SchedulerConfig, TradeLimits, WeightMemory,
+    SchedulerConfig, StripMemory, TradeLimits, WeightMemory,
 };
 use strata_io::EngineKind;
 use strata_kernels::KvDType;
@@ -20,7 +20,7 @@ use strata_weights::{
     open_direct,
 };
 
-use crate::model::engine_config;
+use crate::model::{engine_config, kv_pool};
 use crate::sim::{assert_idle_and_whole, collect, eventually, greedy};
 
 const BLOCK_SIZE: usize = 16;
@@ -75,6 +75,10 @@ impl Runner for Watched {
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.runner.cache_namespace(prompt_len)
+    }
+
+    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
+        self.runner.strips()
     }
 
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
@@ -138,7 +142,7 @@ impl Parts {
 
     fn runner(&self, source: Box<dyn WeightSource>, weights: WeightMemory, blocks: usize) -> ModelRunner {
         let layout = Model::kv_layout(&self.config, BLOCK_SIZE, KvDType::BF16);
-        let (kv, cpu) = (KvPool::new_sparse(layout, blocks).unwrap(), Cpu::new(NonZeroUsize::MIN));
+        let (kv, cpu) = (kv_pool(layout, blocks), Cpu::new(NonZeroUsize::MIN));
         ModelRunner::on_cpu(self.config.clone(), source, weights, kv, cpu, BATCHED_TOKENS).unwrap()
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use strata_engine::{
     BlockBytes, Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, PreemptionMode, Request, Runner, RunnerMemory,
-    SwapStore, TradeLimits,
+    StripMemory, SwapStore, TradeLimits,
 };
 use strata_kv::BlockCopy;
 use strata_model::{BatchSequence, LogitRow};
@@ -83,6 +83,10 @@ impl Runner for TradingRunner {
 
     fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.sim.cache_namespace(prompt_len)
+    }
+
+    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
+        self.sim.strips()
     }
 
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {

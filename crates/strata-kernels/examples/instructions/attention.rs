@@ -40,7 +40,7 @@ fn attend(dtype: KvDType, first_position: usize, tokens: usize) -> Kernel {
     Box::new(move |pool, level| {
         let layer = AttentionLayer { kv: layout.layer(0), heads: HEADS, scale: 0.125, window: None };
         let span = AttentionSpan::new(first_position, tokens, 0..table.len() as u32);
-        attention(pool, level, &layer, &blocks, &[span], &table, &q, &mut scratch, &mut [], &mut out);
+        attention(pool, level, &layer, blocks[..].into(), &[span], &table, &q, &mut scratch, &mut [], &mut out);
     })
 }
 
@@ -54,6 +54,17 @@ fn store() -> Kernel {
     Box::new(move |pool, level| {
         let rotation = Rotation { style: RopeStyle::Halves, cos: &angles, sin: &angles };
         let span = AttentionSpan::new(0, CHUNK, 0..table.len() as u32);
-        rotate_and_store(pool, level, &layout.layer(0), &mut blocks, &[span], &table, rotation, &mut q, &mut k, &v);
+        rotate_and_store(
+            pool,
+            level,
+            &layout.layer(0),
+            (&mut blocks[..]).into(),
+            &[span],
+            &table,
+            rotation,
+            &mut q,
+            &mut k,
+            &v,
+        );
     })
 }

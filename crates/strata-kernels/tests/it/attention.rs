@@ -5,8 +5,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 use proptest::prelude::*;
 use strata_kernels::{
-    ATTENTION_STATE, AttentionLayer, AttentionSpan, KvDType, KvLayer, KvLayout, KvShape, KvView, Level, RUN, SEGMENT,
-    attention, attention_scratch,
+    ATTENTION_STATE, AttentionLayer, AttentionSpan, KvDType, KvLayer, KvLayout, KvPlace, KvShape, KvView, Level, RUN,
+    SEGMENT, attention, attention_scratch,
 };
 
 use crate::support::{Numbers, alike, assert_close, bits, fused_levels, kernel_levels, pool, store};
@@ -75,7 +75,7 @@ impl Case {
         let spans: Vec<_> = chunks.iter().map(|chunk| self.span(chunk)).collect();
         let tables = [&[u32::MAX; OTHERS as usize], &self.block_table[..], &[u32::MAX]].concat();
         let pool = pool(threads);
-        attention(&pool, level, &layer, &self.blocks, &spans, &tables, &q, &mut scratch, &mut [], &mut out);
+        attention(&pool, level, &layer, self.blocks[..].into(), &spans, &tables, &q, &mut scratch, &mut [], &mut out);
         out
     }
 
@@ -101,17 +101,16 @@ impl Case {
                 &self.blocks[at..at + part]
             });
             let frame = parts.collect::<Vec<_>>().concat();
-            let identity: Vec<u32> = (0..table.len() as u32).collect();
-            let span = AttentionSpan { held: held..border, table: 0..identity.len() as u32, ..whole.clone() };
+            let span = AttentionSpan { held: held..border, place: KvPlace::From(0), ..whole.clone() };
             let layer = AttentionLayer { kv: alone, ..layer };
             let (spans, q) = ([span], &self.q);
-            attention(&pool, level, &layer, &frame, &spans, &identity, q, &mut scratch, &mut carried, &mut out);
+            attention(&pool, level, &layer, frame[..].into(), &spans, &[], q, &mut scratch, &mut carried, &mut out);
             held = border;
         }
         let table = &self.block_table[held / block_size..];
-        let span = AttentionSpan { held: held..self.asked.end, table: 0..table.len() as u32, ..whole };
+        let span = AttentionSpan { held: held..self.asked.end, place: KvPlace::Listed(0..table.len() as u32), ..whole };
         let (spans, q) = ([span], &self.q);
-        attention(&pool, level, &layer, &self.blocks, &spans, table, q, &mut scratch, &mut carried, &mut out);
+        attention(&pool, level, &layer, self.blocks[..].into(), &spans, table, q, &mut scratch, &mut carried, &mut out);
         out
     }
 

@@ -110,7 +110,8 @@ proptest! {
                 let rotation = Rotation { style, cos: &cos, sin: &sin };
                 let pool = pool(threads);
                 rotate_and_store(
-                    &pool, level, &layout.layer(1), &mut blocks, &spans, &tables, rotation, &mut q, &mut k, &v,
+                    &pool, level, &layout.layer(1), (&mut blocks[..]).into(), &spans, &tables, rotation, &mut q,
+                    &mut k, &v,
                 );
                 (blocks, bits(&q), bits(&k))
             })
@@ -208,7 +209,18 @@ fn tables_that_do_not_reach_or_leave_the_pool_are_refused_before_anything_is_wri
         let spans = [AttentionSpan::new(3, 4, 0..2), AttentionSpan::new(7, 6, table)];
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let pool = pool(1);
-            rotate_and_store(&pool, Level::detect(), &layer, &mut blocks, &spans, tables, rotation, &mut q, &mut k, &v);
+            rotate_and_store(
+                &pool,
+                Level::detect(),
+                &layer,
+                (&mut blocks[..]).into(),
+                &spans,
+                tables,
+                rotation,
+                &mut q,
+                &mut k,
+                &v,
+            );
         }));
         let untouched = blocks.iter().all(|&byte| byte == 0xee) && q.iter().chain(&k).all(|&number| number == 0.5);
         assert_eq!(outcome.is_err(), untouched);
@@ -227,5 +239,5 @@ fn a_batch_without_tokens_is_nothing() {
     let rotation = Rotation { style: RopeStyle::Halves, cos: &[], sin: &[] };
     let spans = [AttentionSpan::new(0, 0, 0..0)];
     let (pool, level, layer, mut q, mut k) = (pool(2), Level::detect(), layout.layer(0), [], []);
-    rotate_and_store(&pool, level, &layer, &mut [], &spans, &[], rotation, &mut q, &mut k, &[]);
+    rotate_and_store(&pool, level, &layer, (&mut [][..]).into(), &spans, &[], rotation, &mut q, &mut k, &[]);
 }

@@ -92,5 +92,5 @@ pub fn store_at(
     let spans = [AttentionSpan::new(first, tokens, 0..block_table.len() as u32)];
     let (mut q, mut keys) = (vec![0.0; tokens * layer.head_dim()], k.to_vec());
     let pool = pool(1);
-    rotate_and_store(&pool, level, layer, blocks, &spans, block_table, rotation, &mut q, &mut keys, v);
+    rotate_and_store(&pool, level, layer, blocks.into(), &spans, block_table, rotation, &mut q, &mut keys, v);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use strata_device::{Device, KvFrame};
 use strata_kernels::{KvDType, SEGMENT};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, ForwardError, FrameId, KvBelow, KvLost, LogitRows, Model};
+use strata_model::{BatchSequence, ForwardError, FrameId, KvBelow, KvLost, LogitRows, Model, SequenceBlocks};
 use strata_weights::Catalog;
 
 use crate::harness::{BLOCK_SIZE, BLOCKS_PER_SEQUENCE, Harness};
@@ -56,7 +56,7 @@ fn computed(harness: &mut Harness, tokens: &[Vec<u32>; 2], tables: &[Vec<u32>; 2
                 first_position: start,
                 prompt_len: 9,
                 below: 0,
-                block_table: &tables[index],
+                blocks: SequenceBlocks::Listed(&tables[index]),
                 logits: LogitRows::None,
             };
             harness.model.forward(&mut harness.device, &[batch], &mut |_, _| {}).unwrap();
@@ -98,7 +98,7 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
                     first_position: done[index],
                     prompt_len: 9,
                     below: positions,
-                    block_table: &tables[index][positions / BLOCK_SIZE..],
+                    blocks: SequenceBlocks::Listed(&tables[index][positions / BLOCK_SIZE..]),
                     logits: LogitRows::All,
                 }
             };

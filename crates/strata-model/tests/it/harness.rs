@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use strata_device::{Cpu, CpuDevice, KvPool};
+use strata_device::{Cpu, CpuDevice, KvPool, PageAccess, StripChange, StripContent, StripShape, page_size};
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, LogitRows, Model, layers};
+use strata_model::{BatchSequence, LogitRows, Model, SequenceBlocks, layers};
 use strata_weights::{Catalog, ResidentWeights, WeightSource};
 
 pub const BLOCK_SIZE: usize = 4;
@@ -22,6 +22,9 @@ pub struct Harness {
     pub model: Model,
     pub device: CpuDevice,
 }
+
+/// Strips in which sequences are mapped.
+const STRIPS: StripShape = StripShape { count: 8, blocks: 64 };
 
 /// A sequence that is being computed.
 #[derive(Clone)]
@@ -65,7 +68,11 @@ impl Harness {
     ) -> Self {
         let needs = Model::pass_needs(&config, MAX_TOKENS, MAX_TOKENS);
         let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
-        let kv = KvPool::new(layout.clone(), blocks).unwrap();
+        let layout = if crate::IN_STRIPS { layout.in_pages(page_size()) } else { layout };
+        let kv = match crate::IN_STRIPS {
+            true => KvPool::new_in_strips(layout.clone(), blocks, STRIPS).unwrap(),
+            false => KvPool::new(layout.clone(), blocks).unwrap(),
+        };
         let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
         Self { model: Model::new(config, weights, layout), device: CpuDevice::new(cpu, &needs, kv).unwrap() }
     }
@@ -85,18 +92,43 @@ impl Harness {
         Sequence { tokens: prompt.to_vec(), computed: 0, prompt_len: prompt.len(), block_table }
     }
 
+    /// Maps what a pass uses, each sequence in a strip of its own, and returns where; `None` where blocks are listed.
+    fn map(&mut self, sequences: &[Sequence], counts: &[usize]) -> Vec<Option<SequenceBlocks<'static>>> {
+        let Some(strips) = self.device.kv_mut().strips() else { return vec![None; sequences.len()] };
+        strips.unpin();
+        let mut places = Vec::new();
+        for (strip, (sequence, count)) in (0..).zip(sequences.iter().zip(counts)) {
+            let end = (sequence.computed + count).div_ceil(BLOCK_SIZE);
+            if strip as usize >= STRIPS.count || end > STRIPS.blocks {
+                places.push(None);
+                continue;
+            }
+            let written = sequence.computed / BLOCK_SIZE;
+            for (index, &block) in sequence.block_table[..end].iter().enumerate() {
+                let access = if index < written { PageAccess::Read } else { PageAccess::Write };
+                let to = StripContent::Blocks(block, access);
+                strips.change(&StripChange { strip, first: index as u32, count: 1, to }).unwrap();
+            }
+            strips.pin(strip, 0..end, written);
+            places.push(Some(SequenceBlocks::From(strips.first_block(strip))));
+        }
+        places
+    }
+
     /// Computes the next `counts[i]` tokens of each sequence in one pass, and returns all their logits.
     pub fn pass(&mut self, sequences: &mut [Sequence], counts: &[usize]) -> Vec<Vec<f32>> {
+        let places = self.map(sequences, counts);
         let batch: Vec<_> = sequences
             .iter()
             .zip(counts)
-            .filter(|&(_, &count)| count > 0)
-            .map(|(sequence, &count)| BatchSequence {
+            .zip(places)
+            .filter(|&((_, &count), _)| count > 0)
+            .map(|((sequence, &count), place)| BatchSequence {
                 tokens: &sequence.tokens[sequence.computed..sequence.computed + count],
                 first_position: sequence.computed,
                 prompt_len: sequence.prompt_len,
                 below: 0,
-                block_table: &sequence.block_table,
+                blocks: place.unwrap_or(SequenceBlocks::Listed(&sequence.block_table)),
                 logits: LogitRows::All,
             })
             .collect();

@@ -2,7 +2,7 @@
 //! of threads. Everything that compares tokens later relies on this.
 
 use strata_kernels::{KvDType, Level};
-use strata_model::{BatchSequence, LogitRows};
+use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::harness::{BLOCK_SIZE, Harness};
 
@@ -115,7 +115,7 @@ fn a_pass_allocates_nothing_after_warm_up() {
             first_position: start,
             prompt_len: prompt.len(),
             below: 0,
-            block_table: &table,
+            blocks: SequenceBlocks::Listed(&table),
             logits: LogitRows::Last,
         }];
         let mut best = 0.0f32;

@@ -11,6 +11,9 @@ mod reference_device;
 mod streamed;
 mod templates;
 
+/// Whether blocks are mapped side by side. The tests run both ways: see `tests/in_strips`.
+pub const IN_STRIPS: bool = false;
+
 /// Counts the allocations of a thread inside `assert_no_alloc`.
 #[global_allocator]
 static ALLOCATOR: assert_no_alloc::AllocDisabler = assert_no_alloc::AllocDisabler;

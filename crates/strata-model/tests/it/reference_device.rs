@@ -5,7 +5,7 @@ use strata_device::{Command, Device, DeviceError, Queue, ReferenceDevice, Tensor
 use strata_io::EngineKind;
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, ForwardError, LogitRows, Model, layers};
+use strata_model::{BatchSequence, ForwardError, LogitRows, Model, SequenceBlocks, layers};
 use strata_weights::{
     Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource, open_direct,
 };
@@ -110,7 +110,7 @@ fn logits(model: &mut Model, device: &mut dyn Device) -> Result<Vec<Vec<f32>>, F
                 first_position: done[index],
                 prompt_len: 13,
                 below: 0,
-                block_table: &tables[index],
+                blocks: SequenceBlocks::Listed(&tables[index]),
                 logits,
             }
         };

@@ -10,7 +10,7 @@ use strata_model::config::ModelConfig;
 use strata_model::gguf::GgufModel;
 use strata_model::layers::group_specs;
 use strata_model::synth::{SynthSpec, synthesize};
-use strata_model::{BatchSequence, ForwardError, LogitRows, Model};
+use strata_model::{BatchSequence, ForwardError, LogitRows, Model, SequenceBlocks};
 use strata_weights::{Catalog, ElasticWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, open_direct};
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
@@ -199,9 +199,8 @@ fn a_batch_that_is_too_large_begins_no_pass() {
     let mut device = ReferenceDevice::new(&Model::pass_needs(&config, 1, 1), &layout, 0);
     let mut model = Model::new(config, Box::new(weights), layout);
     let mut forward = |tokens: &[u32]| {
-        let (prompt_len, block_table) = (tokens.len(), &[0u32, 1, 2, 3, 4, 5, 6, 7][..]);
-        let batch =
-            BatchSequence { tokens, first_position: 0, prompt_len, below: 0, block_table, logits: LogitRows::Last };
+        let (prompt_len, blocks) = (tokens.len(), SequenceBlocks::From(0));
+        let batch = BatchSequence { tokens, first_position: 0, prompt_len, below: 0, blocks, logits: LogitRows::Last };
         let outcome = model.forward(&mut device, &[batch], &mut |_, _| ());
         (outcome, monitor.stats().passes)
     };

@@ -1,0 +1,464 @@
+//! Strips: ranges of addresses, one for each sequence that runs, in which its blocks lie side by side. The block
+//! manager says which blocks a sequence has; this says which of them must be mapped where, before which pass, and what
+//! can be done beside the passes before it.
+//!
+//! What was mapped stays mapped when a sequence ends, and whoever comes next takes the strip that has most of its
+//! blocks already (vAttention, section 6). Blocks are given out in an order that can be foreseen, so even those of a
+//! sequence that still waits are mapped before it is admitted.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::ops::Range;
+
+use crate::ids::{BlockId, SequenceId};
+use crate::tables::IdHasher;
+
+/// How strips are managed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StripConfig {
+    /// Strips.
+    pub strips: usize,
+    /// Blocks of each.
+    pub blocks: usize,
+    /// Mappings that all strips together may have; the system has a limit.
+    pub mappings_max: usize,
+    /// Blocks that may be mapped in all strips together, shared ones several times: page tables take memory too.
+    pub mapped_max: usize,
+    /// Which of the ways to hide the time that mapping takes are used.
+    pub hiding: Hiding,
+}
+
+/// Ways to hide the time that mapping takes. All are on, but for measuring what each gains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hiding {
+    /// What later passes need is mapped beside a pass.
+    pub ahead: bool,
+    /// What a sequence had stays mapped when it has ended.
+    pub deferred: bool,
+    /// What a waiting sequence will need is mapped while it waits.
+    pub eager: bool,
+    /// What nobody needs is unmapped beside a pass.
+    pub reclaim_beside: bool,
+}
+
+impl Hiding {
+    /// All of them.
+    pub const ALL: Self = Self { ahead: true, deferred: true, eager: true, reclaim_beside: true };
+    /// None of them.
+    pub const NONE: Self = Self { ahead: false, deferred: false, eager: false, reclaim_beside: false };
+}
+
+/// What a step asks for of one sequence.
+#[derive(Debug, Clone)]
+pub struct StripUse<'a> {
+    /// The sequence.
+    pub id: SequenceId,
+    /// Its blocks that are below memory, before those of the table.
+    pub below: usize,
+    /// Its blocks in memory, in order.
+    pub table: &'a [BlockId],
+    /// Blocks of the table that the pass writes; those before are read. What comes after is for later passes.
+    pub written: Range<usize>,
+}
+
+/// A change of what lies in a strip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// The strip.
+    pub strip: u32,
+    /// Its first block that changes.
+    pub first: u32,
+    /// How many blocks change.
+    pub count: u32,
+    /// What becomes of them.
+    pub to: Mapped,
+}
+
+/// What a part of a strip becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mapped {
+    /// Blocks side by side, from this one on, to be read.
+    Read(BlockId),
+    /// The same, to be written too.
+    Write(BlockId),
+    /// The blocks that it has, only to be read from now on.
+    ReadOnly,
+    /// Nothing.
+    Nothing,
+}
+
+/// Where a pass finds the blocks of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StripPlace {
+    /// In a strip, from its block `first` on; `blocks` and `written` count from the strip's beginning.
+    Strip {
+        /// The strip.
+        strip: u32,
+        /// Where the table begins.
+        first: u32,
+        /// The end of the blocks that the pass uses.
+        end: u32,
+        /// The first block that it writes.
+        written: u32,
+    },
+    /// Wherever the table says.
+    Listed,
+}
+
+/// What has to be done for a step.
+#[derive(Debug, Default)]
+pub struct StripPlan {
+    /// Where each sequence's blocks are, in the order of the uses.
+    pub places: Vec<StripPlace>,
+    /// The number of the change beside passes that has to be done first.
+    pub after: u64,
+    /// Changes before the pass.
+    pub now: Vec<Mapping>,
+    /// Changes that can be made beside it. They are numbered from the start on, from 1.
+    pub beside: Vec<Mapping>,
+}
+
+/// What one block of a strip is, or will be once change number `change` is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    block: Option<BlockId>,
+    writable: bool,
+    change: u64,
+}
+
+impl Entry {
+    const NOTHING: Self = Self { block: None, writable: false, change: 0 };
+
+    /// Whether both are one mapping if `next` comes right behind.
+    fn joins(&self, next: &Self) -> bool {
+        match (self.block, next.block) {
+            (None, None) => true,
+            (Some(block), Some(next_block)) => next_block.0 == block.0 + 1 && self.writable == next.writable,
+            _ => false,
+        }
+    }
+
+    /// Whether it is `block`, and may be written if that is needed.
+    fn serves(&self, block: BlockId, to_write: bool) -> bool {
+        self.block == Some(block) && (self.writable || !to_write)
+    }
+}
+
+#[derive(Debug)]
+struct Strip {
+    owner: Option<SequenceId>,
+    /// Those that were ever used; behind them there is nothing.
+    entries: Vec<Entry>,
+    mapped: usize,
+    /// The step that used it last.
+    used: u64,
+}
+
+impl Strip {
+    fn entry(&self, at: usize) -> Entry {
+        self.entries.get(at).copied().unwrap_or(Entry::NOTHING)
+    }
+
+    /// How many mappings begin at this entry and the next, of `blocks` in the strip.
+    fn borders(&self, at: usize, blocks: usize) -> usize {
+        let begins = |at: usize| at > 0 && at < blocks && !self.entry(at - 1).joins(&self.entry(at));
+        usize::from(begins(at)) + usize::from(begins(at + 1))
+    }
+}
+
+/// What is mapped in strips, and what has to be.
+#[derive(Debug)]
+pub struct StripMapper {
+    config: StripConfig,
+    strips: Vec<Strip>,
+    owned: HashMap<SequenceId, u32, BuildHasherDefault<IdHasher>>,
+    /// Mappings of all strips, empty parts included.
+    mappings: usize,
+    /// Blocks mapped in all strips.
+    mapped: usize,
+    /// Changes beside passes so far.
+    changes: u64,
+    steps: u64,
+    /// Sequences that found no room in strips.
+    listed: u64,
+}
+
+impl StripMapper {
+    /// All strips empty.
+    pub fn new(config: StripConfig) -> Self {
+        let strip = || Strip { owner: None, entries: Vec::new(), mapped: 0, used: 0 };
+        Self {
+            strips: (0..config.strips).map(|_| strip()).collect(),
+            owned: HashMap::default(),
+            mappings: config.strips,
+            mapped: 0,
+            changes: 0,
+            steps: 0,
+            listed: 0,
+            config,
+        }
+    }
+
+    /// Which ways of hiding time are used.
+    pub fn hiding(&self) -> Hiding {
+        self.config.hiding
+    }
+
+    /// Mappings that all strips have, as the system counts them.
+    pub fn mappings(&self) -> usize {
+        self.mappings
+    }
+
+    /// Blocks mapped in all strips; shared ones count several times.
+    pub fn mapped(&self) -> usize {
+        self.mapped
+    }
+
+    /// How often a sequence's blocks were not mapped for a pass, for want of room in strips.
+    pub fn listed(&self) -> u64 {
+        self.listed
+    }
+
+    /// Plans a step with these uses. `is_held` says whether a sequence still has its blocks in memory.
+    pub fn step(&mut self, uses: &[StripUse<'_>], is_held: impl Fn(SequenceId) -> bool, plan: &mut StripPlan) {
+        self.steps += 1;
+        plan.places.clear();
+        plan.now.clear();
+        plan.beside.clear();
+        plan.after = 0;
+        for strip in 0..self.strips.len() as u32 {
+            let ended = self.strips[strip as usize].owner.filter(|&id| !is_held(id));
+            if let Some(id) = ended {
+                self.owned.remove(&id);
+                self.strips[strip as usize].owner = None;
+                if !self.config.hiding.deferred {
+                    self.clear(strip, false, plan);
+                }
+            }
+        }
+        for of in uses {
+            let place = self.place(of, plan);
+            // Longer ones than any strip are not meant to have one.
+            let is_short = of.below + of.table.len() <= self.config.blocks;
+            self.listed += u64::from(place == StripPlace::Listed && is_short);
+            plan.places.push(place);
+        }
+        self.reclaim(plan);
+    }
+
+    /// Maps the blocks beside a pass that a sequence will get which still waits: `table`, of which the first `found`
+    /// have content. To be called after [`step`](Self::step), with its plan.
+    pub fn foresee(&mut self, table: &[BlockId], found: usize, plan: &mut StripPlan) {
+        if !self.config.hiding.eager || table.len() > self.config.blocks || !self.has_room_for(table.len()) {
+            return;
+        }
+        let Some(strip) = self.best_for(0, table) else { return };
+        self.strips[strip as usize].used = self.steps;
+        for (index, &block) in table.iter().enumerate() {
+            let to_write = index >= found;
+            if !self.strips[strip as usize].entry(index).serves(block, to_write) {
+                self.map(strip, index, block, to_write, true, plan);
+            }
+        }
+    }
+
+    /// The system refused this change: nothing is there.
+    pub fn refused(&mut self, change: &Mapping) {
+        for index in change.first..change.first + change.count {
+            self.set(change.strip, index as usize, Entry::NOTHING);
+        }
+    }
+
+    fn place(&mut self, of: &StripUse<'_>, plan: &mut StripPlan) -> StripPlace {
+        let end = of.below + of.table.len();
+        if end > self.config.blocks {
+            return StripPlace::Listed;
+        }
+        let strip = match self.owned.get(&of.id) {
+            Some(&strip) => strip,
+            None => {
+                let Some(strip) = self.best_for(of.below, of.table).filter(|_| self.has_room_for(of.table.len()))
+                else {
+                    return StripPlace::Listed;
+                };
+                self.strips[strip as usize].owner = Some(of.id);
+                self.owned.insert(of.id, strip);
+                self.protect(strip, of, plan);
+                strip
+            }
+        };
+        self.strips[strip as usize].used = self.steps;
+        for (index, &block) in of.table.iter().enumerate() {
+            let at = of.below + index;
+            let entry = self.strips[strip as usize].entry(at);
+            let (is_now, to_write) = (index < of.written.end, index >= of.written.start);
+            if is_now {
+                // What is under way must end, whether it is what is wanted or would come in between.
+                plan.after = plan.after.max(entry.change);
+            }
+            if entry.serves(block, to_write) || !is_now && !self.config.hiding.ahead {
+                continue;
+            }
+            if !self.has_room_for(1) {
+                if is_now {
+                    return StripPlace::Listed;
+                }
+                break;
+            }
+            self.map(strip, at, block, to_write, !is_now, plan);
+        }
+        StripPlace::Strip {
+            strip,
+            first: of.below as u32,
+            end: (of.below + of.written.end) as u32,
+            written: (of.below + of.written.start) as u32,
+        }
+    }
+
+    /// Of a strip that others may have written before, what is found is only read from now on.
+    fn protect(&mut self, strip: u32, of: &StripUse<'_>, plan: &mut StripPlan) {
+        let entries = &self.strips[strip as usize];
+        let is_kept = |(at, &block)| Some(entries.entry(at)).filter(|entry| entry.serves(block, true));
+        let read = (of.below..).zip(&of.table[..of.written.start]);
+        let kept: Vec<_> = read.map(is_kept).map(|entry| entry.map(|entry| entry.change)).collect();
+        let mut index = 0;
+        while index < kept.len() {
+            let run = kept[index..].iter().take_while(|kept| kept.is_some()).count();
+            if run > 0 {
+                let first = of.below + index;
+                plan.after = plan.after.max(kept[index..index + run].iter().flatten().copied().max().unwrap_or(0));
+                for at in first..first + run {
+                    let entry = self.strips[strip as usize].entry(at);
+                    self.set(strip, at, Entry { writable: false, change: 0, ..entry });
+                }
+                plan.now.push(Mapping { strip, first: first as u32, count: run as u32, to: Mapped::ReadOnly });
+            }
+            index += run.max(1);
+        }
+    }
+
+    /// The strip without an owner that has most of these blocks in their places; of several, the one with the least
+    /// in it, and of these the one that was used longest ago.
+    fn best_for(&self, below: usize, table: &[BlockId]) -> Option<u32> {
+        let fit = |strip: &Strip| {
+            let pairs = (below..).zip(table);
+            pairs.take_while(|&(at, &block)| strip.entry(at).block == Some(block)).count()
+        };
+        let free = self.strips.iter().enumerate().filter(|(_, strip)| strip.owner.is_none());
+        let best =
+            free.max_by_key(|(_, strip)| (fit(strip), std::cmp::Reverse(strip.mapped), std::cmp::Reverse(strip.used)));
+        best.map(|(strip, _)| strip as u32)
+    }
+
+    /// Whether so many more blocks can be mapped, each by itself.
+    fn has_room_for(&self, blocks: usize) -> bool {
+        // A mapping in the middle of another makes three of it.
+        self.mappings + 2 * blocks <= self.config.mappings_max && self.mapped + blocks <= self.config.mapped_max
+    }
+
+    fn map(&mut self, strip: u32, at: usize, block: BlockId, to_write: bool, beside: bool, plan: &mut StripPlan) {
+        let list = if beside { &mut plan.beside } else { &mut plan.now };
+        let to = if to_write { Mapped::Write(block) } else { Mapped::Read(block) };
+        let joined = list.last_mut().filter(|last| {
+            let (first, count) = match (last.to, to) {
+                (Mapped::Read(first), Mapped::Read(_)) | (Mapped::Write(first), Mapped::Write(_)) => {
+                    (first, last.count)
+                }
+                _ => return false,
+            };
+            last.strip == strip && (last.first + count) as usize == at && first.0 + count == block.0
+        });
+        match joined {
+            Some(last) => last.count += 1,
+            None => {
+                list.push(Mapping { strip, first: at as u32, count: 1, to });
+                self.changes += u64::from(beside);
+            }
+        }
+        let change = if beside { self.changes } else { 0 };
+        self.set(strip, at, Entry { block: Some(block), writable: to_write, change });
+    }
+
+    /// Unmaps all of a strip.
+    fn clear(&mut self, strip: u32, beside: bool, plan: &mut StripPlan) {
+        let entries = &self.strips[strip as usize].entries;
+        let Some(first) = entries.iter().position(|entry| entry.block.is_some()) else { return };
+        let end = entries.iter().rposition(|entry| entry.block.is_some()).map_or(first, |last| last + 1);
+        let after = entries.iter().map(|entry| entry.change).max().unwrap_or(0);
+        let mapping = Mapping { strip, first: first as u32, count: (end - first) as u32, to: Mapped::Nothing };
+        let change = if beside {
+            plan.beside.push(mapping);
+            self.changes += 1;
+            self.changes
+        } else {
+            plan.after = plan.after.max(after);
+            plan.now.push(mapping);
+            0
+        };
+        for at in first..end {
+            self.set(strip, at, Entry { change, ..Entry::NOTHING });
+        }
+    }
+
+    /// Empties strips without an owner, the one used longest ago first, while little room is left.
+    fn reclaim(&mut self, plan: &mut StripPlan) {
+        let is_short = |mapper: &Self, of: usize| {
+            mapper.mappings * 10 > mapper.config.mappings_max * of || mapper.mapped * 10 > mapper.config.mapped_max * of
+        };
+        if !is_short(self, 9) {
+            return;
+        }
+        while is_short(self, 8) {
+            let unused = self.strips.iter().enumerate().filter(|(_, strip)| strip.owner.is_none() && strip.mapped > 0);
+            let Some((strip, _)) = unused.min_by_key(|(_, strip)| strip.used) else { return };
+            self.clear(strip as u32, self.config.hiding.reclaim_beside, plan);
+        }
+    }
+
+    fn set(&mut self, strip: u32, at: usize, entry: Entry) {
+        let strip = &mut self.strips[strip as usize];
+        let before = strip.borders(at, self.config.blocks);
+        if strip.entries.len() <= at {
+            strip.entries.resize(at + 1, Entry::NOTHING);
+        }
+        let was = std::mem::replace(&mut strip.entries[at], entry).block.is_some();
+        let after = strip.borders(at, self.config.blocks);
+        self.mappings = self.mappings + after - before;
+        let (more, fewer) = (usize::from(entry.block.is_some()), usize::from(was));
+        strip.mapped = strip.mapped + more - fewer;
+        self.mapped = self.mapped + more - fewer;
+    }
+
+    /// Whether its counts are true, and every strip has one owner; what is wrong if not.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let mut mappings = 0;
+        for (number, strip) in self.strips.iter().enumerate() {
+            let borders = (1..self.config.blocks).filter(|&at| !strip.entry(at - 1).joins(&strip.entry(at)));
+            mappings += 1 + borders.count();
+            let mapped = strip.entries.iter().filter(|entry| entry.block.is_some()).count();
+            if mapped != strip.mapped {
+                return Err(format!("strip {number} has {mapped} blocks, not {}", strip.mapped));
+            }
+            if strip.owner.is_some_and(|id| self.owned.get(&id) != Some(&(number as u32))) {
+                return Err(format!("the owner of strip {number} does not know it"));
+            }
+        }
+        let owned = self.strips.iter().filter(|strip| strip.owner.is_some()).count();
+        let mapped: usize = self.strips.iter().map(|strip| strip.mapped).sum();
+        match (mappings == self.mappings, mapped == self.mapped, owned == self.owned.len()) {
+            (true, true, true) => Ok(()),
+            _ => Err(format!(
+                "{mappings} mappings of {mapped} blocks for {owned} owners, not {}, {}, {}",
+                self.mappings,
+                self.mapped,
+                self.owned.len()
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
