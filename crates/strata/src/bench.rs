@@ -118,7 +118,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
     let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits, &surroundings)?;
-    let (block_size, capacity) = (args.limits.block_size, plan.num_blocks);
+    let (block_size, capacity) = (runner.device.kv().layout().block_size(), plan.num_blocks);
     let longest_prompt = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
     let fits = args.decode_len().is_some_and(|decode| {
         decode.max(longest_prompt) <= plan.max_model_len

@@ -101,7 +101,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
 
     let layout = dir.kv_layout(limits);
     // Loading takes long: what cannot work is refused before it.
-    let swap = swap::open(limits, &plan, needs.swap, layout.content_bytes())?;
+    let swap = swap::open(limits, &plan, needs.swap, &layout)?;
     let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout)?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
@@ -147,7 +147,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
 fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result<KvPool> {
     // Where weights are streamed, memory goes to and fro.
     let (num_blocks, sparse) = (if plan.streamed { plan.num_blocks_max } else { plan.num_blocks }, plan.streamed);
-    let shape = needs::strips(limits, plan.max_model_len, num_blocks);
+    let shape = needs::strips(limits, layout.block_size(), plan.max_model_len, num_blocks);
     Ok(match (limits.kv_layout, sparse) {
         (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(layout, num_blocks, shape)?,
         (KvLayoutOption::Paged, true) => KvPool::new_sparse(layout, num_blocks)?,
@@ -162,9 +162,10 @@ fn start_engine(
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
     let Runnable { runner, plan, streamed, batched_tokens, kv_disk } = load_weights(dir, limits, surroundings)?;
+    let block_size = runner.device.kv().layout().block_size();
     // What memory does not hold is read from disk in each pass.
     let on_disk = kv_disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens());
-    let is_beside = blocks_beside_disk(limits.block_size, batched_tokens) <= plan.num_blocks_max;
+    let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
     let context = limits.max_model_len.map_or(dir.config.context(), |asked| asked.get());
     let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
     report::context(&plan, max_model_len, context, limits);
@@ -175,13 +176,13 @@ fn start_engine(
             max_num_batched_tokens: batched_tokens,
             preemption: limits.swap.as_ref().map_or(PreemptionMode::Auto, |swap| swap.preemption.into()),
         },
-        kv: KvConfig { num_swap_blocks, ..kv_config(limits, plan.num_blocks_max) },
+        kv: KvConfig { num_swap_blocks, ..kv_config(limits, block_size, plan.num_blocks_max) },
         limits: Limits {
             vocab_size: dir.config.vocab_size,
             max_model_len,
             model_context: dir.config.context(),
-            kv_capacity_tokens: plan.num_blocks_max * limits.block_size,
-            kv_block_tokens: limits.block_size,
+            kv_capacity_tokens: plan.num_blocks_max * block_size,
+            kv_block_tokens: block_size,
             max_logprobs: MAX_LOGPROBS,
             max_beam_width: MAX_BEAM_WIDTH.min(limits.max_num_seqs.get()),
             max_waiting,

@@ -228,7 +228,7 @@ impl ModelDir {
 
     fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
         let layout = self.kv_layout(limits);
-        let swap = swap::memory(limits, total, layout.content_bytes());
+        let swap = swap::memory(limits, total, &layout);
         Bytes(swap.0.saturating_add(kv_disk::memory(limits, total, &layout).0))
     }
 

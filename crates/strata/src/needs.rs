@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, bail};
-use strata_device::{Bytes, KvPool, StripShape, page_size, usable_cores};
+use strata_device::{Bytes, HUGE_PAGE, KvPool, StripShape, page_size, usable_cores};
 use strata_engine::MemoryNeeds;
 use strata_kernels::{DType, KvDType, KvLayout};
-use strata_kv::KvConfig;
+use strata_kv::{BLOCK_SIZE_MAX, KvConfig};
 use strata_model::Model;
 use strata_model::config::ModelConfig;
 
@@ -40,10 +40,10 @@ pub struct WeightNeeds {
 const PAGE_TABLES: usize = 5 * size_of::<u64>();
 
 /// How the block manager is set.
-pub fn kv_config(limits: &LimitOptions, num_blocks: usize) -> KvConfig {
+pub fn kv_config(limits: &LimitOptions, block_size: usize, num_blocks: usize) -> KvConfig {
     KvConfig {
         num_blocks,
-        block_size: limits.block_size,
+        block_size,
         prefix_caching: !limits.no_prefix_caching,
         seed: random_seed(),
         ..KvConfig::default()
@@ -59,17 +59,26 @@ pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) ->
         KvDtype::Bf16 => KvDType::BF16,
         KvDtype::Q8 => KvDType::Q8,
     };
-    let layout = Model::kv_layout(config, limits.block_size, dtype);
-    match limits.kv_layout {
-        KvLayoutOption::Paged => layout,
-        KvLayoutOption::Virtual => layout.in_pages(page_size()),
+    let of = |block_size| Model::kv_layout(config, block_size, dtype);
+    match (limits.kv_layout, limits.block_size) {
+        (KvLayoutOption::Paged, asked) => of(asked.unwrap_or(BLOCK_SIZE)),
+        (KvLayoutOption::Virtual, Some(asked)) => of(asked).in_pages(page_size()),
+        (KvLayoutOption::Virtual, None) => {
+            let mut sizes = (BLOCK_SIZE.ilog2()..=BLOCK_SIZE_MAX.ilog2()).map(|log| of(1 << log));
+            let in_huge_pages = |layout: &KvLayout| layout.block_bytes().is_multiple_of(HUGE_PAGE);
+            let layout = sizes.find(in_huge_pages);
+            layout.unwrap_or_else(|| of(BLOCK_SIZE).in_pages(page_size()))
+        }
     }
 }
 
+/// Tokens of a block where nobody says how many.
+const BLOCK_SIZE: usize = 16;
+
 /// The strips in which the KV of sequences of up to `max_model_len` tokens is mapped. There are more than sequences run
 /// at a time: in the others lies what those had that have ended, for whoever comes back.
-pub fn strips(limits: &LimitOptions, max_model_len: usize, num_blocks: usize) -> StripShape {
-    let blocks = max_model_len.div_ceil(limits.block_size).min(num_blocks);
+pub fn strips(limits: &LimitOptions, block_size: usize, max_model_len: usize, num_blocks: usize) -> StripShape {
+    let blocks = max_model_len.div_ceil(block_size).min(num_blocks);
     StripShape { count: 2 * limits.max_num_seqs.get() + 1, blocks }
 }
 
@@ -82,7 +91,7 @@ pub fn memory_needs(
     surroundings: &Surroundings<'_>,
 ) -> Result<MemoryNeeds> {
     // First: everything below divides and multiplies by it.
-    kv_config(limits, 1).check().context("--block-size cannot be used")?;
+    kv_config(limits, limits.block_size.unwrap_or(BLOCK_SIZE), 1).check().context("--block-size cannot be used")?;
     let context = config.context();
     let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
     if max_model_len > context {
@@ -90,7 +99,7 @@ pub fn memory_needs(
     }
     let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits, BATCHED_TOKENS));
     let layout = kv_layout(config, weights.dtype, limits);
-    let mut block_bytes = layout.block_bytes() + limits.block_size * size_of::<u32>();
+    let mut block_bytes = layout.block_bytes() + layout.block_size() * size_of::<u32>();
     if limits.kv_layout == KvLayoutOption::Virtual {
         block_bytes += layout.block_bytes() / page_size() * PAGE_TABLES;
     }
@@ -107,7 +116,7 @@ pub fn memory_needs(
         block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
         block: Bytes(block_bytes as u64 + BLOCK_BOOKKEEPING),
         blocks_most: usize::MAX,
-        block_size: limits.block_size,
+        block_size: layout.block_size(),
         max_model_len,
         max_num_seqs: sequences,
     })

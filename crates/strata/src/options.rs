@@ -82,9 +82,10 @@ pub struct LimitOptions {
           hide_short_help = true)]
     pub max_num_batched_tokens: Option<NonZeroUsize>,
 
-    /// Tokens of one KV block: a power of two from 1 to 256
-    #[arg(long, value_name = "TOKENS", default_value = "16", help_heading = ENGINE, hide_short_help = true)]
-    pub block_size: usize,
+    /// Tokens of one KV block: a power of two from 1 to 256. Without it: 16; with --kv-layout virtual as many more as
+    /// fill huge pages of 2 MiB, if any number does
+    #[arg(long, value_name = "TOKENS", help_heading = ENGINE, hide_short_help = true)]
+    pub block_size: Option<usize>,
 
     /// How the KV of a request lies in memory: `paged` in blocks anywhere, `virtual` side by side, in addresses to
     /// which the same blocks are mapped. Answers do not depend on it

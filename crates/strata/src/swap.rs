@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Result;
 use strata_device::Bytes;
 use strata_engine::{MemoryPlan, SwapSpace, SwapStore};
+use strata_kernels::KvLayout;
 
 use crate::failure::Advised;
 use crate::options::{LimitOptions, PreemptionOption, SwapOptions};
@@ -77,9 +78,9 @@ impl Wanted<'_> {
 }
 
 /// Memory that swapping takes of a budget of `total`.
-pub fn memory(limits: &LimitOptions, total: Bytes, block_bytes: usize) -> Bytes {
+pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let Some(swap) = limits.swap.as_ref().filter(|swap| is_wanted(swap)) else { return Bytes(0) };
-    wanted(swap, limits, total, block_bytes).find(PLACES).map_or(Bytes(0), |(_, memory)| memory)
+    wanted(swap, total, layout).find(PLACES).map_or(Bytes(0), |(_, memory)| memory)
 }
 
 /// Allocates the swap space, with the `memory` that was counted for it. It may be missing if the user did not ask for
@@ -91,7 +92,7 @@ pub fn open(
     limits: &LimitOptions,
     plan: &MemoryPlan,
     memory: Bytes,
-    block_bytes: usize,
+    layout: &KvLayout,
 ) -> Result<Option<Box<dyn SwapStore>>> {
     let Some(swap) = &limits.swap else { return Ok(None) };
     if swap.preemption == PreemptionOption::Swap && swap.swap_space == Some(Bytes(0)) {
@@ -101,7 +102,7 @@ pub fn open(
     if !is_wanted(swap) {
         return Ok(None);
     }
-    let wanted = wanted(swap, limits, plan.budget.total(), block_bytes);
+    let wanted = wanted(swap, plan.budget.total(), layout);
     let Some((place, _)) = wanted.find(PLACES) else { return Ok(None) };
     let asked = swap.swap_space.is_some() || swap.swap_dir.is_some() || swap.preemption == PreemptionOption::Swap;
     match (place.open)(&wanted, &SwapRoom { num_blocks_max: plan.num_blocks_max, memory }) {
@@ -118,9 +119,9 @@ fn is_wanted(swap: &SwapOptions) -> bool {
     swap.preemption != PreemptionOption::Recompute && swap.swap_space != Some(Bytes(0))
 }
 
-fn wanted<'a>(swap: &'a SwapOptions, limits: &LimitOptions, budget: Bytes, block_bytes: usize) -> Wanted<'a> {
+fn wanted<'a>(swap: &'a SwapOptions, budget: Bytes, layout: &KvLayout) -> Wanted<'a> {
     let (directory, space) = (swap.swap_dir.as_deref(), swap.swap_space);
-    Wanted { directory, space, budget, block_size: limits.block_size, block_bytes }
+    Wanted { directory, space, budget, block_size: layout.block_size(), block_bytes: layout.content_bytes() }
 }
 
 fn refused(error: &dyn std::fmt::Display) -> anyhow::Error {
@@ -134,6 +135,8 @@ mod tests {
     use std::path::Path;
 
     use clap::Parser;
+
+    use strata_kernels::{KvDType, KvShape};
 
     use super::*;
     use crate::audience::{Audience, Surroundings};
@@ -156,7 +159,12 @@ mod tests {
     }
 
     fn memory_of(total: u64, more: &[&str]) -> u64 {
-        memory(&limits(more), Bytes(total), 100_000).0
+        memory(&limits(more), Bytes(total), &layout()).0
+    }
+
+    /// Blocks of 100 KiB, of 16 tokens.
+    fn layout() -> KvLayout {
+        KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 10, head_dim: 80 }])
     }
 
     #[test]
@@ -178,9 +186,10 @@ mod tests {
             memory: |wanted| (wanted.directory == Some(Path::new("memory:"))).then_some(Bytes(7 << 20)),
             open: |_, _| unreachable!("nothing is opened here"),
         };
+        let layout = layout();
         let found = |more: &[&str]| {
             let limits = limits(more);
-            let wanted = wanted(limits.swap.as_ref().unwrap(), &limits, Bytes(1 << 30), 100_000);
+            let wanted = wanted(limits.swap.as_ref().unwrap(), Bytes(1 << 30), &layout);
             wanted.find(&[IN_MEMORY, file::PLACE]).map(|(place, memory)| (place.name, memory.0))
         };
         assert_eq!(found(&["--swap-dir", "memory:"]), Some(("memory", 7 << 20)));
@@ -214,6 +223,10 @@ mod tests {
         assert_eq!(memory_of(1 << 30, &["--swap-space", "0"]), 0);
         assert_eq!(memory_of(1 << 30, &["--preemption", "recompute"]), 0);
         let line = Line::parse_from(["strata"]);
-        assert_eq!(memory(&line.model.limits, Bytes(1 << 30), 100_000), Bytes(0), "commands that serve one at a time");
+        assert_eq!(
+            memory(&line.model.limits, Bytes(1 << 30), &layout()),
+            Bytes(0),
+            "commands that serve one at a time"
+        );
     }
 }

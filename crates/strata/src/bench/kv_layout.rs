@@ -105,7 +105,8 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<Vec<Value>> {
     if streamed.is_some() {
         bail!("{} does not fit into {}; give more --memory", dir.name(), plan.budget.total());
     }
-    let (block_size, room) = (limits.block_size, plan.max_model_len.min(plan.num_blocks * limits.block_size));
+    let block_size = runner.device.kv().layout().block_size();
+    let room = plan.max_model_len.min(plan.num_blocks * block_size);
     let (chunk, behind) = (CHUNK.min(batched_tokens), args.repeat.get() + 1);
     let fits = |context: &usize| context.saturating_add(behind) <= room;
     if !fits(&chunk) {
@@ -247,7 +248,7 @@ fn serve(
     let is_steady = load_of == "steady";
     // All of a sequence's tokens, where none may end.
     let most = if is_steady { PROMPT_MOST + WARM_UP as usize + steps as usize + 16 } else { PROMPT_MOST + ANSWER_MOST };
-    limits.max_model_len = NonZeroUsize::new(most.next_multiple_of(limits.block_size));
+    limits.max_model_len = NonZeroUsize::new(most);
     let waiting = if is_steady { 0 } else { WAITING };
     let opened = Opened { footprint, ..Opened::open(args.model.as_deref())? };
     let loaded = load(opened, &limits, Audience::Nobody, sequences + WAITING)?;

@@ -106,13 +106,14 @@ pub fn run(args: StreamArgs) -> Result<()> {
                 plan.budget.total()
             )
         };
-        check_room(&args, &plan, limits.block_size)?;
+        let block_size = runner.device.kv().layout().block_size();
+        check_room(&args, &plan, block_size)?;
         settings = Some(streaming.settings.clone());
         let monitor = Arc::clone(&streaming.monitor);
         let mut bench = StreamBench {
             runner,
             chunk: batched_tokens,
-            block_size: limits.block_size,
+            block_size,
             vocab: dir.config.vocab_size,
             most_resident: streaming.most_resident,
             streaming,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -144,6 +144,11 @@ fn a_context_beyond_memory_is_answered_as_with_ample_memory() {
     assert_eq!(text(&server), (expected.clone(), 0));
     assert!(metric(&server, "strata:kv_disk_read_bytes_total") > 0);
     assert!(metric(&server, "strata:kv_disk_frames_total") > 0);
+    // What memory had room for is written as well, but no answer waits for it.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while metric(&server, "strata:kv_disk_durable_blocks_total") * 16 < 4096 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     server.kill();
     drop(server);
     let (again, cached) = text(&Server::of(path, &tight));
