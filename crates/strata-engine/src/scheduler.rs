@@ -346,9 +346,14 @@ impl Scheduler {
         }
     }
 
-    /// The blocks that the first sequence in the queue will get, if one waits.
-    pub(crate) fn foresee_first(&self) -> Option<Foreseen> {
-        let sequence = &self.sequences[&self.queues.waiting().next()?];
+    /// The blocks that the first sequence in the queue will get, if one waits. They are kept for it as far as there are
+    /// others.
+    pub(crate) fn foresee_first(&mut self) -> Option<Foreseen> {
+        let Some(id) = self.queues.waiting().next() else {
+            self.blocks.foresee_nothing();
+            return None;
+        };
+        let sequence = &self.sequences[&id];
         Some(self.blocks.foresee(sequence.tokens(), &sequence.hashes))
     }
 

@@ -201,6 +201,7 @@ impl BlockManager {
         self.expect_available(need - hits, self.cache.available() - revived)?;
 
         let block_size = self.config.block_size;
+        self.cache.redeem();
         self.cache.tick();
         // Hits first: a block that is held cannot be evicted for the fresh ones.
         blocks.iter().for_each(|&block| self.cache.share(block));
@@ -222,13 +223,15 @@ impl BlockManager {
     }
 
     /// The blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known: those that
-    /// are found, then free ones. Changes nothing.
-    pub fn foresee(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Foreseen {
+    /// are found, then free ones, which are kept for the next sequence as long as there are others. If nothing is found,
+    /// cached blocks are evicted for it already.
+    pub fn foresee(&mut self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Foreseen {
         let need = self.num_required_blocks(token_ids.len(), 0);
         let mut blocks = Vec::with_capacity(need);
         self.cache.walk(token_ids, hashes, |block, _| blocks.push(block));
         let found = blocks.len();
-        blocks.extend(self.cache.blocks().next_free().take(need - found));
+        // What is found could be evicted.
+        blocks.extend(self.cache.promise(need - found, found == 0));
         Foreseen { blocks, found }
     }
 
@@ -361,6 +364,11 @@ impl BlockManager {
         self.tables.insert(child, forked);
         self.counters.forks += 1;
         Ok(())
+    }
+
+    /// Nothing is [foreseen](Self::foresee) any more.
+    pub fn foresee_nothing(&mut self) {
+        self.cache.redeem();
     }
 
     /// Releases all blocks of `id`, the last first, so that the tail of a chain is reused before its head. Published

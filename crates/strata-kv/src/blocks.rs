@@ -66,6 +66,9 @@ pub(crate) struct Blocks {
     entries: Vec<Entry>, // [block]
     /// The front is taken next.
     free: VecDeque<BlockId>,
+    /// Free blocks that are kept for the next sequence that is admitted, in the order in which it will get them. Others
+    /// take them, the last first, when no other is free.
+    promised: VecDeque<BlockId>,
     /// How many blocks may be used; more than these are present only while they hold contents in use.
     usable: usize,
     num_withdrawn: usize,
@@ -83,6 +86,7 @@ impl Blocks {
         Self {
             entries: vec![Entry(Entry::FREE); num_blocks],
             free: (0..num_blocks as u32).map(BlockId).collect(),
+            promised: VecDeque::new(),
             usable: num_blocks,
             num_withdrawn: 0,
             num_holes: 0,
@@ -96,7 +100,7 @@ impl Blocks {
     }
 
     pub(crate) fn num_free(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.promised.len()
     }
 
     pub(crate) fn num_withdrawn(&self) -> usize {
@@ -134,12 +138,33 @@ impl Blocks {
 
     /// A free block, if there is one. The caller must [occupy](Self::occupy) it at once.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
-        self.free.pop_front()
+        self.free.pop_front().or_else(|| self.promised.pop_back())
     }
 
-    /// The free blocks in the order in which they are [taken](Self::take).
-    pub(crate) fn next_free(&self) -> impl Iterator<Item = BlockId> {
-        self.free.iter().copied()
+    /// Keeps up to `count` free blocks for the next sequence.
+    pub(crate) fn promise(&mut self, count: usize) {
+        while self.promised.len() > count
+            && let Some(block) = self.promised.pop_back()
+        {
+            self.free.push_front(block);
+        }
+        while self.promised.len() < count
+            && let Some(block) = self.free.pop_front()
+        {
+            self.promised.push_back(block);
+        }
+    }
+
+    /// The blocks that are kept for the next sequence.
+    pub(crate) fn promised(&self) -> impl ExactSizeIterator<Item = BlockId> {
+        self.promised.iter().copied()
+    }
+
+    /// Those that were promised are the next to be taken.
+    pub(crate) fn redeem(&mut self) {
+        while let Some(block) = self.promised.pop_back() {
+            self.free.push_front(block);
+        }
     }
 
     /// Stores `content` in `block`, which was taken, or whose content has ended or left it.
@@ -180,7 +205,7 @@ impl Blocks {
     /// may never have been written at all. Returns false when no block is free.
     #[must_use]
     pub(crate) fn withdraw_free(&mut self) -> bool {
-        let block = self.free.pop_back();
+        let block = self.free.pop_back().or_else(|| self.promised.pop_back());
         block.into_iter().for_each(|block| self.withdraw(block));
         block.is_some()
     }
@@ -236,6 +261,7 @@ impl Blocks {
 
     /// Carries out [planned](Self::plan_moves) moves. The sources join the free list at its end, in this order.
     pub(crate) fn relocate(&mut self, moves: &[(BlockId, BlockId)]) {
+        self.redeem();
         for &(source, destination) in moves {
             let content = self.entries[source.index()].what();
             self.entries[destination.index()].set(content);
@@ -249,6 +275,7 @@ impl Blocks {
 
     /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to `max` times. Returns how often.
     pub(crate) fn exchange(&mut self, max: usize) -> usize {
+        self.redeem();
         let ids = (0..self.len() as u32).map(BlockId);
         let withdrawn = ids.clone().filter(|block| self.entries[block.index()].is(Entry::WITHDRAWN));
         let free = ids.rev().filter(|block| self.entries[block.index()].is(Entry::FREE));
@@ -287,7 +314,8 @@ impl Blocks {
 
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>() + self.free.capacity() * size_of::<BlockId>()
+        self.entries.capacity() * size_of::<Entry>()
+            + (self.free.capacity() + self.promised.capacity()) * size_of::<BlockId>()
     }
 }
 

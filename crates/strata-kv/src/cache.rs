@@ -403,6 +403,24 @@ impl Cache {
         }
     }
 
+    /// Keeps `count` free blocks for the next sequence, as far as there are free ones or, if it `may_evict`, cached ones;
+    /// returns them.
+    pub(crate) fn promise(&mut self, count: usize, may_evict: bool) -> impl Iterator<Item = BlockId> {
+        if may_evict {
+            while self.blocks.num_free() < count && self.policy.len() > 0 {
+                let block = self.evict(None);
+                self.blocks.free_last(block);
+            }
+        }
+        self.blocks.promise(count);
+        self.blocks.promised()
+    }
+
+    /// See [`Blocks::redeem`].
+    pub(crate) fn redeem(&mut self) {
+        self.blocks.redeem();
+    }
+
     /// Changes how many blocks may be used. Growing adds free blocks; shrinking withdraws free blocks, then cached
     /// ones, but never used ones: the remaining number is withdrawn as blocks are released.
     pub(crate) fn set_usable(&mut self, usable: usize) {

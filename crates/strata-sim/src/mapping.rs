@@ -244,6 +244,8 @@ impl<'a> World<'a> {
             one.computed = end;
         }
         let block_size = self.load.block_size;
+        let first = self.waiting.front().filter(|_| self.load.hiding.eager);
+        let foreseen = first.map(|(prompt, _, hashes)| self.manager.foresee(prompt, hashes));
         let manager = &self.manager;
         let uses: Vec<_> = spans
             .iter()
@@ -255,8 +257,7 @@ impl<'a> World<'a> {
             })
             .collect();
         self.mapper.step(&uses, |id| manager.block_table(id).is_some(), &mut self.plan);
-        if let Some((prompt, _, hashes)) = self.waiting.front() {
-            let foreseen = manager.foresee(prompt, hashes);
+        if let Some(foreseen) = foreseen {
             self.mapper.foresee(&foreseen.blocks, foreseen.found, &mut self.plan);
         }
         drop(uses);
@@ -342,8 +343,12 @@ mod tests {
     fn each_way_of_hiding_gains() {
         let all = load(4, 400, Hiding::ALL);
         assert!(all.critical.as_secs_f64() < 0.01 * all.time.as_secs_f64(), "{all:?}");
-        for without in [Hiding { ahead: false, ..Hiding::ALL }, Hiding { deferred: false, ..Hiding::ALL }, Hiding::NONE]
-        {
+        for without in [
+            Hiding { ahead: false, ..Hiding::ALL },
+            Hiding { deferred: false, ..Hiding::ALL },
+            Hiding { eager: false, ..Hiding::ALL },
+            Hiding::NONE,
+        ] {
             let figures = load(4, 400, without);
             assert!(figures.critical > all.critical, "{without:?}: {figures:?}, {all:?} with all");
         }

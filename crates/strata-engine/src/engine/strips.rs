@@ -44,16 +44,18 @@ impl Strips {
     }
 
     /// Has what the step needs mapped, and what later ones need beside it.
-    fn step(&mut self, step: &StepPlan, scheduler: &Scheduler, runner: &mut dyn Runner) {
+    fn step(&mut self, step: &StepPlan, scheduler: &mut Scheduler, runner: &mut dyn Runner) {
         let Some(memory) = runner.strips() else { return };
         memory.unpin();
+        let foreseen = if self.mapper.hiding().eager { scheduler.foresee_first() } else { None };
+        let scheduler = &*scheduler;
         let uses = uses_of(step, scheduler);
         let is_held = |id: SequenceId| scheduler.blocks().block_table(id).is_some();
         memory.wait_for(0).iter().for_each(|mapping| self.mapper.refused(mapping));
         for attempt in 1..=TRIES {
             self.mapper.step(&uses, is_held, &mut self.plan);
-            if let Some(Foreseen { blocks, found }) = scheduler.foresee_first() {
-                self.mapper.foresee(&blocks, found, &mut self.plan);
+            if let Some(Foreseen { blocks, found }) = &foreseen {
+                self.mapper.foresee(blocks, *found, &mut self.plan);
             }
             memory.change_beside(&self.plan.beside);
             let mut refused = memory.wait_for(self.plan.after);
@@ -114,7 +116,7 @@ impl Worker {
     pub(super) fn map_strips(&mut self, plan: &StepPlan) {
         if let Some(strips) = &mut self.strips {
             let began = Instant::now();
-            strips.step(plan, &self.scheduler, self.runner.as_mut());
+            strips.step(plan, &mut self.scheduler, self.runner.as_mut());
             strips.time += began.elapsed();
         }
     }

@@ -58,7 +58,7 @@ impl Load {
     fn step(&mut self, number: u64) {
         let id = self.random.below(6) as u64;
         let sequence = SequenceId(id);
-        match self.random.below(20) {
+        match self.random.below(22) {
             0..5 => {
                 let family = self.random.below(2);
                 let tokens: Vec<_> = (0..1 + self.random.below(9)).map(|at| (family * at) as TokenId).collect();
@@ -73,9 +73,24 @@ impl Load {
             16 | 17 if !self.swaps.is_empty() => self.end_swap(),
             18 => self.manager.set_usable(4 + self.random.below(12)),
             19 => self.compact(),
+            20 | 21 => self.foresee(),
             _ => {}
         }
         self.manager.check().unwrap_or_else(|violation| panic!("step {number}: {violation}"));
+    }
+
+    /// What is foreseen is what is given.
+    fn foresee(&mut self) {
+        let (family, id) = (self.random.below(2), 10);
+        let tokens: Vec<_> = (0..1 + self.random.below(9)).map(|at| (family * at) as TokenId).collect();
+        let hashes = self.manager.hash_prefix(&ChainRoot::default(), &tokens);
+        let Foreseen { blocks, found } = self.manager.foresee(&tokens, &hashes);
+        if self.random.below(3) == 0 && begin(&mut self.manager, id, &tokens) {
+            let table = self.manager.block_table(SequenceId(id)).expect("it was given blocks");
+            assert_eq!(table[..blocks.len()], blocks);
+            assert!(found <= blocks.len());
+            self.manager.free(SequenceId(id));
+        }
     }
 
     fn compact(&mut self) {
@@ -121,6 +136,27 @@ fn moves_and_swaps_change_locations_and_no_content() {
         (0..4000).for_each(|number| load.step(number));
         assert!(load.moves > 0 && load.failures > 0);
     }
+}
+
+#[test]
+fn what_is_kept_for_the_next_is_taken_by_others_only_when_nothing_else_is_free() {
+    let mut manager = manager(6, EvictionKind::ADAPTIVE);
+    let tokens = [1, 2, 3, 4, 5];
+    let hashes = manager.hash_prefix(&ChainRoot::default(), &tokens);
+    let foreseen = manager.foresee(&tokens, &hashes);
+    assert_eq!((foreseen.blocks.len(), foreseen.found), (3, 0));
+    // Three others grow, each by a block.
+    let blocks_of = |manager: &BlockManager, id| manager.block_table(SequenceId(id)).unwrap().to_vec();
+    manager.tables.insert(SequenceId(7), Table::new(ChainRoot::default(), false, Vec::new(), 0, 0, BLOCK));
+    manager.append(SequenceId(7), &[1, 2, 3, 4, 5]).unwrap();
+    assert!(blocks_of(&manager, 7).iter().all(|block| !foreseen.blocks.contains(block)));
+    assert_eq!(manager.foresee(&tokens, &hashes), foreseen);
+    manager.append(SequenceId(7), &[6, 7]).unwrap();
+    assert_eq!(blocks_of(&manager, 7)[3], foreseen.blocks[2], "the last first");
+    manager.free(SequenceId(7));
+    assert!(begin(&mut manager, 1, &tokens));
+    assert_eq!(blocks_of(&manager, 1)[..2], foreseen.blocks[..2]);
+    manager.check().unwrap();
 }
 
 #[test]

@@ -12,7 +12,7 @@ impl Blocks {
     pub(crate) fn check(&self) -> Result<(), InvariantViolation> {
         let number = |what| self.entries.iter().filter(|entry| entry.is(what)).count();
         let mut listed = vec![false; self.len()];
-        for &block in &self.free {
+        for &block in self.free.iter().chain(&self.promised) {
             if !self.is_free(block) || std::mem::replace(&mut listed[block.index()], true) {
                 return Err(InvariantViolation::FreeList { block });
             }

@@ -131,6 +131,10 @@ impl World {
         }
         let mut copies = Vec::new();
         self.manager.take_copies(&mut copies);
+        let foreseen = waiting.map(|tokens| {
+            let hashes = self.manager.hash_prefix(&ChainRoot::default(), tokens);
+            self.manager.foresee(tokens, &hashes)
+        });
         let uses: Vec<_> = spans
             .iter()
             .map(|&(id, start, end)| StripUse {
@@ -142,9 +146,7 @@ impl World {
             .collect();
         let manager = &self.manager;
         self.mapper.step(&uses, |id| manager.block_table(id).is_some(), &mut self.plan);
-        if let Some(tokens) = waiting {
-            let hashes = manager.hash_prefix(&ChainRoot::default(), tokens);
-            let foreseen = manager.foresee(tokens, &hashes);
+        if let Some(foreseen) = foreseen {
             self.mapper.foresee(&foreseen.blocks, foreseen.found, &mut self.plan);
         }
         self.memory.beside.extend(self.plan.beside.iter().copied());
