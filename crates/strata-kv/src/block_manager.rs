@@ -223,8 +223,8 @@ impl BlockManager {
     }
 
     /// The blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known: those that
-    /// are found, then free ones, which are kept for the next sequence as long as there are others. If nothing is found,
-    /// cached blocks are evicted for it already.
+    /// are found, then free ones, which are kept for the next sequence as long as there are others. If nothing is
+    /// found, cached blocks are evicted for it already.
     pub fn foresee(&mut self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Foreseen {
         let need = self.num_required_blocks(token_ids.len(), 0);
         let mut blocks = Vec::with_capacity(need);

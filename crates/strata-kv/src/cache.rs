@@ -403,11 +403,11 @@ impl Cache {
         }
     }
 
-    /// Keeps `count` free blocks for the next sequence, as far as there are free ones or, if it `may_evict`, cached ones;
-    /// returns them.
+    /// Keeps `count` free blocks for the next sequence, as far as there are free ones or, if it `may_evict`, cached
+    /// ones; returns them.
     pub(crate) fn promise(&mut self, count: usize, may_evict: bool) -> impl Iterator<Item = BlockId> {
         if may_evict {
-            while self.blocks.num_free() < count && self.policy.len() > 0 {
+            while self.blocks.num_free() < count && !self.policy.is_empty() {
                 let block = self.evict(None);
                 self.blocks.free_last(block);
             }

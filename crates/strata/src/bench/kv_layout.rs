@@ -13,6 +13,7 @@ use strata_engine::{
 };
 use strata_kv::{BlockId, Hiding, Mapped, Mapping};
 use strata_model::{BatchSequence, LogitRows, Model, SequenceBlocks};
+use strata_sim::mapping::{self, MappedLoad};
 
 use super::median;
 use crate::audience::{Audience, Surroundings};
@@ -76,7 +77,8 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
     limits.kv_layout = KvLayoutOption::Virtual;
     // Before anything large was loaded: what the process takes is measured.
     let footprint = Opened::open(args.model.as_deref())?.footprint;
-    speeds(&args, &limits)?.iter().for_each(|line| args.print(line));
+    let (speeds, block) = speeds(&args, &limits)?;
+    speeds.iter().for_each(|line| args.print(line));
     let bar = progress::steps("serving", 6);
     let hidings = [
         ("all", Hiding::ALL),
@@ -88,6 +90,7 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
     let steps = args.steps.get() as u64;
     let mut lines = vec![serve(&args, &limits, footprint, "steady", &hidings[0], steps)?];
     bar.inc(1);
+    lines.push(simulate(&args, &lines[0], block)?);
     for hiding in &hidings {
         lines.push(serve(&args, &limits, footprint, "coming_and_going", hiding, steps.div_ceil(4))?);
         bar.inc(1);
@@ -98,7 +101,7 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
 }
 
 /// The speed of both layouts at each context.
-fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<Vec<Value>> {
+fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Block)> {
     let dir = ModelDir::open(args.model.as_deref())?;
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let Runnable { runner, plan, batched_tokens, streamed, .. } = load_weights(&dir, limits, &surroundings)?;
@@ -120,6 +123,7 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<Vec<Value>> {
         bail!("--context {context} is beyond the {room} tokens that memory holds; give more --memory");
     }
     let longest = contexts.iter().max().map_or(0, |context| (context + args.repeat.get() + 1).div_ceil(block_size));
+    let block_bytes = runner.device.kv().layout().block_bytes();
     let (layout, cpu) = (runner.device.kv().layout().clone(), Cpu::new(threads(limits)));
     let mut paged = KvPool::new(layout, longest).context("the blocks that are compared with")?;
     paged.blocks_mut().fill(SMALL_NUMBERS);
@@ -165,7 +169,13 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<Vec<Value>> {
         }
     }
     bar.finish_and_clear();
-    Ok(lines)
+    Ok((lines, Block { tokens: block_size, bytes: block_bytes }))
+}
+
+/// A KV block.
+struct Block {
+    tokens: usize,
+    bytes: usize,
 }
 
 /// A byte of which numbers of any type are small and none is zero, and not rare.
@@ -290,6 +300,35 @@ fn serve(
         std::thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// Many steps of the same load on a virtual clock, with passes as long as those that were measured.
+fn simulate(args: &KvLayoutArgs, steady: &Value, block: Block) -> Result<Value> {
+    let pass = Duration::from_secs_f64(steady["step_ms"].as_f64().context("the time of a step")? / 1e3);
+    let load = MappedLoad {
+        sequences: args.sequences.get(),
+        waiting: 0,
+        steps: SIMULATED_STEPS,
+        block_size: block.tokens,
+        block_bytes: block.bytes,
+        pass,
+        hiding: Hiding::ALL,
+    };
+    let figures = mapping::serve(&load);
+    let each = |count: f64| count / figures.steps as f64;
+    let critical = figures.critical.as_secs_f64();
+    Ok(json!({
+        "name": "kv_layout.service",
+        "params": {"load": "simulated", "hiding": "all", "steps": figures.steps},
+        "synchronous_maps_per_1000_steps": each(figures.changes_before as f64) * 1e3,
+        "maps_beside_per_1000_steps": each(figures.changes_beside as f64) * 1e3,
+        "critical_path_us_per_step": each(critical) * 1e6,
+        "critical_path_share": critical / figures.time.as_secs_f64(),
+        "step_ms": each(figures.time.as_secs_f64()) * 1e3,
+    }))
+}
+
+/// Steps on the virtual clock.
+const SIMULATED_STEPS: usize = 10_000;
 
 /// Steps before figures count.
 const WARM_UP: u64 = 60;
