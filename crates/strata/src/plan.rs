@@ -115,18 +115,26 @@ pub struct MachineOptions {
 /// # Errors
 /// There is no such model, figures contradict each other, a memory is too small, or a disk cannot be measured.
 pub fn run(args: PlanArgs) -> Result<()> {
-    let plan = make(&args)?;
+    let (plan, padding) = make(&args)?;
     let mut out = stdout().lock();
     if args.json {
-        writeln!(out, "{:#}", plan.to_json())?;
+        let mut json = plan.to_json();
+        if padding > 0 {
+            json["kv_block_padding_bytes"] = padding.into();
+        }
+        writeln!(out, "{json:#}")?;
     } else {
         write!(out, "{}", plan.report())?;
+        if padding > 0 {
+            writeln!(out, "KV blocks are padded by {padding} bytes each, to whole pages")?;
+        }
     }
     out.flush()?;
     Ok(())
 }
 
-fn make(args: &PlanArgs) -> Result<Plan> {
+/// The plan, and how many bytes of each KV block only fill its last page.
+fn make(args: &PlanArgs) -> Result<(Plan, usize)> {
     let limits = &args.limits;
     let batches = Batches::new(&args.batch)?;
     let subject = subject(args.model.as_deref(), args.dtype.map(DType::from))?;
@@ -136,6 +144,7 @@ fn make(args: &PlanArgs) -> Result<Plan> {
     let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
     let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
     let config = subject.config.clone();
+    let layout = needs::kv_layout(&config, subject.dtype, limits);
     let request = PlanRequest {
         machine: args.machine.known(limits.memory),
         threads: needs::threads(limits),
@@ -146,7 +155,7 @@ fn make(args: &PlanArgs) -> Result<Plan> {
             usual: BATCHED_TOKENS,
             longer: &|computing| needs::longer_passes(&config, &needs, computing, limits),
         },
-        kv_token: needs::kv_layout(&config, subject.dtype, limits).token_bytes() as u64,
+        kv_token: layout.token_bytes() as u64,
         batches,
         prompt_tokens: args.prompt_tokens.get(),
         kv_tokens: args.kv_tokens,
@@ -154,7 +163,7 @@ fn make(args: &PlanArgs) -> Result<Plan> {
         gpu_weights: args.gpu_weights,
         subject,
     };
-    Ok(Plan::make(request, &mut Bars::default())?)
+    Ok((Plan::make(request, &mut Bars::default())?, layout.padding_bytes()))
 }
 
 /// What `model` names: a directory, a file, a well-known name; `None` is the model that ships with Strata. `dtype` is

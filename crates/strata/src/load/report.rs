@@ -18,7 +18,11 @@ pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: 
                 "  {} x {} tokens; weights make room for up to {} blocks",
                 plan.num_blocks, needs.block_size, plan.num_blocks_max
             ),
-            "KV blocks" => format!("  {} x {} tokens", plan.num_blocks, needs.block_size),
+            "KV blocks" => {
+                let padding = dir.kv_layout(limits).padding_bytes();
+                let padding = if padding > 0 { format!(", {padding} B of each to fill pages") } else { String::new() };
+                format!("  {} x {} tokens{padding}", plan.num_blocks, needs.block_size)
+            }
             _ => String::new(),
         };
         report!("  {name:<10}{bytes:>10}{note}");

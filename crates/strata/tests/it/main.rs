@@ -8,6 +8,7 @@ mod help;
 mod house;
 mod info;
 mod kv_disk;
+mod kv_layout;
 mod kv_load;
 mod memory;
 mod pack;
