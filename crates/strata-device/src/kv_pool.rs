@@ -156,7 +156,11 @@ impl KvPool {
             let range = first * block_bytes..(first + run.len()) * block_bytes;
             match &mut self.memory {
                 Memory::Own(buffer) => buffer.give_back(range)?,
-                Memory::Shared { memory, .. } => memory.give_back(range)?,
+                Memory::Shared { memory, strips } => {
+                    // A block that is being mapped would become resident again.
+                    strips.settle();
+                    memory.give_back(range)?;
+                }
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -88,7 +89,9 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<StripChange>,
-    /// Jobs that were done, or refused, since the start.
+    /// Jobs since the start.
+    asked: u64,
+    /// Those of them that were done, or refused.
     done: u64,
     refused: Vec<StripChange>,
     time: Duration,
@@ -159,9 +162,16 @@ impl KvStrips {
         let mut queue = self.shared.queue();
         let before = queue.jobs.len();
         queue.jobs.extend(changes);
-        if queue.jobs.len() > before {
+        let more = queue.jobs.len() - before;
+        queue.asked += more as u64;
+        if more > 0 {
             self.shared.changed.notify_all();
         }
+    }
+
+    /// Waits until all changes beside passes have been made.
+    pub fn settle(&self) {
+        drop(self.shared.wait(self.shared.queue(), |queue| queue.done < queue.asked));
     }
 
     /// How many of the changes beside passes have been made, or refused.
@@ -250,10 +260,8 @@ impl Drop for KvStrips {
     fn drop(&mut self) {
         self.shared.queue().is_closed = true;
         self.shared.changed.notify_all();
-        let ended = self.worker.take().map(JoinHandle::join);
-        if matches!(ended, Some(Err(_))) && !std::thread::panicking() {
-            panic!("the thread that maps KV has panicked");
-        }
+        // It catches its panics.
+        let _ = self.worker.take().map(JoinHandle::join);
     }
 }
 
@@ -281,7 +289,9 @@ impl Shared {
             let Some(change) = queue.jobs.pop_front() else { continue };
             drop(queue);
             let began = Instant::now();
-            let outcome = self.make(&change);
+            // Whoever waits must not wait for ever.
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.make(&change)));
+            let outcome = outcome.unwrap_or_else(|_| Err(io::Error::other("mapping KV panicked")));
             queue = self.queue();
             queue.time += began.elapsed();
             queue.done += 1;
@@ -433,6 +443,16 @@ mod tests {
         assert!(!pinned(14..17, 16));
         assert!(!pinned(14..16, 16));
         assert!(pinned(14..18, 16) && pinned(14..17, 15) && pinned(13..15, 15) && pinned(3..4, 4));
+    }
+
+    #[test]
+    fn a_change_that_makes_no_sense_keeps_nobody_waiting() {
+        let (_, mut strips) = strips();
+        let change = blocks(0, 0, 1, 10, PageAccess::Write);
+        strips.change_beside([change, blocks(0, 1, 1, 3, PageAccess::Write)]);
+        strips.settle();
+        assert_eq!(strips.wait_for(2), [change]);
+        strips.pin(0, 1..2, 1);
     }
 
     #[test]

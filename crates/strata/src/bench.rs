@@ -2,6 +2,7 @@
 
 mod kv_beyond;
 mod kv_layout;
+mod kv_pages;
 mod kv_tiers;
 mod limits;
 mod report;
@@ -285,6 +286,15 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let upper = values.len() / 2;
     if values.len() % 2 == 1 { values[upper] } else { (values[upper - 1] + values[upper]) / 2.0 }
+}
+
+/// Puts a table in an order at random, always the same.
+fn shuffle(table: &mut [u32]) {
+    let mut random = 1u64;
+    for index in (1..table.len()).rev() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        table.swap(index, (random >> 33) as usize % (index + 1));
+    }
 }
 
 #[cfg(test)]

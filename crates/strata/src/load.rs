@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
     Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
@@ -149,7 +149,10 @@ fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result
     let (num_blocks, sparse) = (if plan.streamed { plan.num_blocks_max } else { plan.num_blocks }, plan.streamed);
     let shape = needs::strips(limits, layout.block_size(), plan.max_model_len, num_blocks);
     Ok(match (limits.kv_layout, sparse) {
-        (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(layout, num_blocks, shape)?,
+        (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(layout, num_blocks, shape).context(
+            "there are no addresses for --kv-layout virtual; give a smaller --max-model-len or --max-num-seqs, or take \
+             --kv-layout paged",
+        )?,
         (KvLayoutOption::Paged, true) => KvPool::new_sparse(layout, num_blocks)?,
         (KvLayoutOption::Paged, false) => KvPool::new(layout, num_blocks)?,
     })

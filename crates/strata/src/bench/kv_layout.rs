@@ -15,7 +15,7 @@ use strata_kv::{BlockId, Hiding, Mapped, Mapping};
 use strata_model::{BatchSequence, LogitRows, Model, SequenceBlocks};
 use strata_sim::mapping::{self, MappedLoad};
 
-use super::median;
+use super::{kv_pages, median, shuffle};
 use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
 use crate::load::{Runnable, load, load_weights};
@@ -34,7 +34,8 @@ const CHUNK: usize = 512;
 /// Measure KV that lies side by side in virtual memory, beside KV in blocks that a table lists
 ///
 /// Decode and prefill are measured in turns over the same blocks, in an order at random, as they are after hours of
-/// service: once through the table, once mapped; the medians of the ratios count. Then an engine decodes with all
+/// service: once through the table, once mapped; the medians of the ratios count. Attention alone is measured over
+/// pages of several sizes, with all layers of a token in one, or each in its own. Then an engine decodes with all
 /// sequences at once, and counts what its passes wait for; and serves requests that come and go, with each way of
 /// hiding the time of mapping left out in turn. Takes the memory of KV twice. Run nothing else meanwhile.
 #[derive(Debug, Args)]
@@ -79,6 +80,11 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
     let footprint = Opened::open(args.model.as_deref())?.footprint;
     let (speeds, block) = speeds(&args, &limits)?;
     speeds.iter().for_each(|line| args.print(line));
+    let dir = ModelDir::open(args.model.as_deref())?;
+    let layout = dir.kv_layout(&limits);
+    let context = speeds.iter().filter_map(|line| line["params"]["context"].as_u64()).max().unwrap_or(0) as usize;
+    let pages = kv_pages::measure(&dir.config, &layout, threads(&limits), context, args.repeat.get())?;
+    pages.iter().for_each(|line| args.print(line));
     let bar = progress::steps("serving", 6);
     let hidings = [
         ("all", Hiding::ALL),
@@ -235,15 +241,6 @@ impl Compared {
     }
 }
 
-/// Puts a table in an order at random, always the same.
-fn shuffle(table: &mut [u32]) {
-    let mut random = 1u64;
-    for index in (1..table.len()).rev() {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        table.swap(index, (random >> 33) as usize % (index + 1));
-    }
-}
-
 /// What an engine's passes wait for over `steps` steps.
 fn serve(
     args: &KvLayoutArgs,
@@ -378,6 +375,18 @@ fn print(line: &Value) {
             number("critical_path_us_per_step"),
             100.0 * number("critical_path_share"),
             number("step_ms"),
+        );
+        return;
+    }
+    if name == "kv_layout.pages" {
+        println!(
+            "attention over {:<9} pages of {:>5} KiB ({:>5} tokens): {:>6.2} GB/s, {:>4.1} % empty, {:>6} mappings",
+            params["arrangement"].as_str().unwrap_or_default(),
+            params["page"].as_u64().unwrap_or(0) >> 10,
+            params["block_size"],
+            number("attention_bytes_per_s") / 1e9,
+            100.0 * number("empty_share"),
+            number("mappings"),
         );
         return;
     }
