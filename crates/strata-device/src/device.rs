@@ -1,8 +1,10 @@
 //! The interface between the forward pass and what computes: a processor, a GPU, or a device that tests ordering.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
-use crate::{Command, OutOfTensors, Tensor};
+use crate::{Command, GpuError, HostBuffer, OutOfTensors, PlacedBytes, Tensor};
 
 /// A queue of a device. A device executes the commands of one queue as if one after the other, in the order in which
 /// they were submitted. Between queues, only waits establish an order. Queues may share one piece of hardware.
@@ -49,6 +51,9 @@ pub enum DeviceError {
         /// The submission that writes the tensor.
         writer: u64,
     },
+    /// The GPU, or its driver, could not.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
 }
 
 /// Executes the operations of passes on tensors and KV blocks.
@@ -84,4 +89,12 @@ pub trait Device: Send {
     /// # Errors
     /// See [`DeviceError::ReadTooEarly`].
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError>;
+
+    /// Puts bytes of weights where the device reads them fastest, for good: by default where they are.
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {
+        Ok(PlacedBytes::Host(Arc::clone(bytes)))
+    }
 }

@@ -15,6 +15,7 @@ mod memory;
 mod reference;
 mod tensor;
 mod virtual_memory;
+mod vulkan;
 mod weights;
 
 pub use budget::{Budget, OverBudget};
@@ -31,4 +32,5 @@ pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident}
 pub use reference::ReferenceDevice;
 pub use tensor::{OutOfTensors, Tensor, TensorArea};
 pub use virtual_memory::{Mappings, PageAccess, SharedMemory, VirtualMemory, mappings};
-pub use weights::Weights;
+pub use vulkan::{Gpu, GpuBuffer, GpuError, GpuInfo, Heap, Vulkan, VulkanDevice};
+pub use weights::{PlacedBytes, Weights};

@@ -5,27 +5,54 @@ use std::sync::Arc;
 
 use strata_kernels::{DType, Matrix};
 
-use crate::HostBuffer;
+use crate::{GpuBuffer, HostBuffer};
 
-/// A matrix `[rows, cols]` of weights in host memory, or a vector with one row. It keeps its memory alive, so that an
-/// operation that a device executes later still finds it.
+/// Memory that holds weights.
+#[derive(Debug, Clone)]
+pub enum PlacedBytes {
+    /// Host memory.
+    Host(Arc<HostBuffer>),
+    /// Memory of a GPU: only that GPU reads them.
+    Gpu(Arc<GpuBuffer>),
+}
+
+impl PlacedBytes {
+    fn len(&self) -> usize {
+        match self {
+            Self::Host(buffer) => buffer.len(),
+            Self::Gpu(buffer) => buffer.len(),
+        }
+    }
+}
+
+impl From<Arc<HostBuffer>> for PlacedBytes {
+    fn from(buffer: Arc<HostBuffer>) -> Self {
+        Self::Host(buffer)
+    }
+}
+
+/// A matrix `[rows, cols]` of weights, or a vector with one row. It keeps its memory alive, so that an operation that a
+/// device executes later still finds it.
 #[derive(Debug, Clone)]
 pub struct Weights {
     dtype: DType,
     rows: usize,
     cols: usize,
-    buffer: Arc<HostBuffer>,
+    memory: PlacedBytes,
     range: Range<usize>,
 }
 
 impl Weights {
-    /// The bytes of `buffer` in `range`, as `[rows, cols]` elements of `dtype`.
+    /// The bytes of `memory` in `range`, as `[rows, cols]` elements of `dtype`.
     ///
-    /// If the bytes are not exactly as many as the elements take: see [`Matrix::new`].
-    /// If the bytes are not exactly that many: see [`Matrix::new`].
-    pub fn new(dtype: DType, rows: usize, cols: usize, buffer: Arc<HostBuffer>, range: Range<usize>) -> Self {
-        Matrix::new(dtype, rows, cols, &buffer.as_slice()[range.clone()]);
-        Self { dtype, rows, cols, buffer, range }
+    /// # Panics
+    /// If the bytes are not exactly as many as the elements take, or lie beyond the memory.
+    pub fn new(dtype: DType, rows: usize, cols: usize, memory: impl Into<PlacedBytes>, range: Range<usize>) -> Self {
+        let memory = memory.into();
+        let expected = dtype.row_bytes(cols).and_then(|row| row.checked_mul(rows));
+        assert_eq!(Some(range.len()), expected, "[{rows}, {cols}] of {dtype}");
+        assert!(range.end <= memory.len(), "{range:?} of {} bytes", memory.len());
+        Self { dtype, rows, cols, memory, range }
     }
 
     /// How the elements are stored.
@@ -43,8 +70,24 @@ impl Weights {
         self.cols
     }
 
-    /// The matrix as kernels read it.
+    /// The matrix as kernels of the processor read it.
+    ///
+    /// # Panics
+    /// If it is in the memory of a GPU.
     pub fn matrix(&self) -> Matrix<'_> {
-        Matrix::new(self.dtype, self.rows, self.cols, &self.buffer.as_slice()[self.range.clone()])
+        match &self.memory {
+            PlacedBytes::Host(buffer) => {
+                Matrix::new(self.dtype, self.rows, self.cols, &buffer.as_slice()[self.range.clone()])
+            }
+            PlacedBytes::Gpu(_) => panic!("weights in the memory of a GPU are used by the processor"),
+        }
+    }
+
+    /// The memory of a GPU, and where in it the matrix begins, if it is there.
+    pub fn on_gpu(&self) -> Option<(&Arc<GpuBuffer>, usize)> {
+        match &self.memory {
+            PlacedBytes::Host(_) => None,
+            PlacedBytes::Gpu(buffer) => Some((buffer, self.range.start)),
+        }
     }
 }

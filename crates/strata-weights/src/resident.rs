@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use strata_device::{Device, DeviceError, HostBuffer, Token, Weights};
+use strata_device::{Device, DeviceError, HostBuffer, PlacedBytes, Token, Weights};
 use strata_io::RandomAccessFile;
 use strata_kernels::DType;
 
@@ -31,7 +31,7 @@ const DROP_CACHE_FROM: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct ResidentWeights {
     plan: LoadPlan,
-    buffers: Vec<Arc<HostBuffer>>, // one for each group
+    buffers: Vec<PlacedBytes>, // one for each group
 }
 
 impl ResidentWeights {
@@ -51,7 +51,24 @@ impl ResidentWeights {
             plan.buffer_bytes.iter().map(|&len| HostBuffer::new_zeroed(len)).collect::<Result<Vec<_>, _>>()?;
         let pieces = cut_into_pieces(&plan.loads, &mut buffers);
         read_pieces(catalog, pieces, progress)?;
-        Ok(Self { plan, buffers: buffers.into_iter().map(Arc::new).collect() })
+        Ok(Self { plan, buffers: buffers.into_iter().map(|buffer| Arc::new(buffer).into()).collect() })
+    }
+
+    /// Moves the weights to where `device` reads them fastest. `progress` is called as in [`load`](Self::load).
+    ///
+    /// # Errors
+    /// If the device has no memory for them; some may have been moved by then.
+    pub fn place_on(&mut self, device: &mut dyn Device, progress: &mut dyn FnMut(u64, u64)) -> Result<(), DeviceError> {
+        let (mut done, all) = (0, self.bytes());
+        progress(done, all);
+        for (buffer, bytes) in self.buffers.iter_mut().zip(&self.plan.buffer_bytes) {
+            if let PlacedBytes::Host(host) = buffer {
+                *buffer = device.place(host)?;
+            }
+            done += *bytes as u64;
+            progress(done, all);
+        }
+        Ok(())
     }
 
     /// Bytes of memory that the weights occupy, rounding included.
@@ -76,7 +93,7 @@ impl ResidentWeights {
             [rows, cols] => (rows, cols),
             ref vector => (1, vector.iter().product()),
         };
-        Weights::new(dtype, rows, cols, Arc::clone(&self.buffers[buffer]), range.clone())
+        Weights::new(dtype, rows, cols, self.buffers[buffer].clone(), range.clone())
     }
 }
 

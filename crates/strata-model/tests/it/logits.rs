@@ -46,7 +46,7 @@ pub fn distance(got: &[Vec<f32>], want: &[f32]) -> f32 {
     apart / largest
 }
 
-fn cases() -> Vec<String> {
+pub fn cases() -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(fixtures())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -10,6 +10,7 @@ mod logits;
 mod reference_device;
 mod streamed;
 mod templates;
+mod vulkan;
 
 /// Whether blocks are mapped side by side. The tests run both ways: see `tests/in_strips`.
 pub const IN_STRIPS: bool = false;

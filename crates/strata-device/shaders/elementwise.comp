@@ -1,0 +1,46 @@
+// Operations that treat each number by itself, over `columns` of rows `stride` apart.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "common.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint OPERATION = 0;
+
+const uint ADD = 0, SCALE = 1, SILU = 2, GELU = 3, GELU_TANH = 4;
+
+layout(push_constant, std430) uniform Push {
+  uint64_t a, b;
+  uint columns, stride;
+  float factor;
+} push;
+
+// Abramowitz and Stegun 7.1.26: within 1.5e-7.
+float erf(float x) {
+  float z = abs(x), t = 1.0 / (1.0 + 0.3275911 * z);
+  float series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t;
+  return sign(x) * (1.0 - series * exp(-z * z));
+}
+
+float sigmoid(float x) { return 1.0 / (1.0 + exp(-x)); }
+
+void main() {
+  uint column = gl_GlobalInvocationID.x;
+  if (column >= push.columns) {
+    return;
+  }
+  uint64_t at = (uint64_t(gl_WorkGroupID.y) * push.stride + column) * 4;
+  Floats a = Floats(push.a + at), b = Floats(push.b + at);
+  float x = a.v[0];
+  if (OPERATION == ADD) {
+    x += b.v[0] * push.factor;
+  } else if (OPERATION == SCALE) {
+    x *= push.factor;
+  } else if (OPERATION == SILU) {
+    x = x * sigmoid(x) * b.v[0];
+  } else if (OPERATION == GELU) {
+    x = 0.5 * x * (1.0 + erf(x * 0.70710678)) * b.v[0];
+  } else {
+    x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * b.v[0];
+  }
+  a.v[0] = x;
+}

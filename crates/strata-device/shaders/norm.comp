@@ -1,0 +1,47 @@
+// `result = x / rms(x) * weight` for each row, after `x += branch * scale` if there is a branch: one workgroup for each
+// row.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#include "common.glsl"
+#include "weights.glsl"
+
+layout(local_size_x_id = 0) in;
+
+layout(push_constant, std430) uniform Push {
+  uint64_t x, branch, weight, result;
+  uint cols, weight_type;
+  float epsilon, scale;
+} push;
+
+shared float parts[128];
+
+void main() {
+  uint64_t at = uint64_t(gl_WorkGroupID.x) * push.cols * 4;
+  Floats x = Floats(push.x + at), result = Floats(push.result + at), branch = Floats(push.branch + at);
+  uint thread = gl_LocalInvocationID.x;
+  float squares = 0.0;
+  for (uint col = thread; col < push.cols; col += gl_WorkGroupSize.x) {
+    float v = x.v[col];
+    if (push.branch != 0) {
+      v += branch.v[col] * push.scale;
+      x.v[col] = v;
+    }
+    squares += v * v;
+  }
+  squares = subgroupAdd(squares);
+  if (gl_SubgroupInvocationID == 0) {
+    parts[gl_SubgroupID] = squares;
+  }
+  barrier();
+  float sum = 0.0;
+  for (uint i = 0; i < gl_NumSubgroups; i++) {
+    sum += parts[i];
+  }
+  float factor = 1.0 / sqrt(sum / float(push.cols) + push.epsilon);
+  // Each thread reads what it has written itself.
+  for (uint col = thread; col < push.cols; col += gl_WorkGroupSize.x) {
+    result.v[col] = x.v[col] * factor * plain_number(push.weight_type, push.weight, col);
+  }
+}

@@ -1,0 +1,193 @@
+//! A GPU as a device, by Vulkan: tensors, KV blocks and kernels on it; commands are recorded, and handed over some at a
+//! time.
+//!
+//! Everything that a command borrows is copied when it is submitted: small things into a ring of host memory that
+//! kernels read, weights in host memory too. So weights may lie anywhere; what is used often belongs on the GPU
+//! ([`Device::place`]).
+
+mod arguments;
+mod downloads;
+mod error;
+mod gpu;
+mod kernels;
+mod kv;
+mod lane;
+mod loader;
+mod memory;
+mod record;
+
+use std::sync::Arc;
+
+use strata_kernels::KvLayout;
+
+use crate::{Command, Device, DeviceError, HostBuffer, PassNeeds, PlacedBytes, Queue, Tensor, Token};
+use arguments::Arguments;
+use downloads::Downloads;
+use kernels::Kernels;
+use kv::GpuKv;
+use lane::Lane;
+use record::Recorder;
+
+pub use error::GpuError;
+pub use gpu::Gpu;
+pub use loader::{GpuInfo, Vulkan};
+pub use memory::{GpuBuffer, Heap};
+
+/// Bytes that are copied to the GPU at a time.
+const PLACED_AT_ONCE: usize = 16 << 20;
+
+/// See the module.
+pub struct VulkanDevice {
+    lanes: [Lane; 3],
+    kernels: Kernels,
+    tensors: Arc<GpuBuffer>,
+    kv: GpuKv,
+    arguments: Arguments,
+    downloads: Downloads,
+    submitted: u64,
+    /// The last submission of each lane that the host has waited for.
+    known: [u64; 3],
+    gpu: Arc<Gpu>,
+}
+
+impl VulkanDevice {
+    /// A device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
+    ///
+    /// # Errors
+    /// When the GPU has no such memory, or cannot keep KV of this layout.
+    pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, layout: &KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
+        Ok(Self {
+            lanes: [Lane::new(gpu, false)?, Lane::new(gpu, true)?, Lane::new(gpu, true)?],
+            kernels: Kernels::new(gpu)?,
+            tensors: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.tensors.bytes())?),
+            kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
+            arguments: Arguments::new(gpu)?,
+            downloads: Downloads::default(),
+            submitted: 0,
+            known: [0; 3],
+            gpu: Arc::clone(gpu),
+        })
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Begins a submission behind `waits`, which are handed over if they have not been.
+    fn begin(&mut self, lane: usize, number: u64, waits: &[Token]) -> Result<(), GpuError> {
+        let mut signals = Vec::new();
+        for token in waits {
+            let of = index_of(token.queue);
+            if of == lane || self.lanes[of].is_done(token.number)? {
+                continue;
+            }
+            if !self.lanes[of].is_handed(token.number) {
+                self.lanes[of].hand_over()?;
+            }
+            signals.push(self.lanes[of].signal_of(token.number));
+        }
+        self.lanes[lane].begin(number, signals)
+    }
+
+    /// Makes room in the ring of arguments, if much of it is in use.
+    fn make_room(&mut self) -> Result<(), GpuError> {
+        while let Some((lane, number)) = self.arguments.oldest() {
+            let own = &mut self.lanes[lane];
+            if !own.is_done(number)? {
+                if !self.arguments.is_tight() {
+                    return Ok(());
+                }
+                if !own.is_handed(number) {
+                    own.hand_over()?;
+                }
+                own.wait(number)?;
+            }
+            self.arguments.give_back_oldest();
+        }
+        Ok(())
+    }
+
+    fn try_submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, GpuError> {
+        self.make_room()?;
+        let (lane, number) = (index_of(queue), self.submitted + 1);
+        self.begin(lane, number, waits)?;
+        self.submitted = number;
+        let Self { lanes, kernels, tensors, kv, arguments, downloads, known, gpu, .. } = self;
+        let lane = &mut lanes[index_of(queue)];
+        let mut recorder = Recorder {
+            gpu,
+            lane,
+            submission: (index_of(queue), number),
+            kernels,
+            arguments,
+            downloads,
+            tensors,
+            kv,
+            known: *known,
+        };
+        commands.iter().try_for_each(|command| recorder.record(command))?;
+        lane.end()?;
+        Ok(Token { queue, number })
+    }
+
+    fn try_complete(&mut self, token: Token) -> Result<(), GpuError> {
+        let lane = index_of(token.queue);
+        if !self.lanes[lane].is_handed(token.number) {
+            self.lanes[lane].hand_over()?;
+        }
+        self.lanes[lane].wait(token.number)?;
+        self.known[lane] = self.known[lane].max(token.number);
+        Ok(())
+    }
+}
+
+impl Device for VulkanDevice {
+    fn tensor_capacity(&self) -> usize {
+        self.tensors.len() / size_of::<f32>()
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
+        Ok(self.try_submit(queue, commands, waits)?)
+    }
+
+    fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
+        Ok(self.try_complete(token)?)
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        let (buffer, (lane, number)) = self.downloads.find(tensor).expect("the host reads what was downloaded");
+        if number > self.known[lane] {
+            return Err(DeviceError::ReadTooEarly { writer: number });
+        }
+        // SAFETY: the submission that wrote it is done; the next one that does comes through `&mut self`, as does every
+        // other reference.
+        let bytes = unsafe { buffer.on_host(0..tensor.len() * size_of::<f32>()) };
+        Ok(bytemuck::cast_slice_mut(bytes))
+    }
+
+    fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {
+        let to = Arc::new(GpuBuffer::new(&self.gpu, Heap::Device, bytes.len())?);
+        let staging = Arc::new(GpuBuffer::new(&self.gpu, Heap::Upload, PLACED_AT_ONCE.min(bytes.len()))?);
+        for (index, piece) in bytes.as_slice().chunks(PLACED_AT_ONCE).enumerate() {
+            // SAFETY: the GPU has read the piece before: each is waited for.
+            unsafe { staging.on_host(0..piece.len()) }.copy_from_slice(piece);
+            let (queue, number) = (Queue::Upload, self.submitted + 1);
+            self.begin(index_of(queue), number, &[])?;
+            self.submitted = number;
+            let lane = &mut self.lanes[index_of(queue)];
+            let commands = lane.operation(&[]);
+            record::copy(&self.gpu, commands, (&staging, 0), (&to, index * PLACED_AT_ONCE), piece.len());
+            self.try_complete(Token { queue, number })?;
+        }
+        Ok(PlacedBytes::Gpu(to))
+    }
+}
+
+fn index_of(queue: Queue) -> usize {
+    match queue {
+        Queue::Compute => 0,
+        Queue::Upload => 1,
+        Queue::Download => 2,
+    }
+}

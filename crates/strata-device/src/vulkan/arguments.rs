@@ -1,0 +1,107 @@
+//! What commands hand to kernels beside numbers: tables, tokens, and weights in host memory. A ring of host memory that
+//! kernels read by address.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::memory::{GpuBuffer, Heap};
+
+/// Bytes of the ring: what some passes need, so that the host can be ahead.
+const RING: usize = 16 << 20;
+
+/// What takes more gets memory of its own.
+const PIECE_MAX: usize = RING / 4;
+
+/// Every piece begins at a multiple of this, which suffices for whatever kernels read at once.
+const ALIGN: usize = 64;
+
+/// See the module.
+pub(super) struct Arguments {
+    gpu: Arc<Gpu>,
+    ring: Arc<GpuBuffer>,
+    /// Bytes that were ever taken, and given back; what is between them is in use.
+    head: usize,
+    tail: usize,
+    pieces: VecDeque<Piece>,
+}
+
+/// Some bytes that are in use up to `end`, until a submission is done.
+struct Piece {
+    end: usize,
+    lane: usize,
+    number: u64,
+}
+
+/// Where bytes lie that were put there for the GPU.
+pub(super) struct Put {
+    /// Must be kept until the GPU is done with them.
+    pub buffer: Arc<GpuBuffer>,
+    pub offset: usize,
+}
+
+impl Put {
+    pub fn address(&self) -> u64 {
+        self.buffer.address() + self.offset as u64
+    }
+}
+
+impl Arguments {
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let ring = Arc::new(GpuBuffer::new(gpu, Heap::Upload, RING)?);
+        Ok(Self { gpu: Arc::clone(gpu), ring, head: 0, tail: 0, pieces: VecDeque::new() })
+    }
+
+    /// Lets `write` write `len` bytes, for submission `number` of a lane.
+    pub fn put(
+        &mut self,
+        (lane, number): (usize, u64),
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<Put, GpuError> {
+        let Some(offset) = self.take(len) else {
+            let buffer = Arc::new(GpuBuffer::new(&self.gpu, Heap::Upload, len)?);
+            // SAFETY: nobody knows the buffer yet.
+            write(unsafe { buffer.on_host(0..len) });
+            return Ok(Put { buffer, offset: 0 });
+        };
+        match self.pieces.back_mut() {
+            Some(last) if last.lane == lane && last.number == number => last.end = self.head,
+            _ => self.pieces.push_back(Piece { end: self.head, lane, number }),
+        }
+        // SAFETY: these bytes are of no piece that is in use, and `write` returns before anybody gets to know them.
+        write(unsafe { self.ring.on_host(offset..offset + len) });
+        Ok(Put { buffer: Arc::clone(&self.ring), offset })
+    }
+
+    /// Whether much of the ring is in use.
+    pub fn is_tight(&self) -> bool {
+        self.head - self.tail > RING / 2
+    }
+
+    /// The submission that has what was put first, if anything is in use.
+    pub fn oldest(&self) -> Option<(usize, u64)> {
+        self.pieces.front().map(|piece| (piece.lane, piece.number))
+    }
+
+    /// The submission of [`oldest`](Self::oldest) is done.
+    pub fn give_back_oldest(&mut self) {
+        if let Some(piece) = self.pieces.pop_front() {
+            self.tail = piece.end;
+        }
+    }
+
+    /// The offset of `len` bytes of the ring that are not in use.
+    fn take(&mut self, len: usize) -> Option<usize> {
+        let mut start = self.head.next_multiple_of(ALIGN);
+        if start % RING + len > RING {
+            start = start.next_multiple_of(RING);
+        }
+        let fits = len <= PIECE_MAX && start + len - self.tail <= RING;
+        fits.then(|| {
+            self.head = start + len;
+            start % RING
+        })
+    }
+}

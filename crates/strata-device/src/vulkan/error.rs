@@ -1,0 +1,67 @@
+//! What can go wrong with a GPU.
+
+use ash::vk;
+use thiserror::Error;
+
+use crate::Bytes;
+
+/// Why a GPU could not do what was asked.
+#[derive(Debug, Clone, Error)]
+pub enum GpuError {
+    /// This machine has no Vulkan.
+    #[error("there is no Vulkan here ({why}); install the Vulkan loader (Debian: libvulkan1) and your GPU's driver")]
+    NoVulkan {
+        /// What the system said.
+        why: String,
+    },
+    /// There is no such GPU.
+    #[error("there is no GPU number {number}; `strata devices` lists those there are")]
+    NotFound {
+        /// What was asked for.
+        number: usize,
+    },
+    /// The GPU or its driver lacks something that all kernels need.
+    #[error(
+        "{gpu} lacks {missing}, which Strata's kernels need; a newer driver may have it, or compute on the processor"
+    )]
+    Lacks {
+        /// The GPU's name.
+        gpu: String,
+        /// What it lacks.
+        missing: &'static str,
+    },
+    /// The GPU's memory is too small, or what Strata may use of it.
+    #[error(
+        "the GPU has no {wanted} left of the {budget} that it may use, and {used} are in use; raise --gpu-memory, or \
+             lower --max-model-len, --max-num-batched-tokens or --kv-cache-memory"
+    )]
+    OutOfMemory {
+        /// What was asked for.
+        wanted: Bytes,
+        /// What may be used.
+        budget: Bytes,
+        /// What is in use.
+        used: Bytes,
+    },
+    /// The GPU stopped.
+    #[error("the GPU was lost while it computed; its driver has more in the system's log. Start Strata again")]
+    Lost,
+    /// The driver refused for another reason.
+    #[error("the GPU's driver refused to {what}: {source}")]
+    Refused {
+        /// What it was to do.
+        what: &'static str,
+        /// What it said.
+        source: vk::Result,
+    },
+}
+
+impl GpuError {
+    /// The error of a call that was to do `what`.
+    pub(super) fn of(what: &'static str) -> impl Fn(vk::Result) -> Self {
+        move |source| match source {
+            vk::Result::ERROR_DEVICE_LOST => Self::Lost,
+            source => Self::Refused { what, source },
+        }
+    }
+}

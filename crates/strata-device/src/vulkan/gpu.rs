@@ -1,0 +1,166 @@
+//! A GPU that is in use: its queues, its memory and the budget of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ash::vk;
+
+use super::error::GpuError;
+use super::loader::{GpuInfo, Vulkan, is_for_copies};
+use crate::Bytes;
+
+/// A GPU in use. Everything that was made of it holds it.
+pub struct Gpu {
+    device: ash::Device,
+    info: GpuInfo,
+    memory: vk::PhysicalDeviceMemoryProperties,
+    /// Families of the queues for kernels and for copies, which may be the same.
+    families: [u32; 2],
+    /// Bytes of device memory that may be used.
+    budget: u64,
+    used: AtomicU64,
+    /// The most bytes of one allocation.
+    allocation_max: u64,
+    /// Whether kernels can ask for a number of threads that compute in step.
+    chooses_subgroups: bool,
+    _vulkan: Arc<Vulkan>,
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Gpu").field(&self.info.name).finish()
+    }
+}
+
+impl Gpu {
+    /// Opens GPU `number`, to use at most `budget` bytes of its memory.
+    ///
+    /// # Errors
+    /// When there is no such GPU, it lacks what kernels need, or its driver refuses.
+    pub fn open(vulkan: &Arc<Vulkan>, number: usize, budget: Bytes) -> Result<Arc<Self>, GpuError> {
+        let gpu = *vulkan.physical_devices()?.get(number).ok_or(GpuError::NotFound { number })?;
+        let info = vulkan.info(number, gpu);
+        if let Some(missing) = info.missing {
+            return Err(GpuError::Lacks { gpu: info.name, missing });
+        }
+        let queues = vulkan.queue_families(gpu);
+        let computes = |family: &vk::QueueFamilyProperties| family.queue_flags.contains(vk::QueueFlags::COMPUTE);
+        let computes = queues.iter().position(computes);
+        let Some(computes) = computes else {
+            return Err(GpuError::Lacks { gpu: info.name, missing: "a queue for kernels" });
+        };
+        let copies = queues.iter().position(is_for_copies).unwrap_or(computes);
+        let families = [computes as u32, copies as u32];
+
+        let mut properties_11 = vk::PhysicalDeviceVulkan11Properties::default();
+        let mut properties_13 = vk::PhysicalDeviceVulkan13Properties::default();
+        let mut properties =
+            vk::PhysicalDeviceProperties2::default().push_next(&mut properties_11).push_next(&mut properties_13);
+        let instance = vulkan.instance();
+        // SAFETY: the GPU is of this instance, and the chain consists of structures that Vulkan 1.3 knows.
+        unsafe { instance.get_physical_device_properties2(gpu, &mut properties) };
+        // SAFETY: as above.
+        let memory = unsafe { instance.get_physical_device_memory_properties(gpu) };
+
+        let priority = [1.0];
+        let mut wanted = vec![vk::DeviceQueueCreateInfo::default().queue_family_index(families[0])];
+        if families[1] != families[0] {
+            wanted.push(vk::DeviceQueueCreateInfo::default().queue_family_index(families[1]));
+        }
+        let wanted: Vec<_> = wanted.into_iter().map(|queue| queue.queue_priorities(&priority)).collect();
+        let features = vk::PhysicalDeviceFeatures::default().shader_int64(true).shader_int16(true);
+        let mut features_11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
+        let mut features_12 = vk::PhysicalDeviceVulkan12Features::default()
+            .storage_buffer8_bit_access(true)
+            .shader_int8(true)
+            .timeline_semaphore(true)
+            .buffer_device_address(true);
+        let mut features_13 = vk::PhysicalDeviceVulkan13Features::default()
+            .synchronization2(true)
+            .subgroup_size_control(true)
+            .compute_full_subgroups(true)
+            .maintenance4(true);
+        let create = vk::DeviceCreateInfo::default()
+            .queue_create_infos(&wanted)
+            .enabled_features(&features)
+            .push_next(&mut features_11)
+            .push_next(&mut features_12)
+            .push_next(&mut features_13);
+        // SAFETY: families and features are those that the GPU was found to have.
+        let device = unsafe { instance.create_device(gpu, &create, None) }.map_err(GpuError::of("start"))?;
+        Ok(Arc::new(Self {
+            device,
+            info,
+            memory,
+            families,
+            budget: budget.0,
+            used: AtomicU64::new(0),
+            allocation_max: properties_11.max_memory_allocation_size,
+            chooses_subgroups: properties_13.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE),
+            _vulkan: Arc::clone(vulkan),
+        }))
+    }
+
+    /// What it is and can do.
+    pub fn info(&self) -> &GpuInfo {
+        &self.info
+    }
+
+    /// Bytes of its memory that are in use, of those that may be.
+    pub fn used(&self) -> [Bytes; 2] {
+        [Bytes(self.used.load(Ordering::Relaxed)), Bytes(self.budget)]
+    }
+
+    /// The most bytes of one buffer.
+    pub fn buffer_max(&self) -> usize {
+        usize::try_from(self.allocation_max).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn chooses_subgroups(&self) -> bool {
+        self.chooses_subgroups
+    }
+
+    pub(super) fn device(&self) -> &ash::Device {
+        &self.device
+    }
+
+    pub(super) fn families(&self) -> &[u32; 2] {
+        &self.families
+    }
+
+    /// A kind of memory that has all of `flags` and that `allowed` has a bit for.
+    pub(super) fn memory_type(&self, allowed: u32, flags: vk::MemoryPropertyFlags) -> Option<u32> {
+        let types = &self.memory.memory_types[..self.memory.memory_type_count as usize];
+        let found = types
+            .iter()
+            .enumerate()
+            .find(|(index, memory)| allowed >> index & 1 == 1 && memory.property_flags.contains(flags));
+        found.map(|(index, _)| index as u32)
+    }
+
+    /// Takes `bytes` of the budget.
+    pub(super) fn take(&self, bytes: u64) -> Result<(), GpuError> {
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(bytes).filter(|&used| used <= self.budget)
+        });
+        taken.map(|_| ()).map_err(|used| GpuError::OutOfMemory {
+            wanted: Bytes(bytes),
+            budget: Bytes(self.budget),
+            used: Bytes(used),
+        })
+    }
+
+    pub(super) fn put_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made of the device holds an `Arc` of this, and so is gone; queues end their work first.
+        unsafe {
+            let _ = self.device.device_wait_idle();
+            self.device.destroy_device(None);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! One queue of a GPU. Commands are recorded, handed over some submissions at a time, and known to be done by the
+//! numbers of their submissions.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ash::vk;
+
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::memory::GpuBuffer;
+use crate::Use;
+
+/// Operations after which what was recorded is handed over, so that the GPU computes while the host records.
+const OPERATIONS_MAX: usize = 96;
+
+/// See the module.
+pub(super) struct Lane {
+    gpu: Arc<Gpu>,
+    queue: vk::Queue,
+    pool: vk::CommandPool,
+    /// Counts the numbers of submissions that are done.
+    timeline: vk::Semaphore,
+    open: Option<Batch>,
+    handed: VecDeque<Batch>,
+    free: Vec<vk::CommandBuffer>,
+    /// The last submission.
+    last: u64,
+    /// The last one that was handed over.
+    handed_last: u64,
+    done: u64,
+}
+
+/// Submissions that are handed over together.
+struct Batch {
+    commands: vk::CommandBuffer,
+    waits: Vec<(vk::Semaphore, u64)>,
+    /// The last of the submissions.
+    last: u64,
+    operations: usize,
+    /// What was used since the last barrier.
+    uses: Vec<Use>,
+    /// What the GPU uses until the batch is done.
+    kept: Vec<Arc<GpuBuffer>>,
+}
+
+impl Lane {
+    /// A queue of the family for kernels, or of that for copies.
+    pub fn new(gpu: &Arc<Gpu>, for_copies: bool) -> Result<Self, GpuError> {
+        let (device, family) = (gpu.device(), gpu.families()[usize::from(for_copies)]);
+        let create = vk::CommandPoolCreateInfo::default()
+            .queue_family_index(family)
+            .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
+        let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let counter = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: the device was opened with a queue of this family.
+        let queue = unsafe { device.get_device_queue(family, 0) };
+        // SAFETY: `create` is complete.
+        let pool = unsafe { device.create_command_pool(&create, None) }.map_err(GpuError::of("record commands"))?;
+        // SAFETY: `counter` is complete.
+        let timeline = unsafe { device.create_semaphore(&counter, None) }.map_err(|error| {
+            // SAFETY: nothing uses the pool.
+            unsafe { device.destroy_command_pool(pool, None) };
+            GpuError::of("make a semaphore")(error)
+        })?;
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            queue,
+            pool,
+            timeline,
+            open: None,
+            handed: VecDeque::new(),
+            free: Vec::new(),
+            last: 0,
+            handed_last: 0,
+            done: 0,
+        })
+    }
+
+    /// What another queue waits for if it is to come after this one's submission `number`.
+    pub fn signal_of(&self, number: u64) -> (vk::Semaphore, u64) {
+        (self.timeline, number)
+    }
+
+    /// Begins submission `number`, after `waits`. Whatever these wait for was handed over before.
+    pub fn begin(&mut self, number: u64, waits: Vec<(vk::Semaphore, u64)>) -> Result<(), GpuError> {
+        if !waits.is_empty() {
+            // What was recorded before does not wait with it.
+            self.hand_over()?;
+        }
+        let batch = match self.open.take() {
+            Some(batch) => batch,
+            None => Batch {
+                commands: self.recording()?,
+                waits,
+                last: number,
+                operations: 0,
+                uses: Vec::new(),
+                kept: Vec::new(),
+            },
+        };
+        self.last = number;
+        self.open.insert(batch).last = number;
+        Ok(())
+    }
+
+    /// The commands of the open batch, for an operation with these `uses`: after those before it that it depends on.
+    pub fn operation(&mut self, uses: &[Use]) -> vk::CommandBuffer {
+        let batch = self.open.as_mut().expect("a submission has begun");
+        let depends = batch.uses.iter().any(|earlier| uses.iter().any(|used| used.conflicts(earlier)));
+        if depends {
+            batch.uses.clear();
+            barrier(&self.gpu, batch.commands);
+        }
+        batch.uses.extend_from_slice(uses);
+        batch.operations += 1;
+        batch.commands
+    }
+
+    /// Orders what follows after everything that was recorded.
+    pub fn barrier(&mut self) {
+        let batch = self.open.as_mut().expect("a submission has begun");
+        barrier(&self.gpu, batch.commands);
+    }
+
+    /// Keeps memory until the open batch is done.
+    pub fn keep(&mut self, buffer: Arc<GpuBuffer>) {
+        let batch = self.open.as_mut().expect("a submission has begun");
+        if !batch.kept.iter().any(|kept| Arc::ptr_eq(kept, &buffer)) {
+            batch.kept.push(buffer);
+        }
+    }
+
+    /// Ends a submission: what was recorded is handed over if it is much.
+    pub fn end(&mut self) -> Result<(), GpuError> {
+        match &self.open {
+            Some(batch) if batch.operations >= OPERATIONS_MAX => self.hand_over(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands over what was recorded.
+    pub fn hand_over(&mut self) -> Result<(), GpuError> {
+        let Some(batch) = self.open.take() else { return Ok(()) };
+        let device = self.gpu.device();
+        let all = vk::PipelineStageFlags2::ALL_COMMANDS;
+        let info = |(semaphore, value): (vk::Semaphore, u64)| {
+            vk::SemaphoreSubmitInfo::default().semaphore(semaphore).value(value).stage_mask(all)
+        };
+        let waits: Vec<_> = batch.waits.iter().copied().map(info).collect();
+        let signals = [info((self.timeline, batch.last))];
+        let commands = [vk::CommandBufferSubmitInfo::default().command_buffer(batch.commands)];
+        let submit = vk::SubmitInfo2::default()
+            .wait_semaphore_infos(&waits)
+            .signal_semaphore_infos(&signals)
+            .command_buffer_infos(&commands);
+        // SAFETY: the commands are recorded and not in use; their memory is kept until the batch is done; what they
+        // wait for was handed over before; and one thread uses the queue, through `&mut` of the device.
+        let submitted = unsafe {
+            device
+                .end_command_buffer(batch.commands)
+                .and_then(|()| device.queue_submit2(self.queue, &[submit], vk::Fence::null()))
+        };
+        submitted.map_err(GpuError::of("take commands"))?;
+        self.handed_last = batch.last;
+        self.handed.push_back(batch);
+        self.collect()
+    }
+
+    /// Whether submission `number` and all before it are done.
+    pub fn is_done(&mut self, number: u64) -> Result<bool, GpuError> {
+        if self.done < number {
+            self.collect()?;
+        }
+        Ok(self.done >= number)
+    }
+
+    /// Whether submission `number` was handed over.
+    pub fn is_handed(&self, number: u64) -> bool {
+        number <= self.handed_last
+    }
+
+    /// Waits until submission `number` is done, which was handed over.
+    pub fn wait(&mut self, number: u64) -> Result<(), GpuError> {
+        let (semaphores, values) = ([self.timeline], [number]);
+        let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: the semaphore is this lane's.
+        unsafe { self.gpu.device().wait_semaphores(&wait, u64::MAX) }.map_err(GpuError::of("compute"))?;
+        self.collect()
+    }
+
+    /// Notes what is done, and lets go of what it used.
+    fn collect(&mut self) -> Result<(), GpuError> {
+        // SAFETY: the semaphore is this lane's.
+        let done = unsafe { self.gpu.device().get_semaphore_counter_value(self.timeline) };
+        self.done = done.map_err(GpuError::of("compute"))?;
+        while let Some(batch) = self.handed.pop_front_if(|batch| batch.last <= self.done) {
+            self.free.push(batch.commands);
+        }
+        Ok(())
+    }
+
+    /// A command buffer that is being recorded, ordered after everything before it in the queue.
+    fn recording(&mut self) -> Result<vk::CommandBuffer, GpuError> {
+        let device = self.gpu.device();
+        let commands = match self.free.pop() {
+            Some(commands) => commands,
+            None => {
+                let allocate = vk::CommandBufferAllocateInfo::default().command_pool(self.pool).command_buffer_count(1);
+                // SAFETY: the pool is this lane's, and one thread uses it.
+                let made = unsafe { device.allocate_command_buffers(&allocate) };
+                made.map_err(GpuError::of("record commands"))?[0]
+            }
+        };
+        let begin = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+        // SAFETY: the buffer is new, or its batch is done.
+        unsafe { device.begin_command_buffer(commands, &begin) }.map_err(GpuError::of("record commands"))?;
+        barrier(&self.gpu, commands);
+        Ok(commands)
+    }
+}
+
+/// Orders what is recorded after this behind everything before it.
+fn barrier(gpu: &Gpu, commands: vk::CommandBuffer) {
+    let (stages, host) = (vk::PipelineStageFlags2::ALL_COMMANDS, vk::PipelineStageFlags2::HOST);
+    let barriers = [vk::MemoryBarrier2::default()
+        .src_stage_mask(stages)
+        .src_access_mask(vk::AccessFlags2::MEMORY_WRITE)
+        .dst_stage_mask(stages | host)
+        .dst_access_mask(vk::AccessFlags2::MEMORY_READ | vk::AccessFlags2::MEMORY_WRITE | vk::AccessFlags2::HOST_READ)];
+    let dependency = vk::DependencyInfo::default().memory_barriers(&barriers);
+    // SAFETY: the buffer is being recorded.
+    unsafe { gpu.device().cmd_pipeline_barrier2(commands, &dependency) };
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let device = self.gpu.device();
+        // SAFETY: the queue ends its work first; then nothing uses pool and semaphore. What a lost GPU says does not
+        // matter any more.
+        unsafe {
+            let _ = device.queue_wait_idle(self.queue);
+            device.destroy_semaphore(self.timeline, None);
+            device.destroy_command_pool(self.pool, None);
+        }
+    }
+}

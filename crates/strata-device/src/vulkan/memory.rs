@@ -1,0 +1,155 @@
+//! Memory that a GPU reads and writes by address.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ash::vk;
+
+use super::error::GpuError;
+use super::gpu::Gpu;
+
+/// Where memory lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heap {
+    /// On the GPU.
+    Device,
+    /// In host memory, which the host writes and the GPU reads.
+    Upload,
+    /// In host memory, which the GPU writes and the host reads.
+    Readback,
+}
+
+/// Some memory of a GPU's, or that it can reach.
+#[derive(Debug)]
+pub struct GpuBuffer {
+    gpu: Arc<Gpu>,
+    buffer: vk::Buffer,
+    memory: vk::DeviceMemory,
+    address: u64,
+    len: usize,
+    /// Where the host sees it.
+    mapped: Option<NonNull<u8>>,
+    /// Of the budget.
+    taken: u64,
+}
+
+// SAFETY: the buffer owns its memory; it gives references to the host's view of it under its methods' conditions only.
+unsafe impl Send for GpuBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for GpuBuffer {}
+
+impl GpuBuffer {
+    /// Takes `len` bytes of unspecified content.
+    ///
+    /// # Errors
+    /// When the budget, or the GPU, has no such memory.
+    pub fn new(gpu: &Arc<Gpu>, heap: Heap, len: usize) -> Result<Self, GpuError> {
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
+            | vk::BufferUsageFlags::TRANSFER_SRC
+            | vk::BufferUsageFlags::TRANSFER_DST
+            | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+        let mut create = vk::BufferCreateInfo::default().size(len.max(4) as u64).usage(usage);
+        if gpu.families()[0] != gpu.families()[1] {
+            create = create.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(gpu.families());
+        }
+        let device = gpu.device();
+        // SAFETY: `create` is complete.
+        let buffer = unsafe { device.create_buffer(&create, None) }.map_err(GpuError::of("make a buffer"))?;
+        let mut own = Self {
+            gpu: Arc::clone(gpu),
+            buffer,
+            memory: vk::DeviceMemory::null(),
+            address: 0,
+            len,
+            mapped: None,
+            taken: 0,
+        };
+        // SAFETY: the buffer was just made of this device.
+        let needs = unsafe { device.get_buffer_memory_requirements(buffer) };
+        let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        let (wanted, fallback) = match heap {
+            Heap::Device => (vk::MemoryPropertyFlags::DEVICE_LOCAL, vk::MemoryPropertyFlags::DEVICE_LOCAL),
+            Heap::Upload => (visible, visible),
+            // The host reads memory that is not cached very slowly.
+            Heap::Readback => (visible | vk::MemoryPropertyFlags::HOST_CACHED, visible),
+        };
+        let kind = gpu
+            .memory_type(needs.memory_type_bits, wanted)
+            .or_else(|| gpu.memory_type(needs.memory_type_bits, fallback))
+            .ok_or(GpuError::Refused { what: "name memory of this kind", source: vk::Result::ERROR_UNKNOWN })?;
+        if heap == Heap::Device {
+            gpu.take(needs.size)?;
+            own.taken = needs.size;
+        }
+        let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+        let allocate =
+            vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(kind).push_next(&mut flags);
+        // SAFETY: `allocate` is complete.
+        own.memory = unsafe { device.allocate_memory(&allocate, None) }.map_err(|error| match error {
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
+                let [used, budget] = gpu.used();
+                GpuError::OutOfMemory { wanted: crate::Bytes(needs.size), budget, used }
+            }
+            error => GpuError::of("give memory")(error),
+        })?;
+        // SAFETY: buffer and memory were just made, and belong together; the memory is as large as the buffer needs.
+        unsafe { device.bind_buffer_memory(buffer, own.memory, 0) }.map_err(GpuError::of("bind memory"))?;
+        let address = vk::BufferDeviceAddressInfo::default().buffer(buffer);
+        // SAFETY: the buffer was made for use by address, and has its memory.
+        own.address = unsafe { device.get_buffer_device_address(&address) };
+        if heap != Heap::Device {
+            // SAFETY: the memory is visible to the host, and not mapped yet.
+            let mapped = unsafe { device.map_memory(own.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+            own.mapped = NonNull::new(mapped.map_err(GpuError::of("map memory"))?.cast());
+        }
+        Ok(own)
+    }
+
+    /// Its address, for kernels.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes in the buffer.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the buffer has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn handle(&self) -> vk::Buffer {
+        self.buffer
+    }
+
+    /// The host's view of some bytes.
+    ///
+    /// # Safety
+    /// Until the reference is gone, nothing else on the host uses these bytes, and the GPU does not write them; if the
+    /// host writes them, the GPU does not read them either.
+    ///
+    /// # Panics
+    /// If the bytes are not within the buffer, or the host cannot see them.
+    #[expect(clippy::mut_from_ref, reason = "the caller's promise")]
+    pub(super) unsafe fn on_host(&self, range: Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        let start = self.mapped.expect("the host sees memory of this heap");
+        // SAFETY: the range is mapped as long as the buffer lives; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr().add(range.start), range.len()) }
+    }
+}
+
+impl Drop for GpuBuffer {
+    fn drop(&mut self) {
+        // SAFETY: whoever gave the buffer to the GPU has kept it until the GPU was done with it. Null handles, which an
+        // error in `new` leaves, are ignored.
+        unsafe {
+            self.gpu.device().destroy_buffer(self.buffer, None);
+            self.gpu.device().free_memory(self.memory, None);
+        }
+        self.gpu.put_back(self.taken);
+    }
+}

@@ -1,0 +1,460 @@
+//! Commands as kernels and copies.
+
+use std::sync::Arc;
+
+use ash::vk;
+use strata_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvLayer, RopeStyle};
+
+use super::arguments::{Arguments, Put};
+use super::downloads::Downloads;
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::kernels::{
+    AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, MATMUL_TILE,
+    MATVEC_TOKENS, NormPush, Number, ProductPush, StoreKvPush, are_neighbours, attention_rows,
+};
+use super::kv::GpuKv;
+use super::lane::Lane;
+use super::memory::GpuBuffer;
+use crate::{BandProduct, Command, KvFrame, KvSequences, Tensor, Use, Weights};
+
+/// A window that no position is beyond.
+const WINDOW_MAX: usize = 1 << 30;
+
+/// Bytes of a number in tensors.
+const NUMBER: usize = size_of::<f32>();
+
+/// Records the commands of one submission.
+pub(super) struct Recorder<'a> {
+    pub gpu: &'a Arc<Gpu>,
+    pub lane: &'a mut Lane,
+    /// The lane's number, and that of the submission.
+    pub submission: (usize, u64),
+    pub kernels: &'a mut Kernels,
+    pub arguments: &'a mut Arguments,
+    pub downloads: &'a mut Downloads,
+    pub tensors: &'a Arc<GpuBuffer>,
+    pub kv: &'a GpuKv,
+    /// The last submission of each lane that the host has waited for.
+    pub known: [u64; 3],
+}
+
+impl Recorder<'_> {
+    /// Records one command.
+    ///
+    /// # Errors
+    /// When there is no memory for what it needs, or a kernel cannot be made.
+    pub fn record(&mut self, command: &Command<'_>) -> Result<(), GpuError> {
+        let uses = &command.uses()[..];
+        match *command {
+            Command::Fill { out, values } => {
+                let put = self.put_numbers(out.len(), values)?;
+                self.copy_to_tensor(uses, &put, out);
+            }
+            Command::Gather { table, rows, multiplier, out } => self.gather(uses, table, rows, multiplier, out)?,
+            Command::KeepRows { tensor, width, rows } => {
+                let numbers = self.put(bytemuck::cast_slice(rows))?;
+                let push =
+                    KeepRowsPush { x: self.address(tensor), numbers, width: width as u32, rows: rows.len() as u32 };
+                let groups = width.div_ceil(self.kernels.threads());
+                self.run(uses, Kernel::KeepRows, &push, [groups, 1])?;
+            }
+            Command::Norm { x, weight, epsilon, out } => {
+                self.norm(uses, x, None, weight, epsilon, out)?;
+            }
+            Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
+                self.norm(uses, sum, Some((branch, scale)), weight, epsilon, out)?;
+            }
+            Command::Add { sum, branch, scale } => {
+                self.elementwise(uses, Elementwise::Add, [sum, branch], scale)?;
+            }
+            Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, [x, x], by)?,
+            Command::Products { x, cols, products, gate } => {
+                let tokens = x.len() / cols;
+                let commands = self.lane.operation(uses);
+                for product in products {
+                    self.product(commands, x, cols, tokens, product)?;
+                }
+                if let Some(activation) = gate {
+                    self.lane.barrier();
+                    for pair in products.chunks_exact(2) {
+                        self.gate(commands, Elementwise::gate(activation), tokens, &pair[0], &pair[1])?;
+                    }
+                }
+            }
+            Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
+                self.store_kv(uses, layer, sequences, style, [cos, sin], [q, k, v])?;
+            }
+            Command::Attend { layer, frame, sequences, q, state, out } => {
+                self.attend(uses, layer, frame, sequences, [q, state, out])?;
+            }
+            Command::CopyBlocks { copies } => {
+                for &(source, destination) in copies {
+                    // One after the other: each uses all KV.
+                    let commands = self.lane.operation(uses);
+                    let (from, to) = (self.kv.place(source), self.kv.place(destination));
+                    let len = self.kv.layout().block_bytes();
+                    copy(self.gpu, commands, (from.0, from.1), (to.0, to.1), len);
+                }
+            }
+            Command::Discard { .. } => {}
+            Command::Download { from } => {
+                let known = self.known;
+                let is_read = |(lane, number): (usize, u64)| number <= known[lane];
+                let room = self.downloads.room(self.gpu, from, self.submission, is_read)?;
+                let commands = self.lane.operation(uses);
+                copy(self.gpu, commands, (self.tensors, from.range().start * NUMBER), (&room, 0), from.len() * NUMBER);
+                // The host reads it once it knows that this is done.
+                self.lane.barrier();
+                self.lane.keep(room);
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(
+        &mut self,
+        uses: &[Use],
+        table: &Weights,
+        rows: &[u32],
+        multiplier: f32,
+        out: Tensor,
+    ) -> Result<(), GpuError> {
+        let cols = table.cols();
+        assert_eq!(out.len(), rows.len() * cols);
+        let Some((buffer, offset)) = table.on_gpu() else {
+            // A few rows of a table that stays on the host.
+            let matrix = table.matrix();
+            let put = self.put_numbers(out.len(), |numbers| {
+                for (&row, numbers) in rows.iter().zip(numbers.chunks_exact_mut(cols)) {
+                    matrix.widen_row(row as usize, numbers);
+                    numbers.iter_mut().for_each(|number| *number *= multiplier);
+                }
+            })?;
+            self.copy_to_tensor(uses, &put, out);
+            return Ok(());
+        };
+        let (table_at, buffer) = (buffer.address() + offset as u64, Arc::clone(buffer));
+        self.lane.keep(buffer);
+        assert!(rows.iter().all(|&row| (row as usize) < table.rows()), "a row beyond the table");
+        let push = GatherPush {
+            table: table_at,
+            numbers: self.put(bytemuck::cast_slice(rows))?,
+            result: self.address(out),
+            row_bytes: row_bytes(table),
+            cols: cols as u32,
+            patches: patches(table.dtype()),
+            multiplier,
+        };
+        self.run(uses, Kernel::Gather(Number::of(table.dtype())), &push, [rows.len(), 1])
+    }
+
+    fn norm(
+        &mut self,
+        uses: &[Use],
+        x: Tensor,
+        branch: Option<(Tensor, f32)>,
+        weight: &Weights,
+        epsilon: f32,
+        out: Tensor,
+    ) -> Result<(), GpuError> {
+        let cols = weight.cols();
+        let push = NormPush {
+            x: self.address(x),
+            branch: branch.map_or(0, |(branch, _)| self.address(branch)),
+            weight: self.weights(weight)?,
+            result: self.address(out),
+            cols: cols as u32,
+            weight_type: Number::of(weight.dtype()).get(),
+            epsilon,
+            scale: branch.map_or(0.0, |(_, scale)| scale),
+        };
+        self.run(uses, Kernel::Norm, &push, [x.len() / cols, 1])
+    }
+
+    fn elementwise(
+        &mut self,
+        uses: &[Use],
+        operation: Elementwise,
+        [a, b]: [Tensor; 2],
+        factor: f32,
+    ) -> Result<(), GpuError> {
+        assert_eq!(a.len(), b.len());
+        let (columns, stride) = (a.len() as u32, 0);
+        let push = ElementwisePush { a: self.address(a), b: self.address(b), columns, stride, factor, unused: 0 };
+        let groups = a.len().div_ceil(self.kernels.threads());
+        self.run(uses, Kernel::Elementwise(operation), &push, [groups, 1])
+    }
+
+    /// One product; `commands` come after what it depends on.
+    fn product(
+        &mut self,
+        commands: vk::CommandBuffer,
+        x: Tensor,
+        cols: usize,
+        tokens: usize,
+        product: &BandProduct<'_>,
+    ) -> Result<(), GpuError> {
+        let (weights, rows) = (product.weights, product.rows.len());
+        let number = Number::of(weights.dtype());
+        let stride = product.out.len() / tokens;
+        let (bias, bias_type) = match product.bias {
+            None => (0, 0),
+            Some(bias) => {
+                let first = product.rows.start * bias.dtype().block_bytes();
+                (self.weights(bias)? + first as u64, Number::of(bias.dtype()).get())
+            }
+        };
+        let mut push = ProductPush {
+            weights: self.weights(weights)?,
+            x: self.address(x),
+            bias,
+            result: self.address(product.out) + (product.rows.start * NUMBER) as u64,
+            row_bytes: row_bytes(weights),
+            rows: rows as u32,
+            cols: cols as u32,
+            stride: stride as u32,
+            count: tokens as u32,
+            bias_type,
+        };
+        let is_coded = matches!(weights.dtype(), DType::CodedBf16 { .. });
+        if tokens > MATVEC_TOKENS && !is_coded {
+            let groups = [rows.div_ceil(MATMUL_TILE), tokens.div_ceil(MATMUL_TILE)];
+            return self.kernels.run(commands, Kernel::Matmul(number), &push, groups);
+        }
+        push.count = patches(weights.dtype());
+        for first in (0..tokens).step_by(MATVEC_TOKENS) {
+            let count = MATVEC_TOKENS.min(tokens - first);
+            let part = ProductPush {
+                x: push.x + (first * cols * NUMBER) as u64,
+                result: push.result + (first * stride * NUMBER) as u64,
+                ..push
+            };
+            let groups = [rows.div_ceil(self.kernels.matvec_rows()), 1];
+            self.kernels.run(commands, Kernel::Matvec(number, count as u32), &part, groups)?;
+        }
+        Ok(())
+    }
+
+    /// `first = gate(first) * second` in the rows of these products.
+    fn gate(
+        &mut self,
+        commands: vk::CommandBuffer,
+        operation: Elementwise,
+        tokens: usize,
+        first: &BandProduct<'_>,
+        second: &BandProduct<'_>,
+    ) -> Result<(), GpuError> {
+        let start = (first.rows.start * NUMBER) as u64;
+        let push = ElementwisePush {
+            a: self.address(first.out) + start,
+            b: self.address(second.out) + start,
+            columns: first.rows.len() as u32,
+            stride: (first.out.len() / tokens) as u32,
+            factor: 0.0,
+            unused: 0,
+        };
+        let groups = [first.rows.len().div_ceil(self.kernels.threads()), tokens];
+        self.kernels.run(commands, Kernel::Elementwise(operation), &push, groups)
+    }
+
+    fn store_kv(
+        &mut self,
+        uses: &[Use],
+        layer: KvLayer,
+        sequences: KvSequences<'_>,
+        style: RopeStyle,
+        [cos, sin]: [Tensor; 2],
+        [q, k, v]: [Tensor; 3],
+    ) -> Result<(), GpuError> {
+        let (head_dim, block_size) = (layer.head_dim(), layer.block_size());
+        let (addresses, starts) = self.kv.tables(sequences);
+        let mut slots = Vec::new();
+        for (span, start) in sequences.spans.iter().zip(starts) {
+            for position in span.first_position..span.first_position + span.tokens {
+                let (block, slot) = ((position - span.held.start) / block_size, position % block_size);
+                slots.push(addresses[start as usize + block] + (slot * layer.slot_bytes()) as u64);
+            }
+        }
+        let tokens = slots.len();
+        let push = StoreKvPush {
+            q: self.address(q),
+            k: self.address(k),
+            v: self.address(v),
+            cos: self.address(cos),
+            sin: self.address(sin),
+            slots: self.put(bytemuck::cast_slice(&slots))?,
+            heads: (q.len() / tokens / head_dim) as u32,
+            kv_heads: layer.num_kv_heads() as u32,
+            first_key: layer.key_offset(0) as u32,
+            head_bytes: (block_size * layer.slot_bytes()) as u32,
+            to_values: layer.value_offset() as u32,
+            unused: 0,
+        };
+        let neighbours = are_neighbours(style);
+        let kernel = Kernel::StoreKv { dtype: layer.dtype(), head_dim: head_dim as u32, neighbours };
+        let heads = (push.heads + 2 * push.kv_heads) as usize;
+        self.run(uses, kernel, &push, [heads, tokens])
+    }
+
+    fn attend(
+        &mut self,
+        uses: &[Use],
+        layer: AttentionLayer,
+        frame: Option<&KvFrame>,
+        sequences: KvSequences<'_>,
+        [q, state, out]: [Tensor; 3],
+    ) -> Result<(), GpuError> {
+        let (addresses, starts, kv) = match frame {
+            None => {
+                let (addresses, starts) = self.kv.tables(sequences);
+                (addresses, starts, layer.kv)
+            }
+            Some(frame) => {
+                let kv = layer.kv.alone();
+                let first = self.put(frame.bytes())?;
+                let blocks = frame.bytes().len() / kv.block_bytes();
+                let addresses = (0..blocks).map(|block| first + (block * kv.block_bytes()) as u64).collect();
+                (addresses, vec![0; sequences.spans.len()], kv)
+            }
+        };
+        let (head_dim, sharing) = (kv.head_dim(), layer.heads / kv.num_kv_heads());
+        let rows = attention_rows(head_dim);
+        let tile_heads = sharing.min(rows);
+        let mut tiles = Vec::new();
+        let mut row = 0;
+        for (span, &table) in sequences.spans.iter().zip(&starts) {
+            tiles_of(span, table, row, rows / tile_heads, layer.window, &mut tiles);
+            row += span.tokens;
+        }
+        assert!(
+            state.len() == row * layer.heads * ATTENTION_STATE || tiles.iter().all(|t| t.part == 0 && t.continued == 0),
+            "attention that goes on later has a state"
+        );
+        let push = AttentionPush {
+            q: self.address(q),
+            result: self.address(out),
+            state: self.address(state),
+            parts: 0,
+            tiles: self.put(bytemuck::cast_slice(&tiles))?,
+            blocks: self.put(bytemuck::cast_slice(&addresses))?,
+            heads: layer.heads as u32,
+            sharing: sharing as u32,
+            tile_heads: tile_heads as u32,
+            block_size: kv.block_size() as u32,
+            first_key: kv.key_offset(0) as u32,
+            head_bytes: (kv.block_size() * kv.slot_bytes()) as u32,
+            to_values: kv.value_offset() as u32,
+            window: layer.window.map_or(0, |window| window.min(WINDOW_MAX) as u32),
+            parts_per_row: 0,
+            scale: layer.scale,
+        };
+        let kernel = Kernel::Attention { dtype: kv.dtype(), head_dim: head_dim as u32 };
+        let groups = [tiles.len(), kv.num_kv_heads() * sharing.div_ceil(tile_heads)];
+        self.run(uses, kernel, &push, groups)
+    }
+
+    fn run<P: bytemuck::Pod>(
+        &mut self,
+        uses: &[Use],
+        kernel: Kernel,
+        push: &P,
+        groups: [usize; 2],
+    ) -> Result<(), GpuError> {
+        let commands = self.lane.operation(uses);
+        self.kernels.run(commands, kernel, push, groups)
+    }
+
+    fn address(&self, tensor: Tensor) -> u64 {
+        self.tensors.address() + (tensor.range().start * NUMBER) as u64
+    }
+
+    /// Where kernels find weights: on the GPU, or in a copy of them in host memory.
+    fn weights(&mut self, weights: &Weights) -> Result<u64, GpuError> {
+        match weights.on_gpu() {
+            Some((buffer, offset)) => {
+                self.lane.keep(Arc::clone(buffer));
+                Ok(buffer.address() + offset as u64)
+            }
+            None => self.put(weights.matrix().bytes()),
+        }
+    }
+
+    /// A copy of `bytes` for kernels.
+    fn put(&mut self, bytes: &[u8]) -> Result<u64, GpuError> {
+        let put = self.arguments.put(self.submission, bytes.len(), |to| to.copy_from_slice(bytes))?;
+        let address = put.address();
+        self.lane.keep(put.buffer);
+        Ok(address)
+    }
+
+    /// Numbers that the host writes.
+    fn put_numbers(&mut self, len: usize, values: impl FnOnce(&mut [f32])) -> Result<Put, GpuError> {
+        self.arguments.put(self.submission, len * NUMBER, |bytes| values(bytemuck::cast_slice_mut(bytes)))
+    }
+
+    fn copy_to_tensor(&mut self, uses: &[Use], from: &Put, to: Tensor) {
+        let commands = self.lane.operation(uses);
+        let at = to.range().start * NUMBER;
+        copy(self.gpu, commands, (&from.buffer, from.offset), (self.tensors, at), to.len() * NUMBER);
+        self.lane.keep(Arc::clone(&from.buffer));
+    }
+}
+
+/// The tiles of a span, of `tile_tokens` tokens: `row` is that of its first token, `table` where its addresses begin.
+fn tiles_of(
+    span: &AttentionSpan,
+    table: u32,
+    row: usize,
+    tile_tokens: usize,
+    window: Option<usize>,
+    tiles: &mut Vec<AttentionTile>,
+) {
+    let end = span.first_position + span.tokens;
+    for first in (0..span.tokens).step_by(tile_tokens) {
+        let (position, tokens) = (span.first_position + first, tile_tokens.min(span.tokens - first));
+        let seen = window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let from = seen.max(span.held.start);
+        let to = (position + tokens).min(span.held.end);
+        tiles.push(AttentionTile {
+            token: (row + first) as u32,
+            tokens: tokens as u32,
+            position: position as u32,
+            table,
+            held: span.held.start as u32,
+            from: from.min(to) as u32,
+            end: to as u32,
+            part: u32::from(span.held.end < end),
+            continued: u32::from(seen < span.held.start),
+        });
+    }
+}
+
+/// Records a copy. Whoever calls this keeps both buffers until the submission is done.
+pub(super) fn copy(
+    gpu: &Gpu,
+    commands: vk::CommandBuffer,
+    (from, source): (&GpuBuffer, usize),
+    (to, destination): (&GpuBuffer, usize),
+    len: usize,
+) {
+    if len == 0 {
+        return;
+    }
+    assert!(source + len <= from.len() && destination + len <= to.len());
+    let region = vk::BufferCopy { src_offset: source as u64, dst_offset: destination as u64, size: len as u64 };
+    // SAFETY: the commands are being recorded, and both ranges lie within their buffers, which outlive the submission.
+    unsafe { gpu.device().cmd_copy_buffer(commands, from.handle(), to.handle(), &[region]) };
+}
+
+fn row_bytes(weights: &Weights) -> u32 {
+    let bytes = weights.dtype().row_bytes(weights.cols());
+    bytes.expect("weights have whole rows") as u32
+}
+
+fn patches(dtype: DType) -> u32 {
+    match dtype {
+        DType::CodedBf16 { patches } => patches.into(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,4 @@
+//! Integration tests of strata-device, in one binary.
+
+mod shaders;
+mod vulkan;

@@ -1,0 +1,619 @@
+//! Every kernel against plain arithmetic in f64, over random shapes and extreme numbers. Where there is no Vulkan,
+//! these tests say that they were left out; `STRATA_REQUIRE_VULKAN=1` makes that a failure.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use strata_device::{
+    BandProduct, Bytes, Command, Device, Gpu, GpuError, HostBuffer, KvFrame, KvSequences, PassNeeds, Queue, Tensor,
+    TensorArea, Token, Vulkan, VulkanDevice, Weights,
+};
+use strata_kernels::{
+    ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvPlace, KvShape, RopeStyle,
+    SEGMENT, encode_row, patches_of, rope,
+};
+
+/// Numbers that all tensors of a test have together.
+const CAPACITY: usize = 1 << 20;
+
+/// The first GPU that kernels run on, if there is any.
+fn gpu() -> Option<Arc<Gpu>> {
+    let vulkan = Vulkan::load().and_then(|vulkan| Ok((vulkan.gpus()?, vulkan)));
+    let found = vulkan.map_err(|error| error.to_string()).and_then(|(gpus, vulkan)| {
+        let usable = gpus.into_iter().find(|gpu| gpu.missing.is_none()).ok_or("no GPU can run kernels")?;
+        Gpu::open(&vulkan, usable.number, Bytes(1 << 30)).map_err(|error| error.to_string())
+    });
+    match found {
+        Ok(gpu) => Some(gpu),
+        Err(why) if std::env::var_os("STRATA_REQUIRE_VULKAN").is_some() => panic!("{why}"),
+        Err(why) => {
+            eprintln!("left out: {why}");
+            None
+        }
+    }
+}
+
+/// Numbers in -1 .. 1 from a linear congruential generator.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    }
+
+    fn take(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.next()).collect()
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.next();
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// A device, and the area of its tensors.
+struct Bench {
+    device: VulkanDevice,
+    area: TensorArea,
+    last: Option<Token>,
+}
+
+impl Bench {
+    fn new(gpu: &Arc<Gpu>) -> Self {
+        Self::with_kv(gpu, &KvLayout::new(4, KvDType::F32, []), 0)
+    }
+
+    fn with_kv(gpu: &Arc<Gpu>, layout: &KvLayout, blocks: usize) -> Self {
+        let mut area = TensorArea::default();
+        area.take(CAPACITY);
+        let needs = PassNeeds { tensors: area, ..PassNeeds::default() };
+        let device = VulkanDevice::new(gpu, &needs, layout, blocks).unwrap();
+        Self { device, area: TensorArea::default(), last: None }
+    }
+
+    /// A tensor of these numbers.
+    fn tensor(&mut self, numbers: &[f32]) -> Tensor {
+        let out = self.area.take(numbers.len());
+        self.set(out, numbers);
+        out
+    }
+
+    fn set(&mut self, out: Tensor, numbers: &[f32]) {
+        let values = |to: &mut [f32]| to.copy_from_slice(numbers);
+        let waits: Vec<_> = self.last.into_iter().collect();
+        self.last = Some(self.device.submit(Queue::Upload, &[Command::Fill { out, values: &values }], &waits).unwrap());
+    }
+
+    fn run(&mut self, command: Command<'_>) {
+        let waits: Vec<_> = self.last.into_iter().collect();
+        self.last = Some(self.device.submit(Queue::Compute, &[command], &waits).unwrap());
+    }
+
+    fn get(&mut self, from: Tensor) -> Vec<f32> {
+        let waits: Vec<_> = self.last.into_iter().collect();
+        let token = self.device.submit(Queue::Download, &[Command::Download { from }], &waits).unwrap();
+        self.device.complete(token).unwrap();
+        self.device.downloaded(from).unwrap().to_vec()
+    }
+
+    /// Weights on the GPU, or on the host.
+    fn weights(&mut self, dtype: DType, rows: usize, cols: usize, bytes: &[u8], on_gpu: bool) -> Weights {
+        let mut buffer = HostBuffer::new_zeroed(bytes.len()).unwrap();
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        let buffer = Arc::new(buffer);
+        match on_gpu {
+            true => Weights::new(dtype, rows, cols, self.device.place(&buffer).unwrap(), 0..bytes.len()),
+            false => Weights::new(dtype, rows, cols, buffer, 0..bytes.len()),
+        }
+    }
+}
+
+fn assert_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(got.len(), want.len());
+    let largest = want.iter().fold(1e-30f64, |largest, value| largest.max(value.abs()));
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(*got) - want).abs() <= tolerance * largest, "{what}: [{i}] is {got}, not {want}");
+    }
+}
+
+/// Where the half floats of a block are.
+fn halves(dtype: DType) -> &'static [usize] {
+    match dtype {
+        DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
+        DType::Q2K => &[80, 82],
+        DType::Q3K => &[108],
+        DType::Q6K => &[208],
+        DType::Mxfp4 => &[],
+        _ => &[0],
+    }
+}
+
+/// Rows of random weights, and what type they have: coded ones have room for their patches.
+fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> (DType, Vec<u8>) {
+    let plain = |numbers: &mut Numbers| numbers.take(rows * cols);
+    match dtype {
+        DType::F32 => (dtype, plain(numbers).iter().flat_map(|number| number.to_le_bytes()).collect()),
+        DType::F16 => (dtype, plain(numbers).iter().flat_map(|&n| f16::from_f32(n).to_le_bytes()).collect()),
+        DType::BF16 => (dtype, plain(numbers).iter().flat_map(|&n| bf16::from_f32(n).to_le_bytes()).collect()),
+        DType::CodedBf16 { .. } => {
+            // Of many magnitudes, so that there are patches.
+            let mut number = || numbers.next() * 2f32.powi((numbers.next().powi(3) * 12.0) as i32);
+            let bits: Vec<u16> = (0..rows * cols).map(|_| bf16::from_f32(number()).to_bits()).collect();
+            let patches = bits.chunks(cols).map(patches_of).max().unwrap() as u16 + 2;
+            let dtype = DType::CodedBf16 { patches };
+            let mut bytes = vec![0; dtype.row_bytes(cols).unwrap() * rows];
+            for (row, out) in bits.chunks(cols).zip(bytes.chunks_mut(dtype.row_bytes(cols).unwrap())) {
+                assert!(encode_row(row, patches, out));
+            }
+            (dtype, bytes)
+        }
+        _ => {
+            let len = dtype.row_bytes(cols).unwrap() * rows;
+            let mut bytes: Vec<u8> = (0..len).map(|_| (numbers.next() * 128.0) as i8 as u8).collect();
+            for block in bytes.chunks_mut(dtype.block_bytes()) {
+                for &at in halves(dtype) {
+                    block[at..at + 2].copy_from_slice(&f16::from_f32(numbers.next() * 0.02).to_le_bytes());
+                }
+                if dtype == DType::Mxfp4 {
+                    block[0] = 120 + (numbers.next() * 4.0) as i8 as u8 % 4;
+                }
+            }
+            (dtype, bytes)
+        }
+    }
+}
+
+/// Every type, with numbers of columns that it can have.
+fn types() -> impl Iterator<Item = (DType, [usize; 2])> {
+    let of = |dtype: DType| match dtype.block_len() {
+        1 => [77, 200],
+        32 => [32, 352],
+        block => [block, 3 * block],
+    };
+    DType::ALL.into_iter().chain([DType::CodedBf16 { patches: 0 }]).map(move |dtype| (dtype, of(dtype)))
+}
+
+fn widened(weights: &Weights, bytes: &[u8]) -> Vec<Vec<f32>> {
+    let matrix = strata_kernels::Matrix::new(weights.dtype(), weights.rows(), weights.cols(), bytes);
+    let row = |row| {
+        let mut out = vec![f32::NAN; weights.cols()];
+        matrix.widen_row(row, &mut out);
+        out
+    };
+    (0..weights.rows()).map(row).collect()
+}
+
+#[test]
+fn products_of_all_types_agree_with_the_reference() {
+    let Some(gpu) = gpu() else { return };
+    let mut numbers = Numbers(7);
+    for (dtype, columns) in types() {
+        let mut bench = Bench::new(&gpu);
+        for (case, tokens) in [1, 2, 5, 8, 9, 70].into_iter().enumerate() {
+            bench.area = TensorArea::default();
+            let (rows, cols) = (1 + numbers.below(150), columns[case % 2]);
+            let (dtype, bytes) = random_weights(dtype, rows, cols, &mut numbers);
+            let weights = bench.weights(dtype, rows, cols, &bytes, case % 3 != 0);
+            let numbers_of_x = numbers.take(tokens * cols);
+            let bias_numbers = numbers.take(rows + 3);
+            let (_, bias_bytes) = (0, bias_numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>());
+            let bias = bench.weights(DType::F32, 1, rows + 3, &bias_bytes, true);
+            let x = bench.tensor(&numbers_of_x);
+            // A band in the middle of a matrix: what is beside it stays as it is.
+            let out = bench.tensor(&vec![5.0; tokens * (rows + 3)]);
+            let with_bias = case % 2 == 0;
+            let product = BandProduct { weights: &weights, rows: 2..rows + 2, bias: with_bias.then_some(&bias), out };
+            bench.run(Command::Products { x, cols, products: &[product], gate: None });
+            let got = bench.get(out);
+            let matrix = widened(&weights, &bytes);
+            let want: Vec<f64> = numbers_of_x
+                .chunks(cols)
+                .flat_map(|x| {
+                    let row = |row: usize| {
+                        let sum: f64 = x.iter().zip(&matrix[row]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                        sum + if with_bias { f64::from(bias_numbers[row + 2]) } else { 0.0 }
+                    };
+                    [5.0; 2].into_iter().chain((0..rows).map(row)).chain([5.0]).collect::<Vec<_>>()
+                })
+                .collect();
+            assert_close(&got, &want, 2e-6, &format!("{dtype}, [{rows}, {cols}], {tokens} tokens"));
+        }
+    }
+}
+
+#[test]
+fn gates_agree_with_the_reference() {
+    let Some(gpu) = gpu() else { return };
+    let mut numbers = Numbers(8);
+    let (rows, cols) = (37, 40);
+    for (activation, function) in [
+        (Activation::Silu, (|x| x / (1.0 + (-x).exp())) as fn(f64) -> f64),
+        (Activation::Gelu, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))),
+        (Activation::GeluTanh, |x| {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }),
+    ] {
+        for (tokens, loudness) in [(1, 1.0), (3, 30.0), (12, 1e4)] {
+            let mut bench = Bench::new(&gpu);
+            let [(dtype, gate), (_, up)] = [(); 2].map(|()| random_weights(DType::F32, rows, cols, &mut numbers));
+            let [gates, ups] = [&gate, &up].map(|bytes| bench.weights(dtype, rows, cols, bytes, true));
+            let x: Vec<f32> = numbers.take(tokens * cols).iter().map(|x| x * loudness).collect();
+            let x_on_gpu = bench.tensor(&x);
+            let outs = [(); 2].map(|()| bench.tensor(&vec![0.0; tokens * rows]));
+            let products = [(&gates, outs[0]), (&ups, outs[1])].map(|(weights, out)| BandProduct {
+                weights,
+                rows: 0..rows,
+                bias: None,
+                out,
+            });
+            bench.run(Command::Products { x: x_on_gpu, cols, products: &products, gate: Some(activation) });
+            let got = bench.get(outs[0]);
+            let product = |x: &[f32], row: &[f32]| x.iter().zip(row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            let (gate, up) = (widened(&gates, &gate), widened(&ups, &up));
+            let want: Vec<f64> = x
+                .chunks(cols)
+                .flat_map(|x| {
+                    (0..rows).map(|row| function(product(x, &gate[row])) * product(x, &up[row])).collect::<Vec<_>>()
+                })
+                .collect();
+            assert_close(&got, &want, 5e-6, &format!("{activation:?}, {tokens} tokens"));
+        }
+    }
+}
+
+#[test]
+fn rows_of_all_types_are_gathered_to_the_bit() {
+    let Some(gpu) = gpu() else { return };
+    let mut numbers = Numbers(9);
+    for (dtype, columns) in types() {
+        let mut bench = Bench::new(&gpu);
+        for (cols, on_gpu) in [(columns[0], true), (columns[1], true), (columns[1], false)] {
+            let (dtype, bytes) = random_weights(dtype, 13, cols, &mut numbers);
+            let table = bench.weights(dtype, 13, cols, &bytes, on_gpu);
+            let out = bench.tensor(&vec![0.0; 4 * cols]);
+            bench.run(Command::Gather { table: &table, rows: &[12, 0, 3, 12], multiplier: 2.0, out });
+            let matrix = widened(&table, &bytes);
+            let want: Vec<f32> = [12, 0, 3, 12].iter().flat_map(|&row: &usize| &matrix[row]).map(|v| v * 2.0).collect();
+            let got = bench.get(out);
+            // A fused multiply-add rounds once, where the processor rounds twice.
+            let exact = matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::CodedBf16 { .. });
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                let same =
+                    got.to_bits() == want.to_bits() || !exact && (got - want).abs() <= 1e-6 * want.abs().max(1e-3);
+                assert!(same, "{dtype} of {cols}: [{i}] is {got}, not {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_sums_and_moves_agree_with_the_reference() {
+    let Some(gpu) = gpu() else { return };
+    let mut numbers = Numbers(10);
+    for (rows, cols, loudness) in [(1, 16, 1.0), (3, 200, 1e15), (7, 1000, 1e-12), (2, 129, 0.0)] {
+        let mut bench = Bench::new(&gpu);
+        let x: Vec<f32> = numbers.take(rows * cols).iter().map(|x| x * loudness).collect();
+        let branch: Vec<f32> = numbers.take(rows * cols).iter().map(|x| x * loudness).collect();
+        let weight = numbers.take(cols);
+        let norm = |x: &[f64]| -> Vec<f64> {
+            let row = |x: &[f64]| {
+                let mean = x.iter().map(|x| x * x).sum::<f64>() / cols as f64;
+                x.iter().zip(&weight).map(|(x, w)| x / (mean + 1e-6).sqrt() * f64::from(*w)).collect::<Vec<_>>()
+            };
+            x.chunks(cols).flat_map(row).collect()
+        };
+        let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+        let bytes: Vec<u8> = weight.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let weights = bench.weights(DType::F32, 1, cols, &bytes, true);
+        let [x_at, branch_at] = [&x, &branch].map(|numbers| bench.tensor(numbers));
+        let out = bench.tensor(&vec![0.0; rows * cols]);
+        bench.run(Command::Norm { x: x_at, weight: &weights, epsilon: 1e-6, out });
+        assert_close(&bench.get(out), &norm(&wide(&x)), 2e-6, "norm");
+        let sum: Vec<f64> = x.iter().zip(&branch).map(|(x, b)| f64::from(*x) + 0.5 * f64::from(*b)).collect();
+        let command =
+            Command::AddAndNorm { sum: x_at, branch: branch_at, scale: 0.5, weight: &weights, epsilon: 1e-6, out };
+        bench.run(command);
+        assert_close(&bench.get(x_at), &sum, 1e-6, "sum");
+        assert_close(&bench.get(out), &norm(&sum), 2e-6, "norm of a sum");
+        bench.run(Command::Norm { x: x_at, weight: &weights, epsilon: 1e-6, out: x_at });
+        assert_close(&bench.get(x_at), &norm(&sum), 2e-6, "norm in place");
+        bench.set(x_at, &x);
+        bench.run(Command::Add { sum: x_at, branch: branch_at, scale: 0.5 });
+        bench.run(Command::Scale { x: x_at, by: -3.0 });
+        let scaled: Vec<f64> = sum.iter().map(|x| x * -3.0).collect();
+        assert_close(&bench.get(x_at), &scaled, 1e-6, "scaled sum");
+        if rows > 2 {
+            let kept = [1, rows as u32 - 1];
+            bench.set(x_at, &x);
+            bench.run(Command::KeepRows { tensor: x_at, width: cols, rows: &kept });
+            let want: Vec<f32> = kept.iter().flat_map(|&row| &x[row as usize * cols..][..cols]).copied().collect();
+            assert_eq!(bench.get(x_at.first(2 * cols)), want);
+        }
+    }
+}
+
+/// One layer's attention over the whole life of some sequences.
+struct AttentionCase {
+    dtype: KvDType,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    block_size: usize,
+    window: Option<usize>,
+    loudness: f32,
+    /// By sequence: tokens that one pass computes.
+    passes: Vec<Vec<usize>>,
+}
+
+/// Keys and values of one token, `[kv_heads, head_dim]` each, as the cache holds them.
+type Held = [Vec<f32>; 2];
+
+/// A number as a cache of this type holds it; `group` are those that share its scale.
+fn rounded(dtype: KvDType, number: f32, group: &[f32]) -> f32 {
+    match dtype {
+        KvDType::F32 => number,
+        KvDType::F16 => f16::from_f32(number).to_f32(),
+        KvDType::BF16 => bf16::from_f32(number).to_f32(),
+        KvDType::Q8 => {
+            let greatest = group.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
+            let scale = f32::from_bits(((greatest / 127.0).to_bits() + 0xffff) & 0xffff_0000);
+            if greatest == 0.0 { 0.0 } else { (number / scale).round_ties_even() * scale }
+        }
+    }
+}
+
+impl AttentionCase {
+    fn check(&self, gpu: &Arc<Gpu>, seed: u64) {
+        let &Self { dtype, heads, kv_heads, head_dim, block_size, window, loudness, .. } = self;
+        let shape = KvShape { num_kv_heads: kv_heads, head_dim };
+        let layout = KvLayout::new(block_size, dtype, [shape, shape]);
+        let layer = layout.layer(1);
+        let sequences = self.passes[0].len();
+        let tokens_of = |sequence: usize| self.passes.iter().map(|pass| pass[sequence]).sum::<usize>();
+        let blocks_each = (0..sequences).map(tokens_of).max().unwrap().div_ceil(block_size);
+        let mut bench = Bench::with_kv(gpu, &layout, blocks_each * sequences);
+        let mut numbers = Numbers(seed);
+        // Blocks of a sequence lie anywhere.
+        let tables: Vec<u32> = (0..(blocks_each * sequences) as u32).rev().collect();
+        let mut held: Vec<Vec<Held>> = vec![Vec::new(); sequences];
+        let style = if seed.is_multiple_of(2) { RopeStyle::Halves } else { RopeStyle::Neighbours };
+        for pass in &self.passes {
+            bench.area = TensorArea::default();
+            let tokens: usize = pass.iter().sum();
+            let mut draw = |width: usize| numbers.take(tokens * width).iter().map(|x| x * loudness).collect::<Vec<_>>();
+            let (mut q, mut k, v) = (draw(heads * head_dim), draw(kv_heads * head_dim), draw(kv_heads * head_dim));
+            let angles = numbers.take(tokens * head_dim / 2);
+            let cos: Vec<f32> = angles.iter().map(|angle| angle.cos()).collect();
+            let sin: Vec<f32> = angles.iter().map(|angle| angle.sin()).collect();
+            let [q_at, k_at, v_at, cos_at, sin_at] = [&q, &k, &v, &cos, &sin].map(|numbers| bench.tensor(numbers));
+            let out = bench.tensor(&vec![0.0; q.len()]);
+            let state = bench.tensor(&vec![0.0; tokens * heads * ATTENTION_STATE]);
+            let spans: Vec<_> = (0..sequences)
+                .filter(|&sequence| pass[sequence] > 0)
+                .map(|sequence| {
+                    let table = (sequence * blocks_each) as u32..((sequence + 1) * blocks_each) as u32;
+                    AttentionSpan::new(held[sequence].len(), pass[sequence], table)
+                })
+                .collect();
+            let on_gpu = KvSequences { spans: &spans, tables: &tables };
+            let store = Command::StoreKv {
+                layer,
+                sequences: on_gpu,
+                style,
+                cos: cos_at,
+                sin: sin_at,
+                q: q_at,
+                k: k_at,
+                v: v_at,
+            };
+            bench.run(store);
+            let scale = 1.0 / (head_dim as f32).sqrt();
+            let attention = AttentionLayer { kv: layer, heads, scale, window };
+            bench.run(Command::Attend { layer: attention, frame: None, sequences: on_gpu, q: q_at, state, out });
+            let got = bench.get(out);
+
+            let half = head_dim / 2;
+            for token in 0..tokens {
+                let (cos, sin) = (&cos[token * half..][..half], &sin[token * half..][..half]);
+                rope(&mut q[token * heads * head_dim..][..heads * head_dim], style, cos, sin);
+                rope(&mut k[token * kv_heads * head_dim..][..kv_heads * head_dim], style, cos, sin);
+            }
+            let mut want = Vec::new();
+            let mut row = 0;
+            for (sequence, &count) in pass.iter().enumerate() {
+                for _ in 0..count {
+                    let width = kv_heads * head_dim;
+                    let held_as = [&k, &v].map(|from| {
+                        let heads = from[row * width..][..width].chunks(head_dim);
+                        let groups = heads.flat_map(|head| head.chunks(KvDType::SCALED));
+                        groups.flat_map(|group| group.iter().map(|&x| rounded(dtype, x, group))).collect()
+                    });
+                    held[sequence].push(held_as);
+                    let own = &held[sequence];
+                    let first = window.map_or(0, |window| own.len().saturating_sub(window));
+                    for head in 0..heads {
+                        let query = &q[(row * heads + head) * head_dim..][..head_dim];
+                        want.extend(attended(query, &own[first..], head / (heads / kv_heads), scale));
+                    }
+                    row += 1;
+                }
+            }
+            let tolerance = if dtype == KvDType::Q8 { 2e-3 } else { 1e-5 } * f64::from(loudness.max(1.0));
+            assert_close(&got, &want, tolerance, &format!("{dtype} {heads}/{kv_heads} heads of {head_dim}"));
+        }
+    }
+}
+
+/// Attention of one head to all of `held`, in f64.
+fn attended(query: &[f32], held: &[Held], kv_head: usize, scale: f32) -> Vec<f64> {
+    let head_dim = query.len();
+    let of =
+        |numbers: &[f32]| numbers[kv_head * head_dim..][..head_dim].iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+    let score =
+        |[key, _]: &Held| of(key).iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum::<f64>() * f64::from(scale);
+    let scores: Vec<f64> = held.iter().map(score).collect();
+    let greatest = scores.iter().fold(f64::NEG_INFINITY, |greatest, &score| greatest.max(score));
+    let weights: Vec<f64> = scores.iter().map(|score| (score - greatest).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let mut sums = vec![0.0; head_dim];
+    for (weight, [_, value]) in weights.iter().zip(held) {
+        sums.iter_mut().zip(of(value)).for_each(|(sum, v)| *sum += weight * v);
+    }
+    sums.iter().map(|sum| sum / total).collect()
+}
+
+#[test]
+fn attention_agrees_with_the_reference() {
+    let Some(gpu) = gpu() else { return };
+    let shapes = [(1, 1, 8), (4, 2, 20), (6, 2, 64), (8, 1, 80), (4, 4, 128), (2, 1, 256), (40, 2, 32)];
+    for (index, (heads, kv_heads, head_dim)) in shapes.into_iter().enumerate() {
+        for (other, dtype) in KvDType::ALL.into_iter().enumerate() {
+            let number = index * KvDType::ALL.len() + other;
+            AttentionCase {
+                dtype,
+                heads,
+                kv_heads,
+                head_dim,
+                block_size: [4, 16, 1, 32][number % 4],
+                window: [None, Some(5), Some(70), None, Some(1)][number % 5],
+                loudness: [1.0, 8.0, 0.01][number % 3],
+                passes: vec![vec![3, 70], vec![40, 0], vec![1, 1], vec![2, 1]],
+            }
+            .check(&gpu, number as u64);
+        }
+    }
+}
+
+#[test]
+fn attention_in_pieces_gives_what_it_gives_at_once() {
+    let Some(gpu) = gpu() else { return };
+    let (heads, block_size, length) = (4, 16, 2 * SEGMENT + 37);
+    for (dtype, window) in [(KvDType::F32, None), (KvDType::F16, Some(SEGMENT + 500)), (KvDType::Q8, Some(60))] {
+        let layout = KvLayout::new(block_size, dtype, [KvShape { num_kv_heads: 2, head_dim: 16 }]);
+        let kv = layout.layer(0);
+        let blocks = length.div_ceil(block_size);
+        let mut bench = Bench::with_kv(&gpu, &layout, blocks);
+        let mut numbers = Numbers(5);
+        let tables: Vec<u32> = (0..blocks as u32).rev().collect();
+        let q = numbers.take(length * heads * 16);
+        let (k, v) = (numbers.take(length * 32), numbers.take(length * 32));
+        let [k_at, v_at] = [&k, &v].map(|numbers| bench.tensor(numbers));
+        let [cos, sin] = [1.0, 0.0].map(|number| bench.tensor(&vec![number; length * 8]));
+        let all = bench.tensor(&q);
+        let span = |tokens: Range<usize>| AttentionSpan::new(tokens.start, tokens.len(), 0..blocks as u32);
+        let spans = [span(0..length)];
+        let sequences = KvSequences { spans: &spans, tables: &tables };
+        let style = RopeStyle::Halves;
+        bench.run(Command::StoreKv { layer: kv, sequences, style, cos, sin, q: all, k: k_at, v: v_at });
+
+        // The last tokens, at once and after the two segments before them.
+        let asked = 2 * SEGMENT..length;
+        let q_at = bench.tensor(&q[asked.start * heads * 16..]);
+        let (out, pieces) = (bench.area.take(q_at.len()), bench.area.take(q_at.len()));
+        let state = bench.area.take(asked.len() * heads * ATTENTION_STATE);
+        let layer = AttentionLayer { kv, heads, scale: 0.25, window };
+        let spans = [span(asked.clone())];
+        let sequences = KvSequences { spans: &spans, tables: &tables };
+        bench.run(Command::Attend { layer, frame: None, sequences, q: q_at, state, out });
+        let want = bench.get(out);
+
+        let mut host = vec![0u8; blocks * layout.block_bytes()];
+        rotate_and_store_on_host(&kv, &mut host, &tables, length, &k, &v);
+        let frames =
+            (0..2).filter(|segment| window.is_none_or(|window| asked.start + 1 < window + (segment + 1) * SEGMENT));
+        for segment in frames {
+            let held = segment * SEGMENT..(segment + 1) * SEGMENT;
+            let own = &tables[held.start / block_size..held.end / block_size];
+            let bytes: Vec<u8> = own
+                .iter()
+                .flat_map(|&block| &host[block as usize * layout.block_bytes()..][..layout.block_bytes()])
+                .copied()
+                .collect();
+            let len = bytes.len();
+            let frame = KvFrame::new(Arc::new(bytes), len);
+            let spans = [AttentionSpan { held, place: KvPlace::From(0), ..span(asked.clone()) }];
+            let sequences = KvSequences { spans: &spans, tables: &[] };
+            bench.run(Command::Attend { layer, frame: Some(&frame), sequences, q: q_at, state, out: pieces });
+        }
+        let first = (2 * SEGMENT / block_size) as u32;
+        let spans =
+            [AttentionSpan { held: asked.clone(), place: (first..blocks as u32).into(), ..span(asked.clone()) }];
+        let sequences = KvSequences { spans: &spans, tables: &tables };
+        bench.run(Command::Attend { layer, frame: None, sequences, q: q_at, state, out: pieces });
+        let got = bench.get(pieces);
+        let want: Vec<f64> = want.iter().map(|&x| f64::from(x)).collect();
+        assert_close(
+            &got,
+            &want,
+            if dtype == KvDType::Q8 { 1e-3 } else { 2e-6 },
+            &format!("{dtype}, window {window:?}"),
+        );
+    }
+}
+
+/// Writes keys and values as the processor does.
+fn rotate_and_store_on_host(
+    layer: &strata_kernels::KvLayer,
+    blocks: &mut [u8],
+    tables: &[u32],
+    length: usize,
+    k: &[f32],
+    v: &[f32],
+) {
+    let pool = strata_kernels::Pool::new(std::num::NonZeroUsize::MIN);
+    let spans = [AttentionSpan::new(0, length, 0..tables.len() as u32)];
+    let half = layer.head_dim() / 2;
+    let (cos, sin) = (vec![1.0; length * half], vec![0.0; length * half]);
+    let rotation = strata_kernels::Rotation { style: RopeStyle::Halves, cos: &cos, sin: &sin };
+    let (mut q, mut k) = (vec![0.0; length * layer.head_dim()], k.to_vec());
+    let level = strata_kernels::Level::detect();
+    strata_kernels::rotate_and_store(&pool, level, layer, blocks.into(), &spans, tables, rotation, &mut q, &mut k, v);
+}
+
+#[test]
+fn blocks_are_copied_one_after_the_other() {
+    let Some(gpu) = gpu() else { return };
+    let layout = KvLayout::new(1, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 8 }]);
+    let mut bench = Bench::with_kv(&gpu, &layout, 4);
+    let (kv, tables) = (layout.layer(0), [0u32, 1, 2, 3]);
+    let v: Vec<f32> = (0..32).map(|i| (i / 8) as f32).collect();
+    let [q, k, v_at] = [(); 3].map(|()| bench.tensor(&v));
+    let [cos, sin] = [1.0, 0.0].map(|number| bench.tensor(&[number; 16]));
+    let spans = [AttentionSpan::new(0, 4, 0..4)];
+    let sequences = KvSequences { spans: &spans, tables: &tables };
+    bench.run(Command::StoreKv { layer: kv, sequences, style: RopeStyle::Halves, cos, sin, q, k, v: v_at });
+    bench.run(Command::CopyBlocks { copies: &[(3, 0), (0, 2), (1, 3)] });
+    // One position each, whose value attention then gives.
+    let layer = AttentionLayer { kv, heads: 1, scale: 1.0, window: Some(1) };
+    let (state, out) = (bench.tensor(&[0.0; 8]), bench.tensor(&[0.0; 32]));
+    bench.run(Command::Attend { layer, frame: None, sequences, q, state, out });
+    let got: Vec<f32> = bench.get(out).chunks(8).map(|row| row[0]).collect();
+    assert_eq!(got, [3.0, 1.0, 3.0, 1.0]);
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_that_says_so() {
+    let Some(_) = gpu() else { return };
+    let vulkan = Vulkan::load().unwrap();
+    let number = vulkan.gpus().unwrap().iter().find(|gpu| gpu.missing.is_none()).unwrap().number;
+    let small = Gpu::open(&vulkan, number, Bytes(1 << 20)).unwrap();
+    let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 64 }]);
+    let error = VulkanDevice::new(&small, &PassNeeds::default(), &layout, 1000).err().unwrap();
+    assert!(matches!(error, GpuError::OutOfMemory { .. }), "{error}");
+    assert_eq!(small.used()[0], Bytes(0), "what was taken before has been put back");
+    let error = Gpu::open(&vulkan, 1000, Bytes(1)).err().unwrap();
+    assert!(error.to_string().contains("strata devices"), "{error}");
+}
+
+#[test]
+fn the_host_reads_nothing_too_early() {
+    let Some(gpu) = gpu() else { return };
+    let mut bench = Bench::new(&gpu);
+    let x = bench.tensor(&[1.0; 64]);
+    let token = bench.device.submit(Queue::Download, &[Command::Download { from: x }], &[bench.last.unwrap()]).unwrap();
+    assert!(bench.device.downloaded(x).is_err());
+    bench.device.complete(token).unwrap();
+    assert_eq!(bench.device.downloaded(x).unwrap(), [1.0; 64]);
+}
