@@ -110,7 +110,7 @@ pub enum PassError {
 }
 
 /// Copies of blocks in one command.
-const COPIES_AT_A_TIME: usize = 64;
+pub(crate) const COPIES_AT_A_TIME: usize = 64;
 
 /// Memory of KV blocks that comes and goes.
 pub trait KvMemory {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use strata_device::AllocError;
+use strata_device::{AllocError, DeviceError};
 use strata_io::{IoError, TargetError};
 use thiserror::Error;
 
@@ -18,6 +18,9 @@ pub enum WeightError {
     /// Memory for the weights was refused.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// The device has no room for the weights.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// Streaming was stopped, so that the current pass ends early.
     #[error("the pass was stopped, because the program ends")]
     Stopped,

@@ -54,21 +54,41 @@ impl ResidentWeights {
         Ok(Self { plan, buffers: buffers.into_iter().map(|buffer| Arc::new(buffer).into()).collect() })
     }
 
-    /// Moves the weights to where `device` reads them fastest. `progress` is called as in [`load`](Self::load).
+    /// As [`load`](Self::load), to where `device` reads the weights fastest: one group after the other, so that of a
+    /// device with memory of its own no more than a group is in host memory.
     ///
     /// # Errors
-    /// If the device has no memory for them; some may have been moved by then.
-    pub fn place_on(&mut self, device: &mut dyn Device, progress: &mut dyn FnMut(u64, u64)) -> Result<(), DeviceError> {
-        let (mut done, all) = (0, self.bytes());
+    /// As there, or if the device has no memory for them.
+    pub fn load_on(
+        device: &mut dyn Device,
+        catalog: &Catalog,
+        specs: &[GroupSpec],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, WeightError> {
+        let plan = LoadPlan::new(catalog, specs)?;
+        let (mut buffers, mut done, all) = (Vec::new(), 0, plan.bytes());
         progress(done, all);
-        for (buffer, bytes) in self.buffers.iter_mut().zip(&self.plan.buffer_bytes) {
-            if let PlacedBytes::Host(host) = buffer {
-                *buffer = device.place(host)?;
-            }
-            done += *bytes as u64;
-            progress(done, all);
+        for (group, &len) in plan.buffer_bytes.iter().enumerate() {
+            let own = plan.loads.iter().filter(|load| load.buffer == group);
+            let loads: Vec<_> = own.map(|load| TensorLoad { buffer: 0, ..load.clone() }).collect();
+            let mut buffer = [HostBuffer::new_zeroed(len)?];
+            let pieces = cut_into_pieces(&loads, &mut buffer);
+            read_pieces(catalog, pieces, &mut |read, _| progress(done + read, all))?;
+            let [buffer] = buffer;
+            buffers.push(device.place(&Arc::new(buffer))?);
+            done += len as u64;
         }
-        Ok(())
+        progress(done, all);
+        Ok(Self { plan, buffers })
+    }
+
+    /// Bytes of host memory that the largest group of `specs` takes while it is loaded.
+    ///
+    /// # Errors
+    /// As [`plan_bytes`].
+    pub fn largest_group(catalog: &Catalog, specs: &[GroupSpec]) -> Result<u64, WeightError> {
+        let plan = LoadPlan::new(catalog, specs)?;
+        Ok(plan.buffer_bytes.iter().map(|&bytes| bytes as u64).max().unwrap_or(0))
     }
 
     /// Bytes of memory that the weights occupy, rounding included.
@@ -172,7 +192,7 @@ struct Placed {
 }
 
 /// A read of a tensor from a file into memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct TensorLoad {
     file: usize,
     offset: u64,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
-    blocks_beside_disk,
+    Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
+    WeightMemory, blocks_beside_disk,
 };
 use strata_kernels::{KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
@@ -27,7 +27,7 @@ use crate::needs::{self, kv_config, threads};
 use crate::opened::Opened;
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::streaming::{self, Streaming};
-use crate::{kv_disk, progress, swap};
+use crate::{gpu, kv_disk, progress, swap};
 
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
@@ -158,21 +158,57 @@ fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result
     })
 }
 
+/// What an engine is started with.
+struct Started {
+    runner: Box<dyn Runner>,
+    plan: MemoryPlan,
+    streamed: Option<Streaming>,
+    batched_tokens: usize,
+    kv_disk: Option<KvDisk>,
+    block_size: usize,
+    num_swap_blocks: usize,
+}
+
+impl Started {
+    /// On the device that the options name.
+    fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
+        if let Some(gpu::OnGpu { runner, plan, batched_tokens, block_size }) = gpu::load(dir, limits, surroundings)? {
+            let runner = Box::new(runner);
+            let (streamed, kv_disk, num_swap_blocks) = (None, None, 0);
+            return Ok(Self { runner, plan, streamed, batched_tokens, kv_disk, block_size, num_swap_blocks });
+        }
+        let Runnable { runner, plan, streamed, batched_tokens, kv_disk } = load_weights(dir, limits, surroundings)?;
+        let block_size = runner.device.kv().layout().block_size();
+        let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
+        let runner = Box::new(runner);
+        Ok(Self { runner, plan, streamed, batched_tokens, kv_disk, block_size, num_swap_blocks })
+    }
+}
+
+/// A model that computes passes on the device that the options name.
+pub fn load_runner(
+    dir: &ModelDir,
+    limits: &LimitOptions,
+    surroundings: &Surroundings<'_>,
+) -> Result<(Box<dyn Runner>, MemoryPlan, usize)> {
+    let Started { runner, plan, batched_tokens, .. } = Started::new(dir, limits, surroundings)?;
+    Ok((runner, plan, batched_tokens))
+}
+
 fn start_engine(
     dir: &ModelDir,
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
-    let Runnable { runner, plan, streamed, batched_tokens, kv_disk } = load_weights(dir, limits, surroundings)?;
-    let block_size = runner.device.kv().layout().block_size();
+    let Started { runner, plan, streamed, batched_tokens, kv_disk, block_size, num_swap_blocks } =
+        Started::new(dir, limits, surroundings)?;
     // What memory does not hold is read from disk in each pass.
     let on_disk = kv_disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens());
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
     let context = limits.max_model_len.map_or(dir.config.context(), |asked| asked.get());
     let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
     report::context(&plan, max_model_len, context, limits);
-    let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
     let config = EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: limits.max_num_seqs.get(),
@@ -195,5 +231,5 @@ fn start_engine(
         idle_turn: IDLE_TURN,
         check_invariants: false,
     };
-    Ok((Engine::start_with_disk(config, Box::new(runner), kv_disk)?, plan, streamed))
+    Ok((Engine::start_with_disk(config, runner, kv_disk)?, plan, streamed))
 }

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use strata_engine::Runner;
 use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
-use crate::load::{Runnable, load_weights};
+use crate::load::load_runner;
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 
@@ -41,7 +40,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
         bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.vocab_size - 1);
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let Runnable { mut runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits, &surroundings)?;
+    let (mut runner, plan, chunk) = load_runner(&dir, &args.limits, &surroundings)?;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }

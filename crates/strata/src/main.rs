@@ -5,9 +5,12 @@ mod audience;
 mod bench;
 mod budget;
 mod chat;
+mod device_option;
+mod devices;
 mod erase;
 mod failure;
 mod footprint;
+mod gpu;
 mod info;
 mod interrupt;
 mod kv_disk;
@@ -75,6 +78,7 @@ enum Command {
     Chat(chat::ChatArgs),
     Serve(serve::ServeArgs),
     Info(info::InfoArgs),
+    Devices(devices::DevicesArgs),
     Plan(plan::PlanArgs),
     Synth(synth::SynthArgs),
     Pack(pack::PackArgs),
@@ -114,6 +118,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Chat(args) => chat::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Info(args) => info::run(args),
+        Command::Devices(args) => devices::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Synth(args) => synth::run(args),
         Command::Pack(args) => pack::run(args),

@@ -10,6 +10,8 @@ use strata_engine::{KvDiskMode, PreemptionMode};
 use strata_kv::Hiding;
 use strata_weights::StreamPolicy;
 
+use crate::device_option::DeviceOption;
+
 /// Largest `--max-num-seqs`.
 const SEQUENCES_MAX: usize = 1 << 16;
 /// Largest `--max-num-batched-tokens`. Scratch grows with it, and must not overflow when it is computed.
@@ -52,6 +54,15 @@ pub struct LimitOptions {
     /// all else leaves, as far as that is of use. With --kv-disk a request may have more KV than fits into it
     #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
     pub kv_memory: Option<Bytes>,
+
+    /// What computes: `cpu`, `vulkan:N` for a GPU that `strata devices` lists, or `auto` for a GPU if one holds the
+    /// model. On a GPU, weights and KV are in its memory
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceOption::Cpu, help_heading = MEMORY)]
+    pub device: DeviceOption,
+
+    /// The GPU's memory that Strata may use in all. Without it: 90 % of it, or 40 % if the processor shares it
+    #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
+    pub gpu_memory: Option<Bytes>,
 
     /// Accept a --memory beyond what this machine, or the cgroup, has
     #[arg(long, help_heading = MEMORY, hide_short_help = true)]

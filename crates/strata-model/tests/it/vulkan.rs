@@ -47,11 +47,12 @@ impl OnGpu {
         let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
         let needs = Model::pass_needs(&config, 128, 128);
         let mut device = VulkanDevice::new(gpu, &needs, &layout, BLOCKS_PER_SEQUENCE).unwrap();
-        let mut weights = ResidentWeights::load(&catalog, &layers::group_specs(&config), &mut |_, _| ()).unwrap();
-        if is_placed {
-            weights.place_on(&mut device, &mut |_, _| ()).unwrap();
-        }
-        let model = Model::new(config, Box::new(weights), layout);
+        let specs = layers::group_specs(&config);
+        let weights = match is_placed {
+            true => ResidentWeights::load_on(&mut device, &catalog, &specs, &mut |_, _| ()),
+            false => ResidentWeights::load(&catalog, &specs, &mut |_, _| ()),
+        };
+        let model = Model::new(config, Box::new(weights.unwrap()), layout);
         Self { model, device, tokens: prompt.to_vec(), prompt_len: prompt.len(), computed: 0 }
     }
 

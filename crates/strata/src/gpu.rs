@@ -1,0 +1,195 @@
+//! A model on a GPU: which GPU, how its memory is divided, loading.
+
+use anyhow::Result;
+use strata_device::{Bytes, Gpu, GpuError, GpuInfo, Vulkan};
+use strata_engine::{GpuRunner, LEAST_CONTEXT, MemoryPlan};
+use strata_model::Model;
+use strata_weights::{ResidentWeights, WeightSource};
+
+use crate::audience::Surroundings;
+use crate::budget::budget;
+use crate::device_option::DeviceOption;
+use crate::failure::Advised;
+use crate::model_dir::ModelDir;
+use crate::needs::{BATCHED_TOKENS, batched_tokens};
+use crate::options::{KvLayoutOption, LimitOptions};
+use crate::progress;
+use crate::report::report;
+
+/// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
+const HOST_SCRATCH: u64 = 96 << 20;
+
+/// Rows of logits that come back at a time.
+const LOGIT_ROWS: u64 = 64;
+
+/// Of a GPU's memory, this many hundredths are used by default; the system has some of it.
+const GPU_SHARE: u64 = 90;
+
+/// The same where the processor has its memory there too.
+const UNIFIED_SHARE: u64 = 40;
+
+/// A model on a GPU, and how memory was divided.
+pub struct OnGpu {
+    pub runner: GpuRunner,
+    /// Of host memory; blocks and context are those of the GPU.
+    pub plan: MemoryPlan,
+    pub batched_tokens: usize,
+    pub block_size: usize,
+}
+
+/// Loads the model onto a GPU if one is to be used; `None` if the processor computes.
+///
+/// # Errors
+/// There is no such GPU, it has no room for the model, or an option does not go with it.
+pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Option<OnGpu>> {
+    let number = match limits.device {
+        DeviceOption::Cpu => return Ok(None),
+        DeviceOption::Vulkan(number) => number,
+        DeviceOption::Auto => match choose(dir, limits) {
+            Ok(number) => number,
+            Err(why) => {
+                report!("device         cpu  {why}");
+                return Ok(None);
+            }
+        },
+    };
+    check(limits)?;
+    let vulkan = Vulkan::load().map_err(to_input)?;
+    let info = vulkan.gpus().map_err(to_input)?.into_iter().nth(number);
+    let info = info.ok_or_else(|| to_input(GpuError::NotFound { number }))?;
+    let total = gpu_memory(&info, limits);
+    let gpu_plan = divide(dir, limits, surroundings, total)?;
+    let host_plan = host(dir, limits, surroundings, &gpu_plan)?;
+    let (layout, tokens) = (dir.kv_layout(limits), batched_tokens(limits, BATCHED_TOKENS));
+    let block_size = layout.block_size();
+    report!("device  {:>10}  {} ({})", total, info.name, limits.device);
+    report!("  weights   {:>10}", gpu_plan.weights);
+    report!("  KV blocks {:>10}  {} x {block_size} tokens", kv_bytes(&gpu_plan), gpu_plan.num_blocks);
+    report!("host    {:>10}", host_plan.budget.total());
+    let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
+    let bar = progress::bytes("loading", dir.weight_bytes.0);
+    let (config, blocks) = (dir.config.clone(), gpu_plan.num_blocks);
+    let runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, |device| -> Result<_> {
+        let progress = &mut |done, _| bar.set_position(done);
+        let weights = ResidentWeights::load_on(device, &dir.catalog, &dir.specs, progress)?;
+        let bytes = Bytes(weights.bytes());
+        Ok((Box::new(weights) as Box<dyn WeightSource>, bytes))
+    });
+    bar.finish_and_clear();
+    let (num_blocks, max_model_len) = (gpu_plan.num_blocks, gpu_plan.max_model_len);
+    let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
+    Ok(Some(OnGpu { runner: runner?, plan, batched_tokens: tokens, block_size }))
+}
+
+/// Refuses a GPU where a command cannot use one.
+///
+/// # Errors
+/// A GPU was asked for.
+pub fn refuse(limits: &LimitOptions, command: &str) -> Result<()> {
+    match limits.device {
+        DeviceOption::Cpu => Ok(()),
+        device => Err(Advised::input(
+            format!("{command} does not compute with --device {device} yet"),
+            "leave --device out: the processor computes",
+        )),
+    }
+}
+
+/// The GPU that `auto` takes, or why none.
+fn choose(dir: &ModelDir, limits: &LimitOptions) -> Result<usize, String> {
+    let gpus = Vulkan::load().and_then(|vulkan| vulkan.gpus()).map_err(|error| error.to_string())?;
+    let usable = gpus.iter().filter(|gpu| gpu.missing.is_none() && gpu.kind != "software");
+    let best = usable.max_by_key(|gpu| (gpu.kind == "discrete", gpu.memory.0)).ok_or("no GPU that kernels run on")?;
+    let memory = gpu_memory(best, limits);
+    if memory.0 < dir.weight_bytes.0 {
+        return Err(format!("{} may use {memory}, and the weights are {}", best.name, dir.weight_bytes));
+    }
+    Ok(best.number)
+}
+
+/// Options that do not go with a GPU.
+fn check(limits: &LimitOptions) -> Result<()> {
+    let problem = if limits.kv_disk.as_ref().is_some_and(|disk| disk.kv_disk.is_some()) {
+        Some("--kv-disk")
+    } else if limits.kv_layout == KvLayoutOption::Virtual {
+        Some("--kv-layout virtual")
+    } else {
+        None
+    };
+    match problem {
+        Some(option) => Err(Advised::input(
+            format!("{option} does not go with --device {} yet", limits.device),
+            format!("leave out one of the two: without {option} KV is on the GPU, in blocks"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// What may be used of the GPU's memory.
+fn gpu_memory(gpu: &GpuInfo, limits: &LimitOptions) -> Bytes {
+    let share = if gpu.is_unified { UNIFIED_SHARE } else { GPU_SHARE };
+    limits.gpu_memory.unwrap_or(Bytes(gpu.memory.0 / 100 * share))
+}
+
+/// Divides the GPU's memory.
+fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>, total: Bytes) -> Result<MemoryPlan> {
+    let (mut needs, tokens) = (dir.needs(limits, surroundings)?, batched_tokens(limits, BATCHED_TOKENS));
+    let none = Bytes(0);
+    (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
+    needs.weights_streamed = needs.weights;
+    needs.scratch = Bytes(Model::pass_needs(&dir.config, tokens, tokens).tensors.bytes() as u64);
+    needs.block = Bytes(dir.kv_layout(limits).block_bytes() as u64);
+    if let Some(memory) = limits.kv_memory {
+        needs.blocks_most = usize::try_from(memory.0 / needs.block.0)?;
+    }
+    // Buffers are rounded up by the driver.
+    let total = Bytes(total.0 / 100 * 99);
+    MemoryPlan::divide(total, &needs).map_err(|refused| {
+        let least = refused.smallest.0.div_ceil(99) * 100;
+        Advised::input(
+            format!(
+                "{total} of GPU memory cannot hold the model: weights {}, tensors of a pass {} and KV for {} tokens",
+                needs.weights,
+                needs.scratch,
+                needs.max_model_len.min(LEAST_CONTEXT)
+            ),
+            format!(
+                "give --gpu-memory {}M or more if the GPU has it, take a smaller model, or --device cpu, which streams \
+                 weights that do not fit",
+                least.div_ceil(1 << 20)
+            ),
+        )
+    })
+}
+
+/// Divides host memory beside a GPU.
+fn host(
+    dir: &ModelDir,
+    limits: &LimitOptions,
+    surroundings: &Surroundings<'_>,
+    on_gpu: &MemoryPlan,
+) -> Result<MemoryPlan> {
+    let mut needs = dir.needs(limits, surroundings)?;
+    // One group is there while it is loaded.
+    let group = ResidentWeights::largest_group(&dir.catalog, &dir.specs)?;
+    (needs.weights, needs.weights_streamed) = (Bytes(group), Bytes(group));
+    let logits = LOGIT_ROWS.saturating_mul(dir.config.vocab_size as u64 * size_of::<f32>() as u64);
+    needs.scratch = Bytes(logits.saturating_add(HOST_SCRATCH));
+    // What the block manager remembers of each.
+    let bytes = dir.kv_layout(limits).block_bytes() as u64;
+    (needs.block, needs.block_returnable) = (Bytes(needs.block.0.saturating_sub(bytes)), Bytes(0));
+    needs.blocks_most = on_gpu.num_blocks;
+    Ok(MemoryPlan::divide(budget(limits)?, &needs)?)
+}
+
+fn kv_bytes(plan: &MemoryPlan) -> Bytes {
+    let kv = plan.budget.entries().iter().find(|(name, _)| name.as_str() == "KV blocks");
+    kv.map_or(Bytes(0), |(_, bytes)| *bytes)
+}
+
+fn to_input(error: GpuError) -> anyhow::Error {
+    Advised::input(
+        error.to_string(),
+        "leave --device out, and the processor computes; `strata devices` lists what could",
+    )
+}
