@@ -24,23 +24,22 @@ float erf(float x) {
 float sigmoid(float x) { return 1.0 / (1.0 + exp(-x)); }
 
 void main() {
-  uint column = gl_GlobalInvocationID.x;
-  if (column >= push.columns) {
-    return;
+  uint64_t row = uint64_t(gl_WorkGroupID.y) * push.stride * 4;
+  Floats a = Floats(push.a + row), b = Floats(push.b + row);
+  uint threads = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+  for (uint column = gl_GlobalInvocationID.x; column < push.columns; column += threads) {
+    float x = a.v[column];
+    if (OPERATION == ADD) {
+      x += b.v[column] * push.factor;
+    } else if (OPERATION == SCALE) {
+      x *= push.factor;
+    } else if (OPERATION == SILU) {
+      x = x * sigmoid(x) * b.v[column];
+    } else if (OPERATION == GELU) {
+      x = 0.5 * x * (1.0 + erf(x * 0.70710678)) * b.v[column];
+    } else {
+      x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * b.v[column];
+    }
+    a.v[column] = x;
   }
-  uint64_t at = (uint64_t(gl_WorkGroupID.y) * push.stride + column) * 4;
-  Floats a = Floats(push.a + at), b = Floats(push.b + at);
-  float x = a.v[0];
-  if (OPERATION == ADD) {
-    x += b.v[0] * push.factor;
-  } else if (OPERATION == SCALE) {
-    x *= push.factor;
-  } else if (OPERATION == SILU) {
-    x = x * sigmoid(x) * b.v[0];
-  } else if (OPERATION == GELU) {
-    x = 0.5 * x * (1.0 + erf(x * 0.70710678)) * b.v[0];
-  } else {
-    x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * b.v[0];
-  }
-  a.v[0] = x;
 }

@@ -9,9 +9,9 @@ mod arguments;
 mod downloads;
 mod error;
 mod gpu;
+mod gpu_queue;
 mod kernels;
 mod kv;
-mod lane;
 mod loader;
 mod memory;
 mod record;
@@ -23,9 +23,9 @@ use strata_kernels::KvLayout;
 use crate::{Command, Device, DeviceError, HostBuffer, PassNeeds, PlacedBytes, Queue, Tensor, Token};
 use arguments::Arguments;
 use downloads::Downloads;
+use gpu_queue::GpuQueue;
 use kernels::Kernels;
 use kv::GpuKv;
-use lane::Lane;
 use record::Recorder;
 
 pub use error::GpuError;
@@ -38,14 +38,14 @@ const PLACED_AT_ONCE: usize = 16 << 20;
 
 /// See the module.
 pub struct VulkanDevice {
-    lanes: [Lane; 3],
+    queues: [GpuQueue; 3],
     kernels: Kernels,
     tensors: Arc<GpuBuffer>,
     kv: GpuKv,
     arguments: Arguments,
     downloads: Downloads,
     submitted: u64,
-    /// The last submission of each lane that the host has waited for.
+    /// The last submission of each queue that the host has waited for.
     known: [u64; 3],
     gpu: Arc<Gpu>,
 }
@@ -57,7 +57,7 @@ impl VulkanDevice {
     /// When the GPU has no such memory, or cannot keep KV of this layout.
     pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, layout: &KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
         Ok(Self {
-            lanes: [Lane::new(gpu, false)?, Lane::new(gpu, true)?, Lane::new(gpu, true)?],
+            queues: [GpuQueue::new(gpu, false)?, GpuQueue::new(gpu, true)?, GpuQueue::new(gpu, true)?],
             kernels: Kernels::new(gpu)?,
             tensors: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.tensors.bytes())?),
             kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
@@ -75,25 +75,25 @@ impl VulkanDevice {
     }
 
     /// Begins a submission behind `waits`, which are handed over if they have not been.
-    fn begin(&mut self, lane: usize, number: u64, waits: &[Token]) -> Result<(), GpuError> {
+    fn begin(&mut self, gpu_queue: usize, number: u64, waits: &[Token]) -> Result<(), GpuError> {
         let mut signals = Vec::new();
         for token in waits {
             let of = index_of(token.queue);
-            if of == lane || self.lanes[of].is_done(token.number)? {
+            if of == gpu_queue || self.queues[of].is_done(token.number)? {
                 continue;
             }
-            if !self.lanes[of].is_handed(token.number) {
-                self.lanes[of].hand_over()?;
+            if !self.queues[of].is_handed(token.number) {
+                self.queues[of].hand_over()?;
             }
-            signals.push(self.lanes[of].signal_of(token.number));
+            signals.push(self.queues[of].signal_of(token.number));
         }
-        self.lanes[lane].begin(number, signals)
+        self.queues[gpu_queue].begin(number, signals)
     }
 
     /// Makes room in the ring of arguments, if much of it is in use.
     fn make_room(&mut self) -> Result<(), GpuError> {
-        while let Some((lane, number)) = self.arguments.oldest() {
-            let own = &mut self.lanes[lane];
+        while let Some((gpu_queue, number)) = self.arguments.oldest() {
+            let own = &mut self.queues[gpu_queue];
             if !own.is_done(number)? {
                 if !self.arguments.is_tight() {
                     return Ok(());
@@ -110,14 +110,14 @@ impl VulkanDevice {
 
     fn try_submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, GpuError> {
         self.make_room()?;
-        let (lane, number) = (index_of(queue), self.submitted + 1);
-        self.begin(lane, number, waits)?;
+        let number = self.submitted + 1;
+        self.begin(index_of(queue), number, waits)?;
         self.submitted = number;
-        let Self { lanes, kernels, tensors, kv, arguments, downloads, known, gpu, .. } = self;
-        let lane = &mut lanes[index_of(queue)];
+        let Self { queues, kernels, tensors, kv, arguments, downloads, known, gpu, .. } = self;
+        let gpu_queue = &mut queues[index_of(queue)];
         let mut recorder = Recorder {
             gpu,
-            lane,
+            gpu_queue,
             submission: (index_of(queue), number),
             kernels,
             arguments,
@@ -127,17 +127,17 @@ impl VulkanDevice {
             known: *known,
         };
         commands.iter().try_for_each(|command| recorder.record(command))?;
-        lane.end()?;
+        gpu_queue.end()?;
         Ok(Token { queue, number })
     }
 
     fn try_complete(&mut self, token: Token) -> Result<(), GpuError> {
-        let lane = index_of(token.queue);
-        if !self.lanes[lane].is_handed(token.number) {
-            self.lanes[lane].hand_over()?;
+        let gpu_queue = index_of(token.queue);
+        if !self.queues[gpu_queue].is_handed(token.number) {
+            self.queues[gpu_queue].hand_over()?;
         }
-        self.lanes[lane].wait(token.number)?;
-        self.known[lane] = self.known[lane].max(token.number);
+        self.queues[gpu_queue].wait(token.number)?;
+        self.known[gpu_queue] = self.known[gpu_queue].max(token.number);
         Ok(())
     }
 }
@@ -156,8 +156,8 @@ impl Device for VulkanDevice {
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
-        let (buffer, (lane, number)) = self.downloads.find(tensor).expect("the host reads what was downloaded");
-        if number > self.known[lane] {
+        let (buffer, (gpu_queue, number)) = self.downloads.find(tensor).expect("the host reads what was downloaded");
+        if number > self.known[gpu_queue] {
             return Err(DeviceError::ReadTooEarly { writer: number });
         }
         // SAFETY: the submission that wrote it is done; the next one that does comes through `&mut self`, as does every
@@ -175,8 +175,8 @@ impl Device for VulkanDevice {
             let (queue, number) = (Queue::Upload, self.submitted + 1);
             self.begin(index_of(queue), number, &[])?;
             self.submitted = number;
-            let lane = &mut self.lanes[index_of(queue)];
-            let commands = lane.operation(&[]);
+            let gpu_queue = &mut self.queues[index_of(queue)];
+            let commands = gpu_queue.operation(&[]);
             record::copy(&self.gpu, commands, (&staging, 0), (&to, index * PLACED_AT_ONCE), piece.len());
             self.try_complete(Token { queue, number })?;
         }

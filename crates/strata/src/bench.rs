@@ -28,7 +28,7 @@ use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
-use crate::{gpu, progress};
+use crate::progress;
 use limits::{Bound, MachineLimits};
 use report::{Figure, Report};
 use work::{ModelWork, Work};
@@ -112,7 +112,6 @@ pub fn run(args: BenchArgs) -> Result<()> {
         Some(What::KvLayout(args)) => return kv_layout::run(*args),
         None => {}
     }
-    gpu::refuse(&args.limits, "strata bench")?;
     let dir = ModelDir::open(args.model.as_deref())?;
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);

@@ -18,7 +18,7 @@ use crate::failure::{self, Interrupted};
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::ModelOptions;
+use crate::options::{ComputeOptions, ModelOptions};
 use crate::prompt::{PromptLimits, encode};
 use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
@@ -57,6 +57,9 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub model: ModelOptions,
 
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+
     // Last: its heading would hold for what follows.
     #[command(flatten)]
     pub sampling: SamplingOptions,
@@ -72,6 +75,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
     let template = opened.chat_template()?;
     let tokenizer = opened.tokenizer.clone();
     let mut limits = args.model.limits.clone();
+    limits.compute = args.compute.clone();
     limits.make_for_one(None);
     let loaded = load::load(opened, &limits, Audience::Person(&tokenizer), MAX_WAITING)?;
     load::report::sampling(&loaded.generation);

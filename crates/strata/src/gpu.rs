@@ -12,7 +12,7 @@ use crate::device_option::DeviceOption;
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
-use crate::options::{KvLayoutOption, LimitOptions};
+use crate::options::{KvLayoutOption, LimitOptions, PreemptionOption};
 use crate::progress;
 use crate::report::report;
 
@@ -42,7 +42,7 @@ pub struct OnGpu {
 /// # Errors
 /// There is no such GPU, it has no room for the model, or an option does not go with it.
 pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Option<OnGpu>> {
-    let number = match limits.device {
+    let number = match limits.compute.device {
         DeviceOption::Cpu => return Ok(None),
         DeviceOption::Vulkan(number) => number,
         DeviceOption::Auto => match choose(dir, limits) {
@@ -62,7 +62,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let host_plan = host(dir, limits, surroundings, &gpu_plan)?;
     let (layout, tokens) = (dir.kv_layout(limits), batched_tokens(limits, BATCHED_TOKENS));
     let block_size = layout.block_size();
-    report!("device  {:>10}  {} ({})", total, info.name, limits.device);
+    report!("device  {:>10}  {} ({})", total, info.name, limits.compute.device);
     report!("  weights   {:>10}", gpu_plan.weights);
     report!("  KV blocks {:>10}  {} x {block_size} tokens", kv_bytes(&gpu_plan), gpu_plan.num_blocks);
     report!("host    {:>10}", host_plan.budget.total());
@@ -79,20 +79,6 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let (num_blocks, max_model_len) = (gpu_plan.num_blocks, gpu_plan.max_model_len);
     let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
     Ok(Some(OnGpu { runner: runner?, plan, batched_tokens: tokens, block_size }))
-}
-
-/// Refuses a GPU where a command cannot use one.
-///
-/// # Errors
-/// A GPU was asked for.
-pub fn refuse(limits: &LimitOptions, command: &str) -> Result<()> {
-    match limits.device {
-        DeviceOption::Cpu => Ok(()),
-        device => Err(Advised::input(
-            format!("{command} does not compute with --device {device} yet"),
-            "leave --device out: the processor computes",
-        )),
-    }
 }
 
 /// The GPU that `auto` takes, or why none.
@@ -113,12 +99,14 @@ fn check(limits: &LimitOptions) -> Result<()> {
         Some("--kv-disk")
     } else if limits.kv_layout == KvLayoutOption::Virtual {
         Some("--kv-layout virtual")
+    } else if limits.swap.as_ref().is_some_and(|swap| swap.preemption == PreemptionOption::Swap) {
+        Some("--preemption swap")
     } else {
         None
     };
     match problem {
         Some(option) => Err(Advised::input(
-            format!("{option} does not go with --device {} yet", limits.device),
+            format!("{option} does not go with --device {} yet", limits.compute.device),
             format!("leave out one of the two: without {option} KV is on the GPU, in blocks"),
         )),
         None => Ok(()),
@@ -128,7 +116,7 @@ fn check(limits: &LimitOptions) -> Result<()> {
 /// What may be used of the GPU's memory.
 fn gpu_memory(gpu: &GpuInfo, limits: &LimitOptions) -> Bytes {
     let share = if gpu.is_unified { UNIFIED_SHARE } else { GPU_SHARE };
-    limits.gpu_memory.unwrap_or(Bytes(gpu.memory.0 / 100 * share))
+    limits.compute.gpu_memory.unwrap_or(Bytes(gpu.memory.0 / 100 * share))
 }
 
 /// Divides the GPU's memory.

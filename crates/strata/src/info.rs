@@ -13,7 +13,6 @@ use strata_model::tokenizer::{Tokenizer, TokenizerError};
 use strata_sim::words::{grouped, short};
 
 use crate::footprint::Footprint;
-use crate::gpu;
 use crate::model_dir::ModelDir;
 use crate::options::ModelOptions;
 use memory::Memory;
@@ -44,7 +43,6 @@ pub struct InfoArgs {
 /// # Errors
 /// The directory holds no supported model.
 pub fn run(args: InfoArgs) -> Result<()> {
-    gpu::refuse(&args.model.limits, "strata info")?;
     let dir = ModelDir::open(args.model.model.as_deref())?;
     let tokenizer = match dir.tokenizer() {
         Ok(tokenizer) => Ok(tokenizer),

@@ -11,7 +11,7 @@ use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
 use crate::load::load_runner;
 use crate::model_dir::ModelDir;
-use crate::options::LimitOptions;
+use crate::options::{ComputeOptions, LimitOptions};
 
 /// Print the logits of every position of a sequence of tokens, as JSON
 #[derive(Debug, Args)]
@@ -31,6 +31,9 @@ pub struct LogitsArgs {
 
     #[command(flatten)]
     pub limits: LimitOptions,
+
+    #[command(flatten)]
+    pub compute: ComputeOptions,
 }
 
 /// Runs `strata logits`.
@@ -40,7 +43,8 @@ pub fn run(args: LogitsArgs) -> Result<()> {
         bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.vocab_size - 1);
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let (mut runner, plan, chunk) = load_runner(&dir, &args.limits, &surroundings)?;
+    let limits = LimitOptions { compute: args.compute, ..args.limits };
+    let (mut runner, plan, chunk) = load_runner(&dir, &limits, &surroundings)?;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }

@@ -55,15 +55,6 @@ pub struct LimitOptions {
     #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
     pub kv_memory: Option<Bytes>,
 
-    /// What computes: `cpu`, `vulkan:N` for a GPU that `strata devices` lists, or `auto` for a GPU if one holds the
-    /// model. On a GPU, weights and KV are in its memory
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceOption::Cpu, help_heading = MEMORY)]
-    pub device: DeviceOption,
-
-    /// The GPU's memory that Strata may use in all. Without it: 90 % of it, or 40 % if the processor shares it
-    #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
-    pub gpu_memory: Option<Bytes>,
-
     /// Accept a --memory beyond what this machine, or the cgroup, has
     #[arg(long, help_heading = MEMORY, hide_short_help = true)]
     pub overcommit: bool,
@@ -114,6 +105,10 @@ pub struct LimitOptions {
     #[command(flatten)]
     pub stream: StreamOptions,
 
+    /// What computes; set by the commands that can use a GPU.
+    #[arg(skip)]
+    pub compute: ComputeOptions,
+
     /// What happens to preempted requests; set by the commands that serve many.
     #[arg(skip)]
     pub swap: Option<SwapOptions>,
@@ -132,6 +127,19 @@ impl LimitOptions {
         let short = prompt_tokens.filter(|&tokens| tokens < SHORT_PROMPT).and_then(NonZeroUsize::new);
         self.max_num_batched_tokens = self.max_num_batched_tokens.or(short);
     }
+}
+
+/// What computes.
+#[derive(Debug, Clone, Args, Default)]
+pub struct ComputeOptions {
+    /// What computes: `cpu`, `vulkan:N` for a GPU that `strata devices` lists, or `auto` for a GPU if one holds the
+    /// model. On a GPU, weights and KV are in its memory
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceOption::Cpu, help_heading = MEMORY)]
+    pub device: DeviceOption,
+
+    /// The GPU's memory that Strata may use in all. Without it: 90 % of it, or 40 % if the processor shares it
+    #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
+    pub gpu_memory: Option<Bytes>,
 }
 
 /// What happens to requests that are preempted when memory for KV runs out.

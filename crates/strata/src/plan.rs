@@ -14,7 +14,6 @@ use crate::audience::{Audience, Surroundings};
 use crate::budget::default_budget;
 use crate::failure::Advised;
 use crate::footprint::Footprint;
-use crate::gpu;
 use crate::model_dir::ModelDir;
 use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
 use crate::options::LimitOptions;
@@ -116,7 +115,6 @@ pub struct MachineOptions {
 /// # Errors
 /// There is no such model, figures contradict each other, a memory is too small, or a disk cannot be measured.
 pub fn run(args: PlanArgs) -> Result<()> {
-    gpu::refuse(&args.limits, "strata plan")?;
     let (plan, padding) = make(&args)?;
     let mut out = stdout().lock();
     if args.json {

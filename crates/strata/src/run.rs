@@ -16,7 +16,7 @@ use crate::failure::Interrupted;
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::{LimitOptions, ModelOptions, TimelineOption};
+use crate::options::{ComputeOptions, LimitOptions, ModelOptions, TimelineOption};
 use crate::prompt::{PromptLimits, PromptOptions, encode};
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
@@ -67,6 +67,9 @@ pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelOptions,
 
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+
     // Last: its heading would hold for what follows.
     #[command(flatten)]
     pub sampling: SamplingOptions,
@@ -83,6 +86,7 @@ pub fn run(args: RunArgs) -> Result<()> {
     options.over(SamplingParams::default())?;
 
     let mut model = args.model.clone();
+    model.limits.compute = args.compute;
     model.limits.stream.timeline = args.timeline.timeline.is_some();
     let opened = Opened::open(model.model.as_deref())?;
     let (prompt_text, add_special) = match args.chat {

@@ -18,7 +18,7 @@ use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::{KvDiskOptions, ModelOptions, SwapOptions};
+use crate::options::{ComputeOptions, KvDiskOptions, ModelOptions, SwapOptions};
 use crate::report::report;
 use crate::sampling::model_defaults;
 
@@ -49,6 +49,9 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelOptions,
+
+    #[command(flatten)]
+    pub compute: ComputeOptions,
 
     /// Address to listen on; 0.0.0.0 is every one of this machine
     #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
@@ -107,6 +110,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     // Taken before the model is loaded, which may take minutes; only then does it listen.
     let socket = bind(&args.host, args.port)?;
     let mut model = args.model.clone();
+    model.limits.compute = args.compute.clone();
     model.limits.swap = Some(args.swap.clone());
     model.limits.kv_disk = Some(args.kv_disk.clone());
     let opened = Opened::open(model.model.as_deref())?;

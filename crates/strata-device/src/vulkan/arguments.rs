@@ -30,7 +30,7 @@ pub(super) struct Arguments {
 /// Some bytes that are in use up to `end`, until a submission is done.
 struct Piece {
     end: usize,
-    lane: usize,
+    gpu_queue: usize,
     number: u64,
 }
 
@@ -53,10 +53,10 @@ impl Arguments {
         Ok(Self { gpu: Arc::clone(gpu), ring, head: 0, tail: 0, pieces: VecDeque::new() })
     }
 
-    /// Lets `write` write `len` bytes, for submission `number` of a lane.
+    /// Lets `write` write `len` bytes, for submission `number` of a queue.
     pub fn put(
         &mut self,
-        (lane, number): (usize, u64),
+        (gpu_queue, number): (usize, u64),
         len: usize,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<Put, GpuError> {
@@ -67,8 +67,8 @@ impl Arguments {
             return Ok(Put { buffer, offset: 0 });
         };
         match self.pieces.back_mut() {
-            Some(last) if last.lane == lane && last.number == number => last.end = self.head,
-            _ => self.pieces.push_back(Piece { end: self.head, lane, number }),
+            Some(last) if last.gpu_queue == gpu_queue && last.number == number => last.end = self.head,
+            _ => self.pieces.push_back(Piece { end: self.head, gpu_queue, number }),
         }
         // SAFETY: these bytes are of no piece that is in use, and `write` returns before anybody gets to know them.
         write(unsafe { self.ring.on_host(offset..offset + len) });
@@ -82,7 +82,7 @@ impl Arguments {
 
     /// The submission that has what was put first, if anything is in use.
     pub fn oldest(&self) -> Option<(usize, u64)> {
-        self.pieces.front().map(|piece| (piece.lane, piece.number))
+        self.pieces.front().map(|piece| (piece.gpu_queue, piece.number))
     }
 
     /// The submission of [`oldest`](Self::oldest) is done.

@@ -16,7 +16,7 @@ pub(super) struct Downloads {
 struct Place {
     tensor: Tensor,
     buffer: Arc<GpuBuffer>,
-    /// The lane and submission that write it.
+    /// The queue and submission that write it.
     writer: (usize, u64),
 }
 

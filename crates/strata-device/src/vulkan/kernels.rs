@@ -21,21 +21,13 @@ const THREADS: u32 = 128;
 /// Subgroups of a workgroup of products.
 const SUBGROUPS: u32 = 4;
 
-/// Rows of activations that [`Kernel::Matvec`] takes at most.
-pub(super) const MATVEC_TOKENS: usize = 8;
-
-/// Rows, of weights and of activations, that a workgroup of [`Kernel::Matmul`] computes.
-pub(super) const MATMUL_TILE: usize = 64;
-
 /// A kernel, with all that it is specialised for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kernel {
     /// `gather.comp`
     Gather(Number),
-    /// `matvec.comp`, and how many rows of activations.
-    Matvec(Number, u32),
-    /// `matmul.comp`
-    Matmul(Number),
+    /// `product.comp`
+    Product(Number, ProductShape),
     /// `norm.comp`
     Norm,
     /// `elementwise.comp`
@@ -46,6 +38,21 @@ pub(super) enum Kernel {
     StoreKv { dtype: KvDType, head_dim: u32, neighbours: bool },
     /// `attention.comp`
     Attention { dtype: KvDType, head_dim: u32 },
+}
+
+/// Rows of the matrix and of activations that a subgroup multiplies at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ProductShape {
+    pub rows: usize,
+    pub tokens: usize,
+}
+
+impl ProductShape {
+    /// For so many rows of activations. What a token's results are does not depend on it.
+    pub fn of(tokens: usize) -> Self {
+        let tokens = tokens.next_power_of_two().min(16);
+        Self { rows: (tokens / 4).max(1), tokens }
+    }
 }
 
 /// How `elementwise.comp` calls its operations.
@@ -137,7 +144,7 @@ pub(super) struct GatherPush {
     pub multiplier: f32,
 }
 
-/// What `matvec.comp` is given, and `matmul.comp`, to which the tokens are `count`, and the patches to the former.
+/// What `product.comp` is given.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct ProductPush {
@@ -149,8 +156,10 @@ pub(super) struct ProductPush {
     pub rows: u32,
     pub cols: u32,
     pub stride: u32,
-    pub count: u32,
+    pub tokens: u32,
+    pub patches: u32,
     pub bias_type: u32,
+    pub unused: u32,
 }
 
 /// What `norm.comp` is given.
@@ -261,8 +270,8 @@ impl Kernels {
         Ok(Self { gpu: Arc::clone(gpu), layout, ready: HashMap::new() })
     }
 
-    /// Rows of weights that a workgroup of [`Kernel::Matvec`] multiplies with.
-    pub fn matvec_rows(&self) -> usize {
+    /// Subgroups of a workgroup of products.
+    pub fn subgroups(&self) -> usize {
         SUBGROUPS as usize
     }
 
@@ -303,10 +312,10 @@ impl Kernels {
         let subgroup = self.gpu.info().subgroup;
         let (code, constants): (&[u8], Vec<u32>) = match kernel {
             Kernel::Gather(number) => (include_bytes!("../../shaders/gather.spv"), vec![THREADS, number.get()]),
-            Kernel::Matvec(number, tokens) => {
-                (include_bytes!("../../shaders/matvec.spv"), vec![SUBGROUPS * subgroup, number.get(), tokens])
+            Kernel::Product(number, shape) => {
+                let constants = vec![SUBGROUPS * subgroup, number.get(), shape.rows as u32, shape.tokens as u32];
+                (include_bytes!("../../shaders/product.spv"), constants)
             }
-            Kernel::Matmul(number) => (include_bytes!("../../shaders/matmul.spv"), vec![0, number.get()]),
             Kernel::Norm => (include_bytes!("../../shaders/norm.spv"), vec![THREADS]),
             Kernel::Elementwise(which) => {
                 (include_bytes!("../../shaders/elementwise.spv"), vec![THREADS, which as u32])
@@ -338,7 +347,7 @@ impl Kernels {
             .module(module)
             .name(c"main")
             .specialization_info(&specialised);
-        if matches!(kernel, Kernel::Matvec(..)) {
+        if matches!(kernel, Kernel::Product(..)) {
             // As many rows as it has subgroups.
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
             if self.gpu.chooses_subgroups() {

@@ -9,14 +9,17 @@ use super::arguments::{Arguments, Put};
 use super::downloads::Downloads;
 use super::error::GpuError;
 use super::gpu::Gpu;
+use super::gpu_queue::GpuQueue;
 use super::kernels::{
-    AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, MATMUL_TILE,
-    MATVEC_TOKENS, NormPush, Number, ProductPush, StoreKvPush, are_neighbours, attention_rows,
+    AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, NormPush,
+    Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
 };
 use super::kv::GpuKv;
-use super::lane::Lane;
 use super::memory::GpuBuffer;
 use crate::{BandProduct, Command, KvFrame, KvSequences, Tensor, Use, Weights};
+
+/// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
+const GROUPS_MAX: usize = 32_768;
 
 /// A window that no position is beyond.
 const WINDOW_MAX: usize = 1 << 30;
@@ -27,15 +30,15 @@ const NUMBER: usize = size_of::<f32>();
 /// Records the commands of one submission.
 pub(super) struct Recorder<'a> {
     pub gpu: &'a Arc<Gpu>,
-    pub lane: &'a mut Lane,
-    /// The lane's number, and that of the submission.
+    pub gpu_queue: &'a mut GpuQueue,
+    /// The queue's number, and that of the submission.
     pub submission: (usize, u64),
     pub kernels: &'a mut Kernels,
     pub arguments: &'a mut Arguments,
     pub downloads: &'a mut Downloads,
     pub tensors: &'a Arc<GpuBuffer>,
     pub kv: &'a GpuKv,
-    /// The last submission of each lane that the host has waited for.
+    /// The last submission of each queue that the host has waited for.
     pub known: [u64; 3],
 }
 
@@ -71,12 +74,12 @@ impl Recorder<'_> {
             Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, [x, x], by)?,
             Command::Products { x, cols, products, gate } => {
                 let tokens = x.len() / cols;
-                let commands = self.lane.operation(uses);
+                let commands = self.gpu_queue.operation(uses);
                 for product in products {
                     self.product(commands, x, cols, tokens, product)?;
                 }
                 if let Some(activation) = gate {
-                    self.lane.barrier();
+                    self.gpu_queue.barrier();
                     for pair in products.chunks_exact(2) {
                         self.gate(commands, Elementwise::gate(activation), tokens, &pair[0], &pair[1])?;
                     }
@@ -91,7 +94,7 @@ impl Recorder<'_> {
             Command::CopyBlocks { copies } => {
                 for &(source, destination) in copies {
                     // One after the other: each uses all KV.
-                    let commands = self.lane.operation(uses);
+                    let commands = self.gpu_queue.operation(uses);
                     let (from, to) = (self.kv.place(source), self.kv.place(destination));
                     let len = self.kv.layout().block_bytes();
                     copy(self.gpu, commands, (from.0, from.1), (to.0, to.1), len);
@@ -100,13 +103,13 @@ impl Recorder<'_> {
             Command::Discard { .. } => {}
             Command::Download { from } => {
                 let known = self.known;
-                let is_read = |(lane, number): (usize, u64)| number <= known[lane];
+                let is_read = |(gpu_queue, number): (usize, u64)| number <= known[gpu_queue];
                 let room = self.downloads.room(self.gpu, from, self.submission, is_read)?;
-                let commands = self.lane.operation(uses);
+                let commands = self.gpu_queue.operation(uses);
                 copy(self.gpu, commands, (self.tensors, from.range().start * NUMBER), (&room, 0), from.len() * NUMBER);
                 // The host reads it once it knows that this is done.
-                self.lane.barrier();
-                self.lane.keep(room);
+                self.gpu_queue.barrier();
+                self.gpu_queue.keep(room);
             }
         }
         Ok(())
@@ -135,7 +138,7 @@ impl Recorder<'_> {
             return Ok(());
         };
         let (table_at, buffer) = (buffer.address() + offset as u64, Arc::clone(buffer));
-        self.lane.keep(buffer);
+        self.gpu_queue.keep(buffer);
         assert!(rows.iter().all(|&row| (row as usize) < table.rows()), "a row beyond the table");
         let push = GatherPush {
             table: table_at,
@@ -182,7 +185,7 @@ impl Recorder<'_> {
         assert_eq!(a.len(), b.len());
         let (columns, stride) = (a.len() as u32, 0);
         let push = ElementwisePush { a: self.address(a), b: self.address(b), columns, stride, factor, unused: 0 };
-        let groups = a.len().div_ceil(self.kernels.threads());
+        let groups = a.len().div_ceil(self.kernels.threads()).min(GROUPS_MAX);
         self.run(uses, Kernel::Elementwise(operation), &push, [groups, 1])
     }
 
@@ -205,7 +208,7 @@ impl Recorder<'_> {
                 (self.weights(bias)? + first as u64, Number::of(bias.dtype()).get())
             }
         };
-        let mut push = ProductPush {
+        let push = ProductPush {
             weights: self.weights(weights)?,
             x: self.address(x),
             bias,
@@ -214,26 +217,15 @@ impl Recorder<'_> {
             rows: rows as u32,
             cols: cols as u32,
             stride: stride as u32,
-            count: tokens as u32,
+            tokens: tokens as u32,
+            patches: patches(weights.dtype()),
             bias_type,
+            unused: 0,
         };
-        let is_coded = matches!(weights.dtype(), DType::CodedBf16 { .. });
-        if tokens > MATVEC_TOKENS && !is_coded {
-            let groups = [rows.div_ceil(MATMUL_TILE), tokens.div_ceil(MATMUL_TILE)];
-            return self.kernels.run(commands, Kernel::Matmul(number), &push, groups);
-        }
-        push.count = patches(weights.dtype());
-        for first in (0..tokens).step_by(MATVEC_TOKENS) {
-            let count = MATVEC_TOKENS.min(tokens - first);
-            let part = ProductPush {
-                x: push.x + (first * cols * NUMBER) as u64,
-                result: push.result + (first * stride * NUMBER) as u64,
-                ..push
-            };
-            let groups = [rows.div_ceil(self.kernels.matvec_rows()), 1];
-            self.kernels.run(commands, Kernel::Matvec(number, count as u32), &part, groups)?;
-        }
-        Ok(())
+        let shape = ProductShape::of(tokens);
+        let groups = tokens.div_ceil(shape.tokens) * rows.div_ceil(shape.rows * self.kernels.subgroups());
+        let groups = [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)];
+        self.kernels.run(commands, Kernel::Product(number, shape), &push, groups)
     }
 
     /// `first = gate(first) * second` in the rows of these products.
@@ -361,7 +353,7 @@ impl Recorder<'_> {
         push: &P,
         groups: [usize; 2],
     ) -> Result<(), GpuError> {
-        let commands = self.lane.operation(uses);
+        let commands = self.gpu_queue.operation(uses);
         self.kernels.run(commands, kernel, push, groups)
     }
 
@@ -373,7 +365,7 @@ impl Recorder<'_> {
     fn weights(&mut self, weights: &Weights) -> Result<u64, GpuError> {
         match weights.on_gpu() {
             Some((buffer, offset)) => {
-                self.lane.keep(Arc::clone(buffer));
+                self.gpu_queue.keep(Arc::clone(buffer));
                 Ok(buffer.address() + offset as u64)
             }
             None => self.put(weights.matrix().bytes()),
@@ -384,7 +376,7 @@ impl Recorder<'_> {
     fn put(&mut self, bytes: &[u8]) -> Result<u64, GpuError> {
         let put = self.arguments.put(self.submission, bytes.len(), |to| to.copy_from_slice(bytes))?;
         let address = put.address();
-        self.lane.keep(put.buffer);
+        self.gpu_queue.keep(put.buffer);
         Ok(address)
     }
 
@@ -394,10 +386,10 @@ impl Recorder<'_> {
     }
 
     fn copy_to_tensor(&mut self, uses: &[Use], from: &Put, to: Tensor) {
-        let commands = self.lane.operation(uses);
+        let commands = self.gpu_queue.operation(uses);
         let at = to.range().start * NUMBER;
         copy(self.gpu, commands, (&from.buffer, from.offset), (self.tensors, at), to.len() * NUMBER);
-        self.lane.keep(Arc::clone(&from.buffer));
+        self.gpu_queue.keep(Arc::clone(&from.buffer));
     }
 }
 

@@ -224,6 +224,34 @@ fn products_of_all_types_agree_with_the_reference() {
 }
 
 #[test]
+fn a_product_is_the_same_alone_and_in_any_company() {
+    let Some(gpu) = gpu() else { return };
+    let mut numbers = Numbers(11);
+    for (dtype, columns) in types() {
+        let mut bench = Bench::new(&gpu);
+        let (rows, cols, all) = (67, columns[1], 41);
+        let (dtype, bytes) = random_weights(dtype, rows, cols, &mut numbers);
+        let weights = bench.weights(dtype, rows, cols, &bytes, true);
+        let of_all = numbers.take(all * cols);
+        let x = bench.tensor(&of_all);
+        let mut product = |tokens: Range<usize>| {
+            let out = bench.area.take(tokens.len() * rows);
+            let product = BandProduct { weights: &weights, rows: 0..rows, bias: None, out };
+            let x = x.part(tokens.start * cols..tokens.end * cols);
+            bench.run(Command::Products { x, cols, products: &[product], gate: None });
+            bench.get(out)
+        };
+        let together = product(0..all);
+        for size in [1, 2, 3, 8, 16, 20] {
+            let parts = (0..all).step_by(size).flat_map(|first| product(first..(first + size).min(all)));
+            let parts: Vec<u32> = parts.map(f32::to_bits).collect();
+            let same = parts.iter().zip(&together).all(|(part, whole)| *part == whole.to_bits());
+            assert!(same, "{dtype}, {size} at a time");
+        }
+    }
+}
+
+#[test]
 fn gates_agree_with_the_reference() {
     let Some(gpu) = gpu() else { return };
     let mut numbers = Numbers(8);

@@ -133,3 +133,24 @@ fn a_smaller_cache_on_a_gpu_changes_logits_by_no_more_than_its_type_allows() {
         assert!(apart > 0.0 && apart < tolerance, "{name}: {apart}");
     }
 }
+
+#[test]
+fn logits_on_a_gpu_are_the_same_in_chunks_to_the_bit() {
+    let Some(gpu) = gpu() else { return };
+    for (name, kv_dtype) in [
+        ("qwen2", KvDType::F32),
+        ("mistral_sliding", KvDType::F16),
+        ("llama3_bf16", KvDType::BF16),
+        ("llama_head_dim_20", KvDType::Q8),
+    ] {
+        let prompt = expected(name).prompt;
+        let bits = |chunk| {
+            let rows = OnGpu::load(&gpu, name, kv_dtype, true, &prompt).logits(chunk);
+            rows.concat().iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()
+        };
+        let whole = bits(usize::MAX);
+        for chunk in [1, 3, 7] {
+            assert!(bits(chunk) == whole, "{name} in chunks of {chunk}");
+        }
+    }
+}

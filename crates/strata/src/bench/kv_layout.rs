@@ -23,7 +23,7 @@ use crate::model_dir::ModelDir;
 use crate::needs::threads;
 use crate::opened::Opened;
 use crate::options::{KvLayoutOption, LimitOptions};
-use crate::{gpu, progress};
+use crate::progress;
 
 /// A prefill over a long context takes long.
 const PREFILLS_MOST: usize = 5;
@@ -74,7 +74,6 @@ pub struct KvLayoutArgs {
 
 /// Runs `strata bench kv-layout`.
 pub fn run(args: KvLayoutArgs) -> Result<()> {
-    gpu::refuse(&args.limits, "strata bench kv-layout")?;
     let mut limits = args.limits.clone();
     limits.kv_layout = KvLayoutOption::Virtual;
     // Before anything large was loaded: what the process takes is measured.

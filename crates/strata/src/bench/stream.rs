@@ -25,7 +25,7 @@ use crate::model_dir::ModelDir;
 use crate::needs::threads;
 use crate::options::{LimitOptions, StreamPolicyOption, TimelineOption};
 use crate::streaming::Streaming;
-use crate::{gpu, progress, timeline};
+use crate::{progress, timeline};
 
 /// Bytes that are read for one measurement of the disk.
 const DISK_SAMPLE: u64 = 1 << 30;
@@ -83,7 +83,6 @@ pub struct StreamArgs {
 
 /// Runs `strata bench stream`.
 pub fn run(args: StreamArgs) -> Result<()> {
-    gpu::refuse(&args.limits, "strata bench stream")?;
     let dir = ModelDir::open(args.model.as_deref())?;
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {

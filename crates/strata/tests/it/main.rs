@@ -4,6 +4,7 @@ mod bench;
 mod bundled;
 mod chat;
 mod gguf;
+mod gpu;
 mod help;
 mod house;
 mod info;

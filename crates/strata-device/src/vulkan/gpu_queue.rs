@@ -15,7 +15,7 @@ use crate::Use;
 const OPERATIONS_MAX: usize = 96;
 
 /// See the module.
-pub(super) struct Lane {
+pub(super) struct GpuQueue {
     gpu: Arc<Gpu>,
     queue: vk::Queue,
     pool: vk::CommandPool,
@@ -44,7 +44,7 @@ struct Batch {
     kept: Vec<Arc<GpuBuffer>>,
 }
 
-impl Lane {
+impl GpuQueue {
     /// A queue of the family for kernels, or of that for copies.
     pub fn new(gpu: &Arc<Gpu>, for_copies: bool) -> Result<Self, GpuError> {
         let (device, family) = (gpu.device(), gpu.families()[usize::from(for_copies)]);
@@ -184,14 +184,14 @@ impl Lane {
     pub fn wait(&mut self, number: u64) -> Result<(), GpuError> {
         let (semaphores, values) = ([self.timeline], [number]);
         let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        // SAFETY: the semaphore is this lane's.
+        // SAFETY: the semaphore is this queue's.
         unsafe { self.gpu.device().wait_semaphores(&wait, u64::MAX) }.map_err(GpuError::of("compute"))?;
         self.collect()
     }
 
     /// Notes what is done, and lets go of what it used.
     fn collect(&mut self) -> Result<(), GpuError> {
-        // SAFETY: the semaphore is this lane's.
+        // SAFETY: the semaphore is this queue's.
         let done = unsafe { self.gpu.device().get_semaphore_counter_value(self.timeline) };
         self.done = done.map_err(GpuError::of("compute"))?;
         while let Some(batch) = self.handed.pop_front_if(|batch| batch.last <= self.done) {
@@ -207,7 +207,7 @@ impl Lane {
             Some(commands) => commands,
             None => {
                 let allocate = vk::CommandBufferAllocateInfo::default().command_pool(self.pool).command_buffer_count(1);
-                // SAFETY: the pool is this lane's, and one thread uses it.
+                // SAFETY: the pool is this queue's, and one thread uses it.
                 let made = unsafe { device.allocate_command_buffers(&allocate) };
                 made.map_err(GpuError::of("record commands"))?[0]
             }
@@ -233,7 +233,7 @@ fn barrier(gpu: &Gpu, commands: vk::CommandBuffer) {
     unsafe { gpu.device().cmd_pipeline_barrier2(commands, &dependency) };
 }
 
-impl Drop for Lane {
+impl Drop for GpuQueue {
     fn drop(&mut self) {
         let device = self.gpu.device();
         // SAFETY: the queue ends its work first; then nothing uses pool and semaphore. What a lost GPU says does not
