@@ -5,7 +5,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use strata_kernels::{Activation, AttentionLayer, AttentionSpan, KvLayer, RopeStyle};
 
-use crate::{KvFrame, Tensor, Weights};
+use crate::{KvFrame, PlacedBytes, Tensor, Weights};
 
 /// The most products in one [`Command::Products`], and so the most bands of weights that one command can use.
 pub const PRODUCTS_MAX: usize = 16;
@@ -15,7 +15,7 @@ pub const PRODUCTS_MAX: usize = 16;
 pub const OUTS_MAX: usize = 4;
 
 /// The most places that one command reads and writes.
-const ACCESSES_MAX: usize = 8;
+const ACCESSES_MAX: usize = 8 + 2 * PRODUCTS_MAX;
 
 /// One operation. Numbers are f32 in [`Tensor`]s; shapes follow from the lengths.
 ///
@@ -140,6 +140,15 @@ pub enum Command<'a> {
         /// Same shape as `q`.
         out: Tensor,
     },
+    /// Copies bytes of weights into the device's own memory.
+    CopyWeights {
+        /// The bytes.
+        from: &'a [u8],
+        /// Memory that [`Device::allocate`](crate::Device::allocate) gave.
+        to: &'a PlacedBytes,
+        /// Where in it they go.
+        at: usize,
+    },
     /// Copies whole KV blocks, as pairs `(source, destination)`, one after the other.
     CopyBlocks {
         /// The copies.
@@ -188,6 +197,15 @@ pub enum Operand {
     Kv,
     /// The place where the host reads a downloaded tensor.
     Host(Tensor),
+    /// Some bytes of weights in the device's own memory, by its number.
+    Weights {
+        /// See [`PlacedBytes::number`].
+        memory: usize,
+        /// The first of them.
+        start: usize,
+        /// Behind the last.
+        end: usize,
+    },
 }
 
 impl Operand {
@@ -196,6 +214,9 @@ impl Operand {
         match (self, other) {
             (Self::Tensor(one), Self::Tensor(other)) | (Self::Host(one), Self::Host(other)) => one.overlaps(other),
             (Self::Kv, Self::Kv) => true,
+            (&Self::Weights { memory, start, end }, &Self::Weights { memory: of, start: from, end: to }) => {
+                memory == of && start < to && from < end
+            }
             _ => false,
         }
     }
@@ -218,7 +239,7 @@ impl Use {
 }
 
 impl Command<'_> {
-    /// Everything that the command reads and writes, except weights: barriers are derived from it.
+    /// Everything that the command reads and writes, except weights in host memory: barriers are derived from it.
     pub fn uses(&self) -> ArrayVec<Use, ACCESSES_MAX> {
         let mut uses = ArrayVec::new();
         let mut add = |place, writes| {
@@ -228,14 +249,24 @@ impl Command<'_> {
                 uses.push(used);
             }
         };
+        let of_weights = |weights: &Weights| {
+            let (memory, range) = weights.place();
+            memory.number().map(|memory| Operand::Weights { memory, start: range.start, end: range.end })
+        };
         match *self {
-            Self::Fill { out, .. } | Self::Gather { out, .. } => add(Operand::Tensor(out), true),
+            Self::Fill { out, .. } => add(Operand::Tensor(out), true),
+            Self::Gather { out, table, .. } => {
+                of_weights(table).into_iter().for_each(|place| add(place, false));
+                add(Operand::Tensor(out), true);
+            }
             Self::KeepRows { tensor, .. } => add(Operand::Tensor(tensor), true),
-            Self::Norm { x, out, .. } => {
+            Self::Norm { x, out, weight, .. } => {
+                of_weights(weight).into_iter().for_each(|place| add(place, false));
                 add(Operand::Tensor(x), false);
                 add(Operand::Tensor(out), true);
             }
-            Self::AddAndNorm { sum, branch, out, .. } => {
+            Self::AddAndNorm { sum, branch, out, weight, .. } => {
+                of_weights(weight).into_iter().for_each(|place| add(place, false));
                 add(Operand::Tensor(sum), true);
                 add(Operand::Tensor(branch), false);
                 add(Operand::Tensor(out), true);
@@ -248,7 +279,11 @@ impl Command<'_> {
             Self::Discard { tensor } => add(Operand::Tensor(tensor), true),
             Self::Products { x, products, .. } => {
                 add(Operand::Tensor(x), false);
-                products.iter().for_each(|product| add(Operand::Tensor(product.out), true));
+                for product in products {
+                    add(Operand::Tensor(product.out), true);
+                    let read = of_weights(product.weights).into_iter().chain(product.bias.and_then(of_weights));
+                    read.for_each(|place| add(place, false));
+                }
             }
             Self::StoreKv { cos, sin, q, k, v, .. } => {
                 add(Operand::Tensor(cos), false);
@@ -265,6 +300,10 @@ impl Command<'_> {
                 }
                 add(Operand::Tensor(state), true);
                 add(Operand::Tensor(out), true);
+            }
+            Self::CopyWeights { from, to, at } => {
+                let memory = to.number().expect("copies go to a device's own memory");
+                add(Operand::Weights { memory, start: at, end: at + from.len() }, true);
             }
             Self::CopyBlocks { .. } => add(Operand::Kv, true),
             Self::Download { from } => {

@@ -181,6 +181,7 @@ impl CpuDevice {
                 let layer = AttentionLayer { kv, ..layer };
                 attention(pool, level, &layer, blocks, spans, tables, q, parts, state, out);
             }
+            Command::CopyWeights { .. } => unreachable!("the processor has no memory of its own"),
             Command::CopyBlocks { copies } => kv.copy_blocks(copies.iter().copied()),
             // The host reads a download in place, and keeping discarded numbers costs nothing.
             Command::Download { .. } | Command::Discard { .. } => {}
@@ -211,6 +212,10 @@ impl Device for CpuDevice {
 
     fn complete(&mut self, _token: Token) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    fn is_complete(&mut self, _token: Token) -> Result<bool, DeviceError> {
+        Ok(true)
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {

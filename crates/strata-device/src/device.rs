@@ -51,6 +51,9 @@ pub enum DeviceError {
         /// The submission that writes the tensor.
         writer: u64,
     },
+    /// The device computes in host memory.
+    #[error("this device has no memory of its own")]
+    NoMemory,
     /// The GPU, or its driver, could not.
     #[error(transparent)]
     Gpu(#[from] GpuError),
@@ -89,6 +92,20 @@ pub trait Device: Send {
     /// # Errors
     /// See [`DeviceError::ReadTooEarly`].
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError>;
+
+    /// Whether everything submitted with `token` has been executed; does not wait.
+    ///
+    /// # Errors
+    /// When the execution failed.
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError>;
+
+    /// Memory of the device's own for `len` bytes of weights, which [`Command::CopyWeights`] writes.
+    ///
+    /// # Errors
+    /// When it has none left, or none at all.
+    fn allocate(&mut self, _len: usize) -> Result<PlacedBytes, DeviceError> {
+        Err(DeviceError::NoMemory)
+    }
 
     /// Puts bytes of weights where the device reads them fastest, for good: by default where they are.
     ///

@@ -29,7 +29,7 @@ pub use kv_frame::KvFrame;
 pub use kv_pool::KvPool;
 pub use kv_strips::{KvStrips, StripChange, StripContent, StripShape, StripStats};
 pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident};
-pub use reference::ReferenceDevice;
+pub use reference::{ReferenceBytes, ReferenceDevice};
 pub use tensor::{OutOfTensors, Tensor, TensorArea};
 pub use virtual_memory::{Mappings, PageAccess, SharedMemory, VirtualMemory, mappings};
 pub use vulkan::{Gpu, GpuBuffer, GpuError, GpuInfo, Heap, Vulkan, VulkanDevice};

@@ -1,11 +1,15 @@
 //! A device that finds missing waits: it executes submitted commands at random, in any legal order, and refuses
 //! submissions that use the same memory without an order between them. Plain arithmetic in f32; for tests.
 
+mod bytes;
 mod operations;
+
+use std::sync::Arc;
 
 use strata_kernels::KvLayout;
 
-use crate::{Command, Device, DeviceError, Operand, PassNeeds, Queue, Tensor, Token, Use};
+use crate::{Command, Device, DeviceError, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
+pub use bytes::ReferenceBytes;
 use operations::{DeviceMemory, Operation};
 
 /// Number of queues, as numbered by [`index_of`].
@@ -146,6 +150,23 @@ impl Device for ReferenceDevice {
         let host = self.host;
         self.open.retain(|earlier| earlier.token.number > host[index_of(earlier.token.queue)]);
         Ok(())
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        // Time passes.
+        for _ in 0..self.next_random() % 4 {
+            self.execute_any();
+        }
+        let known = self.last_of(token);
+        let is_executed = !self.pending.iter().any(|pending| pending.number <= known[index_of(pending.queue)]);
+        if is_executed {
+            self.complete(token)?;
+        }
+        Ok(is_executed)
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        Ok(PlacedBytes::Reference(Arc::new(ReferenceBytes::poisoned(len))))
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use strata_kernels::KvLayout;
 
-use crate::{Command, Device, DeviceError, HostBuffer, PassNeeds, PlacedBytes, Queue, Tensor, Token};
-use arguments::Arguments;
+use crate::{Command, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
+use arguments::{Arguments, PIECE_MAX};
 use downloads::Downloads;
 use gpu_queue::GpuQueue;
 use kernels::Kernels;
@@ -33,9 +33,6 @@ pub use gpu::Gpu;
 pub use loader::{GpuInfo, Vulkan};
 pub use memory::{GpuBuffer, Heap};
 
-/// Bytes that are copied to the GPU at a time.
-const PLACED_AT_ONCE: usize = 16 << 20;
-
 /// See the module.
 pub struct VulkanDevice {
     queues: [GpuQueue; 3],
@@ -44,6 +41,8 @@ pub struct VulkanDevice {
     kv: GpuKv,
     arguments: Arguments,
     downloads: Downloads,
+    /// Where KV blocks come to the host.
+    block_room: Option<Arc<GpuBuffer>>,
     submitted: u64,
     /// The last submission of each queue that the host has waited for.
     known: [u64; 3],
@@ -63,6 +62,7 @@ impl VulkanDevice {
             kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
             arguments: Arguments::new(gpu)?,
             downloads: Downloads::default(),
+            block_room: None,
             submitted: 0,
             known: [0; 3],
             gpu: Arc::clone(gpu),
@@ -72,6 +72,68 @@ impl VulkanDevice {
     /// The GPU.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
+    }
+
+    /// Copies what a KV block holds to the host, once everything submitted before is done.
+    ///
+    /// # Errors
+    /// When the GPU fails; what is in `into` then means nothing.
+    ///
+    /// # Panics
+    /// If there is no such block, or `into` is longer.
+    pub fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+        let room = match self.block_room.take() {
+            Some(room) => room,
+            None => Arc::new(GpuBuffer::new(&self.gpu, Heap::Readback, self.kv.layout().block_bytes())?),
+        };
+        let token = self.copy_block(block, true, (&room, 0), into.len())?;
+        self.try_complete(token)?;
+        // SAFETY: the copy into it is done, and nothing else uses it.
+        into.copy_from_slice(unsafe { room.on_host(0..into.len()) });
+        self.block_room = Some(room);
+        Ok(())
+    }
+
+    /// Has `write` write the first `len` bytes of a KV block, before everything that is submitted later.
+    ///
+    /// # Errors
+    /// When the GPU fails, or has no memory.
+    ///
+    /// # Panics
+    /// If there is no such block, or `len` is more than it has.
+    pub fn write_block(&mut self, block: u32, len: usize, write: impl FnOnce(&mut [u8])) -> Result<(), DeviceError> {
+        self.make_room()?;
+        let submission = (index_of(Queue::Compute), self.submitted + 1);
+        let put = self.arguments.put(submission, len, write)?;
+        self.copy_block(block, false, (&put.buffer, put.offset), len)?;
+        Ok(())
+    }
+
+    /// Copies a block's first bytes to `room`, or from it.
+    fn copy_block(
+        &mut self,
+        block: u32,
+        is_read: bool,
+        room: (&Arc<GpuBuffer>, usize),
+        len: usize,
+    ) -> Result<Token, GpuError> {
+        // In the queue of passes, so that it is ordered with them.
+        let (queue, number) = (Queue::Compute, self.submitted + 1);
+        self.begin(index_of(queue), number, &[])?;
+        self.submitted = number;
+        let gpu_queue = &mut self.queues[index_of(queue)];
+        let commands = gpu_queue.operation(&[Use { place: Operand::Kv, writes: !is_read }]);
+        let (slab, offset) = self.kv.place(block);
+        assert!(len <= self.kv.layout().block_bytes());
+        let (from, to) =
+            if is_read { ((&**slab, offset), (&**room.0, room.1)) } else { ((&**room.0, room.1), (&**slab, offset)) };
+        record::copy(&self.gpu, commands, from, to, len);
+        if is_read {
+            gpu_queue.barrier();
+        }
+        gpu_queue.keep(Arc::clone(room.0));
+        gpu_queue.end()?;
+        Ok(Token { queue, number })
     }
 
     /// Begins a submission behind `waits`, which are handed over if they have not been.
@@ -166,21 +228,32 @@ impl Device for VulkanDevice {
         Ok(bytemuck::cast_slice_mut(bytes))
     }
 
-    fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {
-        let to = Arc::new(GpuBuffer::new(&self.gpu, Heap::Device, bytes.len())?);
-        let staging = Arc::new(GpuBuffer::new(&self.gpu, Heap::Upload, PLACED_AT_ONCE.min(bytes.len()))?);
-        for (index, piece) in bytes.as_slice().chunks(PLACED_AT_ONCE).enumerate() {
-            // SAFETY: the GPU has read the piece before: each is waited for.
-            unsafe { staging.on_host(0..piece.len()) }.copy_from_slice(piece);
-            let (queue, number) = (Queue::Upload, self.submitted + 1);
-            self.begin(index_of(queue), number, &[])?;
-            self.submitted = number;
-            let gpu_queue = &mut self.queues[index_of(queue)];
-            let commands = gpu_queue.operation(&[]);
-            record::copy(&self.gpu, commands, (&staging, 0), (&to, index * PLACED_AT_ONCE), piece.len());
-            self.try_complete(Token { queue, number })?;
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        let at = index_of(token.queue);
+        if !self.queues[at].is_handed(token.number) {
+            self.queues[at].hand_over()?;
         }
-        Ok(PlacedBytes::Gpu(to))
+        let is_done = self.queues[at].is_done(token.number)?;
+        if is_done {
+            self.known[at] = self.known[at].max(token.number);
+        }
+        Ok(is_done)
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        Ok(PlacedBytes::Gpu(Arc::new(GpuBuffer::new(&self.gpu, Heap::Device, len)?)))
+    }
+
+    fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {
+        let to = self.allocate(bytes.len())?;
+        let mut last = None;
+        for (index, from) in bytes.as_slice().chunks(PIECE_MAX).enumerate() {
+            let copy = Command::CopyWeights { from, to: &to, at: index * PIECE_MAX };
+            last = Some(self.submit(Queue::Upload, &[copy], &[])?);
+        }
+        // Whoever uses it waits for nothing.
+        last.map_or(Ok(()), |token| self.complete(token))?;
+        Ok(to)
     }
 }
 

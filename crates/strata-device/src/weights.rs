@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use strata_kernels::{DType, Matrix};
 
-use crate::{GpuBuffer, HostBuffer};
+use crate::{GpuBuffer, HostBuffer, ReferenceBytes};
 
 /// Memory that holds weights.
 #[derive(Debug, Clone)]
@@ -14,13 +14,31 @@ pub enum PlacedBytes {
     Host(Arc<HostBuffer>),
     /// Memory of a GPU: only that GPU reads them.
     Gpu(Arc<GpuBuffer>),
+    /// Memory of the device that finds missing waits.
+    Reference(Arc<ReferenceBytes>),
 }
 
 impl PlacedBytes {
-    fn len(&self) -> usize {
+    /// Bytes in the memory.
+    pub fn len(&self) -> usize {
         match self {
             Self::Host(buffer) => buffer.len(),
             Self::Gpu(buffer) => buffer.len(),
+            Self::Reference(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What tells this memory from all others, if it is a device's own, which commands write.
+    pub fn number(&self) -> Option<usize> {
+        match self {
+            Self::Host(_) => None,
+            Self::Gpu(buffer) => Some(Arc::as_ptr(buffer).addr()),
+            Self::Reference(bytes) => Some(Arc::as_ptr(bytes).addr()),
         }
     }
 }
@@ -73,21 +91,18 @@ impl Weights {
     /// The matrix as kernels of the processor read it.
     ///
     /// # Panics
-    /// If it is in the memory of a GPU.
+    /// If it is in a device's own memory.
     pub fn matrix(&self) -> Matrix<'_> {
         match &self.memory {
             PlacedBytes::Host(buffer) => {
                 Matrix::new(self.dtype, self.rows, self.cols, &buffer.as_slice()[self.range.clone()])
             }
-            PlacedBytes::Gpu(_) => panic!("weights in the memory of a GPU are used by the processor"),
+            _ => panic!("weights in a device's own memory are used by the processor"),
         }
     }
 
-    /// The memory of a GPU, and where in it the matrix begins, if it is there.
-    pub fn on_gpu(&self) -> Option<(&Arc<GpuBuffer>, usize)> {
-        match &self.memory {
-            PlacedBytes::Host(_) => None,
-            PlacedBytes::Gpu(buffer) => Some((buffer, self.range.start)),
-        }
+    /// Where the matrix lies.
+    pub fn place(&self) -> (&PlacedBytes, Range<usize>) {
+        (&self.memory, self.range.clone())
     }
 }

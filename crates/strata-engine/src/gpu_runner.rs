@@ -5,12 +5,13 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use strata_device::{Bytes, Command, Device, Gpu, GpuError, Queue, VulkanDevice};
 use strata_kernels::KvLayout;
-use strata_kv::BlockCopy;
+use strata_kv::{BlockCopy, BlockId};
+use strata_kv_disk::{BlockBytes, SwapStore};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, LogitRow, Model};
+use strata_model::{BatchSequence, KvBelow, LogitRow, Model, NothingBelow};
 use strata_weights::WeightSource;
 
-use crate::runner::{COPIES_AT_A_TIME, Runner, RunnerMemory};
+use crate::runner::{COPIES_AT_A_TIME, PassError, Runner, RunnerMemory};
 
 /// A model whose weights, KV and passes are on a GPU.
 pub struct GpuRunner {
@@ -18,7 +19,9 @@ pub struct GpuRunner {
     device: VulkanDevice,
     weights: Bytes,
     kv_block: Bytes,
-    /// Why blocks could not be copied: nothing is computed over them then.
+    /// Room to swap KV blocks to, until the engine takes it.
+    pub swap: Option<Box<dyn SwapStore>>,
+    /// Why blocks could not be written: nothing is computed over them then.
     failure: Option<String>,
 }
 
@@ -40,7 +43,7 @@ impl GpuRunner {
         let mut device = VulkanDevice::new(gpu, &needs, &layout, num_blocks)?;
         let (source, weights) = load(&mut device)?;
         let kv_block = Bytes(layout.block_bytes() as u64);
-        Ok(Self { model: Model::new(config, source, layout), device, weights, kv_block, failure: None })
+        Ok(Self { model: Model::new(config, source, layout), device, weights, kv_block, swap: None, failure: None })
     }
 }
 
@@ -50,10 +53,23 @@ impl Runner for GpuRunner {
         batch: &[BatchSequence<'_>],
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), String> {
-        match &self.failure {
-            Some(failure) => Err(failure.clone()),
-            None => self.model.forward(&mut self.device, batch, sink).map_err(|error| error.to_string()),
+        self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
+    }
+
+    fn forward_from(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
+        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+    ) -> Result<(), PassError> {
+        if let Some(failure) = &self.failure {
+            return Err(PassError::Failed(failure.clone()));
         }
+        Ok(self.model.forward_from(&mut self.device, batch, below, sink)?)
+    }
+
+    fn streams_kv(&self) -> bool {
+        true
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
@@ -67,11 +83,31 @@ impl Runner for GpuRunner {
         }
     }
 
+    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
+        self.swap.take()
+    }
+
+    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
+        Some(self)
+    }
+
     fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.model.cache_namespace(prompt_len)
     }
 
     fn memory(&mut self) -> RunnerMemory {
         RunnerMemory { weights: self.weights, kv_block: self.kv_block }
+    }
+}
+
+impl BlockBytes for GpuRunner {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
+        self.device.read_block(block.0, into).map_err(|error| error.to_string())
+    }
+
+    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
+        if let Err(error) = self.device.write_block(block.0, self.kv_block.0 as usize, |bytes| fill(bytes)) {
+            self.failure = Some(format!("a KV block could not be brought back: {error}"));
+        }
     }
 }

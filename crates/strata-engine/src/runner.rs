@@ -109,6 +109,15 @@ pub enum PassError {
     KvLost(#[from] KvLost),
 }
 
+impl From<ForwardError> for PassError {
+    fn from(error: ForwardError) -> Self {
+        match error {
+            ForwardError::Kv(lost) => Self::KvLost(lost),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
 /// Copies of blocks in one command.
 pub(crate) const COPIES_AT_A_TIME: usize = 64;
 
@@ -243,10 +252,7 @@ impl Runner for ModelRunner {
         below: &mut dyn KvBelow,
         sink: &mut dyn FnMut(LogitRow, &mut [f32]),
     ) -> Result<(), PassError> {
-        self.model.forward_from(&mut self.device, batch, below, sink).map_err(|error| match error {
-            ForwardError::Kv(lost) => PassError::KvLost(lost),
-            error => PassError::Failed(error.to_string()),
-        })
+        Ok(self.model.forward_from(&mut self.device, batch, below, sink)?)
     }
 
     fn streams_kv(&self) -> bool {
@@ -302,8 +308,9 @@ impl Runner for ModelRunner {
 }
 
 impl BlockBytes for ModelRunner {
-    fn read(&self, block: BlockId, into: &mut [u8]) {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
         into.copy_from_slice(&self.device.kv().block(block.0)[..into.len()]);
+        Ok(())
     }
 
     fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {

@@ -385,13 +385,16 @@ impl DiskTier {
     /// Like [`stage`](Self::stage), for what a sequence cannot go on without: the budget of writes does not keep it
     /// from being written. Returns whether it will be; if not, there is no buffer now, or writes are
     /// [paused](DiskStats::paused).
-    pub fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &dyn BlockBytes) -> bool {
+    pub fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
         if self.is_paused() {
             return false;
         }
         let Some(mut buffer) = self.block_buffers.pop() else { return false };
         self.budget.spend(self.shape.block_bytes() as u64);
-        blocks.read(block, &mut buffer);
+        if !self.read_block(block, &mut buffer, blocks) {
+            self.block_buffers.push(buffer);
+            return false;
+        }
         self.add(Staged { label, class: 0, bytes: buffer, since: None });
         true
     }
@@ -399,16 +402,29 @@ impl DiskTier {
     /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer
     /// is free, or the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk
     /// allows.
-    pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &dyn BlockBytes) -> bool {
+    pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
         let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
         let buffer = if allowed { self.block_buffers.pop() } else { None };
         let Some(mut buffer) = buffer else {
             self.stats.refused_blocks += 1;
             return false;
         };
-        blocks.read(block, &mut buffer);
+        if !self.read_block(block, &mut buffer, blocks) {
+            self.block_buffers.push(buffer);
+            return false;
+        }
         self.add(Staged { label, class, bytes: buffer, since: None });
         true
+    }
+
+    /// False if the block cannot be had: it is not stored then.
+    fn read_block(&mut self, block: BlockId, into: &mut [u8], blocks: &mut dyn BlockBytes) -> bool {
+        let read = blocks.read(block, into);
+        if let Err(reason) = &read {
+            tracing::warn!("a KV block is not stored: {reason}");
+            self.stats.refused_blocks += 1;
+        }
+        read.is_ok()
     }
 
     /// How many blocks can be staged now.

@@ -142,8 +142,9 @@ mod tests {
     struct Of(u8);
 
     impl BlockBytes for Of {
-        fn read(&self, _: BlockId, into: &mut [u8]) {
+        fn read(&mut self, _: BlockId, into: &mut [u8]) -> Result<(), String> {
             into.fill(self.0);
+            Ok(())
         }
 
         fn fill(&mut self, _: BlockId, _: &mut dyn FnMut(&mut [u8])) {
@@ -184,7 +185,7 @@ mod tests {
             let (key, parent) = (BlockKey([*number; KEY_BYTES]), BlockKey([*number + 100; KEY_BYTES]));
             let owner = tier.key_chain().owner(TENANTS[tenant]);
             let label = BlockLabel { key, parent, owner, tokens: [token; 4].into() };
-            assert!(tier.stage(label, 0, BlockId(0), &Of(byte)));
+            assert!(tier.stage(label, 0, BlockId(0), &mut Of(byte)));
         }
     }
 

@@ -132,14 +132,20 @@ impl SwapSpace {
     }
 
     /// Hands parts to the threads while there are buffers.
-    fn feed(&mut self, blocks: &dyn BlockBytes) {
+    fn feed(&mut self, blocks: &mut dyn BlockBytes) {
         while !self.parts.is_empty()
             && let Some(mut buffer) = self.buffers.pop()
         {
             let part = self.parts.pop_front().expect("some part waits");
             if part.direction == SwapDirection::Out {
-                for (bytes, transfer) in buffer.as_mut().chunks_exact_mut(self.slots.slot_bytes).zip(&part.transfers) {
-                    blocks.read(transfer.block, &mut bytes[..self.slots.block_bytes]);
+                let slots = buffer.as_mut().chunks_exact_mut(self.slots.slot_bytes);
+                let read = slots.zip(&part.transfers).try_for_each(|(bytes, transfer)| {
+                    blocks.read(transfer.block, &mut bytes[..self.slots.block_bytes])
+                });
+                if let Err(reason) = read {
+                    // It ends as if it could not be written. The receiver is this store's own.
+                    let _ = self.sender.send(PartDone { part, buffer, outcome: Err(reason) });
+                    continue;
                 }
             }
             let (slots, done, direction) = (Arc::clone(&self.slots), self.sender.clone(), part.direction);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use strata_device::{Bytes, Gpu, GpuError, GpuInfo, Vulkan};
-use strata_engine::{GpuRunner, LEAST_CONTEXT, MemoryPlan};
+use strata_engine::{GpuRunner, KvDisk, LEAST_CONTEXT, MemoryPlan};
 use strata_model::Model;
 use strata_weights::{ResidentWeights, WeightSource};
 
@@ -12,9 +12,9 @@ use crate::device_option::DeviceOption;
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
-use crate::options::{KvLayoutOption, LimitOptions, PreemptionOption};
-use crate::progress;
+use crate::options::{KvLayoutOption, LimitOptions};
 use crate::report::report;
+use crate::{kv_disk, progress, swap};
 
 /// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
@@ -35,6 +35,8 @@ pub struct OnGpu {
     pub plan: MemoryPlan,
     pub batched_tokens: usize,
     pub block_size: usize,
+    /// KV on disk, if there is any.
+    pub kv_disk: Option<KvDisk>,
 }
 
 /// Loads the model onto a GPU if one is to be used; `None` if the processor computes.
@@ -59,26 +61,30 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let info = info.ok_or_else(|| to_input(GpuError::NotFound { number }))?;
     let total = gpu_memory(&info, limits);
     let gpu_plan = divide(dir, limits, surroundings, total)?;
-    let host_plan = host(dir, limits, surroundings, &gpu_plan)?;
+    let (host_plan, swap_memory) = host(dir, limits, surroundings, &gpu_plan)?;
     let (layout, tokens) = (dir.kv_layout(limits), batched_tokens(limits, BATCHED_TOKENS));
     let block_size = layout.block_size();
     report!("device  {:>10}  {} ({})", total, info.name, limits.compute.device);
     report!("  weights   {:>10}", gpu_plan.weights);
     report!("  KV blocks {:>10}  {} x {block_size} tokens", kv_bytes(&gpu_plan), gpu_plan.num_blocks);
     report!("host    {:>10}", host_plan.budget.total());
+    let (num_blocks, max_model_len) = (gpu_plan.num_blocks, gpu_plan.max_model_len);
+    let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
+    // Loading takes long: what cannot work is refused before it.
+    let swap = swap::open(limits, &plan, swap_memory, &layout)?;
+    let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout)?;
     let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
     let bar = progress::bytes("loading", dir.weight_bytes.0);
     let (config, blocks) = (dir.config.clone(), gpu_plan.num_blocks);
-    let runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, |device| -> Result<_> {
+    let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, |device| -> Result<_> {
         let progress = &mut |done, _| bar.set_position(done);
         let weights = ResidentWeights::load_on(device, &dir.catalog, &dir.specs, progress)?;
         let bytes = Bytes(weights.bytes());
         Ok((Box::new(weights) as Box<dyn WeightSource>, bytes))
-    });
+    })?;
     bar.finish_and_clear();
-    let (num_blocks, max_model_len) = (gpu_plan.num_blocks, gpu_plan.max_model_len);
-    let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
-    Ok(Some(OnGpu { runner: runner?, plan, batched_tokens: tokens, block_size }))
+    runner.swap = swap;
+    Ok(Some(OnGpu { runner, plan, batched_tokens: tokens, block_size, kv_disk }))
 }
 
 /// The GPU that `auto` takes, or why none.
@@ -95,21 +101,12 @@ fn choose(dir: &ModelDir, limits: &LimitOptions) -> Result<usize, String> {
 
 /// Options that do not go with a GPU.
 fn check(limits: &LimitOptions) -> Result<()> {
-    let problem = if limits.kv_disk.as_ref().is_some_and(|disk| disk.kv_disk.is_some()) {
-        Some("--kv-disk")
-    } else if limits.kv_layout == KvLayoutOption::Virtual {
-        Some("--kv-layout virtual")
-    } else if limits.swap.as_ref().is_some_and(|swap| swap.preemption == PreemptionOption::Swap) {
-        Some("--preemption swap")
-    } else {
-        None
-    };
-    match problem {
-        Some(option) => Err(Advised::input(
-            format!("{option} does not go with --device {} yet", limits.compute.device),
-            format!("leave out one of the two: without {option} KV is on the GPU, in blocks"),
+    match limits.kv_layout {
+        KvLayoutOption::Paged => Ok(()),
+        KvLayoutOption::Virtual => Err(Advised::input(
+            format!("--kv-layout virtual does not go with --device {} yet", limits.compute.device),
+            "leave out one of the two: without --kv-layout virtual KV is on the GPU, in blocks",
         )),
-        None => Ok(()),
     }
 }
 
@@ -150,14 +147,15 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     })
 }
 
-/// Divides host memory beside a GPU.
+/// Divides host memory beside a GPU, and says what of it is for KV that leaves for disk.
 fn host(
     dir: &ModelDir,
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
     on_gpu: &MemoryPlan,
-) -> Result<MemoryPlan> {
-    let mut needs = dir.needs(limits, surroundings)?;
+) -> Result<(MemoryPlan, Bytes)> {
+    let (mut needs, total) = (dir.needs(limits, surroundings)?, budget(limits)?);
+    needs.swap = dir.swap_memory(limits, total);
     // One group is there while it is loaded.
     let group = ResidentWeights::largest_group(&dir.catalog, &dir.specs)?;
     (needs.weights, needs.weights_streamed) = (Bytes(group), Bytes(group));
@@ -167,7 +165,7 @@ fn host(
     let bytes = dir.kv_layout(limits).block_bytes() as u64;
     (needs.block, needs.block_returnable) = (Bytes(needs.block.0.saturating_sub(bytes)), Bytes(0));
     needs.blocks_most = on_gpu.num_blocks;
-    Ok(MemoryPlan::divide(budget(limits)?, &needs)?)
+    Ok((MemoryPlan::divide(total, &needs)?, needs.swap))
 }
 
 fn kv_bytes(plan: &MemoryPlan) -> Bytes {

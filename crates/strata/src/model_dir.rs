@@ -226,7 +226,8 @@ impl ModelDir {
         }
     }
 
-    fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
+    /// Host memory for KV that leaves for disk and comes back.
+    pub fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
         let layout = self.kv_layout(limits);
         let swap = swap::memory(limits, total, &layout);
         Bytes(swap.0.saturating_add(kv_disk::memory(limits, total, &layout).0))

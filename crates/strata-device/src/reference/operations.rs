@@ -1,10 +1,11 @@
 //! What each command does, in plain arithmetic.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use strata_kernels::{Activation, KvDType, KvLayer, KvPlace, RopeStyle, rope};
+use strata_kernels::{Activation, KvDType, KvLayer, KvPlace, Matrix, RopeStyle, rope};
 
-use crate::{BandProduct, Command, KvFrame, KvSequences, Tensor, Weights};
+use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Weights};
 
 /// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
 pub type Operation = Box<dyn FnOnce(&mut DeviceMemory) + Send>;
@@ -71,17 +72,17 @@ pub fn of(command: &Command<'_>) -> Operation {
             })
         }
         Command::Norm { x, weight, epsilon, out } => {
-            let weight = widened(weight, 0);
+            let weight = weight.clone();
             Box::new(move |memory| {
-                let normed = norm(&memory.get(x), &weight, epsilon);
+                let normed = norm(&memory.get(x), &widened(&weight, 0), epsilon);
                 memory.set(out, &normed);
             })
         }
         Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
-            let weight = widened(weight, 0);
+            let weight = weight.clone();
             Box::new(move |memory| {
                 add(memory, sum, branch, scale);
-                let normed = norm(&memory.get(sum), &weight, epsilon);
+                let normed = norm(&memory.get(sum), &widened(&weight, 0), epsilon);
                 memory.set(out, &normed);
             })
         }
@@ -160,6 +161,11 @@ pub fn of(command: &Command<'_>) -> Operation {
                 memory.set(out, &attended);
             })
         }
+        Command::CopyWeights { from, to, at } => {
+            let PlacedBytes::Reference(to) = to else { panic!("copies go to memory that this device gave") };
+            let (from, to) = (from.to_vec(), Arc::clone(to));
+            Box::new(move |_| to.with(|bytes| bytes[at..at + from.len()].copy_from_slice(&from)))
+        }
         Command::CopyBlocks { copies } => {
             let copies = copies.to_vec();
             Box::new(move |memory| {
@@ -232,22 +238,23 @@ fn tokens_of(sequences: KvSequences<'_>) -> Vec<BatchToken> {
 struct OwnProduct {
     weights: Weights,
     rows: std::ops::Range<usize>,
-    bias: Option<Vec<f32>>,
+    bias: Option<Weights>,
     out: Tensor,
 }
 
 impl OwnProduct {
     fn of(product: &BandProduct<'_>) -> Self {
         let BandProduct { weights, rows, bias, out } = product;
-        let bias = bias.map(|bias| widened(bias, 0));
+        let bias = bias.cloned();
         Self { weights: (*weights).clone(), rows: rows.clone(), bias, out: *out }
     }
 
     fn compute(&self, memory: &mut DeviceMemory, x: &[f32], cols: usize) {
         let (start, width) = (self.out.range().start, self.out.len() / (x.len() / cols));
+        let bias = self.bias.as_ref().map(|bias| widened(bias, 0));
         for (band_row, row) in self.rows.clone().enumerate() {
             let weights = widened(&self.weights, band_row);
-            let bias = self.bias.as_ref().map_or(0.0, |bias| bias[row]);
+            let bias = bias.as_ref().map_or(0.0, |bias| bias[row]);
             for (token, x) in x.chunks_exact(cols).enumerate() {
                 memory.numbers[start + token * width + row] = dot(x, &weights) + bias;
             }
@@ -335,7 +342,12 @@ fn in_frame(frame: &KvFrame, kv: &KvLayer, (block, slot, head, is_value): (u32, 
 
 fn widened(weights: &Weights, row: usize) -> Vec<f32> {
     let mut out = vec![0.0; weights.cols()];
-    weights.matrix().widen_row(row, &mut out);
+    match weights.place() {
+        (PlacedBytes::Reference(bytes), range) => bytes.with(|bytes| {
+            Matrix::new(weights.dtype(), weights.rows(), weights.cols(), &bytes[range]).widen_row(row, &mut out);
+        }),
+        _ => weights.matrix().widen_row(row, &mut out),
+    }
     out
 }
 

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use strata_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, KvDType, KvShape, SEGMENT};
+use strata_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvShape, SEGMENT};
 
 use super::*;
-use crate::{KvFrame, KvSequences, TensorArea};
+use crate::{BandProduct, KvFrame, KvSequences, TensorArea, Weights};
 
 /// A device, and three tensors of four numbers that fill its memory.
 fn device(seed: u64) -> (ReferenceDevice, [Tensor; 3]) {
@@ -131,5 +131,37 @@ fn attention_to_a_frame_goes_on_in_the_next() {
         let got = device.downloaded(out).unwrap();
         let want = f32::midpoint((SEGMENT - 1) as f32 / 2.0, 3.0);
         assert!((got[0] - want).abs() < 1e-2 && got[1].abs() < 1e-6, "seed {seed}: {got:?} for {want}");
+    }
+}
+
+#[test]
+fn weights_that_are_copied_are_used_after_the_copy_and_replaced_after_the_use() {
+    let [twos, fives] = [2f32, 5.0].map(|value| value.to_le_bytes().repeat(4));
+    for seed in 0..200 {
+        let (mut device, [x, y, out]) = device(seed);
+        let memory = device.allocate(16).unwrap();
+        let weights = Weights::new(DType::F32, 4, 1, memory.clone(), 0..16);
+        let product = |out| [BandProduct { weights: &weights, rows: 0..4, bias: None, out }];
+        let filled = fill(&mut device, Queue::Upload, x, 3.0, &[]);
+        let twos = [Command::CopyWeights { from: &twos, to: &memory, at: 0 }];
+        let fives = [Command::CopyWeights { from: &fives, to: &memory, at: 0 }];
+        let copied = device.submit(Queue::Upload, &twos, &[filled]).unwrap();
+        let x = x.first(1);
+        let products = product(y);
+        let command = [Command::Products { x, cols: 1, products: &products, gate: None }];
+        let error = device.submit(Queue::Compute, &command, &[filled]).unwrap_err();
+        assert!(matches!(error, DeviceError::Unordered { .. }), "{error}");
+        let used = device.submit(Queue::Compute, &command, &[copied]).unwrap();
+        let error = device.submit(Queue::Upload, &fives, &[]).unwrap_err();
+        assert!(matches!(error, DeviceError::Unordered { .. }), "{error}");
+        let copied = device.submit(Queue::Upload, &fives, &[used]).unwrap();
+        let products = product(out);
+        let command = [Command::Products { x, cols: 1, products: &products, gate: None }];
+        let last = device.submit(Queue::Compute, &command, &[copied]).unwrap();
+        let down = [Command::Download { from: y }, Command::Download { from: out }];
+        let down = device.submit(Queue::Download, &down, &[last]).unwrap();
+        while !device.is_complete(down).unwrap() {}
+        assert_eq!(device.downloaded(y).unwrap(), [6.0; 4], "seed {seed}");
+        assert_eq!(device.downloaded(out).unwrap(), [15.0; 4], "seed {seed}");
     }
 }

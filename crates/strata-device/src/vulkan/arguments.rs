@@ -9,10 +9,10 @@ use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
 
 /// Bytes of the ring: what some passes need, so that the host can be ahead.
-const RING: usize = 16 << 20;
+const RING: usize = 32 << 20;
 
 /// What takes more gets memory of its own.
-const PIECE_MAX: usize = RING / 4;
+pub(super) const PIECE_MAX: usize = RING / 4;
 
 /// Every piece begins at a multiple of this, which suffices for whatever kernels read at once.
 const ALIGN: usize = 64;

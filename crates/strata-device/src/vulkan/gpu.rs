@@ -101,6 +101,17 @@ impl Gpu {
         }))
     }
 
+    /// Opens the first GPU that kernels run on.
+    ///
+    /// # Errors
+    /// When there is none, or as [`open`](Self::open).
+    pub fn first(budget: Bytes) -> Result<Arc<Self>, GpuError> {
+        let vulkan = Vulkan::load()?;
+        let usable = vulkan.gpus()?.into_iter().find(|gpu| gpu.missing.is_none());
+        let number = usable.ok_or(GpuError::NotFound { number: 0 })?.number;
+        Self::open(&vulkan, number, budget)
+    }
+
     /// What it is and can do.
     pub fn info(&self) -> &GpuInfo {
         &self.info

@@ -16,7 +16,7 @@ use super::kernels::{
 };
 use super::kv::GpuKv;
 use super::memory::GpuBuffer;
-use crate::{BandProduct, Command, KvFrame, KvSequences, Tensor, Use, Weights};
+use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Use, Weights};
 
 /// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
 const GROUPS_MAX: usize = 32_768;
@@ -91,6 +91,14 @@ impl Recorder<'_> {
             Command::Attend { layer, frame, sequences, q, state, out } => {
                 self.attend(uses, layer, frame, sequences, [q, state, out])?;
             }
+            Command::CopyWeights { from, to, at } => {
+                let PlacedBytes::Gpu(to) = to else { panic!("copies go to memory that this GPU gave") };
+                let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
+                let commands = self.gpu_queue.operation(uses);
+                copy(self.gpu, commands, (&put.buffer, put.offset), (to, at), from.len());
+                self.gpu_queue.keep(put.buffer);
+                self.gpu_queue.keep(Arc::clone(to));
+            }
             Command::CopyBlocks { copies } => {
                 for &(source, destination) in copies {
                     // One after the other: each uses all KV.
@@ -125,7 +133,7 @@ impl Recorder<'_> {
     ) -> Result<(), GpuError> {
         let cols = table.cols();
         assert_eq!(out.len(), rows.len() * cols);
-        let Some((buffer, offset)) = table.on_gpu() else {
+        let Some((buffer, offset)) = on_gpu(table) else {
             // A few rows of a table that stays on the host.
             let matrix = table.matrix();
             let put = self.put_numbers(out.len(), |numbers| {
@@ -363,7 +371,7 @@ impl Recorder<'_> {
 
     /// Where kernels find weights: on the GPU, or in a copy of them in host memory.
     fn weights(&mut self, weights: &Weights) -> Result<u64, GpuError> {
-        match weights.on_gpu() {
+        match on_gpu(weights) {
             Some((buffer, offset)) => {
                 self.gpu_queue.keep(Arc::clone(buffer));
                 Ok(buffer.address() + offset as u64)
@@ -437,6 +445,14 @@ pub(super) fn copy(
     let region = vk::BufferCopy { src_offset: source as u64, dst_offset: destination as u64, size: len as u64 };
     // SAFETY: the commands are being recorded, and both ranges lie within their buffers, which outlive the submission.
     unsafe { gpu.device().cmd_copy_buffer(commands, from.handle(), to.handle(), &[region]) };
+}
+
+/// The GPU's memory in which weights lie, and where in it, if they are there.
+fn on_gpu(weights: &Weights) -> Option<(&Arc<GpuBuffer>, usize)> {
+    match weights.place() {
+        (PlacedBytes::Gpu(buffer), range) => Some((buffer, range.start)),
+        _ => None,
+    }
 }
 
 fn row_bytes(weights: &Weights) -> u32 {

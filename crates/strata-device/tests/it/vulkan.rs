@@ -19,11 +19,7 @@ const CAPACITY: usize = 1 << 20;
 
 /// The first GPU that kernels run on, if there is any.
 fn gpu() -> Option<Arc<Gpu>> {
-    let vulkan = Vulkan::load().and_then(|vulkan| Ok((vulkan.gpus()?, vulkan)));
-    let found = vulkan.map_err(|error| error.to_string()).and_then(|(gpus, vulkan)| {
-        let usable = gpus.into_iter().find(|gpu| gpu.missing.is_none()).ok_or("no GPU can run kernels")?;
-        Gpu::open(&vulkan, usable.number, Bytes(1 << 30)).map_err(|error| error.to_string())
-    });
+    let found = Gpu::first(Bytes(1 << 30));
     match found {
         Ok(gpu) => Some(gpu),
         Err(why) if std::env::var_os("STRATA_REQUIRE_VULKAN").is_some() => panic!("{why}"),
@@ -644,4 +640,49 @@ fn the_host_reads_nothing_too_early() {
     assert!(bench.device.downloaded(x).is_err());
     bench.device.complete(token).unwrap();
     assert_eq!(bench.device.downloaded(x).unwrap(), [1.0; 64]);
+}
+
+#[test]
+fn weights_can_be_replaced_while_others_are_computed_with() {
+    let Some(gpu) = gpu() else { return };
+    let mut bench = Bench::new(&gpu);
+    let x = bench.tensor(&[3.0]);
+    let memory = bench.device.allocate(8192).unwrap();
+    let mut used = None;
+    let mut outs = Vec::new();
+    // Two halves in turn, each copied once what used it before is done; the host waits for nothing.
+    for round in 0..20usize {
+        let half = round % 2 * 4096..(round % 2 + 1) * 4096;
+        let bytes = (round as f32).to_le_bytes().repeat(1024);
+        let copy = Command::CopyWeights { from: &bytes, to: &memory, at: half.start };
+        let copied = bench.device.submit(Queue::Upload, &[copy], used.as_slice()).unwrap();
+        let weights = Weights::new(DType::F32, 1024, 1, memory.clone(), half);
+        let out = bench.area.take(1024);
+        let products = [BandProduct { weights: &weights, rows: 0..1024, bias: None, out }];
+        let command = Command::Products { x, cols: 1, products: &products, gate: None };
+        used = Some(bench.device.submit(Queue::Compute, &[command], &[copied]).unwrap());
+        outs.push(out);
+    }
+    bench.last = used;
+    for (round, out) in outs.into_iter().enumerate() {
+        assert!(bench.get(out).iter().all(|&number| number == 3.0 * round as f32), "round {round}");
+    }
+}
+
+#[test]
+fn blocks_come_to_the_host_and_go_back() {
+    let Some(gpu) = gpu() else { return };
+    let layout = KvLayout::new(2, KvDType::F16, [KvShape { num_kv_heads: 1, head_dim: 8 }]);
+    let mut bench = Bench::with_kv(&gpu, &layout, 3);
+    let bytes = |seed: u8| (0..layout.block_bytes()).map(|at| at as u8 ^ seed).collect::<Vec<_>>();
+    for block in 0..3 {
+        bench.device.write_block(block, layout.block_bytes(), |to| to.copy_from_slice(&bytes(block as u8))).unwrap();
+    }
+    bench.run(Command::CopyBlocks { copies: &[(0, 2)] });
+    let mut read = |block| {
+        let mut into = vec![0; layout.block_bytes()];
+        bench.device.read_block(block, &mut into).unwrap();
+        into
+    };
+    assert_eq!([read(0), read(1), read(2)], [bytes(0), bytes(1), bytes(0)]);
 }

@@ -297,12 +297,13 @@ impl Runner for SimRunner {
 pub const SLOT_BYTES: usize = 16;
 
 impl BlockBytes for SimRunner {
-    fn read(&self, block: BlockId, into: &mut [u8]) {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
         for (slot, bytes) in into.chunks_exact_mut(SLOT_BYTES).enumerate() {
             let fingerprint = self.slots.get(&(block.0, slot));
             bytes[..8].copy_from_slice(&u64::from(fingerprint.is_some()).to_le_bytes());
             bytes[8..].copy_from_slice(&fingerprint.copied().unwrap_or(0).to_le_bytes());
         }
+        Ok(())
     }
 
     fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {

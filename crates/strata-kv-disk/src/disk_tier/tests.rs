@@ -26,8 +26,9 @@ impl Pool {
 }
 
 impl BlockBytes for Pool {
-    fn read(&self, block: BlockId, into: &mut [u8]) {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
         into.copy_from_slice(&self.0[block.index()]);
+        Ok(())
     }
 
     fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {

@@ -13,8 +13,9 @@ const SLOTS: usize = 60;
 struct Pool(Vec<Vec<u8>>);
 
 impl BlockBytes for Pool {
-    fn read(&self, block: BlockId, into: &mut [u8]) {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
         into.copy_from_slice(&self.0[block.index()]);
+        Ok(())
     }
 
     fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
@@ -133,7 +134,7 @@ fn parts_may_come_back_in_any_order() {
     (0..BLOCKS).for_each(|block| bench.fill(block, 1000));
     bench.start(SwapDirection::In, &first);
     bench.start(SwapDirection::In, &second);
-    bench.space.feed(&bench.pool);
+    bench.space.feed(&mut bench.pool);
     let done = [(); 2].map(|()| bench.space.done.recv_timeout(Duration::from_secs(10)).expect("each is a part"));
     done.into_iter().rev().for_each(|done| bench.space.take(done, &mut bench.pool));
     assert!([bench.wait(), bench.wait()].iter().all(|ended| ended.outcome.is_ok()));

@@ -44,6 +44,10 @@ impl Device for Forgetful {
         if self.forgets() { Ok(()) } else { self.device.complete(token) }
     }
 
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        self.device.is_complete(token)
+    }
+
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
         self.device.downloaded(tensor)
     }
@@ -187,6 +191,10 @@ impl Device for Hasty {
             }
         }
         self.device.complete(token)
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        self.device.is_complete(token)
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {

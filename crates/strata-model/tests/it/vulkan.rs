@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use strata_device::{Bytes, Device, Gpu, Vulkan, VulkanDevice};
+use strata_device::{Bytes, Device, Gpu, VulkanDevice};
 use strata_kernels::KvDType;
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRows, Model, SequenceBlocks, layers};
@@ -15,11 +15,7 @@ use crate::logits::{cases, distance, expected};
 
 /// The first GPU that kernels run on, if there is any.
 fn gpu() -> Option<Arc<Gpu>> {
-    let vulkan = Vulkan::load().and_then(|vulkan| Ok((vulkan.gpus()?, vulkan)));
-    let found = vulkan.map_err(|error| error.to_string()).and_then(|(gpus, vulkan)| {
-        let usable = gpus.into_iter().find(|gpu| gpu.missing.is_none()).ok_or("no GPU can run kernels")?;
-        Gpu::open(&vulkan, usable.number, Bytes(1 << 30)).map_err(|error| error.to_string())
-    });
+    let found = Gpu::first(Bytes(1 << 30));
     match found {
         Ok(gpu) => Some(gpu),
         Err(why) if std::env::var_os("STRATA_REQUIRE_VULKAN").is_some() => panic!("{why}"),

@@ -68,7 +68,7 @@ impl SwapStore for SimSwap {
             match swap.direction {
                 SwapDirection::Out => {
                     let mut bytes = vec![0; self.block_bytes];
-                    blocks.read(block, &mut bytes);
+                    blocks.read(block, &mut bytes).unwrap();
                     self.slots.insert(slot.0, bytes);
                 }
                 SwapDirection::In => blocks.fill(block, &mut |bytes| bytes.copy_from_slice(&self.slots[&slot.0])),
