@@ -206,6 +206,8 @@ pub struct Pass<'a> {
     pending: Option<f32>,
     /// The upload that the next submission waits for.
     upload: Option<Token>,
+    /// The number of the last upload that was waited for.
+    uploaded: u64,
     last: Option<Token>,
 }
 
@@ -242,6 +244,7 @@ impl<'a> Pass<'a> {
             rows,
             pending: None,
             upload: None,
+            uploaded: 0,
             last,
         };
         let values = |out: &mut [f32]| batch.fill_rotation(rope, out);
@@ -300,6 +303,7 @@ impl<'a> Pass<'a> {
     /// If the device failed.
     pub fn submit(&mut self, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
         let waits: ArrayVec<Token, 1> = self.upload.take().into_iter().collect();
+        self.uploaded = waits.first().map_or(self.uploaded, |token| token.number);
         let token = self.device.submit(Queue::Compute, commands, &waits)?;
         self.last = Some(token);
         Ok(token)
@@ -356,10 +360,14 @@ impl<'a> Pass<'a> {
         let mut sweep = Sweep::new(matrices.iter().map(|matrix| matrix.weight));
         let mut bands = Bands::new();
         loop {
-            self.weights.bands(&mut sweep, &mut bands)?;
+            self.weights.bands(self.device, &mut sweep, &mut bands)?;
             if bands.is_empty() {
                 return Ok(());
             }
+            // Uploads are done in order: one is waited for with all before it.
+            let known = self.upload.map_or(self.uploaded, |token| token.number);
+            let copied = bands.iter().filter_map(|band| band.copied).max_by_key(|token| token.number);
+            self.upload = copied.filter(|token| token.number > known).or(self.upload);
             let of_band = bands.iter().map(|band| BandProduct {
                 weights: &band.weights,
                 rows: band.rows.clone(),

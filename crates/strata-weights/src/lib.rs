@@ -43,7 +43,7 @@ pub use store::{
 };
 pub use streamed::{
     EVENTS_MAX, EventKind, StreamConfig, StreamEvent, StreamMonitor, StreamPlan, StreamPolicy, StreamStats,
-    StreamedWeights, open_direct,
+    StreamedWeights, TieredWeights, open_direct,
 };
 pub use verify::{Checked, Damage, Method, VerifyStopped, verify};
 pub use writer::{Sink, TensorMeta, write_model};

@@ -122,11 +122,11 @@ impl WeightSource for ResidentWeights {
         self.whole(tensor)
     }
 
-    fn bands(&mut self, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError> {
+    fn bands(&mut self, _device: &mut dyn Device, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError> {
         if std::mem::replace(&mut sweep.cursor, 1) == 0 {
             bands.extend(sweep.tensors().iter().enumerate().map(|(matrix, &tensor)| {
                 let weights = self.whole(tensor);
-                Band { matrix, rows: 0..weights.rows(), weights, unit: 0 }
+                Band { matrix, rows: 0..weights.rows(), weights, copied: None, unit: 0 }
             }));
         }
         Ok(())

@@ -44,12 +44,12 @@ pub trait WeightSource: Send {
     fn vector(&self, tensor: TensorId) -> Weights;
 
     /// Fills `bands`, which must be empty, with the next bands of a sweep, and waits until there is at least one;
-    /// leaves it empty once every row has been handed out. Rows of a matrix ascend. If matrices are swept side by side,
+    /// leaves it empty once every row has been handed out. `device` is what computes with them. Rows of a matrix ascend. If matrices are swept side by side,
     /// one call hands out the same rows of all of them, one matrix after the other.
     ///
     /// # Errors
-    /// Why the bytes could not be read; `bands` is then empty.
-    fn bands(&mut self, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError>;
+    /// Why the bytes could not be read, or the device's failure; `bands` is then empty.
+    fn bands(&mut self, device: &mut dyn Device, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError>;
 
     /// Releases `bands`, so that their memory can be read into again once `device` has executed the submission `used`.
     ///
@@ -143,6 +143,9 @@ pub struct Band {
     pub rows: Range<usize>,
     /// The rows' weights, `[rows, cols]`.
     pub weights: Weights,
+    /// The submission that brings them there, of [`Queue::Upload`](strata_device::Queue::Upload), which whoever reads
+    /// them waits for.
+    pub copied: Option<Token>,
     /// The source's own number for this band.
     pub(crate) unit: u32,
 }

@@ -4,29 +4,34 @@
 //! through, and `driver.rs` moves them. No band's results depend on another band, so results equal those of resident
 //! weights bit for bit.
 
+mod band_driver;
 mod buffer;
 mod driver;
 mod monitor;
 mod plan;
 mod rows;
 mod telemetry;
+mod tiered;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use strata_device::{Device, DeviceError, HostBuffer, Token, Weights};
-use strata_io::{DirectFile, DirectRead, IoError, RandomAccessFile};
+use strata_device::{Device, DeviceError, HostBuffer, PlacedBytes, Token, Weights};
+use strata_io::{DirectFile, DirectRead, IoError, RandomAccessFile, ReadEngine};
 
 use crate::catalog::Catalog;
 use crate::error::WeightError;
-use crate::partition::{BandPlace, Partition, StoredAt, TensorPlace};
+use crate::partition::{Partition, StoredAt, TensorPlace};
 use crate::source::{BANDS_MAX, Band, Bands, ElasticWeights, Rows, StreamMemory, Sweep, TensorId, WeightSource};
 use crate::window::UnitId;
-use driver::Driver;
+use band_driver::{AcquiredBand, BandDriver};
+use buffer::StreamBuffer;
+use driver::{Driver, OneTier};
 use plan::BANDS_STREAMED;
 use rows::{RowMatrix, RowReader};
 use telemetry::Recorder;
+use tiered::TieredDriver;
 
 pub use monitor::StreamMonitor;
 pub use plan::{StreamConfig, StreamPlan, StreamPolicy};
@@ -49,18 +54,55 @@ pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, Weight
     catalog.files().iter().map(open).collect()
 }
 
-/// Weights of which a part stays in memory while the rest is read from disk in every pass.
-pub struct StreamedWeights {
+/// Weights of which a part stays in host memory while the rest is read from disk in every pass.
+pub type StreamedWeights = BandwiseWeights<Driver>;
+
+/// Weights of which a part stays in a device's own memory, and another in host memory, from where it is copied in every
+/// pass, while the rest is read from disk.
+pub type TieredWeights = BandwiseWeights<TieredDriver>;
+
+/// Weights that come band by band, by a driver.
+pub struct BandwiseWeights<D> {
     partition: Partition,
-    vectors: Arc<HostBuffer>,
+    vectors: PlacedBytes,
     rows: Option<RowReader>,
     files: Vec<Arc<dyn DirectRead>>,
-    driver: Driver,
+    driver: D,
     /// The group of the bands handed out last, and when they were handed out.
     computing_since: Option<(usize, Instant)>,
     /// The most streamed bands that one call of `bands` takes.
     bands_streamed: usize,
     monitor: Arc<StreamMonitor>,
+}
+
+/// What all streamed weights are made of, before their driver starts.
+struct Parts {
+    plan: StreamPlan,
+    slots: usize,
+    vectors: HostBuffer,
+    rows: Option<RowReader>,
+    engine: Box<dyn ReadEngine<StreamBuffer>>,
+    recorder: Recorder,
+}
+
+impl Parts {
+    fn new(plan: StreamPlan, catalog: &Catalog, config: &StreamConfig) -> Result<Self, WeightError> {
+        let slots = plan.slots(config);
+        let engine = config.engine.start(config.depth)?;
+        let engine = match &config.turns {
+            Some(turns) => turns.first(engine),
+            None => engine,
+        };
+        let partition = &plan.partition;
+        let rows = partition.row_bytes().map(RowReader::new).transpose()?;
+        let mut vectors = HostBuffer::new_zeroed(partition.vector_bytes())?;
+        for vector in partition.vectors() {
+            let bytes = &mut vectors.as_mut_slice()[vector.range.clone()];
+            catalog.files()[vector.file].read_exact_at(bytes, vector.offset)?;
+        }
+        let recorder = Recorder::new(config.timeline, config.disk_bytes_per_s);
+        Ok(Self { plan, slots, vectors, rows, engine, recorder })
+    }
 }
 
 impl StreamedWeights {
@@ -76,45 +118,14 @@ impl StreamedWeights {
         config: StreamConfig,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
-        let slots = plan.slots(&config);
         let window = plan.window(&config)?;
-        let engine = config.engine.start(config.depth)?;
-        let engine = match &config.turns {
-            Some(turns) => turns.first(engine),
-            None => engine,
-        };
-        let partition = plan.partition;
-        let rows = partition.row_bytes().map(RowReader::new).transpose()?;
-        let mut vectors = HostBuffer::new_zeroed(partition.vector_bytes())?;
-        for vector in partition.vectors() {
-            let bytes = &mut vectors.as_mut_slice()[vector.range.clone()];
-            catalog.files()[vector.file].read_exact_at(bytes, vector.offset)?;
-        }
-        let recorder = Recorder::new(config.timeline, config.disk_bytes_per_s);
-        let to_load = window.resident_bytes();
-        let places = partition.bands().to_vec();
-        let mut driver = Driver::new(window, engine, files.clone(), places, partition.groups_of_bands(), recorder);
+        let Parts { plan, slots, vectors, rows, engine, recorder } = Parts::new(plan, catalog, &config)?;
+        let (partition, to_load) = (plan.partition, window.resident_bytes());
+        let (places, groups) = (partition.bands().to_vec(), partition.groups_of_bands());
+        let mut driver = Driver::new(OneTier::new(window), engine, files.clone(), places, groups, recorder);
         progress(0, to_load);
         driver.warm_up(&mut |bytes| progress(bytes.min(to_load), to_load))?;
-        let names = partition.groups().iter().map(|group| group.name.clone()).collect();
-        let monitor = Arc::new(StreamMonitor::new(names, partition.swept_bytes()));
-        let mut weights = Self {
-            partition,
-            vectors: Arc::new(vectors),
-            rows,
-            files,
-            driver,
-            computing_since: None,
-            bands_streamed: BANDS_STREAMED.min(slots / 2).max(1),
-            monitor,
-        };
-        weights.publish();
-        Ok(weights)
-    }
-
-    /// What other threads may read of these weights while passes are computed.
-    pub fn monitor(&self) -> Arc<StreamMonitor> {
-        Arc::clone(&self.monitor)
+        Ok(Self::over(partition, PlacedBytes::from(Arc::new(vectors)), rows, files, driver, slots))
     }
 
     /// The least budget that [`set_budget`](ElasticWeights::set_budget) accepts, in bytes.
@@ -126,27 +137,102 @@ impl StreamedWeights {
     pub fn full_budget(&self) -> u64 {
         self.partition.fixed_bytes().saturating_add(self.partition.band_memory())
     }
+}
+
+impl TieredWeights {
+    /// Reads and copies the vectors and what stays in each tier, as [`StreamedWeights::start`]. `config` is of the
+    /// host, whose budget may be as small as the slots through which all else passes; `device_budget` is what the
+    /// device may hold in bytes, vectors included.
+    ///
+    /// # Errors
+    /// A budget below [`Partition::least_budget`], a failed read, or memory that the system or the device refuses.
+    pub fn start_on(
+        device: &mut dyn Device,
+        device_budget: u64,
+        plan: StreamPlan,
+        catalog: &Catalog,
+        files: Vec<Arc<dyn DirectRead>>,
+        config: StreamConfig,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, WeightError> {
+        let tiers = plan.tiers(&config, device_budget)?;
+        let Parts { plan, rows, vectors, engine, recorder, .. } = Parts::new(plan, catalog, &config)?;
+        let partition = plan.partition;
+        let to_load = tiers.host().resident_bytes() + tiers.device().resident_bytes();
+        let (places, groups) = (partition.bands().to_vec(), partition.groups_of_bands());
+        let host = Driver::new(tiers, engine, files.clone(), places.clone(), groups, recorder);
+        let vectors = device.place(&Arc::new(vectors))?;
+        let mut driver = TieredDriver::new(host, places);
+        progress(0, to_load);
+        driver.warm_up(device, &mut |bytes| progress(bytes.min(to_load), to_load))?;
+        let slots = partition.slots_least();
+        Ok(Self::over(partition, vectors, rows, files, driver, slots))
+    }
+
+    /// Bytes copied to the device so far, of what does not stay there and what does.
+    pub fn copied_bytes(&self) -> u64 {
+        self.driver.copied_bytes()
+    }
+
+    /// Bytes of weights that stay on the device, and of those that stay in host memory, each once.
+    pub fn resident_bytes(&self) -> [u64; 2] {
+        let tiers = self.driver.tiers();
+        let on_device = |band| tiers.device().is_resident(UnitId(band));
+        let on_host = |band| tiers.host().is_resident(UnitId(band)) && !on_device(band);
+        [self.partition.bytes_where(on_device), self.partition.bytes_where(on_host)]
+    }
+}
+
+impl<D: BandDriver> BandwiseWeights<D> {
+    fn over(
+        partition: Partition,
+        vectors: PlacedBytes,
+        rows: Option<RowReader>,
+        files: Vec<Arc<dyn DirectRead>>,
+        driver: D,
+        slots: usize,
+    ) -> Self {
+        let names = partition.groups().iter().map(|group| group.name.clone()).collect();
+        let monitor = Arc::new(StreamMonitor::new(names, partition.swept_bytes()));
+        let bands_streamed = BANDS_STREAMED.min(slots / 2).max(1);
+        let mut weights =
+            Self { partition, vectors, rows, files, driver, computing_since: None, bands_streamed, monitor };
+        weights.publish();
+        weights
+    }
+
+    /// What other threads may read of these weights while passes are computed.
+    pub fn monitor(&self) -> Arc<StreamMonitor> {
+        Arc::clone(&self.monitor)
+    }
 
     /// Publishes the statistics and events to the monitor.
     fn publish(&mut self) {
-        self.monitor.publish(self.driver.recorder.stats, self.driver.recorder.take_events());
+        let recorder = self.driver.recorder();
+        self.monitor.publish(recorder.stats, recorder.take_events());
     }
 
     /// Takes the bands of one turn into `bands`. On failure, the caller must release the bands already taken.
-    fn take_turn(&mut self, group: usize, turn: usize, sweep: &Sweep, bands: &mut Bands) -> Result<(), WeightError> {
+    fn take_turn(
+        &mut self,
+        device: &mut dyn Device,
+        (group, turn): (usize, usize),
+        sweep: &Sweep,
+        bands: &mut Bands,
+    ) -> Result<(), WeightError> {
         let group = &self.partition.groups()[group];
         let turn = &group.turns[turn];
         for &(tensor, unit) in &turn.bands {
             let TensorPlace::Swept { dtype, cols, .. } = group.tensors[tensor] else {
                 unreachable!("turns are of matrices that are swept")
             };
-            let place: BandPlace = self.partition.bands()[unit as usize];
-            let buffer = self.driver.acquire(unit)?;
+            let AcquiredBand { memory, range, copied } = self.driver.acquire(unit, device)?;
             let matrix = sweep.tensors().iter().position(|swept| swept.index == tensor);
             bands.push(Band {
                 matrix: matrix.expect("a sweep takes all matrices that are swept side by side"),
                 rows: turn.rows.clone(),
-                weights: Weights::new(dtype, turn.rows.len(), cols, buffer, place.skip..place.needed()),
+                weights: Weights::new(dtype, turn.rows.len(), cols, memory, range),
+                copied,
                 unit,
             });
         }
@@ -162,25 +248,13 @@ impl StreamedWeights {
         let first = sweep.tensors().first().map_or(0, |tensor| turns(tensor).start);
         first..sweep.tensors().last().map_or(0, |tensor| turns(tensor).end)
     }
-
-    /// Releases the bands. The driver must then be the only owner of their memory, since the window may read into it.
-    /// False if another owner still holds some of it.
-    fn give_back(&mut self, bands: &mut Bands) -> bool {
-        let mut is_alone = true;
-        for Band { unit, weights, .. } in bands.drain(..) {
-            drop(weights);
-            is_alone &= self.driver.is_alone_with(unit);
-            self.driver.release(unit);
-        }
-        is_alone
-    }
 }
 
-impl WeightSource for StreamedWeights {
+impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
     fn begin_pass(&mut self) -> Result<(), WeightError> {
         self.monitor.check_running()?;
         self.driver.check_files()?;
-        self.driver.recorder.stats.passes += 1;
+        self.driver.recorder().stats.passes += 1;
         Ok(())
     }
 
@@ -188,18 +262,18 @@ impl WeightSource for StreamedWeights {
         let TensorPlace::Vector { dtype, len, ref range } = self.partition.groups()[group].tensors[index] else {
             unreachable!("a matrix that is streamed is never at hand whole")
         };
-        Weights::new(dtype, 1, len, Arc::clone(&self.vectors), range.clone())
+        Weights::new(dtype, 1, len, self.vectors.clone(), range.clone())
     }
 
-    fn bands(&mut self, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError> {
+    fn bands(&mut self, device: &mut dyn Device, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError> {
         self.monitor.check_running()?;
         let Some(group) = sweep.tensors().first().map(|tensor| tensor.group) else { return Ok(()) };
         let turns = self.turns(sweep);
-        self.driver.poll();
+        self.driver.poll(device)?;
         let mut streamed = 0;
         for turn in turns.start + sweep.cursor..turns.end {
             let units = &self.partition.groups()[group].turns[turn].bands;
-            streamed += units.iter().filter(|(_, unit)| !self.driver.window().is_resident(UnitId(*unit))).count();
+            streamed += units.iter().filter(|(_, unit)| !self.driver.is_resident(*unit)).count();
             if !bands.is_empty() {
                 // Beyond the first turn, take only bands that are present already.
                 let room = bands.len() + units.len() <= BANDS_MAX && streamed <= self.bands_streamed;
@@ -207,8 +281,9 @@ impl WeightSource for StreamedWeights {
                     break;
                 }
             }
-            if let Err(error) = self.take_turn(group, turn, sweep, bands) {
-                self.give_back(bands);
+            if let Err(error) = self.take_turn(device, (group, turn), sweep, bands) {
+                // What the device says of that matters less.
+                let _ = self.driver.release(bands, device, None);
                 self.publish();
                 return Err(error);
             }
@@ -219,16 +294,18 @@ impl WeightSource for StreamedWeights {
     }
 
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
-        // The window may read into the bands' memory at once, so the device must be done with it.
-        let completed = used.map_or(Ok(()), |token| device.complete(token));
+        let released = self.driver.release(bands, device, used);
         if let Some((group, start)) = self.computing_since.take() {
-            self.driver.recorder.compute(group as u32, start, Instant::now());
+            self.driver.recorder().compute(group as u32, start, Instant::now());
         }
-        let is_alone = self.give_back(bands);
-        self.driver.poll();
+        let polled = self.driver.poll(device);
         self.publish();
-        completed?;
-        if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
+        released?;
+        match polled {
+            Err(WeightError::Device(error)) => Err(error),
+            // Whoever wants the weights next is told.
+            _ => Ok(()),
+        }
     }
 
     fn rows<'a>(&mut self, TensorId { group, index }: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError> {
@@ -243,9 +320,9 @@ impl WeightSource for StreamedWeights {
         let (before, failed_before, begin) = (reader.bytes_read, reader.reads_failed, Instant::now());
         let outcome = reader.read(&matrix, wanted);
         let end = Instant::now();
-        self.driver.recorder.read(group as u32, reader.bytes_read - before, begin, end);
-        self.driver.recorder.stall(group as u32, begin, end);
-        self.driver.recorder.stats.reads_failed += reader.reads_failed - failed_before;
+        self.driver.recorder().read(group as u32, reader.bytes_read - before, begin, end);
+        self.driver.recorder().stall(group as u32, begin, end);
+        self.driver.recorder().stats.reads_failed += reader.reads_failed - failed_before;
         self.publish();
         outcome
     }
@@ -256,13 +333,30 @@ impl WeightSource for StreamedWeights {
     }
 
     fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
-        Some(self)
+        D::elastic(self)
+    }
+}
+
+/// Drivers whose memory can become larger and smaller.
+pub trait Elastic: Sized {
+    fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights>;
+}
+
+impl Elastic for Driver {
+    fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights> {
+        Some(weights)
+    }
+}
+
+impl Elastic for TieredDriver {
+    fn elastic(_: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights> {
+        None
     }
 }
 
 impl ElasticWeights for StreamedWeights {
     fn memory(&mut self) -> StreamMemory {
-        self.driver.poll();
+        Driver::poll(&mut self.driver);
         let fixed = self.partition.fixed_bytes();
         StreamMemory {
             budget: fixed.saturating_add(self.driver.window().budget()),

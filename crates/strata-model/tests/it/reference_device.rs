@@ -1,13 +1,14 @@
 //! The forward pass on a device that executes submissions in any legal order, over poisoned memory: it computes what
 //! the CPU computes, and detects every wait that is left out.
 
-use strata_device::{Command, Device, DeviceError, Queue, ReferenceDevice, Tensor, Token};
+use strata_device::{Command, Device, DeviceError, PlacedBytes, Queue, ReferenceDevice, Tensor, Token};
 use strata_io::EngineKind;
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, ForwardError, LogitRows, Model, SequenceBlocks, layers};
 use strata_weights::{
-    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource, open_direct,
+    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TieredWeights, WeightError,
+    WeightSource, open_direct,
 };
 
 use crate::harness::{BLOCK_SIZE, Harness, fixtures};
@@ -48,6 +49,10 @@ impl Device for Forgetful {
         self.device.is_complete(token)
     }
 
+    fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        self.device.allocate(len)
+    }
+
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
         self.device.downloaded(tensor)
     }
@@ -83,6 +88,25 @@ fn streamed_model_of(name: &str) -> Model {
         };
         let files = open_direct(catalog).unwrap();
         Box::new(StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap())
+    })
+}
+
+/// A model whose weights are streamed in two tiers, each as small as it can be.
+fn tiered_model_of(name: &str, device: &mut dyn Device, policy: StreamPolicy) -> Model {
+    model_over(name, |catalog, config| {
+        let plan = StreamPlan::new(catalog, &layers::group_specs(config), 1).unwrap();
+        let least = plan.partition().least_budget();
+        let settings = StreamConfig {
+            budget: least,
+            engine: EngineKind::Pread,
+            depth: 2,
+            disk_bytes_per_s: 0.0,
+            policy,
+            timeline: false,
+            turns: None,
+        };
+        let files = open_direct(catalog).unwrap();
+        Box::new(TieredWeights::start_on(device, least, plan, catalog, files, settings, &mut |_, _| {}).unwrap())
     })
 }
 
@@ -197,6 +221,10 @@ impl Device for Hasty {
         self.device.is_complete(token)
     }
 
+    fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        self.device.allocate(len)
+    }
+
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
         self.device.downloaded(tensor)
     }
@@ -221,4 +249,44 @@ fn streamed_weights_are_released_once_the_device_has_used_them() {
         });
         assert!(is_found, "wait {forgotten} was left out, and nobody noticed");
     }
+}
+
+#[test]
+fn weights_in_two_tiers_give_the_same_logits_in_any_legal_order() {
+    let name = MODELS[0];
+    let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
+    for policy in [StreamPolicy::Resident, StreamPolicy::Ring] {
+        for seed in 0..4 {
+            let mut device = reference(name, seed);
+            let mut model = tiered_model_of(name, &mut device, policy);
+            assert_eq!(logits(&mut model, &mut device).unwrap(), want, "{policy:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn every_wait_between_copies_and_computation_that_is_left_out_is_found() {
+    let name = MODELS[0];
+    let count = {
+        let mut device = Forgetful { device: reference(name, 0), waits: 0, forgotten: usize::MAX };
+        let mut model = tiered_model_of(name, &mut device, StreamPolicy::Resident);
+        logits(&mut model, &mut device).unwrap();
+        device.waits
+    };
+    // Where nothing is streamed there are 14.
+    assert!(count > 100, "{count}");
+    let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
+    let (mut found, mut tried) = (0, 0);
+    for forgotten in (0..count).step_by(11) {
+        let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten };
+        let mut model = tiered_model_of(name, &mut device, StreamPolicy::Resident);
+        tried += 1;
+        match logits(&mut model, &mut device) {
+            Err(ForwardError::Device(DeviceError::Unordered { .. } | DeviceError::ReadTooEarly { .. })) => found += 1,
+            Err(ForwardError::Weights(WeightError::Device(DeviceError::Unordered { .. }))) => found += 1,
+            // A later wait of the same queue for a later copy is one for all before it.
+            outcome => assert_eq!(outcome.unwrap(), want, "wait {forgotten} of {count}"),
+        }
+    }
+    assert!(found * 2 > tried, "{found} of {tried} were found");
 }

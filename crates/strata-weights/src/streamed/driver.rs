@@ -1,24 +1,111 @@
-//! The driver of the window: carries out its commands, and knows which memory holds which band.
+//! The driver of host memory: carries out a window's commands, and knows which memory holds which band.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use strata_device::{AllocError, HostBuffer};
+use strata_device::{AllocError, Device, DeviceError, HostBuffer, Token};
 use strata_io::{DirectRead, IoError, ReadDone, ReadEngine, ReadRequest};
 
+use super::band_driver::{AcquiredBand, BandDriver};
 use super::buffer::StreamBuffer;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::partition::BandPlace;
-use crate::window::{Acquired, UnitId, UnitState, Window, WindowCommand, WindowError};
+use crate::source::{Band, Bands};
+use crate::window::{Acquired, TierCommand, Tiers, UnitId, UnitState, Window, WindowCommand, WindowError};
 
 /// The most bytes of slots that are allocated at a time.
 const ROW_BYTES: usize = 256 << 20;
 
-/// Reads bands into memory and gives memory back, as the window commands.
-pub struct Driver {
+/// Who decides what is in host memory.
+pub trait HostPlanner {
+    /// The window of host memory.
+    fn window(&self) -> &Window;
+
+    /// See [`Window::loaded`].
+    fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
+
+    /// See [`Window::load_failed`].
+    fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
+
+    /// See [`Window::allocation_failed`].
+    fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
+
+    /// See [`Window::evicted`].
+    fn evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>);
+}
+
+impl HostPlanner for Tiers {
+    fn window(&self) -> &Window {
+        self.host()
+    }
+
+    fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.host_loaded(unit, ticket, out);
+    }
+
+    fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.host_load_failed(unit, ticket, out);
+    }
+
+    fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.host_allocation_failed(unit, ticket, out);
+    }
+
+    fn evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
+        self.host_evicted(unit, out);
+    }
+}
+
+/// A window of host memory alone.
+pub struct OneTier {
     window: Window,
+    commands: Vec<WindowCommand>,
+}
+
+impl OneTier {
+    pub fn new(window: Window) -> Self {
+        Self { window, commands: Vec::new() }
+    }
+
+    /// Does something with the window, whose commands go to `out`.
+    fn with<R>(
+        &mut self,
+        out: &mut Vec<TierCommand>,
+        act: impl FnOnce(&mut Window, &mut Vec<WindowCommand>) -> R,
+    ) -> R {
+        let done = act(&mut self.window, &mut self.commands);
+        out.extend(self.commands.drain(..).map(TierCommand::Host));
+        done
+    }
+}
+
+impl HostPlanner for OneTier {
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.with(out, |window, commands| window.loaded(unit, ticket, commands));
+    }
+
+    fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.with(out, |window, commands| window.load_failed(unit, ticket, commands));
+    }
+
+    fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.with(out, |window, commands| window.allocation_failed(unit, ticket, commands));
+    }
+
+    fn evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
+        self.with(out, |window, commands| window.evicted(unit, commands));
+    }
+}
+
+/// Reads bands into memory and gives memory back, as the planner commands.
+pub struct Driver<P = OneTier> {
+    pub planner: P,
     engine: Box<dyn ReadEngine<StreamBuffer>>,
     files: Vec<Arc<dyn DirectRead>>,
     places: Vec<BandPlace>,
@@ -36,8 +123,10 @@ pub struct Driver {
     next_tag: u64,
     /// Why the last load of a band failed.
     failures: HashMap<UnitId, WeightError>,
-    commands: Vec<WindowCommand>,
-    batch: Vec<WindowCommand>,
+    pub commands: Vec<TierCommand>,
+    batch: Vec<TierCommand>,
+    /// Commands for the tier above, in order.
+    pub above: VecDeque<WindowCommand>,
     pub recorder: Recorder,
 }
 
@@ -52,9 +141,9 @@ struct BandLoad {
     resident: bool,
 }
 
-impl Driver {
+impl<P: HostPlanner> Driver<P> {
     pub fn new(
-        window: Window,
+        planner: P,
         engine: Box<dyn ReadEngine<StreamBuffer>>,
         files: Vec<Arc<dyn DirectRead>>,
         places: Vec<BandPlace>,
@@ -64,7 +153,7 @@ impl Driver {
         let held = places.iter().map(|_| None).collect();
         let slot_bytes = places.iter().map(BandPlace::memory).max().unwrap_or(0);
         Self {
-            window,
+            planner,
             engine,
             files,
             places,
@@ -78,34 +167,30 @@ impl Driver {
             failures: HashMap::new(),
             commands: Vec::new(),
             batch: Vec::new(),
+            above: VecDeque::new(),
             recorder,
         }
     }
 
     pub fn window(&self) -> &Window {
-        &self.window
+        self.planner.window()
     }
 
-    /// Loads the residents and the first streamed bands; `progress(bytes)` is called as they arrive.
-    ///
-    /// # Errors
-    /// A read that failed as often as it may be tried, or memory that the system refused.
-    pub fn warm_up(&mut self, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
-        self.window.start(&mut self.commands);
-        self.obey();
-        while let Some(done) = self.engine.wait() {
-            self.take(done);
-            progress(self.recorder.stats.bytes_read);
-        }
+    /// Takes in the next read to end. False if none is in flight.
+    pub fn take_next(&mut self) -> bool {
+        let done = self.engine.wait();
+        done.map(|done| self.take(done)).is_some()
+    }
+
+    /// Why a band could not be loaded, of those that failed last, if there are any.
+    pub fn any_failure(&mut self) -> Option<WeightError> {
         // A band that arrived after a failure has removed the failure.
-        self.failures.drain().next().map_or(Ok(()), |(_, error)| Err(error))
+        self.failures.drain().next().map(|(_, error)| error)
     }
 
     /// Waits until no read is in flight.
     pub fn settle(&mut self) {
-        while let Some(done) = self.engine.wait() {
-            self.take(done);
-        }
+        while self.take_next() {}
     }
 
     /// Takes in the reads that have ended.
@@ -115,34 +200,14 @@ impl Driver {
         }
     }
 
-    /// Whether `band` is present, so that acquiring it does not wait.
-    pub fn is_ready(&self, band: u32) -> bool {
-        self.window.state(UnitId(band)) == UnitState::Present
+    /// The memory of a band that is present.
+    pub fn memory_of(&self, unit: UnitId) -> &Arc<HostBuffer> {
+        &self.held[unit.index()].as_ref().expect("what the window calls present was read").buffer
     }
 
-    /// Waits for `band` and returns its memory, which stays valid until `band` is released as often as it was acquired.
-    ///
-    /// # Errors
-    /// If its read failed as often as it may be tried.
-    pub fn acquire(&mut self, band: u32) -> Result<Arc<HostBuffer>, WeightError> {
-        let unit = UnitId(band);
-        loop {
-            let answer = self.window.acquire(unit, &mut self.commands);
-            self.obey();
-            match answer {
-                Acquired::Ready => {
-                    let held = self.held[unit.index()].as_ref().expect("what the window calls present was read");
-                    return Ok(held.buffer.clone());
-                }
-                Acquired::Failed => {
-                    let failure = self.failures.remove(&unit);
-                    return Err(failure.expect("a load that failed left its reason"));
-                }
-                // A refused allocation is answered at once, without a read to wait for.
-                Acquired::Pending if self.window.is_answered(unit) => {}
-                Acquired::Pending => self.wait(band)?,
-            }
-        }
+    /// Why the load of a band that failed did.
+    pub fn failure_of(&mut self, unit: UnitId) -> WeightError {
+        self.failures.remove(&unit).expect("a load that failed left its reason")
     }
 
     /// Whether the driver is the only owner of the memory of `band`, which is present.
@@ -150,55 +215,46 @@ impl Driver {
         self.held[band as usize].as_ref().is_some_and(|held| Arc::strong_count(&held.buffer) == 1)
     }
 
-    pub fn release(&mut self, band: u32) {
-        self.window.release(UnitId(band), &mut self.commands);
-        self.obey();
-    }
-
-    /// See [`Window::set_budget`].
-    pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
-        self.window.set_budget(bytes, &mut self.commands)?;
-        self.obey();
-        Ok(())
-    }
-
     /// Bytes that the bands take, including slots that are kept for later bands.
     pub fn memory(&self) -> u64 {
         // The window also counts slots that are about to be used, which may still be free here.
-        let spare = self.slots.saturating_sub(self.window.slots_used());
-        self.window.bytes_held() + (spare * self.slot_bytes) as u64
+        let spare = self.slots.saturating_sub(self.planner.window().slots_used());
+        self.planner.window().bytes_held() + (spare * self.slot_bytes) as u64
     }
 
     pub fn check_files(&self) -> Result<(), IoError> {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    /// Waits for any read to end.
-    fn wait(&mut self, band: u32) -> Result<(), WeightError> {
+    /// Waits for any read to end, because `band` is wanted. False if none is in flight.
+    pub fn wait(&mut self, band: u32) -> bool {
         let start = Instant::now();
-        let Some(done) = self.engine.wait() else {
-            // The window promises that a unit that is waited for is in flight, unless more units are held than it has
-            // slots.
-            self.window.stop_waiting(UnitId(band), &mut self.commands);
-            self.obey();
-            return Err(WeightError::Stuck { group: self.groups[band as usize] });
-        };
-        self.take(done);
-        self.recorder.stall(self.groups[band as usize], start, Instant::now());
-        self.poll();
-        Ok(())
+        let waited = self.take_next();
+        if waited {
+            self.recorder.stall(self.groups[band as usize], start, Instant::now());
+            self.poll();
+        }
+        waited
+    }
+
+    /// The error of a wait for `band` that nothing can end: more of the weights is held than there are slots for.
+    pub fn stuck(&self, band: u32) -> WeightError {
+        WeightError::Stuck { group: self.groups[band as usize] }
     }
 
     /// Carries out commands until there are none; a command may cause further ones. The two lists are swapped, so that
     /// a steady state allocates nothing.
-    fn obey(&mut self) {
+    pub fn obey(&mut self) {
         while !self.commands.is_empty() {
             std::mem::swap(&mut self.commands, &mut self.batch);
             let mut batch = std::mem::take(&mut self.batch);
             for command in batch.drain(..) {
                 match command {
-                    WindowCommand::Load { unit, ticket, resident } => self.load(BandLoad { unit, ticket, resident }),
-                    WindowCommand::Evict { unit } => self.evict(unit),
+                    TierCommand::Host(WindowCommand::Load { unit, ticket, resident }) => {
+                        self.load(BandLoad { unit, ticket, resident });
+                    }
+                    TierCommand::Host(WindowCommand::Evict { unit }) => self.evict(unit),
+                    TierCommand::Device(command) => self.above.push_back(command),
                 }
             }
             self.batch = batch;
@@ -216,7 +272,7 @@ impl Driver {
 
     /// Gives free slots back to the system as far as the budget has no room for them.
     fn drop_spare_slots(&mut self) {
-        while self.memory() > self.window.budget() && self.free.pop().is_some() {
+        while self.memory() > self.planner.window().budget() && self.free.pop().is_some() {
             self.slots -= 1;
         }
     }
@@ -239,7 +295,7 @@ impl Driver {
             Ok(buffer) => buffer,
             Err(error) => {
                 self.failures.insert(load.unit, error.into());
-                self.window.allocation_failed(load.unit, load.ticket, &mut self.commands);
+                self.planner.allocation_failed(load.unit, load.ticket, &mut self.commands);
                 return;
             }
         };
@@ -259,7 +315,7 @@ impl Driver {
     /// Allocates all slots that are missing and that the window may use, and takes one of them. They are allocated side
     /// by side so that they lie in huge pages.
     fn new_slots(&mut self) -> Result<StreamBuffer, AllocError> {
-        let wanted = self.window.slots().min(self.places.len()).min(ROW_BYTES / self.slot_bytes.max(1));
+        let wanted = self.planner.window().slots().min(self.places.len()).min(ROW_BYTES / self.slot_bytes.max(1));
         let missing = wanted.saturating_sub(self.slots).max(1);
         // If there is no memory for all of them, there may be enough for one.
         let row = StreamBuffer::new_row(self.slot_bytes, missing);
@@ -279,7 +335,7 @@ impl Driver {
             // A device that failed may still hold it; the caller of `release` was told so.
             None => self.slots -= 1,
         }
-        self.window.evicted(unit, &mut self.commands);
+        self.planner.evicted(unit, &mut self.commands);
     }
 
     fn take(&mut self, done: ReadDone<StreamBuffer>) {
@@ -291,7 +347,7 @@ impl Driver {
                 self.recorder.read(self.groups[unit.index()], bytes, done.started, done.finished);
                 self.failures.remove(&unit);
                 self.held[unit.index()] = Some(Held { buffer: done.buffer.share(), resident });
-                self.window.loaded(unit, ticket, &mut self.commands);
+                self.planner.loaded(unit, ticket, &mut self.commands);
             }
             Err(error) => {
                 self.recorder.stats.reads_failed += 1;
@@ -299,9 +355,103 @@ impl Driver {
                 if !resident {
                     self.free.push(done.buffer);
                 }
-                self.window.load_failed(unit, ticket, &mut self.commands);
+                self.planner.load_failed(unit, ticket, &mut self.commands);
             }
         }
         self.obey();
+    }
+}
+
+impl Driver {
+    /// Loads the residents and the first streamed bands; `progress(bytes)` is called as they arrive.
+    ///
+    /// # Errors
+    /// A read that failed as often as it may be tried, or memory that the system refused.
+    pub fn warm_up(&mut self, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
+        self.planner.with(&mut self.commands, Window::start);
+        self.obey();
+        while self.take_next() {
+            progress(self.recorder.stats.bytes_read);
+        }
+        self.any_failure().map_or(Ok(()), Err)
+    }
+
+    /// Waits for `band` and returns its memory, which stays valid until `band` is released as often as it was acquired.
+    ///
+    /// # Errors
+    /// If its read failed as often as it may be tried.
+    pub fn acquire(&mut self, band: u32) -> Result<Arc<HostBuffer>, WeightError> {
+        let unit = UnitId(band);
+        loop {
+            let answer = self.planner.with(&mut self.commands, |window, out| window.acquire(unit, out));
+            self.obey();
+            match answer {
+                Acquired::Ready => return Ok(Arc::clone(self.memory_of(unit))),
+                Acquired::Failed => return Err(self.failure_of(unit)),
+                // A refused allocation is answered at once, without a read to wait for.
+                Acquired::Pending if self.window().is_answered(unit) || self.wait(band) => {}
+                Acquired::Pending => {
+                    // The window promises that a unit that is waited for is in flight, unless more units are held than
+                    // it has slots.
+                    self.planner.with(&mut self.commands, |window, out| window.stop_waiting(unit, out));
+                    self.obey();
+                    return Err(self.stuck(band));
+                }
+            }
+        }
+    }
+
+    pub fn release(&mut self, band: u32) {
+        self.planner.with(&mut self.commands, |window, out| window.release(UnitId(band), out));
+        self.obey();
+    }
+
+    /// See [`Window::set_budget`].
+    pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
+        self.planner.with(&mut self.commands, |window, out| window.set_budget(bytes, out))?;
+        self.obey();
+        Ok(())
+    }
+}
+
+impl BandDriver for Driver {
+    fn poll(&mut self, _device: &mut dyn Device) -> Result<(), WeightError> {
+        Driver::poll(self);
+        Ok(())
+    }
+
+    fn is_ready(&self, band: u32) -> bool {
+        self.window().state(UnitId(band)) == UnitState::Present
+    }
+
+    fn is_resident(&self, band: u32) -> bool {
+        self.window().is_resident(UnitId(band))
+    }
+
+    fn acquire(&mut self, band: u32, _device: &mut dyn Device) -> Result<AcquiredBand, WeightError> {
+        let memory = Driver::acquire(self, band)?.into();
+        let place = self.places[band as usize];
+        Ok(AcquiredBand { memory, range: place.skip..place.needed(), copied: None })
+    }
+
+    /// The driver must then be the only owner of the bands' memory, since the window may read into it at once.
+    fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
+        let completed = used.map_or(Ok(()), |token| device.complete(token));
+        let mut is_alone = true;
+        for Band { unit, weights, .. } in bands.drain(..) {
+            drop(weights);
+            is_alone &= self.is_alone_with(unit);
+            Driver::release(self, unit);
+        }
+        completed?;
+        if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
+    }
+
+    fn check_files(&self) -> Result<(), IoError> {
+        Driver::check_files(self)
+    }
+
+    fn recorder(&mut self) -> &mut Recorder {
+        &mut self.recorder
     }
 }

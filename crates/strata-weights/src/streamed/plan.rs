@@ -8,10 +8,15 @@ use crate::catalog::Catalog;
 use crate::error::WeightError;
 use crate::group::GroupSpec;
 use crate::partition::Partition;
-use crate::window::{Policy, ResidentConfig, RingConfig, UnitId, Window, WindowConfig};
+use crate::window::{
+    Credits, Policy, ResidentConfig, RingConfig, TierConfig, Tiers, TiersConfig, UnitId, Window, WindowConfig,
+};
 
 /// The most streamed bands that one call of `bands` takes.
 pub const BANDS_STREAMED: usize = 8;
+
+/// Slots on a device that bands pass through, if there may be so many: some are computed with, others copied to.
+const DEVICE_SLOTS: usize = 2 * BANDS_STREAMED;
 
 /// How often a band's read is tried before the pass fails.
 const LOAD_ATTEMPTS: u32 = 3;
@@ -91,12 +96,45 @@ impl StreamPlan {
         })?)
     }
 
+    /// Windows of two tiers: the host's as [`window`](Self::window), the device's within `device_budget`.
+    pub(super) fn tiers(&self, config: &StreamConfig, device_budget: u64) -> Result<Tiers, WeightError> {
+        let partition = &self.partition;
+        let (slots, layers) = (self.slots_within(device_budget, DEVICE_SLOTS), partition.layers_of_bands());
+        let policies = match config.policy {
+            StreamPolicy::Resident => {
+                let policy = |stream_slots| Policy::Resident(ResidentConfig { stream_slots });
+                [policy(self.slots(config)), policy(slots)]
+            }
+            StreamPolicy::Ring => {
+                let host = RingConfig { slots: true, ..RingConfig::host(layers.clone()) };
+                let device = RingConfig { slots: true, ..RingConfig::device(layers) };
+                [Policy::Ring(host), Policy::Ring(device)]
+            }
+        };
+        let [host, device] = policies;
+        // The embedding's rows and all vectors have memory of their own.
+        let [of_host, of_device] =
+            [config.budget, device_budget].map(|all| all.saturating_sub(partition.fixed_bytes()));
+        Ok(Tiers::new(TiersConfig {
+            unit_bytes: partition.bands().iter().map(|band| band.memory() as u64).collect(),
+            order: (0..partition.bands().len() as u32).map(UnitId).collect(),
+            host: TierConfig { budget: of_host, policy: host },
+            device: TierConfig { budget: of_device, policy: device },
+            load_attempts: LOAD_ATTEMPTS,
+            credits: Credits::default(),
+        })?)
+    }
+
     /// The number of slots that bands pass through: enough to keep the disk busy while a few bands are computed with,
     /// but only a small part of the budget.
     pub(super) fn slots(&self, config: &StreamConfig) -> usize {
+        self.slots_within(config.budget, 2 * config.depth + 2 * BANDS_STREAMED)
+    }
+
+    /// `wished` slots, or as many as a small part of a budget pays for, but no fewer than bands are swept side by side.
+    fn slots_within(&self, budget: u64, wished: usize) -> usize {
         let least = self.partition.slots_least();
-        let wished = (2 * config.depth + 2 * BANDS_STREAMED).max(least);
-        let affordable = (config.budget / 16).checked_div(self.partition.largest_band() as u64).unwrap_or(0);
+        let affordable = (budget / 16).checked_div(self.partition.largest_band() as u64).unwrap_or(0);
         wished.min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(least)
     }
 }

@@ -119,7 +119,7 @@ impl Model {
             let mut sweep = Sweep::new(indices.iter().map(|&index| TensorId { group, index }));
             let mut next_row = vec![0; indices.len()];
             loop {
-                weights.bands(&mut sweep, &mut bands)?;
+                weights.bands(&mut device, &mut sweep, &mut bands)?;
                 if bands.is_empty() {
                     break;
                 }

@@ -1,0 +1,52 @@
+//! What brings bands to where a device reads them.
+
+use std::ops::Range;
+
+use strata_device::{Device, DeviceError, PlacedBytes, Token};
+use strata_io::IoError;
+
+use super::telemetry::Recorder;
+use crate::error::WeightError;
+use crate::source::Bands;
+
+/// A band that is in use.
+pub struct AcquiredBand {
+    pub memory: PlacedBytes,
+    /// Where in it the band is.
+    pub range: Range<usize>,
+    /// The copy that brings it there; whoever reads it waits for that.
+    pub copied: Option<Token>,
+}
+
+/// Moves bands as planners command, while a pass goes on.
+pub trait BandDriver: Send {
+    /// Takes in what has arrived.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn poll(&mut self, device: &mut dyn Device) -> Result<(), WeightError>;
+
+    /// Whether acquiring `band` does not wait.
+    fn is_ready(&self, band: u32) -> bool;
+
+    /// Whether `band` stays where the device reads it.
+    fn is_resident(&self, band: u32) -> bool;
+
+    /// Waits for `band`, which stays where it is until it is released as often as it was acquired.
+    ///
+    /// # Errors
+    /// If its read failed as often as it may be tried, or the device failed.
+    fn acquire(&mut self, band: u32, device: &mut dyn Device) -> Result<AcquiredBand, WeightError>;
+
+    /// Releases bands, whose memory is used again once `device` has executed the submission `used`.
+    ///
+    /// # Errors
+    /// If the device failed, or still uses them although that was executed. They are released all the same.
+    fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError>;
+
+    /// # Errors
+    /// If a file is not what it was.
+    fn check_files(&self) -> Result<(), IoError>;
+
+    fn recorder(&mut self) -> &mut Recorder;
+}

@@ -1,0 +1,203 @@
+//! Two tiers: bands are read from disk into host memory, and copied from there into a device's own.
+//!
+//! The host waits for reads alone. A copy is submitted once its read has ended; what computes with the band waits for
+//! the copy on the device, and the copy that replaces the band for what computed with it.
+
+use std::collections::VecDeque;
+
+use strata_device::{Command, Device, DeviceError, PlacedBytes, Queue, Token};
+use strata_io::IoError;
+
+use super::band_driver::{AcquiredBand, BandDriver};
+use super::driver::Driver;
+use super::telemetry::Recorder;
+use crate::error::WeightError;
+use crate::partition::BandPlace;
+use crate::source::Bands;
+use crate::window::{Acquired, Tiers, UnitId, UnitState, WindowCommand};
+
+/// The driver of both tiers.
+pub struct TieredDriver {
+    host: Driver<Tiers>,
+    places: Vec<BandPlace>,
+    /// By band: its memory on the device, if it is there.
+    held: Vec<Option<OnDevice>>,
+    /// Slots on the device that hold no band.
+    free: VecDeque<Slot>,
+    slot_bytes: usize,
+    /// Bytes copied to the device.
+    copied_bytes: u64,
+}
+
+struct OnDevice {
+    memory: PlacedBytes,
+    resident: bool,
+    /// Until the host knows that it is done.
+    copied: Option<Token>,
+    /// What computed with it last.
+    used: Option<Token>,
+}
+
+/// Memory of the device, and what must be done before it is written.
+struct Slot {
+    memory: PlacedBytes,
+    used: Option<Token>,
+}
+
+impl TieredDriver {
+    pub fn new(host: Driver<Tiers>, places: Vec<BandPlace>) -> Self {
+        let held = places.iter().map(|_| None).collect();
+        let slot_bytes = places.iter().map(|place| place.bytes).max().unwrap_or(0);
+        Self { host, places, held, free: VecDeque::new(), slot_bytes, copied_bytes: 0 }
+    }
+
+    /// Loads both tiers' residents and the first streamed bands; `progress(bytes)` is called as they arrive.
+    ///
+    /// # Errors
+    /// A read that failed as often as it may be tried, memory that the system or the device refused, or a device that
+    /// failed.
+    pub fn warm_up(&mut self, device: &mut dyn Device, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
+        self.host.planner.start(&mut self.host.commands);
+        self.obey(device)?;
+        while self.host.take_next() {
+            self.obey(device)?;
+            progress(self.host.recorder.stats.bytes_read);
+        }
+        self.host.any_failure().map_or(Ok(()), Err)
+    }
+
+    /// Bytes copied to the device so far.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+
+    /// The planner.
+    pub fn tiers(&self) -> &Tiers {
+        &self.host.planner
+    }
+
+    /// Carries out commands for both tiers until there are none.
+    fn obey(&mut self, device: &mut dyn Device) -> Result<(), WeightError> {
+        loop {
+            self.host.obey();
+            match self.host.above.pop_front() {
+                None => return Ok(()),
+                Some(WindowCommand::Load { unit, ticket, resident }) => self.copy(unit, ticket, resident, device)?,
+                Some(WindowCommand::Evict { unit }) => {
+                    let OnDevice { memory, resident, used, .. } =
+                        self.held[unit.index()].take().expect("what the window evicts was there");
+                    // The memory of a resident goes back to the device; its last users keep it until they are done.
+                    if !resident {
+                        self.free.push_back(Slot { memory, used });
+                    }
+                    self.host.planner.device_evicted(unit, &mut self.host.commands);
+                }
+            }
+        }
+    }
+
+    /// Submits the copy of a band that is in host memory.
+    fn copy(&mut self, unit: UnitId, ticket: u64, resident: bool, device: &mut dyn Device) -> Result<(), WeightError> {
+        let place = self.places[unit.index()];
+        let slot = match (resident, self.free.pop_front()) {
+            (false, Some(slot)) => Ok(slot),
+            (false, None) => device.allocate(self.slot_bytes).map(|memory| Slot { memory, used: None }),
+            (true, slot) => {
+                self.free.extend(slot);
+                device.allocate(place.bytes).map(|memory| Slot { memory, used: None })
+            }
+        };
+        let Slot { memory, used } = match slot {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.host.planner.device_allocation_failed(unit, ticket, &mut self.host.commands);
+                return Err(error.into());
+            }
+        };
+        let from = &self.host.memory_of(unit).as_slice()[place.skip..place.needed()];
+        let copy = Command::CopyWeights { from, to: &memory, at: 0 };
+        // Everything is read before this returns, so that the host's memory can be read into again.
+        match device.submit(Queue::Upload, &[copy], used.as_slice()) {
+            Ok(token) => {
+                self.copied_bytes += place.bytes as u64;
+                let copied = Some(token);
+                self.held[unit.index()] = Some(OnDevice { memory, resident, copied, used: None });
+                self.host.planner.device_loaded(unit, ticket, &mut self.host.commands);
+                Ok(())
+            }
+            Err(error) => {
+                if !resident {
+                    self.free.push_back(Slot { memory, used });
+                }
+                self.host.planner.device_load_failed(unit, ticket, &mut self.host.commands);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl BandDriver for TieredDriver {
+    fn poll(&mut self, device: &mut dyn Device) -> Result<(), WeightError> {
+        self.host.poll();
+        self.obey(device)
+    }
+
+    fn is_ready(&self, band: u32) -> bool {
+        self.tiers().state(UnitId(band)) == UnitState::Present
+    }
+
+    fn is_resident(&self, band: u32) -> bool {
+        self.tiers().device().is_resident(UnitId(band))
+    }
+
+    fn acquire(&mut self, band: u32, device: &mut dyn Device) -> Result<AcquiredBand, WeightError> {
+        let unit = UnitId(band);
+        loop {
+            let answer = self.host.planner.acquire(unit, &mut self.host.commands);
+            self.obey(device)?;
+            match answer {
+                Acquired::Ready => break,
+                Acquired::Failed => return Err(self.host.failure_of(unit)),
+                Acquired::Pending if self.tiers().device().is_answered(unit) || self.host.wait(band) => {
+                    self.obey(device)?;
+                }
+                Acquired::Pending => {
+                    self.host.planner.stop_waiting(unit, &mut self.host.commands);
+                    self.obey(device)?;
+                    return Err(self.host.stuck(band));
+                }
+            }
+        }
+        let held = self.held[unit.index()].as_mut().expect("what the window calls present was copied");
+        if let Some(token) = held.copied
+            && device.is_complete(token)?
+        {
+            held.copied = None;
+        }
+        let range = 0..self.places[unit.index()].bytes;
+        Ok(AcquiredBand { memory: held.memory.clone(), range, copied: held.copied })
+    }
+
+    fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
+        let mut outcome = Ok(());
+        for band in bands.drain(..) {
+            let unit = UnitId(band.unit);
+            if let (Some(held), Some(_)) = (&mut self.held[unit.index()], used) {
+                held.used = used;
+            }
+            self.host.planner.release(unit, &mut self.host.commands);
+            if let Err(WeightError::Device(error)) = self.obey(device) {
+                outcome = Err(error);
+            }
+        }
+        outcome
+    }
+
+    fn check_files(&self) -> Result<(), IoError> {
+        self.host.check_files()
+    }
+
+    fn recorder(&mut self) -> &mut Recorder {
+        &mut self.host.recorder
+    }
+}
