@@ -9,15 +9,23 @@ use strata_kv::{BlockCopy, BlockId};
 use strata_kv_disk::{BlockBytes, SwapStore};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, KvBelow, LogitRow, Model, NothingBelow};
-use strata_weights::WeightSource;
+use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 
 use crate::runner::{COPIES_AT_A_TIME, PassError, Runner, RunnerMemory};
+
+/// What a GPU computes with.
+pub struct GpuWeights {
+    /// Those that stay on the GPU or in host memory.
+    pub bytes: Bytes,
+    /// Figures about the others, which are streamed, kept up to date by passes.
+    pub monitor: Option<Arc<StreamMonitor>>,
+}
 
 /// A model whose weights, KV and passes are on a GPU.
 pub struct GpuRunner {
     model: Model,
     device: VulkanDevice,
-    weights: Bytes,
+    weights: GpuWeights,
     kv_block: Bytes,
     /// Room to swap KV blocks to, until the engine takes it.
     pub swap: Option<Box<dyn SwapStore>>,
@@ -27,7 +35,7 @@ pub struct GpuRunner {
 
 impl GpuRunner {
     /// A model of `config` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens. `load`
-    /// gets the device, and gives the weights and how many bytes they are.
+    /// gets the device, and gives the weights.
     ///
     /// # Errors
     /// The GPU has no memory for all of it, or `load` failed.
@@ -37,7 +45,7 @@ impl GpuRunner {
         layout: KvLayout,
         num_blocks: usize,
         max_tokens: usize,
-        load: impl FnOnce(&mut dyn Device) -> Result<(Box<dyn WeightSource>, Bytes), E>,
+        load: impl FnOnce(&mut dyn Device) -> Result<(Box<dyn WeightSource>, GpuWeights), E>,
     ) -> Result<Self, E> {
         let needs = Model::pass_needs(&config, max_tokens, max_tokens);
         let mut device = VulkanDevice::new(gpu, &needs, &layout, num_blocks)?;
@@ -95,8 +103,12 @@ impl Runner for GpuRunner {
         self.model.cache_namespace(prompt_len)
     }
 
+    fn stream_stats(&self) -> Option<StreamStats> {
+        self.weights.monitor.as_ref().map(|monitor| monitor.stats())
+    }
+
     fn memory(&mut self) -> RunnerMemory {
-        RunnerMemory { weights: self.weights, kv_block: self.kv_block }
+        RunnerMemory { weights: self.weights.bytes, kv_block: self.kv_block }
     }
 }
 

@@ -27,7 +27,7 @@ pub mod text;
 pub use drafter::Drafter;
 pub use engine::{Engine, EngineConfig, StartError};
 pub use event::*;
-pub use gpu_runner::GpuRunner;
+pub use gpu_runner::{GpuRunner, GpuWeights};
 pub use handle::{EngineHandle, EventStream};
 pub use kv_disk::{KvDisk, KvDiskMode, KvDiskStatus, Recompute};
 pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan};

@@ -169,11 +169,6 @@ impl TieredWeights {
         Ok(Self::over(partition, vectors, rows, files, driver, slots))
     }
 
-    /// Bytes copied to the device so far, of what does not stay there and what does.
-    pub fn copied_bytes(&self) -> u64 {
-        self.driver.copied_bytes()
-    }
-
     /// Bytes of weights that stay on the device, and of those that stay in host memory, each once.
     pub fn resident_bytes(&self) -> [u64; 2] {
         let tiers = self.driver.tiers();

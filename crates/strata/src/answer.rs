@@ -168,9 +168,12 @@ impl fmt::Display for Stats {
         }
         write!(f, "\nmemory  {} at the peak, of a budget of {}", Bytes(peak_resident()), self.budget)?;
         let Some(stream) = &self.stream else { return Ok(()) };
-        let each = |count: u64| Bytes(stream.bytes_read.checked_div(count).unwrap_or(0));
-        let (a_pass, a_token) = (each(stream.passes), each(self.tokens as u64));
+        let each = |bytes: u64, count: u64| Bytes(bytes.checked_div(count).unwrap_or(0));
+        let (a_pass, a_token) = (each(stream.bytes_read, stream.passes), each(stream.bytes_read, self.tokens as u64));
         write!(f, "\nstream  {} passes of {a_pass} from disk, {a_token} a token", stream.passes)?;
+        if stream.bytes_copied > 0 {
+            write!(f, "; {} a pass copied to the GPU", each(stream.bytes_copied, stream.passes))?;
+        }
         for (name, share) in [
             ("waited", stream.stall_share()),
             ("of the disk's bound", stream.share_of_disk_bound()),

@@ -1,10 +1,12 @@
 //! A model on a GPU: which GPU, how its memory is divided, loading.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use strata_device::{Bytes, Gpu, GpuError, GpuInfo, Vulkan};
-use strata_engine::{GpuRunner, KvDisk, LEAST_CONTEXT, MemoryPlan};
+use strata_engine::{GpuRunner, GpuWeights, KvDisk, LEAST_CONTEXT, MemoryPlan};
 use strata_model::Model;
-use strata_weights::{ResidentWeights, WeightSource};
+use strata_weights::ResidentWeights;
 
 use crate::audience::Surroundings;
 use crate::budget::budget;
@@ -14,6 +16,7 @@ use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::report::report;
+use crate::streaming::{self, Streaming};
 use crate::{kv_disk, progress, swap};
 
 /// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
@@ -33,6 +36,8 @@ pub struct OnGpu {
     pub runner: GpuRunner,
     /// Of host memory; blocks and context are those of the GPU.
     pub plan: MemoryPlan,
+    /// The weights, if they are streamed.
+    pub streamed: Option<Streaming>,
     pub batched_tokens: usize,
     pub block_size: usize,
     /// KV on disk, if there is any.
@@ -65,8 +70,13 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let (layout, tokens) = (dir.kv_layout(limits), batched_tokens(limits, BATCHED_TOKENS));
     let block_size = layout.block_size();
     report!("device  {:>10}  {} ({})", total, info.name, limits.compute.device);
-    report!("  weights   {:>10}", gpu_plan.weights);
-    report!("  KV blocks {:>10}  {} x {block_size} tokens", kv_bytes(&gpu_plan), gpu_plan.num_blocks);
+    for (name, bytes) in gpu_plan.budget.entries().iter().filter(|(_, bytes)| bytes.0 > 0) {
+        let blocks = match name.as_str() {
+            "KV blocks" => format!("  {} x {block_size} tokens", gpu_plan.num_blocks),
+            _ => String::new(),
+        };
+        report!("  {name:<10}{bytes:>10}{blocks}");
+    }
     report!("host    {:>10}", host_plan.budget.total());
     let (num_blocks, max_model_len) = (gpu_plan.num_blocks, gpu_plan.max_model_len);
     let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
@@ -74,17 +84,27 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let swap = swap::open(limits, &plan, swap_memory, &layout)?;
     let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout)?;
     let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
-    let bar = progress::bytes("loading", dir.weight_bytes.0);
-    let (config, blocks) = (dir.config.clone(), gpu_plan.num_blocks);
+    let (config, blocks, mut streamed) = (dir.config.clone(), gpu_plan.num_blocks, None);
     let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, |device| -> Result<_> {
+        if gpu_plan.streamed {
+            let turns = kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits);
+            // What nothing else needs is for what passes through.
+            let budgets = [Bytes(plan.weights.0 + plan.budget.left().0), gpu_plan.weights];
+            let (weights, streaming) = streaming::start_on(device, dir, budgets, &limits.stream, turns)?;
+            let [on_device, on_host] = weights.resident_bytes();
+            let monitor = Arc::clone(&streaming.monitor);
+            streamed = Some(streaming);
+            return Ok((Box::new(weights), GpuWeights { bytes: Bytes(on_device + on_host), monitor: Some(monitor) }));
+        }
+        let bar = progress::bytes("loading", dir.weight_bytes.0);
         let progress = &mut |done, _| bar.set_position(done);
         let weights = ResidentWeights::load_on(device, &dir.catalog, &dir.specs, progress)?;
+        bar.finish_and_clear();
         let bytes = Bytes(weights.bytes());
-        Ok((Box::new(weights) as Box<dyn WeightSource>, bytes))
+        Ok((Box::new(weights), GpuWeights { bytes, monitor: None }))
     })?;
-    bar.finish_and_clear();
     runner.swap = swap;
-    Ok(Some(OnGpu { runner, plan, batched_tokens: tokens, block_size, kv_disk }))
+    Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, kv_disk }))
 }
 
 /// The GPU that `auto` takes, or why none.
@@ -121,7 +141,6 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     let (mut needs, tokens) = (dir.needs(limits, surroundings)?, batched_tokens(limits, BATCHED_TOKENS));
     let none = Bytes(0);
     (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
-    needs.weights_streamed = needs.weights;
     needs.scratch = Bytes(Model::pass_needs(&dir.config, tokens, tokens).tensors.bytes() as u64);
     needs.block = Bytes(dir.kv_layout(limits).block_bytes() as u64);
     if let Some(memory) = limits.kv_memory {
@@ -133,14 +152,13 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
         let least = refused.smallest.0.div_ceil(99) * 100;
         Advised::input(
             format!(
-                "{total} of GPU memory cannot hold the model: weights {}, tensors of a pass {} and KV for {} tokens",
-                needs.weights,
+                "{total} of GPU memory cannot work: weights {} (streamed), tensors of a pass {} and KV for {} tokens",
+                needs.weights_streamed.min(needs.weights),
                 needs.scratch,
                 needs.max_model_len.min(LEAST_CONTEXT)
             ),
             format!(
-                "give --gpu-memory {}M or more if the GPU has it, take a smaller model, or --device cpu, which streams \
-                 weights that do not fit",
+                "give --gpu-memory {}M or more if the GPU has it, take a smaller model, or --device cpu",
                 least.div_ceil(1 << 20)
             ),
         )
@@ -156,9 +174,11 @@ fn host(
 ) -> Result<(MemoryPlan, Bytes)> {
     let (mut needs, total) = (dir.needs(limits, surroundings)?, budget(limits)?);
     needs.swap = dir.swap_memory(limits, total);
-    // One group is there while it is loaded.
-    let group = ResidentWeights::largest_group(&dir.catalog, &dir.specs)?;
-    (needs.weights, needs.weights_streamed) = (Bytes(group), Bytes(group));
+    if !on_gpu.streamed {
+        // One group is there while it is loaded.
+        let group = ResidentWeights::largest_group(&dir.catalog, &dir.specs)?;
+        (needs.weights, needs.weights_streamed) = (Bytes(group), Bytes(group));
+    }
     let logits = LOGIT_ROWS.saturating_mul(dir.config.vocab_size as u64 * size_of::<f32>() as u64);
     needs.scratch = Bytes(logits.saturating_add(HOST_SCRATCH));
     // What the block manager remembers of each.
@@ -166,11 +186,6 @@ fn host(
     (needs.block, needs.block_returnable) = (Bytes(needs.block.0.saturating_sub(bytes)), Bytes(0));
     needs.blocks_most = on_gpu.num_blocks;
     Ok((MemoryPlan::divide(total, &needs)?, needs.swap))
-}
-
-fn kv_bytes(plan: &MemoryPlan) -> Bytes {
-    let kv = plan.budget.entries().iter().find(|(name, _)| name.as_str() == "KV blocks");
-    kv.map_or(Bytes(0), |(_, bytes)| *bytes)
 }
 
 fn to_input(error: GpuError) -> anyhow::Error {

@@ -173,9 +173,9 @@ impl Started {
     /// On the device that the options name.
     fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
         let on_gpu = gpu::load(dir, limits, surroundings)?;
-        if let Some(gpu::OnGpu { runner, plan, batched_tokens, block_size, kv_disk }) = on_gpu {
+        if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, kv_disk }) = on_gpu {
             let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
-            let (runner, streamed) = (Box::new(runner), None);
+            let runner = Box::new(runner);
             return Ok(Self { runner, plan, streamed, batched_tokens, kv_disk, block_size, num_swap_blocks });
         }
         let Runnable { runner, plan, streamed, batched_tokens, kv_disk } = load_weights(dir, limits, surroundings)?;

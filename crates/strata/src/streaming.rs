@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use strata_device::Bytes;
+use strata_device::{Bytes, Device};
 use strata_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
 use strata_weights::{
-    ElasticWeights, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, WeightError, band_bytes, open_direct,
+    ElasticWeights, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError, band_bytes,
+    open_direct,
 };
 
 use crate::model_dir::ModelDir;
@@ -41,22 +42,7 @@ pub fn start(
     options: &StreamOptions,
     turns: Option<Arc<DiskTurns>>,
 ) -> Result<(StreamedWeights, Streaming)> {
-    let files = open_direct(&dir.catalog)?;
-    let settings = try_out(&files, room)?;
-    report!("reads   {settings}");
-    let least =
-        |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.partition().least_budget());
-    let band_bytes = band_bytes(budget.0, settings.chunk_bytes, least)?;
-    let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
-    let config = StreamConfig {
-        budget: budget.0,
-        engine: settings.engine,
-        depth: settings.depth,
-        disk_bytes_per_s: settings.bytes_per_s,
-        policy: options.stream_policy.into(),
-        timeline: options.timeline,
-        turns,
-    };
+    let Ready { plan, files, config, settings } = Ready::new(dir, budget, budget, room, options, turns)?;
     let most_resident = plan.resident_bytes(&config)?;
     let bar = progress::bytes("loading", 0);
     let weights = StreamedWeights::start(plan, &dir.catalog, files.clone(), config, &mut |done, total| {
@@ -73,6 +59,78 @@ pub fn start(
         Bytes(swept.saturating_sub(resident))
     );
     Ok((weights, Streaming { monitor, settings, files, most_resident }))
+}
+
+/// The same in two tiers: `budgets` are of host memory and of `device`.
+///
+/// # Errors
+/// As [`start`], or memory that the device refuses.
+pub fn start_on(
+    device: &mut dyn Device,
+    dir: &ModelDir,
+    budgets: [Bytes; 2],
+    options: &StreamOptions,
+    turns: Option<Arc<DiskTurns>>,
+) -> Result<(TieredWeights, Streaming)> {
+    let [of_host, of_device] = budgets;
+    let least = of_host.min(of_device);
+    let Ready { plan, files, config, settings } = Ready::new(dir, of_host, least, of_host, options, turns)?;
+    let bar = progress::bytes("loading", 0);
+    let progress = &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    let catalog = &dir.catalog;
+    let weights = TieredWeights::start_on(device, of_device.0, plan, catalog, files.clone(), config, progress)?;
+    bar.finish_and_clear();
+    let (monitor, [on_device, on_host]) = (weights.monitor(), weights.resident_bytes());
+    let swept = monitor.swept_bytes();
+    report!(
+        "stream  {:>10}  of {} stay on the GPU, {} in host memory; {} come from disk in each pass",
+        Bytes(on_device),
+        Bytes(swept),
+        Bytes(on_host),
+        Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
+    );
+    Ok((weights, Streaming { monitor, settings, files, most_resident: on_device + on_host }))
+}
+
+/// All that streaming starts with.
+struct Ready {
+    plan: StreamPlan,
+    files: Vec<Arc<dyn DirectRead>>,
+    config: StreamConfig,
+    settings: ReadSettings,
+}
+
+impl Ready {
+    /// For host memory of `budget`; bands are small enough for `least`.
+    fn new(
+        dir: &ModelDir,
+        budget: Bytes,
+        least: Bytes,
+        room: Bytes,
+        options: &StreamOptions,
+        turns: Option<Arc<DiskTurns>>,
+    ) -> Result<Self> {
+        let files = open_direct(&dir.catalog)?;
+        let settings = try_out(&files, room)?;
+        report!("reads   {settings}");
+        let least_of =
+            |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.partition().least_budget());
+        let band_bytes = band_bytes(least.0, settings.chunk_bytes, least_of)?;
+        let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
+        let config = StreamConfig {
+            budget: budget.0,
+            engine: settings.engine,
+            depth: settings.depth,
+            disk_bytes_per_s: settings.bytes_per_s,
+            policy: options.stream_policy.into(),
+            timeline: options.timeline,
+            turns,
+        };
+        Ok(Self { plan, files, config, settings })
+    }
 }
 
 /// Tries how the largest of the files is read best.

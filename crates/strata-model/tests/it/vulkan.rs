@@ -5,10 +5,14 @@
 use std::sync::Arc;
 
 use strata_device::{Bytes, Device, Gpu, VulkanDevice};
+use strata_io::EngineKind;
 use strata_kernels::KvDType;
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRows, Model, SequenceBlocks, layers};
-use strata_weights::{Catalog, ResidentWeights};
+use strata_weights::{
+    Catalog, GroupSpec, ResidentWeights, StreamConfig, StreamMonitor, StreamPlan, StreamPolicy, TieredWeights,
+    WeightSource, open_direct,
+};
 
 use crate::harness::{BLOCK_SIZE, BLOCKS_PER_SEQUENCE, argmax, fixtures};
 use crate::logits::{cases, distance, expected};
@@ -37,18 +41,30 @@ struct OnGpu {
 
 impl OnGpu {
     fn load(gpu: &Arc<Gpu>, name: &str, kv_dtype: KvDType, is_placed: bool, prompt: &[u32]) -> Self {
+        Self::over(gpu, name, kv_dtype, prompt, |device, catalog, specs| {
+            let weights = match is_placed {
+                true => ResidentWeights::load_on(device, catalog, specs, &mut |_, _| ()),
+                false => ResidentWeights::load(catalog, specs, &mut |_, _| ()),
+            };
+            Box::new(weights.unwrap())
+        })
+    }
+
+    fn over(
+        gpu: &Arc<Gpu>,
+        name: &str,
+        kv_dtype: KvDType,
+        prompt: &[u32],
+        weights: impl FnOnce(&mut dyn Device, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
+    ) -> Self {
         let dir = fixtures().join(name);
         let config = ModelConfig::from_dir(&dir).unwrap();
         let catalog = Catalog::open(&dir).unwrap();
         let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
         let needs = Model::pass_needs(&config, 128, 128);
         let mut device = VulkanDevice::new(gpu, &needs, &layout, BLOCKS_PER_SEQUENCE).unwrap();
-        let specs = layers::group_specs(&config);
-        let weights = match is_placed {
-            true => ResidentWeights::load_on(&mut device, &catalog, &specs, &mut |_, _| ()),
-            false => ResidentWeights::load(&catalog, &specs, &mut |_, _| ()),
-        };
-        let model = Model::new(config, Box::new(weights.unwrap()), layout);
+        let weights = weights(&mut device, &catalog, &layers::group_specs(&config));
+        let model = Model::new(config, weights, layout);
         Self { model, device, tokens: prompt.to_vec(), prompt_len: prompt.len(), computed: 0 }
     }
 
@@ -148,5 +164,88 @@ fn logits_on_a_gpu_are_the_same_in_chunks_to_the_bit() {
         for chunk in [1, 3, 7] {
             assert!(bits(chunk) == whole, "{name} in chunks of {chunk}");
         }
+    }
+}
+
+/// Weights in two tiers, a share of them in each, and what was found out of them.
+struct Streamed {
+    monitor: Arc<StreamMonitor>,
+    /// Bytes on the device, and on the host.
+    resident: [u64; 2],
+    bands: u64,
+}
+
+/// The model that ships with the repository, as seen from the fixtures.
+const STORYTELLER: &str = "../../../../models/storyteller";
+
+fn streamed(
+    gpu: &Arc<Gpu>,
+    name: &str,
+    prompt: &[u32],
+    policy: StreamPolicy,
+    band_bytes: usize,
+    shares: [f64; 2],
+) -> (OnGpu, Streamed) {
+    let mut found = None;
+    let model = OnGpu::over(gpu, name, KvDType::F32, prompt, |device, catalog, specs| {
+        let plan = StreamPlan::new(catalog, specs, band_bytes).unwrap();
+        let (least, all) = (plan.partition().least_budget(), plan.partition().band_memory());
+        let budget = |share: f64| least + (all as f64 * share) as u64;
+        let config = StreamConfig {
+            budget: budget(shares[0]),
+            engine: EngineKind::Pread,
+            depth: 2,
+            disk_bytes_per_s: 0.0,
+            policy,
+            timeline: false,
+            turns: None,
+        };
+        let (files, bands) = (open_direct(catalog).unwrap(), plan.partition().bands().len() as u64);
+        let weights =
+            TieredWeights::start_on(device, budget(shares[1]), plan, catalog, files, config, &mut |_, _| {}).unwrap();
+        found = Some(Streamed { resident: weights.resident_bytes(), bands, monitor: weights.monitor() });
+        Box::new(weights)
+    });
+    (model, found.unwrap())
+}
+
+#[test]
+fn greedy_tokens_are_the_same_with_a_quarter_of_the_weights_on_the_gpu() {
+    let Some(gpu) = gpu() else { return };
+    for (name, policy, shares) in [
+        ("qwen2", StreamPolicy::Resident, [0.3, 0.25]),
+        ("llama3_bf16", StreamPolicy::Ring, [0.3, 0.25]),
+        ("mistral_sliding", StreamPolicy::Resident, [2.0, 0.0]),
+        ("granite", StreamPolicy::Ring, [0.0, 0.0]),
+    ] {
+        let expected = expected(name);
+        let (mut model, _) = streamed(&gpu, name, &expected.prompt, policy, 2048, shares);
+        assert_eq!(model.greedy(64), expected.greedy, "{name}, {policy:?}, {shares:?}");
+    }
+}
+
+#[test]
+fn what_is_read_and_copied_is_what_stays_nowhere_and_what_does_not_stay_on_the_gpu() {
+    let Some(gpu) = gpu() else { return };
+    const PASSES: u64 = 10;
+    let prompt = [7, 50, 300, 21];
+    let want = OnGpu::load(&gpu, STORYTELLER, KvDType::F32, true, &prompt).greedy(4 + PASSES as usize);
+    for shares in [[0.0, 0.25], [0.3, 0.25], [2.0, 0.1]] {
+        let (mut model, Streamed { monitor, resident: [on_device, on_host], bands }) =
+            streamed(&gpu, STORYTELLER, &prompt, StreamPolicy::Resident, 64 << 10, shares);
+        let swept = monitor.swept_bytes();
+        assert!(on_device > 0 && on_device < swept, "{on_device} of {swept}");
+        model.greedy(4);
+        let before = monitor.stats();
+        assert_eq!(model.greedy(PASSES as usize), want);
+        let taken = monitor.stats().since(&before);
+        assert_eq!(taken.passes, PASSES);
+        let (copied, through) = (taken.bytes_copied / PASSES, swept - on_device);
+        assert!(copied.abs_diff(through) <= through / 100, "{shares:?}: {copied} copied, {through} pass through");
+        // Reads are of whole sectors, and there is one for a row of the embedding.
+        let (read, nowhere) = (taken.bytes_read / PASSES, swept - on_device - on_host);
+        let rounding = bands * 8192 + 16384;
+        assert!((nowhere..nowhere + rounding).contains(&read), "{shares:?}: {read} read, {nowhere} are nowhere");
+        assert!(nowhere > 0 || read < 16384, "{shares:?}: {read} read");
     }
 }

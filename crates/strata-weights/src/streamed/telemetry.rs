@@ -9,6 +9,8 @@ pub struct StreamStats {
     pub passes: u64,
     /// Bytes read from disk.
     pub bytes_read: u64,
+    /// Bytes copied from host memory to a device's own.
+    pub bytes_copied: u64,
     /// Reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
     /// Time that the forward pass waited for weights.
@@ -27,6 +29,7 @@ impl StreamStats {
         Self {
             passes: self.passes - earlier.passes,
             bytes_read: self.bytes_read - earlier.bytes_read,
+            bytes_copied: self.bytes_copied - earlier.bytes_copied,
             reads_failed: self.reads_failed - earlier.reads_failed,
             stall: self.stall.saturating_sub(earlier.stall),
             io: self.io.saturating_sub(earlier.io),

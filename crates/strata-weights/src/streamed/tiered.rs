@@ -25,8 +25,6 @@ pub struct TieredDriver {
     /// Slots on the device that hold no band.
     free: VecDeque<Slot>,
     slot_bytes: usize,
-    /// Bytes copied to the device.
-    copied_bytes: u64,
 }
 
 struct OnDevice {
@@ -48,7 +46,7 @@ impl TieredDriver {
     pub fn new(host: Driver<Tiers>, places: Vec<BandPlace>) -> Self {
         let held = places.iter().map(|_| None).collect();
         let slot_bytes = places.iter().map(|place| place.bytes).max().unwrap_or(0);
-        Self { host, places, held, free: VecDeque::new(), slot_bytes, copied_bytes: 0 }
+        Self { host, places, held, free: VecDeque::new(), slot_bytes }
     }
 
     /// Loads both tiers' residents and the first streamed bands; `progress(bytes)` is called as they arrive.
@@ -64,11 +62,6 @@ impl TieredDriver {
             progress(self.host.recorder.stats.bytes_read);
         }
         self.host.any_failure().map_or(Ok(()), Err)
-    }
-
-    /// Bytes copied to the device so far.
-    pub fn copied_bytes(&self) -> u64 {
-        self.copied_bytes
     }
 
     /// The planner.
@@ -119,7 +112,7 @@ impl TieredDriver {
         // Everything is read before this returns, so that the host's memory can be read into again.
         match device.submit(Queue::Upload, &[copy], used.as_slice()) {
             Ok(token) => {
-                self.copied_bytes += place.bytes as u64;
+                self.host.recorder.stats.bytes_copied += place.bytes as u64;
                 let copied = Some(token);
                 self.held[unit.index()] = Some(OnDevice { memory, resident, copied, used: None });
                 self.host.planner.device_loaded(unit, ticket, &mut self.host.commands);

@@ -43,6 +43,19 @@ fn the_bundled_model_tells_the_same_story_on_a_gpu() {
     assert_eq!(text(&[&sampled[..], &["--device", &gpu, "--gpu-memory", "256M"]].concat()), text(&sampled));
 }
 
+#[test]
+fn weights_that_do_not_fit_on_the_gpu_are_streamed_and_change_nothing() {
+    let Some(gpu) = gpu() else { return };
+    let args = ["--prompt", "Once upon a time", "--max-tokens", "32", "--temperature", "0", "--kv-dtype", "f32"];
+    let told = text(&args);
+    for more in [&["--gpu-memory", "4M"][..], &["--gpu-memory", "3M", "--stream-policy", "ring"]] {
+        let args = [&["run", "--stats", "--device", &gpu], &args[..], more].concat();
+        let ended = ended(&args);
+        assert_eq!((ended.code, &ended.stdout), (Some(0), &told), "{more:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("stay on the GPU") && ended.stderr.contains("copied"), "{}", ended.stderr);
+    }
+}
+
 /// The answers to prompts that come in one request, so that all run together, and begin much alike.
 fn answers(server: &Server, numbers: Range<u64>) -> Vec<String> {
     let prompt = |number: u64| (0..40 + number % 3 * 16).map(move |at| (at * at * 3 + at + number / 3) % 200 + 5);
@@ -120,7 +133,7 @@ fn what_a_gpu_cannot_do_is_refused_with_the_next_step() {
     with(&["--device", "vulkan:99"], &["no GPU number 99", "strata devices"]);
     with(
         &["--device", "vulkan:0", "--gpu-memory", "200K"],
-        &["GPU memory cannot hold", "--gpu-memory", "--device cpu"],
+        &["GPU memory cannot work", "--gpu-memory", "--device cpu"],
     );
     with(&["--device", "vulkan:0", "--kv-layout", "virtual"], &["--kv-layout virtual does not go with --device"]);
 }
