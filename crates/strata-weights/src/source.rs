@@ -44,8 +44,9 @@ pub trait WeightSource: Send {
     fn vector(&self, tensor: TensorId) -> Weights;
 
     /// Fills `bands`, which must be empty, with the next bands of a sweep, and waits until there is at least one;
-    /// leaves it empty once every row has been handed out. `device` is what computes with them. Rows of a matrix ascend. If matrices are swept side by side,
-    /// one call hands out the same rows of all of them, one matrix after the other.
+    /// leaves it empty once every row has been handed out. `device` is what computes with them. Rows of a matrix
+    /// ascend. If matrices are swept side by side, one call hands out the same rows of all of them, one matrix
+    /// after the other.
     ///
     /// # Errors
     /// Why the bytes could not be read, or the device's failure; `bands` is then empty.
