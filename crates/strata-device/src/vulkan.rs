@@ -6,6 +6,7 @@
 //! ([`Device::place`]).
 
 mod arguments;
+mod chunks;
 mod downloads;
 mod error;
 mod gpu;
@@ -22,6 +23,7 @@ use strata_kernels::KvLayout;
 
 use crate::{Command, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
 use arguments::{Arguments, PIECE_MAX};
+use chunks::Chunks;
 use downloads::Downloads;
 use gpu_queue::GpuQueue;
 use kernels::Kernels;
@@ -38,8 +40,11 @@ pub struct VulkanDevice {
     queues: [GpuQueue; 3],
     kernels: Kernels,
     tensors: Arc<GpuBuffer>,
+    /// Room for parts of attention.
+    scratch: Arc<GpuBuffer>,
     kv: GpuKv,
     arguments: Arguments,
+    chunks: Chunks,
     downloads: Downloads,
     /// Where KV blocks come to the host.
     block_room: Option<Arc<GpuBuffer>>,
@@ -50,6 +55,11 @@ pub struct VulkanDevice {
 }
 
 impl VulkanDevice {
+    /// Bytes of GPU memory that passes of these `needs` take, without weights and KV.
+    pub fn pass_bytes(needs: &PassNeeds) -> usize {
+        needs.tensors.bytes().saturating_add(needs.attention_scratch.saturating_mul(size_of::<f32>()))
+    }
+
     /// A device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
     ///
     /// # Errors
@@ -59,8 +69,10 @@ impl VulkanDevice {
             queues: [GpuQueue::new(gpu, false)?, GpuQueue::new(gpu, true)?, GpuQueue::new(gpu, true)?],
             kernels: Kernels::new(gpu)?,
             tensors: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.tensors.bytes())?),
+            scratch: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.attention_scratch * size_of::<f32>())?),
             kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
             arguments: Arguments::new(gpu)?,
+            chunks: Chunks::default(),
             downloads: Downloads::default(),
             block_room: None,
             submitted: 0,
@@ -175,7 +187,7 @@ impl VulkanDevice {
         let number = self.submitted + 1;
         self.begin(index_of(queue), number, waits)?;
         self.submitted = number;
-        let Self { queues, kernels, tensors, kv, arguments, downloads, known, gpu, .. } = self;
+        let Self { queues, kernels, tensors, scratch, kv, arguments, downloads, known, gpu, .. } = self;
         let gpu_queue = &mut queues[index_of(queue)];
         let mut recorder = Recorder {
             gpu,
@@ -185,6 +197,7 @@ impl VulkanDevice {
             arguments,
             downloads,
             tensors,
+            scratch,
             kv,
             known: *known,
         };
@@ -241,7 +254,7 @@ impl Device for VulkanDevice {
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
-        Ok(PlacedBytes::Gpu(Arc::new(GpuBuffer::new(&self.gpu, Heap::Device, len)?)))
+        Ok(PlacedBytes::Gpu(Arc::new(self.chunks.take(&self.gpu, len)?)))
     }
 
     fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use strata_device::{Bytes, Gpu, GpuError, GpuInfo, Vulkan};
+use strata_device::{Bytes, Gpu, GpuError, GpuInfo, Vulkan, VulkanDevice};
 use strata_engine::{GpuRunner, GpuWeights, KvDisk, LEAST_CONTEXT, MemoryPlan};
 use strata_model::Model;
 use strata_weights::ResidentWeights;
@@ -141,7 +141,7 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     let (mut needs, tokens) = (dir.needs(limits, surroundings)?, batched_tokens(limits, BATCHED_TOKENS));
     let none = Bytes(0);
     (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
-    needs.scratch = Bytes(Model::pass_needs(&dir.config, tokens, tokens).tensors.bytes() as u64);
+    needs.scratch = Bytes(VulkanDevice::pass_bytes(&Model::pass_needs(&dir.config, tokens, tokens)) as u64);
     needs.block = Bytes(dir.kv_layout(limits).block_bytes() as u64);
     if let Some(memory) = limits.kv_memory {
         needs.blocks_most = usize::try_from(memory.0 / needs.block.0)?;

@@ -38,6 +38,8 @@ pub(super) enum Kernel {
     StoreKv { dtype: KvDType, head_dim: u32, neighbours: bool },
     /// `attention.comp`
     Attention { dtype: KvDType, head_dim: u32 },
+    /// `merge.comp`, and the numbers of a head.
+    Merge(u32),
 }
 
 /// Rows of the matrix and of activations that a subgroup multiplies at a time.
@@ -238,6 +240,17 @@ pub(super) struct AttentionPush {
     pub scale: f32,
 }
 
+/// What `merge.comp` is given.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct MergePush {
+    pub parts: u64,
+    pub result: u64,
+    pub counts: u64,
+    pub heads: u32,
+    pub parts_per_row: u32,
+}
+
 /// One tile of attention.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -329,6 +342,7 @@ impl Kernels {
                 let rows = attention_rows(head_dim as usize) as u32;
                 (include_bytes!("../../shaders/attention.spv"), vec![0, kv_number(dtype), head_dim, rows])
             }
+            Kernel::Merge(head_dim) => (include_bytes!("../../shaders/merge.spv"), vec![THREADS, head_dim]),
         };
         let words = ash::util::read_spv(&mut Cursor::new(code)).expect("kernels are whole words, as a test checks");
         let device = self.gpu.device();

@@ -20,24 +20,31 @@ pub enum Heap {
     Readback,
 }
 
-/// Some memory of a GPU's, or that it can reach.
+/// Some memory of a GPU's, or that it can reach: an allocation of its own, or part of one.
 #[derive(Debug)]
 pub struct GpuBuffer {
+    allocation: Arc<Allocation>,
+    start: usize,
+    len: usize,
+}
+
+/// Memory as drivers give it, which many of them do only a few thousand times.
+#[derive(Debug)]
+struct Allocation {
     gpu: Arc<Gpu>,
     buffer: vk::Buffer,
     memory: vk::DeviceMemory,
     address: u64,
-    len: usize,
     /// Where the host sees it.
     mapped: Option<NonNull<u8>>,
     /// Of the budget.
     taken: u64,
 }
 
-// SAFETY: the buffer owns its memory; it gives references to the host's view of it under its methods' conditions only.
-unsafe impl Send for GpuBuffer {}
+// SAFETY: it owns its memory, and buffers give references to the host's view of it under their methods' conditions only.
+unsafe impl Send for Allocation {}
 // SAFETY: as above.
-unsafe impl Sync for GpuBuffer {}
+unsafe impl Sync for Allocation {}
 
 impl GpuBuffer {
     /// Takes `len` bytes of unspecified content.
@@ -45,6 +52,57 @@ impl GpuBuffer {
     /// # Errors
     /// When the budget, or the GPU, has no such memory.
     pub fn new(gpu: &Arc<Gpu>, heap: Heap, len: usize) -> Result<Self, GpuError> {
+        Ok(Self { allocation: Arc::new(Allocation::new(gpu, heap, len)?), start: 0, len })
+    }
+
+    /// Some of these bytes, which no other part is to have.
+    ///
+    /// # Panics
+    /// If they are not within the buffer.
+    pub(super) fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        Self { allocation: Arc::clone(&self.allocation), start: self.start + range.start, len: range.len() }
+    }
+
+    /// Its address, for kernels.
+    pub fn address(&self) -> u64 {
+        self.allocation.address + self.start as u64
+    }
+
+    /// Bytes in the buffer.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the buffer has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The driver's buffer, and where in it this one begins.
+    pub(super) fn handle(&self) -> (vk::Buffer, usize) {
+        (self.allocation.buffer, self.start)
+    }
+
+    /// The host's view of some bytes.
+    ///
+    /// # Safety
+    /// Until the reference is gone, nothing else on the host uses these bytes, and the GPU does not write them; if the
+    /// host writes them, the GPU does not read them either.
+    ///
+    /// # Panics
+    /// If the bytes are not within the buffer, or the host cannot see them.
+    #[expect(clippy::mut_from_ref, reason = "the caller's promise")]
+    pub(super) unsafe fn on_host(&self, range: Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        let start = self.allocation.mapped.expect("the host sees memory of this heap");
+        // SAFETY: the range is mapped as long as the allocation lives; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr().add(self.start + range.start), range.len()) }
+    }
+}
+
+impl Allocation {
+    fn new(gpu: &Arc<Gpu>, heap: Heap, len: usize) -> Result<Self, GpuError> {
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST
@@ -56,15 +114,8 @@ impl GpuBuffer {
         let device = gpu.device();
         // SAFETY: `create` is complete.
         let buffer = unsafe { device.create_buffer(&create, None) }.map_err(GpuError::of("make a buffer"))?;
-        let mut own = Self {
-            gpu: Arc::clone(gpu),
-            buffer,
-            memory: vk::DeviceMemory::null(),
-            address: 0,
-            len,
-            mapped: None,
-            taken: 0,
-        };
+        let mut own =
+            Self { gpu: Arc::clone(gpu), buffer, memory: vk::DeviceMemory::null(), address: 0, mapped: None, taken: 0 };
         // SAFETY: the buffer was just made of this device.
         let needs = unsafe { device.get_buffer_memory_requirements(buffer) };
         let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
@@ -105,44 +156,9 @@ impl GpuBuffer {
         }
         Ok(own)
     }
-
-    /// Its address, for kernels.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Bytes in the buffer.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether the buffer has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    pub(super) fn handle(&self) -> vk::Buffer {
-        self.buffer
-    }
-
-    /// The host's view of some bytes.
-    ///
-    /// # Safety
-    /// Until the reference is gone, nothing else on the host uses these bytes, and the GPU does not write them; if the
-    /// host writes them, the GPU does not read them either.
-    ///
-    /// # Panics
-    /// If the bytes are not within the buffer, or the host cannot see them.
-    #[expect(clippy::mut_from_ref, reason = "the caller's promise")]
-    pub(super) unsafe fn on_host(&self, range: Range<usize>) -> &mut [u8] {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
-        let start = self.mapped.expect("the host sees memory of this heap");
-        // SAFETY: the range is mapped as long as the buffer lives; the rest is the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(start.as_ptr().add(range.start), range.len()) }
-    }
 }
 
-impl Drop for GpuBuffer {
+impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: whoever gave the buffer to the GPU has kept it until the GPU was done with it. Null handles, which an
         // error in `new` leaves, are ignored.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ash::vk;
-use strata_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvLayer, RopeStyle};
+use strata_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvLayer, RopeStyle, SEGMENT};
 
 use super::arguments::{Arguments, Put};
 use super::downloads::Downloads;
@@ -11,8 +11,8 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::gpu_queue::GpuQueue;
 use super::kernels::{
-    AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, NormPush,
-    Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
+    AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, MergePush,
+    NormPush, Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
 };
 use super::kv::GpuKv;
 use super::memory::GpuBuffer;
@@ -20,6 +20,15 @@ use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Use
 
 /// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
 const GROUPS_MAX: usize = 32_768;
+
+/// Workgroups of attention that keep a large GPU busy.
+const GROUPS_WANTED: usize = 512;
+
+/// Numbers in front of a part's sums: greatest score and total.
+const PART_HEAD: usize = 2;
+
+/// The number by which tiles call their first part.
+const PARTS_FROM: u32 = 2;
 
 /// A window that no position is beyond.
 const WINDOW_MAX: usize = 1 << 30;
@@ -37,6 +46,8 @@ pub(super) struct Recorder<'a> {
     pub arguments: &'a mut Arguments,
     pub downloads: &'a mut Downloads,
     pub tensors: &'a Arc<GpuBuffer>,
+    /// Room for parts of attention.
+    pub scratch: &'a Arc<GpuBuffer>,
     pub kv: &'a GpuKv,
     /// The last submission of each queue that the host has waited for.
     pub known: [u64; 3],
@@ -327,6 +338,19 @@ impl Recorder<'_> {
             tiles_of(span, table, row, rows / tile_heads, layer.window, &mut tiles);
             row += span.tokens;
         }
+        let head_tiles = kv.num_kv_heads() * sharing.div_ceil(tile_heads);
+        // Where there are few tiles, the segments of long contexts are computed side by side, if there is room for
+        // their parts.
+        let most = tiles.iter().map(AttentionTile::segments).max().unwrap_or(0);
+        let room = self.scratch.len() / NUMBER / (row * layer.heads * (head_dim + PART_HEAD)).max(1);
+        let is_split = tiles.len() * head_tiles < GROUPS_WANTED
+            && (2..=room).contains(&most)
+            && tiles.iter().all(|tile| tile.part == 0 && tile.continued == 0);
+        let counts: Vec<u32> =
+            tiles.iter().flat_map(|tile| std::iter::repeat_n(tile.segments() as u32, tile.tokens as usize)).collect();
+        if is_split {
+            tiles = tiles.iter().flat_map(AttentionTile::split).collect();
+        }
         assert!(
             state.len() == row * layer.heads * ATTENTION_STATE || tiles.iter().all(|t| t.part == 0 && t.continued == 0),
             "attention that goes on later has a state"
@@ -335,7 +359,7 @@ impl Recorder<'_> {
             q: self.address(q),
             result: self.address(out),
             state: self.address(state),
-            parts: 0,
+            parts: self.scratch.address(),
             tiles: self.put(bytemuck::cast_slice(&tiles))?,
             blocks: self.put(bytemuck::cast_slice(&addresses))?,
             heads: layer.heads as u32,
@@ -346,12 +370,27 @@ impl Recorder<'_> {
             head_bytes: (kv.block_size() * kv.slot_bytes()) as u32,
             to_values: kv.value_offset() as u32,
             window: layer.window.map_or(0, |window| window.min(WINDOW_MAX) as u32),
-            parts_per_row: 0,
+            parts_per_row: most as u32,
             scale: layer.scale,
         };
         let kernel = Kernel::Attention { dtype: kv.dtype(), head_dim: head_dim as u32 };
-        let groups = [tiles.len(), kv.num_kv_heads() * sharing.div_ceil(tile_heads)];
-        self.run(uses, kernel, &push, groups)
+        let groups = [tiles.len(), head_tiles];
+        if !is_split {
+            return self.run(uses, kernel, &push, groups);
+        }
+        let merge = MergePush {
+            parts: push.parts,
+            result: push.result,
+            counts: self.put(bytemuck::cast_slice(&counts))?,
+            heads: push.heads,
+            parts_per_row: push.parts_per_row,
+        };
+        let commands = self.gpu_queue.operation(uses);
+        // The parts' room is no tensor: who used it before is done first, and they are all there before the merge.
+        self.gpu_queue.barrier();
+        self.kernels.run(commands, kernel, &push, groups)?;
+        self.gpu_queue.barrier();
+        self.kernels.run(commands, Kernel::Merge(head_dim as u32), &merge, [layer.heads, row])
     }
 
     fn run<P: bytemuck::Pod>(
@@ -401,6 +440,26 @@ impl Recorder<'_> {
     }
 }
 
+impl AttentionTile {
+    /// Segments that the tile attends to.
+    fn segments(&self) -> usize {
+        let segment = SEGMENT as u32;
+        (self.end.div_ceil(segment) - self.from / segment) as usize
+    }
+
+    /// A tile for each segment.
+    fn split(&self) -> impl Iterator<Item = Self> + use<> {
+        let (tile, segment) = (*self, SEGMENT as u32);
+        let first = tile.from / segment;
+        (first..tile.end.div_ceil(segment)).map(move |number| Self {
+            from: tile.from.max(number * segment),
+            end: tile.end.min((number + 1) * segment),
+            part: PARTS_FROM + number - first,
+            ..tile
+        })
+    }
+}
+
 /// The tiles of a span, of `tile_tokens` tokens: `row` is that of its first token, `table` where its addresses begin.
 fn tiles_of(
     span: &AttentionSpan,
@@ -442,9 +501,11 @@ pub(super) fn copy(
         return;
     }
     assert!(source + len <= from.len() && destination + len <= to.len());
+    let ((from, first), (to, behind)) = (from.handle(), to.handle());
+    let (source, destination) = (first + source, behind + destination);
     let region = vk::BufferCopy { src_offset: source as u64, dst_offset: destination as u64, size: len as u64 };
     // SAFETY: the commands are being recorded, and both ranges lie within their buffers, which outlive the submission.
-    unsafe { gpu.device().cmd_copy_buffer(commands, from.handle(), to.handle(), &[region]) };
+    unsafe { gpu.device().cmd_copy_buffer(commands, from, to, &[region]) };
 }
 
 /// The GPU's memory in which weights lie, and where in it, if they are there.
