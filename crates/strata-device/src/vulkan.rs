@@ -49,6 +49,8 @@ pub struct VulkanDevice {
     /// Where KV blocks come to the host.
     block_room: Option<Arc<GpuBuffer>>,
     submitted: u64,
+    /// Times that the host had to wait for room in the ring of arguments.
+    waits_for_room: u64,
     /// The last submission of each queue that the host has waited for.
     known: [u64; 3],
     gpu: Arc<Gpu>,
@@ -76,9 +78,16 @@ impl VulkanDevice {
             downloads: Downloads::default(),
             block_room: None,
             submitted: 0,
+            waits_for_room: 0,
             known: [0; 3],
             gpu: Arc::clone(gpu),
         })
+    }
+
+    /// How often the host has waited for the GPU although nobody asked for a result: because it was so far ahead that
+    /// there was no room for what it hands over.
+    pub fn waits_for_room(&self) -> u64 {
+        self.waits_for_room
     }
 
     /// The GPU.
@@ -176,6 +185,7 @@ impl VulkanDevice {
                     own.hand_over()?;
                 }
                 own.wait(number)?;
+                self.waits_for_room += 1;
             }
             self.arguments.give_back_oldest();
         }

@@ -142,7 +142,8 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     let none = Bytes(0);
     (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
     needs.scratch = Bytes(VulkanDevice::pass_bytes(&Model::pass_needs(&dir.config, tokens, tokens)) as u64);
-    needs.block = Bytes(dir.kv_layout(limits).block_bytes() as u64);
+    // KV and weights trade no memory there.
+    (needs.block, needs.block_returnable) = (Bytes(dir.kv_layout(limits).block_bytes() as u64), Bytes(0));
     if let Some(memory) = limits.kv_memory {
         needs.blocks_most = usize::try_from(memory.0 / needs.block.0)?;
     }

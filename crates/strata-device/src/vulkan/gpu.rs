@@ -139,13 +139,19 @@ impl Gpu {
         &self.families
     }
 
-    /// A kind of memory that has all of `flags` and that `allowed` has a bit for.
-    pub(super) fn memory_type(&self, allowed: u32, flags: vk::MemoryPropertyFlags) -> Option<u32> {
+    /// A kind of memory that has all of `flags` and none of `unwanted`, and that `allowed` has a bit for.
+    pub(super) fn memory_type(
+        &self,
+        allowed: u32,
+        flags: vk::MemoryPropertyFlags,
+        unwanted: vk::MemoryPropertyFlags,
+    ) -> Option<u32> {
         let types = &self.memory.memory_types[..self.memory.memory_type_count as usize];
-        let found = types
-            .iter()
-            .enumerate()
-            .find(|(index, memory)| allowed >> index & 1 == 1 && memory.property_flags.contains(flags));
+        let found = types.iter().enumerate().find(|(index, memory)| {
+            allowed >> index & 1 == 1
+                && memory.property_flags.contains(flags)
+                && !memory.property_flags.intersects(unwanted)
+        });
         found.map(|(index, _)| index as u32)
     }
 

@@ -119,15 +119,18 @@ impl Allocation {
         // SAFETY: the buffer was just made of this device.
         let needs = unsafe { device.get_buffer_memory_requirements(buffer) };
         let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
-        let (wanted, fallback) = match heap {
-            Heap::Device => (vk::MemoryPropertyFlags::DEVICE_LOCAL, vk::MemoryPropertyFlags::DEVICE_LOCAL),
-            Heap::Upload => (visible, visible),
+        let (local, none) = (vk::MemoryPropertyFlags::DEVICE_LOCAL, vk::MemoryPropertyFlags::empty());
+        // What the memory should have, what it should not have, and what it must have.
+        let (wanted, unwanted, fallback) = match heap {
+            Heap::Device => (local, visible, local),
+            // In the host's own memory if the GPU has another: what goes through it is much.
+            Heap::Upload => (visible, local, visible),
             // The host reads memory that is not cached very slowly.
-            Heap::Readback => (visible | vk::MemoryPropertyFlags::HOST_CACHED, visible),
+            Heap::Readback => (visible | vk::MemoryPropertyFlags::HOST_CACHED, none, visible),
         };
         let kind = gpu
-            .memory_type(needs.memory_type_bits, wanted)
-            .or_else(|| gpu.memory_type(needs.memory_type_bits, fallback))
+            .memory_type(needs.memory_type_bits, wanted, unwanted)
+            .or_else(|| gpu.memory_type(needs.memory_type_bits, fallback, none))
             .ok_or(GpuError::Refused { what: "name memory of this kind", source: vk::Result::ERROR_UNKNOWN })?;
         if heap == Heap::Device {
             gpu.take(needs.size)?;

@@ -16,6 +16,11 @@ use crate::harness::{BLOCK_SIZE, Harness, fixtures};
 /// Fixtures whose layers differ: biases, head norms, windows, scales, tied heads.
 const MODELS: [&str; 4] = ["qwen2", "qwen3", "mistral_sliding", "granite"];
 
+/// How many random schedules a test goes through: `usual`, or as many as `STRATA_SCHEDULES` says.
+fn schedules(usual: u64) -> u64 {
+    std::env::var("STRATA_SCHEDULES").map_or(usual, |number| number.parse().expect("STRATA_SCHEDULES is a number"))
+}
+
 /// A device that ignores one of its waits and passes everything else on.
 struct Forgetful {
     device: ReferenceDevice,
@@ -156,7 +161,7 @@ fn any_legal_order_gives_the_processors_logits() {
         let want = logits(&mut harness.model, &mut harness.device).unwrap();
         let largest = want.concat().iter().fold(0f32, |largest, logit| largest.max(logit.abs()));
         let mut first: Option<Vec<Vec<f32>>> = None;
-        for seed in 0..6 {
+        for seed in 0..schedules(6) {
             let got = logits(&mut model_of(name), &mut reference(name, seed)).unwrap();
             for (got, want) in got.concat().iter().zip(want.concat()) {
                 assert!((got - want).abs() <= 1e-4 * largest, "{name}, seed {seed}: {got} for {want}");
@@ -256,7 +261,7 @@ fn weights_in_two_tiers_give_the_same_logits_in_any_legal_order() {
     let name = MODELS[0];
     let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
     for policy in [StreamPolicy::Resident, StreamPolicy::Ring] {
-        for seed in 0..4 {
+        for seed in 0..schedules(4) {
             let mut device = reference(name, seed);
             let mut model = tiered_model_of(name, &mut device, policy);
             assert_eq!(logits(&mut model, &mut device).unwrap(), want, "{policy:?}, seed {seed}");

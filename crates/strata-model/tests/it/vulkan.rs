@@ -240,6 +240,7 @@ fn what_is_read_and_copied_is_what_stays_nowhere_and_what_does_not_stay_on_the_g
         assert_eq!(model.greedy(PASSES as usize), want);
         let taken = monitor.stats().since(&before);
         assert_eq!(taken.passes, PASSES);
+        assert_eq!(model.device.waits_for_room(), 0, "the host waits for logits, and for reads");
         let (copied, through) = (taken.bytes_copied / PASSES, swept - on_device);
         assert!(copied.abs_diff(through) <= through / 100, "{shares:?}: {copied} copied, {through} pass through");
         // Reads are of whole sectors, and there is one for a row of the embedding.

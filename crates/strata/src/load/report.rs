@@ -3,6 +3,7 @@
 use strata_engine::{MemoryNeeds, MemoryPlan};
 use strata_model::generation_config::GenerationConfig;
 
+use crate::device_option::DeviceOption;
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 use crate::report::report;
@@ -37,16 +38,20 @@ pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptio
         let held = plan.max_model_len;
         report!("context {has:>10}  tokens; KV memory holds {held}, and what a request has beyond that is on disk");
     }
-    if let Some(note) = context_note(has, wanted, limits.max_model_len.is_some()) {
+    let more = match limits.compute.device {
+        DeviceOption::Cpu => "--memory",
+        DeviceOption::Auto | DeviceOption::Vulkan(_) => "--gpu-memory or --memory",
+    };
+    if let Some(note) = context_note(has, wanted, limits.max_model_len.is_some(), more) {
         report!("{note}");
     }
 }
 
-fn context_note(has: usize, wanted: usize, asked: bool) -> Option<String> {
+fn context_note(has: usize, wanted: usize, asked: bool, more: &str) -> Option<String> {
     let of_what = if asked { "that --max-model-len asks for" } else { "of the model" };
     (has < wanted).then(|| {
         format!(
-            "note: KV memory holds a context of {has} tokens, not the {wanted} {of_what}; give more --memory for more"
+            "note: KV memory holds a context of {has} tokens, not the {wanted} {of_what}; give more {more} for more"
         )
     })
 }
@@ -67,9 +72,9 @@ mod tests {
 
     #[test]
     fn nobody_is_said_to_have_asked_who_did_not() {
-        assert_eq!(context_note(512, 512, true), None);
-        assert!(context_note(256, 8192, true).unwrap().contains("8192 that --max-model-len asks for"));
-        let note = context_note(256, 8192, false).unwrap();
+        assert_eq!(context_note(512, 512, true, "--memory"), None);
+        assert!(context_note(256, 8192, true, "--memory").unwrap().contains("8192 that --max-model-len asks for"));
+        let note = context_note(256, 8192, false, "--gpu-memory").unwrap();
         assert!(note.contains("of 256 tokens, not the 8192 of the model") && !note.contains("ask"), "{note}");
     }
 }
