@@ -41,7 +41,7 @@ struct Allocation {
     taken: u64,
 }
 
-// SAFETY: it owns its memory, and buffers give references to the host's view of it under their methods' conditions only.
+// SAFETY: it owns its memory; buffers give references to the host's view of it under their methods' conditions only.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
