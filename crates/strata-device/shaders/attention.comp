@@ -12,7 +12,7 @@ const uint THREADS = 128, RUN = 64, SEGMENT = 1024, ROWS_MAX = 16;
 
 layout(local_size_x = 128) in;
 layout(constant_id = 1) const uint KV_TYPE = 0;
-// Numbers of a head, a multiple of 8 up to 256.
+// Numbers of a head, a multiple of 4.
 layout(constant_id = 2) const uint DIM = 64;
 // Rows of a tile: at most 16, and as many as ROWS_MAX * 128 numbers are.
 layout(constant_id = 3) const uint ROWS = 16;

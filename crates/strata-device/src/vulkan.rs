@@ -67,6 +67,10 @@ impl VulkanDevice {
     /// # Errors
     /// When the GPU has no such memory, or cannot keep KV of this layout.
     pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, layout: &KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
+        let mut heads = (0..layout.num_layers()).map(|layer| layout.layer(layer).head_dim());
+        if let Some(head_dim) = heads.find(|head_dim| !head_dim.is_multiple_of(4)) {
+            return Err(GpuError::Heads { head_dim });
+        }
         Ok(Self {
             queues: [GpuQueue::new(gpu, false)?, GpuQueue::new(gpu, true)?, GpuQueue::new(gpu, true)?],
             kernels: Kernels::new(gpu)?,

@@ -264,7 +264,7 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         self.monitor.check_running()?;
         let Some(group) = sweep.tensors().first().map(|tensor| tensor.group) else { return Ok(()) };
         let turns = self.turns(sweep);
-        self.driver.poll(device)?;
+        self.driver.poll(device);
         let mut streamed = 0;
         for turn in turns.start + sweep.cursor..turns.end {
             let units = &self.partition.groups()[group].turns[turn].bands;
@@ -293,14 +293,9 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         if let Some((group, start)) = self.computing_since.take() {
             self.driver.recorder().compute(group as u32, start, Instant::now());
         }
-        let polled = self.driver.poll(device);
+        self.driver.poll(device);
         self.publish();
-        released?;
-        match polled {
-            Err(WeightError::Device(error)) => Err(error),
-            // Whoever wants the weights next is told.
-            _ => Ok(()),
-        }
+        released
     }
 
     fn rows<'a>(&mut self, TensorId { group, index }: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError> {

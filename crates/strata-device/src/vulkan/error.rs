@@ -30,6 +30,14 @@ pub enum GpuError {
         /// What it lacks.
         missing: &'static str,
     },
+    /// A model that the kernels are not made for.
+    #[error(
+        "heads of {head_dim} numbers cannot be computed on a GPU, whose kernels take four at a time; the processor can"
+    )]
+    Heads {
+        /// Numbers of a head.
+        head_dim: usize,
+    },
     /// The GPU's memory is too small, or what Strata may use of it.
     #[error(
         "the GPU has no {wanted} left of the {budget} that it may use, and {used} are in use; raise --gpu-memory, or \

@@ -630,6 +630,9 @@ fn what_does_not_fit_is_an_error_that_says_so() {
     let error = VulkanDevice::new(&small, &PassNeeds::default(), &layout, 1000).err().unwrap();
     assert!(matches!(error, GpuError::OutOfMemory { .. }), "{error}");
     assert_eq!(small.used()[0], Bytes(0), "what was taken before has been put back");
+    let odd = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 6 }]);
+    let error = VulkanDevice::new(&small, &PassNeeds::default(), &odd, 1).err().unwrap();
+    assert!(matches!(error, GpuError::Heads { head_dim: 6 }), "{error}");
     let error = Gpu::open(&vulkan, 1000, Bytes(1)).err().unwrap();
     assert!(error.to_string().contains("strata devices"), "{error}");
 }

@@ -7,8 +7,8 @@ use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, ForwardError, LogitRows, Model, SequenceBlocks, layers};
 use strata_weights::{
-    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TieredWeights, WeightError,
-    WeightSource, open_direct,
+    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TieredWeights, WeightSource,
+    open_direct,
 };
 
 use crate::harness::{BLOCK_SIZE, Harness, fixtures};
@@ -27,6 +27,8 @@ struct Forgetful {
     /// How many waits of submissions and of the host there were so far.
     waits: usize,
     forgotten: usize,
+    /// Submissions that the device refused; who streams weights tries again.
+    refused: usize,
 }
 
 impl Forgetful {
@@ -43,7 +45,9 @@ impl Device for Forgetful {
 
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
         let kept: Vec<_> = waits.iter().copied().filter(|_| !self.forgets()).collect();
-        self.device.submit(queue, commands, &kept)
+        let submitted = self.device.submit(queue, commands, &kept);
+        self.refused += usize::from(submitted.is_err());
+        submitted
     }
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
@@ -175,7 +179,7 @@ fn any_legal_order_gives_the_processors_logits() {
 fn every_wait_that_is_left_out_is_found() {
     let name = MODELS[0];
     let count = {
-        let mut device = Forgetful { device: reference(name, 0), waits: 0, forgotten: usize::MAX };
+        let mut device = Forgetful { device: reference(name, 0), waits: 0, forgotten: usize::MAX, refused: 0 };
         logits(&mut model_of(name), &mut device).unwrap();
         device.waits
     };
@@ -183,7 +187,7 @@ fn every_wait_that_is_left_out_is_found() {
     // pass's upload waits for it.
     assert_eq!(count, PASSES.len() + 2 * (PASSES.len() - 1) + 1);
     for forgotten in 0..count {
-        let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten };
+        let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten, refused: 0 };
         let outcome = logits(&mut model_of(name), &mut device);
         assert!(
             matches!(
@@ -273,7 +277,7 @@ fn weights_in_two_tiers_give_the_same_logits_in_any_legal_order() {
 fn every_wait_between_copies_and_computation_that_is_left_out_is_found() {
     let name = MODELS[0];
     let count = {
-        let mut device = Forgetful { device: reference(name, 0), waits: 0, forgotten: usize::MAX };
+        let mut device = Forgetful { device: reference(name, 0), waits: 0, forgotten: usize::MAX, refused: 0 };
         let mut model = tiered_model_of(name, &mut device, StreamPolicy::Resident);
         logits(&mut model, &mut device).unwrap();
         device.waits
@@ -283,15 +287,77 @@ fn every_wait_between_copies_and_computation_that_is_left_out_is_found() {
     let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
     let (mut found, mut tried) = (0, 0);
     for forgotten in (0..count).step_by(11) {
-        let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten };
+        let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten, refused: 0 };
         let mut model = tiered_model_of(name, &mut device, StreamPolicy::Resident);
         tried += 1;
-        match logits(&mut model, &mut device) {
-            Err(ForwardError::Device(DeviceError::Unordered { .. } | DeviceError::ReadTooEarly { .. })) => found += 1,
-            Err(ForwardError::Weights(WeightError::Device(DeviceError::Unordered { .. }))) => found += 1,
-            // A later wait of the same queue for a later copy is one for all before it.
-            outcome => assert_eq!(outcome.unwrap(), want, "wait {forgotten} of {count}"),
-        }
+        let outcome = logits(&mut model, &mut device);
+        found += usize::from(device.refused > 0 || outcome.is_err());
+        // Otherwise a later wait of the same queue for a later copy is one for all before it.
+        assert!(outcome.is_err() || outcome.is_ok_and(|logits| logits == want), "wait {forgotten} of {count}");
     }
     assert!(found * 2 > tried, "{found} of {tried} were found");
+}
+
+/// A device that refuses some copies of weights, and passes everything else on.
+struct Refusing {
+    device: ReferenceDevice,
+    random: u64,
+    /// Of so many copies, one is refused; 0 for none.
+    one_in: u64,
+}
+
+impl Device for Refusing {
+    fn tensor_capacity(&self) -> usize {
+        self.device.tensor_capacity()
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let is_copy = matches!(commands, [Command::CopyWeights { .. }]);
+        if is_copy && self.one_in > 0 && (self.random >> 33).is_multiple_of(self.one_in) {
+            return Err(DeviceError::NoMemory);
+        }
+        self.device.submit(queue, commands, waits)
+    }
+
+    fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
+        self.device.complete(token)
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        self.device.is_complete(token)
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        self.device.allocate(len)
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        self.device.downloaded(tensor)
+    }
+}
+
+#[test]
+fn copies_that_a_device_refuses_fail_a_pass_and_change_no_other() {
+    let name = MODELS[0];
+    let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
+    let (mut failed, mut done) = (0, 0);
+    for (seed, one_in) in [(1, 3), (2, 6), (3, 12)] {
+        let mut device = Refusing { device: reference(name, seed), random: seed, one_in: 0 };
+        let mut model = tiered_model_of(name, &mut device, StreamPolicy::Resident);
+        device.one_in = one_in;
+        for _ in 0..12 {
+            match logits(&mut model, &mut device) {
+                Ok(got) => {
+                    assert_eq!(got, want, "seed {seed}");
+                    done += 1;
+                }
+                Err(ForwardError::Weights(_) | ForwardError::Device(DeviceError::NoMemory)) => failed += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        device.one_in = 0;
+        assert_eq!(logits(&mut model, &mut device).unwrap(), want, "seed {seed}, in the end");
+    }
+    assert!(failed > 0 && done > 0, "{failed} failed, {done} did not");
 }

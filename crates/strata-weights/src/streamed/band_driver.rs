@@ -21,10 +21,7 @@ pub struct AcquiredBand {
 /// Moves bands as planners command, while a pass goes on.
 pub trait BandDriver: Send {
     /// Takes in what has arrived.
-    ///
-    /// # Errors
-    /// If the device failed.
-    fn poll(&mut self, device: &mut dyn Device) -> Result<(), WeightError>;
+    fn poll(&mut self, device: &mut dyn Device);
 
     /// Whether acquiring `band` does not wait.
     fn is_ready(&self, band: u32) -> bool;
@@ -35,7 +32,7 @@ pub trait BandDriver: Send {
     /// Waits for `band`, which stays where it is until it is released as often as it was acquired.
     ///
     /// # Errors
-    /// If its read failed as often as it may be tried, or the device failed.
+    /// If its read, or its copy, failed as often as it may be tried.
     fn acquire(&mut self, band: u32, device: &mut dyn Device) -> Result<AcquiredBand, WeightError>;
 
     /// Releases bands, whose memory is used again once `device` has executed the submission `used`.

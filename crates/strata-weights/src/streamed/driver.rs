@@ -205,9 +205,14 @@ impl<P: HostPlanner> Driver<P> {
         &self.held[unit.index()].as_ref().expect("what the window calls present was read").buffer
     }
 
-    /// Why the load of a band that failed did.
-    pub fn failure_of(&mut self, unit: UnitId) -> WeightError {
-        self.failures.remove(&unit).expect("a load that failed left its reason")
+    /// Why bringing a band failed, if it did.
+    pub fn failure_of(&mut self, unit: UnitId) -> Option<WeightError> {
+        self.failures.remove(&unit)
+    }
+
+    /// Bringing a band further up has failed.
+    pub fn failed(&mut self, unit: UnitId, error: WeightError) {
+        self.failures.insert(unit, error);
     }
 
     /// Whether the driver is the only owner of the memory of `band`, which is present.
@@ -387,7 +392,7 @@ impl Driver {
             self.obey();
             match answer {
                 Acquired::Ready => return Ok(Arc::clone(self.memory_of(unit))),
-                Acquired::Failed => return Err(self.failure_of(unit)),
+                Acquired::Failed => return Err(self.failure_of(unit).expect("a load that failed left its reason")),
                 // A refused allocation is answered at once, without a read to wait for.
                 Acquired::Pending if self.window().is_answered(unit) || self.wait(band) => {}
                 Acquired::Pending => {
@@ -415,9 +420,8 @@ impl Driver {
 }
 
 impl BandDriver for Driver {
-    fn poll(&mut self, _device: &mut dyn Device) -> Result<(), WeightError> {
+    fn poll(&mut self, _device: &mut dyn Device) {
         Driver::poll(self);
-        Ok(())
     }
 
     fn is_ready(&self, band: u32) -> bool {

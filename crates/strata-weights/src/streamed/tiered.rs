@@ -56,9 +56,9 @@ impl TieredDriver {
     /// failed.
     pub fn warm_up(&mut self, device: &mut dyn Device, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
         self.host.planner.start(&mut self.host.commands);
-        self.obey(device)?;
+        self.obey(device);
         while self.host.take_next() {
-            self.obey(device)?;
+            self.obey(device);
             progress(self.host.recorder.stats.bytes_read);
         }
         self.host.any_failure().map_or(Ok(()), Err)
@@ -70,12 +70,12 @@ impl TieredDriver {
     }
 
     /// Carries out commands for both tiers until there are none.
-    fn obey(&mut self, device: &mut dyn Device) -> Result<(), WeightError> {
+    fn obey(&mut self, device: &mut dyn Device) {
         loop {
             self.host.obey();
             match self.host.above.pop_front() {
-                None => return Ok(()),
-                Some(WindowCommand::Load { unit, ticket, resident }) => self.copy(unit, ticket, resident, device)?,
+                None => return,
+                Some(WindowCommand::Load { unit, ticket, resident }) => self.copy(unit, ticket, resident, device),
                 Some(WindowCommand::Evict { unit }) => {
                     let OnDevice { memory, resident, used, .. } =
                         self.held[unit.index()].take().expect("what the window evicts was there");
@@ -89,8 +89,9 @@ impl TieredDriver {
         }
     }
 
-    /// Submits the copy of a band that is in host memory.
-    fn copy(&mut self, unit: UnitId, ticket: u64, resident: bool, device: &mut dyn Device) -> Result<(), WeightError> {
+    /// Submits the copy of a band that is in host memory. If that fails, whoever wants the band is told, once it was tried
+    /// as often as a read.
+    fn copy(&mut self, unit: UnitId, ticket: u64, resident: bool, device: &mut dyn Device) {
         let place = self.places[unit.index()];
         let slot = match (resident, self.free.pop_front()) {
             (false, Some(slot)) => Ok(slot),
@@ -103,8 +104,9 @@ impl TieredDriver {
         let Slot { memory, used } = match slot {
             Ok(slot) => slot,
             Err(error) => {
+                self.host.failed(unit, error.into());
                 self.host.planner.device_allocation_failed(unit, ticket, &mut self.host.commands);
-                return Err(error.into());
+                return;
             }
         };
         let from = &self.host.memory_of(unit).as_slice()[place.skip..place.needed()];
@@ -116,23 +118,22 @@ impl TieredDriver {
                 let copied = Some(token);
                 self.held[unit.index()] = Some(OnDevice { memory, resident, copied, used: None });
                 self.host.planner.device_loaded(unit, ticket, &mut self.host.commands);
-                Ok(())
             }
             Err(error) => {
                 if !resident {
                     self.free.push_back(Slot { memory, used });
                 }
+                self.host.failed(unit, error.into());
                 self.host.planner.device_load_failed(unit, ticket, &mut self.host.commands);
-                Err(error.into())
             }
         }
     }
 }
 
 impl BandDriver for TieredDriver {
-    fn poll(&mut self, device: &mut dyn Device) -> Result<(), WeightError> {
+    fn poll(&mut self, device: &mut dyn Device) {
         self.host.poll();
-        self.obey(device)
+        self.obey(device);
     }
 
     fn is_ready(&self, band: u32) -> bool {
@@ -147,23 +148,27 @@ impl BandDriver for TieredDriver {
         let unit = UnitId(band);
         loop {
             let answer = self.host.planner.acquire(unit, &mut self.host.commands);
-            self.obey(device)?;
+            self.obey(device);
             match answer {
                 Acquired::Ready => break,
-                Acquired::Failed => return Err(self.host.failure_of(unit)),
+                Acquired::Failed => {
+                    let failure = self.host.failure_of(unit);
+                    return Err(failure.expect("a read or a copy that failed left its reason"));
+                }
                 Acquired::Pending if self.tiers().device().is_answered(unit) || self.host.wait(band) => {
-                    self.obey(device)?;
+                    self.obey(device);
                 }
                 Acquired::Pending => {
                     self.host.planner.stop_waiting(unit, &mut self.host.commands);
-                    self.obey(device)?;
+                    self.obey(device);
                     return Err(self.host.stuck(band));
                 }
             }
         }
         let held = self.held[unit.index()].as_mut().expect("what the window calls present was copied");
+        // If the device cannot tell, whoever waits for the copy will.
         if let Some(token) = held.copied
-            && device.is_complete(token)?
+            && device.is_complete(token).is_ok_and(|is_complete| is_complete)
         {
             held.copied = None;
         }
@@ -172,18 +177,15 @@ impl BandDriver for TieredDriver {
     }
 
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
-        let mut outcome = Ok(());
         for band in bands.drain(..) {
             let unit = UnitId(band.unit);
             if let (Some(held), Some(_)) = (&mut self.held[unit.index()], used) {
                 held.used = used;
             }
             self.host.planner.release(unit, &mut self.host.commands);
-            if let Err(WeightError::Device(error)) = self.obey(device) {
-                outcome = Err(error);
-            }
+            self.obey(device);
         }
-        outcome
+        Ok(())
     }
 
     fn check_files(&self) -> Result<(), IoError> {
