@@ -89,8 +89,8 @@ impl TieredDriver {
         }
     }
 
-    /// Submits the copy of a band that is in host memory. If that fails, whoever wants the band is told, once it was tried
-    /// as often as a read.
+    /// Submits the copy of a band that is in host memory. If that fails, whoever wants the band is told, once it was
+    /// tried as often as a read.
     fn copy(&mut self, unit: UnitId, ticket: u64, resident: bool, device: &mut dyn Device) {
         let place = self.places[unit.index()];
         let slot = match (resident, self.free.pop_front()) {
