@@ -1,7 +1,7 @@
 // How the parts of a row's attention are merged, in ascending order of their positions.
 
-// What the parts so far and the next one count: `most` and `all` are the greatest score and the total of those so far,
-// and become those of all.
+// The factors of the parts so far and of the next part in their sum. `most` and `all` are the greatest score and the
+// total of the parts so far; the next part's are added to them.
 vec2 merge(inout float most, inout float all, float greatest, float total) {
   float both = max(most, greatest);
   // Where nothing has been seen there are no differences of infinities.

@@ -93,12 +93,6 @@ pub trait Device: Send {
     /// See [`DeviceError::ReadTooEarly`].
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError>;
 
-    /// Whether everything submitted with `token` has been executed; does not wait.
-    ///
-    /// # Errors
-    /// When the execution failed.
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError>;
-
     /// Memory of the device's own for `len` bytes of weights, which [`Command::CopyWeights`] writes.
     ///
     /// # Errors

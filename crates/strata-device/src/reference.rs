@@ -152,19 +152,6 @@ impl Device for ReferenceDevice {
         Ok(())
     }
 
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
-        // Time passes.
-        for _ in 0..self.next_random() % 4 {
-            self.execute_any();
-        }
-        let known = self.last_of(token);
-        let is_executed = !self.pending.iter().any(|pending| pending.number <= known[index_of(pending.queue)]);
-        if is_executed {
-            self.complete(token)?;
-        }
-        Ok(is_executed)
-    }
-
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         Ok(PlacedBytes::Reference(Arc::new(ReferenceBytes::poisoned(len))))
     }

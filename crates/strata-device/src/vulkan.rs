@@ -169,9 +169,7 @@ impl VulkanDevice {
             if of == gpu_queue || self.queues[of].is_done(token.number)? {
                 continue;
             }
-            if !self.queues[of].is_handed(token.number) {
-                self.queues[of].hand_over()?;
-            }
+            self.queues[of].hand_over_to(token.number)?;
             signals.push(self.queues[of].signal_of(token.number));
         }
         self.queues[gpu_queue].begin(number, signals)
@@ -184,9 +182,6 @@ impl VulkanDevice {
             if !own.is_done(number)? {
                 if !self.arguments.is_tight() {
                     return Ok(());
-                }
-                if !own.is_handed(number) {
-                    own.hand_over()?;
                 }
                 own.wait(number)?;
                 self.waits_for_room += 1;
@@ -222,9 +217,6 @@ impl VulkanDevice {
 
     fn try_complete(&mut self, token: Token) -> Result<(), GpuError> {
         let gpu_queue = index_of(token.queue);
-        if !self.queues[gpu_queue].is_handed(token.number) {
-            self.queues[gpu_queue].hand_over()?;
-        }
         self.queues[gpu_queue].wait(token.number)?;
         self.known[gpu_queue] = self.known[gpu_queue].max(token.number);
         Ok(())
@@ -255,18 +247,6 @@ impl Device for VulkanDevice {
         Ok(bytemuck::cast_slice_mut(bytes))
     }
 
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
-        let at = index_of(token.queue);
-        if !self.queues[at].is_handed(token.number) {
-            self.queues[at].hand_over()?;
-        }
-        let is_done = self.queues[at].is_done(token.number)?;
-        if is_done {
-            self.known[at] = self.known[at].max(token.number);
-        }
-        Ok(is_done)
-    }
-
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         Ok(PlacedBytes::Gpu(Arc::new(self.chunks.take(&self.gpu, len)?)))
     }
@@ -278,7 +258,7 @@ impl Device for VulkanDevice {
             let copy = Command::CopyWeights { from, to: &to, at: index * PIECE_MAX };
             last = Some(self.submit(Queue::Upload, &[copy], &[])?);
         }
-        // Whoever uses it waits for nothing.
+        // Kernels read these weights without waiting for their copy.
         last.map_or(Ok(()), |token| self.complete(token))?;
         Ok(to)
     }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-use strata_device::{Bytes, Command, Device, Gpu, GpuError, Queue, VulkanDevice};
+use strata_device::{Bytes, Device, Gpu, GpuError, VulkanDevice};
 use strata_kernels::KvLayout;
 use strata_kv::{BlockCopy, BlockId};
 use strata_kv_disk::{BlockBytes, SwapStore};
@@ -11,7 +10,7 @@ use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, KvBelow, LogitRow, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 
-use crate::runner::{COPIES_AT_A_TIME, PassError, Runner, RunnerMemory};
+use crate::runner::{PassError, Runner, RunnerMemory, copy_blocks};
 
 /// What a GPU computes with.
 pub struct GpuWeights {
@@ -81,13 +80,8 @@ impl Runner for GpuRunner {
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        for copies in copies.chunks(COPIES_AT_A_TIME) {
-            let copies: ArrayVec<_, COPIES_AT_A_TIME> =
-                copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
-            // Passes come after it in the same queue.
-            if let Err(error) = self.device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &copies }], &[]) {
-                self.failure = Some(format!("KV blocks could not be copied: {error}"));
-            }
+        if let Err(error) = copy_blocks(&mut self.device, copies) {
+            self.failure = Some(format!("KV blocks could not be copied: {error}"));
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use strata_device::{
-    AllocError, Bytes, Command, Cpu, CpuDevice, Device, KvPool, KvStrips, Mappings, PageAccess, Queue, StripChange,
-    StripContent, StripShape, StripStats, mappings,
+    AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, KvPool, KvStrips, Mappings, PageAccess, Queue,
+    StripChange, StripContent, StripShape, StripStats, mappings,
 };
 use strata_kv::{BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
 use strata_kv_disk::{BlockBytes, SwapStore};
@@ -119,7 +119,16 @@ impl From<ForwardError> for PassError {
 }
 
 /// Copies of blocks in one command.
-pub(crate) const COPIES_AT_A_TIME: usize = 64;
+const COPIES_AT_A_TIME: usize = 64;
+
+/// Has `device` copy blocks, before the passes that follow: those are in the same queue.
+pub(crate) fn copy_blocks(device: &mut dyn Device, copies: &[BlockCopy]) -> Result<(), DeviceError> {
+    copies.chunks(COPIES_AT_A_TIME).try_for_each(|copies| {
+        let copies: ArrayVec<_, COPIES_AT_A_TIME> =
+            copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
+        device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &copies }], &[]).map(|_| ())
+    })
+}
 
 /// Memory of KV blocks that comes and goes.
 pub trait KvMemory {
@@ -260,13 +269,7 @@ impl Runner for ModelRunner {
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        for copies in copies.chunks(COPIES_AT_A_TIME) {
-            let copies: ArrayVec<_, COPIES_AT_A_TIME> =
-                copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
-            // Passes come after it in the same queue; the processor, which this is, never fails.
-            let copied = self.device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &copies }], &[]);
-            copied.expect("the processor copies blocks at once");
-        }
+        copy_blocks(&mut self.device, copies).expect("the processor copies blocks at once, and never fails");
     }
 
     fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {

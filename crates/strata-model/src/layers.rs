@@ -20,7 +20,7 @@ use embedding::Embedding;
 use head::Head;
 
 pub use embedding::EMBEDDING_TENSOR;
-pub use head::HEAD_TENSOR;
+pub use head::{HEAD_TENSOR, LOGIT_ROWS};
 
 /// One layer of a model, of any kind.
 pub trait Layer: Send + Sync {

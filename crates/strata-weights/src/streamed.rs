@@ -155,7 +155,7 @@ impl TieredWeights {
         config: StreamConfig,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
-        let tiers = plan.tiers(&config, device_budget)?;
+        let (tiers, slots) = (plan.tiers(&config, device_budget)?, plan.device_slots(device_budget));
         let Parts { plan, rows, vectors, engine, recorder, .. } = Parts::new(plan, catalog, &config)?;
         let partition = plan.partition;
         let to_load = tiers.host().resident_bytes() + tiers.device().resident_bytes();
@@ -165,7 +165,6 @@ impl TieredWeights {
         let mut driver = TieredDriver::new(host, places);
         progress(0, to_load);
         driver.warm_up(device, &mut |bytes| progress(bytes.min(to_load), to_load))?;
-        let slots = partition.slots_least();
         Ok(Self::over(partition, vectors, rows, files, driver, slots))
     }
 

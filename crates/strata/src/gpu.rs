@@ -6,6 +6,7 @@ use anyhow::Result;
 use strata_device::{Bytes, Gpu, GpuError, GpuInfo, Vulkan, VulkanDevice};
 use strata_engine::{GpuRunner, GpuWeights, KvDisk, LEAST_CONTEXT, MemoryPlan};
 use strata_model::Model;
+use strata_model::layers::LOGIT_ROWS;
 use strata_weights::ResidentWeights;
 
 use crate::audience::Surroundings;
@@ -21,9 +22,6 @@ use crate::{kv_disk, progress, swap};
 
 /// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
-
-/// Rows of logits that come back at a time.
-const LOGIT_ROWS: u64 = 64;
 
 /// Of a GPU's memory, this many hundredths are used by default; the system has some of it.
 const GPU_SHARE: u64 = 90;
@@ -88,7 +86,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, |device| -> Result<_> {
         if gpu_plan.streamed {
             let turns = kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits);
-            // What nothing else needs is for what passes through.
+            // Streamed weights get what nothing else needs, for the slots that they pass through.
             let budgets = [Bytes(plan.weights.0 + plan.budget.left().0), gpu_plan.weights];
             let (weights, streaming) = streaming::start_on(device, dir, budgets, &limits.stream, turns)?;
             let [on_device, on_host] = weights.resident_bytes();
@@ -180,8 +178,9 @@ fn host(
         let group = ResidentWeights::largest_group(&dir.catalog, &dir.specs)?;
         (needs.weights, needs.weights_streamed) = (Bytes(group), Bytes(group));
     }
-    let logits = LOGIT_ROWS.saturating_mul(dir.config.vocab_size as u64 * size_of::<f32>() as u64);
-    needs.scratch = Bytes(logits.saturating_add(HOST_SCRATCH));
+    // The host reads so many rows of logits at a time.
+    let logits = (LOGIT_ROWS * size_of::<f32>()).saturating_mul(dir.config.vocab_size);
+    needs.scratch = Bytes(HOST_SCRATCH.saturating_add(logits as u64));
     // What the block manager remembers of each.
     let bytes = dir.kv_layout(limits).block_bytes() as u64;
     (needs.block, needs.block_returnable) = (Bytes(needs.block.0.saturating_sub(bytes)), Bytes(0));

@@ -160,7 +160,7 @@ fn weights_that_are_copied_are_used_after_the_copy_and_replaced_after_the_use() 
         let last = device.submit(Queue::Compute, &command, &[copied]).unwrap();
         let down = [Command::Download { from: y }, Command::Download { from: out }];
         let down = device.submit(Queue::Download, &down, &[last]).unwrap();
-        while !device.is_complete(down).unwrap() {}
+        device.complete(down).unwrap();
         assert_eq!(device.downloaded(y).unwrap(), [6.0; 4], "seed {seed}");
         assert_eq!(device.downloaded(out).unwrap(), [15.0; 4], "seed {seed}");
     }

@@ -54,6 +54,9 @@ pub enum GpuError {
     /// The GPU stopped.
     #[error("the GPU was lost while it computed; its driver has more in the system's log. Start Strata again")]
     Lost,
+    /// The driver refused an earlier submission, which therefore never ends.
+    #[error("the GPU's driver refused what this depends on; the system's log may say why. Start Strata again")]
+    Dropped,
     /// The driver refused for another reason.
     #[error("the GPU's driver refused to {what}: {source}")]
     Refused {

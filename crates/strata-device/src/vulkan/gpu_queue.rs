@@ -24,9 +24,7 @@ pub(super) struct GpuQueue {
     open: Option<Batch>,
     handed: VecDeque<Batch>,
     free: Vec<vk::CommandBuffer>,
-    /// The last submission.
-    last: u64,
-    /// The last one that was handed over.
+    /// The last submission that was handed over.
     handed_last: u64,
     done: u64,
 }
@@ -71,7 +69,6 @@ impl GpuQueue {
             open: None,
             handed: VecDeque::new(),
             free: Vec::new(),
-            last: 0,
             handed_last: 0,
             done: 0,
         })
@@ -99,7 +96,6 @@ impl GpuQueue {
                 kept: Vec::new(),
             },
         };
-        self.last = number;
         self.open.insert(batch).last = number;
         Ok(())
     }
@@ -175,13 +171,17 @@ impl GpuQueue {
         Ok(self.done >= number)
     }
 
-    /// Whether submission `number` was handed over.
-    pub fn is_handed(&self, number: u64) -> bool {
-        number <= self.handed_last
+    /// Hands over submission `number` if it has not been. An error if its batch was refused, for then it is never done.
+    pub fn hand_over_to(&mut self, number: u64) -> Result<(), GpuError> {
+        if number > self.handed_last {
+            self.hand_over()?;
+        }
+        if number > self.handed_last { Err(GpuError::Dropped) } else { Ok(()) }
     }
 
-    /// Waits until submission `number` is done, which was handed over.
+    /// Waits until submission `number` is done.
     pub fn wait(&mut self, number: u64) -> Result<(), GpuError> {
+        self.hand_over_to(number)?;
         let (semaphores, values) = ([self.timeline], [number]);
         let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
         // SAFETY: the semaphore is this queue's.

@@ -14,7 +14,7 @@ pub const HEAD_TENSOR: &str = "lm_head.weight";
 
 /// How many rows of logits are computed at a time. This bounds their memory, however many rows a batch wants; the
 /// head's weights are swept, and read if they are streamed, once per this many rows.
-const LOGIT_ROWS: usize = 64;
+pub const LOGIT_ROWS: usize = 64;
 
 /// See the module.
 pub struct Head {

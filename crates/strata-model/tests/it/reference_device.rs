@@ -54,10 +54,6 @@ impl Device for Forgetful {
         if self.forgets() { Ok(()) } else { self.device.complete(token) }
     }
 
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
-        self.device.is_complete(token)
-    }
-
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         self.device.allocate(len)
     }
@@ -226,10 +222,6 @@ impl Device for Hasty {
         self.device.complete(token)
     }
 
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
-        self.device.is_complete(token)
-    }
-
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         self.device.allocate(len)
     }
@@ -322,10 +314,6 @@ impl Device for Refusing {
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
         self.device.complete(token)
-    }
-
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
-        self.device.is_complete(token)
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {

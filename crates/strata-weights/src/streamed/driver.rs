@@ -205,12 +205,12 @@ impl<P: HostPlanner> Driver<P> {
         &self.held[unit.index()].as_ref().expect("what the window calls present was read").buffer
     }
 
-    /// Why bringing a band failed, if it did.
+    /// The error with which the last read, or copy, of a band failed.
     pub fn failure_of(&mut self, unit: UnitId) -> Option<WeightError> {
         self.failures.remove(&unit)
     }
 
-    /// Bringing a band further up has failed.
+    /// Remembers why a band could not be copied to the tier above.
     pub fn failed(&mut self, unit: UnitId, error: WeightError) {
         self.failures.insert(unit, error);
     }

@@ -99,7 +99,7 @@ impl StreamPlan {
     /// Windows of two tiers: the host's as [`window`](Self::window), the device's within `device_budget`.
     pub(super) fn tiers(&self, config: &StreamConfig, device_budget: u64) -> Result<Tiers, WeightError> {
         let partition = &self.partition;
-        let (slots, layers) = (self.slots_within(device_budget, DEVICE_SLOTS), partition.layers_of_bands());
+        let (slots, layers) = (self.device_slots(device_budget), partition.layers_of_bands());
         let policies = match config.policy {
             StreamPolicy::Resident => {
                 let policy = |stream_slots| Policy::Resident(ResidentConfig { stream_slots });
@@ -129,6 +129,11 @@ impl StreamPlan {
     /// but only a small part of the budget.
     pub(super) fn slots(&self, config: &StreamConfig) -> usize {
         self.slots_within(config.budget, 2 * config.depth + 2 * BANDS_STREAMED)
+    }
+
+    /// The number of slots that bands pass through on a device.
+    pub(super) fn device_slots(&self, budget: u64) -> usize {
+        self.slots_within(budget, DEVICE_SLOTS)
     }
 
     /// `wished` slots, or as many as a small part of a budget pays for, but no fewer than bands are swept side by side.

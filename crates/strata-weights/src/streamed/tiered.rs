@@ -30,8 +30,7 @@ pub struct TieredDriver {
 struct OnDevice {
     memory: PlacedBytes,
     resident: bool,
-    /// Until the host knows that it is done.
-    copied: Option<Token>,
+    copied: Token,
     /// What computed with it last.
     used: Option<Token>,
 }
@@ -115,8 +114,7 @@ impl TieredDriver {
         match device.submit(Queue::Upload, &[copy], used.as_slice()) {
             Ok(token) => {
                 self.host.recorder.stats.bytes_copied += place.bytes as u64;
-                let copied = Some(token);
-                self.held[unit.index()] = Some(OnDevice { memory, resident, copied, used: None });
+                self.held[unit.index()] = Some(OnDevice { memory, resident, copied: token, used: None });
                 self.host.planner.device_loaded(unit, ticket, &mut self.host.commands);
             }
             Err(error) => {
@@ -165,15 +163,9 @@ impl BandDriver for TieredDriver {
                 }
             }
         }
-        let held = self.held[unit.index()].as_mut().expect("what the window calls present was copied");
-        // If the device cannot tell, whoever waits for the copy will.
-        if let Some(token) = held.copied
-            && device.is_complete(token).is_ok_and(|is_complete| is_complete)
-        {
-            held.copied = None;
-        }
+        let held = self.held[unit.index()].as_ref().expect("what the window calls present was copied");
         let range = 0..self.places[unit.index()].bytes;
-        Ok(AcquiredBand { memory: held.memory.clone(), range, copied: held.copied })
+        Ok(AcquiredBand { memory: held.memory.clone(), range, copied: Some(held.copied) })
     }
 
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
