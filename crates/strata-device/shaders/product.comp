@@ -2,11 +2,13 @@
 // columns, eight at a time.
 //
 // The order of every sum depends on the number of columns and on the size of a subgroup alone, and not on how many rows
-// are taken at a time: so a token's results are the same alone and in a batch, to the bit.
+// are taken at a time: so a token's results are the same alone and in a batch, to the bit. The host has the same order
+// (`strata-kernels/src/subgroups.rs`), so that either may compute.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "common.glsl"
 #include "weights.glsl"
 
@@ -15,6 +17,12 @@ layout(constant_id = 1) const uint TYPE = 0;
 // Rows of the matrix, and of activations, that a subgroup takes: at most 4 and 16.
 layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint TOKENS = 1;
+// Subgroups of a workgroup, and threads of a subgroup.
+layout(constant_id = 4) const uint SUBGROUPS = 1;
+layout(constant_id = 5) const uint SUBGROUP = 32;
+
+// The sums of one row that the threads of a subgroup have: kept here so that one piece of code adds up all of them.
+shared float parts[TOKENS * SUBGROUPS * SUBGROUP];
 
 layout(push_constant, std430) uniform Push {
   uint64_t weights, x, bias, result;
@@ -24,11 +32,29 @@ layout(push_constant, std430) uniform Push {
 uint64_t row_at(uint number) { return push.weights + uint64_t(min(number, push.rows - 1)) * push.row_bytes; }
 uint64_t token_at(uint token) { return push.x + uint64_t(min(token, push.tokens - 1)) * push.cols * 4; }
 
+// The sum over the threads of a subgroup: each half added to the other, then quarters, and so on.
+float sum_of_subgroup(float value) {
+  precise float sum = value;
+  [[unroll]] for (uint half_size = SUBGROUP / 2; half_size > 0; half_size /= 2) {
+    sum += subgroupShuffleXor(sum, half_size);
+  }
+  return sum;
+}
+
+// One result, by the first thread.
+void put(uint number, uint token, float part) {
+  precise float sum = sum_of_subgroup(part);
+  if (gl_SubgroupInvocationID == 0 && number < push.rows && token < push.tokens) {
+    precise float bias = push.bias == 0 ? 0.0 : plain_number(push.bias_type, push.bias, number);
+    Floats(push.result).v[token * push.stride + number] = sum + bias;
+  }
+}
+
 void main() {
   // Groups that take the same rows of the matrix come one after the other.
   uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
   uint token_groups = (push.tokens + TOKENS - 1) / TOKENS;
-  uint first_row = (group / token_groups * gl_NumSubgroups + gl_SubgroupID) * ROWS;
+  uint first_row = (group / token_groups * SUBGROUPS + gl_SubgroupID) * ROWS;
   uint first_token = group % token_groups * TOKENS;
   if (first_row >= push.rows) {
     return;
@@ -41,7 +67,7 @@ void main() {
     }
   }
   if (TYPE > BF16 || cols % 8 == 0) {
-    for (uint unit = lane; unit < cols / 8; unit += gl_SubgroupSize) {
+    for (uint unit = lane; unit < cols / 8; unit += SUBGROUP) {
       float v[4][8];
       for (uint r = 0; r < ROWS; r++) {
         eight_numbers(TYPE, row_at(first_row + r), push.patches, unit, v[r]);
@@ -60,7 +86,7 @@ void main() {
       }
     }
   } else {
-    for (uint col = lane; col < cols; col += gl_SubgroupSize) {
+    for (uint col = lane; col < cols; col += SUBGROUP) {
       for (uint r = 0; r < ROWS; r++) {
         float v = plain_number(TYPE, row_at(first_row + r), col);
         for (uint t = 0; t < TOKENS; t++) {
@@ -74,7 +100,7 @@ void main() {
     for (uint r = 0; r < ROWS; r++) {
       uint64_t row = row_at(first_row + r);
       uint last = 0;
-      for (uint first = 0; first < push.patches; first += gl_SubgroupSize) {
+      for (uint first = 0; first < push.patches; first += SUBGROUP) {
         uint i = first + lane;
         bool is_there = i < push.patches;
         uint gap = is_there ? byte_at(row + CODED_TABLE + 2 * i) : 0;
@@ -95,14 +121,20 @@ void main() {
       }
     }
   }
+  if (TOKENS == 1) {
+    for (uint r = 0; r < ROWS; r++) {
+      put(first_row + r, first_token, sums[r][0]);
+    }
+    return;
+  }
+  uint own = gl_SubgroupID * TOKENS * SUBGROUP + lane;
   for (uint r = 0; r < ROWS; r++) {
-    uint number = first_row + r;
     for (uint t = 0; t < TOKENS; t++) {
-      float sum = subgroupAdd(sums[r][t]);
-      if (lane == 0 && number < push.rows && first_token + t < push.tokens) {
-        float bias = push.bias == 0 ? 0.0 : plain_number(push.bias_type, push.bias, number);
-        Floats(push.result).v[(first_token + t) * push.stride + number] = sum + bias;
-      }
+      parts[own + t * SUBGROUP] = sums[r][t];
+    }
+    // Each thread reads what it has written itself.
+    [[dont_unroll]] for (uint t = 0; t < TOKENS; t++) {
+      put(first_row + r, first_token + t, parts[own + t * SUBGROUP]);
     }
   }
 }

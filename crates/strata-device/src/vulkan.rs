@@ -5,12 +5,14 @@
 //! kernels read, weights in host memory too. So weights may lie anywhere; what is used often belongs on the GPU
 //! ([`Device::place`]).
 
+mod agreement;
 mod arguments;
 mod chunks;
 mod downloads;
 mod error;
 mod gpu;
 mod gpu_queue;
+mod host_queue;
 mod kernels;
 mod kv;
 mod loader;
@@ -19,13 +21,16 @@ mod record;
 
 use std::sync::Arc;
 
-use strata_kernels::KvLayout;
+use strata_kernels::{DType, KvLayout};
 
-use crate::{Command, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
+use crate::{
+    Command, Cpu, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use,
+};
 use arguments::{Arguments, PIECE_MAX};
 use chunks::Chunks;
 use downloads::Downloads;
 use gpu_queue::GpuQueue;
+use host_queue::{HostQueue, Input};
 use kernels::Kernels;
 use kv::GpuKv;
 use record::Recorder;
@@ -37,6 +42,8 @@ pub use memory::{GpuBuffer, Heap};
 
 /// See the module.
 pub struct VulkanDevice {
+    /// Dropped first: it ends what the queues wait for.
+    host: Option<HostQueue>,
     queues: [GpuQueue; 3],
     kernels: Kernels,
     tensors: Arc<GpuBuffer>,
@@ -72,6 +79,7 @@ impl VulkanDevice {
             return Err(GpuError::Heads { head_dim });
         }
         Ok(Self {
+            host: None,
             queues: [GpuQueue::new(gpu, false)?, GpuQueue::new(gpu, true)?, GpuQueue::new(gpu, true)?],
             kernels: Kernels::new(gpu)?,
             tensors: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.tensors.bytes())?),
@@ -86,6 +94,17 @@ impl VulkanDevice {
             known: [0; 3],
             gpu: Arc::clone(gpu),
         })
+    }
+
+    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if it can give those of these types the
+    /// bits that the GPU would give them, which is tried. Says whether it can. Comes before the first pass.
+    ///
+    /// # Errors
+    /// When the GPU or its driver fails.
+    pub fn compute_on_host(&mut self, cpu: Cpu, dtypes: &[DType]) -> Result<bool, DeviceError> {
+        let order = self.order_of_sums(dtypes)?;
+        self.host = order.map(|order| HostQueue::new(&self.gpu, cpu, order)).transpose()?;
+        Ok(self.host.is_some())
     }
 
     /// How often the host has waited for the GPU although nobody asked for a result: because it was so far ahead that
@@ -128,7 +147,7 @@ impl VulkanDevice {
     /// If there is no such block, or `len` is more than it has.
     pub fn write_block(&mut self, block: u32, len: usize, write: impl FnOnce(&mut [u8])) -> Result<(), DeviceError> {
         self.make_room()?;
-        let submission = (index_of(Queue::Compute), self.submitted + 1);
+        let submission = (COMPUTE, self.submitted + 1);
         let put = self.arguments.put(submission, len, write)?;
         self.copy_block(block, false, (&put.buffer, put.offset), len)?;
         Ok(())
@@ -144,9 +163,9 @@ impl VulkanDevice {
     ) -> Result<Token, GpuError> {
         // In the queue of passes, so that it is ordered with them.
         let (queue, number) = (Queue::Compute, self.submitted + 1);
-        self.begin(index_of(queue), number, &[])?;
+        self.begin(COMPUTE, number, &[])?;
         self.submitted = number;
-        let gpu_queue = &mut self.queues[index_of(queue)];
+        let gpu_queue = &mut self.queues[COMPUTE];
         let commands = gpu_queue.operation(&[Use { place: Operand::Kv, writes: !is_read }]);
         let (slab, offset) = self.kv.place(block);
         assert!(len <= self.kv.layout().block_bytes());
@@ -165,7 +184,10 @@ impl VulkanDevice {
     fn begin(&mut self, gpu_queue: usize, number: u64, waits: &[Token]) -> Result<(), GpuError> {
         let mut signals = Vec::new();
         for token in waits {
-            let of = index_of(token.queue);
+            let Some(of) = index_of(token.queue) else {
+                signals.extend(self.host.as_ref().map(|host| host.signal_of(token.number)));
+                continue;
+            };
             if of == gpu_queue || self.queues[of].is_done(token.number)? {
                 continue;
             }
@@ -192,16 +214,17 @@ impl VulkanDevice {
     }
 
     fn try_submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, GpuError> {
+        let Some(of) = index_of(queue) else { return self.submit_to_host(commands, waits) };
         self.make_room()?;
         let number = self.submitted + 1;
-        self.begin(index_of(queue), number, waits)?;
+        self.begin(of, number, waits)?;
         self.submitted = number;
-        let Self { queues, kernels, tensors, scratch, kv, arguments, downloads, known, gpu, .. } = self;
-        let gpu_queue = &mut queues[index_of(queue)];
+        let Self { host, queues, kernels, tensors, scratch, kv, arguments, downloads, known, gpu, .. } = self;
+        let gpu_queue = &mut queues[of];
         let mut recorder = Recorder {
             gpu,
             gpu_queue,
-            submission: (index_of(queue), number),
+            submission: (of, number),
             kernels,
             arguments,
             downloads,
@@ -210,16 +233,67 @@ impl VulkanDevice {
             kv,
             known: *known,
         };
+        if let Some(host) = host {
+            host.check()?;
+            let of_host = waits.iter().filter(|token| token.queue == Queue::Host).map(|token| token.number).max();
+            while let Some(results) = of_host.and_then(|number| host.take_results(number)) {
+                recorder.take_in(&results);
+            }
+            commands.iter().for_each(|command| host.forget(&command.uses()));
+        }
         commands.iter().try_for_each(|command| recorder.record(command))?;
         gpu_queue.end()?;
         Ok(Token { queue, number })
     }
 
+    /// Has the host compute products, once it has their activations.
+    ///
+    /// # Panics
+    /// If the commands are others, or there is no such queue.
+    fn submit_to_host(&mut self, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, GpuError> {
+        let &[Command::Products { x, cols, products, gate: None }] = commands else {
+            panic!("the host computes products, one command at a time")
+        };
+        let known = self.host.as_ref().expect("the device has a queue of the host").input(x);
+        let input = match known {
+            Some(input) => input,
+            None => self.bring_to_host(x, waits)?,
+        };
+        let (host, number) = (self.host.as_mut().expect("as above"), self.submitted + 1);
+        host.submit(number, input, cols, products)?;
+        self.submitted = number;
+        Ok(Token { queue: Queue::Host, number })
+    }
+
+    /// Copies activations to where the host computes with them.
+    fn bring_to_host(&mut self, x: Tensor, waits: &[Token]) -> Result<Input, GpuError> {
+        let number = self.submitted + 1;
+        self.begin(COMPUTE, number, waits)?;
+        self.submitted = number;
+        let Self { host, queues, tensors, gpu, .. } = self;
+        let (host, gpu_queue) = (host.as_mut().expect("the device has a queue of the host"), &mut queues[COMPUTE]);
+        let room = host.room_for(x)?;
+        let commands = gpu_queue.operation(&[Use { place: Operand::Tensor(x), writes: false }]);
+        let (start, len) = (x.range().start * size_of::<f32>(), x.len() * size_of::<f32>());
+        record::copy(gpu, commands, (&**tensors, start), (&*room, 0), len);
+        // The host reads it once it knows that this is done, and waits for it soon.
+        gpu_queue.barrier();
+        gpu_queue.keep(Arc::clone(&room));
+        gpu_queue.hand_over()?;
+        Ok(host.set_input(x, room, gpu_queue.signal_of(number)))
+    }
+
     fn try_complete(&mut self, token: Token) -> Result<(), GpuError> {
-        let gpu_queue = index_of(token.queue);
-        self.queues[gpu_queue].wait(token.number)?;
-        self.known[gpu_queue] = self.known[gpu_queue].max(token.number);
-        Ok(())
+        if let Some(host) = &self.host {
+            host.check()?;
+        }
+        let Some(of) = index_of(token.queue) else {
+            return self.host.as_ref().map_or(Ok(()), |host| host.wait(token.number));
+        };
+        self.queues[of].wait(token.number)?;
+        self.known[of] = self.known[of].max(token.number);
+        // What was computed with results of the host is as good as those.
+        self.host.as_ref().map_or(Ok(()), HostQueue::check)
     }
 }
 
@@ -247,6 +321,10 @@ impl Device for VulkanDevice {
         Ok(bytemuck::cast_slice_mut(bytes))
     }
 
+    fn computes_on_host(&self) -> bool {
+        self.host.is_some()
+    }
+
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         Ok(PlacedBytes::Gpu(Arc::new(self.chunks.take(&self.gpu, len)?)))
     }
@@ -264,10 +342,15 @@ impl Device for VulkanDevice {
     }
 }
 
-fn index_of(queue: Queue) -> usize {
+/// The queue of kernels, among the GPU's.
+const COMPUTE: usize = 0;
+
+/// A queue's place among the GPU's; `None` for the host's.
+fn index_of(queue: Queue) -> Option<usize> {
     match queue {
-        Queue::Compute => 0,
-        Queue::Upload => 1,
-        Queue::Download => 2,
+        Queue::Compute => Some(COMPUTE),
+        Queue::Upload => Some(1),
+        Queue::Download => Some(2),
+        Queue::Host => None,
     }
 }

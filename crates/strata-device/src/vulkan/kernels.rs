@@ -326,7 +326,8 @@ impl Kernels {
         let (code, constants): (&[u8], Vec<u32>) = match kernel {
             Kernel::Gather(number) => (include_bytes!("../../shaders/gather.spv"), vec![THREADS, number.get()]),
             Kernel::Product(number, shape) => {
-                let constants = vec![SUBGROUPS * subgroup, number.get(), shape.rows as u32, shape.tokens as u32];
+                let (rows, tokens) = (shape.rows as u32, shape.tokens as u32);
+                let constants = vec![SUBGROUPS * subgroup, number.get(), rows, tokens, SUBGROUPS, subgroup];
                 (include_bytes!("../../shaders/product.spv"), constants)
             }
             Kernel::Norm => (include_bytes!("../../shaders/norm.spv"), vec![THREADS]),
