@@ -11,6 +11,7 @@ mod downloads;
 mod error;
 mod gpu;
 mod gpu_queue;
+mod integers;
 mod kernels;
 mod kv;
 mod loader;
@@ -26,12 +27,14 @@ use arguments::{Arguments, PIECE_MAX};
 use chunks::Chunks;
 use downloads::Downloads;
 use gpu_queue::GpuQueue;
+use integers::Integers;
 use kernels::Kernels;
 use kv::GpuKv;
 use record::Recorder;
 
 pub use error::GpuError;
 pub use gpu::Gpu;
+pub use integers::ProductArithmetic;
 pub use loader::{GpuInfo, Vulkan};
 pub use memory::{GpuBuffer, Heap};
 
@@ -43,6 +46,7 @@ pub struct VulkanDevice {
     /// Room for parts of attention.
     scratch: Arc<GpuBuffer>,
     kv: GpuKv,
+    integers: Integers,
     arguments: Arguments,
     chunks: Chunks,
     downloads: Downloads,
@@ -58,8 +62,9 @@ pub struct VulkanDevice {
 
 impl VulkanDevice {
     /// Bytes of GPU memory that passes of these `needs` take, without weights and KV.
-    pub fn pass_bytes(needs: &PassNeeds) -> usize {
-        needs.tensors.bytes().saturating_add(needs.attention_scratch.saturating_mul(size_of::<f32>()))
+    pub fn pass_bytes(needs: &PassNeeds, arithmetic: ProductArithmetic) -> usize {
+        let scratch = needs.attention_scratch.saturating_mul(size_of::<f32>());
+        needs.tensors.bytes().saturating_add(scratch).saturating_add(Integers::bytes(needs, arithmetic))
     }
 
     /// A device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
@@ -67,6 +72,20 @@ impl VulkanDevice {
     /// # Errors
     /// When the GPU has no such memory, or cannot keep KV of this layout.
     pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, layout: &KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
+        Self::with_products(gpu, needs, layout, num_blocks, ProductArithmetic::Float)
+    }
+
+    /// The same, where products with quantised weights are computed in this arithmetic.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or when the GPU lacks that arithmetic.
+    pub fn with_products(
+        gpu: &Arc<Gpu>,
+        needs: &PassNeeds,
+        layout: &KvLayout,
+        num_blocks: usize,
+        arithmetic: ProductArithmetic,
+    ) -> Result<Self, GpuError> {
         let mut heads = (0..layout.num_layers()).map(|layer| layout.layer(layer).head_dim());
         if let Some(head_dim) = heads.find(|head_dim| !head_dim.is_multiple_of(4)) {
             return Err(GpuError::Heads { head_dim });
@@ -77,6 +96,7 @@ impl VulkanDevice {
             tensors: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.tensors.bytes())?),
             scratch: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.attention_scratch * size_of::<f32>())?),
             kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
+            integers: Integers::new(gpu, needs, arithmetic)?,
             arguments: Arguments::new(gpu)?,
             chunks: Chunks::default(),
             downloads: Downloads::default(),
@@ -196,7 +216,7 @@ impl VulkanDevice {
         let number = self.submitted + 1;
         self.begin(index_of(queue), number, waits)?;
         self.submitted = number;
-        let Self { queues, kernels, tensors, scratch, kv, arguments, downloads, known, gpu, .. } = self;
+        let Self { queues, kernels, tensors, scratch, kv, integers, arguments, downloads, known, gpu, .. } = self;
         let gpu_queue = &mut queues[index_of(queue)];
         let mut recorder = Recorder {
             gpu,
@@ -208,6 +228,7 @@ impl VulkanDevice {
             tensors,
             scratch,
             kv,
+            integers,
             known: *known,
         };
         commands.iter().try_for_each(|command| recorder.record(command))?;
@@ -229,7 +250,11 @@ impl Device for VulkanDevice {
     }
 
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
-        Ok(self.try_submit(queue, commands, waits)?)
+        let submitted = self.try_submit(queue, commands, waits);
+        if submitted.is_err() {
+            self.integers.forget();
+        }
+        Ok(submitted?)
     }
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {

@@ -28,6 +28,10 @@ pub(super) enum Kernel {
     Gather(Number),
     /// `product.comp`
     Product(Number, ProductShape),
+    /// `quantise.comp`
+    Quantise,
+    /// `integer_product.comp`
+    IntegerProduct(Number, ProductShape),
     /// `norm.comp`
     Norm,
     /// `elementwise.comp`
@@ -54,6 +58,11 @@ impl ProductShape {
     pub fn of(tokens: usize) -> Self {
         let tokens = tokens.next_power_of_two().min(16);
         Self { rows: (tokens / 4).max(1), tokens }
+    }
+
+    /// What a kernel for weights of type `number` is specialised by.
+    fn constants(self, subgroup: u32, number: Number) -> Vec<u32> {
+        vec![SUBGROUPS * subgroup, number.get(), self.rows as u32, self.tokens as u32]
     }
 }
 
@@ -326,9 +335,12 @@ impl Kernels {
         let (code, constants): (&[u8], Vec<u32>) = match kernel {
             Kernel::Gather(number) => (include_bytes!("../../shaders/gather.spv"), vec![THREADS, number.get()]),
             Kernel::Product(number, shape) => {
-                let constants = vec![SUBGROUPS * subgroup, number.get(), shape.rows as u32, shape.tokens as u32];
-                (include_bytes!("../../shaders/product.spv"), constants)
+                (include_bytes!("../../shaders/product.spv"), shape.constants(subgroup, number))
             }
+            Kernel::IntegerProduct(number, shape) => {
+                (include_bytes!("../../shaders/integer_product.spv"), shape.constants(subgroup, number))
+            }
+            Kernel::Quantise => (include_bytes!("../../shaders/quantise.spv"), vec![THREADS]),
             Kernel::Norm => (include_bytes!("../../shaders/norm.spv"), vec![THREADS]),
             Kernel::Elementwise(which) => {
                 (include_bytes!("../../shaders/elementwise.spv"), vec![THREADS, which as u32])
@@ -361,7 +373,7 @@ impl Kernels {
             .module(module)
             .name(c"main")
             .specialization_info(&specialised);
-        if matches!(kernel, Kernel::Product(..)) {
+        if matches!(kernel, Kernel::Product(..) | Kernel::IntegerProduct(..)) {
             // As many rows as it has subgroups.
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
             if self.gpu.chooses_subgroups() {

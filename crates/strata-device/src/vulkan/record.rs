@@ -10,6 +10,7 @@ use super::downloads::Downloads;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::gpu_queue::GpuQueue;
+use super::integers::Integers;
 use super::kernels::{
     AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, MergePush,
     NormPush, Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
@@ -19,7 +20,7 @@ use super::memory::GpuBuffer;
 use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Use, Weights};
 
 /// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
-const GROUPS_MAX: usize = 32_768;
+pub(super) const GROUPS_MAX: usize = 32_768;
 
 /// Workgroups of attention that keep a large GPU busy.
 const GROUPS_WANTED: usize = 512;
@@ -49,6 +50,7 @@ pub(super) struct Recorder<'a> {
     /// Room for parts of attention.
     pub scratch: &'a Arc<GpuBuffer>,
     pub kv: &'a GpuKv,
+    pub integers: &'a mut Integers,
     /// The last submission of each queue that the host has waited for.
     pub known: [u64; 3],
 }
@@ -60,6 +62,7 @@ impl Recorder<'_> {
     /// When there is no memory for what it needs, or a kernel cannot be made.
     pub fn record(&mut self, command: &Command<'_>) -> Result<(), GpuError> {
         let uses = &command.uses()[..];
+        self.integers.note(uses);
         match *command {
             Command::Fill { out, values } => {
                 let put = self.put_numbers(out.len(), values)?;
@@ -85,7 +88,9 @@ impl Recorder<'_> {
             Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, [x, x], by)?,
             Command::Products { x, cols, products, gate } => {
                 let tokens = x.len() / cols;
-                let commands = self.gpu_queue.operation(uses);
+                let bytes = self.quantise(x, cols, products)?;
+                let uses: Vec<Use> = uses.iter().copied().chain(bytes).collect();
+                let commands = self.gpu_queue.operation(&uses);
                 for product in products {
                     self.product(commands, x, cols, tokens, product)?;
                 }
@@ -227,9 +232,10 @@ impl Recorder<'_> {
                 (self.weights(bias)? + first as u64, Number::of(bias.dtype()).get())
             }
         };
+        let bytes = self.integers.address(weights.dtype());
         let push = ProductPush {
             weights: self.weights(weights)?,
-            x: self.address(x),
+            x: bytes.unwrap_or(self.address(x)),
             bias,
             result: self.address(product.out) + (product.rows.start * NUMBER) as u64,
             row_bytes: row_bytes(weights),
@@ -244,7 +250,11 @@ impl Recorder<'_> {
         let shape = ProductShape::of(tokens);
         let groups = tokens.div_ceil(shape.tokens) * rows.div_ceil(shape.rows * self.kernels.subgroups());
         let groups = [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)];
-        self.kernels.run(commands, Kernel::Product(number, shape), &push, groups)
+        let kernel = match bytes {
+            Some(_) => Kernel::IntegerProduct(number, shape),
+            None => Kernel::Product(number, shape),
+        };
+        self.kernels.run(commands, kernel, &push, groups)
     }
 
     /// `first = gate(first) * second` in the rows of these products.
@@ -393,7 +403,7 @@ impl Recorder<'_> {
         self.kernels.run(commands, Kernel::Merge(head_dim as u32), &merge, [layer.heads, row])
     }
 
-    fn run<P: bytemuck::Pod>(
+    pub(super) fn run<P: bytemuck::Pod>(
         &mut self,
         uses: &[Use],
         kernel: Kernel,
@@ -404,7 +414,7 @@ impl Recorder<'_> {
         self.kernels.run(commands, kernel, push, groups)
     }
 
-    fn address(&self, tensor: Tensor) -> u64 {
+    pub(super) fn address(&self, tensor: Tensor) -> u64 {
         self.tensors.address() + (tensor.range().start * NUMBER) as u64
     }
 
