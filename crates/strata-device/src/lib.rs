@@ -21,7 +21,7 @@ mod weights;
 pub use budget::{Budget, OverBudget};
 pub use buffer::{AllocError, HUGE_PAGE, HostBuffer, page_size};
 pub use bytes::{BadSize, Bytes};
-pub use command::{BandProduct, Command, KvSequences, OUTS_MAX, Operand, PRODUCTS_MAX, Use};
+pub use command::{BEST_MAX, BEST_WIDTH_MAX, BandProduct, Command, KvSequences, OUTS_MAX, Operand, PRODUCTS_MAX, Use};
 pub use cores::usable_cores;
 pub use cpu::{Cpu, CpuDevice, PassNeeds};
 pub use device::{Device, DeviceError, Queue, Token};

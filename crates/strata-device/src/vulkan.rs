@@ -47,6 +47,8 @@ pub struct VulkanDevice {
     scratch: Arc<GpuBuffer>,
     kv: GpuKv,
     integers: Integers,
+    /// Room for the greatest numbers of parts of rows.
+    best_room: Arc<GpuBuffer>,
     arguments: Arguments,
     chunks: Chunks,
     downloads: Downloads,
@@ -64,7 +66,12 @@ impl VulkanDevice {
     /// Bytes of GPU memory that passes of these `needs` take, without weights and KV.
     pub fn pass_bytes(needs: &PassNeeds, arithmetic: ProductArithmetic) -> usize {
         let scratch = needs.attention_scratch.saturating_mul(size_of::<f32>());
-        needs.tensors.bytes().saturating_add(scratch).saturating_add(Integers::bytes(needs, arithmetic))
+        needs
+            .tensors
+            .bytes()
+            .saturating_add(scratch)
+            .saturating_add(Integers::bytes(needs, arithmetic))
+            .saturating_add(record::room_bytes(needs))
     }
 
     /// A device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
@@ -97,6 +104,7 @@ impl VulkanDevice {
             scratch: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.attention_scratch * size_of::<f32>())?),
             kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
             integers: Integers::new(gpu, needs, arithmetic)?,
+            best_room: Arc::new(GpuBuffer::new(gpu, Heap::Device, record::room_bytes(needs))?),
             arguments: Arguments::new(gpu)?,
             chunks: Chunks::default(),
             downloads: Downloads::default(),
@@ -216,7 +224,9 @@ impl VulkanDevice {
         let number = self.submitted + 1;
         self.begin(index_of(queue), number, waits)?;
         self.submitted = number;
-        let Self { queues, kernels, tensors, scratch, kv, integers, arguments, downloads, known, gpu, .. } = self;
+        let Self {
+            queues, kernels, tensors, scratch, kv, integers, best_room, arguments, downloads, known, gpu, ..
+        } = self;
         let gpu_queue = &mut queues[index_of(queue)];
         let mut recorder = Recorder {
             gpu,
@@ -229,6 +239,7 @@ impl VulkanDevice {
             scratch,
             kv,
             integers,
+            best_room,
             known: *known,
         };
         commands.iter().try_for_each(|command| recorder.record(command))?;
@@ -255,6 +266,10 @@ impl Device for VulkanDevice {
             self.integers.forget();
         }
         Ok(submitted?)
+    }
+
+    fn copies_downloads(&self) -> bool {
+        true
     }
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {

@@ -7,7 +7,7 @@ use strata_kernels::KvLayout;
 use strata_kv::{BlockCopy, BlockId};
 use strata_kv_disk::{BlockBytes, SwapStore};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, KvBelow, LogitRow, Model, NothingBelow};
+use strata_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 
 use crate::runner::{PassError, Runner, RunnerMemory, copy_blocks};
@@ -59,7 +59,7 @@ impl Runner for GpuRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
     }
@@ -68,7 +68,7 @@ impl Runner for GpuRunner {
         &mut self,
         batch: &[BatchSequence<'_>],
         below: &mut dyn KvBelow,
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError> {
         if let Some(failure) = &self.failure {
             return Err(PassError::Failed(failure.clone()));

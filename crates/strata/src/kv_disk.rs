@@ -50,8 +50,8 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(layout, wanted)) as u64 + index)
 }
 
-/// Opens the store for the KV of this model, if one was asked for; `computes` says what computes it: a processor's level,
-/// or a GPU. `None` too if another server has it: this one then runs without.
+/// Opens the store for the KV of this model, if one was asked for; `computes` says what computes it: a processor's
+/// level, or a GPU. `None` too if another server has it: this one then runs without.
 ///
 /// # Errors
 /// The directory cannot be used.

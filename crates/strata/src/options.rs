@@ -141,8 +141,8 @@ pub struct ComputeOptions {
     #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
     pub gpu_memory: Option<Bytes>,
 
-    /// How a GPU multiplies with quantised weights. `float` rounds nothing; `integer` rounds activations to bytes, as the
-    /// processor does, and takes a GPU with integer dot products, which `strata devices` lists
+    /// How a GPU multiplies with quantised weights. `float` rounds nothing; `integer` rounds activations to bytes, as
+    /// the processor does, and takes a GPU with integer dot products, which `strata devices` lists
     #[arg(long, value_name = "HOW", default_value = "float", help_heading = MEMORY, hide_short_help = true)]
     pub gpu_products: GpuProducts,
 }

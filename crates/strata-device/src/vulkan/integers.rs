@@ -4,19 +4,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bytemuck::{Pod, Zeroable};
 use strata_kernels::DType;
 
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::kernels::Kernel;
 use super::memory::{GpuBuffer, Heap};
-use super::record::Recorder;
-use crate::{BandProduct, Operand, PassNeeds, Tensor, Use};
+use crate::{Operand, PassNeeds, Tensor, Use};
 
 /// Numbers of activations that share a scale, and the bytes that they take with it and the sums of their halves.
-const BLOCK: usize = 32;
-const BLOCK_BYTES: usize = 48;
+pub(super) const BLOCK: usize = 32;
+pub(super) const BLOCK_BYTES: usize = 48;
 
 /// How products with quantised weights are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,9 +36,10 @@ impl fmt::Display for ProductArithmetic {
 
 /// Room for activations as bytes, and what is in it.
 pub(super) struct Integers {
-    room: Option<Arc<GpuBuffer>>,
+    /// `None` if products are not computed so.
+    pub room: Option<Arc<GpuBuffer>>,
     /// The activations that the room has as bytes.
-    holds: Option<Tensor>,
+    pub holds: Option<Tensor>,
 }
 
 impl Integers {
@@ -87,44 +85,6 @@ impl Integers {
     }
 }
 
-impl Recorder<'_> {
-    /// Has the activations `x` as bytes, if `products` need them, and says how products use those.
-    pub(super) fn quantise(
-        &mut self,
-        x: Tensor,
-        cols: usize,
-        products: &[BandProduct<'_>],
-    ) -> Result<Option<Use>, GpuError> {
-        let Some(room) = self.integers.room.clone() else { return Ok(None) };
-        if products.iter().all(|product| self.integers.address(product.weights.dtype()).is_none()) {
-            return Ok(None);
-        }
-        assert!(cols.is_multiple_of(BLOCK), "rows of quantised weights are whole blocks");
-        let blocks = x.len() / BLOCK;
-        let place = Operand::Weights { memory: Arc::as_ptr(&room).addr(), start: 0, end: room.len() };
-        let read = Use { place, writes: false };
-        if self.integers.holds != Some(x) {
-            assert!(blocks * BLOCK_BYTES <= room.len(), "activations beyond what was reserved for them");
-            let push = QuantisePush { x: self.address(x), result: room.address(), blocks: blocks as u32, unused: 0 };
-            let uses = [Use { place: Operand::Tensor(x), writes: false }, Use { place, writes: true }];
-            let groups = blocks.div_ceil(self.kernels.threads()).min(super::record::GROUPS_MAX);
-            self.run(&uses, Kernel::Quantise, &push, [groups, 1])?;
-            self.integers.holds = Some(x);
-        }
-        Ok(Some(read))
-    }
-}
-
 fn is_coded(dtype: DType) -> bool {
     matches!(dtype, DType::CodedBf16 { .. })
-}
-
-/// What `quantise.comp` is given.
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct QuantisePush {
-    x: u64,
-    result: u64,
-    blocks: u32,
-    unused: u32,
 }

@@ -16,7 +16,7 @@ use super::gpu::Gpu;
 const PUSH_MAX: u32 = 128;
 
 /// Threads of kernels that take any number.
-const THREADS: u32 = 128;
+pub(super) const THREADS: u32 = 128;
 
 /// Subgroups of a workgroup of products.
 const SUBGROUPS: u32 = 4;
@@ -32,6 +32,8 @@ pub(super) enum Kernel {
     Quantise,
     /// `integer_product.comp`
     IntegerProduct(Number, ProductShape),
+    /// `best.comp`, for numbers or for keys that it has left.
+    Best { of_keys: bool },
     /// `norm.comp`
     Norm,
     /// `elementwise.comp`
@@ -341,6 +343,7 @@ impl Kernels {
                 (include_bytes!("../../shaders/integer_product.spv"), shape.constants(subgroup, number))
             }
             Kernel::Quantise => (include_bytes!("../../shaders/quantise.spv"), vec![THREADS]),
+            Kernel::Best { of_keys } => (include_bytes!("../../shaders/best.spv"), vec![THREADS, u32::from(of_keys)]),
             Kernel::Norm => (include_bytes!("../../shaders/norm.spv"), vec![THREADS]),
             Kernel::Elementwise(which) => {
                 (include_bytes!("../../shaders/elementwise.spv"), vec![THREADS, which as u32])

@@ -1,5 +1,8 @@
 //! Commands as kernels and copies.
 
+mod best;
+mod quantise;
+
 use std::sync::Arc;
 
 use ash::vk;
@@ -19,8 +22,10 @@ use super::kv::GpuKv;
 use super::memory::GpuBuffer;
 use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Use, Weights};
 
+pub(super) use best::room_bytes;
+
 /// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
-pub(super) const GROUPS_MAX: usize = 32_768;
+const GROUPS_MAX: usize = 32_768;
 
 /// Workgroups of attention that keep a large GPU busy.
 const GROUPS_WANTED: usize = 512;
@@ -51,6 +56,8 @@ pub(super) struct Recorder<'a> {
     pub scratch: &'a Arc<GpuBuffer>,
     pub kv: &'a GpuKv,
     pub integers: &'a mut Integers,
+    /// Room for the greatest numbers of parts of rows.
+    pub best_room: &'a Arc<GpuBuffer>,
     /// The last submission of each queue that the host has waited for.
     pub known: [u64; 3],
 }
@@ -107,6 +114,7 @@ impl Recorder<'_> {
             Command::Attend { layer, frame, sequences, q, state, out } => {
                 self.attend(uses, layer, frame, sequences, [q, state, out])?;
             }
+            Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
             Command::CopyWeights { from, to, at } => {
                 let PlacedBytes::Gpu(to) = to else { panic!("copies go to memory that this GPU gave") };
                 let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
@@ -403,7 +411,7 @@ impl Recorder<'_> {
         self.kernels.run(commands, Kernel::Merge(head_dim as u32), &merge, [layer.heads, row])
     }
 
-    pub(super) fn run<P: bytemuck::Pod>(
+    fn run<P: bytemuck::Pod>(
         &mut self,
         uses: &[Use],
         kernel: Kernel,
@@ -414,7 +422,7 @@ impl Recorder<'_> {
         self.kernels.run(commands, kernel, push, groups)
     }
 
-    pub(super) fn address(&self, tensor: Tensor) -> u64 {
+    fn address(&self, tensor: Tensor) -> u64 {
         self.tensors.address() + (tensor.range().start * NUMBER) as u64
     }
 

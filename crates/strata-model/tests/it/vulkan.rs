@@ -2,6 +2,7 @@
 //! `transformers`, whose logits the processor's are compared with too. Where there is no Vulkan, these tests say that
 //! they were left out; `STRATA_REQUIRE_VULKAN=1` makes that a failure.
 
+mod best;
 mod integers;
 
 use std::sync::Arc;
@@ -96,7 +97,7 @@ impl OnGpu {
                 logits: LogitRows::All,
             };
             let device: &mut dyn Device = &mut self.device;
-            self.model.forward(device, &[batch], &mut |_, logits| rows.push(logits.to_vec())).unwrap();
+            self.model.forward(device, &[batch], &mut |_, logits| rows.push(logits.all().to_vec())).unwrap();
             self.computed = end;
         }
         rows

@@ -102,8 +102,8 @@ fn of_single_tokens(mut logits: impl FnMut(u32) -> Vec<f32>) -> Vec<Vec<f32>> {
 }
 
 /// Both round activations alike, but what they round differs in the last bits: where a number lies right between two
-/// integers, one may be rounded up and the other down. Most tokens have none of these, and agree; the others are apart by
-/// less than rounding itself does.
+/// integers, one may be rounded up and the other down. Most tokens have none of these, and agree; the others are apart
+/// by less than rounding itself does.
 #[test]
 fn logits_in_integers_are_those_of_the_processor() {
     let Some(gpu) = gpu() else { return };
