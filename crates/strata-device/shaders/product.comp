@@ -17,13 +17,6 @@ layout(constant_id = 1) const uint TYPE = 0;
 // Rows of the matrix, and of activations, that a subgroup takes: at most 4 and 16.
 layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint TOKENS = 1;
-// Subgroups of a workgroup, and threads of a subgroup.
-layout(constant_id = 4) const uint SUBGROUPS = 1;
-layout(constant_id = 5) const uint SUBGROUP = 32;
-
-// The sums of one row that the threads of a subgroup have: kept here so that one piece of code adds up all of them.
-shared float parts[TOKENS * SUBGROUPS * SUBGROUP];
-
 layout(push_constant, std430) uniform Push {
   uint64_t weights, x, bias, result;
   uint row_bytes, rows, cols, stride, tokens, patches, bias_type;
@@ -32,23 +25,7 @@ layout(push_constant, std430) uniform Push {
 uint64_t row_at(uint number) { return push.weights + uint64_t(min(number, push.rows - 1)) * push.row_bytes; }
 uint64_t token_at(uint token) { return push.x + uint64_t(min(token, push.tokens - 1)) * push.cols * 4; }
 
-// The sum over the threads of a subgroup: each half added to the other, then quarters, and so on.
-float sum_of_subgroup(float value) {
-  precise float sum = value;
-  [[unroll]] for (uint half_size = SUBGROUP / 2; half_size > 0; half_size /= 2) {
-    sum += subgroupShuffleXor(sum, half_size);
-  }
-  return sum;
-}
-
-// One result, by the first thread.
-void put(uint number, uint token, float part) {
-  precise float sum = sum_of_subgroup(part);
-  if (gl_SubgroupInvocationID == 0 && number < push.rows && token < push.tokens) {
-    precise float bias = push.bias == 0 ? 0.0 : plain_number(push.bias_type, push.bias, number);
-    Floats(push.result).v[token * push.stride + number] = sum + bias;
-  }
-}
+#include "sums.glsl"
 
 void main() {
   // Groups that take the same rows of the matrix come one after the other.
@@ -121,20 +98,5 @@ void main() {
       }
     }
   }
-  if (TOKENS == 1) {
-    for (uint r = 0; r < ROWS; r++) {
-      put(first_row + r, first_token, sums[r][0]);
-    }
-    return;
-  }
-  uint own = gl_SubgroupID * TOKENS * SUBGROUP + lane;
-  for (uint r = 0; r < ROWS; r++) {
-    for (uint t = 0; t < TOKENS; t++) {
-      parts[own + t * SUBGROUP] = sums[r][t];
-    }
-    // Each thread reads what it has written itself.
-    [[dont_unroll]] for (uint t = 0; t < TOKENS; t++) {
-      put(first_row + r, first_token + t, parts[own + t * SUBGROUP]);
-    }
-  }
+  put_all(sums, first_row, first_token);
 }

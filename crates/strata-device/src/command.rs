@@ -14,6 +14,12 @@ pub const PRODUCTS_MAX: usize = 16;
 /// several bands.
 pub const OUTS_MAX: usize = 4;
 
+/// The most numbers that [`Command::Best`] takes of a row.
+pub const BEST_MAX: usize = 65;
+
+/// The most numbers of a row of which it takes the greatest.
+pub const BEST_WIDTH_MAX: usize = 1 << 22;
+
 /// The most places that one command reads and writes.
 const ACCESSES_MAX: usize = 8 + 2 * PRODUCTS_MAX;
 
@@ -152,6 +158,18 @@ pub enum Command<'a> {
         /// `[tokens, heads, ATTENTION_STATE]`, if some of a sequence is held at another time; otherwise empty.
         state: Tensor,
         /// Same shape as `q`.
+        out: Tensor,
+    },
+    /// The greatest numbers of each row, greatest first and among equals the first: pairs of their place in the row and
+    /// the number. NaN comes before all others, and -0.0 equals 0.0.
+    Best {
+        /// `[rows, width]`, with at most [`BEST_WIDTH_MAX`] numbers in a row.
+        x: Tensor,
+        /// Numbers in a row.
+        width: usize,
+        /// How many of them are wanted: at most `width` and [`BEST_MAX`].
+        count: usize,
+        /// `[rows, count, 2]`
         out: Tensor,
     },
     /// Copies bytes of weights into the device's own memory.
@@ -334,6 +352,10 @@ impl Command<'_> {
                 add(Operand::Tensor(state), true);
                 add(Operand::Tensor(out), true);
             }
+            Self::Best { x, out, .. } => {
+                add(Operand::Tensor(x), false);
+                add(Operand::Tensor(out), true);
+            }
             Self::CopyWeights { from, to, at } => {
                 let memory = to.number().expect("copies go to a device's own memory");
                 add(Operand::Weights { memory, start: at, end: at + from.len() }, true);
@@ -345,5 +367,20 @@ impl Command<'_> {
             }
         }
         uses
+    }
+}
+
+/// What [`Command::Best`] leaves of one row, into `out` `[count, 2]`: in one look at the row, each number put in its
+/// place among those that are kept.
+pub(crate) fn best_of_row(row: &[f32], out: &mut [f32]) {
+    let (out, _) = out.as_chunks_mut::<2>();
+    let is_before = |one: f32, other: f32| one > other || one.is_nan() && !other.is_nan();
+    for (place, &number) in row.iter().enumerate() {
+        let kept = place.min(out.len());
+        let at = out[..kept].partition_point(|&[_, other]| !is_before(number, other));
+        if at < out.len() {
+            out[at..].rotate_right(1);
+            out[at] = [place as f32, number + 0.0];
+        }
     }
 }

@@ -10,6 +10,7 @@ use strata_kernels::{
     rotate_and_store, scale,
 };
 
+use crate::command::best_of_row;
 use crate::{
     AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, KvSequences, OUTS_MAX, Operand,
     PRODUCTS_MAX, Queue, Tensor, TensorArea, Token,
@@ -43,6 +44,8 @@ pub struct PassNeeds {
     pub norm_cols: usize,
     /// See [`strata_kernels::attention_scratch`].
     pub attention_scratch: usize,
+    /// Numbers in a row of which the [greatest](Command::Best) are taken; the largest.
+    pub best_width: usize,
 }
 
 /// The processor, with tensors and KV blocks in host memory.
@@ -187,6 +190,10 @@ impl CpuDevice {
                 };
                 let layer = AttentionLayer { kv, ..layer };
                 attention(pool, level, &layer, blocks, spans, tables, q, parts, state, out);
+            }
+            Command::Best { x, width, count, out } => {
+                let [x, out] = apart(numbers, [x, out]);
+                x.chunks_exact(width).zip(out.chunks_exact_mut(2 * count)).for_each(|(row, out)| best_of_row(row, out));
             }
             Command::CopyWeights { .. } => unreachable!("the processor has no memory of its own"),
             Command::CopyBlocks { copies } => kv.copy_blocks(copies.iter().copied()),

@@ -101,6 +101,12 @@ pub trait Device: Send {
         false
     }
 
+    /// Whether what the host reads is copied to it: little of it is wanted then, and [`Command::Best`] takes the place
+    /// of whole rows.
+    fn copies_downloads(&self) -> bool {
+        false
+    }
+
     /// Memory of the device's own for `len` bytes of weights, which [`Command::CopyWeights`] writes.
     ///
     /// # Errors

@@ -141,6 +141,10 @@ impl Device for ReferenceDevice {
         Ok(token)
     }
 
+    fn copies_downloads(&self) -> bool {
+        true
+    }
+
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
         let known = self.last_of(token);
         while self.pending.iter().any(|pending| pending.number <= known[index_of(pending.queue)]) {

@@ -13,6 +13,7 @@ mod error;
 mod gpu;
 mod gpu_queue;
 mod host_queue;
+mod integers;
 mod kernels;
 mod kv;
 mod loader;
@@ -31,12 +32,14 @@ use chunks::Chunks;
 use downloads::Downloads;
 use gpu_queue::GpuQueue;
 use host_queue::{HostQueue, Input};
+use integers::Integers;
 use kernels::Kernels;
 use kv::GpuKv;
 use record::Recorder;
 
 pub use error::GpuError;
 pub use gpu::Gpu;
+pub use integers::ProductArithmetic;
 pub use loader::{GpuInfo, Vulkan};
 pub use memory::{GpuBuffer, Heap};
 
@@ -50,6 +53,9 @@ pub struct VulkanDevice {
     /// Room for parts of attention.
     scratch: Arc<GpuBuffer>,
     kv: GpuKv,
+    integers: Integers,
+    /// Room for the greatest numbers of parts of rows.
+    best_room: Arc<GpuBuffer>,
     arguments: Arguments,
     chunks: Chunks,
     downloads: Downloads,
@@ -65,8 +71,14 @@ pub struct VulkanDevice {
 
 impl VulkanDevice {
     /// Bytes of GPU memory that passes of these `needs` take, without weights and KV.
-    pub fn pass_bytes(needs: &PassNeeds) -> usize {
-        needs.tensors.bytes().saturating_add(needs.attention_scratch.saturating_mul(size_of::<f32>()))
+    pub fn pass_bytes(needs: &PassNeeds, arithmetic: ProductArithmetic) -> usize {
+        let scratch = needs.attention_scratch.saturating_mul(size_of::<f32>());
+        needs
+            .tensors
+            .bytes()
+            .saturating_add(scratch)
+            .saturating_add(Integers::bytes(needs, arithmetic))
+            .saturating_add(record::room_bytes(needs))
     }
 
     /// A device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
@@ -74,6 +86,20 @@ impl VulkanDevice {
     /// # Errors
     /// When the GPU has no such memory, or cannot keep KV of this layout.
     pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, layout: &KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
+        Self::with_products(gpu, needs, layout, num_blocks, ProductArithmetic::Float)
+    }
+
+    /// The same, where products with quantised weights are computed in this arithmetic.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or when the GPU lacks that arithmetic.
+    pub fn with_products(
+        gpu: &Arc<Gpu>,
+        needs: &PassNeeds,
+        layout: &KvLayout,
+        num_blocks: usize,
+        arithmetic: ProductArithmetic,
+    ) -> Result<Self, GpuError> {
         let mut heads = (0..layout.num_layers()).map(|layer| layout.layer(layer).head_dim());
         if let Some(head_dim) = heads.find(|head_dim| !head_dim.is_multiple_of(4)) {
             return Err(GpuError::Heads { head_dim });
@@ -85,6 +111,8 @@ impl VulkanDevice {
             tensors: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.tensors.bytes())?),
             scratch: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.attention_scratch * size_of::<f32>())?),
             kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
+            integers: Integers::new(gpu, needs, arithmetic)?,
+            best_room: Arc::new(GpuBuffer::new(gpu, Heap::Device, record::room_bytes(needs))?),
             arguments: Arguments::new(gpu)?,
             chunks: Chunks::default(),
             downloads: Downloads::default(),
@@ -219,7 +247,21 @@ impl VulkanDevice {
         let number = self.submitted + 1;
         self.begin(of, number, waits)?;
         self.submitted = number;
-        let Self { host, queues, kernels, tensors, scratch, kv, arguments, downloads, known, gpu, .. } = self;
+        let Self {
+            host,
+            queues,
+            kernels,
+            tensors,
+            scratch,
+            kv,
+            integers,
+            best_room,
+            arguments,
+            downloads,
+            known,
+            gpu,
+            ..
+        } = self;
         let gpu_queue = &mut queues[of];
         let mut recorder = Recorder {
             gpu,
@@ -231,6 +273,8 @@ impl VulkanDevice {
             tensors,
             scratch,
             kv,
+            integers,
+            best_room,
             known: *known,
         };
         if let Some(host) = host {
@@ -303,7 +347,15 @@ impl Device for VulkanDevice {
     }
 
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
-        Ok(self.try_submit(queue, commands, waits)?)
+        let submitted = self.try_submit(queue, commands, waits);
+        if submitted.is_err() {
+            self.integers.forget();
+        }
+        Ok(submitted?)
+    }
+
+    fn copies_downloads(&self) -> bool {
+        true
     }
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use strata_device::{Bytes, Device, Gpu, GpuError, VulkanDevice};
+use strata_device::{Bytes, Device, Gpu, GpuError, ProductArithmetic, VulkanDevice};
 use strata_kernels::KvLayout;
 use strata_kv::{BlockCopy, BlockId};
 use strata_kv_disk::{BlockBytes, SwapStore};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, KvBelow, LogitRow, Model, NothingBelow};
+use strata_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 
 use crate::runner::{PassError, Runner, RunnerMemory, copy_blocks};
@@ -33,8 +33,8 @@ pub struct GpuRunner {
 }
 
 impl GpuRunner {
-    /// A model of `config` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens. `load`
-    /// gets the device, and gives the weights.
+    /// A model of `config` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens, whose
+    /// products with quantised weights are in `arithmetic`. `load` gets the device, and gives the weights.
     ///
     /// # Errors
     /// The GPU has no memory for all of it, or `load` failed.
@@ -44,10 +44,11 @@ impl GpuRunner {
         layout: KvLayout,
         num_blocks: usize,
         max_tokens: usize,
+        arithmetic: ProductArithmetic,
         load: impl FnOnce(&mut dyn Device) -> Result<(Box<dyn WeightSource>, GpuWeights), E>,
     ) -> Result<Self, E> {
         let needs = Model::pass_needs(&config, max_tokens, max_tokens);
-        let mut device = VulkanDevice::new(gpu, &needs, &layout, num_blocks)?;
+        let mut device = VulkanDevice::with_products(gpu, &needs, &layout, num_blocks, arithmetic)?;
         let (source, weights) = load(&mut device)?;
         let kv_block = Bytes(layout.block_bytes() as u64);
         Ok(Self { model: Model::new(config, source, layout), device, weights, kv_block, swap: None, failure: None })
@@ -58,7 +59,7 @@ impl Runner for GpuRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
     }
@@ -67,7 +68,7 @@ impl Runner for GpuRunner {
         &mut self,
         batch: &[BatchSequence<'_>],
         below: &mut dyn KvBelow,
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError> {
         if let Some(failure) = &self.failure {
             return Err(PassError::Failed(failure.clone()));

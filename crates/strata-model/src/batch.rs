@@ -36,6 +36,8 @@ pub enum LogitRows {
     Last,
     /// Every token's: log-probabilities of the prompt.
     All,
+    /// So many of the greatest of the last token's, or all of them.
+    Best(usize),
 }
 
 impl SequenceBlocks<'_> {
@@ -56,7 +58,7 @@ impl BatchSequence<'_> {
     pub fn num_logit_rows(&self) -> usize {
         match self.logits {
             LogitRows::None => 0,
-            LogitRows::Last => 1,
+            LogitRows::Last | LogitRows::Best(_) => 1,
             LogitRows::All => self.tokens.len(),
         }
     }
@@ -69,4 +71,35 @@ pub struct LogitRow {
     pub sequence: usize,
     /// Index of the token among the sequence's tokens in this batch.
     pub token: usize,
+}
+
+/// The logits of a row that is wanted.
+#[derive(Debug)]
+pub enum Logits<'a> {
+    /// All of them, `[vocab_size]`; they may be changed.
+    All(&'a mut [f32]),
+    /// The greatest, as pairs of token and logit: greatest first, and among equals that of the lowest token. If a logit
+    /// of the row is NaN, so is the first. Only where [`LogitRows::Best`] was asked for.
+    Best(&'a [[f32; 2]]),
+}
+
+impl<'a> Logits<'a> {
+    /// The whole row.
+    ///
+    /// # Panics
+    /// If it is not there. Whoever asks for whole rows gets them.
+    pub fn all(self) -> &'a mut [f32] {
+        match self {
+            Self::All(row) => row,
+            Self::Best(_) => panic!("the whole row was asked for"),
+        }
+    }
+
+    /// Whether a logit of the row is NaN.
+    pub fn has_nan(&self) -> bool {
+        match self {
+            Self::All(row) => row.iter().any(|logit| logit.is_nan()),
+            Self::Best(best) => best.iter().any(|[_, logit]| logit.is_nan()),
+        }
+    }
 }

@@ -92,8 +92,8 @@ impl Model {
     }
 
     /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
-    /// wanted row of logits, `[vocab_size]`, to `sink`, in the order of the batch. The sink may change the row. KV
-    /// below memory comes from `below`, layer by layer.
+    /// wanted row of logits to `sink`, in the order of the batch. The sink may change the row. KV below memory comes
+    /// from `below`, layer by layer.
     ///
     /// Nothing is allocated once the largest batch has been seen.
     ///
@@ -202,7 +202,7 @@ mod tests {
             logits: LogitRows::Last,
         };
         let mut logits = Vec::new();
-        model.forward(&mut device, &[batch], &mut |_, row| logits.extend_from_slice(row)).unwrap();
+        model.forward(&mut device, &[batch], &mut |_, row| logits.extend_from_slice(row.all())).unwrap();
         logits
     }
 

@@ -1,5 +1,7 @@
 //! A forward pass: what its layers share while they compute.
 
+use std::ops::Range;
+
 use arrayvec::ArrayVec;
 use strata_device::{
     BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
@@ -8,7 +10,7 @@ use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan,
 use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
 
-use crate::batch::{BatchSequence, LogitRow, LogitRows, SequenceBlocks};
+use crate::batch::{BatchSequence, LogitRow, LogitRows, Logits, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, segments_below};
 use crate::rope::RopeTable;
 
@@ -49,7 +51,7 @@ pub struct Linear {
 }
 
 /// Where finished rows of logits go.
-pub type LogitSink<'a> = dyn FnMut(LogitRow, &mut [f32]) + 'a;
+pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 
 /// A batch in the form that devices need: row after row. Reused from pass to pass, so that a pass allocates nothing.
 #[derive(Debug, Default)]
@@ -60,6 +62,8 @@ pub struct BatchRows {
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
     wanted: Vec<LogitRow>,
+    /// How many logits suffice of each of `wanted`, if not all are needed.
+    wanted_best: Vec<Option<usize>>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,
     /// Sequences with KV below memory.
@@ -91,6 +95,7 @@ impl BatchRows {
         self.spans.clear();
         self.tables.clear();
         self.wanted.clear();
+        self.wanted_best.clear();
         self.wanted_rows.clear();
         for (index, sequence) in batch.iter().enumerate() {
             let first_row = self.tokens.len();
@@ -114,9 +119,14 @@ impl BatchRows {
             }
             let wanted = match sequence.logits {
                 LogitRows::None => count..count,
-                LogitRows::Last => count.saturating_sub(1)..count,
+                LogitRows::Last | LogitRows::Best(_) => count.saturating_sub(1)..count,
                 LogitRows::All => 0..count,
             };
+            let best = match sequence.logits {
+                LogitRows::Best(count) => Some(count),
+                _ => None,
+            };
+            self.wanted_best.extend(wanted.clone().map(|_| best));
             self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
             self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
         }
@@ -141,6 +151,12 @@ impl BatchRows {
     /// The tokens whose logits are wanted, in the order of their rows.
     pub fn wanted(&self) -> &[LogitRow] {
         &self.wanted
+    }
+
+    /// How many of the greatest logits suffice of the wanted rows in `range`; `None` if all of some row are needed.
+    pub fn wanted_best(&self, range: Range<usize>) -> Option<usize> {
+        let best = self.wanted_best[range].iter();
+        best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
     }
 
     /// Where the sequences' KV lies.
@@ -436,16 +452,41 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// If the device failed.
     pub fn deliver(&mut self, rows: &[LogitRow], logits: Tensor, vocab: usize) -> Result<(), ForwardError> {
-        let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
-        let token = self.device.submit(Queue::Download, &[Command::Download { from: logits }], &computed)?;
-        self.last = Some(token);
-        self.device.complete(token)?;
-        // Now that the host has the logits, it knows that everything submitted before is complete.
-        self.last = None;
+        self.download(logits)?;
         let logits = self.device.downloaded(logits)?;
         for (&row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocab)) {
-            (self.sink)(row, logits);
+            (self.sink)(row, Logits::All(logits));
         }
+        Ok(())
+    }
+
+    /// Whether a few of a row's logits come to the host at less cost than all.
+    pub fn prefers_best(&self) -> bool {
+        self.device.copies_downloads()
+    }
+
+    /// Hands the `count` greatest of each of the finished rows to the sink. They are in `best`, as [`Command::Best`]
+    /// leaves them.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn deliver_best(&mut self, rows: &[LogitRow], best: Tensor, count: usize) -> Result<(), ForwardError> {
+        self.download(best)?;
+        let (pairs, _) = self.device.downloaded(best)?.as_chunks::<2>();
+        for (&row, best) in rows.iter().zip(pairs.chunks_exact(count)) {
+            (self.sink)(row, Logits::Best(best));
+        }
+        Ok(())
+    }
+
+    /// Waits until a tensor has come to the host, and with it everything submitted before.
+    fn download(&mut self, from: Tensor) -> Result<(), DeviceError> {
+        let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
+        let token = self.device.submit(Queue::Download, &[Command::Download { from }], &computed)?;
+        self.last = Some(token);
+        self.device.complete(token)?;
+        // Now that the host has it, it knows that everything submitted before is complete.
+        self.last = None;
         Ok(())
     }
 

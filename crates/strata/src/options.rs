@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use strata_device::{BadSize, Bytes};
+use strata_device::{BadSize, Bytes, ProductArithmetic};
 use strata_engine::{KvDiskMode, PreemptionMode};
 use strata_kv::Hiding;
 use strata_weights::StreamPolicy;
@@ -140,6 +140,28 @@ pub struct ComputeOptions {
     /// The GPU's memory that Strata may use in all. Without it: 90 % of it, or 40 % if the processor shares it
     #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
     pub gpu_memory: Option<Bytes>,
+
+    /// How a GPU multiplies with quantised weights. `float` rounds nothing; `integer` rounds activations to bytes, as
+    /// the processor does, and takes a GPU with integer dot products, which `strata devices` lists
+    #[arg(long, value_name = "HOW", default_value = "float", help_heading = MEMORY, hide_short_help = true)]
+    pub gpu_products: GpuProducts,
+}
+
+/// How a GPU multiplies with quantised weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum GpuProducts {
+    #[default]
+    Float,
+    Integer,
+}
+
+impl From<GpuProducts> for ProductArithmetic {
+    fn from(products: GpuProducts) -> Self {
+        match products {
+            GpuProducts::Float => Self::Float,
+            GpuProducts::Integer => Self::Integer,
+        }
+    }
 }
 
 /// What happens to requests that are preempted when memory for KV runs out.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use strata_engine::Runner;
 use strata_kv::BlockCopy;
-use strata_model::{BatchSequence, LogitRow, LogitRows, SequenceBlocks};
+use strata_model::{BatchSequence, LogitRow, LogitRows, Logits, SequenceBlocks};
 
 /// Bytes that the next one depends on.
 const CONTEXT: usize = 3;
@@ -50,7 +50,7 @@ impl Runner for Followers {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         for (index, sequence) in batch.iter().enumerate() {
             for (token, &byte) in sequence.tokens.iter().enumerate() {
@@ -59,14 +59,15 @@ impl Runner for Followers {
                 self.kv[slot] = byte as u8;
                 let wanted = match sequence.logits {
                     LogitRows::None => false,
-                    LogitRows::Last => token + 1 == sequence.tokens.len(),
+                    // Whole rows will do where the best of them suffice.
+                    LogitRows::Last | LogitRows::Best(_) => token + 1 == sequence.tokens.len(),
                     LogitRows::All => true,
                 };
                 if wanted {
                     // Not what this pass was given, but what lies in the blocks: others may have computed it.
                     let seen = (position + 1).saturating_sub(CONTEXT)..position + 1;
                     let context: Vec<u8> = seen.map(|at| self.kv[self.slot(sequence.blocks, at)]).collect();
-                    sink(LogitRow { sequence: index, token }, &mut self.logits(&context));
+                    sink(LogitRow { sequence: index, token }, Logits::All(&mut self.logits(&context)));
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use strata_kernels::{Activation, KvDType, KvLayer, KvPlace, Matrix, RopeStyle, rope};
 
+use crate::command::best_of_row;
 use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Weights};
 
 /// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
@@ -62,6 +63,13 @@ pub fn of(command: &Command<'_>) -> Operation {
                 memory.set(out, &values.iter().map(|value| value * multiplier).collect::<Vec<_>>());
             })
         }
+        Command::Best { x, width, count, out } => Box::new(move |memory| {
+            let mut best = vec![f32::NAN; out.len()];
+            for (row, best) in memory.get(x).chunks_exact(width).zip(best.chunks_exact_mut(2 * count)) {
+                best_of_row(row, best);
+            }
+            memory.set(out, &best);
+        }),
         Command::KeepRows { tensor, width, rows } => {
             let rows = rows.to_vec();
             Box::new(move |memory| {

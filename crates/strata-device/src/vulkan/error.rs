@@ -32,6 +32,15 @@ pub enum GpuError {
         /// What it lacks.
         missing: &'static str,
     },
+    /// The GPU has no dot products of bytes.
+    #[error(
+        "{gpu} has no integer dot products, or its driver does not offer them; leave out --gpu-products integer, and \
+             products are computed in f32"
+    )]
+    NoDotProducts {
+        /// The GPU's name.
+        gpu: String,
+    },
     /// A model that the kernels are not made for.
     #[error(
         "heads of {head_dim} numbers cannot be computed on a GPU, whose kernels take four at a time; the processor can"

@@ -79,7 +79,8 @@ impl Gpu {
             .synchronization2(true)
             .subgroup_size_control(true)
             .compute_full_subgroups(true)
-            .maintenance4(true);
+            .maintenance4(true)
+            .shader_integer_dot_product(info.has_dot_products);
         let create = vk::DeviceCreateInfo::default()
             .queue_create_infos(&wanted)
             .enabled_features(&features)

@@ -1,5 +1,8 @@
 //! Commands as kernels and copies.
 
+mod best;
+mod quantise;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +15,7 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::gpu_queue::GpuQueue;
 use super::host_queue::{HostResult, HostResults};
+use super::integers::Integers;
 use super::kernels::{
     AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, MergePush,
     NormPush, Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
@@ -19,6 +23,8 @@ use super::kernels::{
 use super::kv::GpuKv;
 use super::memory::GpuBuffer;
 use crate::{BandProduct, Command, KvFrame, KvSequences, Operand, PlacedBytes, Tensor, Use, Weights};
+
+pub(super) use best::room_bytes;
 
 /// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
 const GROUPS_MAX: usize = 32_768;
@@ -51,6 +57,9 @@ pub(super) struct Recorder<'a> {
     /// Room for parts of attention.
     pub scratch: &'a Arc<GpuBuffer>,
     pub kv: &'a GpuKv,
+    pub integers: &'a mut Integers,
+    /// Room for the greatest numbers of parts of rows.
+    pub best_room: &'a Arc<GpuBuffer>,
     /// The last submission of each queue that the host has waited for.
     pub known: [u64; 3],
 }
@@ -62,6 +71,7 @@ impl Recorder<'_> {
     /// When there is no memory for what it needs, or a kernel cannot be made.
     pub fn record(&mut self, command: &Command<'_>) -> Result<(), GpuError> {
         let uses = &command.uses()[..];
+        self.integers.note(uses);
         match *command {
             Command::Fill { out, values } => {
                 let put = self.put_numbers(out.len(), values)?;
@@ -87,7 +97,9 @@ impl Recorder<'_> {
             Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, [x, x], by)?,
             Command::Products { x, cols, products, gate } => {
                 let tokens = x.len() / cols;
-                let commands = self.gpu_queue.operation(uses);
+                let bytes = self.quantise(x, cols, products)?;
+                let uses: Vec<Use> = uses.iter().copied().chain(bytes).collect();
+                let commands = self.gpu_queue.operation(&uses);
                 for product in products {
                     self.product(commands, x, cols, tokens, product)?;
                 }
@@ -110,6 +122,7 @@ impl Recorder<'_> {
             Command::Attend { layer, frame, sequences, q, state, out } => {
                 self.attend(uses, layer, frame, sequences, [q, state, out])?;
             }
+            Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
             Command::CopyWeights { from, to, at } => {
                 let PlacedBytes::Gpu(to) = to else { panic!("copies go to memory that this GPU gave") };
                 let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
@@ -235,9 +248,10 @@ impl Recorder<'_> {
                 (self.weights(bias)? + first as u64, Number::of(bias.dtype()).get())
             }
         };
+        let bytes = self.integers.address(weights.dtype());
         let push = ProductPush {
             weights: self.weights(weights)?,
-            x: self.address(x),
+            x: bytes.unwrap_or(self.address(x)),
             bias,
             result: self.address(product.out) + (product.rows.start * NUMBER) as u64,
             row_bytes: row_bytes(weights),
@@ -252,7 +266,11 @@ impl Recorder<'_> {
         let shape = ProductShape::of(tokens);
         let groups = tokens.div_ceil(shape.tokens) * rows.div_ceil(shape.rows * self.kernels.subgroups());
         let groups = [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)];
-        self.kernels.run(commands, Kernel::Product(number, shape), &push, groups)
+        let kernel = match bytes {
+            Some(_) => Kernel::IntegerProduct(number, shape),
+            None => Kernel::Product(number, shape),
+        };
+        self.kernels.run(commands, kernel, &push, groups)
     }
 
     /// `gate = activation(gate) * up` in some columns.

@@ -15,6 +15,8 @@ use strata_kernels::{
     SEGMENT, encode_row, patches_of, rope,
 };
 
+mod integers;
+
 /// Numbers that all tensors of a test have together.
 const CAPACITY: usize = 1 << 20;
 

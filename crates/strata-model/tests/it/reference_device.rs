@@ -5,7 +5,7 @@ use strata_device::{Command, Device, DeviceError, PlacedBytes, Queue, ReferenceD
 use strata_io::EngineKind;
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, ForwardError, LogitRows, Model, SequenceBlocks, layers};
+use strata_model::{BatchSequence, ForwardError, LogitRows, Logits, Model, SequenceBlocks, layers};
 use strata_weights::{
     Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TieredWeights, WeightSource,
     open_direct,
@@ -147,7 +147,7 @@ fn logits(model: &mut Model, device: &mut dyn Device) -> Result<Vec<Vec<f32>>, F
                 logits,
             }
         };
-        model.forward(device, &[of(0), of(1)], &mut |_, row| rows.push(row.to_vec()))?;
+        model.forward(device, &[of(0), of(1)], &mut |_, row| rows.push(row.all().to_vec()))?;
         done = [0, 1].map(|index| done[index] + pass[index].0);
     }
     Ok(rows)
@@ -168,6 +168,38 @@ fn any_legal_order_gives_the_processors_logits() {
             }
             assert_eq!(&got, first.get_or_insert_with(|| got.clone()), "{name}, seed {seed}");
         }
+    }
+}
+
+/// The four greatest logits behind two prompts, if `wanted` of each.
+fn best_of_two(name: &str, seed: u64, wanted: LogitRows) -> Vec<Vec<[f32; 2]>> {
+    let mut rows = Vec::new();
+    let batch = [(&[3u32, 17, 4][..], 0), (&[11, 3], 1)].map(|(tokens, block)| BatchSequence {
+        tokens,
+        first_position: 0,
+        prompt_len: tokens.len(),
+        below: 0,
+        blocks: SequenceBlocks::From(block),
+        logits: wanted,
+    });
+    let mut sink = |_, logits: Logits<'_>| match logits {
+        Logits::Best(best) => rows.push(best.to_vec()),
+        Logits::All(row) => {
+            let mut all: Vec<[f32; 2]> = (0u16..).zip(row).map(|(token, logit)| [f32::from(token), *logit]).collect();
+            all.sort_by(|a, b| b[1].total_cmp(&a[1]).then(a[0].total_cmp(&b[0])));
+            rows.push(all[..4].to_vec());
+        }
+    };
+    model_of(name).forward(&mut reference(name, seed), &batch, &mut sink).unwrap();
+    rows
+}
+
+#[test]
+fn the_best_of_rows_are_found_in_any_legal_order() {
+    let want = best_of_two(MODELS[0], 0, LogitRows::Last);
+    assert_eq!(want.len(), 2);
+    for seed in 0..schedules(6) {
+        assert_eq!(best_of_two(MODELS[0], seed, LogitRows::Best(4)), want, "seed {seed}");
     }
 }
 

@@ -2,9 +2,12 @@
 //! `transformers`, whose logits the processor's are compared with too. Where there is no Vulkan, these tests say that
 //! they were left out; `STRATA_REQUIRE_VULKAN=1` makes that a failure.
 
+mod best;
+mod integers;
+
 use std::sync::Arc;
 
-use strata_device::{Bytes, Device, Gpu, VulkanDevice};
+use strata_device::{Bytes, Device, Gpu, ProductArithmetic, VulkanDevice};
 use strata_io::EngineKind;
 use strata_kernels::KvDType;
 use strata_model::config::ModelConfig;
@@ -59,11 +62,22 @@ impl OnGpu {
     ) -> Self {
         let dir = fixtures().join(name);
         let config = ModelConfig::from_dir(&dir).unwrap();
-        let catalog = Catalog::open(&dir).unwrap();
+        Self::of(gpu, config, &Catalog::open(&dir).unwrap(), ProductArithmetic::Float, kv_dtype, prompt, weights)
+    }
+
+    fn of(
+        gpu: &Arc<Gpu>,
+        config: ModelConfig,
+        catalog: &Catalog,
+        products: ProductArithmetic,
+        kv_dtype: KvDType,
+        prompt: &[u32],
+        weights: impl FnOnce(&mut dyn Device, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
+    ) -> Self {
         let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
         let needs = Model::pass_needs(&config, 128, 128);
-        let mut device = VulkanDevice::new(gpu, &needs, &layout, BLOCKS_PER_SEQUENCE).unwrap();
-        let weights = weights(&mut device, &catalog, &layers::group_specs(&config));
+        let mut device = VulkanDevice::with_products(gpu, &needs, &layout, BLOCKS_PER_SEQUENCE, products).unwrap();
+        let weights = weights(&mut device, catalog, &layers::group_specs(&config));
         let model = Model::new(config, weights, layout);
         Self { model, device, tokens: prompt.to_vec(), prompt_len: prompt.len(), computed: 0 }
     }
@@ -83,7 +97,7 @@ impl OnGpu {
                 logits: LogitRows::All,
             };
             let device: &mut dyn Device = &mut self.device;
-            self.model.forward(device, &[batch], &mut |_, logits| rows.push(logits.to_vec())).unwrap();
+            self.model.forward(device, &[batch], &mut |_, logits| rows.push(logits.all().to_vec())).unwrap();
             self.computed = end;
         }
         rows

@@ -147,3 +147,32 @@ fn devices_are_listed_and_auto_says_why_the_processor_computes() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("device "), "{}", ended.stderr);
 }
+
+/// What `strata logits` prints, by the given options.
+fn logits(model: &str, more: &[&str]) -> Vec<f64> {
+    let args = [&["logits", model, "--tokens", "5,77,300,12,9,41", "--kv-dtype", "f32"], more].concat();
+    let printed: Value = serde_json::from_str(&succeeded(&args)).unwrap();
+    let rows = printed["logits"].as_array().unwrap().iter();
+    rows.flat_map(|row| row.as_array().unwrap()).map(|logit| logit.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn integer_products_on_a_gpu_are_those_of_the_processor() {
+    let Some(gpu) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("tiny-q8_0");
+    let model = model.to_str().unwrap();
+    succeeded(&["synth", "--like", "tiny", "--dtype", "q8_0", model]);
+    let on_gpu = ["--device", &gpu, "--gpu-memory", "256M", "--gpu-products"];
+    let expected = logits(model, &[]);
+    let largest = expected.iter().fold(0f64, |largest, logit| largest.max(logit.abs()));
+    let apart = |logits: Vec<f64>| {
+        assert_eq!(logits.len(), expected.len());
+        logits.iter().zip(&expected).fold(0f64, |apart, (a, b)| apart.max((a - b).abs())) / largest
+    };
+    let integer = apart(logits(model, &[&on_gpu[..], &["integer"]].concat()));
+    let float = apart(logits(model, &[&on_gpu[..], &["float"]].concat()));
+    // Where a number lies right between two integers, it may be rounded the other way.
+    assert!(integer < float, "{integer} in integers, {float} in f32");
+    refused(&[&["run", tiny(), "--prompt", "x"], &on_gpu[..], &["fast"]].concat(), &["float, integer"]);
+}
