@@ -13,11 +13,13 @@ mod error;
 mod gpu;
 mod gpu_queue;
 mod host_queue;
+mod host_rates;
 mod integers;
 mod kernels;
 mod kv;
 mod loader;
 mod memory;
+
 mod record;
 
 use std::sync::Arc;
@@ -39,6 +41,7 @@ use record::Recorder;
 
 pub use error::GpuError;
 pub use gpu::Gpu;
+pub use host_rates::HostRates;
 pub use integers::ProductArithmetic;
 pub use loader::{GpuInfo, Vulkan};
 pub use memory::{GpuBuffer, Heap};

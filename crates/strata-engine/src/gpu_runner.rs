@@ -45,7 +45,7 @@ impl GpuRunner {
         num_blocks: usize,
         max_tokens: usize,
         arithmetic: ProductArithmetic,
-        load: impl FnOnce(&mut dyn Device) -> Result<(Box<dyn WeightSource>, GpuWeights), E>,
+        load: impl FnOnce(&mut VulkanDevice) -> Result<(Box<dyn WeightSource>, GpuWeights), E>,
     ) -> Result<Self, E> {
         let needs = Model::pass_needs(&config, max_tokens, max_tokens);
         let mut device = VulkanDevice::with_products(gpu, &needs, &layout, num_blocks, arithmetic)?;

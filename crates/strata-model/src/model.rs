@@ -119,7 +119,7 @@ impl Model {
         // A batch that is refused does not begin a pass.
         needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
         let places = shared_tensors(&self.config, size.tokens);
-        self.weights.begin_pass()?;
+        self.weights.begin_pass(size.tokens)?;
         below.begin(self.batch.frames());
         let (weights, batch) = (&mut *self.weights, &self.batch);
         let mut pass = Pass::begin(device, weights, batch, &self.kv, below, &self.rope, places, self.last, sink)?;

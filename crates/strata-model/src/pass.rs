@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use strata_device::{
-    BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
-};
+use strata_device::{BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token};
 use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, KvPlace, SEGMENT};
 use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
@@ -318,8 +316,14 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// If the device failed.
     pub fn submit(&mut self, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
-        let waits: ArrayVec<Token, 1> = self.upload.take().into_iter().collect();
-        self.uploaded = waits.first().map_or(self.uploaded, |token| token.number);
+        self.submit_after(None, commands)
+    }
+
+    /// As [`submit`](Self::submit), after what the host computes as well.
+    fn submit_after(&mut self, of_host: Option<Token>, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
+        let upload = self.upload.take();
+        self.uploaded = upload.map_or(self.uploaded, |token| token.number);
+        let waits: ArrayVec<Token, 2> = upload.into_iter().chain(of_host).collect();
         let token = self.device.submit(Queue::Compute, commands, &waits)?;
         self.last = Some(token);
         Ok(token)
@@ -371,32 +375,76 @@ impl<'a> Pass<'a> {
         outs: [Tensor; N],
         gate: Option<Activation>,
     ) -> Result<(), ForwardError> {
-        let cols = matrices[0].cols;
-        let biases: [Option<Weights>; N] = matrices.map(|matrix| matrix.bias.map(|bias| self.weights.vector(bias)));
         let mut sweep = Sweep::new(matrices.iter().map(|matrix| matrix.weight));
         let mut bands = Bands::new();
+        // Where one of a pair may be computed by the host, the gate comes when all are there.
+        let apart = self.weights.computes_on_host();
+        let gate_of_pairs = if apart { None } else { gate };
+        let mut of_host = None;
         loop {
             self.weights.bands(self.device, &mut sweep, &mut bands)?;
             if bands.is_empty() {
-                return Ok(());
+                break;
             }
             // Uploads are done in order: one is waited for with all before it.
             let known = self.upload.map_or(self.uploaded, |token| token.number);
             let copied = bands.iter().filter_map(|band| band.copied).max_by_key(|token| token.number);
             self.upload = copied.filter(|token| token.number > known).or(self.upload);
-            let of_band = bands.iter().map(|band| BandProduct {
-                weights: &band.weights,
-                rows: band.rows.clone(),
-                bias: biases[band.matrix].as_ref(),
-                out: outs[band.matrix],
-            });
-            let products: ArrayVec<_, BANDS_MAX> = of_band.collect();
-            let submitted = self.submit(&[Command::Products { x, cols, products: &products, gate }]);
-            drop(products);
-            let used = submitted.as_ref().ok().copied();
+            // The host first, so that it computes beside the device.
+            let submitted = match self.multiply(Queue::Host, x, (matrices, outs), &bands, None) {
+                Ok(token) => {
+                    of_host = token.or(of_host);
+                    self.multiply(Queue::Compute, x, (matrices, outs), &bands, gate_of_pairs)
+                }
+                refused => refused,
+            };
+            let used = submitted.as_ref().ok().copied().flatten();
             let released = self.weights.release(&mut bands, self.device, used);
             submitted?;
             released?;
+        }
+        match (apart, gate, &outs[..]) {
+            (true, Some(activation), &[gate, up]) => {
+                let (width, columns) = (matrices[0].rows, 0..matrices[0].rows);
+                self.submit_after(of_host, &[Command::Gate { gate, up, width, columns, activation }])?;
+            }
+            _ if of_host.is_some() => {
+                self.submit_after(of_host, &[])?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Submits to `queue` the products with those of some bands that are its to multiply with, if there are any.
+    fn multiply<const N: usize>(
+        &mut self,
+        queue: Queue,
+        x: Tensor,
+        (matrices, outs): ([&Linear; N], [Tensor; N]),
+        bands: &Bands,
+        gate: Option<Activation>,
+    ) -> Result<Option<Token>, DeviceError> {
+        let bands = || bands.iter().filter(|band| band.queue == queue);
+        if bands().next().is_none() {
+            return Ok(None);
+        }
+        let (cols, is_of_host) = (matrices[0].cols, queue == Queue::Host);
+        let bias = |bias| if is_of_host { self.weights.vector_on_host(bias) } else { self.weights.vector(bias) };
+        let biases = matrices.map(|matrix| matrix.bias.map(bias));
+        let of_band = bands().map(|band| BandProduct {
+            weights: &band.weights,
+            rows: band.rows.clone(),
+            bias: biases[band.matrix].as_ref(),
+            out: outs[band.matrix],
+        });
+        let products: ArrayVec<_, BANDS_MAX> = of_band.collect();
+        let command = Command::Products { x, cols, products: &products, gate };
+        if is_of_host {
+            let waits: ArrayVec<Token, 1> = self.last.into_iter().collect();
+            self.device.submit(queue, &[command], &waits).map(Some)
+        } else {
+            self.submit(&[command]).map(Some)
         }
     }
 

@@ -94,7 +94,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
             let turns = kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits);
             // Streamed weights get what nothing else needs, for the slots that they pass through.
             let budgets = [Bytes(plan.weights.0 + plan.budget.left().0), gpu_plan.weights];
-            let (weights, streaming) = streaming::start_on(device, dir, budgets, &limits.stream, turns)?;
+            let (weights, streaming) = streaming::start_on(device, dir, budgets, limits, turns)?;
             let [on_device, on_host] = weights.resident_bytes();
             let monitor = Arc::clone(&streaming.monitor);
             streamed = Some(streaming);

@@ -145,6 +145,21 @@ pub struct ComputeOptions {
     /// the processor does, and takes a GPU with integer dot products, which `strata devices` lists
     #[arg(long, value_name = "HOW", default_value = "float", help_heading = MEMORY, hide_short_help = true)]
     pub gpu_products: GpuProducts,
+
+    /// Whether the processor computes with weights that `--memory` holds beside a GPU, instead of having them copied in
+    /// each pass. `auto`: in passes of so few tokens that it is faster, as measured at the start, and if the results
+    /// are the GPU's to the bit; `on`: whenever sequences are decoded
+    #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = MEMORY, hide_short_help = true)]
+    pub host_products: HostProducts,
+}
+
+/// When the processor computes beside a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum HostProducts {
+    #[default]
+    Auto,
+    On,
+    Off,
 }
 
 /// How a GPU multiplies with quantised weights.

@@ -128,6 +128,7 @@ impl Parts {
             disk_bytes_per_s: 0.0,
             policy: StreamPolicy::Resident,
             timeline: false,
+            host_tokens_max: 0,
             turns: None,
         };
         let files = open_direct(&self.catalog).unwrap();

@@ -11,6 +11,8 @@ pub struct StreamStats {
     pub bytes_read: u64,
     /// Bytes copied from host memory to a device's own.
     pub bytes_copied: u64,
+    /// Bytes of weights that the host computed with, beside a device of its own.
+    pub bytes_on_host: u64,
     /// Reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
     /// Time that the forward pass waited for weights.
@@ -30,6 +32,7 @@ impl StreamStats {
             passes: self.passes - earlier.passes,
             bytes_read: self.bytes_read - earlier.bytes_read,
             bytes_copied: self.bytes_copied - earlier.bytes_copied,
+            bytes_on_host: self.bytes_on_host - earlier.bytes_on_host,
             reads_failed: self.reads_failed - earlier.reads_failed,
             stall: self.stall.saturating_sub(earlier.stall),
             io: self.io.saturating_sub(earlier.io),
