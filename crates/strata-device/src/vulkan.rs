@@ -16,7 +16,10 @@ mod kernels;
 mod kv;
 mod loader;
 mod memory;
+mod rates;
 mod record;
+mod stats;
+mod timestamps;
 
 use std::sync::Arc;
 
@@ -31,12 +34,16 @@ use integers::Integers;
 use kernels::Kernels;
 use kv::GpuKv;
 use record::Recorder;
+use timestamps::Clock;
 
 pub use error::GpuError;
 pub use gpu::Gpu;
 pub use integers::ProductArithmetic;
 pub use loader::{GpuInfo, Vulkan};
 pub use memory::{GpuBuffer, Heap};
+pub use rates::CopyRates;
+pub use stats::DeviceStats;
+pub use timestamps::DeviceEvent;
 
 /// See the module.
 pub struct VulkanDevice {
@@ -57,8 +64,13 @@ pub struct VulkanDevice {
     submitted: u64,
     /// Times that the host had to wait for room in the ring of arguments.
     waits_for_room: u64,
+    /// Bytes of KV blocks that were read.
+    blocks_read: u64,
     /// The last submission of each queue that the host has waited for.
     known: [u64; 3],
+    name: Arc<str>,
+    /// Set if times are noted.
+    clock: Option<Clock>,
     gpu: Arc<Gpu>,
 }
 
@@ -111,7 +123,10 @@ impl VulkanDevice {
             block_room: None,
             submitted: 0,
             waits_for_room: 0,
+            blocks_read: 0,
             known: [0; 3],
+            name: gpu.info().name.as_str().into(),
+            clock: None,
             gpu: Arc::clone(gpu),
         })
     }
@@ -120,6 +135,52 @@ impl VulkanDevice {
     /// there was no room for what it hands over.
     pub fn waits_for_room(&self) -> u64 {
         self.waits_for_room
+    }
+
+    /// What the GPU has been used for.
+    pub fn stats(&self) -> DeviceStats {
+        let [memory_used, memory_budget] = self.gpu.used();
+        DeviceStats {
+            name: Arc::clone(&self.name),
+            memory_used,
+            memory_budget,
+            bytes_to_device: self.arguments.bytes_put(),
+            bytes_to_host: self.downloads.bytes() + self.blocks_read,
+            waits_for_room: self.waits_for_room,
+        }
+    }
+
+    /// Waits for everything that was submitted.
+    ///
+    /// # Errors
+    /// When the GPU fails.
+    pub fn settle(&mut self) -> Result<(), GpuError> {
+        self.queues.iter_mut().try_for_each(GpuQueue::settle)
+    }
+
+    /// Notes from now on when batches of commands run, as far as the GPU's queues can tell.
+    ///
+    /// # Errors
+    /// When the GPU refuses.
+    pub fn note_times(&mut self) -> Result<(), GpuError> {
+        for queue in QUEUES {
+            self.queues[index_of(queue)].note_times(queue)?;
+        }
+        self.clock = Some(Clock::new(&self.gpu));
+        Ok(())
+    }
+
+    /// The batches that were done since the last call, queue by queue, if times are noted.
+    ///
+    /// # Errors
+    /// When the GPU fails.
+    pub fn take_times(&mut self) -> Result<Vec<DeviceEvent>, GpuError> {
+        let Some(clock) = &mut self.clock else { return Ok(Vec::new()) };
+        let mut batches = Vec::new();
+        for queue in &mut self.queues {
+            batches.extend(queue.take_times()?);
+        }
+        Ok(clock.events(&batches).collect())
     }
 
     /// The GPU.
@@ -141,6 +202,7 @@ impl VulkanDevice {
         };
         let token = self.copy_block(block, true, (&room, 0), into.len())?;
         self.try_complete(token)?;
+        self.blocks_read += into.len() as u64;
         // SAFETY: the copy into it is done, and nothing else uses it.
         into.copy_from_slice(unsafe { room.on_host(0..into.len()) });
         self.block_room = Some(room);
@@ -303,6 +365,8 @@ impl Device for VulkanDevice {
         Ok(to)
     }
 }
+
+const QUEUES: [Queue; 3] = [Queue::Compute, Queue::Upload, Queue::Download];
 
 fn index_of(queue: Queue) -> usize {
     match queue {
