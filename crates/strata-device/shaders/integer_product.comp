@@ -28,20 +28,13 @@ uint64_t row_at(uint number) { return push.weights + uint64_t(min(number, push.r
 // Where the bytes of a token begin, of which 32 take 48 with their scale and sums.
 uint64_t token_at(uint token) { return push.x + uint64_t(min(token, push.tokens - 1)) * (push.cols / 32) * 48; }
 
-// The sum over the threads of a subgroup: each half added to the other, then quarters, and so on.
-float sum_of_threads(float value) {
-  precise float sum = value;
-  for (uint apart = gl_SubgroupSize / 2; apart > 0; apart /= 2) {
-    sum += subgroupShuffleXor(sum, apart);
-  }
-  return sum;
-}
+#include "sums.glsl"
 
 void main() {
   // Groups that take the same rows of the matrix come one after the other.
   uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
   uint token_groups = (push.tokens + TOKENS - 1) / TOKENS;
-  uint first_row = (group / token_groups * gl_NumSubgroups + gl_SubgroupID) * ROWS;
+  uint first_row = (group / token_groups * SUBGROUPS + gl_SubgroupID) * ROWS;
   uint first_token = group % token_groups * TOKENS;
   if (first_row >= push.rows) {
     return;
@@ -53,7 +46,7 @@ void main() {
       sums[r][t] = 0.0;
     }
   }
-  for (uint number = lane; number < push.cols / 32; number += gl_SubgroupSize) {
+  for (uint number = lane; number < push.cols / 32; number += SUBGROUP) {
     Block w[4];
     for (uint r = 0; r < ROWS; r++) {
       w[r] = block_of(TYPE, row_at(first_row + r), number);
@@ -83,14 +76,5 @@ void main() {
       }
     }
   }
-  for (uint r = 0; r < ROWS; r++) {
-    uint number = first_row + r;
-    for (uint t = 0; t < TOKENS; t++) {
-      float sum = sum_of_threads(sums[r][t]);
-      if (lane == 0 && number < push.rows && first_token + t < push.tokens) {
-        float bias = push.bias == 0 ? 0.0 : plain_number(push.bias_type, push.bias, number);
-        Floats(push.result).v[(first_token + t) * push.stride + number] = sum + bias;
-      }
-    }
-  }
+  put_all(sums, first_row, first_token);
 }

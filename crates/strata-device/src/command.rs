@@ -111,6 +111,20 @@ pub enum Command<'a> {
         /// The activation of a gated network.
         gate: Option<Activation>,
     },
+    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]`, for some columns `c`: what [`Products`](Self::Products) does
+    /// with its `gate`, where the products of a pair were computed apart.
+    Gate {
+        /// `[tokens, width]`
+        gate: Tensor,
+        /// Same shape as `gate`.
+        up: Tensor,
+        /// Numbers in a row of either.
+        width: usize,
+        /// The columns.
+        columns: Range<usize>,
+        /// The activation.
+        activation: Activation,
+    },
     /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
     StoreKv {
         /// Where the layer lies in a block.
@@ -211,6 +225,15 @@ pub struct KvSequences<'a> {
 pub enum Operand {
     /// Some numbers in tensor memory.
     Tensor(Tensor),
+    /// Some columns of a tensor of rows.
+    Columns {
+        /// `[rows, any]`
+        tensor: Tensor,
+        /// The first column.
+        start: usize,
+        /// Behind the last.
+        end: usize,
+    },
     /// The KV blocks.
     Kv,
     /// The place where the host reads a downloaded tensor.
@@ -231,6 +254,11 @@ impl Operand {
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tensor(one), Self::Tensor(other)) | (Self::Host(one), Self::Host(other)) => one.overlaps(other),
+            (&Self::Columns { tensor, start, end }, &Self::Columns { tensor: of, start: from, end: to }) => {
+                if tensor == of { start < to && from < end } else { tensor.overlaps(&of) }
+            }
+            (Self::Columns { tensor, .. }, Self::Tensor(other))
+            | (Self::Tensor(other), Self::Columns { tensor, .. }) => tensor.overlaps(other),
             (Self::Kv, Self::Kv) => true,
             (&Self::Weights { memory, start, end }, &Self::Weights { memory: of, start: from, end: to }) => {
                 memory == of && start < to && from < end
@@ -262,7 +290,7 @@ impl Command<'_> {
         let mut uses = ArrayVec::new();
         let mut add = |place, writes| {
             let used = Use { place, writes };
-            // Bands of one matrix have the same result.
+            // Bands of one matrix have the same bias.
             if !uses.contains(&used) {
                 uses.push(used);
             }
@@ -298,10 +326,15 @@ impl Command<'_> {
             Self::Products { x, products, .. } => {
                 add(Operand::Tensor(x), false);
                 for product in products {
-                    add(Operand::Tensor(product.out), true);
+                    let Range { start, end } = product.rows;
+                    add(Operand::Columns { tensor: product.out, start, end }, true);
                     let read = of_weights(product.weights).into_iter().chain(product.bias.and_then(of_weights));
                     read.for_each(|place| add(place, false));
                 }
+            }
+            Self::Gate { gate, up, columns: Range { start, end }, .. } => {
+                add(Operand::Columns { tensor: gate, start, end }, true);
+                add(Operand::Columns { tensor: up, start, end }, false);
             }
             Self::StoreKv { cos, sin, q, k, v, .. } => {
                 add(Operand::Tensor(cos), false);

@@ -6,7 +6,8 @@ use std::num::NonZeroUsize;
 use arrayvec::ArrayVec;
 use strata_kernels::{
     Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, add_and_norm,
-    add_scaled, attention, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate_and_store, scale,
+    add_scaled, attention, gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads,
+    rotate_and_store, scale,
 };
 
 use crate::command::best_of_row;
@@ -167,6 +168,12 @@ impl CpuDevice {
                     }
                 }
                 *prepared = activations.prepared().map(|form| (x, form));
+            }
+            Command::Gate { gate, up, width, ref columns, activation } => {
+                let [gate, up] = apart(numbers, [gate, up]);
+                for (gate, up) in gate.chunks_exact_mut(width).zip(up.chunks_exact(width)) {
+                    gated_activation(pool, level, activation, &mut gate[columns.clone()], &up[columns.clone()]);
+                }
             }
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 let [cos, sin, q, k, v] = apart(numbers, [cos, sin, q, k, v]);

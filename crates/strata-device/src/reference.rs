@@ -13,7 +13,7 @@ pub use bytes::ReferenceBytes;
 use operations::{DeviceMemory, Operation};
 
 /// Number of queues, as numbered by [`index_of`].
-const QUEUES: usize = 3;
+const QUEUES: usize = 4;
 
 /// For each queue, the number of the last submission that is known to have been executed.
 type Known = [u64; QUEUES];
@@ -156,6 +156,10 @@ impl Device for ReferenceDevice {
         Ok(())
     }
 
+    fn computes_on_host(&self) -> bool {
+        true
+    }
+
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         Ok(PlacedBytes::Reference(Arc::new(ReferenceBytes::poisoned(len))))
     }
@@ -190,6 +194,7 @@ fn index_of(queue: Queue) -> usize {
         Queue::Compute => 0,
         Queue::Upload => 1,
         Queue::Download => 2,
+        Queue::Host => 3,
     }
 }
 

@@ -78,6 +78,8 @@ fn line_of(queue: Queue) -> (usize, &'static str) {
         Queue::Compute => (1001, "GPU kernels"),
         Queue::Upload => (1002, "GPU copies from the host"),
         Queue::Download => (1003, "GPU copies to the host"),
+        // Its times are not noted.
+        Queue::Host => (1004, "products on the host"),
     }
 }
 

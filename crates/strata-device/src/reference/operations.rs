@@ -105,11 +105,16 @@ pub fn of(command: &Command<'_>) -> Operation {
                 let x = memory.get(x);
                 products.iter().for_each(|product| product.compute(memory, &x, cols));
                 if let Some(activation) = gate {
-                    products
-                        .chunks_exact(2)
-                        .for_each(|pair| gate_rows(memory, &pair[0], &pair[1], x.len() / cols, activation));
+                    for pair in products.chunks_exact(2) {
+                        let width = pair[0].out.len() / (x.len() / cols);
+                        gate_columns(memory, [pair[0].out, pair[1].out], width, &pair[0].rows, activation);
+                    }
                 }
             })
+        }
+        Command::Gate { gate, up, width, ref columns, activation } => {
+            let columns = columns.clone();
+            Box::new(move |memory| gate_columns(memory, [gate, up], width, &columns, activation))
         }
         Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
             let (tokens, heads, head_dim, at) =
@@ -270,11 +275,16 @@ impl OwnProduct {
     }
 }
 
-fn gate_rows(memory: &mut DeviceMemory, gate: &OwnProduct, up: &OwnProduct, tokens: usize, activation: Activation) {
-    let width = gate.out.len() / tokens;
-    for token in 0..tokens {
-        for row in gate.rows.clone() {
-            let [gate, up] = [gate.out, up.out].map(|out| out.range().start + token * width + row);
+fn gate_columns(
+    memory: &mut DeviceMemory,
+    [gate, up]: [Tensor; 2],
+    width: usize,
+    columns: &std::ops::Range<usize>,
+    activation: Activation,
+) {
+    for row in (0..gate.len()).step_by(width) {
+        for column in columns.clone() {
+            let [gate, up] = [gate, up].map(|tensor| tensor.range().start + row + column);
             memory.numbers[gate] = activated(activation, memory.numbers[gate]) * memory.numbers[up];
         }
     }

@@ -248,11 +248,11 @@ impl GpuQueue {
     }
 }
 
-/// Orders what is recorded after this behind everything before it.
+/// Orders what is recorded after this behind everything before it, and behind what the host wrote before it signalled.
 fn barrier(gpu: &Gpu, commands: vk::CommandBuffer) {
     let (stages, host) = (vk::PipelineStageFlags2::ALL_COMMANDS, vk::PipelineStageFlags2::HOST);
     let barriers = [vk::MemoryBarrier2::default()
-        .src_stage_mask(stages)
+        .src_stage_mask(stages | host)
         .src_access_mask(vk::AccessFlags2::MEMORY_WRITE)
         .dst_stage_mask(stages | host)
         .dst_access_mask(vk::AccessFlags2::MEMORY_READ | vk::AccessFlags2::MEMORY_WRITE | vk::AccessFlags2::HOST_READ)];

@@ -64,7 +64,8 @@ impl ProductShape {
 
     /// What a kernel for weights of type `number` is specialised by.
     fn constants(self, subgroup: u32, number: Number) -> Vec<u32> {
-        vec![SUBGROUPS * subgroup, number.get(), self.rows as u32, self.tokens as u32]
+        let (rows, tokens) = (self.rows as u32, self.tokens as u32);
+        vec![SUBGROUPS * subgroup, number.get(), rows, tokens, SUBGROUPS, subgroup]
     }
 }
 
