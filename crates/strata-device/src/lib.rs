@@ -32,5 +32,8 @@ pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident}
 pub use reference::{ReferenceBytes, ReferenceDevice};
 pub use tensor::{OutOfTensors, Tensor, TensorArea};
 pub use virtual_memory::{Mappings, PageAccess, SharedMemory, VirtualMemory, mappings};
-pub use vulkan::{Gpu, GpuBuffer, GpuError, GpuInfo, Heap, HostRates, ProductArithmetic, Vulkan, VulkanDevice};
+pub use vulkan::{
+    CopyRates, DeviceEvent, DeviceStats, Gpu, GpuBuffer, GpuError, GpuInfo, Heap, HostRates, ProductArithmetic, Vulkan,
+    VulkanDevice,
+};
 pub use weights::{PlacedBytes, Weights};

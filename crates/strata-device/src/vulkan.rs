@@ -19,8 +19,10 @@ mod kernels;
 mod kv;
 mod loader;
 mod memory;
-
+mod rates;
 mod record;
+mod stats;
+mod timestamps;
 
 use std::sync::Arc;
 
@@ -38,6 +40,7 @@ use integers::Integers;
 use kernels::Kernels;
 use kv::GpuKv;
 use record::Recorder;
+use timestamps::Clock;
 
 pub use error::GpuError;
 pub use gpu::Gpu;
@@ -45,6 +48,9 @@ pub use host_rates::HostRates;
 pub use integers::ProductArithmetic;
 pub use loader::{GpuInfo, Vulkan};
 pub use memory::{GpuBuffer, Heap};
+pub use rates::CopyRates;
+pub use stats::DeviceStats;
+pub use timestamps::DeviceEvent;
 
 /// See the module.
 pub struct VulkanDevice {
@@ -67,8 +73,13 @@ pub struct VulkanDevice {
     submitted: u64,
     /// Times that the host had to wait for room in the ring of arguments.
     waits_for_room: u64,
+    /// Bytes to the GPU and to the host, beside arguments and downloads.
+    beside: [u64; 2],
     /// The last submission of each queue that the host has waited for.
     known: [u64; 3],
+    name: Arc<str>,
+    /// Set if times are noted.
+    clock: Option<Clock>,
     gpu: Arc<Gpu>,
 }
 
@@ -122,7 +133,10 @@ impl VulkanDevice {
             block_room: None,
             submitted: 0,
             waits_for_room: 0,
+            beside: [0; 2],
             known: [0; 3],
+            name: gpu.info().name.as_str().into(),
+            clock: None,
             gpu: Arc::clone(gpu),
         })
     }
@@ -133,7 +147,9 @@ impl VulkanDevice {
     /// # Errors
     /// When the GPU or its driver fails.
     pub fn compute_on_host(&mut self, cpu: Cpu, dtypes: &[DType]) -> Result<bool, DeviceError> {
-        let order = self.order_of_sums(dtypes)?;
+        // The host adds up as the GPU does in f32, and has no bytes.
+        let in_integers = dtypes.iter().any(|&dtype| self.integers.address(dtype).is_some());
+        let order = if in_integers { None } else { self.order_of_sums(dtypes)? };
         self.host = order.map(|order| HostQueue::new(&self.gpu, cpu, order)).transpose()?;
         Ok(self.host.is_some())
     }
@@ -142,6 +158,52 @@ impl VulkanDevice {
     /// there was no room for what it hands over.
     pub fn waits_for_room(&self) -> u64 {
         self.waits_for_room
+    }
+
+    /// What the GPU has been used for.
+    pub fn stats(&self) -> DeviceStats {
+        let [memory_used, memory_budget] = self.gpu.used();
+        DeviceStats {
+            name: Arc::clone(&self.name),
+            memory_used,
+            memory_budget,
+            bytes_to_device: self.arguments.bytes_put() + self.beside[0],
+            bytes_to_host: self.downloads.bytes() + self.beside[1],
+            waits_for_room: self.waits_for_room,
+        }
+    }
+
+    /// Waits for everything that was submitted.
+    ///
+    /// # Errors
+    /// When the GPU fails.
+    pub fn settle(&mut self) -> Result<(), GpuError> {
+        self.queues.iter_mut().try_for_each(GpuQueue::settle)
+    }
+
+    /// Notes from now on when batches of commands run, as far as the GPU's queues can tell.
+    ///
+    /// # Errors
+    /// When the GPU refuses.
+    pub fn note_times(&mut self) -> Result<(), GpuError> {
+        for (own, queue) in self.queues.iter_mut().zip(QUEUES) {
+            own.note_times(queue)?;
+        }
+        self.clock = Some(Clock::new(&self.gpu));
+        Ok(())
+    }
+
+    /// The batches that were done since the last call, queue by queue, if times are noted.
+    ///
+    /// # Errors
+    /// When the GPU fails.
+    pub fn take_times(&mut self) -> Result<Vec<DeviceEvent>, GpuError> {
+        let Some(clock) = &mut self.clock else { return Ok(Vec::new()) };
+        let mut batches = Vec::new();
+        for queue in &mut self.queues {
+            batches.extend(queue.take_times()?);
+        }
+        Ok(clock.events(&batches).collect())
     }
 
     /// The GPU.
@@ -163,6 +225,7 @@ impl VulkanDevice {
         };
         let token = self.copy_block(block, true, (&room, 0), into.len())?;
         self.try_complete(token)?;
+        self.beside[1] += into.len() as u64;
         // SAFETY: the copy into it is done, and nothing else uses it.
         into.copy_from_slice(unsafe { room.on_host(0..into.len()) });
         self.block_room = Some(room);
@@ -262,6 +325,7 @@ impl VulkanDevice {
             arguments,
             downloads,
             known,
+            beside,
             gpu,
             ..
         } = self;
@@ -284,7 +348,7 @@ impl VulkanDevice {
             host.check()?;
             let of_host = waits.iter().filter(|token| token.queue == Queue::Host).map(|token| token.number).max();
             while let Some(results) = of_host.and_then(|number| host.take_results(number)) {
-                recorder.take_in(&results);
+                beside[0] += recorder.take_in(&results);
             }
             commands.iter().for_each(|command| host.forget(&command.uses()));
         }
@@ -317,12 +381,13 @@ impl VulkanDevice {
         let number = self.submitted + 1;
         self.begin(COMPUTE, number, waits)?;
         self.submitted = number;
-        let Self { host, queues, tensors, gpu, .. } = self;
+        let Self { host, queues, tensors, beside, gpu, .. } = self;
         let (host, gpu_queue) = (host.as_mut().expect("the device has a queue of the host"), &mut queues[COMPUTE]);
         let room = host.room_for(x)?;
         let commands = gpu_queue.operation(&[Use { place: Operand::Tensor(x), writes: false }]);
         let (start, len) = (x.range().start * size_of::<f32>(), x.len() * size_of::<f32>());
         record::copy(gpu, commands, (&**tensors, start), (&*room, 0), len);
+        beside[1] += len as u64;
         // The host reads it once it knows that this is done, and waits for it soon.
         gpu_queue.barrier();
         gpu_queue.keep(Arc::clone(&room));
@@ -397,10 +462,13 @@ impl Device for VulkanDevice {
     }
 }
 
-/// The queue of kernels, among the GPU's.
+/// The GPU's queues, in their order.
+const QUEUES: [Queue; 3] = [Queue::Compute, Queue::Upload, Queue::Download];
+
+/// The queue of kernels, among them.
 const COMPUTE: usize = 0;
 
-/// A queue's place among the GPU's; `None` for the host's.
+/// A queue's place among them; `None` for the host's.
 fn index_of(queue: Queue) -> Option<usize> {
     match queue {
         Queue::Compute => Some(COMPUTE),

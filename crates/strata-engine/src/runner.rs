@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use strata_device::{
-    AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, KvPool, KvStrips, Mappings, PageAccess, Queue,
-    StripChange, StripContent, StripShape, StripStats, mappings,
+    AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, DeviceStats, KvPool, KvStrips, Mappings,
+    PageAccess, Queue, StripChange, StripContent, StripShape, StripStats, mappings,
 };
 use strata_kv::{BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
 use strata_kv_disk::{BlockBytes, SwapStore};
@@ -89,6 +89,11 @@ pub trait Runner: Send {
 
     /// What streaming the weights has taken since the start, if they are streamed.
     fn stream_stats(&self) -> Option<StreamStats> {
+        None
+    }
+
+    /// What a device with memory of its own was used for, if there is one.
+    fn device_stats(&self) -> Option<DeviceStats> {
         None
     }
 

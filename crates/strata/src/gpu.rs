@@ -108,7 +108,24 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
         Ok((Box::new(weights), GpuWeights { bytes, monitor: None }))
     })?;
     runner.swap = swap;
+    if let Some(streaming) = streamed.as_mut().filter(|_| limits.stream.timeline) {
+        streaming.device = Some(runner.keep_timeline().map_err(to_input)?);
+    }
     Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, kv_disk }))
+}
+
+/// The GPU that is to be used, and its number.
+///
+/// # Errors
+/// There is no such GPU, or the processor is to be used.
+pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)> {
+    let number = match limits.compute.device {
+        DeviceOption::Cpu => anyhow::bail!("--device cpu is no GPU"),
+        DeviceOption::Vulkan(number) => number,
+        DeviceOption::Auto => choose(dir, limits).map_err(|why| anyhow::anyhow!("the processor computes: {why}"))?,
+    };
+    let info = Vulkan::load().and_then(|vulkan| vulkan.gpus()).map_err(to_input)?.into_iter().nth(number);
+    Ok((number, info.ok_or_else(|| to_input(GpuError::NotFound { number }))?))
 }
 
 /// The GPU that `auto` takes, or why none.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use strata_device::{Bytes, Cpu, HostRates, VulkanDevice};
+use strata_engine::DeviceTimeline;
 use strata_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
 use strata_weights::{
     ElasticWeights, Partition, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError,
@@ -23,6 +24,10 @@ pub struct Streaming {
     pub files: Vec<Arc<dyn DirectRead>>,
     /// Bytes of weights that the budget could keep in memory, under the policy that keeps most.
     pub most_resident: u64,
+    /// Bytes of weights that stay in a device's own memory.
+    pub on_device: u64,
+    /// When the device computed and copied, if a timeline is kept.
+    pub device: Option<Arc<DeviceTimeline>>,
 }
 
 impl Drop for Streaming {
@@ -65,7 +70,7 @@ pub fn start(
         Bytes(swept),
         Bytes(swept.saturating_sub(resident))
     );
-    Ok((weights, Streaming { monitor, settings, files, most_resident }))
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, device: None }))
 }
 
 /// The same in two tiers: `budgets` are of host memory and of `device`.
@@ -100,7 +105,8 @@ pub fn start_on(
         Bytes(on_host),
         Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
     );
-    Ok((weights, Streaming { monitor, settings, files, most_resident: on_device + on_host }))
+    let most_resident = on_device + on_host;
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, device: None }))
 }
 
 /// The most tokens of a pass for which the processor computes with the weights that host memory holds.

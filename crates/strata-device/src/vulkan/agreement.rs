@@ -48,7 +48,7 @@ impl Bits {
                 for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
                     for &at in halves(dtype) {
                         // Between 2^-8 and 2^-4.
-                        block[at + 1] = block[at + 1] & 0x83 | 0x1c + 4 * (block[at + 1] >> 5 & 3);
+                        block[at + 1] = block[at + 1] & 0x83 | (0x1c + 4 * (block[at + 1] >> 5 & 3));
                     }
                     if dtype == DType::Mxfp4 {
                         block[0] = 120 + block[0] % 8;

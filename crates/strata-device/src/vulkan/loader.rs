@@ -146,6 +146,11 @@ impl Vulkan {
         extensions.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name))
     }
 
+    /// Whether the host may reset queries.
+    pub(super) fn resets_queries(&self, gpu: vk::PhysicalDevice) -> bool {
+        self.features(gpu).resets_queries
+    }
+
     fn features(&self, gpu: vk::PhysicalDevice) -> Features {
         let mut features_11 = vk::PhysicalDeviceVulkan11Features::default();
         let mut features_12 = vk::PhysicalDeviceVulkan12Features::default();
@@ -173,7 +178,8 @@ impl Vulkan {
         let missing = needed.into_iter().find_map(|(has, name)| (has == vk::FALSE).then_some(name));
         let sparse = features.sparse_binding == vk::TRUE && features.sparse_residency_buffer == vk::TRUE;
         let dot_products = features_13.shader_integer_dot_product == vk::TRUE;
-        Features { missing, sparse, dot_products }
+        let resets_queries = features_12.host_query_reset == vk::TRUE;
+        Features { missing, sparse, dot_products, resets_queries }
     }
 }
 
@@ -188,6 +194,7 @@ struct Features {
     missing: Option<&'static str>,
     sparse: bool,
     dot_products: bool,
+    resets_queries: bool,
 }
 
 /// Whether a family's queues do nothing but copy: they run beside kernels.

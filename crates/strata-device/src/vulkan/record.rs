@@ -297,20 +297,25 @@ impl Recorder<'_> {
     }
 
     /// Copies what the host has computed to where it belongs.
-    pub fn take_in(&mut self, results: &HostResults) {
+    pub fn take_in(&mut self, results: &HostResults) -> u64 {
+        let mut bytes = 0;
         for result in &results.products {
             let HostResult { start, tokens, ref rows, out } = *result;
             let place = Operand::Columns { tensor: out, start: rows.start, end: rows.end };
-            let commands = self.gpu_queue.operation(&[Use { place, writes: true }]);
+            let uses = [Use { place, writes: true }];
+            self.integers.note(&uses);
+            let commands = self.gpu_queue.operation(&uses);
             let (width, first) = (out.len() / tokens, out.range().start + rows.start);
             let pieces = (0..tokens).map(|token| Piece {
                 from: (start + token * rows.len()) * NUMBER,
                 to: (first + token * width) * NUMBER,
                 len: rows.len() * NUMBER,
             });
+            bytes += (tokens * rows.len() * NUMBER) as u64;
             copy_pieces(self.gpu, commands, &results.buffer, self.tensors, pieces);
         }
         self.gpu_queue.keep(Arc::clone(&results.buffer));
+        bytes
     }
 
     fn store_kv(

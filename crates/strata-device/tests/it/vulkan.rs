@@ -15,6 +15,7 @@ use strata_kernels::{
     SEGMENT, encode_row, patches_of, rope,
 };
 
+mod figures;
 mod integers;
 
 /// Numbers that all tensors of a test have together.

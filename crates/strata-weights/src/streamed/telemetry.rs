@@ -74,7 +74,7 @@ pub enum EventKind {
     Compute,
 }
 
-/// An event in the timeline; its times count from the opening of the weights.
+/// An event in the timeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamEvent {
     /// Its kind.
@@ -84,15 +84,14 @@ pub struct StreamEvent {
     /// The bytes read; 0 for other kinds.
     pub bytes: u64,
     /// When it began.
-    pub start: Duration,
+    pub start: Instant,
     /// When it ended.
-    pub end: Duration,
+    pub end: Instant,
 }
 
 /// Keeps the sums, and the events if they are wanted.
 #[derive(Debug)]
 pub struct Recorder {
-    origin: Instant,
     pub stats: StreamStats,
     /// The latest end of a read so far.
     io_end: Instant,
@@ -106,7 +105,7 @@ impl Recorder {
     pub fn new(timeline: bool, disk_bytes_per_s: f64) -> Self {
         let now = Instant::now();
         let stats = StreamStats { disk_bytes_per_s, ..StreamStats::default() };
-        Self { origin: now, stats, io_end: now, events: timeline.then(Vec::new) }
+        Self { stats, io_end: now, events: timeline.then(Vec::new) }
     }
 
     pub fn read(&mut self, group: u32, bytes: u64, start: Instant, end: Instant) {
@@ -133,10 +132,8 @@ impl Recorder {
     }
 
     fn event(&mut self, kind: EventKind, group: u32, bytes: u64, start: Instant, end: Instant) {
-        let since = |time: Instant| time.saturating_duration_since(self.origin);
-        let event = StreamEvent { kind, group, bytes, start: since(start), end: since(end) };
         if let Some(events) = &mut self.events {
-            events.push(event);
+            events.push(StreamEvent { kind, group, bytes, start, end });
         }
     }
 }

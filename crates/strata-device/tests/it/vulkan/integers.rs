@@ -209,3 +209,29 @@ fn bands_of_one_command_and_of_many_share_activations_and_none_uses_those_of_bef
         }
     }
 }
+
+#[test]
+fn what_the_host_has_computed_becomes_bytes_anew() {
+    let Some(gpu) = gpu() else { return };
+    let mut numbers = Numbers(25);
+    let (size, tokens) = (256, 3);
+    let mut bench = bench(&gpu, tokens, size);
+    let two = || Cpu::new(NonZeroUsize::new(2).unwrap());
+    assert!(!bench.device.compute_on_host(two(), &[DType::Q8_0]).unwrap(), "the host has products in f32");
+    assert!(bench.device.compute_on_host(two(), &[DType::F32]).unwrap());
+    let (_, bytes) = random_weights(DType::Q8_0, size, size, &mut numbers);
+    let quantised = bench.weights(DType::Q8_0, size, size, &bytes, true);
+    let (_, plain) = random_weights(DType::F32, size, size, &mut numbers);
+    let on_host = bench.weights(DType::F32, size, size, &plain, false);
+    let (x, between) = (bench.tensor(&numbers.take(tokens * size)), bench.tensor(&numbers.take(tokens * size)));
+    // What is in the tensor becomes bytes; then the host writes other numbers there.
+    let before = product(&mut bench, &quantised, between);
+    let products = [BandProduct { weights: &on_host, rows: 0..size, bias: None, out: between }];
+    let command = Command::Products { x, cols: size, products: &products, gate: None };
+    let waits: Vec<_> = bench.last.into_iter().collect();
+    bench.last = Some(bench.device.submit(Queue::Host, &[command], &waits).unwrap());
+    let got = product(&mut bench, &quantised, between);
+    let values = bench.get(between);
+    assert_ne!(bits(&before), bits(&got));
+    assert_close(&got, &reference(&values, &widened(&quantised, &bytes), size), 3e-6, "of the host's results");
+}
