@@ -121,8 +121,6 @@ pub struct Plan {
     chunk_why: &'static str,
     /// The bound of one decoded token.
     bound: Bound,
-    /// The same bound if each side computes with what it holds.
-    each_side: Option<Bound>,
     /// The forecast under the policy `resident`.
     forecast: Forecast,
     /// The forecast under the policy `ring`, or why there is none.
@@ -201,12 +199,11 @@ impl Plan {
         progress.end();
         let one = Work::decode(1, prompt_tokens, kv_token).pass(&bands, kept.host as f64, kept.device as f64);
         let rates = scene.rates;
-        let (bound, each_side) = (Bound::of(&one, &rates), Bound::each_side(&one, &rates));
+        let bound = Bound::of(&one, &rates);
         let kv = Kv { tokens: division.kv_tokens, tokens_each: prompt_tokens as u64 + 1 };
         let advice = advice::advise(&one, &rates, &resident, &bands, chunk_tokens, kv);
         Ok(Self {
             bound,
-            each_side,
             advice,
             kept,
             forecast: resident,
@@ -233,6 +230,7 @@ fn rates(machine: &Machine) -> Rates {
         disk: machine.disk.value,
         host: machine.bandwidth.value,
         flops,
+        host_flops: machine.flops.value,
         device: machine.gpu.as_ref().map(|gpu| (gpu.link.value, gpu.bandwidth.value)),
     }
 }

@@ -142,7 +142,11 @@ impl Simulation {
         let (mut stall_ns, mut busy_ns) = (0, 0);
         for &unit in units {
             let asked_ns = self.now_ns;
-            self.wait_for(unit)?;
+            // What the host computes with stays where it is.
+            let by_host = self.planned.is_computed_by_host(unit);
+            if !by_host {
+                self.wait_for(unit)?;
+            }
             let from_ns = self.now_ns;
             if from_ns > asked_ns {
                 stall_ns += from_ns - asked_ns;
@@ -152,7 +156,9 @@ impl Simulation {
             busy_ns += compute_ns;
             self.run_until(from_ns + compute_ns);
             self.note(unit, Activity::Compute, from_ns, self.now_ns);
-            self.planned.release(unit, &mut self.out);
+            if !by_host {
+                self.planned.release(unit, &mut self.out);
+            }
             self.carry_out();
         }
         let (before, now) = (self.reported, self.tally());
@@ -188,6 +194,11 @@ impl Simulation {
     /// The window that copies from the host, if there is one.
     pub fn device(&self) -> Option<&Window> {
         self.planned.device()
+    }
+
+    /// See [`Tiers::is_computed_by_host`].
+    pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
+        self.planned.is_computed_by_host(unit)
     }
 
     /// Tells two tiers something between passes: a phase, budgets. Does nothing if there is one.

@@ -65,10 +65,6 @@ pub(super) fn advise(
         let text = format!("4-bit weights (q4_k): {} instead of {}", bytes(weights), bytes(one.weights));
         add(text, now / Bound::of(&small, rates).seconds());
     }
-    if let Some(sides) = Bound::each_side(one, rates) {
-        let text = "host and GPU each computing with what they hold, instead of copying to the GPU".to_owned();
-        add(text, now / sides.seconds());
-    }
     let single = forecast.decode.iter().find(|decode| decode.batch == 1).map_or(f64::INFINITY, |decode| decode.seconds);
     let rate = |decode: &Decode| decode.batch as f64 / decode.seconds;
     if let Some(best) = forecast.decode.iter().max_by(|a, b| rate(a).total_cmp(&rate(b))) {
@@ -108,7 +104,7 @@ mod tests {
         let shape = shape_of("llama-3-8b", DType::BF16, Cut::Groups);
         let weights = shape.swept_bytes() as f64;
         let one = Pass { weights, host: weights.min(host), device: 0.0, kv: 0.0, operations: weights };
-        let rates = Rates { disk, host: 20e9, flops: 1e12, device: None };
+        let rates = Rates { disk, host: 20e9, flops: 1e12, host_flops: 1e12, device: None };
         let decode = |batch: usize| {
             let bound = Bound::of(&one, &rates);
             let seconds = bound.seconds();

@@ -26,6 +26,8 @@ pub(super) struct Rates {
     pub host: f64,
     /// `F` of the computing side; infinite if it is left out.
     pub flops: f64,
+    /// `F` of the processor beside such a device.
+    pub host_flops: f64,
     /// Link `B_p` and device memory `B_d`, where there is a device that computes.
     pub device: Option<(f64, f64)>,
 }
@@ -50,8 +52,14 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// The bound of a pass. If there is a device, it computes everything.
+    /// The bound of a pass. If there is a device, it computes everything, or the host computes with what it holds where
+    /// that is faster than copying.
     pub fn of(pass: &Pass, rates: &Rates) -> Self {
+        if let Some((link, memory)) = rates.device
+            && pass.host_computes(rates)
+        {
+            return Self::of_both(pass, rates, link, memory);
+        }
         let Pass { weights, host, device, kv, operations } = *pass;
         let streamed = pass.streamed();
         let mut terms = Vec::new();
@@ -78,30 +86,22 @@ impl Bound {
         Self { terms }
     }
 
-    /// The bound if each side computes with what it holds, so that only activations cross the link; `None` without a
-    /// device.
-    pub fn each_side(pass: &Pass, rates: &Rates) -> Option<Self> {
-        let (_, memory) = rates.device?;
-        let streamed = pass.streamed();
-        let both = format!(
-            "{} + {}",
-            quotient(&[pass.device], memory),
-            quotient(&[pass.host.min(pass.weights - pass.device), 2.0 * streamed], rates.host)
-        );
-        let host = pass.host.min(pass.weights - pass.device).max(0.0);
-        let seconds = pass.device.min(pass.weights) / memory + (host + 2.0 * streamed) / rates.host;
-        let numbers = quotient(&[pass.weights, -pass.host, -pass.device], rates.disk);
-        Some(Self {
+    /// The bound if the host computes with what it holds, so that only activations and what stays nowhere cross the link.
+    fn of_both(pass: &Pass, rates: &Rates, link: f64, memory: f64) -> Self {
+        let (streamed, host) = (pass.streamed(), pass.on_host());
+        let rest = pass.weights - host;
+        let both = format!("{} + {}", quotient(&[rest, pass.kv], memory), quotient(&[host], rates.host));
+        let nowhere = [pass.weights, -pass.host, -pass.device];
+        let (numbers, over_link) = (quotient(&nowhere, rates.disk), quotient(&nowhere, link));
+        let term = |name, formula, numbers, seconds| Term { name, formula, numbers, seconds };
+        let both_memories = (rest + pass.kv) / memory + host / rates.host;
+        Self {
             terms: vec![
-                Term { name: "disk", formula: "(W - M_h - M_d) / B_s", numbers, seconds: streamed / rates.disk },
-                Term {
-                    name: "both memories",
-                    formula: "M_d / B_d + (M_h + 2 (W - M_h - M_d)) / B_h",
-                    numbers: both,
-                    seconds,
-                },
+                term("disk", "(W - M_h - M_d) / B_s", numbers, streamed / rates.disk),
+                term("link", "(W - M_h - M_d) / B_p", over_link, streamed / link),
+                term("both memories", "(W - M_h + KV) / B_d + M_h / B_h", both, both_memories),
             ],
-        })
+        }
     }
 
     /// The largest term, which is the bound.
@@ -117,6 +117,18 @@ impl Bound {
 }
 
 impl Pass {
+    /// Bytes that are in host memory and not in the device's.
+    pub fn on_host(&self) -> f64 {
+        self.host.min(self.weights - self.device).max(0.0)
+    }
+
+    /// Whether the host computes with what it holds in less time than copying it takes.
+    pub fn host_computes(&self, rates: &Rates) -> bool {
+        let Some((link, _)) = rates.device else { return false };
+        let (host, share) = (self.on_host(), self.on_host() / self.weights.max(1.0));
+        (host / rates.host).max(self.operations * share / rates.host_flops) < host / link
+    }
+
     /// Bytes that come from disk.
     pub fn streamed(&self) -> f64 {
         (self.weights - self.host - self.device).max(0.0)
@@ -143,7 +155,7 @@ mod tests {
 
     fn gpu_of_16_gb(disk: f64) -> (Pass, Rates) {
         let pass = Pass { weights: 136.9e9, host: 85e9, device: 9e9, kv: 0.0, operations: 2.0 * 68.45e9 };
-        (pass, Rates { disk, host: 60e9, flops: 1e14, device: Some((41.5e9, 960e9)) })
+        (pass, Rates { disk, host: 60e9, flops: 1e14, host_flops: 2e12, device: Some((41.5e9, 960e9)) })
     }
 
     #[test]
@@ -162,16 +174,21 @@ mod tests {
     fn each_term_can_bind() {
         let (pass, rates) = gpu_of_16_gb(1e12);
         let name = |pass: &Pass, rates: &Rates| Bound::of(pass, rates).binding().name;
+        assert_eq!(name(&pass, &rates), "both memories");
+        let rates = Rates { host: 40e9, ..rates };
         assert_eq!(name(&pass, &rates), "link");
         assert_eq!(name(&pass, &Rates { device: Some((1e12, 100e9)), ..rates }), "device memory");
         assert_eq!(name(&Pass { operations: 1e15, ..pass }, &rates), "arithmetic");
+        let rates = Rates { host: 60e9, ..rates };
         let host = Rates { device: None, ..rates };
         assert_eq!(name(&pass, &host), "memory");
         // What is streamed crosses host memory twice.
         let bound = Bound::of(&Pass { device: 0.0, ..pass }, &host);
         assert!((bound.terms[1].seconds - (136.9 + 51.9) / 60.0).abs() < 1e-9, "{bound:?}");
-        let sides = Bound::each_side(&pass, &rates).expect("two tiers");
-        assert!((sides.terms[1].seconds - (9.0 / 960.0 + (85.0 + 2.0 * 42.9) / 60.0)).abs() < 1e-9, "{sides:?}");
-        assert_eq!(Bound::each_side(&pass, &host), None);
+        let sides = Bound::of(&pass, &rates);
+        assert!((sides.terms[1].seconds - 42.9 / 41.5).abs() < 1e-9, "{sides:?}");
+        assert!((sides.terms[2].seconds - (51.9 / 960.0 + 85.0 / 60.0)).abs() < 1e-9, "{sides:?}");
+        assert!(pass.host_computes(&rates) && !Pass { operations: 1e13, ..pass }.host_computes(&rates));
+        assert!(!pass.host_computes(&Rates { device: Some((61e9, 960e9)), ..rates }));
     }
 }

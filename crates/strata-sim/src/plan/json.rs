@@ -53,7 +53,6 @@ impl Plan {
                 "kv_tokens_max": self.division.kv_tokens_max,
             },
             "bound": bound(&self.bound),
-            "bound_each_side": self.each_side.as_ref().map(bound),
             "prompt_tokens": self.prompt_tokens,
             "policy": self.forecast.policy.name(),
             "resident": forecast(&self.forecast, self.prompt_tokens),

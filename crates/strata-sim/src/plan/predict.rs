@@ -150,7 +150,7 @@ impl Scene<'_> {
                 slowest / 86_400.0
             )));
         }
-        let mut run = Run::new(self, policy)?;
+        let mut run = Run::new(self, policy, *kept)?;
         let warm_up_seconds = run.simulation.warm_up();
         let warm_up_bytes = run.simulation.host().counters().bytes_loaded;
         step();
@@ -280,11 +280,13 @@ struct Run<'a> {
     shape: &'a Shape,
     rates: Rates,
     kv_per_byte: f64,
+    /// What stays under `resident`.
+    kept: Kept,
     simulation: Simulation,
 }
 
 impl<'a> Run<'a> {
-    fn new(scene: &'a Scene<'_>, policy: PolicyKind) -> Result<Self, Refusal> {
+    fn new(scene: &'a Scene<'_>, policy: PolicyKind, kept: Kept) -> Result<Self, Refusal> {
         let shape = scene.shape(policy);
         let depth = scene.settings.reading.depth;
         let disk = ChannelSpec { bytes_per_s: scene.rates.disk, latency_ns: DISK_LATENCY_NS, depth };
@@ -299,7 +301,7 @@ impl<'a> Run<'a> {
             Planned::One(window) => Simulation::one_tier(*window, bytes, machine)?,
             Planned::Two(tiers) => Simulation::two_tiers(*tiers, bytes, machine)?,
         };
-        Ok(Self { shape, rates: scene.rates, kv_per_byte: kv_per_byte(shape), simulation })
+        Ok(Self { shape, rates: scene.rates, kv_per_byte: kv_per_byte(shape), kept, simulation })
     }
 
     fn set_phase(&mut self, phase: Phase) {
@@ -307,6 +309,9 @@ impl<'a> Run<'a> {
     }
 
     fn pass(&mut self, load: &Work) -> Result<PassReport, SimulationError> {
+        let Kept { host, device, .. } = self.kept;
+        let computes = load.pass(self.shape, host as f64, device as f64).host_computes(&self.rates);
+        self.simulation.with_tiers(|tiers, out| tiers.set_host_computes(computes, out));
         let touched = self.shape.units.iter().zip(0..).filter(|(unit, _)| load.touches(unit));
         let units: Vec<UnitId> = touched.map(|(_, index)| UnitId(index)).collect();
         let times: Vec<u64> = self
@@ -315,6 +320,9 @@ impl<'a> Run<'a> {
             .iter()
             .zip(0..)
             .map(|(unit, index)| {
+                if self.simulation.is_computed_by_host(UnitId(index)) {
+                    return load.host_ns(unit, &self.rates);
+                }
                 let streamed = !self.simulation.host().is_resident(UnitId(index));
                 load.compute_ns(unit, streamed, self.kv_per_byte, &self.rates)
             })
@@ -353,7 +361,7 @@ mod tests {
             ring: &ring,
             division: &division,
             settings: &settings,
-            rates: Rates { disk, host: 60e9, flops: 1.1e14, device: Some((4.15e10, 9.6e11)) },
+            rates: Rates { disk, host: 60e9, flops: 1.1e14, host_flops: 2e12, device: Some((4.15e10, 9.6e11)) },
             kv_token: 320 << 10,
             prompt_tokens: 128,
             chunk_tokens: 128,

@@ -27,10 +27,6 @@ impl Plan {
         self.write_placement(out)?;
         writeln!(out, "\nBound of one token, whatever the policy: {}", seconds(self.bound.seconds()))?;
         write_bound(out, &self.bound)?;
-        if let Some(sides) = &self.each_side {
-            writeln!(out, "  if host and GPU each computed with what they hold: {}", seconds(sides.seconds()))?;
-            write_bound(out, sides)?;
-        }
         write_forecast(out, &self.forecast, self)?;
         match &self.other {
             Ok(other) => write_forecast(out, other, self)?,
@@ -89,7 +85,7 @@ impl Plan {
             Some(flops) => row("GPU arithmetic", flops, "FLOP/s")?,
             None => writeln!(out, "  {:<18}{:>14}  left out of the account; --gpu-flops", "GPU arithmetic", "-")?,
         }
-        writeln!(out, "  Strata computes on CPUs as yet: what a GPU would do is told from its figures.")
+        writeln!(out, "  What a GPU would do is told from its figures.")
     }
 
     fn write_placement(&self, out: &mut String) -> fmt::Result {

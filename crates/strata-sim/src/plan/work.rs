@@ -57,6 +57,11 @@ impl Work {
         (memory.max(self.operations(unit) / rates.flops) * 1e9) as u64
     }
 
+    /// Nanoseconds of the host's computing with one unit that it holds beside a device.
+    pub fn host_ns(&self, unit: &WeightUnit, rates: &Rates) -> u64 {
+        ((unit.bytes as f64 / rates.host).max(self.operations(unit) / rates.host_flops) * 1e9) as u64
+    }
+
     fn operations(&self, unit: &WeightUnit) -> f64 {
         let rows = if unit.role == Role::Head { self.logits } else { self.tokens };
         2.0 * unit.parameters as f64 * rows as f64
@@ -80,7 +85,7 @@ mod tests {
     #[test]
     fn units_add_up_to_the_pass() {
         let shape = shape_of("llama-3-8b", DType::BF16, Cut::Bands(4 << 20));
-        let rates = Rates { disk: 1e9, host: 20e9, flops: 1e11, device: None };
+        let rates = Rates { disk: 1e9, host: 20e9, flops: 1e11, host_flops: 1e11, device: None };
         let load = Work::decode(1, 1000, 131_072);
         let pass = load.pass(&shape, 0.0, 0.0);
         assert_eq!(pass.weights, shape.swept_bytes() as f64);

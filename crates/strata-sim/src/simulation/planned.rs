@@ -51,6 +51,14 @@ impl Planned {
         }
     }
 
+    /// See [`Tiers::is_computed_by_host`].
+    pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
+        match self {
+            Self::One { .. } => false,
+            Self::Two(tiers) => tiers.is_computed_by_host(unit),
+        }
+    }
+
     pub fn acquire(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> Acquired {
         match self {
             Self::One { window, scratch } => {
