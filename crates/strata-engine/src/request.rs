@@ -1,10 +1,15 @@
 //! What a caller asks of the engine, and what a request must satisfy before it is queued. A bad parameter is refused at
 //! the door: inside a batch it would harm its neighbours.
 
+use std::sync::Arc;
+
 use strata_kv::TokenId;
 use thiserror::Error;
 
-/// Most entries of `logit_bias` and of `stop_token_ids` (OpenAI's limit on the former is 300; vLLM has none).
+use crate::unread::UnreadBudget;
+
+/// Most entries of `logit_bias`, `stop_token_ids` and `allowed_token_ids`, and most tokens of all `bad_words` together
+/// (OpenAI's limit on the first is 300; vLLM has none).
 pub const TOKEN_LIST_MAX: usize = 1024;
 
 /// Whose requests they are, where several share an engine: each has a share of the KV blocks.
@@ -28,6 +33,8 @@ pub struct Request {
     pub explain_miss: bool,
     /// The best continuations by beam search instead of sampled ones.
     pub beam: Option<BeamParams>,
+    /// What its streams may leave unread, together with all others that have the same budget; `None` is no bound.
+    pub unread: Option<Arc<UnreadBudget>>,
 }
 
 /// How tokens are chosen. The defaults are those of the OpenAI API and vLLM.
@@ -53,6 +60,11 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to logits, per token; each in [-100, 100].
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Tokens that may be generated; empty means all.
+    pub allowed_token_ids: Vec<TokenId>,
+    /// Runs of tokens that are not generated: where all tokens of one but the last have been, the last may not follow.
+    /// None is empty.
+    pub bad_words: Vec<Vec<TokenId>>,
     /// The n-th sample of a request depends on the seed, n and the logits alone.
     pub seed: u64,
     /// Generate past the end-of-sequence tokens.
@@ -78,6 +90,8 @@ impl Default for SamplingParams {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             logit_bias: Vec::new(),
+            allowed_token_ids: Vec::new(),
+            bad_words: Vec::new(),
             seed: 0,
             ignore_eos: false,
             stop_token_ids: Vec::new(),
@@ -270,6 +284,8 @@ impl BeamParams {
         for (param, given) in [
             ("top_k", params.top_k.is_some()),
             ("logit_bias", !params.logit_bias.is_empty()),
+            ("allowed_token_ids", !params.allowed_token_ids.is_empty()),
+            ("bad_words", !params.bad_words.is_empty()),
             ("prompt_logprobs", params.prompt_logprobs.is_some()),
         ] {
             if given {
@@ -305,15 +321,23 @@ impl SamplingParams {
                 return refuse(param, format!("{param} is {wanted}, but at most {} are reported", limits.max_logprobs));
             }
         }
-        for (param, length) in [("logit_bias", self.logit_bias.len()), ("stop_token_ids", self.stop_token_ids.len())] {
+        if self.bad_words.iter().any(Vec::is_empty) {
+            return refuse("bad_words", "bad_words has a word without tokens, which nothing could follow".into());
+        }
+        let bad_tokens = self.bad_words.iter().map(Vec::len).sum();
+        for (param, length) in [
+            ("logit_bias", self.logit_bias.len()),
+            ("stop_token_ids", self.stop_token_ids.len()),
+            ("allowed_token_ids", self.allowed_token_ids.len()),
+            ("bad_words", bad_tokens),
+        ] {
             if length > TOKEN_LIST_MAX {
-                return refuse(
-                    param,
-                    format!("{param} has {length} entries, but at most {TOKEN_LIST_MAX} are allowed"),
-                );
+                return refuse(param, format!("{param} has {length} tokens, but at most {TOKEN_LIST_MAX} are allowed"));
             }
         }
         check_tokens("stop_token_ids", self.stop_token_ids.iter().copied(), limits)?;
+        check_tokens("allowed_token_ids", self.allowed_token_ids.iter().copied(), limits)?;
+        check_tokens("bad_words", self.bad_words.iter().flatten().copied(), limits)?;
         check_tokens("logit_bias", self.logit_bias.iter().map(|&(token, _)| token), limits)?;
         self.logit_bias.iter().try_for_each(|&(_, bias)| in_range("logit_bias", bias, -100.0, 100.0))
     }

@@ -290,7 +290,8 @@ impl Scheduler {
     /// Plans the next pass into `plan`.
     ///
     /// Decodes come first: they are one token each, and somebody is reading them. Then come the next chunks of prompts;
-    /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences.
+    /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences. As long as others
+    /// could use it, a chunk leaves half of the room that it finds; what they do not take it gets in the end.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.entries.clear();
         plan.admitted.clear();
@@ -315,16 +316,39 @@ impl Scheduler {
         }
         // Blocks that swaps in flight will give back, and that no sequence waits for yet.
         let mut leaving = self.flights.blocks_leaving();
-        for &id in decodes.iter().chain(&chunks) {
+        for (index, &id) in decodes.iter().chain(&chunks).enumerate() {
             // One that ran earlier in this loop may have preempted this one.
             let is_gone = plan.preempted.contains(&id) || plan.left.contains(&id);
+            let is_last = index + 1 == decodes.len() + chunks.len();
+            let left = match index < decodes.len() || (is_last && !self.may_admit()) {
+                true => 0,
+                false => plan.budget / 2,
+            };
+            plan.budget -= left;
             if plan.budget > 0 && !is_gone && self.grow(id, &mut leaving, plan) {
                 self.plan_entry(id, plan);
             }
+            plan.budget += left;
         }
         (self.decodes, self.chunks) = (decodes, chunks);
         if plan.preempted.is_empty() && !self.bring_back(plan) {
             self.admit(plan);
+        }
+        self.top_up(plan);
+    }
+
+    /// Gives chunks what the pass still has room for, in their order.
+    fn top_up(&self, plan: &mut StepPlan) {
+        let StepPlan { entries, budget, .. } = plan;
+        for entry in entries {
+            let sequence = &self.sequences[&entry.id];
+            let slots = self.blocks.num_tokens(entry.id).map_or(0, |tokens| tokens.saturating_sub(entry.start));
+            let count = sequence.computable().min(slots).min(entry.count + *budget);
+            if count > entry.count {
+                *budget -= count - entry.count;
+                entry.count = count;
+                entry.rows = usize::from(count == sequence.pending());
+            }
         }
     }
 

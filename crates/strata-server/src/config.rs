@@ -17,6 +17,8 @@ pub struct ServerConfig {
     pub eos_token_ids: Vec<u32>,
     /// Keys of which a client must send one; none means that no key is needed.
     pub api_keys: Vec<String>,
+    /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
+    pub allow_origins: Vec<String>,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
     /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
@@ -46,6 +48,7 @@ impl Default for ServerConfig {
             default_sampling: SamplingParams::default(),
             eos_token_ids: Vec::new(),
             api_keys: Vec::new(),
+            allow_origins: Vec::new(),
             body_bytes_max: 4 << 20,
             request_bytes_max: 128 << 20,
             connections_max: 1024,

@@ -19,6 +19,7 @@ use tracing::Instrument;
 
 use crate::app::App;
 use crate::auth;
+use crate::cors;
 use crate::error::ApiError;
 use crate::request_id::{REQUEST_ID, request_id};
 
@@ -44,12 +45,15 @@ fn open() -> Vec<Route> {
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
-    with(open())
+    let routes = with(open())
         .merge(with(guarded()).route_layer(guard))
         .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), log))
-        .with_state(app)
+        .method_not_allowed_fallback(wrong_method);
+    let routes = match cors::layer(&app.config.allow_origins) {
+        Some(layer) => routes.layer(layer),
+        None => routes,
+    };
+    routes.layer(middleware::from_fn_with_state(app.clone(), log)).with_state(app)
 }
 
 fn with(routes: Vec<Route>) -> Router<Arc<App>> {

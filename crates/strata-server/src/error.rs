@@ -73,8 +73,8 @@ impl ApiError {
     pub(crate) fn needs_too_much(needed: usize, limit: usize, purpose: &str) -> Self {
         let message = format!(
             "the request would take some {} KiB of memory, but all {purpose} together have {}; send a shorter prompt \
-             or fewer of them, with a smaller n or best_of and fewer logprobs, and for a beam search a smaller \
-             max_tokens",
+             or fewer of them, with a smaller n or best_of and fewer logprobs, for a beam search or with logprobs a \
+             smaller max_tokens, or with logprobs a stream",
             needed.div_ceil(1024),
             limit / 1024
         );
@@ -149,6 +149,7 @@ impl From<RequestError> for ApiError {
         match error {
             RequestError::Forward(_) | RequestError::NotFinite => Self::internal(error.to_string()),
             RequestError::TooLarge { .. } => Self::invalid("prompt", error.to_string()),
+            RequestError::Unread => Self::timeout(error.to_string()),
             RequestError::Stopped => Self::overloaded(error.to_string()),
         }
     }

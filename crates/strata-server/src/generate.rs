@@ -13,9 +13,9 @@ use strata_engine::{FoundOnDisk, Miss, MissReason, PositionLogprobs, Request, Re
 
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held};
+use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, logprob_bytes};
 use crate::error::ApiError;
-use crate::memory::{LOGPROB_BYTES, Share};
+use crate::memory::Share;
 use crate::metrics::Metrics;
 use crate::sampling::Common;
 
@@ -90,7 +90,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let needed = bytes_held(prompts.len(), prompt_tokens, echo_bytes, common);
     let share = app.memory.held.take(needed).await?;
-    let answer = app.memory.answers.take(0).await?;
+    let answer = app.memory.answers.take(logprob_bytes(prompts.len(), common)).await?;
     drop(parsed);
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());
     let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
@@ -109,6 +109,8 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             tenant: tenant.id(),
             explain_miss: common.cache_report,
             beam: common.beam,
+            // Whole answers are read as they come; only streams go at the speed of their clients.
+            unread: common.stream.then(|| app.memory.unread.clone()),
         };
         // An error here drops, and so cancels, the sequences before it.
         for events in app.engine.submit_many(request, common.candidates)? {
@@ -221,8 +223,8 @@ impl Sequences {
                 // If the client did not ask for them, they were only needed to choose the best.
                 position.take_if(|_| !self.logprobs);
             }
-            let position = delta.token.as_ref().and_then(|(_, position)| position.as_ref());
-            uncharged += delta.text.len() * TEXT_FACTOR + position.map_or(0, |one| (one.top.len() + 1) * LOGPROB_BYTES);
+            // Log-probabilities were charged for before.
+            uncharged += delta.text.len() * TEXT_FACTOR;
             if uncharged > CHARGED_AT_ONCE {
                 if let Some(answer) = &mut self.answer {
                     answer.grow(uncharged).await?;

@@ -8,11 +8,13 @@ mod auth;
 mod body;
 mod charge;
 mod config;
+mod cors;
 mod endpoints;
 mod error;
 mod fields;
 mod generate;
 mod json_cost;
+mod json_text;
 mod listener;
 mod logprobs;
 mod memory;
@@ -22,6 +24,7 @@ mod request_id;
 mod sampling;
 mod stream;
 mod tools;
+mod truncation;
 mod unsupported;
 
 use std::future::Future;
@@ -35,6 +38,7 @@ use tokio::sync::watch;
 
 pub use auth::tenant_of_key;
 pub use config::ServerConfig;
+pub use cors::check_origin;
 pub use listener::Drained;
 
 /// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight

@@ -6,16 +6,19 @@ use std::ops::RangeInclusive;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use strata_engine::text::TextOptions;
-use strata_engine::{BeamParams, SamplingParams, TOKEN_LIST_MAX};
+use strata_engine::{BeamParams, SamplingParams, TOKEN_LIST_MAX, TokenId};
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
+use crate::truncation::Truncation;
 use crate::unsupported::Supported;
 
 /// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 1024;
+/// Most `bad_words` of a request.
+const BAD_WORDS_MAX: usize = 256;
 /// Longest `cache_salt`, in bytes.
 const SALT_BYTES_MAX: usize = 1024;
 /// Priorities that clients may ask for. Waiting requests age, so none of them starves for ever.
@@ -44,7 +47,11 @@ struct SharedFields<'b> {
     stop: Option<Field<Stops>>,
     include_stop_str_in_output: Option<Field<bool>>,
     skip_special_tokens: Option<Field<bool>>,
-    stop_token_ids: Option<Field<StopTokens>>,
+    stop_token_ids: Option<Field<TokenList>>,
+    allowed_token_ids: Option<Field<TokenList>>,
+    bad_words: Option<Field<BadWords>>,
+    prompt_logprobs: Option<Field<usize>>,
+    truncate_prompt_tokens: Option<Field<Truncation>>,
     ignore_eos: Option<Field<bool>>,
     use_beam_search: Option<Field<bool>>,
     length_penalty: Option<Field<f32>>,
@@ -93,6 +100,11 @@ pub(crate) struct Common {
     pub(crate) cache_report: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
+    /// How much of a prompt that is too long is kept.
+    pub(crate) truncation: Option<Truncation>,
+    /// Whether the answer has the prompt's log-probabilities, with so many of the most likely tokens, in a field of
+    /// their own.
+    pub(crate) prompt_logprobs: Option<usize>,
 }
 
 /// Reads and checks the shared fields of a body, of a chat if `CHAT`, and refuses those that are not supported.
@@ -150,7 +162,15 @@ pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common,
     let max_tokens = sent(fields.max_completion_tokens.or(fields.max_tokens));
     let (include_stop, skip_special) = (sent(fields.include_stop_str_in_output), sent(fields.skip_special_tokens));
     let cache_report = sent(fields.cache_report).unwrap_or(false);
-    let params = params(fields, defaults)?;
+    let truncation = sent(fields.truncate_prompt_tokens.take());
+    let prompt_logprobs = sent(fields.prompt_logprobs.take());
+    if prompt_logprobs.is_some() && stream {
+        let message = "prompt_logprobs are not part of a stream; set stream to false, or leave prompt_logprobs out";
+        return Err(ApiError::invalid("prompt_logprobs", message));
+    }
+    let bad_words = sent(fields.bad_words.take()).map_or_else(Vec::new, |BadWords(words)| words);
+    let bad_words = tokens_of_words(app, &bad_words)?;
+    let params = SamplingParams { bad_words, prompt_logprobs, ..params(fields, defaults)? };
     let mut end_tokens = app.config.eos_token_ids.clone();
     end_tokens.extend(&params.stop_token_ids);
     let text = TextOptions {
@@ -177,7 +197,28 @@ pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common,
         cache_report,
         cache_salt,
         priority,
+        truncation,
+        prompt_logprobs,
     })
+}
+
+/// The token sequences of words that are not to be generated, each with and without a space before it, as vLLM has
+/// them.
+fn tokens_of_words(app: &App, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
+    for word in words {
+        let word = word.trim_start();
+        let plain = app.tokenize("bad_words", word, false)?;
+        if plain.is_empty() {
+            return Err(ApiError::invalid("bad_words", "bad_words has a word of white space alone; leave it out"));
+        }
+        let spaced = app.tokenize("bad_words", &format!(" {word}"), false)?;
+        // Where the space is a token of its own, the word behind it is the one without.
+        let is_other = spaced.len() == plain.len() && spaced.first() != plain.first();
+        all.push(plain);
+        all.extend(is_other.then_some(spaced));
+    }
+    Ok(all)
 }
 
 /// Refuses a `model` that is not served; a request may leave it out.
@@ -259,7 +300,9 @@ fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<Samplin
         logit_bias: sent(fields.logit_bias).map_or_else(Vec::new, |LogitBias(biases)| biases),
         seed: sent(fields.seed).map_or_else(random, i64::cast_unsigned),
         ignore_eos: sent(fields.ignore_eos).unwrap_or(false),
-        stop_token_ids: sent(fields.stop_token_ids).map_or_else(Vec::new, |StopTokens(ids)| ids),
+        stop_token_ids: sent(fields.stop_token_ids).map_or_else(Vec::new, |TokenList(ids)| ids),
+        allowed_token_ids: sent(fields.allowed_token_ids).map_or_else(Vec::new, |TokenList(ids)| ids),
+        bad_words: Vec::new(),
         logprobs: None,
         prompt_logprobs: None,
     })
@@ -294,10 +337,31 @@ fn stop(raw: &RawValue) -> Result<String, String> {
     }
 }
 
-/// Ids that end a text.
-struct StopTokens(Vec<u32>);
+/// Words that a text may not have.
+struct BadWords(Vec<String>);
 
-impl FromJson<'_> for StopTokens {
+impl FromJson<'_> for BadWords {
+    const EXPECTED: &'static str = "a list of strings";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        let (words, count) = entries(raw, BAD_WORDS_MAX).ok_or_else(|| Self::other(raw))?;
+        if count > BAD_WORDS_MAX {
+            return Err(format!("has {count} words, but at most {BAD_WORDS_MAX} are allowed"));
+        }
+        let word = |raw| match String::from_json(raw) {
+            Err(_) => Err(Self::other(raw)),
+            Ok(word) if word.len() > STOP_BYTES_MAX => {
+                Err(format!("has a word of {} bytes, but at most {STOP_BYTES_MAX} are allowed", word.len()))
+            }
+            Ok(word) => Ok(word),
+        };
+        words.into_iter().map(word).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Token ids.
+struct TokenList(Vec<u32>);
+
+impl FromJson<'_> for TokenList {
     const EXPECTED: &'static str = "a list of token ids";
     fn from_json(raw: &RawValue) -> Result<Self, String> {
         token_ids(raw, TOKEN_LIST_MAX).map(Self)

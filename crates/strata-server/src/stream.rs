@@ -19,6 +19,7 @@ use tracing::Instrument;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::generate::Sequences;
+use crate::json_text::{add_field, with_field};
 use crate::memory::Share;
 
 /// Chunks that wait for a slow client; the tokens behind them wait in the sequences' own channels.
@@ -51,9 +52,45 @@ impl Envelope {
     }
 }
 
-/// Answers with the whole of what `sequences` brought.
-pub(crate) fn whole(answer: Map<String, Value>, mut sequences: Sequences) -> Response {
-    let body = Value::Object(answer).to_string().into_bytes();
+/// One entry of the `choices` of a whole answer.
+pub(crate) struct Choice {
+    pub(crate) choice: Value,
+    /// The text of its `logprobs`, which is `null` in `choice`.
+    pub(crate) logprobs: Option<String>,
+    /// The text of its `prompt_logprobs`, if it has any.
+    pub(crate) prompt_logprobs: Option<String>,
+}
+
+impl Choice {
+    fn into_text(self) -> String {
+        let mut text = match (self.choice, self.logprobs) {
+            (Value::Object(choice), Some(logprobs)) => with_field(&choice, "logprobs", &logprobs),
+            (choice, _) => choice.to_string(),
+        };
+        add_field(&mut text, "prompt_logprobs", self.prompt_logprobs);
+        text
+    }
+}
+
+/// Answers with the whole of what `sequences` brought. `prompt_logprobs`, if given, is the text of that field.
+pub(crate) fn whole(
+    envelope: &Envelope,
+    choices: Vec<Choice>,
+    mut sequences: Sequences,
+    prompt_logprobs: Option<String>,
+) -> Response {
+    let mut answer = envelope.with(Vec::new());
+    answer.insert("usage".into(), sequences.usage());
+    let mut list = String::from("[");
+    for (index, choice) in choices.into_iter().enumerate() {
+        list.push_str(if index == 0 { "" } else { "," });
+        list.push_str(&choice.into_text());
+    }
+    list.push(']');
+    let mut body = with_field(&answer, "choices", &list);
+    drop(list);
+    add_field(&mut body, "prompt_logprobs", prompt_logprobs);
+    let body = body.into_bytes();
     // An echo is charged to the sequences' memory; the rest to the answer's own.
     json(body, [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect())
 }

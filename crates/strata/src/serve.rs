@@ -66,6 +66,11 @@ pub struct ServeArgs {
           value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
 
+    /// Web page whose scripts may call, by its origin, such as https://example.org, or * for every page; may be given
+    /// several times
+    #[arg(long, value_name = "ORIGIN", help_heading = "Server", hide_short_help = true, value_parser = origin)]
+    pub allow_origin: Vec<String>,
+
     /// Name that clients ask for, instead of the directory's; may be given several times
     #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = NonEmptyStringValueParser::new())]
     pub served_model_name: Vec<String>,
@@ -147,12 +152,17 @@ fn config(args: &ServeArgs, loaded: &Loaded) -> Result<ServerConfig> {
         default_sampling: model_defaults(&loaded.generation),
         eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
         api_keys: args.api_key.clone(),
+        allow_origins: args.allow_origin.clone(),
         body_bytes_max: usize::try_from(args.max_body.0)?,
         request_bytes_max: loaded.request_bytes,
         connections_max: args.max_connections,
         drain_timeout: Duration::from_secs(args.drain_timeout),
         ..ServerConfig::default()
     })
+}
+
+fn origin(text: &str) -> Result<String, String> {
+    strata_server::check_origin(text).map(|()| text.to_owned())
 }
 
 /// A body takes a sixteenth of the memory for requests at most, which is at least [`REQUEST_BYTES`] (see

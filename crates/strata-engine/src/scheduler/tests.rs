@@ -114,6 +114,37 @@ fn decodes_and_chunks_share_a_pass() {
 }
 
 #[test]
+fn a_long_prompt_leaves_others_half_of_the_room() {
+    let mut bench = Bench::new(200, 4, 20);
+    bench.add(1, 200);
+    assert_eq!(bench.step(), [(1, 20)]);
+    assert_eq!(bench.step(), [(1, 20)], "alone it takes all");
+    bench.add(2, 6);
+    assert_eq!(bench.step(), [(1, 14), (2, 6)], "what the other does not need it gets");
+    bench.add(3, 100);
+    // The decode comes first, then half of the rest goes to each.
+    assert_eq!(bench.step(), [(2, 1), (1, 10), (3, 9)]);
+    bench.add(4, 4);
+    assert_eq!(bench.step(), [(2, 1), (1, 10), (3, 5), (4, 4)]);
+    // One that began behind them does not wait until they are done.
+    assert_eq!(bench.step(), [(2, 1), (4, 1), (1, 9), (3, 9)]);
+}
+
+#[test]
+fn who_waits_in_vain_costs_a_long_prompt_nothing() {
+    let mut bench = Bench::new(30, 2, 20);
+    bench.add(1, 100);
+    bench.step();
+    // There are no blocks for this one, and no seat for the next but one.
+    bench.add(2, 60);
+    assert_eq!(bench.step(), [(1, 20)]);
+    bench.add(3, 8);
+    assert_eq!(bench.step(), [(1, 12), (3, 8)]);
+    bench.add(4, 8);
+    assert_eq!(bench.step(), [(3, 1), (1, 19)]);
+}
+
+#[test]
 fn tokens_are_counted_net_of_what_the_cache_holds() {
     // nano-vllm#211: tokens scheduled were counted before the prefix hits were known.
     let mut bench = Bench::new(100, 4, 20);

@@ -13,16 +13,17 @@ use strata_model::chat_template::TemplateError;
 
 use crate::app::{App, unix_seconds};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
-use crate::charge::beam_tokens_unasked;
+use crate::charge::{beam_tokens_unasked, logprob_tokens_unasked};
 use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
 use crate::fields::{Field, is_text, read, sent, shown};
 use crate::generate::{Asked, Output, submit};
 use crate::json_cost::JsonCost;
-use crate::logprobs::chat_entry;
+use crate::json_text::list_of;
+use crate::logprobs::{chat_entry, prompt_text};
 use crate::memory::Share;
 use crate::sampling::{Common, common};
-use crate::stream::{self, Choices, Envelope};
+use crate::stream::{self, Choice, Choices, Envelope};
 use crate::tools::check_tools;
 
 /// The fields of this API alone, but for the conversation.
@@ -71,10 +72,11 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
     }
     let outputs = sequences.collect().await?;
+    let told =
+        |output: &Output| common.prompt_logprobs.map(|top| prompt_text(&app.tokenizer, &output.prompt.logprobs, top));
+    let prompt_logprobs = outputs.first().and_then(told);
     let choices = outputs.into_iter().enumerate().map(|(index, output)| writer.whole(index, output)).collect();
-    let mut answer = envelope.with(choices);
-    answer.insert("usage".into(), sequences.usage());
-    Ok(stream::whole(answer, sequences))
+    Ok(stream::whole(&envelope, choices, sequences, prompt_logprobs))
 }
 
 fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share), ApiError> {
@@ -90,7 +92,10 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
             return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
         }
     };
-    let prompt = prompt(app, body, preparing.rendered_max)?;
+    let mut prompt = prompt(app, body, preparing.rendered_max)?;
+    if let Some(truncation) = common.truncation {
+        truncation.apply(&mut prompt, None, app.engine.limits(), common.max_tokens.unwrap_or(1));
+    }
     // A prompt without room is refused by the engine, which knows why there is none.
     let limits = app.engine.limits();
     let room = match common.beam {
@@ -100,6 +105,7 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
             beam.max_tokens(prompt.len(), limits).min(memory)
         }
     };
+    let room = room.min(logprob_tokens_unasked(&common, app.memory.answers.bytes()));
     common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
     Ok((common, prompt, preparing.share))
 }
@@ -274,15 +280,17 @@ struct Writer {
 }
 
 impl Writer {
-    fn whole(&self, index: usize, output: Output) -> Value {
-        let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position)).collect();
-        json!({
+    fn whole(&self, index: usize, output: Output) -> Choice {
+        let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position));
+        let logprobs = self.logprobs.then(|| format!(r#"{{"content":{},"refusal":null}}"#, list_of(entries)));
+        let choice = json!({
             "index": index,
             "message": {"role": "assistant", "content": output.text, "refusal": null},
-            "logprobs": self.logprobs(entries),
+            "logprobs": null,
             "finish_reason": output.cause.as_ref().map(StopCause::openai_name),
             "stop_reason": output.cause.as_ref().map_or(Value::Null, stop_reason),
-        })
+        });
+        Choice { choice, logprobs, prompt_logprobs: None }
     }
 
     fn logprobs(&self, entries: Vec<Value>) -> Value {

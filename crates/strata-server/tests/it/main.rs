@@ -6,4 +6,6 @@ mod fixture;
 mod fuzz;
 mod hostile;
 mod lifecycle;
+mod origins;
 mod streaming;
+mod vllm_fields;
