@@ -3,7 +3,9 @@
 mod chat;
 mod completions;
 mod health;
+mod messages;
 mod models;
+mod responses;
 mod tokens;
 
 use std::sync::Arc;
@@ -32,9 +34,15 @@ fn guarded() -> Vec<Route> {
         ("/v1/models/{*model}", get(models::one)),
         ("/v1/completions", post(completions::handle)),
         ("/v1/chat/completions", post(chat::handle)),
+        ("/v1/responses", post(responses::handle)),
         ("/tokenize", post(tokens::tokenize)),
         ("/detokenize", post(tokens::detokenize)),
     ]
+}
+
+/// The same, for an API whose errors have a form of their own.
+fn messages() -> Vec<Route> {
+    vec![("/v1/messages", post(messages::handle)), ("/v1/messages/count_tokens", post(messages::count_tokens))]
 }
 
 /// Routes for monitoring, open to all.
@@ -46,7 +54,8 @@ fn open() -> Vec<Route> {
 pub(crate) fn router(app: Arc<App>) -> Router {
     let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
     let routes = with(open())
-        .merge(with(guarded()).route_layer(guard))
+        .merge(with(guarded()).route_layer(guard.clone()))
+        .merge(with(messages()).route_layer(guard).route_layer(middleware::from_fn(messages::in_its_form)))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);
     let routes = match cors::layer(&app.config.allow_origins) {
@@ -61,7 +70,7 @@ fn with(routes: Vec<Route>) -> Router<Arc<App>> {
 }
 
 async fn unknown_route(request: Request) -> ApiError {
-    let paths = guarded().into_iter().chain(open()).map(|(path, _)| path);
+    let paths = guarded().into_iter().chain(messages()).chain(open()).map(|(path, _)| path);
     // Each route with a variable part has one without it beside it.
     let paths: Vec<_> = paths.filter(|path| !path.contains('{')).collect();
     ApiError::not_found(format!("there is no {}; this server has {}", request.uri().path(), paths.join(", ")))
@@ -72,10 +81,12 @@ async fn wrong_method(method: Method, request: Request) -> ApiError {
 }
 
 /// One line per request, when the answer begins, and the request's id in the answer.
-async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let id = request_id(request.headers());
+    // For those that tell it in their bodies too.
+    request.headers_mut().insert(REQUEST_ID, id.clone());
     // At the level of errors, so that lines about failures carry it at every log level.
     let span = tracing::error_span!("request", id = id.to_str().unwrap_or_default());
     let mut response = next.run(request).instrument(span.clone()).await;

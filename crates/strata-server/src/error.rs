@@ -11,7 +11,7 @@ use strata_model::tokenizer::TokenizerError;
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
 /// The error that a client gets.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
@@ -37,7 +37,8 @@ impl ApiError {
 
     /// 401.
     pub(crate) fn unauthorized() -> Self {
-        let message = "this server needs an API key that it knows, as the header \"Authorization: Bearer KEY\"";
+        let message = "this server needs an API key that it knows, as the header \"Authorization: Bearer KEY\" or \
+                       \"x-api-key: KEY\"";
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 
@@ -125,6 +126,8 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // For APIs whose errors have another form.
+        response.extensions_mut().insert(self);
         response
     }
 }

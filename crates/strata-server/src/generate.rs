@@ -256,11 +256,25 @@ impl Sequences {
         Ok(choices)
     }
 
+    /// Tokens of all prompts.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// Those of them that were in the prefix cache, as far as is known yet.
+    pub(crate) fn cached_tokens(&self) -> usize {
+        self.streams.iter().step_by(self.candidates.max(1)).map(|stream| stream.cached_tokens).sum()
+    }
+
+    /// Tokens generated so far, chosen or not.
+    pub(crate) fn completion_tokens(&self) -> usize {
+        self.streams.iter().map(|stream| stream.text.tokens()).sum()
+    }
+
     /// `usage` so far. A prompt counts once, whatever `n`; all generated tokens count, chosen or not.
     pub(crate) fn usage(&self) -> Value {
-        let completion: usize = self.streams.iter().map(|stream| stream.text.tokens()).sum();
+        let (completion, cached) = (self.completion_tokens(), self.cached_tokens());
         let prompts = || self.streams.iter().step_by(self.candidates.max(1));
-        let cached: usize = prompts().map(|stream| stream.cached_tokens).sum();
         let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,

@@ -5,6 +5,7 @@
 
 mod app;
 mod auth;
+mod blocks;
 mod body;
 mod charge;
 mod config;

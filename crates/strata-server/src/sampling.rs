@@ -202,6 +202,29 @@ pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common,
     })
 }
 
+/// What a request asks for that says nothing of it: one answer, sampled as the model's defaults have it.
+pub(crate) fn unasked(app: &App) -> Common {
+    Common {
+        params: SamplingParams { max_tokens: 0, seed: random(), ..app.config.default_sampling.clone() },
+        text: TextOptions {
+            skip_special_tokens: true,
+            end_tokens: app.config.eos_token_ids.clone(),
+            ..TextOptions::default()
+        },
+        max_tokens: None,
+        n: 1,
+        candidates: 1,
+        beam: None,
+        stream: false,
+        include_usage: false,
+        cache_report: false,
+        cache_salt: None,
+        priority: 0,
+        truncation: None,
+        prompt_logprobs: None,
+    }
+}
+
 /// The token sequences of words that are not to be generated, each with and without a space before it, as vLLM has
 /// them.
 fn tokens_of_words(app: &App, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
@@ -226,7 +249,7 @@ pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
     check_name(app, sent(read::<ModelField>(body)?.model))
 }
 
-fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
+pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
     match model {
         Some(model) if !app.config.model_names.contains(&model) => {
             Err(ApiError::model_not_found(&model, &app.config.model_names))
@@ -269,13 +292,7 @@ fn neutral() -> SamplingParams {
 
 /// Ranges are checked by the engine, whose messages name the field too.
 fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
-    let top_k = match sent(fields.top_k) {
-        None => defaults.top_k,
-        Some(0 | -1) => None,
-        Some(top_k) => Some(usize::try_from(top_k).map_err(|_| {
-            ApiError::invalid("top_k", format!("top_k is {top_k}, but must be at least 1, or 0 or -1 for all tokens"))
-        })?),
-    };
+    let top_k = sent(fields.top_k).map_or(Ok(defaults.top_k), top_k_of)?;
     let repetition_penalty = match (sent(fields.repetition_penalty), sent(fields.repeat_penalty)) {
         (Some(one), Some(other)) if one != other => {
             let message = format!("repeat_penalty is {other}, but repetition_penalty, its other name, is {one}");
@@ -308,8 +325,21 @@ fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<Samplin
     })
 }
 
+/// How many tokens are kept, if not all.
+pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
+    match usize::try_from(sent) {
+        Ok(0) => Ok(None),
+        Ok(top_k) => Ok(Some(top_k)),
+        Err(_) if sent == -1 => Ok(None),
+        Err(_) => {
+            let message = format!("top_k is {sent}, but must be at least 1, or 0 or -1 for all tokens");
+            Err(ApiError::invalid("top_k", message))
+        }
+    }
+}
+
 /// One stop string, or a list of them.
-struct Stops(Vec<String>);
+pub(crate) struct Stops(pub(crate) Vec<String>);
 
 impl FromJson<'_> for Stops {
     const EXPECTED: &'static str = "a string or a list of strings";

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use strata_engine::TokenId;
 use strata_engine::text::{StopCause, TextDelta};
-use strata_model::chat_template::TemplateError;
+use strata_model::chat_template::{ChatTemplate, TemplateError};
 
 use crate::app::{App, unix_seconds};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
@@ -122,10 +122,7 @@ pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiErro
 /// The tokens of the conversation in a body, by the model's template, which may write up to `rendered_max` bytes;
 /// [`begin`] has reserved the memory. `/tokenize` with `messages` uses it too.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
-    let Some(template) = &app.template else {
-        let message = "this model has no chat template; send a plain prompt to /v1/completions instead";
-        return Err(ApiError::malformed(message));
-    };
+    let template = template_of(app)?;
     let Conversation {
         messages,
         tools,
@@ -168,19 +165,57 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
     }
 
-    let tools = tools.as_deref();
-    let render =
-        |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
-    let mut text = match (render(&messages), with_contents(&messages)) {
-        // A template that adds texts fails on a content that is none, and one that tests for none must see it.
-        (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
-        (rendered, _) => rendered?,
+    let rendering = Rendering {
+        messages,
+        tools,
+        continued,
+        add_generation_prompt,
+        kwargs,
+        add_special: sent(add_special_tokens).unwrap_or(false),
     };
-    if continued {
-        text = up_to_final_message(text, &messages)?;
+    rendering.tokens(app, rendered_max)
+}
+
+/// A conversation in the form that templates know, from whichever API it came.
+#[derive(Default)]
+pub(crate) struct Rendering {
+    /// Objects with a `role`, and a `content` that is a text.
+    pub(crate) messages: Vec<Value>,
+    pub(crate) tools: Option<Vec<Value>>,
+    /// Whether the last message is to be continued.
+    pub(crate) continued: bool,
+    pub(crate) add_generation_prompt: bool,
+    /// More of a template's own variables.
+    pub(crate) kwargs: Map<String, Value>,
+    /// Whether the tokenizer adds special tokens to what the template writes.
+    pub(crate) add_special: bool,
+}
+
+impl Rendering {
+    /// The tokens of the prompt, by the model's template, which may write up to `rendered_max` bytes. Blocking.
+    pub(crate) fn tokens(self, app: &App, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
+        let Self { messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
+        let template = template_of(app)?;
+        let tools = tools.as_deref();
+        let render =
+            |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
+        let mut text = match (render(&messages), with_contents(&messages)) {
+            // A template that adds texts fails on a content that is none, and one that tests for none must see it.
+            (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
+            (rendered, _) => rendered?,
+        };
+        if continued {
+            text = up_to_final_message(text, &messages)?;
+        }
+        // The template writes the special tokens itself.
+        app.encode("messages", &text, add_special)
     }
-    // The template writes the special tokens itself.
-    app.encode("messages", &text, sent(add_special_tokens).unwrap_or(false))
+}
+
+fn template_of(app: &App) -> Result<&ChatTemplate, ApiError> {
+    app.template.as_deref().ok_or_else(|| {
+        ApiError::malformed("this model has no chat template; send a plain prompt to /v1/completions instead")
+    })
 }
 
 /// Checks a message, and brings it into the form that templates know.

@@ -6,6 +6,8 @@ mod fixture;
 mod fuzz;
 mod hostile;
 mod lifecycle;
+mod messages;
 mod origins;
+mod responses;
 mod streaming;
 mod vllm_fields;
