@@ -111,6 +111,9 @@ pub enum Event {
         /// Present when `logprobs` was set.
         logprobs: Option<PositionLogprobs>,
     },
+    /// The embedding of a prompt, `[hidden_size]`, neither cut nor normalised: the one result where
+    /// [`Request::embed`](crate::Request::embed) was set.
+    Embedding(Vec<f32>),
     /// The sequence was preempted. For a beam search, the whole search was.
     Preempted {
         /// Whether its KV was swapped out; if not, it is computed again.

@@ -40,5 +40,6 @@ pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use status::*;
 pub use strata_kv::{Miss, MissReason, TokenId};
 pub use strata_kv_disk::{BlockBytes, DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
+pub use strata_model::Pooling;
 pub use strata_weights::StreamStats;
 pub use unread::UnreadBudget;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use strata_kv::TokenId;
+use strata_model::Pooling;
 use thiserror::Error;
 
 use crate::unread::UnreadBudget;
@@ -33,6 +34,8 @@ pub struct Request {
     pub explain_miss: bool,
     /// The best continuations by beam search instead of sampled ones.
     pub beam: Option<BeamParams>,
+    /// The prompt's embedding, pooled in this way, instead of a continuation: `max_tokens` is 0 then.
+    pub embed: Option<Pooling>,
     /// What its streams may leave unread, together with all others that have the same budget; `None` is no bound.
     pub unread: Option<Arc<UnreadBudget>>,
 }
@@ -179,6 +182,9 @@ impl Request {
         }
         check_tokens("prompt", self.prompt.iter().copied(), limits)?;
         self.check_length(limits)?;
+        if self.embed.is_some() {
+            return self.check_embedding();
+        }
         self.params.check(limits)?;
         match &self.beam {
             Some(beam) => beam.check(self.prompt.len(), &self.params, limits),
@@ -186,9 +192,23 @@ impl Request {
         }
     }
 
+    /// Nothing is sampled for an embedding.
+    fn check_embedding(&self) -> Result<(), InvalidRequest> {
+        let asks = [
+            ("max_tokens", self.params.max_tokens > 0),
+            ("prompt_logprobs", self.params.prompt_logprobs.is_some()),
+            ("use_beam_search", self.beam.is_some()),
+        ];
+        match asks.into_iter().find(|(_, asks)| *asks) {
+            Some((param, _)) => refuse(param, format!("{param} is for texts, not for embeddings; leave it out")),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that `count` continuations can be computed at a time.
     pub(crate) fn check_count(&self, count: usize, limits: &Limits) -> Result<(), InvalidRequest> {
         let (most, why) = match &self.beam {
+            _ if self.embed.is_some() => (1, "is how many embeddings a prompt has"),
             Some(beam) => (beam.width, "is the width of the beam search (best_of)"),
             None => (limits.max_waiting.max(1), "is how many may wait (--max-waiting)"),
         };

@@ -1,5 +1,7 @@
 //! What one forward pass computes: prefill chunks and decodes together.
 
+use std::ops::Range;
+
 /// The tokens of one sequence that this pass computes.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchSequence<'a> {
@@ -14,7 +16,7 @@ pub struct BatchSequence<'a> {
     pub below: usize,
     /// The blocks from position `below` on, up to that of the last token.
     pub blocks: SequenceBlocks<'a>,
-    /// The rows of logits that are wanted.
+    /// The rows that are wanted, of logits or of hidden states.
     pub logits: LogitRows,
 }
 
@@ -27,7 +29,8 @@ pub enum SequenceBlocks<'a> {
     From(u32),
 }
 
-/// The tokens of a sequence whose logits are wanted.
+/// The tokens of a sequence of which something is wanted: their logits, `[vocab_size]`, or their hidden states after the
+/// last norm, `[hidden_size]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitRows {
     /// None: a prompt's chunk that is not its last.
@@ -36,6 +39,26 @@ pub enum LogitRows {
     Last,
     /// Every token's: log-probabilities of the prompt.
     All,
+    /// The last token's hidden state.
+    LastHidden,
+    /// Every token's hidden state.
+    AllHidden,
+}
+
+impl LogitRows {
+    /// Which of `count` tokens they are of.
+    pub fn of(self, count: usize) -> Range<usize> {
+        match self {
+            Self::None => count..count,
+            Self::Last | Self::LastHidden => count.saturating_sub(1)..count,
+            Self::All | Self::AllHidden => 0..count,
+        }
+    }
+
+    /// Whether they are hidden states rather than logits.
+    pub fn are_hidden(self) -> bool {
+        matches!(self, Self::LastHidden | Self::AllHidden)
+    }
 }
 
 impl SequenceBlocks<'_> {
@@ -52,17 +75,13 @@ impl SequenceBlocks<'_> {
 }
 
 impl BatchSequence<'_> {
-    /// Rows of logits that this sequence gets.
+    /// Rows that this sequence gets.
     pub fn num_logit_rows(&self) -> usize {
-        match self.logits {
-            LogitRows::None => 0,
-            LogitRows::Last => 1,
-            LogitRows::All => self.tokens.len(),
-        }
+        self.logits.of(self.tokens.len()).len()
     }
 }
 
-/// Whose logits a row is.
+/// Whose logits, or whose hidden state, a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogitRow {
     /// Index of the sequence in the batch.

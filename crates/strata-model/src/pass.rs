@@ -8,7 +8,7 @@ use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan,
 use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
 
-use crate::batch::{BatchSequence, LogitRow, LogitRows, SequenceBlocks};
+use crate::batch::{BatchSequence, LogitRow, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, segments_below};
 use crate::rope::RopeTable;
 
@@ -31,7 +31,7 @@ pub enum ForwardError {
 pub struct PassSize {
     /// Rows of activations.
     pub tokens: usize,
-    /// Rows of logits that are wanted.
+    /// Rows of logits or hidden states that are wanted.
     pub logit_rows: usize,
 }
 
@@ -48,7 +48,7 @@ pub struct Linear {
     pub cols: usize,
 }
 
-/// Where finished rows of logits go.
+/// Where finished rows go, of logits or of hidden states.
 pub type LogitSink<'a> = dyn FnMut(LogitRow, &mut [f32]) + 'a;
 
 /// A batch in the form that devices need: row after row. Reused from pass to pass, so that a pass allocates nothing.
@@ -60,6 +60,8 @@ pub struct BatchRows {
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
     wanted: Vec<LogitRow>,
+    /// For each of `wanted`, whether its hidden state is.
+    wanted_hidden: Vec<bool>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,
     /// Sequences with KV below memory.
@@ -91,6 +93,7 @@ impl BatchRows {
         self.spans.clear();
         self.tables.clear();
         self.wanted.clear();
+        self.wanted_hidden.clear();
         self.wanted_rows.clear();
         for (index, sequence) in batch.iter().enumerate() {
             let first_row = self.tokens.len();
@@ -112,11 +115,8 @@ impl BatchRows {
             if positions > 0 {
                 self.below.push(Below { sequence: index, first_row, positions });
             }
-            let wanted = match sequence.logits {
-                LogitRows::None => count..count,
-                LogitRows::Last => count.saturating_sub(1)..count,
-                LogitRows::All => 0..count,
-            };
+            let wanted = sequence.logits.of(count);
+            self.wanted_hidden.extend(wanted.clone().map(|_| sequence.logits.are_hidden()));
             self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
             self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
         }
@@ -138,9 +138,16 @@ impl BatchRows {
         &self.tokens
     }
 
-    /// The tokens whose logits are wanted, in the order of their rows.
+    /// The tokens of which something is wanted, in the order of their rows.
     pub fn wanted(&self) -> &[LogitRow] {
         &self.wanted
+    }
+
+    /// The same in runs of at most `most` of one kind, each with whether hidden states are wanted.
+    pub fn wanted_runs(&self, most: usize) -> impl Iterator<Item = (bool, &[LogitRow])> {
+        let mut rest = &self.wanted[..];
+        let kinds = self.wanted_hidden.chunk_by(|one, next| one == next).flat_map(move |run| run.chunks(most));
+        kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
     }
 
     /// Where the sequences' KV lies.
@@ -414,7 +421,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Keeps only the rows whose logits are wanted, or one row if there are none. `other`, with `width` elements per
+    /// Keeps only the rows of which something is wanted, or one row if there are none. `other`, with `width` elements per
     /// row, keeps the same rows.
     ///
     /// # Errors
@@ -431,20 +438,20 @@ impl<'a> Pass<'a> {
         Ok(other.first(count * width))
     }
 
-    /// Hands finished rows of logits to the sink.
+    /// Hands finished rows to the sink, each `width` numbers of `values`.
     ///
     /// # Errors
     /// If the device failed.
-    pub fn deliver(&mut self, rows: &[LogitRow], logits: Tensor, vocab: usize) -> Result<(), ForwardError> {
+    pub fn deliver(&mut self, rows: &[LogitRow], values: Tensor, width: usize) -> Result<(), ForwardError> {
         let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
-        let token = self.device.submit(Queue::Download, &[Command::Download { from: logits }], &computed)?;
+        let token = self.device.submit(Queue::Download, &[Command::Download { from: values }], &computed)?;
         self.last = Some(token);
         self.device.complete(token)?;
-        // Now that the host has the logits, it knows that everything submitted before is complete.
+        // Now that the host has them, it knows that everything submitted before is complete.
         self.last = None;
-        let logits = self.device.downloaded(logits)?;
-        for (&row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocab)) {
-            (self.sink)(row, logits);
+        let values = self.device.downloaded(values)?;
+        for (&row, values) in rows.iter().zip(values.chunks_exact_mut(width)) {
+            (self.sink)(row, values);
         }
         Ok(())
     }

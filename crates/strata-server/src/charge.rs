@@ -108,6 +108,7 @@ mod tests {
             priority: 0,
             truncation: None,
             prompt_logprobs: None,
+            embed: None,
         }
     }
 

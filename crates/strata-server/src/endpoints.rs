@@ -2,9 +2,11 @@
 
 mod chat;
 mod completions;
+mod embeddings;
 mod health;
 mod messages;
 mod models;
+mod openapi;
 mod responses;
 mod tokens;
 
@@ -23,6 +25,7 @@ use crate::app::App;
 use crate::auth;
 use crate::cors;
 use crate::error::ApiError;
+use crate::openapi::Operation;
 use crate::request_id::{REQUEST_ID, request_id};
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
@@ -35,6 +38,7 @@ fn guarded() -> Vec<Route> {
         ("/v1/completions", post(completions::handle)),
         ("/v1/chat/completions", post(chat::handle)),
         ("/v1/responses", post(responses::handle)),
+        ("/v1/embeddings", post(embeddings::handle)),
         ("/tokenize", post(tokens::tokenize)),
         ("/detokenize", post(tokens::detokenize)),
     ]
@@ -47,7 +51,52 @@ fn messages() -> Vec<Route> {
 
 /// Routes for monitoring, open to all.
 fn open() -> Vec<Route> {
-    vec![("/health", get(health::health)), ("/version", get(health::version)), ("/metrics", get(health::metrics))]
+    vec![
+        ("/health", get(health::health)),
+        ("/version", get(health::version)),
+        ("/metrics", get(health::metrics)),
+        ("/openapi.json", get(openapi::handle)),
+    ]
+}
+
+/// What all routes answer to, as `/openapi.json` describes it.
+pub(crate) fn operations() -> Vec<Operation> {
+    let post = Operation::post;
+    vec![
+        Operation {
+            required: &["prompt"],
+            streams: true,
+            ..post("/v1/completions", "Continue texts", completions::parts())
+        },
+        Operation {
+            required: &["messages"],
+            streams: true,
+            ..post("/v1/chat/completions", "Answer a conversation", chat::parts())
+        },
+        Operation {
+            required: &["messages", "max_tokens"],
+            streams: true,
+            ..post("/v1/messages", "Answer a conversation, as Anthropic's API does", messages::parts())
+        },
+        Operation {
+            required: &["messages"],
+            ..post("/v1/messages/count_tokens", "Count a conversation's tokens", messages::parts())
+        },
+        Operation {
+            required: &["input"],
+            streams: true,
+            ..post("/v1/responses", "Answer a conversation, as OpenAI's newer API does", responses::parts())
+        },
+        Operation { required: &["input"], ..post("/v1/embeddings", "Texts as vectors", embeddings::parts()) },
+        post("/tokenize", "A text, or a conversation, to token ids", tokens::tokenize_parts()),
+        Operation { required: &["tokens"], ..post("/detokenize", "Token ids to a text", tokens::detokenize_parts()) },
+        Operation::get("/v1/models", "The model's names", true),
+        Operation::get("/v1/models/{model}", "One of them", true),
+        Operation::get("/health", "Whether the server makes progress", false),
+        Operation::get("/version", "The server's version", false),
+        Operation::get("/metrics", "Figures for Prometheus", false),
+        Operation::get("/openapi.json", "This document", false),
+    ]
 }
 
 /// All routes.
@@ -95,4 +144,65 @@ async fn log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> R
     span.in_scope(|| tracing::info!(%method, path, status, elapsed_ms = elapsed.as_millis() as u64, "request"));
     response.headers_mut().insert(REQUEST_ID, id);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::openapi::{described, names};
+
+    #[test]
+    fn each_route_is_described() {
+        let routes = guarded().into_iter().chain(messages()).chain(open()).map(|(path, _)| path.replace("{*", "{"));
+        let described = operations().into_iter().map(|operation| operation.path.to_owned());
+        assert_eq!(routes.collect::<BTreeSet<_>>(), described.collect::<BTreeSet<_>>());
+    }
+
+    #[test]
+    fn each_field_is_described_and_nothing_else() {
+        let operations = operations();
+        let fields = || operations.iter().flat_map(|operation| &operation.parts).flat_map(|part| part.fields);
+        for field in fields() {
+            assert!(described(field).is_some_and(|text| text.ends_with('.')), "{field} has no description");
+        }
+        for name in names() {
+            assert!(fields().any(|field| *field == name), "{name} is described, and no endpoint reads it");
+        }
+        for operation in &operations {
+            let own: Vec<_> = operation.parts.iter().flat_map(|part| part.fields).collect();
+            assert!(operation.required.iter().all(|field| own.contains(&field)), "{}", operation.path);
+        }
+    }
+
+    /// Every struct that is read from a body is part of an operation: its source says so.
+    #[test]
+    fn no_struct_of_fields_is_left_out() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let entries = std::fs::read_dir(directory.join("endpoints")).expect("the endpoints");
+        let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        files.push(directory.join("sampling.rs"));
+        let mut found = 0;
+        for file in files {
+            let source = std::fs::read_to_string(&file).expect("a source file");
+            // What is read from the body itself, by name or into a pattern or variable with its type.
+            let names = source.match_indices("read(body.json())").map(|(at, _)| {
+                let before = &source[..at];
+                let line = &before[before.rfind('\n').map_or(0, |newline| newline + 1)..];
+                let named = line.rsplit_once(": ").map(|(_, named)| named.trim_end_matches(" = "));
+                let name =
+                    named.unwrap_or_else(|| line.trim().trim_start_matches("let ").split(' ').next().unwrap_or(""));
+                name.split(['<', ' ', '?']).next().unwrap_or_default().to_owned()
+            });
+            for name in names.filter(|name| !name.is_empty() && name.starts_with(char::is_uppercase)) {
+                // What is counted is read again as a part.
+                let counted = name.ends_with("Cost");
+                let is_part = source.contains(&format!("part!({name})")) || source.contains(&format!("part!({name}<"));
+                assert!(counted || is_part, "{name} of {} is no part of an operation", file.display());
+                found += 1;
+            }
+        }
+        assert!(found >= 8, "only {found} were found");
+    }
 }

@@ -77,6 +77,7 @@ pub(crate) struct Output {
     /// Tokens with their log-probabilities, if asked for.
     pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
     pub(crate) cause: Option<StopCause>,
+    pub(crate) embedding: Vec<f32>,
     /// The log-probabilities of all tokens together, if they are known, and their number.
     logprob: f64,
     num_tokens: usize,
@@ -109,6 +110,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             tenant: tenant.id(),
             explain_miss: common.cache_report,
             beam: common.beam,
+            embed: common.embed,
             // Whole answers are read as they come; only streams go at the speed of their clients.
             unread: common.stream.then(|| app.memory.unread.clone()),
         };
@@ -232,6 +234,9 @@ impl Sequences {
                 uncharged = 0;
             }
             output.text.push_str(&delta.text);
+            if let Some(embedding) = delta.embedding {
+                output.embedding = embedding;
+            }
             if let Some(prompt) = delta.prompt {
                 output.prompt = prompt;
             }

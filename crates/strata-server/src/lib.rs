@@ -20,6 +20,7 @@ mod listener;
 mod logprobs;
 mod memory;
 mod metrics;
+mod openapi;
 mod patience;
 mod request_id;
 mod sampling;
@@ -38,7 +39,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub use auth::tenant_of_key;
-pub use config::ServerConfig;
+pub use config::{Embeddings, ServerConfig};
 pub use cors::check_origin;
 pub use listener::Drained;
 

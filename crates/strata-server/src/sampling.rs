@@ -6,11 +6,12 @@ use std::ops::RangeInclusive;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use strata_engine::text::TextOptions;
-use strata_engine::{BeamParams, SamplingParams, TOKEN_LIST_MAX, TokenId};
+use strata_engine::{BeamParams, Pooling, SamplingParams, TOKEN_LIST_MAX, TokenId};
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
+use crate::openapi::{Part, part};
 use crate::truncation::Truncation;
 use crate::unsupported::Supported;
 
@@ -105,6 +106,8 @@ pub(crate) struct Common {
     /// Whether the answer has the prompt's log-probabilities, with so many of the most likely tokens, in a field of
     /// their own.
     pub(crate) prompt_logprobs: Option<usize>,
+    /// The prompt's embedding instead of a text.
+    pub(crate) embed: Option<Pooling>,
 }
 
 /// Reads and checks the shared fields of a body, of a chat if `CHAT`, and refuses those that are not supported.
@@ -199,6 +202,7 @@ pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common,
         priority,
         truncation,
         prompt_logprobs,
+        embed: None,
     })
 }
 
@@ -222,11 +226,11 @@ pub(crate) fn unasked(app: &App) -> Common {
         priority: 0,
         truncation: None,
         prompt_logprobs: None,
+        embed: None,
     }
 }
 
-/// The token sequences of words that are not to be generated, each with and without a space before it, as vLLM has
-/// them.
+/// The token sequences of words that are not to be generated, each with and without a space before it.
 fn tokens_of_words(app: &App, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
     for word in words {
@@ -236,12 +240,23 @@ fn tokens_of_words(app: &App, words: &[String]) -> Result<Vec<Vec<TokenId>>, Api
             return Err(ApiError::invalid("bad_words", "bad_words has a word of white space alone; leave it out"));
         }
         let spaced = app.tokenize("bad_words", &format!(" {word}"), false)?;
-        // Where the space is a token of its own, the word behind it is the one without.
-        let is_other = spaced.len() == plain.len() && spaced.first() != plain.first();
+        // Where the space is a token of its own, the word behind it is the one without. vLLM leaves out spaced words of
+        // another number of tokens as well, and so lets some pass.
+        let is_other = !spaced.ends_with(&plain);
         all.push(plain);
         all.extend(is_other.then_some(spaced));
     }
     Ok(all)
+}
+
+/// The fields that both completion APIs share.
+pub(crate) fn shared_part() -> Part {
+    part!(SharedFields<'_>)
+}
+
+/// The field that all APIs share.
+pub(crate) fn model_part() -> Part {
+    part!(ModelField)
 }
 
 /// Refuses a `model` that is not served; a request may leave it out.

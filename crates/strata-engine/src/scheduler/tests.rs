@@ -99,6 +99,7 @@ fn arrival(id: u64, length: usize) -> Arrival {
         explain: false,
         beams: None,
         may_be_long: false,
+        ranks_prompt: false,
     }
 }
 
@@ -128,6 +129,21 @@ fn a_long_prompt_leaves_others_half_of_the_room() {
     assert_eq!(bench.step(), [(2, 1), (1, 10), (3, 5), (4, 4)]);
     // One that began behind them does not wait until they are done.
     assert_eq!(bench.step(), [(2, 1), (4, 1), (1, 9), (3, 9)]);
+}
+
+#[test]
+fn a_prompt_whose_tokens_are_ranked_does_so_a_few_at_a_time_beside_others() {
+    let mut bench = Bench::new(1000, 4, 500);
+    bench.scheduler.add(Arrival { ranks_prompt: true, ..arrival(1, 900) });
+    assert_eq!(bench.step(), [(1, 500)], "alone it takes all");
+    bench.add(2, 8);
+    assert_eq!(bench.step(), [(1, 64), (2, 8)]);
+    assert_eq!(bench.step(), [(2, 1), (1, 64)]);
+    bench.scheduler.remove(SequenceId(2));
+    assert_eq!(bench.step(), [(1, 272)]);
+    // What it generates is not ranked.
+    bench.add(3, 8);
+    assert_eq!(bench.step(), [(1, 1), (3, 8)]);
 }
 
 #[test]

@@ -22,7 +22,8 @@ use crate::json_cost::JsonCost;
 use crate::json_text::list_of;
 use crate::logprobs::{chat_entry, prompt_text};
 use crate::memory::Share;
-use crate::sampling::{Common, common};
+use crate::openapi::{Part, part};
+use crate::sampling::{Common, common, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
 use crate::tools::check_tools;
 
@@ -77,6 +78,16 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let prompt_logprobs = outputs.first().and_then(told);
     let choices = outputs.into_iter().enumerate().map(|(index, output)| writer.whole(index, output)).collect();
     Ok(stream::whole(&envelope, choices, sequences, prompt_logprobs))
+}
+
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    [shared_part(), part!(Fields)].into_iter().chain(conversation_part()).collect()
+}
+
+/// The fields of a conversation, which `/tokenize` reads too.
+pub(crate) fn conversation_part() -> Option<Part> {
+    Some(part!(Conversation<'_>))
 }
 
 fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share), ApiError> {

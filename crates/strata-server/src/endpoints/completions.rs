@@ -17,7 +17,8 @@ use crate::fields::{Field, FromJson, entries, read, sent, shown, token_ids};
 use crate::generate::{Asked, Output, submit};
 use crate::logprobs::{CompletionLogprobs, prompt_text};
 use crate::memory::Share;
-use crate::sampling::{Common, common, random};
+use crate::openapi::{Part, part};
+use crate::sampling::{Common, common, random, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
 
 /// Tokens generated where the request does not say, as OpenAI has it.
@@ -42,7 +43,7 @@ struct PreparedPrompts {
 }
 
 /// A prompt as it was sent.
-enum Asking {
+pub(crate) enum Asking {
     Text(String),
     Ids(Vec<TokenId>),
 }
@@ -80,6 +81,11 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::whole(&envelope, choices, sequences, None))
 }
 
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    vec![shared_part(), part!(Fields<'_>)]
+}
+
 fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let Received { body, .. } = received;
     let mut share = Preparing::begin(app, &body, 0)?.share;
@@ -88,7 +94,7 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));
     let add_special = sent(fields.add_special_tokens).unwrap_or(true);
     let prompts = fields.prompt.ok_or_else(|| ApiError::invalid("prompt", "the request has no prompt"))?;
-    let prompts = prompts_of(app, prompts)?;
+    let prompts = prompts_of("prompt", prompts, app.config.sequences_max)?;
     drop(body);
     let echoing = echo.then_some(common.text.skip_special_tokens);
     let mut prompts = tokenized(app, prompts, add_special, echoing, &mut share)?;
@@ -117,23 +123,24 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     Ok(PreparedPrompts { common, prompts, echo, share })
 }
 
-/// A prompt is a text, a list of texts, a list of token ids, or a list of such lists.
-fn prompts_of(app: &App, raw: &RawValue) -> Result<Vec<Asking>, ApiError> {
+/// The prompts of the field `name`, at most `most`: a text, a list of texts, a list of token ids, or a list of such lists.
+pub(crate) fn prompts_of(name: &str, raw: &RawValue, most: usize) -> Result<Vec<Asking>, ApiError> {
     let first = raw.get().strip_prefix('[').map(|entries| entries.trim_start().as_bytes().first());
     let list = matches!(first, Some(Some(b'"' | b'[' | b'{' | b']')));
-    let most = app.config.sequences_max;
     match list.then(|| entries(raw, most)).flatten() {
-        None => Ok(vec![Asking::read(raw)?]),
-        Some((prompts, count)) if (1..=most).contains(&count) => prompts.into_iter().map(Asking::read).collect(),
+        None => Ok(vec![Asking::read(name, raw)?]),
+        Some((prompts, count)) if (1..=most).contains(&count) => {
+            prompts.into_iter().map(|raw| Asking::read(name, raw)).collect()
+        }
         Some((_, count)) => {
-            let message = format!("prompt has {count} entries, but must have 1 to {most}");
-            Err(ApiError::invalid("prompt", message))
+            let message = format!("{name} has {count} entries, but must have 1 to {most}");
+            Err(ApiError::invalid(name, message))
         }
     }
 }
 
 impl Asking {
-    fn read(raw: &RawValue) -> Result<Self, ApiError> {
+    fn read(name: &str, raw: &RawValue) -> Result<Self, ApiError> {
         let read = match raw.get().as_bytes().first() {
             Some(b'"') => String::from_json(raw).map(Self::Text),
             Some(b'[') => token_ids(raw, usize::MAX).map(Self::Ids),
@@ -142,7 +149,7 @@ impl Asking {
                 shown(raw.get())
             )),
         };
-        read.map_err(|problem| ApiError::invalid("prompt", format!("prompt {problem}")))
+        read.map_err(|problem| ApiError::invalid(name, format!("{name} {problem}")))
     }
 }
 

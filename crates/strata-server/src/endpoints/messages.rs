@@ -22,13 +22,14 @@ use crate::fields::{Field, FromJson, Object, read, sent, shown};
 use crate::generate::{Asked, Sequences, submit};
 use crate::json_cost::JsonCost;
 use crate::memory::Share;
+use crate::openapi::{Part, part};
 use crate::request_id::REQUEST_ID;
 use crate::sampling::{Common, Stops, check_name, top_k_of, unasked};
 use crate::stream::{self, Events, named};
 
 /// The version of the API, which its clients send along.
 const VERSION: &str = "anthropic-version";
-const VERSIONS: [&str; 2] = ["2023-06-01", "2023-01-01"];
+const VERSION_KNOWN: &str = "2023-06-01";
 
 /// The fields of this API, but for the conversation.
 #[derive(Deserialize)]
@@ -140,6 +141,11 @@ pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) 
     answer.await
 }
 
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    vec![part!(Fields<'_>), part!(Conversation)]
+}
+
 /// Gives refusals the form that this API has for them.
 pub(crate) async fn in_its_form(request: Request, next: Next) -> Response {
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
@@ -165,17 +171,17 @@ fn error_json(error: &ApiError) -> Value {
     json!({"type": "error", "error": {"type": kind, "message": error.message}})
 }
 
-/// A client may leave the version out; one that is not known might mean something else.
+/// A client may leave the version out. Those of 2023 to 2026 have the same forms for what is read and written here, and a
+/// later one is taken at its word: it is a date.
 fn check_version(headers: &HeaderMap) -> Result<(), ApiError> {
-    match headers.get(VERSION) {
-        Some(version) if !VERSIONS.iter().any(|known| version == known) => {
-            let told = shown(version.to_str().unwrap_or("unreadable"));
-            Err(ApiError::invalid(
-                VERSION,
-                format!("{VERSION} is {told}, but this server knows {}", VERSIONS.join(" and ")),
-            ))
+    let Some(version) = headers.get(VERSION) else { return Ok(()) };
+    let version = version.to_str().unwrap_or("unreadable");
+    let parts: Vec<_> = version.split('-').map(|part| (part.len(), part.parse::<u32>())).collect();
+    match parts[..] {
+        [(4, Ok(2023..)), (2, Ok(1..=12)), (2, Ok(1..=31))] => Ok(()),
+        _ => {
+            refuse(VERSION, format!("is {}, but must be a date from 2023 on, such as {VERSION_KNOWN}", shown(version)))
         }
-        _ => Ok(()),
     }
 }
 
@@ -256,7 +262,7 @@ fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Result<Vec<Toke
     for (index, message) in messages.into_iter().enumerate() {
         let path = format!("messages[{index}]");
         let mut message = object_of(message, &path)?;
-        let role = role_of(&message, &path, &["user", "assistant"])?;
+        let role = role_of(&message, &path, &["user", "assistant", "system"])?;
         let content = message.get_mut("content").map_or(Value::Null, Value::take);
         turns.push(role, text_of(content, &format!("{path}.content"), &["text"])?);
     }

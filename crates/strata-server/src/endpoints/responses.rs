@@ -21,6 +21,7 @@ use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::generate::{Asked, Sequences, submit};
 use crate::json_cost::JsonCost;
 use crate::memory::Share;
+use crate::openapi::{Part, part};
 use crate::sampling::{Common, check_name, unasked};
 use crate::stream::{self, Events, named};
 
@@ -157,6 +158,11 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let body = writer.ended(&sequences).to_string().into_bytes();
     let shares = [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect();
     Ok(stream::json(body, shares))
+}
+
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    vec![part!(Fields<'_>), part!(Conversation)]
 }
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {

@@ -178,7 +178,9 @@ async fn keys_and_versions_come_in_headers() {
         ("x-api-key: key\r\n", 200),
         ("Authorization: Bearer key\r\n", 200),
         ("x-api-key: key\r\nanthropic-version: 2023-06-01\r\n", 200),
+        ("x-api-key: key\r\nanthropic-version: 2026-10-21\r\n", 200),
         ("x-api-key: key\r\nanthropic-version: 1999-01-01\r\n", 400),
+        ("x-api-key: key\r\nanthropic-version: newest\r\n", 400),
     ] {
         assert_eq!(server.post_bytes("/v1/messages", headers, &bytes).await.status, status, "{headers}");
     }
