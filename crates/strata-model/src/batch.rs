@@ -29,8 +29,8 @@ pub enum SequenceBlocks<'a> {
     From(u32),
 }
 
-/// The tokens of a sequence of which something is wanted: their logits, `[vocab_size]`, or their hidden states after the
-/// last norm, `[hidden_size]`.
+/// The tokens of a sequence of which something is wanted: their logits, `[vocab_size]`, or their hidden states after
+/// the last norm, `[hidden_size]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitRows {
     /// None: a prompt's chunk that is not its last.
