@@ -2,11 +2,13 @@
 // columns, eight at a time.
 //
 // The order of every sum depends on the number of columns and on the size of a subgroup alone, and not on how many rows
-// are taken at a time: so a token's results are the same alone and in a batch, to the bit.
+// are taken at a time: so a token's results are the same alone and in a batch, to the bit. The host has the same order
+// (`strata-kernels/src/subgroups.rs`), so that either may compute.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "common.glsl"
 #include "weights.glsl"
 
@@ -15,7 +17,6 @@ layout(constant_id = 1) const uint TYPE = 0;
 // Rows of the matrix, and of activations, that a subgroup takes: at most 4 and 16.
 layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint TOKENS = 1;
-
 layout(push_constant, std430) uniform Push {
   uint64_t weights, x, bias, result;
   uint row_bytes, rows, cols, stride, tokens, patches, bias_type;
@@ -24,11 +25,13 @@ layout(push_constant, std430) uniform Push {
 uint64_t row_at(uint number) { return push.weights + uint64_t(min(number, push.rows - 1)) * push.row_bytes; }
 uint64_t token_at(uint token) { return push.x + uint64_t(min(token, push.tokens - 1)) * push.cols * 4; }
 
+#include "sums.glsl"
+
 void main() {
   // Groups that take the same rows of the matrix come one after the other.
   uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
   uint token_groups = (push.tokens + TOKENS - 1) / TOKENS;
-  uint first_row = (group / token_groups * gl_NumSubgroups + gl_SubgroupID) * ROWS;
+  uint first_row = (group / token_groups * SUBGROUPS + gl_SubgroupID) * ROWS;
   uint first_token = group % token_groups * TOKENS;
   if (first_row >= push.rows) {
     return;
@@ -41,7 +44,7 @@ void main() {
     }
   }
   if (TYPE > BF16 || cols % 8 == 0) {
-    for (uint unit = lane; unit < cols / 8; unit += gl_SubgroupSize) {
+    for (uint unit = lane; unit < cols / 8; unit += SUBGROUP) {
       float v[4][8];
       for (uint r = 0; r < ROWS; r++) {
         eight_numbers(TYPE, row_at(first_row + r), push.patches, unit, v[r]);
@@ -60,7 +63,7 @@ void main() {
       }
     }
   } else {
-    for (uint col = lane; col < cols; col += gl_SubgroupSize) {
+    for (uint col = lane; col < cols; col += SUBGROUP) {
       for (uint r = 0; r < ROWS; r++) {
         float v = plain_number(TYPE, row_at(first_row + r), col);
         for (uint t = 0; t < TOKENS; t++) {
@@ -74,7 +77,7 @@ void main() {
     for (uint r = 0; r < ROWS; r++) {
       uint64_t row = row_at(first_row + r);
       uint last = 0;
-      for (uint first = 0; first < push.patches; first += gl_SubgroupSize) {
+      for (uint first = 0; first < push.patches; first += SUBGROUP) {
         uint i = first + lane;
         bool is_there = i < push.patches;
         uint gap = is_there ? byte_at(row + CODED_TABLE + 2 * i) : 0;
@@ -95,14 +98,5 @@ void main() {
       }
     }
   }
-  for (uint r = 0; r < ROWS; r++) {
-    uint number = first_row + r;
-    for (uint t = 0; t < TOKENS; t++) {
-      float sum = subgroupAdd(sums[r][t]);
-      if (lane == 0 && number < push.rows && first_token + t < push.tokens) {
-        float bias = push.bias == 0 ? 0.0 : plain_number(push.bias_type, push.bias, number);
-        Floats(push.result).v[(first_token + t) * push.stride + number] = sum + bias;
-      }
-    }
-  }
+  put_all(sums, first_row, first_token);
 }

@@ -68,8 +68,9 @@ uint64_t coded_unit(uint64_t blocks, uint unit, out uint j) {
   return blocks + uint64_t(unit >> 3) * CODED_BLOCK_BYTES;
 }
 
-// Numbers `8 unit .. 8 unit + 8` of a row. Those of a coded row are as they are before its patches.
-void eight_numbers(uint type, uint64_t row, uint patches, uint unit, out float v[8]) {
+// Numbers `8 unit .. 8 unit + 8` of a row, with the roundings that the host has. Those of a coded row are as they are
+// before its patches.
+void eight_numbers(uint type, uint64_t row, uint patches, uint unit, precise out float v[8]) {
   if (type == F32) {
     vec4 a = Fours(row).v[2 * unit], b = Fours(row).v[2 * unit + 1];
     for (uint i = 0; i < 4; i++) {

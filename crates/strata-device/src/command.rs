@@ -14,6 +14,12 @@ pub const PRODUCTS_MAX: usize = 16;
 /// several bands.
 pub const OUTS_MAX: usize = 4;
 
+/// The most numbers that [`Command::Best`] takes of a row.
+pub const BEST_MAX: usize = 65;
+
+/// The most numbers of a row of which it takes the greatest.
+pub const BEST_WIDTH_MAX: usize = 1 << 22;
+
 /// The most places that one command reads and writes.
 const ACCESSES_MAX: usize = 8 + 2 * PRODUCTS_MAX;
 
@@ -105,6 +111,20 @@ pub enum Command<'a> {
         /// The activation of a gated network.
         gate: Option<Activation>,
     },
+    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]`, for some columns `c`: what [`Products`](Self::Products) does
+    /// with its `gate`, where the products of a pair were computed apart.
+    Gate {
+        /// `[tokens, width]`
+        gate: Tensor,
+        /// Same shape as `gate`.
+        up: Tensor,
+        /// Numbers in a row of either.
+        width: usize,
+        /// The columns.
+        columns: Range<usize>,
+        /// The activation.
+        activation: Activation,
+    },
     /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
     StoreKv {
         /// Where the layer lies in a block.
@@ -138,6 +158,18 @@ pub enum Command<'a> {
         /// `[tokens, heads, ATTENTION_STATE]`, if some of a sequence is held at another time; otherwise empty.
         state: Tensor,
         /// Same shape as `q`.
+        out: Tensor,
+    },
+    /// The greatest numbers of each row, greatest first and among equals the first: pairs of their place in the row and
+    /// the number. NaN comes before all others, and -0.0 equals 0.0.
+    Best {
+        /// `[rows, width]`, with at most [`BEST_WIDTH_MAX`] numbers in a row.
+        x: Tensor,
+        /// Numbers in a row.
+        width: usize,
+        /// How many of them are wanted: at most `width` and [`BEST_MAX`].
+        count: usize,
+        /// `[rows, count, 2]`
         out: Tensor,
     },
     /// Copies bytes of weights into the device's own memory.
@@ -193,6 +225,15 @@ pub struct KvSequences<'a> {
 pub enum Operand {
     /// Some numbers in tensor memory.
     Tensor(Tensor),
+    /// Some columns of a tensor of rows.
+    Columns {
+        /// `[rows, any]`
+        tensor: Tensor,
+        /// The first column.
+        start: usize,
+        /// Behind the last.
+        end: usize,
+    },
     /// The KV blocks.
     Kv,
     /// The place where the host reads a downloaded tensor.
@@ -213,6 +254,11 @@ impl Operand {
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tensor(one), Self::Tensor(other)) | (Self::Host(one), Self::Host(other)) => one.overlaps(other),
+            (&Self::Columns { tensor, start, end }, &Self::Columns { tensor: of, start: from, end: to }) => {
+                if tensor == of { start < to && from < end } else { tensor.overlaps(&of) }
+            }
+            (Self::Columns { tensor, .. }, Self::Tensor(other))
+            | (Self::Tensor(other), Self::Columns { tensor, .. }) => tensor.overlaps(other),
             (Self::Kv, Self::Kv) => true,
             (&Self::Weights { memory, start, end }, &Self::Weights { memory: of, start: from, end: to }) => {
                 memory == of && start < to && from < end
@@ -244,7 +290,7 @@ impl Command<'_> {
         let mut uses = ArrayVec::new();
         let mut add = |place, writes| {
             let used = Use { place, writes };
-            // Bands of one matrix have the same result.
+            // Bands of one matrix have the same bias.
             if !uses.contains(&used) {
                 uses.push(used);
             }
@@ -280,10 +326,15 @@ impl Command<'_> {
             Self::Products { x, products, .. } => {
                 add(Operand::Tensor(x), false);
                 for product in products {
-                    add(Operand::Tensor(product.out), true);
+                    let Range { start, end } = product.rows;
+                    add(Operand::Columns { tensor: product.out, start, end }, true);
                     let read = of_weights(product.weights).into_iter().chain(product.bias.and_then(of_weights));
                     read.for_each(|place| add(place, false));
                 }
+            }
+            Self::Gate { gate, up, columns: Range { start, end }, .. } => {
+                add(Operand::Columns { tensor: gate, start, end }, true);
+                add(Operand::Columns { tensor: up, start, end }, false);
             }
             Self::StoreKv { cos, sin, q, k, v, .. } => {
                 add(Operand::Tensor(cos), false);
@@ -301,6 +352,10 @@ impl Command<'_> {
                 add(Operand::Tensor(state), true);
                 add(Operand::Tensor(out), true);
             }
+            Self::Best { x, out, .. } => {
+                add(Operand::Tensor(x), false);
+                add(Operand::Tensor(out), true);
+            }
             Self::CopyWeights { from, to, at } => {
                 let memory = to.number().expect("copies go to a device's own memory");
                 add(Operand::Weights { memory, start: at, end: at + from.len() }, true);
@@ -312,5 +367,20 @@ impl Command<'_> {
             }
         }
         uses
+    }
+}
+
+/// What [`Command::Best`] leaves of one row, into `out` `[count, 2]`: in one look at the row, each number put in its
+/// place among those that are kept.
+pub(crate) fn best_of_row(row: &[f32], out: &mut [f32]) {
+    let (out, _) = out.as_chunks_mut::<2>();
+    let is_before = |one: f32, other: f32| one > other || one.is_nan() && !other.is_nan();
+    for (place, &number) in row.iter().enumerate() {
+        let kept = place.min(out.len());
+        let at = out[..kept].partition_point(|&[_, other]| !is_before(number, other));
+        if at < out.len() {
+            out[at..].rotate_right(1);
+            out[at] = [place as f32, number + 0.0];
+        }
     }
 }

@@ -6,9 +6,11 @@ use std::num::NonZeroUsize;
 use arrayvec::ArrayVec;
 use strata_kernels::{
     Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, add_and_norm,
-    add_scaled, attention, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate_and_store, scale,
+    add_scaled, attention, gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads,
+    rotate_and_store, scale,
 };
 
+use crate::command::best_of_row;
 use crate::{
     AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, KvSequences, OUTS_MAX, Operand,
     PRODUCTS_MAX, Queue, Tensor, TensorArea, Token,
@@ -42,6 +44,8 @@ pub struct PassNeeds {
     pub norm_cols: usize,
     /// See [`strata_kernels::attention_scratch`].
     pub attention_scratch: usize,
+    /// Numbers in a row of which the [greatest](Command::Best) are taken; the largest.
+    pub best_width: usize,
 }
 
 /// The processor, with tensors and KV blocks in host memory.
@@ -165,6 +169,12 @@ impl CpuDevice {
                 }
                 *prepared = activations.prepared().map(|form| (x, form));
             }
+            Command::Gate { gate, up, width, ref columns, activation } => {
+                let [gate, up] = apart(numbers, [gate, up]);
+                for (gate, up) in gate.chunks_exact_mut(width).zip(up.chunks_exact(width)) {
+                    gated_activation(pool, level, activation, &mut gate[columns.clone()], &up[columns.clone()]);
+                }
+            }
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 let [cos, sin, q, k, v] = apart(numbers, [cos, sin, q, k, v]);
                 let rotation = Rotation { style, cos, sin };
@@ -180,6 +190,10 @@ impl CpuDevice {
                 };
                 let layer = AttentionLayer { kv, ..layer };
                 attention(pool, level, &layer, blocks, spans, tables, q, parts, state, out);
+            }
+            Command::Best { x, width, count, out } => {
+                let [x, out] = apart(numbers, [x, out]);
+                x.chunks_exact(width).zip(out.chunks_exact_mut(2 * count)).for_each(|(row, out)| best_of_row(row, out));
             }
             Command::CopyWeights { .. } => unreachable!("the processor has no memory of its own"),
             Command::CopyBlocks { copies } => kv.copy_blocks(copies.iter().copied()),

@@ -16,6 +16,9 @@ pub enum Queue {
     Upload,
     /// Copies from the device to the host.
     Download,
+    /// [Products](Command::Products) with weights in host memory, which the host's processor computes beside the other
+    /// queues. A device of which the host is no part [does not have it](Device::computes_on_host).
+    Host,
 }
 
 /// Names a submission. It is complete when it and everything submitted earlier to its queue have been executed, and
@@ -63,9 +66,9 @@ pub enum DeviceError {
 ///
 /// - Everything that a command borrows is read before [`submit`](Self::submit) returns. When its *results* may be used
 ///   depends on tokens: later commands of the same queue may use them at once, commands of other queues if they wait
-///   for   its token, and the host once [`complete`](Self::complete) has returned.
-/// - A submission may wait only for tokens of earlier submissions. The host waits in `complete` alone, so nothing in a
-///   queue waits for the host.
+///   for its token, and the host once [`complete`](Self::complete) has returned.
+/// - A submission may wait only for tokens of earlier submissions. The thread that submits waits in `complete` alone, so
+///   nothing in a queue waits for that thread.
 /// - If the execution of a submission fails, `complete` fails for its token and for all submissions that wait for it.
 pub trait Device: Send {
     /// The most numbers that all tensors of a pass together may have.
@@ -92,6 +95,17 @@ pub trait Device: Send {
     /// # Errors
     /// See [`DeviceError::ReadTooEarly`].
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError>;
+
+    /// Whether there is a [`Queue::Host`].
+    fn computes_on_host(&self) -> bool {
+        false
+    }
+
+    /// Whether what the host reads is copied to it: little of it is wanted then, and [`Command::Best`] takes the place
+    /// of whole rows.
+    fn copies_downloads(&self) -> bool {
+        false
+    }
 
     /// Memory of the device's own for `len` bytes of weights, which [`Command::CopyWeights`] writes.
     ///

@@ -21,7 +21,7 @@ mod weights;
 pub use budget::{Budget, OverBudget};
 pub use buffer::{AllocError, HUGE_PAGE, HostBuffer, page_size};
 pub use bytes::{BadSize, Bytes};
-pub use command::{BandProduct, Command, KvSequences, OUTS_MAX, Operand, PRODUCTS_MAX, Use};
+pub use command::{BEST_MAX, BEST_WIDTH_MAX, BandProduct, Command, KvSequences, OUTS_MAX, Operand, PRODUCTS_MAX, Use};
 pub use cores::usable_cores;
 pub use cpu::{Cpu, CpuDevice, PassNeeds};
 pub use device::{Device, DeviceError, Queue, Token};
@@ -32,5 +32,8 @@ pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident}
 pub use reference::{ReferenceBytes, ReferenceDevice};
 pub use tensor::{OutOfTensors, Tensor, TensorArea};
 pub use virtual_memory::{Mappings, PageAccess, SharedMemory, VirtualMemory, mappings};
-pub use vulkan::{Gpu, GpuBuffer, GpuError, GpuInfo, Heap, Vulkan, VulkanDevice};
+pub use vulkan::{
+    CopyRates, DeviceEvent, DeviceStats, Gpu, GpuBuffer, GpuError, GpuInfo, Heap, HostRates, ProductArithmetic, Vulkan,
+    VulkanDevice,
+};
 pub use weights::{PlacedBytes, Weights};

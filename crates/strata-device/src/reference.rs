@@ -13,7 +13,7 @@ pub use bytes::ReferenceBytes;
 use operations::{DeviceMemory, Operation};
 
 /// Number of queues, as numbered by [`index_of`].
-const QUEUES: usize = 3;
+const QUEUES: usize = 4;
 
 /// For each queue, the number of the last submission that is known to have been executed.
 type Known = [u64; QUEUES];
@@ -141,6 +141,10 @@ impl Device for ReferenceDevice {
         Ok(token)
     }
 
+    fn copies_downloads(&self) -> bool {
+        true
+    }
+
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
         let known = self.last_of(token);
         while self.pending.iter().any(|pending| pending.number <= known[index_of(pending.queue)]) {
@@ -150,6 +154,10 @@ impl Device for ReferenceDevice {
         let host = self.host;
         self.open.retain(|earlier| earlier.token.number > host[index_of(earlier.token.queue)]);
         Ok(())
+    }
+
+    fn computes_on_host(&self) -> bool {
+        true
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
@@ -186,6 +194,7 @@ fn index_of(queue: Queue) -> usize {
         Queue::Compute => 0,
         Queue::Upload => 1,
         Queue::Download => 2,
+        Queue::Host => 3,
     }
 }
 

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, SequenceId};
-use strata_model::{BatchSequence, LogitRow, Pooling, SequenceBlocks};
+use strata_model::{BatchSequence, LogitRow, Logits, Pooling, SequenceBlocks};
 use thiserror::Error;
 
 use crate::group::{Sampling, SequenceGroup, Stage};
@@ -415,7 +415,7 @@ impl Worker {
             })
             .collect();
         let eos = &config.eos_token_ids;
-        let mut sink = |row: LogitRow, logits: &mut [f32]| {
+        let mut sink = |row: LogitRow, logits: Logits<'_>| {
             let entry = &plan.entries[row.sequence];
             let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
             let group = groups.get_mut(&sequence.group).expect("its group is known");

@@ -1,13 +1,13 @@
 //! A model on a GPU: weights, KV blocks and passes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use strata_device::{Bytes, Device, Gpu, GpuError, VulkanDevice};
+use strata_device::{Bytes, DeviceEvent, DeviceStats, Gpu, GpuError, ProductArithmetic, VulkanDevice};
 use strata_kernels::KvLayout;
 use strata_kv::{BlockCopy, BlockId};
 use strata_kv_disk::{BlockBytes, SwapStore};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, KvBelow, LogitRow, Model, NothingBelow};
+use strata_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 
 use crate::runner::{PassError, Runner, RunnerMemory, copy_blocks};
@@ -20,6 +20,26 @@ pub struct GpuWeights {
     pub monitor: Option<Arc<StreamMonitor>>,
 }
 
+/// The most batches that a timeline keeps; they take about 20 MB, which no budget counts.
+const EVENTS_MAX: usize = 400_000;
+
+/// When batches of commands ran on a GPU.
+#[derive(Debug, Default)]
+pub struct DeviceTimeline(Mutex<Vec<DeviceEvent>>);
+
+impl DeviceTimeline {
+    /// The batches that were done since the last call.
+    pub fn take(&self) -> Vec<DeviceEvent> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, new: impl Iterator<Item = DeviceEvent>) {
+        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = EVENTS_MAX.saturating_sub(events.len());
+        events.extend(new.take(room));
+    }
+}
+
 /// A model whose weights, KV and passes are on a GPU.
 pub struct GpuRunner {
     model: Model,
@@ -28,13 +48,14 @@ pub struct GpuRunner {
     kv_block: Bytes,
     /// Room to swap KV blocks to, until the engine takes it.
     pub swap: Option<Box<dyn SwapStore>>,
+    timeline: Option<Arc<DeviceTimeline>>,
     /// Why blocks could not be written: nothing is computed over them then.
     failure: Option<String>,
 }
 
 impl GpuRunner {
-    /// A model of `config` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens. `load`
-    /// gets the device, and gives the weights.
+    /// A model of `config` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens, whose
+    /// products with quantised weights are in `arithmetic`. `load` gets the device, and gives the weights.
     ///
     /// # Errors
     /// The GPU has no memory for all of it, or `load` failed.
@@ -44,13 +65,39 @@ impl GpuRunner {
         layout: KvLayout,
         num_blocks: usize,
         max_tokens: usize,
-        load: impl FnOnce(&mut dyn Device) -> Result<(Box<dyn WeightSource>, GpuWeights), E>,
+        arithmetic: ProductArithmetic,
+        load: impl FnOnce(&mut VulkanDevice) -> Result<(Box<dyn WeightSource>, GpuWeights), E>,
     ) -> Result<Self, E> {
         let needs = Model::pass_needs(&config, max_tokens, max_tokens);
-        let mut device = VulkanDevice::new(gpu, &needs, &layout, num_blocks)?;
+        let mut device = VulkanDevice::with_products(gpu, &needs, &layout, num_blocks, arithmetic)?;
         let (source, weights) = load(&mut device)?;
         let kv_block = Bytes(layout.block_bytes() as u64);
-        Ok(Self { model: Model::new(config, source, layout), device, weights, kv_block, swap: None, failure: None })
+        Ok(Self {
+            model: Model::new(config, source, layout),
+            device,
+            weights,
+            kv_block,
+            swap: None,
+            timeline: None,
+            failure: None,
+        })
+    }
+
+    /// Keeps from now on when batches of commands run on the GPU.
+    ///
+    /// # Errors
+    /// When the GPU refuses.
+    pub fn keep_timeline(&mut self) -> Result<Arc<DeviceTimeline>, GpuError> {
+        self.device.note_times()?;
+        Ok(Arc::clone(self.timeline.insert(Arc::default())))
+    }
+
+    /// Waits for everything that the GPU has to do.
+    ///
+    /// # Errors
+    /// When the GPU fails.
+    pub fn settle(&mut self) -> Result<(), GpuError> {
+        self.device.settle()
     }
 }
 
@@ -58,7 +105,7 @@ impl Runner for GpuRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
     }
@@ -67,12 +114,17 @@ impl Runner for GpuRunner {
         &mut self,
         batch: &[BatchSequence<'_>],
         below: &mut dyn KvBelow,
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError> {
         if let Some(failure) = &self.failure {
             return Err(PassError::Failed(failure.clone()));
         }
-        Ok(self.model.forward_from(&mut self.device, batch, below, sink)?)
+        let computed = self.model.forward_from(&mut self.device, batch, below, sink);
+        if let Some(timeline) = &self.timeline {
+            let events = self.device.take_times().map_err(|error| PassError::Failed(error.to_string()))?;
+            timeline.add(events.into_iter());
+        }
+        Ok(computed?)
     }
 
     fn streams_kv(&self) -> bool {
@@ -99,6 +151,10 @@ impl Runner for GpuRunner {
 
     fn stream_stats(&self) -> Option<StreamStats> {
         self.weights.monitor.as_ref().map(|monitor| monitor.stats())
+    }
+
+    fn device_stats(&self) -> Option<DeviceStats> {
+        Some(self.device.stats())
     }
 
     fn memory(&mut self) -> RunnerMemory {

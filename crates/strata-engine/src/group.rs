@@ -6,7 +6,7 @@ mod embedding;
 mod independent;
 
 use strata_kv::{Miss, SequenceId};
-use strata_model::LogitRows;
+use strata_model::{LogitRows, Logits};
 
 use crate::event::FoundOnDisk;
 use crate::handle::Client;
@@ -50,13 +50,14 @@ pub(crate) trait Policy: Send {
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows;
 
     /// A pass gives the logits behind the token at `position` of `sequence`, whose part in it is `entry`. Rows come in
-    /// order. What this leaves in `logits` does not matter.
+    /// order. What this leaves in `logits` does not matter. They are those that [`wanted_rows`](Self::wanted_rows)
+    /// asked for, or whole rows.
     fn take_row(
         &mut self,
         sequence: &mut Sequence,
         entry: &PlannedTokens,
         position: usize,
-        logits: &mut [f32],
+        logits: Logits<'_>,
         sampling: Sampling<'_>,
     );
 
@@ -144,7 +145,7 @@ impl SequenceGroup {
         sequence: &mut Sequence,
         entry: &PlannedTokens,
         position: usize,
-        logits: &mut [f32],
+        logits: Logits<'_>,
         sampling: Sampling<'_>,
     ) {
         self.policy.take_row(sequence, entry, position, logits, sampling);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use strata_device::{
-    AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, KvPool, KvStrips, Mappings, PageAccess, Queue,
-    StripChange, StripContent, StripShape, StripStats, mappings,
+    AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, DeviceStats, KvPool, KvStrips, Mappings,
+    PageAccess, Queue, StripChange, StripContent, StripShape, StripStats, mappings,
 };
 use strata_kv::{BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
 use strata_kv_disk::{BlockBytes, SwapStore};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Model, NothingBelow};
+use strata_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Logits, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 use thiserror::Error;
 
@@ -27,7 +27,7 @@ pub trait Runner: Send {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String>;
 
     /// The same where some of the KV may be below memory, and comes from `below`; only where
@@ -39,7 +39,7 @@ pub trait Runner: Send {
         &mut self,
         batch: &[BatchSequence<'_>],
         _below: &mut dyn KvBelow,
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError> {
         self.forward(batch, sink).map_err(PassError::Failed)
     }
@@ -89,6 +89,11 @@ pub trait Runner: Send {
 
     /// What streaming the weights has taken since the start, if they are streamed.
     fn stream_stats(&self) -> Option<StreamStats> {
+        None
+    }
+
+    /// What a device with memory of its own was used for, if there is one.
+    fn device_stats(&self) -> Option<DeviceStats> {
         None
     }
 
@@ -250,7 +255,7 @@ impl Runner for ModelRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
     }
@@ -259,7 +264,7 @@ impl Runner for ModelRunner {
         &mut self,
         batch: &[BatchSequence<'_>],
         below: &mut dyn KvBelow,
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError> {
         Ok(self.model.forward_from(&mut self.device, batch, below, sink)?)
     }

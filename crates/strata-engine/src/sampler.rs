@@ -11,10 +11,31 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
+use strata_device::BEST_MAX;
+
 use crate::{PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
 
 /// Temperatures below this are greedy: dividing by them would leave one token anyway, or overflow.
 const GREEDY_BELOW: f32 = 1e-5;
+
+/// The most `top_k` for which a row's greatest logits are taken instead of all.
+const BEST_TOP_K_MAX: usize = BEST_MAX - 1;
+
+/// How many of the greatest logits of a row suffice to choose the token behind `generated` others, by
+/// [`Sampler::sample_best`]; `None` if all are needed.
+pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
+    let repeats = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
+    let rules_out = !params.allowed_token_ids.is_empty() || !params.bad_words.is_empty();
+    let changes = repeats || rules_out || !params.logit_bias.is_empty() || generated < params.min_tokens;
+    if changes || params.logprobs.is_some() {
+        return None;
+    }
+    if params.temperature < GREEDY_BELOW {
+        return Some(1);
+    }
+    // One more shows whether `top_k` leaves any out.
+    params.top_k.filter(|&k| k <= BEST_TOP_K_MAX).map(|k| k.max(1) + 1)
+}
 
 /// What was chosen at one position.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,6 +98,7 @@ pub struct Sampler {
     raw: Vec<f32>,              // [vocabulary]
     candidates: Vec<Candidate>, // at most [vocabulary]
     allowed: Vec<(usize, f32)>, // the logits of the tokens that are allowed
+    best: Vec<(TokenId, f32)>,
 }
 
 /// A token that may be chosen.
@@ -131,8 +153,8 @@ impl Sampler {
         }
         penalize(logits, params, state);
         let token = match params.temperature >= GREEDY_BELOW {
-            true => self.draw(logits, params, uniform(state.seed, generated)),
-            false => argmax(logits),
+            true => self.draw(entries(logits), params, uniform(state.seed, generated)),
+            false => argmax(entries(logits)),
         };
         let logprobs = params.logprobs.map(|top| {
             let raw = std::mem::take(&mut self.raw);
@@ -141,6 +163,28 @@ impl Sampler {
             logprobs
         });
         Sampled { token, logprobs }
+    }
+
+    /// Chooses the token that [`sample`](Self::sample) would choose, from `best`: of the row's tokens and logits, none
+    /// of which is NaN, as many of the greatest as [`best_wanted`] says, or all if there are fewer.
+    pub fn sample_best(
+        &mut self,
+        best: impl Iterator<Item = (TokenId, f32)>,
+        params: &SamplingParams,
+        state: &SamplerState,
+        generated: usize,
+    ) -> Sampled {
+        let mut row = std::mem::take(&mut self.best);
+        row.clear();
+        row.extend(best);
+        // As in a row: so that all that follows has the order that it has there.
+        row.sort_unstable_by_key(|(token, _)| *token);
+        let token = match params.temperature >= GREEDY_BELOW {
+            true => self.draw(row.iter().copied(), params, uniform(state.seed, generated)),
+            false => argmax(row.iter().copied()),
+        };
+        self.best = row;
+        Sampled { token, logprobs: None }
     }
 
     /// Natural-log probabilities of `chosen` and of the `top` most likely tokens, best first, under a softmax of
@@ -185,14 +229,20 @@ impl Sampler {
     }
 
     /// One draw, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`, which
-    /// hold no NaN.
-    fn draw(&mut self, logits: &[f32], params: &SamplingParams, uniform: f64) -> TokenId {
-        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    /// hold no NaN and are in the order of their tokens.
+    fn draw(
+        &mut self,
+        logits: impl Iterator<Item = (TokenId, f32)> + Clone,
+        params: &SamplingParams,
+        uniform: f64,
+    ) -> TokenId {
+        let best = logits.clone().map(|(_, logit)| logit).fold(f32::NEG_INFINITY, f32::max);
         if best == f32::NEG_INFINITY {
-            return argmax(logits);
+            // No token is possible.
+            return 0;
         }
         self.candidates.clear();
-        let weighed = logits.iter().zip(0..).map(|(&logit, token)| {
+        let weighed = logits.map(|(token, logit)| {
             let below = below_best(logit, best) / params.temperature;
             // What underflows need not be computed: most of a vocabulary does.
             Candidate::new(token, logit, if below < -104.0 { 0.0 } else { below.exp() })
@@ -259,10 +309,15 @@ fn change(logits: &mut [f32], token: TokenId, new: impl FnOnce(f32) -> f32) {
     }
 }
 
+/// The tokens of a row with their logits.
+fn entries(logits: &[f32]) -> impl Iterator<Item = (TokenId, f32)> + Clone {
+    logits.iter().zip(0..).map(|(&logit, token)| (token, logit))
+}
+
 /// The most likely token, and among equals the lowest; 0 if there is none.
-fn argmax(logits: &[f32]) -> TokenId {
+fn argmax(logits: impl Iterator<Item = (TokenId, f32)>) -> TokenId {
     let mut best = (0, f32::NEG_INFINITY);
-    for (&logit, token) in logits.iter().zip(0..) {
+    for (token, logit) in logits {
         if logit > best.1 {
             best = (token, logit);
         }

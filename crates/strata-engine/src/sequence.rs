@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use strata_kv::{FetchId, PrefixHashes, SequenceId};
+use strata_model::Logits;
 
 use crate::handle::Client;
 use crate::sampler::{Sampled, Sampler, SamplerState};
@@ -334,11 +335,18 @@ impl Continuation {
         &mut self,
         sampler: &mut Sampler,
         params: &SamplingParams,
-        logits: &mut [f32],
+        logits: &mut Logits<'_>,
         eos: &[TokenId],
     ) {
         if params.max_tokens > 0 {
-            let sampled = sampler.sample(logits, params, &self.sampler, self.generated + self.run.len(), eos);
+            let generated = self.generated + self.run.len();
+            let sampled = match logits {
+                Logits::All(row) => sampler.sample(row, params, &self.sampler, generated, eos),
+                Logits::Best(best) => {
+                    let best = best.iter().map(|&[token, logit]| (token as TokenId, logit));
+                    sampler.sample_best(best, params, &self.sampler, generated)
+                }
+            };
             self.sampler.record(sampled.token);
             self.run.push(sampled);
         }

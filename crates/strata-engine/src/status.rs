@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use strata_device::StripStats;
+use strata_device::{DeviceStats, StripStats};
 use strata_weights::StreamStats;
 
 use crate::{FinishReason, KvDiskStatus};
@@ -42,6 +42,8 @@ pub struct EngineStatus {
     pub weights_bytes: u64,
     /// What streaming the weights has taken since the start, if they are streamed.
     pub stream: Option<StreamStats>,
+    /// What the device was used for, if it has memory of its own.
+    pub device: Option<DeviceStats>,
     /// Time since the last step ended.
     pub since_last_step: Duration,
     /// Times an idle check found blocks that were neither free nor cached. Always 0, or there is a bug; the engine

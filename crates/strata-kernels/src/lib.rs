@@ -28,6 +28,7 @@ mod rope;
 mod share;
 mod simd;
 mod store_kv;
+mod subgroups;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
 
@@ -48,5 +49,6 @@ pub use probe::{Unit, peak, read_bandwidth};
 pub use quantized::{dequantize, quantize};
 pub use rope::{RopeStyle, rope};
 pub use store_kv::{Rotation, rotate_and_store};
+pub use subgroups::{SubgroupActivations, SubgroupOrder};
 
 pub(crate) use share::Share;

@@ -39,6 +39,8 @@ pub enum LogitRows {
     Last,
     /// Every token's: log-probabilities of the prompt.
     All,
+    /// So many of the greatest of the last token's, or all of them.
+    Best(usize),
     /// The last token's hidden state.
     LastHidden,
     /// Every token's hidden state.
@@ -50,8 +52,16 @@ impl LogitRows {
     pub fn of(self, count: usize) -> Range<usize> {
         match self {
             Self::None => count..count,
-            Self::Last | Self::LastHidden => count.saturating_sub(1)..count,
+            Self::Last | Self::Best(_) | Self::LastHidden => count.saturating_sub(1)..count,
             Self::All | Self::AllHidden => 0..count,
+        }
+    }
+
+    /// How many logits suffice of each row, if not all are needed.
+    pub fn best(self) -> Option<usize> {
+        match self {
+            Self::Best(count) => Some(count),
+            _ => None,
         }
     }
 
@@ -88,4 +98,35 @@ pub struct LogitRow {
     pub sequence: usize,
     /// Index of the token among the sequence's tokens in this batch.
     pub token: usize,
+}
+
+/// The logits of a row that is wanted.
+#[derive(Debug)]
+pub enum Logits<'a> {
+    /// All of them, `[vocab_size]`, or a hidden state, `[hidden_size]`; they may be changed.
+    All(&'a mut [f32]),
+    /// The greatest, as pairs of token and logit: greatest first, and among equals that of the lowest token. If a logit
+    /// of the row is NaN, so is the first. Only where [`LogitRows::Best`] was asked for.
+    Best(&'a [[f32; 2]]),
+}
+
+impl<'a> Logits<'a> {
+    /// The whole row.
+    ///
+    /// # Panics
+    /// If it is not there. Whoever asks for whole rows gets them.
+    pub fn all(self) -> &'a mut [f32] {
+        match self {
+            Self::All(row) => row,
+            Self::Best(_) => panic!("the whole row was asked for"),
+        }
+    }
+
+    /// Whether a logit of the row is NaN.
+    pub fn has_nan(&self) -> bool {
+        match self {
+            Self::All(row) => row.iter().any(|logit| logit.is_nan()),
+            Self::Best(best) => best.iter().any(|[_, logit]| logit.is_nan()),
+        }
+    }
 }

@@ -19,7 +19,7 @@ pub mod rope;
 pub mod synth;
 pub mod tokenizer;
 
-pub use batch::{BatchSequence, LogitRow, LogitRows, SequenceBlocks};
+pub use batch::{BatchSequence, LogitRow, LogitRows, Logits, SequenceBlocks};
 pub use below::{FrameId, KvBelow, KvLost, NothingBelow};
 pub use model::Model;
 pub use pass::{ForwardError, Linear, LogitSink, Pass, PassSize};

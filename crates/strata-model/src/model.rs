@@ -119,7 +119,7 @@ impl Model {
         // A batch that is refused does not begin a pass.
         needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
         let places = shared_tensors(&self.config, size.tokens);
-        self.weights.begin_pass()?;
+        self.weights.begin_pass(size.tokens)?;
         below.begin(self.batch.frames());
         let (weights, batch) = (&mut *self.weights, &self.batch);
         let mut pass = Pass::begin(device, weights, batch, &self.kv, below, &self.rope, places, self.last, sink)?;
@@ -202,7 +202,7 @@ mod tests {
             logits: LogitRows::Last,
         };
         let mut logits = Vec::new();
-        model.forward(&mut device, &[batch], &mut |_, row| logits.extend_from_slice(row)).unwrap();
+        model.forward(&mut device, &[batch], &mut |_, row| logits.extend_from_slice(row.all())).unwrap();
         logits
     }
 

@@ -1,14 +1,14 @@
 //! A forward pass: what its layers share while they compute.
 
+use std::ops::Range;
+
 use arrayvec::ArrayVec;
-use strata_device::{
-    BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
-};
+use strata_device::{BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token};
 use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, KvPlace, SEGMENT};
 use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
 
-use crate::batch::{BatchSequence, LogitRow, SequenceBlocks};
+use crate::batch::{BatchSequence, LogitRow, Logits, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, segments_below};
 use crate::rope::RopeTable;
 
@@ -49,7 +49,7 @@ pub struct Linear {
 }
 
 /// Where finished rows go, of logits or of hidden states.
-pub type LogitSink<'a> = dyn FnMut(LogitRow, &mut [f32]) + 'a;
+pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 
 /// A batch in the form that devices need: row after row. Reused from pass to pass, so that a pass allocates nothing.
 #[derive(Debug, Default)]
@@ -62,6 +62,8 @@ pub struct BatchRows {
     wanted: Vec<LogitRow>,
     /// For each of `wanted`, whether its hidden state is.
     wanted_hidden: Vec<bool>,
+    /// How many logits suffice of each of `wanted`, if not all are needed.
+    wanted_best: Vec<Option<usize>>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,
     /// Sequences with KV below memory.
@@ -94,6 +96,7 @@ impl BatchRows {
         self.tables.clear();
         self.wanted.clear();
         self.wanted_hidden.clear();
+        self.wanted_best.clear();
         self.wanted_rows.clear();
         for (index, sequence) in batch.iter().enumerate() {
             let first_row = self.tokens.len();
@@ -117,6 +120,7 @@ impl BatchRows {
             }
             let wanted = sequence.logits.of(count);
             self.wanted_hidden.extend(wanted.clone().map(|_| sequence.logits.are_hidden()));
+            self.wanted_best.extend(wanted.clone().map(|_| sequence.logits.best()));
             self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
             self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
         }
@@ -148,6 +152,12 @@ impl BatchRows {
         let mut rest = &self.wanted[..];
         let kinds = self.wanted_hidden.chunk_by(|one, next| one == next).flat_map(move |run| run.chunks(most));
         kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
+    }
+
+    /// How many of the greatest logits suffice of the wanted rows in `range`; `None` if all of some row are needed.
+    pub fn wanted_best(&self, range: Range<usize>) -> Option<usize> {
+        let best = self.wanted_best[range].iter();
+        best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
     }
 
     /// Where the sequences' KV lies.
@@ -309,8 +319,14 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// If the device failed.
     pub fn submit(&mut self, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
-        let waits: ArrayVec<Token, 1> = self.upload.take().into_iter().collect();
-        self.uploaded = waits.first().map_or(self.uploaded, |token| token.number);
+        self.submit_after(None, commands)
+    }
+
+    /// As [`submit`](Self::submit), after what the host computes as well.
+    fn submit_after(&mut self, of_host: Option<Token>, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
+        let upload = self.upload.take();
+        self.uploaded = upload.map_or(self.uploaded, |token| token.number);
+        let waits: ArrayVec<Token, 2> = upload.into_iter().chain(of_host).collect();
         let token = self.device.submit(Queue::Compute, commands, &waits)?;
         self.last = Some(token);
         Ok(token)
@@ -362,32 +378,76 @@ impl<'a> Pass<'a> {
         outs: [Tensor; N],
         gate: Option<Activation>,
     ) -> Result<(), ForwardError> {
-        let cols = matrices[0].cols;
-        let biases: [Option<Weights>; N] = matrices.map(|matrix| matrix.bias.map(|bias| self.weights.vector(bias)));
         let mut sweep = Sweep::new(matrices.iter().map(|matrix| matrix.weight));
         let mut bands = Bands::new();
+        // Where one of a pair may be computed by the host, the gate comes when all are there.
+        let apart = self.weights.computes_on_host();
+        let gate_of_pairs = if apart { None } else { gate };
+        let mut of_host = None;
         loop {
             self.weights.bands(self.device, &mut sweep, &mut bands)?;
             if bands.is_empty() {
-                return Ok(());
+                break;
             }
             // Uploads are done in order: one is waited for with all before it.
             let known = self.upload.map_or(self.uploaded, |token| token.number);
             let copied = bands.iter().filter_map(|band| band.copied).max_by_key(|token| token.number);
             self.upload = copied.filter(|token| token.number > known).or(self.upload);
-            let of_band = bands.iter().map(|band| BandProduct {
-                weights: &band.weights,
-                rows: band.rows.clone(),
-                bias: biases[band.matrix].as_ref(),
-                out: outs[band.matrix],
-            });
-            let products: ArrayVec<_, BANDS_MAX> = of_band.collect();
-            let submitted = self.submit(&[Command::Products { x, cols, products: &products, gate }]);
-            drop(products);
-            let used = submitted.as_ref().ok().copied();
+            // The host first, so that it computes beside the device.
+            let submitted = match self.multiply(Queue::Host, x, (matrices, outs), &bands, None) {
+                Ok(token) => {
+                    of_host = token.or(of_host);
+                    self.multiply(Queue::Compute, x, (matrices, outs), &bands, gate_of_pairs)
+                }
+                refused => refused,
+            };
+            let used = submitted.as_ref().ok().copied().flatten();
             let released = self.weights.release(&mut bands, self.device, used);
             submitted?;
             released?;
+        }
+        match (apart, gate, &outs[..]) {
+            (true, Some(activation), &[gate, up]) => {
+                let (width, columns) = (matrices[0].rows, 0..matrices[0].rows);
+                self.submit_after(of_host, &[Command::Gate { gate, up, width, columns, activation }])?;
+            }
+            _ if of_host.is_some() => {
+                self.submit_after(of_host, &[])?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Submits to `queue` the products with those of some bands that are its to multiply with, if there are any.
+    fn multiply<const N: usize>(
+        &mut self,
+        queue: Queue,
+        x: Tensor,
+        (matrices, outs): ([&Linear; N], [Tensor; N]),
+        bands: &Bands,
+        gate: Option<Activation>,
+    ) -> Result<Option<Token>, DeviceError> {
+        let bands = || bands.iter().filter(|band| band.queue == queue);
+        if bands().next().is_none() {
+            return Ok(None);
+        }
+        let (cols, is_of_host) = (matrices[0].cols, queue == Queue::Host);
+        let bias = |bias| if is_of_host { self.weights.vector_on_host(bias) } else { self.weights.vector(bias) };
+        let biases = matrices.map(|matrix| matrix.bias.map(bias));
+        let of_band = bands().map(|band| BandProduct {
+            weights: &band.weights,
+            rows: band.rows.clone(),
+            bias: biases[band.matrix].as_ref(),
+            out: outs[band.matrix],
+        });
+        let products: ArrayVec<_, BANDS_MAX> = of_band.collect();
+        let command = Command::Products { x, cols, products: &products, gate };
+        if is_of_host {
+            let waits: ArrayVec<Token, 1> = self.last.into_iter().collect();
+            self.device.submit(queue, &[command], &waits).map(Some)
+        } else {
+            self.submit(&[command]).map(Some)
         }
     }
 
@@ -443,16 +503,41 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// If the device failed.
     pub fn deliver(&mut self, rows: &[LogitRow], values: Tensor, width: usize) -> Result<(), ForwardError> {
-        let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
-        let token = self.device.submit(Queue::Download, &[Command::Download { from: values }], &computed)?;
-        self.last = Some(token);
-        self.device.complete(token)?;
-        // Now that the host has them, it knows that everything submitted before is complete.
-        self.last = None;
+        self.download(values)?;
         let values = self.device.downloaded(values)?;
         for (&row, values) in rows.iter().zip(values.chunks_exact_mut(width)) {
-            (self.sink)(row, values);
+            (self.sink)(row, Logits::All(values));
         }
+        Ok(())
+    }
+
+    /// Whether a few of a row's logits come to the host at less cost than all.
+    pub fn prefers_best(&self) -> bool {
+        self.device.copies_downloads()
+    }
+
+    /// Hands the `count` greatest of each of the finished rows to the sink. They are in `best`, as [`Command::Best`]
+    /// leaves them.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn deliver_best(&mut self, rows: &[LogitRow], best: Tensor, count: usize) -> Result<(), ForwardError> {
+        self.download(best)?;
+        let (pairs, _) = self.device.downloaded(best)?.as_chunks::<2>();
+        for (&row, best) in rows.iter().zip(pairs.chunks_exact(count)) {
+            (self.sink)(row, Logits::Best(best));
+        }
+        Ok(())
+    }
+
+    /// Waits until a tensor has come to the host, and with it everything submitted before.
+    fn download(&mut self, from: Tensor) -> Result<(), DeviceError> {
+        let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
+        let token = self.device.submit(Queue::Download, &[Command::Download { from }], &computed)?;
+        self.last = Some(token);
+        self.device.complete(token)?;
+        // Now that the host has it, it knows that everything submitted before is complete.
+        self.last = None;
         Ok(())
     }
 

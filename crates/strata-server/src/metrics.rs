@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use strata_engine::{EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, StreamStats, StripsStatus};
+use strata_engine::{
+    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, StreamStats, StripsStatus,
+};
 
 /// vLLM's buckets, in seconds.
 const FIRST_TOKEN_BUCKETS: &[f64] = &[
@@ -131,6 +133,9 @@ impl Metrics {
         if let Some(stream) = &engine.stream {
             render_stream(&mut page, stream, engine.generation_tokens);
         }
+        if let Some(device) = &engine.device {
+            render_device(&mut page, device);
+        }
         page.head("strata:kv_blocks", "KV blocks, by state.", "gauge");
         for (state, blocks) in [
             ("used", kv.blocks_used),
@@ -241,10 +246,37 @@ fn render_strips(page: &mut Page, strips: &StripsStatus, steps: u64) {
     page.gauge("strata:kv_map_beside_seconds", "Time that mapping took beside passes.", work.time_beside.as_secs_f64());
 }
 
+/// Figures about a device with memory of its own.
+fn render_device(page: &mut Page, device: &DeviceStats) {
+    let DeviceStats { name, memory_used, memory_budget, bytes_to_device, bytes_to_host, waits_for_room } = device;
+    let label = format!("device=\"{}\"", escaped(name));
+    for (name, help, kind, value) in [
+        ("strata:device_memory_used_bytes", "Memory of the device in use.", "gauge", memory_used.0),
+        ("strata:device_memory_budget_bytes", "Memory of the device that may be used.", "gauge", memory_budget.0),
+        (
+            "strata:device_written_bytes_total",
+            "Bytes that went over the link to the device.",
+            "counter",
+            *bytes_to_device,
+        ),
+        ("strata:device_read_bytes_total", "Bytes that came over the link to the host.", "counter", *bytes_to_host),
+        (
+            "strata:device_waits_for_room_total",
+            "Times that the host waited for room for what it hands to the device.",
+            "counter",
+            *waits_for_room,
+        ),
+    ] {
+        page.head(name, help, kind);
+        page.sample(name, &label, value as f64);
+    }
+}
+
 /// Figures about streamed weights.
 fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) {
     page.counter("strata:stream_passes_total", "Passes over streamed weights.", stream.passes);
     page.counter("strata:stream_read_bytes_total", "Bytes of weights read from disk.", stream.bytes_read);
+    page.counter("strata:stream_copied_bytes_total", "Bytes of weights copied to a device.", stream.bytes_copied);
     page.counter("strata:stream_reads_failed_total", "Reads that failed, tried again or not.", stream.reads_failed);
     let each = |count: u64| stream.bytes_read as f64 / count.max(1) as f64;
     page.gauge("strata:stream_bytes_per_pass", "Bytes of weights read from disk for a pass.", each(stream.passes));
@@ -315,6 +347,11 @@ fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
     page.gauge("strata:kv_disk_fetch_seconds", "Time that sequences waited for KV on disk.", *fetch_seconds);
 }
 
+/// A label's text, with what would end it written differently.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 /// The text that is being written.
 struct Page {
     text: String,
@@ -323,8 +360,7 @@ struct Page {
 
 impl Page {
     fn new(model: &str) -> Self {
-        let escaped = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        Self { text: String::new(), model_label: format!("model_name=\"{escaped}\"") }
+        Self { text: String::new(), model_label: format!("model_name=\"{}\"", escaped(model)) }
     }
 
     // Writing to a String cannot fail, so the results below are of no interest.

@@ -225,6 +225,19 @@ impl Partition {
         self.swept_bytes
     }
 
+    /// The types of the matrices that a pass sweeps, each once.
+    pub fn swept_types(&self) -> Vec<DType> {
+        let mut types = Vec::new();
+        for tensor in self.groups.iter().flat_map(|group| &group.tensors) {
+            if let TensorPlace::Swept { dtype, .. } = tensor
+                && !types.contains(dtype)
+            {
+                types.push(*dtype);
+            }
+        }
+        types
+    }
+
     /// Each band as a unit.
     pub fn units(&self) -> Vec<WeightUnit> {
         let of_group = |group: &Group| {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use strata_device::{Device, DeviceError, HostBuffer, PlacedBytes, Token, Weights};
+use strata_device::{Device, DeviceError, HostBuffer, PlacedBytes, Queue, Token, Weights};
 use strata_io::RandomAccessFile;
 use strata_kernels::DType;
 
@@ -126,7 +126,7 @@ impl WeightSource for ResidentWeights {
         if std::mem::replace(&mut sweep.cursor, 1) == 0 {
             bands.extend(sweep.tensors().iter().enumerate().map(|(matrix, &tensor)| {
                 let weights = self.whole(tensor);
-                Band { matrix, rows: 0..weights.rows(), weights, copied: None, unit: 0 }
+                Band { matrix, rows: 0..weights.rows(), weights, copied: None, queue: Queue::Compute, unit: 0 }
             }));
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use strata_device::{Device, DeviceError, OUTS_MAX, PRODUCTS_MAX, Token, Weights};
+use strata_device::{Device, DeviceError, OUTS_MAX, PRODUCTS_MAX, Queue, Token, Weights};
 
 use crate::error::WeightError;
 
@@ -29,11 +29,11 @@ pub struct TensorId {
 /// are none. Resident weights answer at once; streamed ones arrive band by band, and a wait for one is counted as a
 /// stall.
 pub trait WeightSource: Send {
-    /// Begins a pass at the first group, however the last pass ended.
+    /// Begins a pass of `tokens` rows at the first group, however the last pass ended.
     ///
     /// # Errors
     /// Why weights cannot be read; another attempt may succeed.
-    fn begin_pass(&mut self) -> Result<(), WeightError> {
+    fn begin_pass(&mut self, _tokens: usize) -> Result<(), WeightError> {
         Ok(())
     }
 
@@ -42,6 +42,19 @@ pub trait WeightSource: Send {
     /// # Panics
     /// If the spec has no such vector: specs and forward pass are written together.
     fn vector(&self, tensor: TensorId) -> Weights;
+
+    /// Whether some bands of this pass may be the [host's](Queue::Host) to multiply with.
+    fn computes_on_host(&self) -> bool {
+        false
+    }
+
+    /// The same as [`vector`](Self::vector) for [`Queue::Host`]: in host memory.
+    ///
+    /// # Panics
+    /// As [`vector`](Self::vector).
+    fn vector_on_host(&self, tensor: TensorId) -> Weights {
+        self.vector(tensor)
+    }
 
     /// Fills `bands`, which must be empty, with the next bands of a sweep, and waits until there is at least one;
     /// leaves it empty once every row has been handed out. `device` is what computes with them. Rows of a matrix
@@ -147,6 +160,8 @@ pub struct Band {
     /// The submission that brings them there, of [`Queue::Upload`](strata_device::Queue::Upload), which whoever reads
     /// them waits for.
     pub copied: Option<Token>,
+    /// The queue that multiplies with them: [`Queue::Host`] if they are in host memory and stay there.
+    pub queue: Queue,
     /// The source's own number for this band.
     pub(crate) unit: u32,
 }

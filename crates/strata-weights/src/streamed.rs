@@ -64,7 +64,8 @@ pub type TieredWeights = BandwiseWeights<TieredDriver>;
 /// Weights that come band by band, by a driver.
 pub struct BandwiseWeights<D> {
     partition: Partition,
-    vectors: PlacedBytes,
+    /// Where the device reads them, and where the host does.
+    vectors: [PlacedBytes; 2],
     rows: Option<RowReader>,
     files: Vec<Arc<dyn DirectRead>>,
     driver: D,
@@ -125,7 +126,8 @@ impl StreamedWeights {
         let mut driver = Driver::new(OneTier::new(window), engine, files.clone(), places, groups, recorder);
         progress(0, to_load);
         driver.warm_up(&mut |bytes| progress(bytes.min(to_load), to_load))?;
-        Ok(Self::over(partition, PlacedBytes::from(Arc::new(vectors)), rows, files, driver, slots))
+        let vectors = PlacedBytes::from(Arc::new(vectors));
+        Ok(Self::over(partition, [vectors.clone(), vectors], rows, files, driver, slots))
     }
 
     /// The least budget that [`set_budget`](ElasticWeights::set_budget) accepts, in bytes.
@@ -161,8 +163,10 @@ impl TieredWeights {
         let to_load = tiers.host().resident_bytes() + tiers.device().resident_bytes();
         let (places, groups) = (partition.bands().to_vec(), partition.groups_of_bands());
         let host = Driver::new(tiers, engine, files.clone(), places.clone(), groups, recorder);
-        let vectors = device.place(&Arc::new(vectors))?;
-        let mut driver = TieredDriver::new(host, places);
+        let vectors = Arc::new(vectors);
+        let vectors = [device.place(&vectors)?, PlacedBytes::from(vectors)];
+        let host_tokens_max = if device.computes_on_host() { config.host_tokens_max } else { 0 };
+        let mut driver = TieredDriver::new(host, places, host_tokens_max);
         progress(0, to_load);
         driver.warm_up(device, &mut |bytes| progress(bytes.min(to_load), to_load))?;
         Ok(Self::over(partition, vectors, rows, files, driver, slots))
@@ -180,7 +184,7 @@ impl TieredWeights {
 impl<D: BandDriver> BandwiseWeights<D> {
     fn over(
         partition: Partition,
-        vectors: PlacedBytes,
+        vectors: [PlacedBytes; 2],
         rows: Option<RowReader>,
         files: Vec<Arc<dyn DirectRead>>,
         driver: D,
@@ -198,6 +202,13 @@ impl<D: BandDriver> BandwiseWeights<D> {
     /// What other threads may read of these weights while passes are computed.
     pub fn monitor(&self) -> Arc<StreamMonitor> {
         Arc::clone(&self.monitor)
+    }
+
+    fn vector_in(&self, TensorId { group, index }: TensorId, memory: &PlacedBytes) -> Weights {
+        let TensorPlace::Vector { dtype, len, ref range } = self.partition.groups()[group].tensors[index] else {
+            unreachable!("a matrix that is streamed is never at hand whole")
+        };
+        Weights::new(dtype, 1, len, memory.clone(), range.clone())
     }
 
     /// Publishes the statistics and events to the monitor.
@@ -220,13 +231,14 @@ impl<D: BandDriver> BandwiseWeights<D> {
             let TensorPlace::Swept { dtype, cols, .. } = group.tensors[tensor] else {
                 unreachable!("turns are of matrices that are swept")
             };
-            let AcquiredBand { memory, range, copied } = self.driver.acquire(unit, device)?;
+            let AcquiredBand { memory, range, copied, queue } = self.driver.acquire(unit, device)?;
             let matrix = sweep.tensors().iter().position(|swept| swept.index == tensor);
             bands.push(Band {
                 matrix: matrix.expect("a sweep takes all matrices that are swept side by side"),
                 rows: turn.rows.clone(),
                 weights: Weights::new(dtype, turn.rows.len(), cols, memory, range),
                 copied,
+                queue,
                 unit,
             });
         }
@@ -245,18 +257,24 @@ impl<D: BandDriver> BandwiseWeights<D> {
 }
 
 impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
-    fn begin_pass(&mut self) -> Result<(), WeightError> {
+    fn begin_pass(&mut self, tokens: usize) -> Result<(), WeightError> {
         self.monitor.check_running()?;
         self.driver.check_files()?;
+        self.driver.begin_pass(tokens);
         self.driver.recorder().stats.passes += 1;
         Ok(())
     }
 
-    fn vector(&self, TensorId { group, index }: TensorId) -> Weights {
-        let TensorPlace::Vector { dtype, len, ref range } = self.partition.groups()[group].tensors[index] else {
-            unreachable!("a matrix that is streamed is never at hand whole")
-        };
-        Weights::new(dtype, 1, len, self.vectors.clone(), range.clone())
+    fn vector(&self, tensor: TensorId) -> Weights {
+        self.vector_in(tensor, &self.vectors[0])
+    }
+
+    fn computes_on_host(&self) -> bool {
+        self.driver.computes_on_host()
+    }
+
+    fn vector_on_host(&self, tensor: TensorId) -> Weights {
+        self.vector_in(tensor, &self.vectors[1])
     }
 
     fn bands(&mut self, device: &mut dyn Device, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError> {

@@ -174,6 +174,9 @@ impl fmt::Display for Stats {
         if stream.bytes_copied > 0 {
             write!(f, "; {} a pass copied to the GPU", each(stream.bytes_copied, stream.passes))?;
         }
+        if stream.bytes_on_host > 0 {
+            write!(f, "; {} a pass computed with in host memory", each(stream.bytes_on_host, stream.passes))?;
+        }
         for (name, share) in [
             ("waited", stream.stall_share()),
             ("of the disk's bound", stream.share_of_disk_bound()),

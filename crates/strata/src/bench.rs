@@ -5,6 +5,7 @@ mod kv_layout;
 mod kv_pages;
 mod kv_tiers;
 mod limits;
+mod on_gpu;
 mod report;
 mod server;
 mod stream;
@@ -24,10 +25,11 @@ use strata_kernels::Unit;
 use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::audience::{Audience, Surroundings};
+use crate::device_option::DeviceOption;
 use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
-use crate::options::LimitOptions;
+use crate::options::{ComputeOptions, LimitOptions};
 use crate::progress;
 use limits::{Bound, MachineLimits};
 use report::{Figure, Report};
@@ -43,6 +45,7 @@ use work::{ModelWork, Work};
     strata bench models/1b --batch 1,8,32               # decode at several batch sizes\n  \
     strata bench models/1b --prompt-tokens 128,512      # prompts of several lengths\n  \
     strata bench models/1b --prompt-tokens 512 --json   # one JSON object a line, for scripts\n  \
+    strata bench models/1b --device vulkan:0            # on a GPU, beside what its memory and link allow\n  \
     strata bench stream models/8b --memory 6G           # a model that is larger than memory")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct BenchArgs {
@@ -80,6 +83,9 @@ pub struct BenchArgs {
 
     #[command(flatten)]
     pub limits: LimitOptions,
+
+    #[command(flatten)]
+    pub compute: ComputeOptions,
 }
 
 /// Other things to measure.
@@ -117,6 +123,19 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
+    }
+    if args.compute.device != DeviceOption::Cpu {
+        let limits = LimitOptions { compute: args.compute, ..args.limits };
+        let wanted = on_gpu::GpuMeasurements {
+            batch: args.batch.iter().map(|batch| batch.get()).collect(),
+            context: args.context.get(),
+            prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
+            repeat: args.repeat.get(),
+            policies: None,
+            timeline: None,
+            json: args.json,
+        };
+        return on_gpu::run(&dir, &limits, &wanted);
     }
     let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits, &surroundings)?;
     let (block_size, capacity) = (runner.device.kv().layout().block_size(), plan.num_blocks);
@@ -252,7 +271,7 @@ impl Bench {
 
 /// The time of one pass that computes `count` tokens of each sequence from position `start` on.
 fn timed_pass(
-    runner: &mut ModelRunner,
+    runner: &mut dyn Runner,
     vocab: usize,
     tables: &[Vec<u32>],
     start: usize,

@@ -63,6 +63,8 @@ fn describe(gpu: &GpuInfo) -> String {
         (gpu.is_unified, "shared with the processor"),
         (gpu.copies_apart, "copies beside kernels"),
         (gpu.has_matrices, "matrix units"),
+        (gpu.has_fast_dot_products, "integer dot products"),
+        (gpu.has_dot_products && !gpu.has_fast_dot_products, "integer dot products made of others"),
         (gpu.has_sparse_memory, "memory by the page"),
     ];
     parts.extend(can.into_iter().filter(|(has, _)| *has).map(|(_, what)| what.to_owned()));
@@ -84,6 +86,8 @@ fn as_json(gpu: &GpuInfo) -> serde_json::Value {
         "subgroup": gpu.subgroup,
         "copies_apart": gpu.copies_apart,
         "has_matrices": gpu.has_matrices,
+        "has_dot_products": gpu.has_dot_products,
+        "has_fast_dot_products": gpu.has_fast_dot_products,
         "has_sparse_memory": gpu.has_sparse_memory,
         "lacks": gpu.missing,
     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use strata_device::{Bytes, Gpu, GpuError, GpuInfo, Vulkan, VulkanDevice};
+use strata_device::{Bytes, Gpu, GpuError, GpuInfo, ProductArithmetic, Vulkan, VulkanDevice};
 use strata_engine::{GpuRunner, GpuWeights, KvDisk, LEAST_CONTEXT, MemoryPlan};
 use strata_model::Model;
 use strata_model::layers::LOGIT_ROWS;
@@ -59,9 +59,13 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
         },
     };
     check(limits)?;
+    let arithmetic: ProductArithmetic = limits.compute.gpu_products.into();
     let vulkan = Vulkan::load().map_err(to_input)?;
     let info = vulkan.gpus().map_err(to_input)?.into_iter().nth(number);
     let info = info.ok_or_else(|| to_input(GpuError::NotFound { number }))?;
+    if arithmetic == ProductArithmetic::Integer && !info.has_dot_products {
+        return Err(to_input(GpuError::NoDotProducts { gpu: info.name }));
+    }
     let total = gpu_memory(&info, limits);
     let gpu_plan = divide(dir, limits, surroundings, total)?;
     let (host_plan, swap_memory) = host(dir, limits, surroundings, &gpu_plan)?;
@@ -80,15 +84,17 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, swap_memory, &layout)?;
-    let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout)?;
+    // KV that another GPU computed, or in another way, is not this one's to the bit.
+    let computes = format!("{}, {}, {} products", info.name, info.driver, arithmetic);
+    let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout, &computes)?;
     let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
     let (config, blocks, mut streamed) = (dir.config.clone(), gpu_plan.num_blocks, None);
-    let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, |device| -> Result<_> {
+    let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, arithmetic, |device| -> Result<_> {
         if gpu_plan.streamed {
             let turns = kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits);
             // Streamed weights get what nothing else needs, for the slots that they pass through.
             let budgets = [Bytes(plan.weights.0 + plan.budget.left().0), gpu_plan.weights];
-            let (weights, streaming) = streaming::start_on(device, dir, budgets, &limits.stream, turns)?;
+            let (weights, streaming) = streaming::start_on(device, dir, budgets, limits, turns)?;
             let [on_device, on_host] = weights.resident_bytes();
             let monitor = Arc::clone(&streaming.monitor);
             streamed = Some(streaming);
@@ -102,7 +108,24 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
         Ok((Box::new(weights), GpuWeights { bytes, monitor: None }))
     })?;
     runner.swap = swap;
+    if let Some(streaming) = streamed.as_mut().filter(|_| limits.stream.timeline) {
+        streaming.device = Some(runner.keep_timeline().map_err(to_input)?);
+    }
     Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, kv_disk }))
+}
+
+/// The GPU that is to be used, and its number.
+///
+/// # Errors
+/// There is no such GPU, or the processor is to be used.
+pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)> {
+    let number = match limits.compute.device {
+        DeviceOption::Cpu => anyhow::bail!("--device cpu is no GPU"),
+        DeviceOption::Vulkan(number) => number,
+        DeviceOption::Auto => choose(dir, limits).map_err(|why| anyhow::anyhow!("the processor computes: {why}"))?,
+    };
+    let info = Vulkan::load().and_then(|vulkan| vulkan.gpus()).map_err(to_input)?.into_iter().nth(number);
+    Ok((number, info.ok_or_else(|| to_input(GpuError::NotFound { number }))?))
 }
 
 /// The GPU that `auto` takes, or why none.
@@ -139,7 +162,8 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     let (mut needs, tokens) = (dir.needs(limits, surroundings)?, batched_tokens(limits, BATCHED_TOKENS));
     let none = Bytes(0);
     (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
-    needs.scratch = Bytes(VulkanDevice::pass_bytes(&Model::pass_needs(&dir.config, tokens, tokens)) as u64);
+    let pass = Model::pass_needs(&dir.config, tokens, tokens);
+    needs.scratch = Bytes(VulkanDevice::pass_bytes(&pass, limits.compute.gpu_products.into()) as u64);
     // KV and weights trade no memory there.
     (needs.block, needs.block_returnable) = (Bytes(dir.kv_layout(limits).block_bytes() as u64), Bytes(0));
     if let Some(memory) = limits.kv_memory {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_engine::{KvDisk, Recompute};
 use strata_io::{DiskTurns, RandomAccessFile, disk_bytes_free};
-use strata_kernels::{KvLayout, Level, SEGMENT};
+use strata_kernels::{KvLayout, SEGMENT};
 use strata_kv::Gate;
 use strata_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
 use strata_model::config::ModelConfig;
@@ -50,8 +50,8 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(layout, wanted)) as u64 + index)
 }
 
-/// Opens the store for the KV of this model, if one was asked for. `None` too if another server has it: this one then
-/// runs without.
+/// Opens the store for the KV of this model, if one was asked for; `computes` says what computes it: a processor's
+/// level, or a GPU. `None` too if another server has it: this one then runs without.
 ///
 /// # Errors
 /// The directory cannot be used.
@@ -61,6 +61,7 @@ pub fn open(
     config: &ModelConfig,
     weights: &Catalog,
     layout: &KvLayout,
+    computes: &str,
 ) -> Result<Option<KvDisk>> {
     let Some(options) = &limits.kv_disk else { return Ok(None) };
     let Some(path) = &options.kv_disk else { return Ok(None) };
@@ -84,7 +85,7 @@ pub fn open(
         gate: Gate::new(if options.kv_disk_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
     };
     let secret = directory.secret();
-    let fingerprint = fingerprint(config, weights, layout)?;
+    let fingerprint = fingerprint(config, weights, layout, computes)?;
     let tier = DiskTier::open(Arc::new(directory), secret, fingerprint, shape, tier_options);
     let tier = tier.map_err(|error| refused(&error))?;
     let found = tier.recovered();
@@ -139,14 +140,14 @@ fn frames(layout: &KvLayout, wanted: usize) -> (usize, usize) {
 
 /// What tells the KV of this model, as this program computes it on this machine, from any other: the configuration, the
 /// weights (by length, time of change and samples of each file), the layout, the instructions, the version.
-fn fingerprint(config: &ModelConfig, weights: &Catalog, layout: &KvLayout) -> Result<[u8; 32]> {
+fn fingerprint(config: &ModelConfig, weights: &Catalog, layout: &KvLayout, computes: &str) -> Result<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
     let mut field = |name: &str, value: &[u8]| {
         hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
         hasher.update(&(value.len() as u64).to_le_bytes()).update(value);
     };
     field("version", env!("CARGO_PKG_VERSION").as_bytes());
-    field("level", Level::detect().name().as_bytes());
+    field("level", computes.as_bytes());
     field("configuration", format!("{config:?}").as_bytes());
     field("layout", format!("{layout:?}").as_bytes());
     for file in weights.files() {

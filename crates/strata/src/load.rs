@@ -106,7 +106,8 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     let layout = dir.kv_layout(limits);
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, needs.swap, &layout)?;
-    let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout)?;
+    let computes = Level::detect().name();
+    let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout, computes)?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
         let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));

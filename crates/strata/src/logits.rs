@@ -63,7 +63,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
         runner
             .forward(&batch, &mut |row, logits| {
                 let separator = if index + row.token == 0 { "" } else { ",\n" };
-                let json = serde_json::to_string(&*logits).map_err(std::io::Error::from);
+                let json = serde_json::to_string(&*logits.all()).map_err(std::io::Error::from);
                 let line = json.and_then(|row| write!(out, "{separator}{row}"));
                 if written.is_ok() {
                     written = line;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use strata_device::{BadSize, Bytes};
+use strata_device::{BadSize, Bytes, ProductArithmetic};
 use strata_engine::{KvDiskMode, PreemptionMode};
 use strata_kv::Hiding;
 use strata_weights::StreamPolicy;
@@ -140,6 +140,43 @@ pub struct ComputeOptions {
     /// The GPU's memory that Strata may use in all. Without it: 90 % of it, or 40 % if the processor shares it
     #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
     pub gpu_memory: Option<Bytes>,
+
+    /// How a GPU multiplies with quantised weights. `float` rounds nothing; `integer` rounds activations to bytes, as
+    /// the processor does, and takes a GPU with integer dot products, which `strata devices` lists
+    #[arg(long, value_name = "HOW", default_value = "float", help_heading = MEMORY, hide_short_help = true)]
+    pub gpu_products: GpuProducts,
+
+    /// Whether the processor computes with weights that `--memory` holds beside a GPU, instead of having them copied in
+    /// each pass. `auto`: in passes of so few tokens that it is faster, as measured at the start, and if the results
+    /// are the GPU's to the bit; `on`: whenever sequences are decoded
+    #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = MEMORY, hide_short_help = true)]
+    pub host_products: HostProducts,
+}
+
+/// When the processor computes beside a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum HostProducts {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+/// How a GPU multiplies with quantised weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum GpuProducts {
+    #[default]
+    Float,
+    Integer,
+}
+
+impl From<GpuProducts> for ProductArithmetic {
+    fn from(products: GpuProducts) -> Self {
+        match products {
+            GpuProducts::Float => Self::Float,
+            GpuProducts::Integer => Self::Integer,
+        }
+    }
 }
 
 /// What happens to requests that are preempted when memory for KV runs out.

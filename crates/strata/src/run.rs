@@ -114,7 +114,7 @@ pub fn run(args: RunArgs) -> Result<()> {
         eprintln!("{}", answer.stats);
     }
     match (&args.timeline.timeline, &loaded.streamed) {
-        (Some(path), Some(streaming)) => timeline::write(&streaming.monitor, path)?,
+        (Some(path), Some(streaming)) => timeline::write(streaming, path)?,
         (Some(_), None) => tracing::warn!("all weights are in memory, so that there is no timeline to write"),
         (None, _) => {}
     }

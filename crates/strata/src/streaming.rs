@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use strata_device::{Bytes, Device};
+use strata_device::{Bytes, Cpu, HostRates, VulkanDevice};
+use strata_engine::DeviceTimeline;
 use strata_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
 use strata_weights::{
-    ElasticWeights, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError, band_bytes,
-    open_direct,
+    ElasticWeights, Partition, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError,
+    band_bytes, open_direct,
 };
 
+use crate::failure::Advised;
 use crate::model_dir::ModelDir;
-use crate::options::StreamOptions;
-use crate::progress;
+use crate::options::{HostProducts, LimitOptions, StreamOptions};
 use crate::report::report;
+use crate::{needs, progress};
 
 /// How weights are streamed, and the figures that can be read while the engine computes.
 pub struct Streaming {
@@ -22,6 +24,10 @@ pub struct Streaming {
     pub files: Vec<Arc<dyn DirectRead>>,
     /// Bytes of weights that the budget could keep in memory, under the policy that keeps most.
     pub most_resident: u64,
+    /// Bytes of weights that stay in a device's own memory.
+    pub on_device: u64,
+    /// When the device computed and copied, if a timeline is kept.
+    pub device: Option<Arc<DeviceTimeline>>,
 }
 
 impl Drop for Streaming {
@@ -29,6 +35,12 @@ impl Drop for Streaming {
         self.monitor.stop();
     }
 }
+
+/// The most tokens of a pass that decodes.
+const DECODED_TOKENS: usize = 64;
+
+/// Bytes of weights with which it is measured who computes.
+const MEASURED: Bytes = Bytes(16 << 20);
 
 /// Measures the disk with the help of `room`, which is still unused, and starts streaming within `budget`, loading the
 /// weights that stay in memory. `turns` are those of KV on the same disk.
@@ -58,7 +70,7 @@ pub fn start(
         Bytes(swept),
         Bytes(swept.saturating_sub(resident))
     );
-    Ok((weights, Streaming { monitor, settings, files, most_resident }))
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, device: None }))
 }
 
 /// The same in two tiers: `budgets` are of host memory and of `device`.
@@ -66,15 +78,16 @@ pub fn start(
 /// # Errors
 /// As [`start`], or memory that the device refuses.
 pub fn start_on(
-    device: &mut dyn Device,
+    device: &mut VulkanDevice,
     dir: &ModelDir,
     budgets: [Bytes; 2],
-    options: &StreamOptions,
+    limits: &LimitOptions,
     turns: Option<Arc<DiskTurns>>,
 ) -> Result<(TieredWeights, Streaming)> {
     let [of_host, of_device] = budgets;
     let least = of_host.min(of_device);
-    let Ready { plan, files, config, settings } = Ready::new(dir, of_host, least, of_host, options, turns)?;
+    let Ready { plan, files, mut config, settings } = Ready::new(dir, of_host, least, of_host, &limits.stream, turns)?;
+    config.host_tokens_max = host_tokens_max(device, plan.partition(), of_device, limits)?;
     let bar = progress::bytes("loading", 0);
     let progress = &mut |done, total| {
         bar.set_length(total);
@@ -92,7 +105,52 @@ pub fn start_on(
         Bytes(on_host),
         Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
     );
-    Ok((weights, Streaming { monitor, settings, files, most_resident: on_device + on_host }))
+    let most_resident = on_device + on_host;
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, device: None }))
+}
+
+/// The most tokens of a pass for which the processor computes with the weights that host memory holds.
+///
+/// # Errors
+/// The device failed, or cannot be followed although it is asked for.
+fn host_tokens_max(
+    device: &mut VulkanDevice,
+    partition: &Partition,
+    of_device: Bytes,
+    limits: &LimitOptions,
+) -> Result<usize> {
+    let (wanted, types) = (limits.compute.host_products, partition.swept_types());
+    if wanted == HostProducts::Off {
+        return Ok(0);
+    }
+    if !device.compute_on_host(Cpu::new(needs::threads(limits)), &types)? {
+        let why = "the processor cannot give products with these weights the bits that this GPU gives them";
+        return match wanted {
+            HostProducts::On => Err(Advised::input(
+                why,
+                "leave --host-products out: what the GPU does not hold is then copied to it in each pass",
+            )),
+            _ => {
+                report!("host           no  products: {why}");
+                Ok(0)
+            }
+        };
+    }
+    if wanted == HostProducts::On {
+        return Ok(DECODED_TOKENS);
+    }
+    // What most of the weights are, is measured.
+    let most = MEASURED.min(Bytes(of_device.0 / 2));
+    let rates = types.first().map(|&dtype| device.host_rates(dtype, most)).transpose()?.flatten();
+    let Some(HostRates { link, host, tokens_max }) = rates else { return Ok(0) };
+    let tokens_max = tokens_max.min(DECODED_TOKENS);
+    let who = match tokens_max {
+        0 => "copied to the GPU in each pass".to_owned(),
+        most => format!("computed with there, in passes of up to {most} tokens; copied in others"),
+    };
+    let [link, host] = [link, host].map(|rate| Bytes(rate as u64));
+    report!("host    {host:>8}/s  a token of weights in host memory, {link}/s over the link: {who}");
+    Ok(tokens_max)
 }
 
 /// All that streaming starts with.
@@ -127,6 +185,7 @@ impl Ready {
             disk_bytes_per_s: settings.bytes_per_s,
             policy: options.stream_policy.into(),
             timeline: options.timeline,
+            host_tokens_max: 0,
             turns,
         };
         Ok(Self { plan, files, config, settings })

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use strata_engine::Runner;
 use strata_kv::BlockCopy;
-use strata_model::{BatchSequence, LogitRow, SequenceBlocks};
+use strata_model::{BatchSequence, LogitRow, Logits, SequenceBlocks};
 
 /// Bytes that the next one depends on.
 const CONTEXT: usize = 3;
@@ -50,7 +50,7 @@ impl Runner for Followers {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         for (index, sequence) in batch.iter().enumerate() {
             for (token, &byte) in sequence.tokens.iter().enumerate() {
@@ -61,7 +61,7 @@ impl Runner for Followers {
                     // Not what this pass was given, but what lies in the blocks: others may have computed it.
                     let seen = (position + 1).saturating_sub(CONTEXT)..position + 1;
                     let context: Vec<u8> = seen.map(|at| self.kv[self.slot(sequence.blocks, at)]).collect();
-                    sink(LogitRow { sequence: index, token }, &mut self.logits(&context));
+                    sink(LogitRow { sequence: index, token }, Logits::All(&mut self.logits(&context)));
                 }
             }
         }

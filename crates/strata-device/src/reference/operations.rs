@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use strata_kernels::{Activation, KvDType, KvLayer, KvPlace, Matrix, RopeStyle, rope};
 
+use crate::command::best_of_row;
 use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Weights};
 
 /// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
@@ -62,6 +63,13 @@ pub fn of(command: &Command<'_>) -> Operation {
                 memory.set(out, &values.iter().map(|value| value * multiplier).collect::<Vec<_>>());
             })
         }
+        Command::Best { x, width, count, out } => Box::new(move |memory| {
+            let mut best = vec![f32::NAN; out.len()];
+            for (row, best) in memory.get(x).chunks_exact(width).zip(best.chunks_exact_mut(2 * count)) {
+                best_of_row(row, best);
+            }
+            memory.set(out, &best);
+        }),
         Command::KeepRows { tensor, width, rows } => {
             let rows = rows.to_vec();
             Box::new(move |memory| {
@@ -97,11 +105,16 @@ pub fn of(command: &Command<'_>) -> Operation {
                 let x = memory.get(x);
                 products.iter().for_each(|product| product.compute(memory, &x, cols));
                 if let Some(activation) = gate {
-                    products
-                        .chunks_exact(2)
-                        .for_each(|pair| gate_rows(memory, &pair[0], &pair[1], x.len() / cols, activation));
+                    for pair in products.chunks_exact(2) {
+                        let width = pair[0].out.len() / (x.len() / cols);
+                        gate_columns(memory, [pair[0].out, pair[1].out], width, &pair[0].rows, activation);
+                    }
                 }
             })
+        }
+        Command::Gate { gate, up, width, ref columns, activation } => {
+            let columns = columns.clone();
+            Box::new(move |memory| gate_columns(memory, [gate, up], width, &columns, activation))
         }
         Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
             let (tokens, heads, head_dim, at) =
@@ -262,11 +275,16 @@ impl OwnProduct {
     }
 }
 
-fn gate_rows(memory: &mut DeviceMemory, gate: &OwnProduct, up: &OwnProduct, tokens: usize, activation: Activation) {
-    let width = gate.out.len() / tokens;
-    for token in 0..tokens {
-        for row in gate.rows.clone() {
-            let [gate, up] = [gate.out, up.out].map(|out| out.range().start + token * width + row);
+fn gate_columns(
+    memory: &mut DeviceMemory,
+    [gate, up]: [Tensor; 2],
+    width: usize,
+    columns: &std::ops::Range<usize>,
+    activation: Activation,
+) {
+    for row in (0..gate.len()).step_by(width) {
+        for column in columns.clone() {
+            let [gate, up] = [gate, up].map(|tensor| tensor.range().start + row + column);
             memory.numbers[gate] = activated(activation, memory.numbers[gate]) * memory.numbers[up];
         }
     }

@@ -25,6 +25,8 @@ pub(super) struct Arguments {
     head: usize,
     tail: usize,
     pieces: VecDeque<Piece>,
+    /// Bytes that were ever put.
+    put: u64,
 }
 
 /// Some bytes that are in use up to `end`, until a submission is done.
@@ -50,7 +52,7 @@ impl Put {
 impl Arguments {
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
         let ring = Arc::new(GpuBuffer::new(gpu, Heap::Upload, RING)?);
-        Ok(Self { gpu: Arc::clone(gpu), ring, head: 0, tail: 0, pieces: VecDeque::new() })
+        Ok(Self { gpu: Arc::clone(gpu), ring, head: 0, tail: 0, pieces: VecDeque::new(), put: 0 })
     }
 
     /// Lets `write` write `len` bytes, for submission `number` of a queue.
@@ -60,6 +62,7 @@ impl Arguments {
         len: usize,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<Put, GpuError> {
+        self.put += len as u64;
         let Some(offset) = self.take(len) else {
             let buffer = Arc::new(GpuBuffer::new(&self.gpu, Heap::Upload, len)?);
             // SAFETY: nobody knows the buffer yet.
@@ -73,6 +76,11 @@ impl Arguments {
         // SAFETY: these bytes are of no piece that is in use, and `write` returns before anybody gets to know them.
         write(unsafe { self.ring.on_host(offset..offset + len) });
         Ok(Put { buffer: Arc::clone(&self.ring), offset })
+    }
+
+    /// Bytes that were ever put.
+    pub fn bytes_put(&self) -> u64 {
+        self.put
     }
 
     /// Whether much of the ring is in use.

@@ -11,6 +11,8 @@ use crate::Tensor;
 #[derive(Default)]
 pub(super) struct Downloads {
     places: Vec<Place>,
+    /// Bytes that were ever downloaded.
+    bytes: u64,
 }
 
 struct Place {
@@ -31,6 +33,7 @@ impl Downloads {
         is_read: impl Fn((usize, u64)) -> bool,
     ) -> Result<Arc<GpuBuffer>, GpuError> {
         let len = tensor.len() * size_of::<f32>();
+        self.bytes += len as u64;
         let own = self.places.iter().position(|place| place.tensor == tensor);
         let free = || self.places.iter().position(|place| place.buffer.len() >= len && is_read(place.writer));
         let index = match own.or_else(free) {
@@ -48,6 +51,11 @@ impl Downloads {
         let place = &mut self.places[index];
         (place.tensor, place.writer) = (tensor, writer);
         Ok(Arc::clone(&place.buffer))
+    }
+
+    /// Bytes that were ever downloaded.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Where `tensor` was downloaded to last, and by which submission.

@@ -1,9 +1,11 @@
 //! What can go wrong with a GPU.
 
+use std::sync::Arc;
+
 use ash::vk;
 use thiserror::Error;
 
-use crate::Bytes;
+use crate::{AllocError, Bytes};
 
 /// Why a GPU could not do what was asked.
 #[derive(Debug, Clone, Error)]
@@ -29,6 +31,15 @@ pub enum GpuError {
         gpu: String,
         /// What it lacks.
         missing: &'static str,
+    },
+    /// The GPU has no dot products of bytes.
+    #[error(
+        "{gpu} has no integer dot products, or its driver does not offer them; leave out --gpu-products integer, and \
+             products are computed in f32"
+    )]
+    NoDotProducts {
+        /// The GPU's name.
+        gpu: String,
     },
     /// A model that the kernels are not made for.
     #[error(
@@ -57,6 +68,12 @@ pub enum GpuError {
     /// The driver refused an earlier submission, which therefore never ends.
     #[error("the GPU's driver refused what this depends on; the system's log may say why. Start Strata again")]
     Dropped,
+    /// The system has no memory left for what the host brings to the GPU.
+    #[error(transparent)]
+    Host(#[from] Arc<AllocError>),
+    /// Products that the host was to compute for the GPU.
+    #[error("the host could not compute what the GPU waits for; the log may say why. Start Strata again")]
+    HostFailed,
     /// The driver refused for another reason.
     #[error("the GPU's driver refused to {what}: {source}")]
     Refused {

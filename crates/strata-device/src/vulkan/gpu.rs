@@ -21,6 +21,9 @@ pub struct Gpu {
     used: AtomicU64,
     /// The most bytes of one allocation.
     allocation_max: u64,
+    /// Bits of the times that queues for kernels and for copies note, and nanoseconds of one tick.
+    tick_bits: [u32; 2],
+    tick_nanoseconds: f64,
     /// Whether kernels can ask for a number of threads that compute in step.
     chooses_subgroups: bool,
     _vulkan: Arc<Vulkan>,
@@ -57,10 +60,14 @@ impl Gpu {
         let mut properties =
             vk::PhysicalDeviceProperties2::default().push_next(&mut properties_11).push_next(&mut properties_13);
         let instance = vulkan.instance();
+        let resets_queries = vulkan.resets_queries(gpu);
+        let bits = |family: usize| if resets_queries { queues[family].timestamp_valid_bits } else { 0 };
+        let tick_bits = [bits(computes), bits(copies)];
         // SAFETY: the GPU is of this instance, and the chain consists of structures that Vulkan 1.3 knows.
         unsafe { instance.get_physical_device_properties2(gpu, &mut properties) };
         // SAFETY: as above.
         let memory = unsafe { instance.get_physical_device_memory_properties(gpu) };
+        let tick_nanoseconds = f64::from(properties.properties.limits.timestamp_period);
 
         let priority = [1.0];
         let mut wanted = vec![vk::DeviceQueueCreateInfo::default().queue_family_index(families[0])];
@@ -74,12 +81,14 @@ impl Gpu {
             .storage_buffer8_bit_access(true)
             .shader_int8(true)
             .timeline_semaphore(true)
-            .buffer_device_address(true);
+            .buffer_device_address(true)
+            .host_query_reset(resets_queries);
         let mut features_13 = vk::PhysicalDeviceVulkan13Features::default()
             .synchronization2(true)
             .subgroup_size_control(true)
             .compute_full_subgroups(true)
-            .maintenance4(true);
+            .maintenance4(true)
+            .shader_integer_dot_product(info.has_dot_products);
         let create = vk::DeviceCreateInfo::default()
             .queue_create_infos(&wanted)
             .enabled_features(&features)
@@ -96,6 +105,8 @@ impl Gpu {
             budget: budget.0,
             used: AtomicU64::new(0),
             allocation_max: properties_11.max_memory_allocation_size,
+            tick_bits,
+            tick_nanoseconds,
             chooses_subgroups: properties_13.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE),
             _vulkan: Arc::clone(vulkan),
         }))
@@ -125,6 +136,15 @@ impl Gpu {
     /// The most bytes of one buffer.
     pub fn buffer_max(&self) -> usize {
         usize::try_from(self.allocation_max).unwrap_or(usize::MAX)
+    }
+
+    /// The bits of the times that queues for copies, or those for kernels, note; 0 if they note none.
+    pub(super) fn tick_bits(&self, for_copies: bool) -> u32 {
+        self.tick_bits[usize::from(for_copies)]
+    }
+
+    pub(super) fn tick_nanoseconds(&self) -> f64 {
+        self.tick_nanoseconds
     }
 
     pub(super) fn chooses_subgroups(&self) -> bool {

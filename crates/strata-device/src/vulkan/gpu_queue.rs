@@ -9,7 +9,8 @@ use ash::vk;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::GpuBuffer;
-use crate::Use;
+use super::timestamps::{self, Timed, Timestamps};
+use crate::{Queue, Use};
 
 /// Operations after which what was recorded is handed over, so that the GPU computes while the host records.
 const OPERATIONS_MAX: usize = 96;
@@ -27,6 +28,9 @@ pub(super) struct GpuQueue {
     /// The last submission that was handed over.
     handed_last: u64,
     done: u64,
+    /// When batches run, if anybody wants to know.
+    times: Option<Timestamps>,
+    for_copies: bool,
 }
 
 /// Submissions that are handed over together.
@@ -36,6 +40,7 @@ struct Batch {
     /// The last of the submissions.
     last: u64,
     operations: usize,
+    timed: Option<Timed>,
     /// What was used since the last barrier.
     uses: Vec<Use>,
     /// What the GPU uses until the batch is done.
@@ -71,7 +76,21 @@ impl GpuQueue {
             free: Vec::new(),
             handed_last: 0,
             done: 0,
+            times: None,
+            for_copies,
         })
+    }
+
+    /// Notes from now on when batches run, as those of `queue`.
+    pub fn note_times(&mut self, queue: Queue) -> Result<(), GpuError> {
+        self.times = Timestamps::new(&self.gpu, queue, self.for_copies)?;
+        Ok(())
+    }
+
+    /// The batches that have been done since the last call, if their times are noted.
+    pub fn take_times(&mut self) -> Result<Vec<timestamps::Batch>, GpuError> {
+        self.collect()?;
+        Ok(self.times.iter_mut().flat_map(Timestamps::take).collect())
     }
 
     /// What another queue waits for if it is to come after this one's submission `number`.
@@ -87,14 +106,11 @@ impl GpuQueue {
         }
         let batch = match self.open.take() {
             Some(batch) => batch,
-            None => Batch {
-                commands: self.recording()?,
-                waits,
-                last: number,
-                operations: 0,
-                uses: Vec::new(),
-                kept: Vec::new(),
-            },
+            None => {
+                let commands = self.recording()?;
+                let timed = self.times.as_mut().and_then(|times| times.begin(commands));
+                Batch { commands, waits, last: number, operations: 0, timed, uses: Vec::new(), kept: Vec::new() }
+            }
         };
         self.open.insert(batch).last = number;
         Ok(())
@@ -137,7 +153,10 @@ impl GpuQueue {
 
     /// Hands over what was recorded.
     pub fn hand_over(&mut self) -> Result<(), GpuError> {
-        let Some(batch) = self.open.take() else { return Ok(()) };
+        let Some(mut batch) = self.open.take() else { return Ok(()) };
+        if let (Some(times), Some(timed)) = (&mut self.times, &mut batch.timed) {
+            times.end(batch.commands, timed);
+        }
         let device = self.gpu.device();
         let all = vk::PipelineStageFlags2::ALL_COMMANDS;
         let info = |(semaphore, value): (vk::Semaphore, u64)| {
@@ -189,12 +208,21 @@ impl GpuQueue {
         self.collect()
     }
 
+    /// Waits for everything that was submitted.
+    pub fn settle(&mut self) -> Result<(), GpuError> {
+        self.hand_over()?;
+        if self.handed_last > 0 { self.wait(self.handed_last) } else { Ok(()) }
+    }
+
     /// Notes what is done, and lets go of what it used.
     fn collect(&mut self) -> Result<(), GpuError> {
         // SAFETY: the semaphore is this queue's.
         let done = unsafe { self.gpu.device().get_semaphore_counter_value(self.timeline) };
         self.done = done.map_err(GpuError::of("compute"))?;
         while let Some(batch) = self.handed.pop_front_if(|batch| batch.last <= self.done) {
+            if let (Some(times), Some(timed)) = (&mut self.times, batch.timed) {
+                times.done(timed, batch.operations);
+            }
             self.free.push(batch.commands);
         }
         Ok(())
@@ -220,11 +248,11 @@ impl GpuQueue {
     }
 }
 
-/// Orders what is recorded after this behind everything before it.
+/// Orders what is recorded after this behind everything before it, and behind what the host wrote before it signalled.
 fn barrier(gpu: &Gpu, commands: vk::CommandBuffer) {
     let (stages, host) = (vk::PipelineStageFlags2::ALL_COMMANDS, vk::PipelineStageFlags2::HOST);
     let barriers = [vk::MemoryBarrier2::default()
-        .src_stage_mask(stages)
+        .src_stage_mask(stages | host)
         .src_access_mask(vk::AccessFlags2::MEMORY_WRITE)
         .dst_stage_mask(stages | host)
         .dst_access_mask(vk::AccessFlags2::MEMORY_READ | vk::AccessFlags2::MEMORY_WRITE | vk::AccessFlags2::HOST_READ)];

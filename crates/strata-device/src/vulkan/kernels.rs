@@ -16,7 +16,7 @@ use super::gpu::Gpu;
 const PUSH_MAX: u32 = 128;
 
 /// Threads of kernels that take any number.
-const THREADS: u32 = 128;
+pub(super) const THREADS: u32 = 128;
 
 /// Subgroups of a workgroup of products.
 const SUBGROUPS: u32 = 4;
@@ -28,6 +28,12 @@ pub(super) enum Kernel {
     Gather(Number),
     /// `product.comp`
     Product(Number, ProductShape),
+    /// `quantise.comp`
+    Quantise,
+    /// `integer_product.comp`
+    IntegerProduct(Number, ProductShape),
+    /// `best.comp`, for numbers or for keys that it has left.
+    Best { of_keys: bool },
     /// `norm.comp`
     Norm,
     /// `elementwise.comp`
@@ -54,6 +60,12 @@ impl ProductShape {
     pub fn of(tokens: usize) -> Self {
         let tokens = tokens.next_power_of_two().min(16);
         Self { rows: (tokens / 4).max(1), tokens }
+    }
+
+    /// What a kernel for weights of type `number` is specialised by.
+    fn constants(self, subgroup: u32, number: Number) -> Vec<u32> {
+        let (rows, tokens) = (self.rows as u32, self.tokens as u32);
+        vec![SUBGROUPS * subgroup, number.get(), rows, tokens, SUBGROUPS, subgroup]
     }
 }
 
@@ -326,9 +338,13 @@ impl Kernels {
         let (code, constants): (&[u8], Vec<u32>) = match kernel {
             Kernel::Gather(number) => (include_bytes!("../../shaders/gather.spv"), vec![THREADS, number.get()]),
             Kernel::Product(number, shape) => {
-                let constants = vec![SUBGROUPS * subgroup, number.get(), shape.rows as u32, shape.tokens as u32];
-                (include_bytes!("../../shaders/product.spv"), constants)
+                (include_bytes!("../../shaders/product.spv"), shape.constants(subgroup, number))
             }
+            Kernel::IntegerProduct(number, shape) => {
+                (include_bytes!("../../shaders/integer_product.spv"), shape.constants(subgroup, number))
+            }
+            Kernel::Quantise => (include_bytes!("../../shaders/quantise.spv"), vec![THREADS]),
+            Kernel::Best { of_keys } => (include_bytes!("../../shaders/best.spv"), vec![THREADS, u32::from(of_keys)]),
             Kernel::Norm => (include_bytes!("../../shaders/norm.spv"), vec![THREADS]),
             Kernel::Elementwise(which) => {
                 (include_bytes!("../../shaders/elementwise.spv"), vec![THREADS, which as u32])
@@ -361,7 +377,7 @@ impl Kernels {
             .module(module)
             .name(c"main")
             .specialization_info(&specialised);
-        if matches!(kernel, Kernel::Product(..)) {
+        if matches!(kernel, Kernel::Product(..) | Kernel::IntegerProduct(..)) {
             // As many rows as it has subgroups.
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
             if self.gpu.chooses_subgroups() {

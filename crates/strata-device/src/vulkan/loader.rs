@@ -39,6 +39,10 @@ pub struct GpuInfo {
     pub copies_apart: bool,
     /// Whether it has matrix units that kernels can use.
     pub has_matrices: bool,
+    /// Whether kernels can take sums of products of bytes (`--gpu-products integer`).
+    pub has_dot_products: bool,
+    /// Whether it has instructions for these, and they are not made of others.
+    pub has_fast_dot_products: bool,
     /// Whether memory can be mapped into buffers by the page.
     pub has_sparse_memory: bool,
     /// What it lacks, if kernels cannot run on it.
@@ -83,8 +87,11 @@ impl Vulkan {
     pub(super) fn info(&self, number: usize, gpu: vk::PhysicalDevice) -> GpuInfo {
         let mut properties_11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut properties_12 = vk::PhysicalDeviceVulkan12Properties::default();
-        let mut properties =
-            vk::PhysicalDeviceProperties2::default().push_next(&mut properties_11).push_next(&mut properties_12);
+        let mut properties_13 = vk::PhysicalDeviceVulkan13Properties::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default()
+            .push_next(&mut properties_11)
+            .push_next(&mut properties_12)
+            .push_next(&mut properties_13);
         // SAFETY: the GPU is of this instance, and the chain consists of structures that Vulkan 1.3 knows; an older
         // driver leaves those that it does not know as they are.
         unsafe { self.instance.get_physical_device_properties2(gpu, &mut properties) };
@@ -118,6 +125,8 @@ impl Vulkan {
             subgroup: properties_11.subgroup_size,
             copies_apart: families.iter().any(is_for_copies),
             has_matrices: self.has_extension(gpu, ash::khr::cooperative_matrix::NAME),
+            has_dot_products: self.features(gpu).dot_products,
+            has_fast_dot_products: properties_13.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE,
             has_sparse_memory: self.features(gpu).sparse,
             missing: match properties.api_version < API_VERSION {
                 true => Some("Vulkan 1.3"),
@@ -135,6 +144,11 @@ impl Vulkan {
         // SAFETY: as above.
         let extensions = unsafe { self.instance.enumerate_device_extension_properties(gpu) }.unwrap_or_default();
         extensions.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name))
+    }
+
+    /// Whether the host may reset queries.
+    pub(super) fn resets_queries(&self, gpu: vk::PhysicalDevice) -> bool {
+        self.features(gpu).resets_queries
     }
 
     fn features(&self, gpu: vk::PhysicalDevice) -> Features {
@@ -163,7 +177,9 @@ impl Vulkan {
         ];
         let missing = needed.into_iter().find_map(|(has, name)| (has == vk::FALSE).then_some(name));
         let sparse = features.sparse_binding == vk::TRUE && features.sparse_residency_buffer == vk::TRUE;
-        Features { missing, sparse }
+        let dot_products = features_13.shader_integer_dot_product == vk::TRUE;
+        let resets_queries = features_12.host_query_reset == vk::TRUE;
+        Features { missing, sparse, dot_products, resets_queries }
     }
 }
 
@@ -177,6 +193,8 @@ impl Drop for Vulkan {
 struct Features {
     missing: Option<&'static str>,
     sparse: bool,
+    dot_products: bool,
+    resets_queries: bool,
 }
 
 /// Whether a family's queues do nothing but copy: they run beside kernels.

@@ -107,7 +107,9 @@ impl Allocation {
             | vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST
             | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
-        let mut create = vk::BufferCreateInfo::default().size(len.max(4) as u64).usage(usage);
+        // Kernels read whole words around what they need.
+        let size = len.max(1).next_multiple_of(16);
+        let mut create = vk::BufferCreateInfo::default().size(size as u64).usage(usage);
         if gpu.families()[0] != gpu.families()[1] {
             create = create.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(gpu.families());
         }

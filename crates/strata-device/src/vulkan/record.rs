@@ -1,5 +1,9 @@
 //! Commands as kernels and copies.
 
+mod best;
+mod quantise;
+
+use std::ops::Range;
 use std::sync::Arc;
 
 use ash::vk;
@@ -10,13 +14,17 @@ use super::downloads::Downloads;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::gpu_queue::GpuQueue;
+use super::host_queue::{HostResult, HostResults};
+use super::integers::Integers;
 use super::kernels::{
     AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, MergePush,
     NormPush, Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
 };
 use super::kv::GpuKv;
 use super::memory::GpuBuffer;
-use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Use, Weights};
+use crate::{BandProduct, Command, KvFrame, KvSequences, Operand, PlacedBytes, Tensor, Use, Weights};
+
+pub(super) use best::room_bytes;
 
 /// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
 const GROUPS_MAX: usize = 32_768;
@@ -49,6 +57,9 @@ pub(super) struct Recorder<'a> {
     /// Room for parts of attention.
     pub scratch: &'a Arc<GpuBuffer>,
     pub kv: &'a GpuKv,
+    pub integers: &'a mut Integers,
+    /// Room for the greatest numbers of parts of rows.
+    pub best_room: &'a Arc<GpuBuffer>,
     /// The last submission of each queue that the host has waited for.
     pub known: [u64; 3],
 }
@@ -60,6 +71,7 @@ impl Recorder<'_> {
     /// When there is no memory for what it needs, or a kernel cannot be made.
     pub fn record(&mut self, command: &Command<'_>) -> Result<(), GpuError> {
         let uses = &command.uses()[..];
+        self.integers.note(uses);
         match *command {
             Command::Fill { out, values } => {
                 let put = self.put_numbers(out.len(), values)?;
@@ -85,16 +97,24 @@ impl Recorder<'_> {
             Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, [x, x], by)?,
             Command::Products { x, cols, products, gate } => {
                 let tokens = x.len() / cols;
-                let commands = self.gpu_queue.operation(uses);
+                let bytes = self.quantise(x, cols, products)?;
+                let uses: Vec<Use> = uses.iter().copied().chain(bytes).collect();
+                let commands = self.gpu_queue.operation(&uses);
                 for product in products {
                     self.product(commands, x, cols, tokens, product)?;
                 }
                 if let Some(activation) = gate {
                     self.gpu_queue.barrier();
                     for pair in products.chunks_exact(2) {
-                        self.gate(commands, Elementwise::gate(activation), tokens, &pair[0], &pair[1])?;
+                        let (outs, width) = ([pair[0].out, pair[1].out], pair[0].out.len() / tokens);
+                        self.gate(commands, Elementwise::gate(activation), tokens, outs, width, &pair[0].rows)?;
                     }
                 }
+            }
+            Command::Gate { gate, up, width, ref columns, activation } => {
+                let commands = self.gpu_queue.operation(uses);
+                let operation = Elementwise::gate(activation);
+                self.gate(commands, operation, gate.len() / width, [gate, up], width, columns)?;
             }
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 self.store_kv(uses, layer, sequences, style, [cos, sin], [q, k, v])?;
@@ -102,6 +122,7 @@ impl Recorder<'_> {
             Command::Attend { layer, frame, sequences, q, state, out } => {
                 self.attend(uses, layer, frame, sequences, [q, state, out])?;
             }
+            Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
             Command::CopyWeights { from, to, at } => {
                 let PlacedBytes::Gpu(to) = to else { panic!("copies go to memory that this GPU gave") };
                 let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
@@ -227,9 +248,10 @@ impl Recorder<'_> {
                 (self.weights(bias)? + first as u64, Number::of(bias.dtype()).get())
             }
         };
+        let bytes = self.integers.address(weights.dtype());
         let push = ProductPush {
             weights: self.weights(weights)?,
-            x: self.address(x),
+            x: bytes.unwrap_or(self.address(x)),
             bias,
             result: self.address(product.out) + (product.rows.start * NUMBER) as u64,
             row_bytes: row_bytes(weights),
@@ -244,29 +266,56 @@ impl Recorder<'_> {
         let shape = ProductShape::of(tokens);
         let groups = tokens.div_ceil(shape.tokens) * rows.div_ceil(shape.rows * self.kernels.subgroups());
         let groups = [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)];
-        self.kernels.run(commands, Kernel::Product(number, shape), &push, groups)
+        let kernel = match bytes {
+            Some(_) => Kernel::IntegerProduct(number, shape),
+            None => Kernel::Product(number, shape),
+        };
+        self.kernels.run(commands, kernel, &push, groups)
     }
 
-    /// `first = gate(first) * second` in the rows of these products.
+    /// `gate = activation(gate) * up` in some columns.
     fn gate(
         &mut self,
         commands: vk::CommandBuffer,
         operation: Elementwise,
         tokens: usize,
-        first: &BandProduct<'_>,
-        second: &BandProduct<'_>,
+        [gate, up]: [Tensor; 2],
+        width: usize,
+        columns: &Range<usize>,
     ) -> Result<(), GpuError> {
-        let start = (first.rows.start * NUMBER) as u64;
+        let start = (columns.start * NUMBER) as u64;
         let push = ElementwisePush {
-            a: self.address(first.out) + start,
-            b: self.address(second.out) + start,
-            columns: first.rows.len() as u32,
-            stride: (first.out.len() / tokens) as u32,
+            a: self.address(gate) + start,
+            b: self.address(up) + start,
+            columns: columns.len() as u32,
+            stride: width as u32,
             factor: 0.0,
             unused: 0,
         };
-        let groups = [first.rows.len().div_ceil(self.kernels.threads()), tokens];
+        let groups = [columns.len().div_ceil(self.kernels.threads()), tokens];
         self.kernels.run(commands, Kernel::Elementwise(operation), &push, groups)
+    }
+
+    /// Copies what the host has computed to where it belongs.
+    pub fn take_in(&mut self, results: &HostResults) -> u64 {
+        let mut bytes = 0;
+        for result in &results.products {
+            let HostResult { start, tokens, ref rows, out } = *result;
+            let place = Operand::Columns { tensor: out, start: rows.start, end: rows.end };
+            let uses = [Use { place, writes: true }];
+            self.integers.note(&uses);
+            let commands = self.gpu_queue.operation(&uses);
+            let (width, first) = (out.len() / tokens, out.range().start + rows.start);
+            let pieces = (0..tokens).map(|token| Piece {
+                from: (start + token * rows.len()) * NUMBER,
+                to: (first + token * width) * NUMBER,
+                len: rows.len() * NUMBER,
+            });
+            bytes += (tokens * rows.len() * NUMBER) as u64;
+            copy_pieces(self.gpu, commands, &results.buffer, self.tensors, pieces);
+        }
+        self.gpu_queue.keep(Arc::clone(&results.buffer));
+        bytes
     }
 
     fn store_kv(
@@ -497,15 +546,36 @@ pub(super) fn copy(
     (to, destination): (&GpuBuffer, usize),
     len: usize,
 ) {
-    if len == 0 {
-        return;
+    copy_pieces(gpu, commands, from, to, [Piece { from: source, to: destination, len }]);
+}
+
+/// Bytes to be copied, and where they lie in either buffer.
+struct Piece {
+    from: usize,
+    to: usize,
+    len: usize,
+}
+
+/// As [`copy`], for several pieces.
+fn copy_pieces(
+    gpu: &Gpu,
+    commands: vk::CommandBuffer,
+    from: &GpuBuffer,
+    to: &GpuBuffer,
+    pieces: impl IntoIterator<Item = Piece>,
+) {
+    let ((source, first), (destination, behind)) = (from.handle(), to.handle());
+    let region = |piece: Piece| {
+        assert!(piece.from + piece.len <= from.len() && piece.to + piece.len <= to.len());
+        let (src_offset, dst_offset) = ((first + piece.from) as u64, (behind + piece.to) as u64);
+        vk::BufferCopy { src_offset, dst_offset, size: piece.len as u64 }
+    };
+    let regions: Vec<_> = pieces.into_iter().filter(|piece| piece.len > 0).map(region).collect();
+    if !regions.is_empty() {
+        // SAFETY: the commands are being recorded, and all ranges lie within their buffers, which outlive the
+        // submission.
+        unsafe { gpu.device().cmd_copy_buffer(commands, source, destination, &regions) };
     }
-    assert!(source + len <= from.len() && destination + len <= to.len());
-    let ((from, first), (to, behind)) = (from.handle(), to.handle());
-    let (source, destination) = (first + source, behind + destination);
-    let region = vk::BufferCopy { src_offset: source as u64, dst_offset: destination as u64, size: len as u64 };
-    // SAFETY: the commands are being recorded, and both ranges lie within their buffers, which outlive the submission.
-    unsafe { gpu.device().cmd_copy_buffer(commands, from, to, &[region]) };
 }
 
 /// The GPU's memory in which weights lie, and where in it, if they are there.

@@ -1,4 +1,5 @@
 //! Integration tests of strata-device, in one binary.
 
+mod best;
 mod shaders;
 mod vulkan;

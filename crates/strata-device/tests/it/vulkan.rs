@@ -1,18 +1,22 @@
 //! Every kernel against plain arithmetic in f64, over random shapes and extreme numbers. Where there is no Vulkan,
 //! these tests say that they were left out; `STRATA_REQUIRE_VULKAN=1` makes that a failure.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
 use strata_device::{
-    BandProduct, Bytes, Command, Device, Gpu, GpuError, HostBuffer, KvFrame, KvSequences, PassNeeds, Queue, Tensor,
-    TensorArea, Token, Vulkan, VulkanDevice, Weights,
+    BandProduct, Bytes, Command, Cpu, Device, Gpu, GpuError, HostBuffer, KvFrame, KvSequences, PassNeeds, Queue,
+    Tensor, TensorArea, Token, Vulkan, VulkanDevice, Weights,
 };
 use strata_kernels::{
     ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvPlace, KvShape, RopeStyle,
     SEGMENT, encode_row, patches_of, rope,
 };
+
+mod figures;
+mod integers;
 
 /// Numbers that all tensors of a test have together.
 const CAPACITY: usize = 1 << 20;
@@ -248,6 +252,63 @@ fn a_product_is_the_same_alone_and_in_any_company() {
             let parts: Vec<u32> = parts.map(f32::to_bits).collect();
             let same = parts.iter().zip(&together).all(|(part, whole)| *part == whole.to_bits());
             assert!(same, "{dtype}, {size} at a time");
+        }
+    }
+}
+
+#[test]
+fn the_host_computes_products_to_the_bit_as_the_gpu_does() {
+    let Some(gpu) = gpu() else { return };
+    let mut numbers = Numbers(13);
+    for (dtype, columns) in types() {
+        let mut bench = Bench::new(&gpu);
+        let cpu = Cpu::new(NonZeroUsize::new(2).unwrap());
+        if !bench.device.compute_on_host(cpu, &[dtype]).unwrap() {
+            assert!(matches!(dtype, DType::CodedBf16 { .. }), "{dtype}");
+            continue;
+        }
+        for (case, tokens) in [1, 3, 20].into_iter().enumerate() {
+            bench.area = TensorArea::default();
+            let (rows, cols) = (2 + numbers.below(150), columns[case % 2]);
+            let (dtype, bytes) = random_weights(dtype, rows, cols, &mut numbers);
+            let numbers_of_x = numbers.take(tokens * cols);
+            let bias: Vec<u8> = numbers.take(rows).iter().flat_map(|number| number.to_le_bytes()).collect();
+            let x = bench.tensor(&numbers_of_x);
+            let out = bench.area.take(tokens * rows);
+            // All rows by the GPU, by the host, and some by either.
+            let mut results = [rows, 0, rows / 2].into_iter().map(|by_gpu| {
+                let row_bytes = bytes.len() / rows;
+                let mut weights = |from: usize, to: usize, on_gpu: bool| {
+                    bench.weights(dtype, to - from, cols, &bytes[from * row_bytes..to * row_bytes], on_gpu)
+                };
+                let sides = [weights(0, by_gpu, true), weights(by_gpu, rows, false)];
+                let biases = [true, false].map(|on_gpu| bench.weights(DType::F32, 1, rows, &bias, on_gpu));
+                bench.set(out, &vec![f32::NAN; tokens * rows]);
+                let product = |side: usize, rows: Range<usize>| BandProduct {
+                    weights: &sides[side],
+                    rows,
+                    bias: Some(&biases[side]),
+                    out,
+                };
+                let waits: Vec<_> = bench.last.into_iter().collect();
+                let mut host = None;
+                if by_gpu < rows {
+                    let products = [product(1, by_gpu..rows)];
+                    let command = Command::Products { x, cols, products: &products, gate: None };
+                    host = Some(bench.device.submit(Queue::Host, &[command], &waits).unwrap());
+                }
+                if by_gpu > 0 {
+                    let products = [product(0, 0..by_gpu)];
+                    let command = Command::Products { x, cols, products: &products, gate: None };
+                    bench.device.submit(Queue::Compute, &[command], &waits).unwrap();
+                }
+                bench.last = Some(bench.device.submit(Queue::Compute, &[], host.as_slice()).unwrap());
+                bench.get(out).iter().map(|number| number.to_bits()).collect::<Vec<_>>()
+            });
+            let by_gpu = results.next().unwrap();
+            for (side, result) in results.enumerate() {
+                assert_eq!(result, by_gpu, "{dtype}, [{rows}, {cols}], {tokens} tokens, {side}");
+            }
         }
     }
 }

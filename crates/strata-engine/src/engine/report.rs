@@ -54,6 +54,7 @@ impl Worker {
             kv_disk: self.disk.as_ref().map(|disk| disk.status(self.long.len())),
             strips: self.strips_status(),
             stream: self.runner.stream_stats(),
+            device: self.runner.device_stats(),
             leaks_found: self.totals.leaks_found,
             ..EngineStatus::default()
         };

@@ -6,7 +6,7 @@
 //! tokens that they have in common, and they branch off it again.
 
 use strata_kv::SequenceId;
-use strata_model::LogitRows;
+use strata_model::{LogitRows, Logits};
 
 use super::beam_search::{BeamSearch, Hypothesis, Row};
 use super::{Policy, Prompt, Sampling, Stage};
@@ -143,10 +143,11 @@ impl Policy for Beams {
         sequence: &mut Sequence,
         _: &PlannedTokens,
         _: usize,
-        logits: &mut [f32],
+        logits: Logits<'_>,
         sampling: Sampling<'_>,
     ) {
-        self.not_finite |= logits.iter().any(|logit| logit.is_nan());
+        self.not_finite |= logits.has_nan();
+        let logits = logits.all();
         let Some(index) = self.sequences.iter().position(|&id| id == sequence.id) else { return };
         let len = self.search.row_len().max(self.logprobs.unwrap_or(0));
         let next = sampling.sampler.position_logprobs(logits, 0, len).top;

@@ -4,7 +4,7 @@
 //! summed in f64 in the order of positions, whatever the chunks are; a chunk that is computed again counts once.
 
 use strata_kv::SequenceId;
-use strata_model::{LogitRows, Pooling};
+use strata_model::{LogitRows, Logits, Pooling};
 
 use super::{Policy, Prompt, Sampling, Stage};
 use crate::handle::Client;
@@ -56,7 +56,8 @@ impl Policy for Embedding {
         }
     }
 
-    fn take_row(&mut self, _: &mut Sequence, _: &PlannedTokens, position: usize, hidden: &mut [f32], _: Sampling<'_>) {
+    fn take_row(&mut self, _: &mut Sequence, _: &PlannedTokens, position: usize, hidden: Logits<'_>, _: Sampling<'_>) {
+        let hidden = hidden.all();
         self.not_finite |= hidden.iter().any(|number| !number.is_finite());
         self.sum.resize(hidden.len(), 0.0);
         match self.pooling {

@@ -4,11 +4,11 @@
 //! fork.
 
 use strata_kv::SequenceId;
-use strata_model::LogitRows;
+use strata_model::{LogitRows, Logits};
 
 use super::{Policy, Prompt, Sampling, Stage};
 use crate::handle::Client;
-use crate::sampler::SamplerState;
+use crate::sampler::{SamplerState, best_wanted};
 use crate::scheduler::{PlannedTokens, Scheduler};
 use crate::sequence::{Continuation, Ends, Sequence};
 use crate::{Event, FinishReason, PositionLogprobs, RequestError, SamplingParams, TokenId};
@@ -91,11 +91,15 @@ impl Policy for Independent {
         sequence.continuation.iter().for_each(|one| one.client.send(Event::Preempted { swapped }));
     }
 
-    fn wanted_rows(&self, _: &Sequence, entry: &PlannedTokens) -> LogitRows {
+    fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
         match (self.wants_prompt_rows(), entry.rows) {
             (true, _) => LogitRows::All,
             (false, 0) => LogitRows::None,
-            (false, 1) => LogitRows::Last,
+            (false, 1) => {
+                // Continuations that have not begun have generated as little as the first.
+                let generated = sequence.continuation.as_ref().map_or(0, Continuation::generated);
+                best_wanted(&self.params, generated).map_or(LogitRows::Last, LogitRows::Best)
+            }
             // A token and drafts behind it.
             (false, _) => LogitRows::All,
         }
@@ -106,7 +110,7 @@ impl Policy for Independent {
         sequence: &mut Sequence,
         entry: &PlannedTokens,
         position: usize,
-        logits: &mut [f32],
+        mut logits: Logits<'_>,
         Sampling { sampler, eos }: Sampling<'_>,
     ) {
         let next = position + 1;
@@ -119,24 +123,27 @@ impl Policy for Independent {
         }
         let Some(continuation) = &mut sequence.continuation else { return };
         // A model that overflows must fail, not answer plausibly.
-        continuation.not_finite |= logits.iter().any(|logit| logit.is_nan());
+        continuation.not_finite |= logits.has_nan();
         if let (Some(top), Some(token), false) = (self.params.prompt_logprobs, prompt_token, self.prompt_done) {
             // A row computed again after a preemption has been reported already.
             self.prompt_logprobs.resize(self.prompt_logprobs.len().max(1), None);
-            if self.prompt_logprobs.len() == next {
-                self.prompt_logprobs.push(Some(sampler.position_logprobs(logits, token, top)));
+            if let (Logits::All(row), true) = (&logits, self.prompt_logprobs.len() == next) {
+                self.prompt_logprobs.push(Some(sampler.position_logprobs(row, token, top)));
             }
         }
         if drafts_before.is_some() {
-            if !self.unbegun.is_empty() {
-                // Sampling changes the row.
-                let row = logits.to_vec();
-                for other in &mut self.unbegun {
-                    other.sample(sampler, &self.params, logits, eos);
+            // Sampling changes a whole row.
+            let row = match &logits {
+                Logits::All(row) if !self.unbegun.is_empty() => row.to_vec(),
+                _ => Vec::new(),
+            };
+            for other in &mut self.unbegun {
+                other.sample(sampler, &self.params, &mut logits, eos);
+                if let Logits::All(logits) = &mut logits {
                     logits.copy_from_slice(&row);
                 }
             }
-            continuation.sample(sampler, &self.params, logits, eos);
+            continuation.sample(sampler, &self.params, &mut logits, eos);
         }
     }
 

@@ -408,6 +408,76 @@ proptest! {
     }
 }
 
+/// The greatest of a row, greatest first and among equals the first, as devices give them.
+fn best_of(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
+    let mut all: Vec<(TokenId, f32)> = (0..).zip(logits.iter().copied()).collect();
+    all.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
+    all.truncate(count);
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// From the greatest logits of a row, the token is chosen that the whole row gives.
+    #[test]
+    fn the_best_of_a_row_give_the_token_of_the_row(
+        // Few values, so that there are ties; infinities of both signs among them.
+        codes in prop::collection::vec(0u8..24, 1..150),
+        spread in prop::sample::select(vec![0.0f32, 1e-3, 0.5, 30.0]),
+        greedy in any::<bool>(),
+        top_k in 0usize..70,
+        top_p in prop::sample::select(vec![1.0f32, 0.99, 0.6, 1e-6]),
+        min_p in prop::sample::select(vec![0.0f32, 0.01, 0.9]),
+        seed in any::<u64>(),
+    ) {
+        let value = |code: u8| match code {
+            0 => f32::NEG_INFINITY,
+            23 if seed % 3 == 0 => f32::INFINITY,
+            1 => -0.0,
+            2 => 0.0,
+            code => (f32::from(code) - 11.0) * spread,
+        };
+        let logits: Vec<f32> = codes.into_iter().map(value).collect();
+        let temperature = if greedy { 0.0 } else { 0.8 };
+        let params = SamplingParams { temperature, top_k: Some(top_k), top_p, min_p, seed, ..Default::default() };
+        let Some(count) = best_wanted(&params, 0) else {
+            prop_assert!(top_k > 64);
+            return Ok(());
+        };
+        let state = SamplerState::new(&[], logits.len(), &params);
+        for generated in 0..20 {
+            let whole = sample(&logits, &params, generated);
+            let best = best_of(&logits, count);
+            let few = Sampler::default().sample_best(best.into_iter(), &params, &state, generated);
+            prop_assert_eq!(few, Sampled { token: whole, logprobs: None });
+        }
+    }
+}
+
+#[test]
+fn whole_rows_are_wanted_where_the_best_do_not_suffice() {
+    let plain = SamplingParams { top_k: Some(5), ..Default::default() };
+    assert_eq!(best_wanted(&plain, 0), Some(6));
+    assert_eq!(best_wanted(&SamplingParams { temperature: 0.0, ..Default::default() }, 0), Some(1));
+    for params in [
+        SamplingParams { top_k: None, ..plain.clone() },
+        SamplingParams { top_k: Some(65), ..plain.clone() },
+        SamplingParams { top_k: None, top_p: 0.5, ..plain.clone() },
+        SamplingParams { repetition_penalty: 1.1, ..plain.clone() },
+        SamplingParams { presence_penalty: 0.1, ..plain.clone() },
+        SamplingParams { frequency_penalty: 0.1, ..plain.clone() },
+        SamplingParams { logit_bias: vec![(3, 1.0)], ..plain.clone() },
+        SamplingParams { allowed_token_ids: vec![3], ..plain.clone() },
+        SamplingParams { bad_words: vec![vec![3]], ..plain.clone() },
+        SamplingParams { logprobs: Some(0), ..plain.clone() },
+        SamplingParams { min_tokens: 1, ..plain.clone() },
+    ] {
+        assert_eq!(best_wanted(&params, 0), None, "{params:?}");
+    }
+    assert_eq!(best_wanted(&SamplingParams { min_tokens: 1, ..plain }, 1), Some(6));
+}
+
 #[test]
 fn only_allowed_tokens_are_drawn() {
     let params = SamplingParams { allowed_token_ids: vec![2, 5, 7], ..SamplingParams::default() };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use strata_engine::{BlockBytes, KvDemand, KvGrant, KvMemory, Request, Runner, SamplingParams, StripMemory, SwapStore};
 use strata_kv::BlockCopy;
-use strata_model::{BatchSequence, LogitRow};
+use strata_model::{BatchSequence, LogitRow, Logits};
 
 use crate::sim::{Shape, SimRunner, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, start_over};
 
@@ -27,7 +27,7 @@ impl Runner for ResizedRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         self.pool.reached.store(self.sim.blocks_reached(), Ordering::Relaxed);
         self.sim.forward(batch, sink)

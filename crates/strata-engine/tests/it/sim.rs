@@ -18,7 +18,7 @@ use strata_engine::{
 use strata_kernels::SEGMENT;
 use strata_kv::{BlockCopy, BlockId, KvConfig};
 use strata_kv_disk::BlockBytes;
-use strata_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, NothingBelow};
+use strata_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, LogitRows, Logits, NothingBelow};
 use strips::SimStrips;
 use swap::SimSwap;
 
@@ -188,7 +188,7 @@ impl Runner for SimRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
     }
@@ -201,7 +201,7 @@ impl Runner for SimRunner {
         &mut self,
         batch: &[BatchSequence<'_>],
         below: &mut dyn KvBelow,
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError> {
         let permits = self.controls.gate.lock().unwrap();
         let (mut permits, waited) =
@@ -249,7 +249,13 @@ impl Runner for SimRunner {
                 if is_nan {
                     logits[VOCAB / 2] = f32::NAN;
                 }
-                sink(LogitRow { sequence: index, token }, &mut logits);
+                // The best of a row where these suffice, in every second position: tokens are those of whole rows.
+                match sequence.logits {
+                    LogitRows::Best(best) if position.is_multiple_of(2) => {
+                        sink(LogitRow { sequence: index, token }, Logits::Best(&best_of(&logits, best)));
+                    }
+                    _ => sink(LogitRow { sequence: index, token }, Logits::All(&mut logits)),
+                }
             }
         }
         Ok(())
@@ -475,4 +481,13 @@ pub fn assert_idle_and_whole(engine: &Engine) {
     let KvStatus { blocks_free, blocks_cached, blocks_withdrawn, blocks_total, .. } = status.kv;
     assert_eq!(blocks_free + blocks_cached + blocks_withdrawn, blocks_total);
     assert_eq!((status.leaks_found, status.swapped, status.swap.slots_used), (0, 0, 0));
+}
+
+/// The greatest of a row as a runner gives them: NaN first, and among equals the first.
+fn best_of(logits: &[f32], count: usize) -> Vec<[f32; 2]> {
+    let mut all: Vec<[f32; 2]> =
+        (0..).zip(logits).map(|(token, &logit): (u16, &f32)| [f32::from(token), logit]).collect();
+    all.sort_by(|a, b| b[1].is_nan().cmp(&a[1].is_nan()).then(b[1].total_cmp(&a[1])));
+    all.truncate(count);
+    all
 }

@@ -14,7 +14,7 @@ use strata_io::EngineKind;
 use strata_kernels::KvDType;
 use strata_kv::{BlockCopy, KvConfig};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, LogitRow, Model, layers};
+use strata_model::{BatchSequence, LogitRow, Logits, Model, layers};
 use strata_weights::{
     Catalog, ElasticWeights, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource,
     open_direct,
@@ -61,7 +61,7 @@ impl Runner for Watched {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         self.check();
         self.runner.forward(batch, sink)?;
@@ -128,6 +128,7 @@ impl Parts {
             disk_bytes_per_s: 0.0,
             policy: StreamPolicy::Resident,
             timeline: false,
+            host_tokens_max: 0,
             turns: None,
         };
         let files = open_direct(&self.catalog).unwrap();

@@ -10,7 +10,7 @@ use strata_engine::{
     StripMemory, SwapStore, TradeLimits,
 };
 use strata_kv::BlockCopy;
-use strata_model::{BatchSequence, LogitRow};
+use strata_model::{BatchSequence, LogitRow, Logits};
 
 use crate::sim::{
     Shape, SimRunner, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start_over,
@@ -61,7 +61,7 @@ impl Runner for TradingRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, &mut [f32]),
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String> {
         self.move_weights();
         self.sim.forward(batch, sink)?;

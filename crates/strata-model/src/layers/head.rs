@@ -1,6 +1,6 @@
 //! The head: a last norm, and a logit for every token of the vocabulary, unless hidden states are wanted.
 
-use strata_device::{Command, PassNeeds, Tensor, TensorArea};
+use strata_device::{BEST_MAX, BEST_WIDTH_MAX, Command, PassNeeds, Tensor, TensorArea};
 use strata_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::embedding::EMBEDDING_TENSOR;
@@ -41,9 +41,9 @@ impl Head {
         Self { spec: tensors.finish(), norm, head, epsilon, scale }
     }
 
-    /// The normed hidden states, and the logits.
+    /// The normed hidden states, in whose place the greatest logits come, and the logits.
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> [Tensor; 2] {
-        [self.head.cols, self.head.rows].map(|width| area.take(rows * width))
+        [self.head.cols.max(2 * BEST_MAX), self.head.rows].map(|width| area.take(rows * width))
     }
 }
 
@@ -62,6 +62,7 @@ impl Layer for Head {
         needs.tensors.reserve(&area);
         needs.product_cols = needs.product_cols.max(self.head.cols);
         needs.norm_cols = needs.norm_cols.max(self.head.cols);
+        needs.best_width = needs.best_width.max(self.head.rows);
     }
 
     /// Computes the logits of the rows that are left, which are the wanted ones, or only their norm.
@@ -81,8 +82,9 @@ impl Layer for Head {
         let [normed, logits] = self.scratch(LOGIT_ROWS.min(wanted.len()), &mut pass.area());
         let mut first = 0;
         for (is_hidden, wanted) in pass.batch.wanted_runs(LOGIT_ROWS) {
-            let hidden = hidden.part(first..first + wanted.len() * width);
-            first += wanted.len() * width;
+            let hidden = hidden.part(first * width..(first + wanted.len()) * width);
+            let (best, count) = (normed, pass.batch.wanted_best(first..first + wanted.len()));
+            first += wanted.len();
             let (normed, logits) = (normed.first(wanted.len() * width), logits.first(wanted.len() * vocab));
             let (weight, epsilon) = (&pass.weights.vector(self.norm), self.epsilon);
             let norm = Command::Norm { x: hidden, weight, epsilon, out: normed };
@@ -93,7 +95,16 @@ impl Layer for Head {
             }
             pass.submit(&[norm, Command::Scale { x: normed, by: self.scale }])?;
             pass.products(normed, [&self.head], [logits], None)?;
-            pass.deliver(wanted, logits, vocab)?;
+            let count = count.map(|count| count.clamp(1, vocab));
+            match count.filter(|&count| pass.prefers_best() && count <= BEST_MAX && vocab <= BEST_WIDTH_MAX) {
+                Some(count) => {
+                    // The normed hidden states have served.
+                    let out = best.first(wanted.len() * count * 2);
+                    pass.submit(&[Command::Best { x: logits, width: vocab, count, out }])?;
+                    pass.deliver_best(wanted, out, count)?;
+                }
+                None => pass.deliver(wanted, logits, vocab)?,
+            }
         }
         Ok(())
     }

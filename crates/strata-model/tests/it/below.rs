@@ -105,7 +105,7 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
             let mut rows = Vec::new();
             let device: &mut dyn Device = &mut harness.device;
             let outcome = harness.model.forward_from(device, &[of(0), of(1)], below, &mut |_, row| {
-                rows.extend(row.iter().map(|logit| logit.to_bits()));
+                rows.extend(row.all().iter().map(|logit| logit.to_bits()));
             });
             outcome.map(|()| rows)
         };

@@ -133,7 +133,7 @@ impl Harness {
             })
             .collect();
         let mut rows = Vec::new();
-        self.model.forward(&mut self.device, &batch, &mut |_, logits| rows.push(logits.to_vec())).unwrap();
+        self.model.forward(&mut self.device, &batch, &mut |_, logits| rows.push(logits.all().to_vec())).unwrap();
         drop(batch);
         for (sequence, count) in sequences.iter_mut().zip(counts) {
             sequence.computed += count;

@@ -30,8 +30,8 @@ fn pass(
         .collect();
     let mut rows = vec![Vec::new(); batch.len()];
     let Harness { model, device } = harness;
-    let mut sink = |row: strata_model::LogitRow, values: &mut [f32]| {
-        rows[row.sequence].push(values.iter().map(|value| value.to_bits()).collect());
+    let mut sink = |row: strata_model::LogitRow, values: strata_model::Logits<'_>| {
+        rows[row.sequence].push(values.all().iter().map(|value| value.to_bits()).collect());
     };
     model.forward(device, &batch, &mut sink).unwrap();
     drop(batch);

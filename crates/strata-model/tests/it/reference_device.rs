@@ -5,7 +5,7 @@ use strata_device::{Command, Device, DeviceError, PlacedBytes, Queue, ReferenceD
 use strata_io::EngineKind;
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, ForwardError, LogitRows, Model, SequenceBlocks, layers};
+use strata_model::{BatchSequence, ForwardError, LogitRows, Logits, Model, SequenceBlocks, layers};
 use strata_weights::{
     Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TieredWeights, WeightSource,
     open_direct,
@@ -54,6 +54,10 @@ impl Device for Forgetful {
         if self.forgets() { Ok(()) } else { self.device.complete(token) }
     }
 
+    fn computes_on_host(&self) -> bool {
+        self.device.computes_on_host()
+    }
+
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         self.device.allocate(len)
     }
@@ -89,6 +93,7 @@ fn streamed_model_of(name: &str) -> Model {
             disk_bytes_per_s: 0.0,
             policy: StreamPolicy::Resident,
             timeline: false,
+            host_tokens_max: 0,
             turns: None,
         };
         let files = open_direct(catalog).unwrap();
@@ -98,20 +103,34 @@ fn streamed_model_of(name: &str) -> Model {
 
 /// A model whose weights are streamed in two tiers, each as small as it can be.
 fn tiered_model_of(name: &str, device: &mut dyn Device, policy: StreamPolicy) -> Model {
+    tiered_model(name, device, policy, [0.0, 0.0], 0)
+}
+
+/// A model whose weights are streamed in two tiers, of which host and device hold such `shares` for good. The host
+/// computes in passes of up to `host_tokens_max` tokens.
+fn tiered_model(
+    name: &str,
+    device: &mut dyn Device,
+    policy: StreamPolicy,
+    shares: [f64; 2],
+    host_tokens_max: usize,
+) -> Model {
     model_over(name, |catalog, config| {
         let plan = StreamPlan::new(catalog, &layers::group_specs(config), 1).unwrap();
-        let least = plan.partition().least_budget();
+        let (least, all) = (plan.partition().least_budget(), plan.partition().band_memory());
+        let [budget, of_device] = shares.map(|share| least + (all as f64 * share) as u64);
         let settings = StreamConfig {
-            budget: least,
+            budget,
             engine: EngineKind::Pread,
             depth: 2,
             disk_bytes_per_s: 0.0,
             policy,
             timeline: false,
+            host_tokens_max,
             turns: None,
         };
         let files = open_direct(catalog).unwrap();
-        Box::new(TieredWeights::start_on(device, least, plan, catalog, files, settings, &mut |_, _| {}).unwrap())
+        Box::new(TieredWeights::start_on(device, of_device, plan, catalog, files, settings, &mut |_, _| {}).unwrap())
     })
 }
 
@@ -147,7 +166,7 @@ fn logits(model: &mut Model, device: &mut dyn Device) -> Result<Vec<Vec<f32>>, F
                 logits,
             }
         };
-        model.forward(device, &[of(0), of(1)], &mut |_, row| rows.push(row.to_vec()))?;
+        model.forward(device, &[of(0), of(1)], &mut |_, row| rows.push(row.all().to_vec()))?;
         done = [0, 1].map(|index| done[index] + pass[index].0);
     }
     Ok(rows)
@@ -168,6 +187,38 @@ fn any_legal_order_gives_the_processors_logits() {
             }
             assert_eq!(&got, first.get_or_insert_with(|| got.clone()), "{name}, seed {seed}");
         }
+    }
+}
+
+/// The four greatest logits behind two prompts, if `wanted` of each.
+fn best_of_two(name: &str, seed: u64, wanted: LogitRows) -> Vec<Vec<[f32; 2]>> {
+    let mut rows = Vec::new();
+    let batch = [(&[3u32, 17, 4][..], 0), (&[11, 3], 1)].map(|(tokens, block)| BatchSequence {
+        tokens,
+        first_position: 0,
+        prompt_len: tokens.len(),
+        below: 0,
+        blocks: SequenceBlocks::From(block),
+        logits: wanted,
+    });
+    let mut sink = |_, logits: Logits<'_>| match logits {
+        Logits::Best(best) => rows.push(best.to_vec()),
+        Logits::All(row) => {
+            let mut all: Vec<[f32; 2]> = (0u16..).zip(row).map(|(token, logit)| [f32::from(token), *logit]).collect();
+            all.sort_by(|a, b| b[1].total_cmp(&a[1]).then(a[0].total_cmp(&b[0])));
+            rows.push(all[..4].to_vec());
+        }
+    };
+    model_of(name).forward(&mut reference(name, seed), &batch, &mut sink).unwrap();
+    rows
+}
+
+#[test]
+fn the_best_of_rows_are_found_in_any_legal_order() {
+    let want = best_of_two(MODELS[0], 0, LogitRows::Last);
+    assert_eq!(want.len(), 2);
+    for seed in 0..schedules(6) {
+        assert_eq!(best_of_two(MODELS[0], seed, LogitRows::Best(4)), want, "seed {seed}");
     }
 }
 
@@ -220,6 +271,10 @@ impl Device for Hasty {
             }
         }
         self.device.complete(token)
+    }
+
+    fn computes_on_host(&self) -> bool {
+        self.device.computes_on_host()
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
@@ -290,6 +345,45 @@ fn every_wait_between_copies_and_computation_that_is_left_out_is_found() {
     assert!(found * 2 > tried, "{found} of {tried} were found");
 }
 
+#[test]
+fn the_host_may_compute_with_what_it_holds_in_any_legal_order() {
+    for name in MODELS {
+        let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
+        // In passes of two tokens, in all but the longest, and in all.
+        for (host_tokens_max, shares) in [(2, [0.5, 0.2]), (8, [0.3, 0.3]), (99, [1.0, 0.4])] {
+            for seed in 0..schedules(2) {
+                let mut device = reference(name, seed);
+                let mut model = tiered_model(name, &mut device, StreamPolicy::Resident, shares, host_tokens_max);
+                let got = logits(&mut model, &mut device).unwrap();
+                assert_eq!(got, want, "{name}, up to {host_tokens_max} tokens, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_wait_between_host_and_device_that_is_left_out_is_found() {
+    let name = MODELS[0];
+    let model = |device: &mut Forgetful| tiered_model(name, device, StreamPolicy::Resident, [1.0, 0.3], 99);
+    let count = {
+        let mut device = Forgetful { device: reference(name, 0), waits: 0, forgotten: usize::MAX, refused: 0 };
+        logits(&mut model(&mut device), &mut device).unwrap();
+        device.waits
+    };
+    let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
+    let (mut found, mut tried) = (0, 0);
+    for forgotten in (0..count).step_by(3) {
+        let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten, refused: 0 };
+        let mut model = model(&mut device);
+        tried += 1;
+        let outcome = logits(&mut model, &mut device);
+        found += usize::from(device.refused > 0 || outcome.is_err());
+        assert!(outcome.is_err() || outcome.is_ok_and(|logits| logits == want), "wait {forgotten} of {count}");
+    }
+    // A later wait of the same queue is one for all before it.
+    assert!(found * 2 > tried, "{found} of {tried} were found");
+}
+
 /// A device that refuses some copies of weights, and passes everything else on.
 struct Refusing {
     device: ReferenceDevice,
@@ -314,6 +408,10 @@ impl Device for Refusing {
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
         self.device.complete(token)
+    }
+
+    fn computes_on_host(&self) -> bool {
+        self.device.computes_on_host()
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {

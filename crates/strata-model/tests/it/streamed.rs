@@ -45,8 +45,16 @@ fn stream(
     policy: StreamPolicy,
     engine: EngineKind,
 ) -> StreamedWeights {
-    let settings =
-        StreamConfig { budget, engine, depth: 2, disk_bytes_per_s: 0.0, policy, timeline: false, turns: None };
+    let settings = StreamConfig {
+        budget,
+        engine,
+        depth: 2,
+        disk_bytes_per_s: 0.0,
+        policy,
+        timeline: false,
+        host_tokens_max: 0,
+        turns: None,
+    };
     let files = open_direct(catalog).unwrap();
     let plan = plan(catalog, config, band_bytes);
     StreamedWeights::start(plan, catalog, files, settings, &mut |_, _| {}).unwrap()

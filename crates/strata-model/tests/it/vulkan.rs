@@ -2,9 +2,13 @@
 //! `transformers`, whose logits the processor's are compared with too. Where there is no Vulkan, these tests say that
 //! they were left out; `STRATA_REQUIRE_VULKAN=1` makes that a failure.
 
+mod best;
+mod integers;
+
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use strata_device::{Bytes, Device, Gpu, VulkanDevice};
+use strata_device::{Bytes, Cpu, Device, Gpu, ProductArithmetic, VulkanDevice};
 use strata_io::EngineKind;
 use strata_kernels::KvDType;
 use strata_model::config::ModelConfig;
@@ -55,15 +59,26 @@ impl OnGpu {
         name: &str,
         kv_dtype: KvDType,
         prompt: &[u32],
-        weights: impl FnOnce(&mut dyn Device, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
+        weights: impl FnOnce(&mut VulkanDevice, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
     ) -> Self {
         let dir = fixtures().join(name);
         let config = ModelConfig::from_dir(&dir).unwrap();
-        let catalog = Catalog::open(&dir).unwrap();
+        Self::of(gpu, config, &Catalog::open(&dir).unwrap(), ProductArithmetic::Float, kv_dtype, prompt, weights)
+    }
+
+    fn of(
+        gpu: &Arc<Gpu>,
+        config: ModelConfig,
+        catalog: &Catalog,
+        products: ProductArithmetic,
+        kv_dtype: KvDType,
+        prompt: &[u32],
+        weights: impl FnOnce(&mut VulkanDevice, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
+    ) -> Self {
         let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
         let needs = Model::pass_needs(&config, 128, 128);
-        let mut device = VulkanDevice::new(gpu, &needs, &layout, BLOCKS_PER_SEQUENCE).unwrap();
-        let weights = weights(&mut device, &catalog, &layers::group_specs(&config));
+        let mut device = VulkanDevice::with_products(gpu, &needs, &layout, BLOCKS_PER_SEQUENCE, products).unwrap();
+        let weights = weights(&mut device, catalog, &layers::group_specs(&config));
         let model = Model::new(config, weights, layout);
         Self { model, device, tokens: prompt.to_vec(), prompt_len: prompt.len(), computed: 0 }
     }
@@ -83,7 +98,7 @@ impl OnGpu {
                 logits: LogitRows::All,
             };
             let device: &mut dyn Device = &mut self.device;
-            self.model.forward(device, &[batch], &mut |_, logits| rows.push(logits.to_vec())).unwrap();
+            self.model.forward(device, &[batch], &mut |_, logits| rows.push(logits.all().to_vec())).unwrap();
             self.computed = end;
         }
         rows
@@ -185,6 +200,7 @@ fn streamed(
     policy: StreamPolicy,
     band_bytes: usize,
     shares: [f64; 2],
+    host_tokens_max: usize,
 ) -> (OnGpu, Streamed) {
     let mut found = None;
     let model = OnGpu::over(gpu, name, KvDType::F32, prompt, |device, catalog, specs| {
@@ -198,8 +214,13 @@ fn streamed(
             disk_bytes_per_s: 0.0,
             policy,
             timeline: false,
+            host_tokens_max,
             turns: None,
         };
+        if host_tokens_max > 0 {
+            let types = plan.partition().swept_types();
+            assert!(device.compute_on_host(Cpu::new(NonZeroUsize::new(2).unwrap()), &types).unwrap());
+        }
         let (files, bands) = (open_direct(catalog).unwrap(), plan.partition().bands().len() as u64);
         let weights =
             TieredWeights::start_on(device, budget(shares[1]), plan, catalog, files, config, &mut |_, _| {}).unwrap();
@@ -212,14 +233,15 @@ fn streamed(
 #[test]
 fn greedy_tokens_are_the_same_with_a_quarter_of_the_weights_on_the_gpu() {
     let Some(gpu) = gpu() else { return };
-    for (name, policy, shares) in [
-        ("qwen2", StreamPolicy::Resident, [0.3, 0.25]),
-        ("llama3_bf16", StreamPolicy::Ring, [0.3, 0.25]),
-        ("mistral_sliding", StreamPolicy::Resident, [2.0, 0.0]),
-        ("granite", StreamPolicy::Ring, [0.0, 0.0]),
+    for (name, policy, shares, host_tokens_max) in [
+        ("qwen2", StreamPolicy::Resident, [0.3, 0.25], 0),
+        ("qwen2", StreamPolicy::Resident, [0.3, 0.25], 1),
+        ("llama3_bf16", StreamPolicy::Ring, [0.3, 0.25], 1),
+        ("mistral_sliding", StreamPolicy::Resident, [2.0, 0.0], 64),
+        ("granite", StreamPolicy::Ring, [0.0, 0.0], 0),
     ] {
         let expected = expected(name);
-        let (mut model, _) = streamed(&gpu, name, &expected.prompt, policy, 2048, shares);
+        let (mut model, _) = streamed(&gpu, name, &expected.prompt, policy, 2048, shares, host_tokens_max);
         assert_eq!(model.greedy(64), expected.greedy, "{name}, {policy:?}, {shares:?}");
     }
 }
@@ -230,9 +252,11 @@ fn what_is_read_and_copied_is_what_stays_nowhere_and_what_does_not_stay_on_the_g
     const PASSES: u64 = 10;
     let prompt = [7, 50, 300, 21];
     let want = OnGpu::load(&gpu, STORYTELLER, KvDType::F32, true, &prompt).greedy(4 + PASSES as usize);
-    for shares in [[0.0, 0.25], [0.3, 0.25], [2.0, 0.1]] {
+    for (shares, host_tokens_max) in
+        [([0.0, 0.25], 0), ([0.3, 0.25], 0), ([2.0, 0.1], 0), ([0.3, 0.25], 1), ([2.0, 0.1], 1)]
+    {
         let (mut model, Streamed { monitor, resident: [on_device, on_host], bands }) =
-            streamed(&gpu, STORYTELLER, &prompt, StreamPolicy::Resident, 64 << 10, shares);
+            streamed(&gpu, STORYTELLER, &prompt, StreamPolicy::Resident, 64 << 10, shares, host_tokens_max);
         let swept = monitor.swept_bytes();
         assert!(on_device > 0 && on_device < swept, "{on_device} of {swept}");
         model.greedy(4);
@@ -241,7 +265,9 @@ fn what_is_read_and_copied_is_what_stays_nowhere_and_what_does_not_stay_on_the_g
         let taken = monitor.stats().since(&before);
         assert_eq!(taken.passes, PASSES);
         assert_eq!(model.device.waits_for_room(), 0, "the host waits for logits, and for reads");
-        let (copied, through) = (taken.bytes_copied / PASSES, swept - on_device);
+        let by_host = if host_tokens_max > 0 { on_host } else { 0 };
+        assert_eq!(taken.bytes_on_host, PASSES * by_host, "{shares:?}");
+        let (copied, through) = (taken.bytes_copied / PASSES, swept - on_device - by_host);
         assert!(copied.abs_diff(through) <= through / 100, "{shares:?}: {copied} copied, {through} pass through");
         // Reads are of whole sectors, and there is one for a row of the embedding.
         let (read, nowhere) = (taken.bytes_read / PASSES, swept - on_device - on_host);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use strata_device::{Device, DeviceError, PlacedBytes, Token};
+use strata_device::{Device, DeviceError, PlacedBytes, Queue, Token};
 use strata_io::IoError;
 
 use super::telemetry::Recorder;
@@ -16,17 +16,27 @@ pub struct AcquiredBand {
     pub range: Range<usize>,
     /// The copy that brings it there; whoever reads it waits for that.
     pub copied: Option<Token>,
+    /// The queue that computes with it.
+    pub queue: Queue,
 }
 
 /// Moves bands as planners command, while a pass goes on.
 pub trait BandDriver: Send {
+    /// A pass of `tokens` rows begins.
+    fn begin_pass(&mut self, _tokens: usize) {}
+
+    /// See [`WeightSource::computes_on_host`](crate::WeightSource::computes_on_host).
+    fn computes_on_host(&self) -> bool {
+        false
+    }
+
     /// Takes in what has arrived.
     fn poll(&mut self, device: &mut dyn Device);
 
     /// Whether acquiring `band` does not wait.
     fn is_ready(&self, band: u32) -> bool;
 
-    /// Whether `band` stays where the device reads it.
+    /// Whether `band` stays where it is computed with.
     fn is_resident(&self, band: u32) -> bool;
 
     /// Waits for `band`, which stays where it is until it is released as often as it was acquired.

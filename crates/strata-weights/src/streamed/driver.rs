@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use strata_device::{AllocError, Device, DeviceError, HostBuffer, Token};
+use strata_device::{AllocError, Device, DeviceError, HostBuffer, Queue, Token};
 use strata_io::{DirectRead, IoError, ReadDone, ReadEngine, ReadRequest};
 
 use super::band_driver::{AcquiredBand, BandDriver};
@@ -435,7 +435,7 @@ impl BandDriver for Driver {
     fn acquire(&mut self, band: u32, _device: &mut dyn Device) -> Result<AcquiredBand, WeightError> {
         let memory = Driver::acquire(self, band)?.into();
         let place = self.places[band as usize];
-        Ok(AcquiredBand { memory, range: place.skip..place.needed(), copied: None })
+        Ok(AcquiredBand { memory, range: place.skip..place.needed(), copied: None, queue: Queue::Compute })
     }
 
     /// The driver must then be the only owner of the bands' memory, since the window may read into it at once.

@@ -45,6 +45,9 @@ pub struct StreamConfig {
     pub policy: StreamPolicy,
     /// Whether every read, wait and computation is recorded.
     pub timeline: bool,
+    /// The most tokens of a pass for which the host computes with what stays in its memory beside a device of its own,
+    /// instead of having it copied there; 0 for none.
+    pub host_tokens_max: usize,
     /// Turns at the disk, if others use it whose reads and writes should give way.
     pub turns: Option<Arc<DiskTurns>>,
 }

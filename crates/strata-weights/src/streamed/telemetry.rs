@@ -11,6 +11,8 @@ pub struct StreamStats {
     pub bytes_read: u64,
     /// Bytes copied from host memory to a device's own.
     pub bytes_copied: u64,
+    /// Bytes of weights that the host computed with, beside a device of its own.
+    pub bytes_on_host: u64,
     /// Reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
     /// Time that the forward pass waited for weights.
@@ -30,6 +32,7 @@ impl StreamStats {
             passes: self.passes - earlier.passes,
             bytes_read: self.bytes_read - earlier.bytes_read,
             bytes_copied: self.bytes_copied - earlier.bytes_copied,
+            bytes_on_host: self.bytes_on_host - earlier.bytes_on_host,
             reads_failed: self.reads_failed - earlier.reads_failed,
             stall: self.stall.saturating_sub(earlier.stall),
             io: self.io.saturating_sub(earlier.io),
@@ -71,7 +74,7 @@ pub enum EventKind {
     Compute,
 }
 
-/// An event in the timeline; its times count from the opening of the weights.
+/// An event in the timeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamEvent {
     /// Its kind.
@@ -81,15 +84,14 @@ pub struct StreamEvent {
     /// The bytes read; 0 for other kinds.
     pub bytes: u64,
     /// When it began.
-    pub start: Duration,
+    pub start: Instant,
     /// When it ended.
-    pub end: Duration,
+    pub end: Instant,
 }
 
 /// Keeps the sums, and the events if they are wanted.
 #[derive(Debug)]
 pub struct Recorder {
-    origin: Instant,
     pub stats: StreamStats,
     /// The latest end of a read so far.
     io_end: Instant,
@@ -103,7 +105,7 @@ impl Recorder {
     pub fn new(timeline: bool, disk_bytes_per_s: f64) -> Self {
         let now = Instant::now();
         let stats = StreamStats { disk_bytes_per_s, ..StreamStats::default() };
-        Self { origin: now, stats, io_end: now, events: timeline.then(Vec::new) }
+        Self { stats, io_end: now, events: timeline.then(Vec::new) }
     }
 
     pub fn read(&mut self, group: u32, bytes: u64, start: Instant, end: Instant) {
@@ -130,10 +132,8 @@ impl Recorder {
     }
 
     fn event(&mut self, kind: EventKind, group: u32, bytes: u64, start: Instant, end: Instant) {
-        let since = |time: Instant| time.saturating_duration_since(self.origin);
-        let event = StreamEvent { kind, group, bytes, start: since(start), end: since(end) };
         if let Some(events) = &mut self.events {
-            events.push(event);
+            events.push(StreamEvent { kind, group, bytes, start, end });
         }
     }
 }

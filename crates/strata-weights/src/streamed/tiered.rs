@@ -1,9 +1,12 @@
 //! Two tiers: bands are read from disk into host memory, and copied from there into a device's own.
 //!
+//! Where few tokens are computed, the host may compute with what it holds for good, instead of having it copied.
+//!
 //! The host waits for reads alone. A copy is submitted once its read has ended; what computes with the band waits for
 //! the copy on the device, and the copy that replaces the band for what computed with it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use strata_device::{Command, Device, DeviceError, PlacedBytes, Queue, Token};
 use strata_io::IoError;
@@ -14,7 +17,10 @@ use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::partition::BandPlace;
 use crate::source::Bands;
-use crate::window::{Acquired, Tiers, UnitId, UnitState, WindowCommand};
+use crate::window::{Acquired, Phase, Tiers, UnitId, UnitState, WindowCommand};
+
+/// The most tokens of a pass that decodes: some for each of a few sequences.
+const DECODE_TOKENS: usize = 64;
 
 /// The driver of both tiers.
 pub struct TieredDriver {
@@ -25,6 +31,8 @@ pub struct TieredDriver {
     /// Slots on the device that hold no band.
     free: VecDeque<Slot>,
     slot_bytes: usize,
+    /// The most tokens of a pass for which the host computes with what it holds.
+    host_tokens_max: usize,
 }
 
 struct OnDevice {
@@ -42,10 +50,10 @@ struct Slot {
 }
 
 impl TieredDriver {
-    pub fn new(host: Driver<Tiers>, places: Vec<BandPlace>) -> Self {
+    pub fn new(host: Driver<Tiers>, places: Vec<BandPlace>, host_tokens_max: usize) -> Self {
         let held = places.iter().map(|_| None).collect();
         let slot_bytes = places.iter().map(|place| place.bytes).max().unwrap_or(0);
-        Self { host, places, held, free: VecDeque::new(), slot_bytes }
+        Self { host, places, held, free: VecDeque::new(), slot_bytes, host_tokens_max }
     }
 
     /// Loads both tiers' residents and the first streamed bands; `progress(bytes)` is called as they arrive.
@@ -129,21 +137,39 @@ impl TieredDriver {
 }
 
 impl BandDriver for TieredDriver {
+    fn begin_pass(&mut self, tokens: usize) {
+        let phase = if tokens <= DECODE_TOKENS { Phase::Decode } else { Phase::Prefill };
+        self.host.planner.set_phase(phase, &mut self.host.commands);
+        self.host.planner.set_host_computes(tokens <= self.host_tokens_max, &mut self.host.commands);
+    }
+
+    fn computes_on_host(&self) -> bool {
+        self.tiers().host_computes()
+    }
+
     fn poll(&mut self, device: &mut dyn Device) {
         self.host.poll();
         self.obey(device);
     }
 
     fn is_ready(&self, band: u32) -> bool {
-        self.tiers().state(UnitId(band)) == UnitState::Present
+        let unit = UnitId(band);
+        self.tiers().is_computed_by_host(unit) || self.tiers().state(unit) == UnitState::Present
     }
 
     fn is_resident(&self, band: u32) -> bool {
-        self.tiers().device().is_resident(UnitId(band))
+        let unit = UnitId(band);
+        self.tiers().is_computed_by_host(unit) || self.tiers().device().is_resident(unit)
     }
 
     fn acquire(&mut self, band: u32, device: &mut dyn Device) -> Result<AcquiredBand, WeightError> {
         let unit = UnitId(band);
+        if self.tiers().is_computed_by_host(unit) {
+            let (place, memory) = (self.places[unit.index()], self.host.memory_of(unit));
+            let (memory, range) = (PlacedBytes::from(Arc::clone(memory)), place.skip..place.needed());
+            self.host.recorder.stats.bytes_on_host += place.bytes as u64;
+            return Ok(AcquiredBand { memory, range, copied: None, queue: Queue::Host });
+        }
         loop {
             let answer = self.host.planner.acquire(unit, &mut self.host.commands);
             self.obey(device);
@@ -165,11 +191,12 @@ impl BandDriver for TieredDriver {
         }
         let held = self.held[unit.index()].as_ref().expect("what the window calls present was copied");
         let range = 0..self.places[unit.index()].bytes;
-        Ok(AcquiredBand { memory: held.memory.clone(), range, copied: Some(held.copied) })
+        Ok(AcquiredBand { memory: held.memory.clone(), range, copied: Some(held.copied), queue: Queue::Compute })
     }
 
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
-        for band in bands.drain(..) {
+        // What the host computes with stays where it is.
+        for band in bands.drain(..).filter(|band| band.queue != Queue::Host) {
             let unit = UnitId(band.unit);
             if let (Some(held), Some(_)) = (&mut self.held[unit.index()], used) {
                 held.used = used;

@@ -3,6 +3,9 @@
 //! A device load is a copy from host memory, so it acquires the unit in the host's window first and releases it once
 //! the copy has been answered. The host's passes are thus the device's loads, in the order in which the device streams.
 //! What stays in the device is read through the host once and not kept there.
+//!
+//! What stays in the host may be computed with there, instead of being copied in each pass: the device's order then
+//! leaves it out ([`Tiers::set_host_computes`]).
 
 use std::collections::VecDeque;
 
@@ -69,6 +72,8 @@ pub struct Tiers {
     copying: usize,
     /// The host slides (`ring`) and keeps what the device holds. If false, its order leaves out the device's residents.
     host_slides: bool,
+    /// The host computes with what stays there.
+    host_computes: bool,
     host_out: Vec<WindowCommand>,
     device_out: Vec<WindowCommand>,
 }
@@ -97,6 +102,7 @@ impl Tiers {
             asking: Vec::new(),
             copying: 0,
             host_slides,
+            host_computes: false,
             host_out: Vec::new(),
             device_out: Vec::new(),
         })
@@ -114,6 +120,27 @@ impl Tiers {
     pub fn set_phase(&mut self, phase: Phase, out: &mut Vec<TierCommand>) {
         self.phase = phase;
         self.advance(out);
+    }
+
+    /// Says whether the passes that follow have the host compute with what stays there. The device then copies only what
+    /// stays nowhere.
+    pub fn set_host_computes(&mut self, computes: bool, out: &mut Vec<TierCommand>) {
+        if self.host_computes != computes {
+            self.host_computes = computes;
+            self.order_device();
+            self.advance(out);
+        }
+    }
+
+    /// Whether the host computes with what stays there.
+    pub fn host_computes(&self) -> bool {
+        self.host_computes
+    }
+
+    /// Whether `unit` is in the host for good, not in the device, and the host computes with it now. It needs no
+    /// acquisition: what stays is not moved.
+    pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
+        self.host_computes && self.stays_in_host(unit) && self.host.state(unit) == UnitState::Present
     }
 
     /// Asks for the right to read `unit` in the device; as [`Window::acquire`].
@@ -323,6 +350,19 @@ impl Tiers {
         }
     }
 
+    fn stays_in_host(&self, unit: UnitId) -> bool {
+        self.host.is_resident(unit) && !self.device.is_resident(unit)
+    }
+
+    /// Makes the device's order that of the units that passes acquire there.
+    fn order_device(&mut self) {
+        let is_acquired = |unit: &UnitId| !(self.host_computes && self.stays_in_host(*unit));
+        let order = self.order.iter().copied().filter(is_acquired).collect();
+        // The units were all checked when the windows were created.
+        let ordered = self.device.set_order(order, &mut self.device_out);
+        debug_assert!(ordered.is_ok(), "{ordered:?}");
+    }
+
     /// Makes the host's order that of the units that the device streams.
     fn follow_device(&mut self) {
         if !self.host_slides {
@@ -330,6 +370,9 @@ impl Tiers {
             // The units were all checked when the windows were created.
             let followed = self.host.set_order(order, &mut self.host_out);
             debug_assert!(followed.is_ok(), "{followed:?}");
+        }
+        if self.host_computes {
+            self.order_device();
         }
     }
 }

@@ -85,6 +85,7 @@ impl Model {
             disk_bytes_per_s: 0.0,
             policy,
             timeline: true,
+            host_tokens_max: 0,
             turns: None,
         };
         let files = self.files.iter().map(|file| file.clone() as _).collect();
@@ -99,7 +100,7 @@ impl Model {
     /// Sweeps over a group as the forward pass does, and checks every byte.
     fn visit(&self, weights: &mut StreamedWeights, group: usize) -> Result<(), WeightError> {
         if group == 0 {
-            weights.begin_pass()?;
+            weights.begin_pass(1)?;
             let wanted = [3, 39, 0, 3, 17];
             let embedding = self.tensor(0, 0);
             let found = weights.rows(TensorId { group: 0, index: 0 }, &wanted)?;

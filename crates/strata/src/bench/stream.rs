@@ -17,13 +17,14 @@ use strata_weights::{ElasticWeights, StreamStats};
 use super::limits::{MachineLimits, Summary};
 use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
 use super::work::{ModelWork, Work};
-use super::{median, timed_pass};
+use super::{median, on_gpu, timed_pass};
 use crate::audience::{Audience, Surroundings};
+use crate::device_option::DeviceOption;
 use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
 use crate::needs::threads;
-use crate::options::{LimitOptions, StreamPolicyOption, TimelineOption};
+use crate::options::{ComputeOptions, LimitOptions, StreamPolicyOption, TimelineOption};
 use crate::streaming::Streaming;
 use crate::{progress, timeline};
 
@@ -48,7 +49,8 @@ const CONTEXT: usize = 8;
     strata bench stream models/8b --memory 6G                        # both policies\n  \
     strata bench stream models/8b --memory 6G --policy resident --batch 1,32\n  \
     strata bench stream models/8b --memory 6G --json                 # one JSON object a line\n  \
-    strata bench stream models/8b --memory 6G --timeline t.json      # opens at ui.perfetto.dev")]
+    strata bench stream models/8b --memory 6G --timeline t.json      # opens at ui.perfetto.dev\n  \
+    strata bench stream models/8b --device vulkan:0 --gpu-memory 4G  # weights go over the GPU's link")]
 pub struct StreamArgs {
     /// A model that does not fit into --memory: a directory, a GGUF file or a packed store
     #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
@@ -79,6 +81,9 @@ pub struct StreamArgs {
 
     #[command(flatten)]
     pub limits: LimitOptions,
+
+    #[command(flatten)]
+    pub compute: ComputeOptions,
 }
 
 /// Runs `strata bench stream`.
@@ -87,6 +92,19 @@ pub fn run(args: StreamArgs) -> Result<()> {
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
+    }
+    if args.compute.device != DeviceOption::Cpu {
+        let limits = LimitOptions { compute: args.compute, ..args.limits };
+        let wanted = on_gpu::GpuMeasurements {
+            batch: args.batch.iter().map(|batch| batch.get()).collect(),
+            context: CONTEXT,
+            prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
+            repeat: args.repeat.get(),
+            policies: Some(&args.policy),
+            timeline: args.timeline.timeline.as_deref(),
+            json: args.json,
+        };
+        return on_gpu::run(&dir, &limits, &wanted);
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let work = ModelWork::of(&dir, &args.limits);
@@ -109,7 +127,6 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let block_size = runner.device.kv().layout().block_size();
         check_room(&args, &plan, block_size)?;
         settings = Some(streaming.settings.clone());
-        let monitor = Arc::clone(&streaming.monitor);
         let mut bench = StreamBench {
             runner,
             chunk: batched_tokens,
@@ -122,7 +139,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         };
         bench.measure_all(&args, policy, &work, &mut lines)?;
         if let Some(path) = &args.timeline.timeline {
-            timeline::write(&monitor, path)?;
+            timeline::write(&bench.streaming, path)?;
         }
     }
     let report = StreamReport {

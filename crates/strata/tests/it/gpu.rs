@@ -81,8 +81,14 @@ fn a_server_on_a_gpu_gives_the_same_answers_alone_and_in_a_crowd() {
     let few = ["--device", &gpu, "--gpu-memory", "256M", "--kv-memory", "260K", "--preemption", "recompute"];
     let on_gpu = Server::start(&[&EXACT[..], &few].concat());
     assert!(on_gpu.said.contains("vulkan:"), "{}", on_gpu.said);
+    assert!(metric(&on_gpu, "strata:device_memory_used_bytes") > 0);
+    assert_eq!(metric(&on_gpu, "strata:device_memory_budget_bytes"), 256 << 20);
+    let handed_over = metric(&on_gpu, "strata:device_written_bytes_total");
     assert_eq!(answers(&on_gpu, 0..1), expected[..2]);
     assert_eq!(answers(&on_gpu, 0..8), expected);
+    assert!(metric(&on_gpu, "strata:device_written_bytes_total") > handed_over);
+    assert!(metric(&on_gpu, "strata:device_read_bytes_total") > 0);
+    assert_eq!(metric(&on_gpu, "strata:device_waits_for_room_total"), 0);
     assert!(metric(&on_gpu, "vllm:num_preemptions_total") > 0, "{}", on_gpu.ask("GET /metrics HTTP/1.1", ""));
     let (code, said) = on_gpu.stop("-TERM");
     assert_eq!(code, Some(0), "{said}");
@@ -113,6 +119,8 @@ fn kv_of_a_gpu_goes_to_disk_and_comes_back() {
         std::thread::sleep(Duration::from_millis(20));
     }
     server.kill();
+    // Its directory is free once it is gone.
+    drop(server);
     let server = Server::start(&options);
     assert_eq!(answers(&server, 0..8), expected);
     assert!(metric(&server, "strata:kv_disk_fetched_tokens_total") > 0);
@@ -123,7 +131,7 @@ fn what_a_gpu_cannot_do_is_refused_with_the_next_step() {
     let run = ["run", tiny(), "--prompt", "x", "--max-tokens", "1"];
     let with = |more: &[&str], parts: &[&str]| refused(&[&run[..], more].concat(), parts);
     with(&["--device", "cuda:0"], &["vulkan:N", "strata devices"]);
-    for command in [&["info", tiny()][..], &["plan", tiny()], &["bench", tiny()], &["bench", "stream", tiny()]] {
+    for command in [&["info", tiny()][..], &["plan", tiny()]] {
         refused(&[command, &["--device", "vulkan:0"]].concat(), &["--device"]);
     }
     if gpu().is_none() {
@@ -146,4 +154,98 @@ fn devices_are_listed_and_auto_says_why_the_processor_computes() {
     let ended = ended(&["run", tiny(), "--prompt", "x", "--max-tokens", "2", "--device", "auto", "--memory", "256M"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("device "), "{}", ended.stderr);
+}
+
+/// What `strata logits` prints, by the given options.
+fn logits(model: &str, more: &[&str]) -> Vec<f64> {
+    let args = [&["logits", model, "--tokens", "5,77,300,12,9,41", "--kv-dtype", "f32"], more].concat();
+    let printed: Value = serde_json::from_str(&succeeded(&args)).unwrap();
+    let rows = printed["logits"].as_array().unwrap().iter();
+    rows.flat_map(|row| row.as_array().unwrap()).map(|logit| logit.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn integer_products_on_a_gpu_are_those_of_the_processor() {
+    let Some(gpu) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("tiny-q8_0");
+    let model = model.to_str().unwrap();
+    succeeded(&["synth", "--like", "tiny", "--dtype", "q8_0", model]);
+    let on_gpu = ["--device", &gpu, "--gpu-memory", "256M", "--gpu-products"];
+    let expected = logits(model, &[]);
+    let largest = expected.iter().fold(0f64, |largest, logit| largest.max(logit.abs()));
+    let apart = |logits: Vec<f64>| {
+        assert_eq!(logits.len(), expected.len());
+        logits.iter().zip(&expected).fold(0f64, |apart, (a, b)| apart.max((a - b).abs())) / largest
+    };
+    let integer = apart(logits(model, &[&on_gpu[..], &["integer"]].concat()));
+    let float = apart(logits(model, &[&on_gpu[..], &["float"]].concat()));
+    // Where a number lies right between two integers, it may be rounded the other way.
+    assert!(integer < float, "{integer} in integers, {float} in f32");
+    refused(&[&["run", tiny(), "--prompt", "x"], &on_gpu[..], &["fast"]].concat(), &["float, integer"]);
+}
+
+/// What `strata bench` prints on a GPU, one object a line.
+fn bench(args: &[&str]) -> Vec<Value> {
+    succeeded(args).lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect()
+}
+
+/// A figure of which there is one or more.
+fn figures<'a>(lines: &'a [Value], name: &str) -> Vec<&'a Value> {
+    let found: Vec<_> = lines.iter().filter(|line| line["name"] == name).collect();
+    assert!(!found.is_empty(), "no {name} in {lines:?}");
+    for line in &found {
+        let value = line["value"].as_f64().unwrap();
+        assert!(value > 0.0 && value.is_finite(), "{line}");
+        if !line["share_of_bound"].is_null() {
+            let (bound, share) = (line["bound"].as_f64().unwrap(), line["share_of_bound"].as_f64().unwrap());
+            assert!(share > 0.0 && (value / bound / share - 1.0).abs() < 1e-6, "{line}");
+        }
+    }
+    found
+}
+
+#[test]
+fn bench_measures_a_gpu_beside_its_memory_and_link() {
+    let Some(gpu) = gpu() else { return };
+    let args = ["bench", tiny(), "--device", &gpu, "--gpu-memory", "256M", "--batch", "1,3", "--prompt-tokens", "20"];
+    let lines = bench(&[&args[..], &["--repeat", "2", "--json"]].concat());
+    for rate in ["gpu.memory_bytes_per_s", "gpu.link_to_device_bytes_per_s", "gpu.link_to_host_bytes_per_s"] {
+        figures(&lines, rate);
+    }
+    let decodes = figures(&lines, "gpu.decode.tokens_per_s");
+    assert_eq!(decodes.iter().map(|line| &line["params"]["batch"]).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(figures(&lines, "gpu.prefill.tokens_per_s")[0]["params"]["prompt_tokens"], 20);
+    // All is on the GPU: a pass hands over tables, and a token and its logit come back for each sequence.
+    assert_eq!(decodes[0]["limited_by"], "GPU memory");
+    assert_eq!((&decodes[0]["bytes_to_host"], &decodes[1]["bytes_to_host"]), (&json!(8.0), &json!(24.0)));
+    let table = succeeded(&[&args[..], &["--repeat", "1"]].concat());
+    assert!(table.contains("GPU memory") && table.contains("decode, 3 sequences"), "{table}");
+}
+
+#[test]
+fn bench_stream_measures_weights_that_go_over_the_link() {
+    let Some(gpu) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.json");
+    let args =
+        ["bench", "stream", "--device", &gpu, "--batch", "1", "--prompt-tokens", "16", "--repeat", "2", "--json"];
+    let more = ["--gpu-memory", "6M", "--policy", "resident,ring", "--timeline", file.to_str().unwrap()];
+    let lines = bench(&[&args[..], &more].concat());
+    let decodes = figures(&lines, "gpu.decode.tokens_per_s");
+    assert_eq!(decodes.iter().map(|line| &line["params"]["policy"]).collect::<Vec<_>>(), ["resident", "ring"]);
+    assert!(decodes.iter().all(|line| line["bytes_to_device"].as_f64().unwrap() > 1e5), "{decodes:?}");
+    // The queues of the GPU have lines of their own, beside reads and the pass.
+    let timeline: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let events = timeline["traceEvents"].as_array().unwrap();
+    for kind in ["kernels", "copies"] {
+        let of_kind: Vec<_> = events.iter().filter(|event| event["cat"] == kind).collect();
+        assert!(!of_kind.is_empty(), "no {kind}");
+        assert!(
+            of_kind.iter().all(|event| event["ts"].as_f64().unwrap() >= 0.0 && event["dur"].as_f64().unwrap() >= 0.0)
+        );
+    }
+    assert!(events.iter().any(|event| event["args"]["name"] == "GPU kernels"));
+    assert!(events.iter().any(|event| event["cat"] == "compute"));
+    refused(&[&args[..], &["--gpu-memory", "256M"]].concat(), &["nothing is streamed", "--gpu-memory"]);
 }
