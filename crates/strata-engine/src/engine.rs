@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, SequenceId};
-use strata_model::{BatchSequence, LogitRow, Logits, SequenceBlocks};
+use strata_model::{BatchSequence, LogitRow, Logits, Pooling, SequenceBlocks};
 use thiserror::Error;
 
 use crate::group::{Sampling, SequenceGroup, Stage};
@@ -282,15 +282,17 @@ impl Worker {
     /// Queues what a request asks for.
     fn begin(&mut self, Submission { mut request, clients }: Submission) {
         let namespace = self.runner.cache_namespace(request.prompt.len());
-        let root = match request.params.prompt_logprobs {
-            // Every row of the prompt is wanted, so nothing of it may come from the cache.
-            Some(_) => ChainRoot::unshared(),
-            None => {
+        let every_row = request.params.prompt_logprobs.is_some() || request.embed == Some(Pooling::Mean);
+        let root = match every_row {
+            // Nothing of the prompt may come from the cache.
+            true => ChainRoot::unshared(),
+            false => {
                 let tenant = request.tenant.map(|tenant| tenant.0);
                 ChainRoot::new(request.cache_salt.as_deref(), namespace).of_tenant(tenant)
             }
         };
         let (id, max_tokens) = (self.scheduler.new_id(), request.params.max_tokens);
+        let ranks_prompt = request.params.prompt_logprobs.is_some();
         let may_be_long = clients.len() == 1 && request.beam.is_none() && root.is_shared();
         let EngineConfig { limits, eos_token_ids, .. } = &self.config;
         let (group, continuation) = SequenceGroup::new(id, &mut request, clients, limits.vocab_size, eos_token_ids);
@@ -307,6 +309,7 @@ impl Worker {
             explain: request.explain_miss,
             beams: request.beam.map(|beam| beam.width),
             may_be_long,
+            ranks_prompt,
         });
     }
 

@@ -36,6 +36,12 @@ pub enum RequestError {
         /// Blocks in all.
         limit: usize,
     },
+    /// Its client read more slowly than its tokens came.
+    #[error(
+        "the answer was read too slowly: too many of its tokens waited to be read, so it was ended; read it as it comes, \
+         or send the request without stream"
+    )]
+    Unread,
     /// The engine was stopped, or died, while the request was in flight.
     #[error("the engine stopped before the request was done")]
     Stopped,
@@ -74,6 +80,14 @@ pub struct PositionLogprobs {
     pub top: Vec<TokenLogprob>,
 }
 
+impl PositionLogprobs {
+    /// The same with at most `top` of the most likely tokens.
+    #[must_use]
+    pub fn best(&self, top: usize) -> Self {
+        Self { chosen: self.chosen, top: self.top.iter().take(top).copied().collect() }
+    }
+}
+
 /// What a request's stream carries. Order: `PromptDone`, then `Token`s, then exactly one `Finished` or `Failed`;
 /// `Preempted` anywhere before that.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,6 +111,9 @@ pub enum Event {
         /// Present when `logprobs` was set.
         logprobs: Option<PositionLogprobs>,
     },
+    /// The embedding of a prompt, `[hidden_size]`, neither cut nor normalised: the one result where
+    /// [`Request::embed`](crate::Request::embed) was set.
+    Embedding(Vec<f32>),
     /// The sequence was preempted. For a beam search, the whole search was.
     Preempted {
         /// Whether its KV was swapped out; if not, it is computed again.
@@ -109,4 +126,11 @@ pub enum Event {
     },
     /// The last event of a sequence that did not.
     Failed(RequestError),
+}
+
+impl Event {
+    /// Whether nothing comes after it.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Finished { .. } | Self::Failed(_))
+    }
 }

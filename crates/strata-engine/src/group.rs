@@ -2,6 +2,7 @@
 
 mod beam_search;
 mod beams;
+mod embedding;
 mod independent;
 
 use strata_kv::{Miss, SequenceId};
@@ -15,6 +16,7 @@ use crate::sequence::{Continuation, Ends, Sequence};
 use crate::status::Totals;
 use crate::{Event, PositionLogprobs, Request, RequestError, TokenId};
 use beams::Beams;
+use embedding::Embedding;
 use independent::Independent;
 
 /// A request that the engine has taken on.
@@ -102,9 +104,10 @@ impl SequenceGroup {
     ) -> (Self, Option<Continuation>) {
         let prompt = Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, disk: None, miss: None };
         let params = std::mem::take(&mut request.params);
-        let (policy, continuation): (Box<dyn Policy>, _) = match request.beam {
-            Some(beam) => (Box::new(Beams::new(id, beam, &params, prompt.len, clients, eos)), None),
-            None => {
+        let (policy, continuation): (Box<dyn Policy>, _) = match (request.embed, request.beam) {
+            (Some(pooling), _) => (Box::new(Embedding::new(id, pooling, clients)), None),
+            (None, Some(beam)) => (Box::new(Beams::new(id, beam, &params, prompt.len, clients, eos)), None),
+            (None, None) => {
                 let (policy, first) = Independent::new(id, params, &request.prompt, clients, vocab_size);
                 (Box::new(policy), first)
             }

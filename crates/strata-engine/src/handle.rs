@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use crate::unread::{Charge, Unread};
 use crate::{EngineStatus, Event, Health, Limits, Request, RequestError, SubmitError};
 
 /// A checked request on its way to the engine thread.
@@ -20,25 +21,42 @@ pub(crate) struct Submission {
 /// The receiver of one continuation: where its events go, and its place in the queue until it is first admitted.
 #[derive(Debug)]
 pub(crate) struct Client {
-    events: mpsc::UnboundedSender<Event>,
+    events: mpsc::UnboundedSender<(Event, Option<Charge>)>,
     ticket: Option<Ticket>,
+    /// What it has left unread, if that is bounded.
+    unread: Option<Unread>,
+    /// Whether that became too much: it was told so, and is sent nothing more.
+    is_behind: AtomicBool,
 }
 
 impl Client {
     /// A client without a ticket, and the stream of its events.
-    fn new() -> (Self, EventStream) {
+    fn new(unread: Option<Unread>) -> (Self, EventStream) {
         let (events, receiver) = mpsc::unbounded_channel();
-        (Self { events, ticket: None }, EventStream { receiver, ended: false })
+        let client = Self { events, ticket: None, unread, is_behind: AtomicBool::new(false) };
+        (client, EventStream { receiver, ended: false })
     }
 
-    /// A client that has gone is noticed before the next pass, so a failed send needs no answer.
+    /// A client that has gone, or has left too much unread, is noticed before the next pass, so a failed send needs no
+    /// answer.
     pub(crate) fn send(&self, event: Event) {
-        let _ = self.events.send(event);
+        if self.is_behind.load(Ordering::Relaxed) {
+            return;
+        }
+        let charge = self.unread.as_ref().map(|unread| unread.charge(&event));
+        let _ = match charge {
+            // An end takes no room of its own.
+            Some(None) if !event.is_last() => {
+                self.is_behind.store(true, Ordering::Relaxed);
+                self.events.send((Event::Failed(RequestError::Unread), None))
+            }
+            charge => self.events.send((event, charge.flatten())),
+        };
     }
 
-    /// Whether the client has dropped its stream.
+    /// Whether the client has dropped its stream, or was told that it has left too much of it unread.
     pub(crate) fn is_closed(&self) -> bool {
-        self.events.is_closed()
+        self.is_behind.load(Ordering::Relaxed) || self.events.is_closed()
     }
 
     /// Its continuation has been admitted. Calling it again changes nothing.
@@ -106,7 +124,8 @@ impl EngineHandle {
     pub fn submit_many(&self, request: Request, count: usize) -> Result<Vec<EventStream>, SubmitError> {
         request.check(self.limits())?;
         request.check_count(count, self.limits())?;
-        let (clients, streams) = (0..count).map(|_| Client::new()).unzip();
+        let unread = || request.unread.clone().map(Unread::new);
+        let (clients, streams) = (0..count).map(|_| Client::new(unread())).unzip();
         self.shared.submit(Submission { request, clients })?;
         Ok(streams)
     }
@@ -129,10 +148,10 @@ impl EngineHandle {
 }
 
 /// The events of one continuation. Their number is bounded by the request's `max_tokens` and by how often a sequence
-/// makes room, so the channel behind it needs no bound of its own.
+/// makes room, and what is unread of them by the request's [`UnreadBudget`](crate::UnreadBudget), if it has one.
 #[derive(Debug)]
 pub struct EventStream {
-    receiver: mpsc::UnboundedReceiver<Event>,
+    receiver: mpsc::UnboundedReceiver<(Event, Option<Charge>)>,
     ended: bool,
 }
 
@@ -143,7 +162,7 @@ impl EventStream {
             return None;
         }
         let event = self.receiver.recv().await;
-        Some(self.received(event))
+        Some(self.received(event.map(|(event, _)| event)))
     }
 
     /// [`EventStream::next`] for callers outside an async runtime.
@@ -152,7 +171,7 @@ impl EventStream {
             return None;
         }
         let event = self.receiver.blocking_recv();
-        Some(self.received(event))
+        Some(self.received(event.map(|(event, _)| event)))
     }
 
     /// The next event if it has come already; `None` if not, and after `Finished` or `Failed`.
@@ -160,7 +179,7 @@ impl EventStream {
         let event = match self.receiver.try_recv() {
             _ if self.ended => return None,
             Err(mpsc::error::TryRecvError::Empty) => return None,
-            event => event.ok(),
+            event => event.ok().map(|(event, _)| event),
         };
         Some(self.received(event))
     }
@@ -168,7 +187,7 @@ impl EventStream {
     /// A channel that closes without a last event means that the engine thread has gone.
     fn received(&mut self, event: Option<Event>) -> Event {
         let event = event.unwrap_or(Event::Failed(RequestError::Stopped));
-        self.ended = matches!(event, Event::Finished { .. } | Event::Failed(_));
+        self.ended = event.is_last();
         event
     }
 }
@@ -370,7 +389,7 @@ mod tests {
     #[test]
     fn a_ticket_counts_while_it_lives() {
         let queue = Arc::default();
-        let clients = |count| (0..count).map(|_| Client::new().0).collect::<Vec<_>>();
+        let clients = |count| (0..count).map(|_| Client::new(None).0).collect::<Vec<_>>();
         let mut first = clients(3);
         assert_eq!(Ticket::give(&mut first, &queue, 4), Ok(()));
         assert_eq!(Ticket::give(&mut clients(2), &queue, 4), Err(3));
@@ -386,7 +405,7 @@ mod tests {
     #[test]
     fn one_that_is_too_many_refuses_nobody_else() {
         let queue = Arc::default();
-        let clients = |count| (0..count).map(|_| Client::new().0).collect::<Vec<_>>();
+        let clients = |count| (0..count).map(|_| Client::new(None).0).collect::<Vec<_>>();
         std::thread::scope(|scope| {
             let mut two = clients(2);
             let (queue, limit) = (&queue, 1);

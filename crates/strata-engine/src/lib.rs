@@ -23,6 +23,7 @@ mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
+mod unread;
 
 pub use drafter::Drafter;
 pub use engine::{Engine, EngineConfig, StartError};
@@ -40,4 +41,6 @@ pub use status::*;
 pub use strata_device::{DeviceEvent, DeviceStats};
 pub use strata_kv::{Miss, MissReason, TokenId};
 pub use strata_kv_disk::{BlockBytes, DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
+pub use strata_model::Pooling;
 pub use strata_weights::StreamStats;
+pub use unread::UnreadBudget;

@@ -1,10 +1,16 @@
 //! What a caller asks of the engine, and what a request must satisfy before it is queued. A bad parameter is refused at
 //! the door: inside a batch it would harm its neighbours.
 
+use std::sync::Arc;
+
 use strata_kv::TokenId;
+use strata_model::Pooling;
 use thiserror::Error;
 
-/// Most entries of `logit_bias` and of `stop_token_ids` (OpenAI's limit on the former is 300; vLLM has none).
+use crate::unread::UnreadBudget;
+
+/// Most entries of `logit_bias`, `stop_token_ids` and `allowed_token_ids`, and most tokens of all `bad_words` together
+/// (OpenAI's limit on the first is 300; vLLM has none).
 pub const TOKEN_LIST_MAX: usize = 1024;
 
 /// Whose requests they are, where several share an engine: each has a share of the KV blocks.
@@ -28,6 +34,10 @@ pub struct Request {
     pub explain_miss: bool,
     /// The best continuations by beam search instead of sampled ones.
     pub beam: Option<BeamParams>,
+    /// The prompt's embedding, pooled in this way, instead of a continuation: `max_tokens` is 0 then.
+    pub embed: Option<Pooling>,
+    /// What its streams may leave unread, together with all others that have the same budget; `None` is no bound.
+    pub unread: Option<Arc<UnreadBudget>>,
 }
 
 /// How tokens are chosen. The defaults are those of the OpenAI API and vLLM.
@@ -53,6 +63,11 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to logits, per token; each in [-100, 100].
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Tokens that may be generated; empty means all.
+    pub allowed_token_ids: Vec<TokenId>,
+    /// Runs of tokens that are not generated: where all tokens of one but the last have been, the last may not follow.
+    /// None is empty.
+    pub bad_words: Vec<Vec<TokenId>>,
     /// The n-th sample of a request depends on the seed, n and the logits alone.
     pub seed: u64,
     /// Generate past the end-of-sequence tokens.
@@ -78,6 +93,8 @@ impl Default for SamplingParams {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             logit_bias: Vec::new(),
+            allowed_token_ids: Vec::new(),
+            bad_words: Vec::new(),
             seed: 0,
             ignore_eos: false,
             stop_token_ids: Vec::new(),
@@ -165,6 +182,9 @@ impl Request {
         }
         check_tokens("prompt", self.prompt.iter().copied(), limits)?;
         self.check_length(limits)?;
+        if self.embed.is_some() {
+            return self.check_embedding();
+        }
         self.params.check(limits)?;
         match &self.beam {
             Some(beam) => beam.check(self.prompt.len(), &self.params, limits),
@@ -172,9 +192,23 @@ impl Request {
         }
     }
 
+    /// Nothing is sampled for an embedding.
+    fn check_embedding(&self) -> Result<(), InvalidRequest> {
+        let asks = [
+            ("max_tokens", self.params.max_tokens > 0),
+            ("prompt_logprobs", self.params.prompt_logprobs.is_some()),
+            ("use_beam_search", self.beam.is_some()),
+        ];
+        match asks.into_iter().find(|(_, asks)| *asks) {
+            Some((param, _)) => refuse(param, format!("{param} is for texts, not for embeddings; leave it out")),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that `count` continuations can be computed at a time.
     pub(crate) fn check_count(&self, count: usize, limits: &Limits) -> Result<(), InvalidRequest> {
         let (most, why) = match &self.beam {
+            _ if self.embed.is_some() => (1, "is how many embeddings a prompt has"),
             Some(beam) => (beam.width, "is the width of the beam search (best_of)"),
             None => (limits.max_waiting.max(1), "is how many may wait (--max-waiting)"),
         };
@@ -270,6 +304,8 @@ impl BeamParams {
         for (param, given) in [
             ("top_k", params.top_k.is_some()),
             ("logit_bias", !params.logit_bias.is_empty()),
+            ("allowed_token_ids", !params.allowed_token_ids.is_empty()),
+            ("bad_words", !params.bad_words.is_empty()),
             ("prompt_logprobs", params.prompt_logprobs.is_some()),
         ] {
             if given {
@@ -305,15 +341,23 @@ impl SamplingParams {
                 return refuse(param, format!("{param} is {wanted}, but at most {} are reported", limits.max_logprobs));
             }
         }
-        for (param, length) in [("logit_bias", self.logit_bias.len()), ("stop_token_ids", self.stop_token_ids.len())] {
+        if self.bad_words.iter().any(Vec::is_empty) {
+            return refuse("bad_words", "bad_words has a word without tokens, which nothing could follow".into());
+        }
+        let bad_tokens = self.bad_words.iter().map(Vec::len).sum();
+        for (param, length) in [
+            ("logit_bias", self.logit_bias.len()),
+            ("stop_token_ids", self.stop_token_ids.len()),
+            ("allowed_token_ids", self.allowed_token_ids.len()),
+            ("bad_words", bad_tokens),
+        ] {
             if length > TOKEN_LIST_MAX {
-                return refuse(
-                    param,
-                    format!("{param} has {length} entries, but at most {TOKEN_LIST_MAX} are allowed"),
-                );
+                return refuse(param, format!("{param} has {length} tokens, but at most {TOKEN_LIST_MAX} are allowed"));
             }
         }
         check_tokens("stop_token_ids", self.stop_token_ids.iter().copied(), limits)?;
+        check_tokens("allowed_token_ids", self.allowed_token_ids.iter().copied(), limits)?;
+        check_tokens("bad_words", self.bad_words.iter().flatten().copied(), limits)?;
         check_tokens("logit_bias", self.logit_bias.iter().map(|&(token, _)| token), limits)?;
         self.logit_bias.iter().try_for_each(|&(_, bias)| in_range("logit_bias", bias, -100.0, 100.0))
     }

@@ -25,7 +25,8 @@ const BEST_TOP_K_MAX: usize = BEST_MAX - 1;
 /// [`Sampler::sample_best`]; `None` if all are needed.
 pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     let repeats = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
-    let changes = repeats || !params.logit_bias.is_empty() || generated < params.min_tokens;
+    let rules_out = !params.allowed_token_ids.is_empty() || !params.bad_words.is_empty();
+    let changes = repeats || rules_out || !params.logit_bias.is_empty() || generated < params.min_tokens;
     if changes || params.logprobs.is_some() {
         return None;
     }
@@ -53,6 +54,9 @@ pub struct SamplerState {
     occurrences: HashMap<TokenId, u32>,
     vocab_size: usize,
     tracked: bool,
+    /// The last tokens generated, as many as the longest bad word has before its last.
+    recent: Vec<TokenId>,
+    recent_max: usize,
     seed: u64,
 }
 
@@ -62,7 +66,9 @@ impl SamplerState {
         let repeats = params.repetition_penalty != 1.0;
         let tracked = repeats || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
         let known = prompt.iter().filter(|&&token| repeats && (token as usize) < vocab_size);
-        Self { occurrences: known.map(|&token| (token, 0)).collect(), vocab_size, tracked, seed: params.seed }
+        let occurrences = known.map(|&token| (token, 0)).collect();
+        let recent_max = params.bad_words.iter().map(|word| word.len().saturating_sub(1)).max().unwrap_or(0);
+        Self { occurrences, vocab_size, tracked, recent: Vec::new(), recent_max, seed: params.seed }
     }
 
     /// The same state of continuation number `number` of the prompt, which draws other tokens.
@@ -73,6 +79,12 @@ impl SamplerState {
 
     /// `token` was generated.
     pub fn record(&mut self, token: TokenId) {
+        if self.recent_max > 0 {
+            if self.recent.len() == self.recent_max {
+                self.recent.remove(0);
+            }
+            self.recent.push(token);
+        }
         if self.tracked && (token as usize) < self.vocab_size {
             *self.occurrences.entry(token).or_insert(0) += 1;
         }
@@ -85,6 +97,7 @@ impl SamplerState {
 pub struct Sampler {
     raw: Vec<f32>,              // [vocabulary]
     candidates: Vec<Candidate>, // at most [vocabulary]
+    allowed: Vec<(usize, f32)>, // the logits of the tokens that are allowed
     best: Vec<(TokenId, f32)>,
 }
 
@@ -116,8 +129,8 @@ impl Sampler {
     /// Chooses the token that follows, where `generated` were generated before, and reports log-probabilities as the
     /// model gave them if `params` ask for it.
     ///
-    /// In order: tokens that would end the sequence before `min_tokens` are ruled out, then `logit_bias`, penalties,
-    /// temperature, `min_p`, `top_k` and `top_p` apply, each to what the one before left. `logits` (one per token of
+    /// In order: tokens that would end the sequence before `min_tokens`, that are not allowed, or that would complete a
+    /// bad word are ruled out, then `logit_bias`, penalties, temperature, `min_p`, `top_k` and `top_p` apply, each to what the one before left. `logits` (one per token of
     /// the vocabulary) are left as penalties made them. NaN counts as minus infinity.
     pub fn sample(
         &mut self,
@@ -133,6 +146,8 @@ impl Sampler {
         }
         logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = f32::NEG_INFINITY);
         rule_out_early_end(logits, params, generated, eos);
+        self.keep_allowed(logits, params);
+        rule_out_bad_words(logits, params, state);
         for &(token, bias) in &params.logit_bias {
             change(logits, token, |logit| logit + bias);
         }
@@ -200,6 +215,19 @@ impl Sampler {
         }
     }
 
+    /// Rules out all tokens that are not allowed.
+    fn keep_allowed(&mut self, logits: &mut [f32], params: &SamplingParams) {
+        if params.allowed_token_ids.is_empty() {
+            return;
+        }
+        let id_of = |&token: &TokenId| token as usize;
+        let known = || params.allowed_token_ids.iter().map(id_of).filter(|&id| id < logits.len());
+        self.allowed.clear();
+        self.allowed.extend(known().map(|id| (id, logits[id])));
+        logits.fill(f32::NEG_INFINITY);
+        self.allowed.iter().for_each(|&(id, logit)| logits[id] = logit);
+    }
+
     /// One draw, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`, which
     /// hold no NaN and are in the order of their tokens.
     fn draw(
@@ -249,6 +277,16 @@ fn rule_out_early_end(logits: &mut [f32], params: &SamplingParams, generated: us
     let eos = if params.ignore_eos { &[] } else { eos };
     for &token in eos.iter().chain(&params.stop_token_ids) {
         change(logits, token, |_| f32::NEG_INFINITY);
+    }
+}
+
+fn rule_out_bad_words(logits: &mut [f32], params: &SamplingParams, state: &SamplerState) {
+    for word in &params.bad_words {
+        if let Some((&last, before)) = word.split_last()
+            && state.recent.ends_with(before)
+        {
+            change(logits, last, |_| f32::NEG_INFINITY);
+        }
     }
 }
 

@@ -39,6 +39,10 @@ pub struct SchedulerConfig {
     pub preemption: PreemptionMode,
 }
 
+/// Tokens of a prompt whose log-probabilities are wanted that a pass computes beside other sequences. Each takes the
+/// engine thread a look at the whole vocabulary, for milliseconds in which nobody else gets a token.
+const RANKED_BESIDE_OTHERS: usize = 64;
+
 /// Blocks that are moved together between two looks for new requests.
 const COMPACTION_STEPS: usize = 16;
 
@@ -61,6 +65,8 @@ pub(crate) struct Arrival {
     pub(crate) beams: Option<usize>,
     /// Whether it may become longer than memory.
     pub(crate) may_be_long: bool,
+    /// Whether log-probabilities of all tokens of the prompt are wanted.
+    pub(crate) ranks_prompt: bool,
 }
 
 /// One sequence's part of a pass.
@@ -257,6 +263,7 @@ impl Scheduler {
             explain,
             beams,
             may_be_long,
+            ranks_prompt,
         } = arrival;
         self.arrivals += 1;
         let hashes = self.blocks.hash_prefix(&root, &prompt);
@@ -264,7 +271,7 @@ impl Scheduler {
         sequence.continuation = continuation;
         sequence.tokens_max = sequence.tokens_max.saturating_add(max_tokens);
         (sequence.priority, sequence.tenant, sequence.explain) = (priority, tenant, explain);
-        sequence.may_be_long = may_be_long;
+        (sequence.may_be_long, sequence.ranks_prompt) = (may_be_long, ranks_prompt);
         (sequence.arrival, sequence.lockstep, sequence.seats) = (self.arrivals, beams.is_some(), beams.unwrap_or(1));
         self.know(sequence);
     }
@@ -290,7 +297,8 @@ impl Scheduler {
     /// Plans the next pass into `plan`.
     ///
     /// Decodes come first: they are one token each, and somebody is reading them. Then come the next chunks of prompts;
-    /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences.
+    /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences. As long as others
+    /// could use it, a chunk leaves half of the room that it finds; what they do not take it gets in the end.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.entries.clear();
         plan.admitted.clear();
@@ -315,16 +323,40 @@ impl Scheduler {
         }
         // Blocks that swaps in flight will give back, and that no sequence waits for yet.
         let mut leaving = self.flights.blocks_leaving();
-        for &id in decodes.iter().chain(&chunks) {
+        for (index, &id) in decodes.iter().chain(&chunks).enumerate() {
             // One that ran earlier in this loop may have preempted this one.
             let is_gone = plan.preempted.contains(&id) || plan.left.contains(&id);
+            let is_last = index + 1 == decodes.len() + chunks.len();
+            let left = match index < decodes.len() || (is_last && !self.may_admit()) {
+                true => 0,
+                false => plan.budget / 2,
+            };
+            plan.budget -= left;
             if plan.budget > 0 && !is_gone && self.grow(id, &mut leaving, plan) {
                 self.plan_entry(id, plan);
             }
+            plan.budget += left;
         }
         (self.decodes, self.chunks) = (decodes, chunks);
         if plan.preempted.is_empty() && !self.bring_back(plan) {
             self.admit(plan);
+        }
+        self.top_up(plan);
+    }
+
+    /// Gives chunks what the pass still has room for, in their order.
+    fn top_up(&self, plan: &mut StepPlan) {
+        let StepPlan { entries, budget, .. } = plan;
+        for entry in entries {
+            let sequence = &self.sequences[&entry.id];
+            let slots = self.blocks.num_tokens(entry.id).map_or(0, |tokens| tokens.saturating_sub(entry.start));
+            let most = self.most_tokens(sequence).min(entry.count + *budget);
+            let count = sequence.computable().min(slots).min(most);
+            if count > entry.count {
+                *budget -= count - entry.count;
+                entry.count = count;
+                entry.rows = usize::from(count == sequence.pending());
+            }
         }
     }
 
@@ -553,12 +585,19 @@ impl Scheduler {
         (self.refused, self.kept_out) = (false, false);
     }
 
+    /// Most tokens of `sequence` in a pass, apart from the pass's own limit.
+    fn most_tokens(&self, sequence: &Sequence) -> usize {
+        let is_alone = self.queues.running().len() <= 1 && self.num_waiting() == 0;
+        let is_ranked = sequence.ranks_prompt && sequence.computed < sequence.prompt_len;
+        if is_ranked && !is_alone { RANKED_BESIDE_OTHERS } else { usize::MAX }
+    }
+
     /// Adds the next chunk of `id`, as far as the pass has room.
     fn plan_entry(&self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = &self.sequences[&id];
         // One that is longer than memory got slots for some of its tokens only.
         let slots = self.blocks.num_tokens(id).map_or(0, |tokens| tokens.saturating_sub(sequence.computed));
-        let count = sequence.computable().min(plan.budget).min(slots);
+        let count = sequence.computable().min(plan.budget).min(slots).min(self.most_tokens(sequence));
         if count == 0 {
             return;
         }

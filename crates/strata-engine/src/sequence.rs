@@ -44,6 +44,8 @@ pub(crate) struct Sequence {
     pub(crate) may_be_long: bool,
     /// Whether it has become so.
     pub(crate) is_long: bool,
+    /// Whether log-probabilities of all tokens of its prompt are wanted.
+    pub(crate) ranks_prompt: bool,
     /// Segments of such a sequence that are on disk and stay there.
     pub(crate) kept: usize,
     /// Whether all of it is to be on disk, because memory may not be enough.
@@ -107,6 +109,7 @@ impl Sequence {
             priority: 0,
             tenant: None,
             may_be_long: false,
+            ranks_prompt: false,
             is_long: false,
             kept: 0,
             ahead: None,

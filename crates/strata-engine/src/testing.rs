@@ -241,6 +241,12 @@ impl State {
             status.finished.cancelled += 1;
             return false;
         }
+        if sequence.request.embed.is_some() {
+            status.finished.length += 1;
+            sequence.client.send(Event::Embedding(embedding(&sequence.request.prompt)));
+            sequence.client.send(Event::Finished { reason: FinishReason::Length });
+            return false;
+        }
         // Who asks for no token gets none.
         let step = match params.max_tokens {
             0 => Step::Wait,
@@ -282,6 +288,15 @@ impl State {
         status.generation_tokens += 1;
         true
     }
+}
+
+/// The width of the embeddings that [`ScriptedEngine`] makes up.
+pub const EMBEDDING_WIDTH: usize = 4;
+
+/// The made-up embedding of a prompt: its number of tokens, its first and its last, and 1.
+pub fn embedding(prompt: &[TokenId]) -> Vec<f32> {
+    let [first, last] = [prompt.first(), prompt.last()].map(|token| token.copied().unwrap_or(0) as f32);
+    vec![prompt.len() as f32, first, last, 1.0]
 }
 
 /// Made-up log-probabilities: the chosen token is the most likely, and tokens 0, 1, … follow.

@@ -56,6 +56,8 @@ pub struct TextDelta {
     pub token: Option<(TokenId, Option<PositionLogprobs>)>,
     /// Set when the prompt has been computed.
     pub prompt: Option<PromptDone>,
+    /// The prompt's embedding, if that was asked for.
+    pub embedding: Option<Vec<f32>>,
     /// Set at the end: nothing comes after it.
     pub finished: Option<Result<StopCause, RequestError>>,
 }
@@ -126,6 +128,7 @@ impl TextDecoder {
                 }
             }
             Event::Preempted { .. } => self.preemptions += 1,
+            Event::Embedding(embedding) => delta.embedding = Some(embedding),
             Event::Finished { reason } => self.finish(reason, &mut delta),
             Event::Failed(error) => {
                 self.ended = true;

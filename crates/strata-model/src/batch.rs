@@ -1,5 +1,7 @@
 //! What one forward pass computes: prefill chunks and decodes together.
 
+use std::ops::Range;
+
 /// The tokens of one sequence that this pass computes.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchSequence<'a> {
@@ -14,7 +16,7 @@ pub struct BatchSequence<'a> {
     pub below: usize,
     /// The blocks from position `below` on, up to that of the last token.
     pub blocks: SequenceBlocks<'a>,
-    /// The rows of logits that are wanted.
+    /// The rows that are wanted, of logits or of hidden states.
     pub logits: LogitRows,
 }
 
@@ -27,7 +29,8 @@ pub enum SequenceBlocks<'a> {
     From(u32),
 }
 
-/// The tokens of a sequence whose logits are wanted.
+/// The tokens of a sequence of which something is wanted: their logits, `[vocab_size]`, or their hidden states after
+/// the last norm, `[hidden_size]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitRows {
     /// None: a prompt's chunk that is not its last.
@@ -38,6 +41,34 @@ pub enum LogitRows {
     All,
     /// So many of the greatest of the last token's, or all of them.
     Best(usize),
+    /// The last token's hidden state.
+    LastHidden,
+    /// Every token's hidden state.
+    AllHidden,
+}
+
+impl LogitRows {
+    /// Which of `count` tokens they are of.
+    pub fn of(self, count: usize) -> Range<usize> {
+        match self {
+            Self::None => count..count,
+            Self::Last | Self::Best(_) | Self::LastHidden => count.saturating_sub(1)..count,
+            Self::All | Self::AllHidden => 0..count,
+        }
+    }
+
+    /// How many logits suffice of each row, if not all are needed.
+    pub fn best(self) -> Option<usize> {
+        match self {
+            Self::Best(count) => Some(count),
+            _ => None,
+        }
+    }
+
+    /// Whether they are hidden states rather than logits.
+    pub fn are_hidden(self) -> bool {
+        matches!(self, Self::LastHidden | Self::AllHidden)
+    }
 }
 
 impl SequenceBlocks<'_> {
@@ -54,17 +85,13 @@ impl SequenceBlocks<'_> {
 }
 
 impl BatchSequence<'_> {
-    /// Rows of logits that this sequence gets.
+    /// Rows that this sequence gets.
     pub fn num_logit_rows(&self) -> usize {
-        match self.logits {
-            LogitRows::None => 0,
-            LogitRows::Last | LogitRows::Best(_) => 1,
-            LogitRows::All => self.tokens.len(),
-        }
+        self.logits.of(self.tokens.len()).len()
     }
 }
 
-/// Whose logits a row is.
+/// Whose logits, or whose hidden state, a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogitRow {
     /// Index of the sequence in the batch.
@@ -76,7 +103,7 @@ pub struct LogitRow {
 /// The logits of a row that is wanted.
 #[derive(Debug)]
 pub enum Logits<'a> {
-    /// All of them, `[vocab_size]`; they may be changed.
+    /// All of them, `[vocab_size]`, or a hidden state, `[hidden_size]`; they may be changed.
     All(&'a mut [f32]),
     /// The greatest, as pairs of token and logit: greatest first, and among equals that of the lowest token. If a logit
     /// of the row is NaN, so is the first. Only where [`LogitRows::Best`] was asked for.

@@ -19,6 +19,7 @@ use strata_weights::{Catalog, GgufProblem, GroupSpec, Metadata};
 use crate::chat_template::{ChatTemplate, SpecialTokens, TemplateError};
 use crate::config::{ConfigError, ConfigProblem, ModelConfig};
 use crate::generation_config::GenerationConfig;
+use crate::pooling::Pooling;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
 
 /// A GGUF model's metadata, to be read as what a Hugging Face directory has files for.
@@ -80,6 +81,20 @@ impl<'a> GgufModel<'a> {
         }
         let parsed = GenerationConfig::from_json(&json.to_string());
         parsed.map_err(|ConfigError { problem, .. }| self.config_error(problem))
+    }
+
+    /// How hidden states become embeddings.
+    ///
+    /// # Errors
+    /// In a way that is not computed; what it is.
+    pub fn pooling(&self) -> Result<Pooling, String> {
+        let name = self.metadata.text("general.architecture").ok().flatten().unwrap_or_default();
+        let key = format!("{name}.pooling_type");
+        match self.metadata.count(&key) {
+            Ok(None) => Ok(Pooling::default()),
+            Ok(Some(number)) => Pooling::from_gguf(number).map_err(|problem| format!("{key} {problem}")),
+            Err(problem) => Err(problem.to_string()),
+        }
     }
 
     /// The tokenizer that `tokenizer.json` and `tokenizer_config.json` would give.

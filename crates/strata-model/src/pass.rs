@@ -8,7 +8,7 @@ use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan,
 use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
 
-use crate::batch::{BatchSequence, LogitRow, LogitRows, Logits, SequenceBlocks};
+use crate::batch::{BatchSequence, LogitRow, Logits, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, segments_below};
 use crate::rope::RopeTable;
 
@@ -31,7 +31,7 @@ pub enum ForwardError {
 pub struct PassSize {
     /// Rows of activations.
     pub tokens: usize,
-    /// Rows of logits that are wanted.
+    /// Rows of logits or hidden states that are wanted.
     pub logit_rows: usize,
 }
 
@@ -48,7 +48,7 @@ pub struct Linear {
     pub cols: usize,
 }
 
-/// Where finished rows of logits go.
+/// Where finished rows go, of logits or of hidden states.
 pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 
 /// A batch in the form that devices need: row after row. Reused from pass to pass, so that a pass allocates nothing.
@@ -60,6 +60,8 @@ pub struct BatchRows {
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
     wanted: Vec<LogitRow>,
+    /// For each of `wanted`, whether its hidden state is.
+    wanted_hidden: Vec<bool>,
     /// How many logits suffice of each of `wanted`, if not all are needed.
     wanted_best: Vec<Option<usize>>,
     /// The row numbers of `wanted`.
@@ -93,6 +95,7 @@ impl BatchRows {
         self.spans.clear();
         self.tables.clear();
         self.wanted.clear();
+        self.wanted_hidden.clear();
         self.wanted_best.clear();
         self.wanted_rows.clear();
         for (index, sequence) in batch.iter().enumerate() {
@@ -115,16 +118,9 @@ impl BatchRows {
             if positions > 0 {
                 self.below.push(Below { sequence: index, first_row, positions });
             }
-            let wanted = match sequence.logits {
-                LogitRows::None => count..count,
-                LogitRows::Last | LogitRows::Best(_) => count.saturating_sub(1)..count,
-                LogitRows::All => 0..count,
-            };
-            let best = match sequence.logits {
-                LogitRows::Best(count) => Some(count),
-                _ => None,
-            };
-            self.wanted_best.extend(wanted.clone().map(|_| best));
+            let wanted = sequence.logits.of(count);
+            self.wanted_hidden.extend(wanted.clone().map(|_| sequence.logits.are_hidden()));
+            self.wanted_best.extend(wanted.clone().map(|_| sequence.logits.best()));
             self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
             self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
         }
@@ -146,9 +142,16 @@ impl BatchRows {
         &self.tokens
     }
 
-    /// The tokens whose logits are wanted, in the order of their rows.
+    /// The tokens of which something is wanted, in the order of their rows.
     pub fn wanted(&self) -> &[LogitRow] {
         &self.wanted
+    }
+
+    /// The same in runs of at most `most` of one kind, each with whether hidden states are wanted.
+    pub fn wanted_runs(&self, most: usize) -> impl Iterator<Item = (bool, &[LogitRow])> {
+        let mut rest = &self.wanted[..];
+        let kinds = self.wanted_hidden.chunk_by(|one, next| one == next).flat_map(move |run| run.chunks(most));
+        kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
     }
 
     /// How many of the greatest logits suffice of the wanted rows in `range`; `None` if all of some row are needed.
@@ -478,7 +481,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Keeps only the rows whose logits are wanted, or one row if there are none. `other`, with `width` elements per
+    /// Keeps only the rows of which something is wanted, or one row if there are none. `other`, with `width` elements per
     /// row, keeps the same rows.
     ///
     /// # Errors
@@ -495,15 +498,15 @@ impl<'a> Pass<'a> {
         Ok(other.first(count * width))
     }
 
-    /// Hands finished rows of logits to the sink.
+    /// Hands finished rows to the sink, each `width` numbers of `values`.
     ///
     /// # Errors
     /// If the device failed.
-    pub fn deliver(&mut self, rows: &[LogitRow], logits: Tensor, vocab: usize) -> Result<(), ForwardError> {
-        self.download(logits)?;
-        let logits = self.device.downloaded(logits)?;
-        for (&row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocab)) {
-            (self.sink)(row, Logits::All(logits));
+    pub fn deliver(&mut self, rows: &[LogitRow], values: Tensor, width: usize) -> Result<(), ForwardError> {
+        self.download(values)?;
+        let values = self.device.downloaded(values)?;
+        for (&row, values) in rows.iter().zip(values.chunks_exact_mut(width)) {
+            (self.sink)(row, Logits::All(values));
         }
         Ok(())
     }

@@ -11,6 +11,9 @@ use strata_engine::TenantId;
 use crate::app::App;
 use crate::error::ApiError;
 
+/// Where Anthropic's clients send their key.
+const KEY_HEADER: &str = "x-api-key";
+
 /// Who sent a request: a fingerprint of the API key, or one anonymous client for all if no keys are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tenant(Option<u128>);
@@ -42,11 +45,18 @@ fn authenticate(keys: &[String], headers: &HeaderMap) -> Option<Tenant> {
     if keys.is_empty() {
         return Some(Tenant(None));
     }
-    let header = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, sent) = header.split_once(' ')?;
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return None;
-    }
+    // Anthropic's clients send the one, and all others the other.
+    let own = headers.get(KEY_HEADER).and_then(|key| key.to_str().ok());
+    bearer(headers).into_iter().chain(own).find_map(|sent| known(keys, sent))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, key) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(key)
+}
+
+/// The tenant of a key, if it is known.
+fn known(keys: &[String], sent: &str) -> Option<Tenant> {
     // All keys are compared, and each to its end, so that the time taken says nothing of where they differ.
     let matching = keys.iter().filter(|key| same(key.as_bytes(), sent.trim().as_bytes())).count();
     (matching > 0).then(|| Tenant(Some(fingerprint(sent.trim()))))
@@ -93,6 +103,18 @@ mod tests {
         }
         let [a, long] = ["bearer a", "Bearer long key"].map(|header| check(&["a", "long key"], Some(header)));
         assert!(a.is_some() && long.is_some() && a != long);
+        // The other header is as good, and the tenant is the same.
+        let own = |pairs: &[(&'static str, &str)]| {
+            let headers =
+                pairs.iter().map(|(name, value)| (name.parse().expect("a name"), value.parse().expect("a value")));
+            authenticate(&["a".into(), "long key".into()], &headers.collect())
+        };
+        assert_eq!(
+            (own(&[("x-api-key", "a")]), own(&[("x-api-key", "b")]), own(&[("x-api-key", "")])),
+            (a, None, None)
+        );
+        assert_eq!(own(&[("authorization", "Bearer x"), ("x-api-key", "long key")]), long);
+        assert_eq!(own(&[("authorization", "Bearer a"), ("x-api-key", "x")]), a);
         // What is on disk is found under this.
         assert_eq!(fingerprint("a"), 315_301_231_358_023_649_590_211_598_813_610_621_338);
     }

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -19,6 +20,13 @@ use crate::memory::{PREPARING_BYTES, RENDERED_SLACK, Share};
 /// A body over the limit is read on, up to this many times the limit, and thrown away: a client that is still sending
 /// when the connection closes may never see the answer that says why.
 const DISCARD_FACTOR: usize = 4;
+
+/// What a body may have before memory is taken for it; see [`crate::memory`].
+const FIRST_BYTES: usize = 4 << 10;
+/// A body that has memory which others wait for must arrive at this speed, after a first while; looked at this often.
+const BYTES_PER_SECOND_MIN: f64 = 128.0 * 1024.0;
+const GRACE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// A request whose body is in memory.
 pub(crate) struct Received {
@@ -69,9 +77,9 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
     let limit = app.config.body_bytes_max.min(app.memory.bodies.bytes());
     let body = request.into_body();
     let declared = body.size_hint().exact().map_or(limit, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let declared = declared.min(limit);
-    let memory = app.memory.bodies.take(declared).await?;
-    let read = timeout(app.config.body_timeout, read_limited(body, declared, limit)).await;
+    // What was declared may never come, so nothing is taken for it yet.
+    let mut memory = app.memory.bodies.take(0).await?;
+    let read = timeout(app.config.body_timeout, read_limited(body, declared.min(limit), limit, &mut memory)).await;
     let bytes = read.map_err(|_| {
         let seconds = app.config.body_timeout.as_secs_f32();
         ApiError::timeout(format!("the body did not arrive within {seconds} seconds"))
@@ -85,21 +93,50 @@ fn is_json(content_type: &str) -> bool {
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-/// Reads a body, for which `expected` bytes of memory have been set aside.
-async fn read_limited(mut body: Body, expected: usize, limit: usize) -> Result<Vec<u8>, ApiError> {
-    let mut bytes = Vec::with_capacity(expected);
-    let mut received = 0usize;
-    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+/// Reads a body of `expected` bytes, if its sender keeps to that. `memory` is taken for all of it, but only when its
+/// first bytes have come.
+async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mut Share) -> Result<Vec<u8>, ApiError> {
+    let (mut bytes, mut received) = (Vec::new(), 0usize);
+    let mut taken = None;
+    loop {
+        if let Some(taken) = taken
+            && memory.is_wanted()
+            && is_slow(received, taken)
+        {
+            return Err(ApiError::timeout(
+                "the body arrives slowly, and other requests need the memory that it takes; send it again later",
+            ));
+        }
+        let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+        let frame = match timeout(LOOK, frame).await {
+            // Nothing is lost: the frame is still to come.
+            Err(_) => continue,
+            Ok(None) => break,
+            Ok(Some(frame)) => frame,
+        };
         let frame = frame.map_err(|error| ApiError::malformed(format!("the body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         received = received.saturating_add(data.len());
         if received <= limit {
+            if received > FIRST_BYTES && taken.is_none() {
+                let whole = expected.max(received);
+                memory.ensure(whole).await?;
+                taken = Some(Instant::now());
+                bytes.reserve_exact(whole - bytes.len());
+            }
             bytes.extend_from_slice(&data);
         } else if received > limit.saturating_mul(DISCARD_FACTOR) {
             break;
         } else {
-            bytes = Vec::new();
+            (bytes, taken) = (Vec::new(), None);
+            memory.shrink(0);
         }
     }
     if received > limit { Err(ApiError::too_large(limit)) } else { Ok(bytes) }
+}
+
+/// Whether a body, of which `received` bytes have come, keeps its memory from others.
+fn is_slow(received: usize, taken: Instant) -> bool {
+    let elapsed = taken.elapsed();
+    elapsed > GRACE && (received as f64) < BYTES_PER_SECOND_MIN * elapsed.as_secs_f64()
 }

@@ -1,6 +1,6 @@
 //! The memory that the sequences of a request hold until the last one has ended; see [`crate::memory`].
 
-use crate::memory::ECHO_LOGPROB_BYTES;
+use crate::memory::{ECHO_LOGPROB_BYTES, LOGPROB_BYTES};
 use crate::sampling::Common;
 
 /// A token of a sequence, in a list that doubles.
@@ -19,6 +19,8 @@ pub(crate) const TEXT_FACTOR: usize = 4;
 /// A beam search whose client sets no `max_tokens` gets one part in this many of the memory for all requests, less its
 /// prompt.
 const UNASKED_PART: usize = 4;
+/// The same of an answer with log-probabilities that is not streamed, and of the memory for answers.
+const UNASKED_ANSWER_PART: usize = 2;
 
 /// Bytes that all sequences of a request take. A prompt is held once for the answer, and once by each sequence; a beam
 /// search has one sequence for each beam, however few of them become answers.
@@ -29,7 +31,9 @@ pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize
     let sequences = common.beam.map_or(common.candidates, |beam| beam.width);
 
     let texts = 2 * common.text.stop.iter().map(|stop| stop.len() + 48).sum::<usize>();
-    let lists = 8 * (common.text.end_tokens.len() + params.stop_token_ids.len() + params.logit_bias.len());
+    let bad_words: usize = params.bad_words.iter().map(|word| 12 + word.len()).sum();
+    let ids = common.text.end_tokens.len() + params.stop_token_ids.len() + params.allowed_token_ids.len() + bad_words;
+    let lists = 8 * (ids + params.logit_bias.len());
     let options = texts + lists + 2 * common.cache_salt.as_ref().map_or(0, String::len);
     let seen = if params.repetition_penalty == 1.0 { 0 } else { SEEN_BYTES };
     let logprobs = params.prompt_logprobs.map_or(0, |top| top.saturating_add(1).saturating_mul(ECHO_LOGPROB_BYTES));
@@ -51,6 +55,27 @@ pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize
 pub(crate) fn beam_tokens_unasked(prompt_tokens: usize, common: &Common, limit: usize) -> usize {
     let left = limit.saturating_sub(bytes_held(1, prompt_tokens, 0, common));
     left / UNASKED_PART / beam_step_bytes(common).max(1)
+}
+
+/// Bytes that the log-probabilities of an answer to `prompts` prompts may come to, if it is not streamed: known before
+/// the first token is computed, so that no answer is refused after the last.
+pub(crate) fn logprob_bytes(prompts: usize, common: &Common) -> usize {
+    let all = prompts.saturating_mul(common.n).saturating_mul(common.params.max_tokens);
+    all.saturating_mul(logprob_step_bytes(common))
+}
+
+/// Most tokens of an answer with log-probabilities, if the client sets no limit and all answers together have `limit`
+/// bytes; as many as it likes if it has none, or is streamed.
+pub(crate) fn logprob_tokens_unasked(common: &Common, limit: usize) -> usize {
+    match logprob_step_bytes(common) {
+        0 => usize::MAX,
+        step => limit / UNASKED_ANSWER_PART / common.n.max(1) / step,
+    }
+}
+
+fn logprob_step_bytes(common: &Common) -> usize {
+    let top = common.params.logprobs.filter(|_| !common.stream);
+    top.map_or(0, |top| top.saturating_add(1).saturating_mul(LOGPROB_BYTES))
 }
 
 /// Bytes that one step of a beam search adds, in its sequences and in its hypotheses.
@@ -81,6 +106,9 @@ mod tests {
             cache_report: false,
             cache_salt: None,
             priority: 0,
+            truncation: None,
+            prompt_logprobs: None,
+            embed: None,
         }
     }
 
@@ -115,6 +143,21 @@ mod tests {
         let none = bytes_held(1, 10, 0, &sampled);
         sampled.params.max_tokens = 100;
         assert_eq!(bytes_held(1, 10, 0, &sampled), none);
+    }
+
+    #[test]
+    fn log_probabilities_are_charged_as_far_as_an_answer_may_grow() {
+        let mut asked = common(2, 3, None);
+        asked.params.max_tokens = 100;
+        assert_eq!(logprob_bytes(4, &asked), 0);
+        asked.params.logprobs = Some(5);
+        assert_eq!(logprob_bytes(4, &asked), 4 * 2 * 100 * 6 * LOGPROB_BYTES);
+        asked.params.max_tokens = logprob_tokens_unasked(&asked, 12 << 20);
+        assert!(logprob_bytes(1, &asked) <= 6 << 20 && asked.params.max_tokens > 1000);
+        asked.stream = true;
+        assert_eq!((logprob_bytes(4, &asked), logprob_tokens_unasked(&asked, 1)), (0, usize::MAX));
+        let most = Common { stream: false, ..asked };
+        assert_eq!(logprob_bytes(usize::MAX, &most), usize::MAX);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use strata_engine::SamplingParams;
+use strata_engine::{Pooling, SamplingParams};
 
 /// How the server serves. Every limit has a default that suits one machine.
 #[derive(Clone)]
@@ -17,6 +17,10 @@ pub struct ServerConfig {
     pub eos_token_ids: Vec<u32>,
     /// Keys of which a client must send one; none means that no key is needed.
     pub api_keys: Vec<String>,
+    /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
+    pub allow_origins: Vec<String>,
+    /// Whether, and how, the model makes embeddings; else why it does not.
+    pub embeddings: Result<Embeddings, String>,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
     /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
@@ -38,6 +42,15 @@ pub struct ServerConfig {
     pub tokenizing_max: usize,
 }
 
+/// How a model makes embeddings.
+#[derive(Debug, Clone, Copy)]
+pub struct Embeddings {
+    /// How hidden states become one vector.
+    pub pooling: Pooling,
+    /// Numbers of a vector.
+    pub width: usize,
+}
+
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
@@ -46,6 +59,8 @@ impl Default for ServerConfig {
             default_sampling: SamplingParams::default(),
             eos_token_ids: Vec::new(),
             api_keys: Vec::new(),
+            allow_origins: Vec::new(),
+            embeddings: Err("it was not told how this model pools".into()),
             body_bytes_max: 4 << 20,
             request_bytes_max: 128 << 20,
             connections_max: 1024,

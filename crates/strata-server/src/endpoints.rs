@@ -2,8 +2,12 @@
 
 mod chat;
 mod completions;
+mod embeddings;
 mod health;
+mod messages;
 mod models;
+mod openapi;
+mod responses;
 mod tokens;
 
 use std::sync::Arc;
@@ -19,7 +23,9 @@ use tracing::Instrument;
 
 use crate::app::App;
 use crate::auth;
+use crate::cors;
 use crate::error::ApiError;
+use crate::openapi::Operation;
 use crate::request_id::{REQUEST_ID, request_id};
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
@@ -31,25 +37,81 @@ fn guarded() -> Vec<Route> {
         ("/v1/models/{*model}", get(models::one)),
         ("/v1/completions", post(completions::handle)),
         ("/v1/chat/completions", post(chat::handle)),
+        ("/v1/responses", post(responses::handle)),
+        ("/v1/embeddings", post(embeddings::handle)),
         ("/tokenize", post(tokens::tokenize)),
         ("/detokenize", post(tokens::detokenize)),
     ]
 }
 
+/// The same, for an API whose errors have a form of their own.
+fn messages() -> Vec<Route> {
+    vec![("/v1/messages", post(messages::handle)), ("/v1/messages/count_tokens", post(messages::count_tokens))]
+}
+
 /// Routes for monitoring, open to all.
 fn open() -> Vec<Route> {
-    vec![("/health", get(health::health)), ("/version", get(health::version)), ("/metrics", get(health::metrics))]
+    vec![
+        ("/health", get(health::health)),
+        ("/version", get(health::version)),
+        ("/metrics", get(health::metrics)),
+        ("/openapi.json", get(openapi::handle)),
+    ]
+}
+
+/// What all routes answer to, as `/openapi.json` describes it.
+pub(crate) fn operations() -> Vec<Operation> {
+    let post = Operation::post;
+    vec![
+        Operation {
+            required: &["prompt"],
+            streams: true,
+            ..post("/v1/completions", "Continue texts", completions::parts())
+        },
+        Operation {
+            required: &["messages"],
+            streams: true,
+            ..post("/v1/chat/completions", "Answer a conversation", chat::parts())
+        },
+        Operation {
+            required: &["messages", "max_tokens"],
+            streams: true,
+            ..post("/v1/messages", "Answer a conversation, as Anthropic's API does", messages::parts())
+        },
+        Operation {
+            required: &["messages"],
+            ..post("/v1/messages/count_tokens", "Count a conversation's tokens", messages::parts())
+        },
+        Operation {
+            required: &["input"],
+            streams: true,
+            ..post("/v1/responses", "Answer a conversation, as OpenAI's newer API does", responses::parts())
+        },
+        Operation { required: &["input"], ..post("/v1/embeddings", "Texts as vectors", embeddings::parts()) },
+        post("/tokenize", "A text, or a conversation, to token ids", tokens::tokenize_parts()),
+        Operation { required: &["tokens"], ..post("/detokenize", "Token ids to a text", tokens::detokenize_parts()) },
+        Operation::get("/v1/models", "The model's names", true),
+        Operation::get("/v1/models/{model}", "One of them", true),
+        Operation::get("/health", "Whether the server makes progress", false),
+        Operation::get("/version", "The server's version", false),
+        Operation::get("/metrics", "Figures for Prometheus", false),
+        Operation::get("/openapi.json", "This document", false),
+    ]
 }
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
-    with(open())
-        .merge(with(guarded()).route_layer(guard))
+    let routes = with(open())
+        .merge(with(guarded()).route_layer(guard.clone()))
+        .merge(with(messages()).route_layer(guard).route_layer(middleware::from_fn(messages::in_its_form)))
         .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), log))
-        .with_state(app)
+        .method_not_allowed_fallback(wrong_method);
+    let routes = match cors::layer(&app.config.allow_origins) {
+        Some(layer) => routes.layer(layer),
+        None => routes,
+    };
+    routes.layer(middleware::from_fn_with_state(app.clone(), log)).with_state(app)
 }
 
 fn with(routes: Vec<Route>) -> Router<Arc<App>> {
@@ -57,7 +119,7 @@ fn with(routes: Vec<Route>) -> Router<Arc<App>> {
 }
 
 async fn unknown_route(request: Request) -> ApiError {
-    let paths = guarded().into_iter().chain(open()).map(|(path, _)| path);
+    let paths = guarded().into_iter().chain(messages()).chain(open()).map(|(path, _)| path);
     // Each route with a variable part has one without it beside it.
     let paths: Vec<_> = paths.filter(|path| !path.contains('{')).collect();
     ApiError::not_found(format!("there is no {}; this server has {}", request.uri().path(), paths.join(", ")))
@@ -68,10 +130,12 @@ async fn wrong_method(method: Method, request: Request) -> ApiError {
 }
 
 /// One line per request, when the answer begins, and the request's id in the answer.
-async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let id = request_id(request.headers());
+    // For those that tell it in their bodies too.
+    request.headers_mut().insert(REQUEST_ID, id.clone());
     // At the level of errors, so that lines about failures carry it at every log level.
     let span = tracing::error_span!("request", id = id.to_str().unwrap_or_default());
     let mut response = next.run(request).instrument(span.clone()).await;
@@ -80,4 +144,65 @@ async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Respo
     span.in_scope(|| tracing::info!(%method, path, status, elapsed_ms = elapsed.as_millis() as u64, "request"));
     response.headers_mut().insert(REQUEST_ID, id);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::openapi::{described, names};
+
+    #[test]
+    fn each_route_is_described() {
+        let routes = guarded().into_iter().chain(messages()).chain(open()).map(|(path, _)| path.replace("{*", "{"));
+        let described = operations().into_iter().map(|operation| operation.path.to_owned());
+        assert_eq!(routes.collect::<BTreeSet<_>>(), described.collect::<BTreeSet<_>>());
+    }
+
+    #[test]
+    fn each_field_is_described_and_nothing_else() {
+        let operations = operations();
+        let fields = || operations.iter().flat_map(|operation| &operation.parts).flat_map(|part| part.fields);
+        for field in fields() {
+            assert!(described(field).is_some_and(|text| text.ends_with('.')), "{field} has no description");
+        }
+        for name in names() {
+            assert!(fields().any(|field| *field == name), "{name} is described, and no endpoint reads it");
+        }
+        for operation in &operations {
+            let own: Vec<_> = operation.parts.iter().flat_map(|part| part.fields).collect();
+            assert!(operation.required.iter().all(|field| own.contains(&field)), "{}", operation.path);
+        }
+    }
+
+    /// Every struct that is read from a body is part of an operation: its source says so.
+    #[test]
+    fn no_struct_of_fields_is_left_out() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let entries = std::fs::read_dir(directory.join("endpoints")).expect("the endpoints");
+        let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        files.push(directory.join("sampling.rs"));
+        let mut found = 0;
+        for file in files {
+            let source = std::fs::read_to_string(&file).expect("a source file");
+            // What is read from the body itself, by name or into a pattern or variable with its type.
+            let names = source.match_indices("read(body.json())").map(|(at, _)| {
+                let before = &source[..at];
+                let line = &before[before.rfind('\n').map_or(0, |newline| newline + 1)..];
+                let named = line.rsplit_once(": ").map(|(_, named)| named.trim_end_matches(" = "));
+                let name =
+                    named.unwrap_or_else(|| line.trim().trim_start_matches("let ").split(' ').next().unwrap_or(""));
+                name.split(['<', ' ', '?']).next().unwrap_or_default().to_owned()
+            });
+            for name in names.filter(|name| !name.is_empty() && name.starts_with(char::is_uppercase)) {
+                // What is counted is read again as a part.
+                let counted = name.ends_with("Cost");
+                let is_part = source.contains(&format!("part!({name})")) || source.contains(&format!("part!({name}<"));
+                assert!(counted || is_part, "{name} of {} is no part of an operation", file.display());
+                found += 1;
+            }
+        }
+        assert!(found >= 8, "only {found} were found");
+    }
 }

@@ -11,7 +11,7 @@ use strata_model::tokenizer::TokenizerError;
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
 /// The error that a client gets.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
@@ -37,7 +37,8 @@ impl ApiError {
 
     /// 401.
     pub(crate) fn unauthorized() -> Self {
-        let message = "this server needs an API key that it knows, as the header \"Authorization: Bearer KEY\"";
+        let message = "this server needs an API key that it knows, as the header \"Authorization: Bearer KEY\" or \
+                       \"x-api-key: KEY\"";
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 
@@ -73,8 +74,8 @@ impl ApiError {
     pub(crate) fn needs_too_much(needed: usize, limit: usize, purpose: &str) -> Self {
         let message = format!(
             "the request would take some {} KiB of memory, but all {purpose} together have {}; send a shorter prompt \
-             or fewer of them, with a smaller n or best_of and fewer logprobs, and for a beam search a smaller \
-             max_tokens",
+             or fewer of them, with a smaller n or best_of and fewer logprobs, for a beam search or with logprobs a \
+             smaller max_tokens, or with logprobs a stream",
             needed.div_ceil(1024),
             limit / 1024
         );
@@ -125,6 +126,8 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // For APIs whose errors have another form.
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -149,6 +152,7 @@ impl From<RequestError> for ApiError {
         match error {
             RequestError::Forward(_) | RequestError::NotFinite => Self::internal(error.to_string()),
             RequestError::TooLarge { .. } => Self::invalid("prompt", error.to_string()),
+            RequestError::Unread => Self::timeout(error.to_string()),
             RequestError::Stopped => Self::overloaded(error.to_string()),
         }
     }

@@ -13,9 +13,9 @@ use strata_engine::{FoundOnDisk, Miss, MissReason, PositionLogprobs, Request, Re
 
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held};
+use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, logprob_bytes};
 use crate::error::ApiError;
-use crate::memory::{LOGPROB_BYTES, Share};
+use crate::memory::Share;
 use crate::metrics::Metrics;
 use crate::sampling::Common;
 
@@ -77,6 +77,7 @@ pub(crate) struct Output {
     /// Tokens with their log-probabilities, if asked for.
     pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
     pub(crate) cause: Option<StopCause>,
+    pub(crate) embedding: Vec<f32>,
     /// The log-probabilities of all tokens together, if they are known, and their number.
     logprob: f64,
     num_tokens: usize,
@@ -90,7 +91,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let needed = bytes_held(prompts.len(), prompt_tokens, echo_bytes, common);
     let share = app.memory.held.take(needed).await?;
-    let answer = app.memory.answers.take(0).await?;
+    let answer = app.memory.answers.take(logprob_bytes(prompts.len(), common)).await?;
     drop(parsed);
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());
     let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
@@ -109,6 +110,9 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             tenant: tenant.id(),
             explain_miss: common.cache_report,
             beam: common.beam,
+            embed: common.embed,
+            // Whole answers are read as they come; only streams go at the speed of their clients.
+            unread: common.stream.then(|| app.memory.unread.clone()),
         };
         // An error here drops, and so cancels, the sequences before it.
         for events in app.engine.submit_many(request, common.candidates)? {
@@ -221,8 +225,8 @@ impl Sequences {
                 // If the client did not ask for them, they were only needed to choose the best.
                 position.take_if(|_| !self.logprobs);
             }
-            let position = delta.token.as_ref().and_then(|(_, position)| position.as_ref());
-            uncharged += delta.text.len() * TEXT_FACTOR + position.map_or(0, |one| (one.top.len() + 1) * LOGPROB_BYTES);
+            // Log-probabilities were charged for before.
+            uncharged += delta.text.len() * TEXT_FACTOR;
             if uncharged > CHARGED_AT_ONCE {
                 if let Some(answer) = &mut self.answer {
                     answer.grow(uncharged).await?;
@@ -230,6 +234,9 @@ impl Sequences {
                 uncharged = 0;
             }
             output.text.push_str(&delta.text);
+            if let Some(embedding) = delta.embedding {
+                output.embedding = embedding;
+            }
             if let Some(prompt) = delta.prompt {
                 output.prompt = prompt;
             }
@@ -254,11 +261,25 @@ impl Sequences {
         Ok(choices)
     }
 
+    /// Tokens of all prompts.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// Those of them that were in the prefix cache, as far as is known yet.
+    pub(crate) fn cached_tokens(&self) -> usize {
+        self.streams.iter().step_by(self.candidates.max(1)).map(|stream| stream.cached_tokens).sum()
+    }
+
+    /// Tokens generated so far, chosen or not.
+    pub(crate) fn completion_tokens(&self) -> usize {
+        self.streams.iter().map(|stream| stream.text.tokens()).sum()
+    }
+
     /// `usage` so far. A prompt counts once, whatever `n`; all generated tokens count, chosen or not.
     pub(crate) fn usage(&self) -> Value {
-        let completion: usize = self.streams.iter().map(|stream| stream.text.tokens()).sum();
+        let (completion, cached) = (self.completion_tokens(), self.cached_tokens());
         let prompts = || self.streams.iter().step_by(self.candidates.max(1));
-        let cached: usize = prompts().map(|stream| stream.cached_tokens).sum();
         let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,

@@ -5,23 +5,28 @@
 
 mod app;
 mod auth;
+mod blocks;
 mod body;
 mod charge;
 mod config;
+mod cors;
 mod endpoints;
 mod error;
 mod fields;
 mod generate;
 mod json_cost;
+mod json_text;
 mod listener;
 mod logprobs;
 mod memory;
 mod metrics;
+mod openapi;
 mod patience;
 mod request_id;
 mod sampling;
 mod stream;
 mod tools;
+mod truncation;
 mod unsupported;
 
 use std::future::Future;
@@ -34,7 +39,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub use auth::tenant_of_key;
-pub use config::ServerConfig;
+pub use config::{Embeddings, ServerConfig};
+pub use cors::check_origin;
 pub use listener::Drained;
 
 /// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight

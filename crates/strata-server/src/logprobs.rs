@@ -4,16 +4,19 @@ use serde_json::{Map, Value, json};
 use strata_engine::{PositionLogprobs, TokenId, TokenLogprob};
 use strata_model::tokenizer::Tokenizer;
 
+use crate::json_text::{list_of, push};
+
 /// JSON has no infinity; vLLM writes this.
 const LOWEST: f32 = -9999.0;
 
-/// `logprobs` of `/v1/completions`: four lists of the same length.
+/// `logprobs` of `/v1/completions`: four lists of the same length, as text: as values they would take many times the
+/// memory.
 #[derive(Default)]
 pub(crate) struct CompletionLogprobs {
-    tokens: Vec<Value>,
-    token_logprobs: Vec<Value>,
-    top_logprobs: Vec<Value>,
-    text_offset: Vec<usize>,
+    tokens: String,
+    token_logprobs: String,
+    top_logprobs: String,
+    text_offset: String,
 }
 
 impl CompletionLogprobs {
@@ -26,26 +29,36 @@ impl CompletionLogprobs {
         logprobs: Option<&PositionLogprobs>,
         offset: usize,
     ) -> usize {
-        self.tokens.push(spelling(tokenizer, token).into());
-        self.token_logprobs.push(logprobs.map_or(Value::Null, |logprobs| finite(logprobs.chosen.logprob)));
-        self.top_logprobs.push(logprobs.map_or(Value::Null, |logprobs| {
+        push(&mut self.tokens, &spelling(tokenizer, token).into());
+        push(&mut self.token_logprobs, &logprobs.map_or(Value::Null, |logprobs| finite(logprobs.chosen.logprob)));
+        let top = logprobs.map_or(Value::Null, |logprobs| {
             let mut top = Map::new();
             // Of two tokens with the same text, the more likely one is reported.
             for token in logprobs.top.iter().chain([&logprobs.chosen]) {
                 top.entry(spelling(tokenizer, token.token)).or_insert_with(|| finite(token.logprob));
             }
             Value::Object(top)
-        }));
-        self.text_offset.push(offset);
+        });
+        push(&mut self.top_logprobs, &top);
+        push(&mut self.text_offset, &offset.into());
         offset + tokenizer.token_text(token).chars().count()
     }
 
-    pub(crate) fn into_json(self) -> Value {
+    pub(crate) fn into_text(self) -> String {
+        let Self { tokens, token_logprobs, top_logprobs, text_offset } = self;
+        format!(
+            r#"{{"tokens":[{tokens}],"token_logprobs":[{token_logprobs}],"top_logprobs":[{top_logprobs}],"text_offset":[{text_offset}]}}"#
+        )
+    }
+
+    /// The same as a value, for the few tokens of a chunk.
+    pub(crate) fn to_json(&self) -> Value {
+        let list = |text: &str| serde_json::from_str(&format!("[{text}]")).unwrap_or(Value::Null);
         json!({
-            "tokens": self.tokens,
-            "token_logprobs": self.token_logprobs,
-            "top_logprobs": self.top_logprobs,
-            "text_offset": self.text_offset,
+            "tokens": list(&self.tokens),
+            "token_logprobs": list(&self.token_logprobs),
+            "top_logprobs": list(&self.top_logprobs),
+            "text_offset": list(&self.text_offset),
         })
     }
 }
@@ -63,6 +76,27 @@ pub(crate) fn chat_entry(tokenizer: &Tokenizer, logprobs: &PositionLogprobs) -> 
     let top = logprobs.top.iter().map(|token| Value::Object(entry(token))).collect();
     chosen.insert("top_logprobs".into(), Value::Array(top));
     Value::Object(chosen)
+}
+
+/// `prompt_logprobs`, in vLLM's form: for each token of the prompt but the first, an object of the most likely ones, at
+/// most `top`, and of the token itself, by their ids.
+pub(crate) fn prompt_text(tokenizer: &Tokenizer, prompt: &[Option<PositionLogprobs>], top: usize) -> String {
+    let entry = |token: &TokenLogprob| {
+        json!({
+            "logprob": finite(token.logprob),
+            "rank": token.rank,
+            "decoded_token": tokenizer.token_text(token.token),
+        })
+    };
+    list_of(prompt.iter().map(|position| {
+        let Some(position) = position else { return Value::Null };
+        let told = [&position.chosen].into_iter().chain(position.top.iter().take(top));
+        let mut object = Map::new();
+        for token in told {
+            object.entry(token.token.to_string()).or_insert_with(|| entry(token));
+        }
+        Value::Object(object)
+    }))
 }
 
 /// A token's text, or its bytes as OpenAI writes them where they are no text: `bytes:\xe4`.

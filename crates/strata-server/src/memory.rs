@@ -9,11 +9,12 @@
 //! | part | of 128 MiB | holds | charged |
 //! |---|---|---|---|
 //! | connections | 3/16 = 24 MiB | buffers and state of a connection | [`CONNECTION_BYTES`] each: 1024 of them |
-//! | bodies | 1/16 = 8 MiB | bodies until they are parsed | `Content-Length`, or the limit of a body: 2 of 4 MiB |
+//! | bodies | 1/16 = 8 MiB | bodies until they are parsed | `Content-Length`, once 4 KiB have come: 2 of 4 MiB |
 //! | parsed | 3/16 = 24 MiB | what is made of bodies until it is submitted | see below |
 //! | scratch | 5/16 = 40 MiB | the tokenizer at work | [`Tokenizer::scratch_bytes`] |
 //! | held | 2/16 = 16 MiB | sequences, until the last of a request has ended | see below |
-//! | answers | 2/16 = 16 MiB | answers that are not streamed, until they have been written | as they grow |
+//! | answers | 3/32 = 12 MiB | answers that are not streamed, until they have been written | texts as they grow, log-probabilities before |
+//! | unread | 1/32 = 4 MiB | tokens of streams that their clients have not read yet | as they come |
 //!
 //! Of *scratch*, a text is charged at most 512 bytes for each byte of the longest piece that is tokenized at a time,
 //! and 12 for each byte of text.
@@ -32,8 +33,10 @@
 //! of each answer. A beam search also holds `width x max_tokens` tokens, once in its sequences and three times in its
 //! hypotheses, with their log-probabilities if these are reported.
 //!
-//! The tokens of a stream whose client does not read pile up for `write_timeout` at most, at the engine's speed: a
-//! hundred tokens a second are 5 MiB, over all streams.
+//! A stream whose client leaves more than a quarter of *unread* behind it, or much while all of it is taken, ends with
+//! an error ([`UnreadBudget`]); nobody waits for that part.
+//!
+//! A body's memory is given up again when others wait for it and the body arrives slowly, or not at all.
 //!
 //! A request that could never get its share is refused at once (413), with the limit; others wait for up to
 //! [`WAIT_MAX`], and are then asked to try again (503).
@@ -41,14 +44,17 @@
 //! [`Tokenizer::scratch_bytes`]: strata_model::tokenizer::Tokenizer::scratch_bytes
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use strata_engine::UnreadBudget;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::error::ApiError;
 
-/// A connection's read buffer (16 KiB at most), the heads that it writes, and its state and task.
+/// A connection's read buffer (16 KiB at most), the first 4 KiB of a body, the heads that it writes, and its state and
+/// task.
 const CONNECTION_BYTES: usize = 24 << 10;
 /// What preparing a request takes, however small it is.
 pub(crate) const PREPARING_BYTES: usize = 256 << 10;
@@ -56,8 +62,9 @@ pub(crate) const PREPARING_BYTES: usize = 256 << 10;
 pub(crate) const RENDERED_SLACK: usize = 64 << 10;
 /// One entry of a completion's log-probabilities, as JSON value and as text.
 pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
-/// One entry of a chat's, which is an object of three fields.
-pub(crate) const LOGPROB_BYTES: usize = 1024;
+/// One entry of an answer that is not streamed: some twelve bytes until it ends, then text, once by itself and once as
+/// part of the answer.
+pub(crate) const LOGPROB_BYTES: usize = 320;
 /// Time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Bytes of one permit; a semaphore's permits are counted in 32 bits.
@@ -70,6 +77,7 @@ pub(crate) struct RequestMemory {
     pub(crate) scratch: Arc<MemoryPart>,
     pub(crate) held: Arc<MemoryPart>,
     pub(crate) answers: Arc<MemoryPart>,
+    pub(crate) unread: Arc<UnreadBudget>,
 }
 
 /// One part of the memory.
@@ -78,6 +86,8 @@ pub(crate) struct MemoryPart {
     permits: Arc<Semaphore>,
     bytes: usize,
     wait_max: Duration,
+    /// Requests that wait for a share.
+    waiting: AtomicUsize,
     /// For messages.
     purpose: &'static str,
 }
@@ -92,13 +102,14 @@ pub(crate) struct Share {
 impl RequestMemory {
     /// Divides `bytes`.
     pub(crate) fn new(bytes: usize) -> Self {
-        let part = |sixteenths, purpose| MemoryPart::new(bytes / 16 * sixteenths, WAIT_MAX, purpose);
+        let part = |halves, purpose| MemoryPart::new(bytes / 32 * halves, WAIT_MAX, purpose);
         Self {
-            bodies: part(1, "the bodies of requests"),
-            parsed: part(3, "requests that are being prepared"),
-            scratch: part(5, "tokenizing texts"),
-            held: part(2, "requests in flight"),
-            answers: part(2, "answers that are not streamed"),
+            bodies: part(2, "the bodies of requests"),
+            parsed: part(6, "requests that are being prepared"),
+            scratch: part(10, "tokenizing texts"),
+            held: part(4, "requests in flight"),
+            answers: part(3, "answers that are not streamed"),
+            unread: UnreadBudget::new(bytes / 32),
         }
     }
 
@@ -111,7 +122,13 @@ impl RequestMemory {
 impl MemoryPart {
     fn new(bytes: usize, wait_max: Duration, purpose: &'static str) -> Arc<Self> {
         let units = (bytes / UNIT).clamp(1, u32::MAX as usize >> 4);
-        Arc::new(Self { permits: Arc::new(Semaphore::new(units)), bytes: units * UNIT, wait_max, purpose })
+        Arc::new(Self {
+            permits: Arc::new(Semaphore::new(units)),
+            bytes: units * UNIT,
+            wait_max,
+            waiting: AtomicUsize::new(0),
+            purpose,
+        })
     }
 
     /// The bytes that it holds.
@@ -125,6 +142,10 @@ impl MemoryPart {
     /// 413 if the part is smaller than that, 503 if it does not become free in time.
     pub(crate) async fn take(self: &Arc<Self>, bytes: usize) -> Result<Share, ApiError> {
         let units = self.units(bytes)?;
+        if let Ok(permit) = self.permits.clone().try_acquire_many_owned(units) {
+            return Ok(Share { part: self.clone(), permit });
+        }
+        let _waiting = Waiting::of(&self.waiting);
         match timeout(self.wait_max, self.permits.clone().acquire_many_owned(units)).await {
             Ok(Ok(permit)) => Ok(Share { part: self.clone(), permit }),
             _ => Err(self.full()),
@@ -144,7 +165,28 @@ impl MemoryPart {
     }
 }
 
+/// A request that waits, until this is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Share {
+    /// Whether others wait for a share of the same part.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.part.waiting.load(Ordering::Relaxed) > 0
+    }
+
     /// Makes it at least so large; waits if that is more.
     ///
     /// # Errors

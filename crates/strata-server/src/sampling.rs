@@ -6,16 +6,20 @@ use std::ops::RangeInclusive;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use strata_engine::text::TextOptions;
-use strata_engine::{BeamParams, SamplingParams, TOKEN_LIST_MAX};
+use strata_engine::{BeamParams, Pooling, SamplingParams, TOKEN_LIST_MAX, TokenId};
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
+use crate::openapi::{Part, part};
+use crate::truncation::Truncation;
 use crate::unsupported::Supported;
 
 /// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 1024;
+/// Most `bad_words` of a request.
+const BAD_WORDS_MAX: usize = 256;
 /// Longest `cache_salt`, in bytes.
 const SALT_BYTES_MAX: usize = 1024;
 /// Priorities that clients may ask for. Waiting requests age, so none of them starves for ever.
@@ -44,7 +48,11 @@ struct SharedFields<'b> {
     stop: Option<Field<Stops>>,
     include_stop_str_in_output: Option<Field<bool>>,
     skip_special_tokens: Option<Field<bool>>,
-    stop_token_ids: Option<Field<StopTokens>>,
+    stop_token_ids: Option<Field<TokenList>>,
+    allowed_token_ids: Option<Field<TokenList>>,
+    bad_words: Option<Field<BadWords>>,
+    prompt_logprobs: Option<Field<usize>>,
+    truncate_prompt_tokens: Option<Field<Truncation>>,
     ignore_eos: Option<Field<bool>>,
     use_beam_search: Option<Field<bool>>,
     length_penalty: Option<Field<f32>>,
@@ -93,6 +101,13 @@ pub(crate) struct Common {
     pub(crate) cache_report: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
+    /// How much of a prompt that is too long is kept.
+    pub(crate) truncation: Option<Truncation>,
+    /// Whether the answer has the prompt's log-probabilities, with so many of the most likely tokens, in a field of
+    /// their own.
+    pub(crate) prompt_logprobs: Option<usize>,
+    /// The prompt's embedding instead of a text.
+    pub(crate) embed: Option<Pooling>,
 }
 
 /// Reads and checks the shared fields of a body, of a chat if `CHAT`, and refuses those that are not supported.
@@ -150,7 +165,15 @@ pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common,
     let max_tokens = sent(fields.max_completion_tokens.or(fields.max_tokens));
     let (include_stop, skip_special) = (sent(fields.include_stop_str_in_output), sent(fields.skip_special_tokens));
     let cache_report = sent(fields.cache_report).unwrap_or(false);
-    let params = params(fields, defaults)?;
+    let truncation = sent(fields.truncate_prompt_tokens.take());
+    let prompt_logprobs = sent(fields.prompt_logprobs.take());
+    if prompt_logprobs.is_some() && stream {
+        let message = "prompt_logprobs are not part of a stream; set stream to false, or leave prompt_logprobs out";
+        return Err(ApiError::invalid("prompt_logprobs", message));
+    }
+    let bad_words = sent(fields.bad_words.take()).map_or_else(Vec::new, |BadWords(words)| words);
+    let bad_words = tokens_of_words(app, &bad_words)?;
+    let params = SamplingParams { bad_words, prompt_logprobs, ..params(fields, defaults)? };
     let mut end_tokens = app.config.eos_token_ids.clone();
     end_tokens.extend(&params.stop_token_ids);
     let text = TextOptions {
@@ -177,7 +200,63 @@ pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common,
         cache_report,
         cache_salt,
         priority,
+        truncation,
+        prompt_logprobs,
+        embed: None,
     })
+}
+
+/// What a request asks for that says nothing of it: one answer, sampled as the model's defaults have it.
+pub(crate) fn unasked(app: &App) -> Common {
+    Common {
+        params: SamplingParams { max_tokens: 0, seed: random(), ..app.config.default_sampling.clone() },
+        text: TextOptions {
+            skip_special_tokens: true,
+            end_tokens: app.config.eos_token_ids.clone(),
+            ..TextOptions::default()
+        },
+        max_tokens: None,
+        n: 1,
+        candidates: 1,
+        beam: None,
+        stream: false,
+        include_usage: false,
+        cache_report: false,
+        cache_salt: None,
+        priority: 0,
+        truncation: None,
+        prompt_logprobs: None,
+        embed: None,
+    }
+}
+
+/// The token sequences of words that are not to be generated, each with and without a space before it.
+fn tokens_of_words(app: &App, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
+    for word in words {
+        let word = word.trim_start();
+        let plain = app.tokenize("bad_words", word, false)?;
+        if plain.is_empty() {
+            return Err(ApiError::invalid("bad_words", "bad_words has a word of white space alone; leave it out"));
+        }
+        let spaced = app.tokenize("bad_words", &format!(" {word}"), false)?;
+        // Where the space is a token of its own, the word behind it is the one without. vLLM leaves out spaced words of
+        // another number of tokens as well, and so lets some pass.
+        let is_other = !spaced.ends_with(&plain);
+        all.push(plain);
+        all.extend(is_other.then_some(spaced));
+    }
+    Ok(all)
+}
+
+/// The fields that both completion APIs share.
+pub(crate) fn shared_part() -> Part {
+    part!(SharedFields<'_>)
+}
+
+/// The field that all APIs share.
+pub(crate) fn model_part() -> Part {
+    part!(ModelField)
 }
 
 /// Refuses a `model` that is not served; a request may leave it out.
@@ -185,7 +264,7 @@ pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
     check_name(app, sent(read::<ModelField>(body)?.model))
 }
 
-fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
+pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
     match model {
         Some(model) if !app.config.model_names.contains(&model) => {
             Err(ApiError::model_not_found(&model, &app.config.model_names))
@@ -228,13 +307,7 @@ fn neutral() -> SamplingParams {
 
 /// Ranges are checked by the engine, whose messages name the field too.
 fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
-    let top_k = match sent(fields.top_k) {
-        None => defaults.top_k,
-        Some(0 | -1) => None,
-        Some(top_k) => Some(usize::try_from(top_k).map_err(|_| {
-            ApiError::invalid("top_k", format!("top_k is {top_k}, but must be at least 1, or 0 or -1 for all tokens"))
-        })?),
-    };
+    let top_k = sent(fields.top_k).map_or(Ok(defaults.top_k), top_k_of)?;
     let repetition_penalty = match (sent(fields.repetition_penalty), sent(fields.repeat_penalty)) {
         (Some(one), Some(other)) if one != other => {
             let message = format!("repeat_penalty is {other}, but repetition_penalty, its other name, is {one}");
@@ -259,14 +332,29 @@ fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<Samplin
         logit_bias: sent(fields.logit_bias).map_or_else(Vec::new, |LogitBias(biases)| biases),
         seed: sent(fields.seed).map_or_else(random, i64::cast_unsigned),
         ignore_eos: sent(fields.ignore_eos).unwrap_or(false),
-        stop_token_ids: sent(fields.stop_token_ids).map_or_else(Vec::new, |StopTokens(ids)| ids),
+        stop_token_ids: sent(fields.stop_token_ids).map_or_else(Vec::new, |TokenList(ids)| ids),
+        allowed_token_ids: sent(fields.allowed_token_ids).map_or_else(Vec::new, |TokenList(ids)| ids),
+        bad_words: Vec::new(),
         logprobs: None,
         prompt_logprobs: None,
     })
 }
 
+/// How many tokens are kept, if not all.
+pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
+    match usize::try_from(sent) {
+        Ok(0) => Ok(None),
+        Ok(top_k) => Ok(Some(top_k)),
+        Err(_) if sent == -1 => Ok(None),
+        Err(_) => {
+            let message = format!("top_k is {sent}, but must be at least 1, or 0 or -1 for all tokens");
+            Err(ApiError::invalid("top_k", message))
+        }
+    }
+}
+
 /// One stop string, or a list of them.
-struct Stops(Vec<String>);
+pub(crate) struct Stops(pub(crate) Vec<String>);
 
 impl FromJson<'_> for Stops {
     const EXPECTED: &'static str = "a string or a list of strings";
@@ -294,10 +382,31 @@ fn stop(raw: &RawValue) -> Result<String, String> {
     }
 }
 
-/// Ids that end a text.
-struct StopTokens(Vec<u32>);
+/// Words that a text may not have.
+struct BadWords(Vec<String>);
 
-impl FromJson<'_> for StopTokens {
+impl FromJson<'_> for BadWords {
+    const EXPECTED: &'static str = "a list of strings";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        let (words, count) = entries(raw, BAD_WORDS_MAX).ok_or_else(|| Self::other(raw))?;
+        if count > BAD_WORDS_MAX {
+            return Err(format!("has {count} words, but at most {BAD_WORDS_MAX} are allowed"));
+        }
+        let word = |raw| match String::from_json(raw) {
+            Err(_) => Err(Self::other(raw)),
+            Ok(word) if word.len() > STOP_BYTES_MAX => {
+                Err(format!("has a word of {} bytes, but at most {STOP_BYTES_MAX} are allowed", word.len()))
+            }
+            Ok(word) => Ok(word),
+        };
+        words.into_iter().map(word).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Token ids.
+struct TokenList(Vec<u32>);
+
+impl FromJson<'_> for TokenList {
     const EXPECTED: &'static str = "a list of token ids";
     fn from_json(raw: &RawValue) -> Result<Self, String> {
         token_ids(raw, TOKEN_LIST_MAX).map(Self)

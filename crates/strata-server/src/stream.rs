@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use strata_engine::text::TextDelta;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -19,10 +19,13 @@ use tracing::Instrument;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::generate::Sequences;
+use crate::json_text::{add_field, with_field};
 use crate::memory::Share;
 
 /// Chunks that wait for a slow client; the tokens behind them wait in the sequences' own channels.
 const CHUNKS_WAITING: usize = 16;
+/// Time without anything to tell, after which some APIs tell that.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// Turns what comes for a sequence into entries of `choices`.
 pub(crate) trait Choices: Send + 'static {
@@ -51,9 +54,45 @@ impl Envelope {
     }
 }
 
-/// Answers with the whole of what `sequences` brought.
-pub(crate) fn whole(answer: Map<String, Value>, mut sequences: Sequences) -> Response {
-    let body = Value::Object(answer).to_string().into_bytes();
+/// One entry of the `choices` of a whole answer.
+pub(crate) struct Choice {
+    pub(crate) choice: Value,
+    /// The text of its `logprobs`, which is `null` in `choice`.
+    pub(crate) logprobs: Option<String>,
+    /// The text of its `prompt_logprobs`, if it has any.
+    pub(crate) prompt_logprobs: Option<String>,
+}
+
+impl Choice {
+    fn into_text(self) -> String {
+        let mut text = match (self.choice, self.logprobs) {
+            (Value::Object(choice), Some(logprobs)) => with_field(&choice, "logprobs", &logprobs),
+            (choice, _) => choice.to_string(),
+        };
+        add_field(&mut text, "prompt_logprobs", self.prompt_logprobs);
+        text
+    }
+}
+
+/// Answers with the whole of what `sequences` brought. `prompt_logprobs`, if given, is the text of that field.
+pub(crate) fn whole(
+    envelope: &Envelope,
+    choices: Vec<Choice>,
+    mut sequences: Sequences,
+    prompt_logprobs: Option<String>,
+) -> Response {
+    let mut answer = envelope.with(Vec::new());
+    answer.insert("usage".into(), sequences.usage());
+    let mut list = String::from("[");
+    for (index, choice) in choices.into_iter().enumerate() {
+        list.push_str(if index == 0 { "" } else { "," });
+        list.push_str(&choice.into_text());
+    }
+    list.push(']');
+    let mut body = with_field(&answer, "choices", &list);
+    drop(list);
+    add_field(&mut body, "prompt_logprobs", prompt_logprobs);
+    let body = body.into_bytes();
     // An echo is charged to the sequences' memory; the rest to the answer's own.
     json(body, [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect())
 }
@@ -78,14 +117,86 @@ impl AsRef<[u8]> for Owned {
     }
 }
 
-/// Answers with a stream. When the client goes away, the answer's body is dropped, and with it the sequences.
+/// Answers with a stream of chunks, as the completion APIs have it.
 pub(crate) fn answer(
     app: &Arc<App>,
-    mut sequences: Sequences,
+    sequences: Sequences,
     envelope: Envelope,
     include_usage: bool,
     choices: impl Choices,
 ) -> Response {
+    events(app, sequences, Chunks { envelope, include_usage, choices })
+}
+
+/// Turns what comes for the sequences of a request into events, each the text of one: [`data`], or [`named`].
+pub(crate) trait Events: Send + 'static {
+    /// Something has come for a sequence; no failure.
+    fn delta(&mut self, index: usize, delta: TextDelta, sequences: &Sequences) -> Vec<String>;
+
+    /// All have ended well.
+    fn end(&mut self, sequences: &Sequences) -> Vec<String>;
+
+    /// One has failed, and with it the answer.
+    fn failed(&mut self, error: &ApiError) -> Vec<String>;
+
+    /// Nothing has come for a while.
+    fn idle(&mut self) -> Option<String> {
+        None
+    }
+}
+
+/// An event without a name.
+pub(crate) fn data(data: &str) -> String {
+    format!("data: {data}\n\n")
+}
+
+/// An event whose name is the `type` of its data too.
+pub(crate) fn named(name: &str, data: Value) -> String {
+    let mut whole = Map::new();
+    whole.insert("type".into(), name.into());
+    if let Value::Object(data) = data {
+        whole.extend(data);
+    }
+    format!("event: {name}\ndata: {}\n\n", Value::Object(whole))
+}
+
+/// Chunks of `choices`.
+struct Chunks<C> {
+    envelope: Envelope,
+    include_usage: bool,
+    choices: C,
+}
+
+impl<C: Choices> Events for Chunks<C> {
+    fn delta(&mut self, index: usize, delta: TextDelta, _: &Sequences) -> Vec<String> {
+        let chunk = |choice| {
+            let mut chunk = self.envelope.with(vec![choice]);
+            if self.include_usage {
+                chunk.insert("usage".into(), Value::Null);
+            }
+            data(&Value::Object(chunk).to_string())
+        };
+        self.choices.choices(index, delta).into_iter().map(chunk).collect()
+    }
+
+    fn end(&mut self, sequences: &Sequences) -> Vec<String> {
+        let mut last = Vec::new();
+        if self.include_usage {
+            let mut chunk = self.envelope.with(Vec::new());
+            chunk.insert("usage".into(), sequences.usage());
+            last.push(data(&Value::Object(chunk).to_string()));
+        }
+        last.push(data("[DONE]"));
+        last
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Vec<String> {
+        vec![data(&error.to_json().to_string()), data("[DONE]")]
+    }
+}
+
+/// Answers with a stream. When the client goes away, the answer's body is dropped, and with it the sequences.
+pub(crate) fn events(app: &Arc<App>, mut sequences: Sequences, events: impl Events) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let share = sequences.take_share();
     let write_timeout = app.config.write_timeout;
@@ -94,7 +205,7 @@ pub(crate) fn answer(
         let sink = Sink { sender, write_timeout };
         tokio::select! {
             () = gone.closed() => {}
-            () = write(sequences, envelope, include_usage, choices, sink) => {}
+            _ = write(sequences, events, sink) => {}
         }
     };
     // Its log lines carry the request's id, as those of its handler do.
@@ -108,44 +219,28 @@ pub(crate) fn answer(
     response
 }
 
-/// Writes all chunks; ends early when the client has gone.
-async fn write(
-    mut sequences: Sequences,
-    envelope: Envelope,
-    include_usage: bool,
-    mut choices: impl Choices,
-    sink: Sink,
-) {
-    let mut failed = false;
-    while let Some((index, delta)) = sequences.next().await {
-        if let Some(Err(error)) = &delta.finished {
-            failed = true;
-            let error = ApiError::from(error.clone());
-            error.log();
-            if !sink.send(error.to_json().to_string()).await {
-                return;
+/// Writes all events; `None` when the client has gone.
+async fn write(mut sequences: Sequences, mut events: impl Events, sink: Sink) -> Option<()> {
+    loop {
+        let next = match timeout(IDLE, sequences.next()).await {
+            Ok(next) => next,
+            // Nothing is lost: what comes later is still to be read.
+            Err(_) => {
+                sink.send(events.idle()).await?;
+                continue;
             }
-            // One failed sequence fails the whole answer: the others will not be read.
-            break;
-        }
-        for choice in choices.choices(index, delta) {
-            let mut chunk = envelope.with(vec![choice]);
-            if include_usage {
-                chunk.insert("usage".into(), Value::Null);
+        };
+        match next {
+            None => return sink.send(events.end(&sequences)).await,
+            Some((_, TextDelta { finished: Some(Err(error)), .. })) => {
+                // One failed sequence fails the whole answer: the others will not be read.
+                let error = ApiError::from(error);
+                error.log();
+                return sink.send(events.failed(&error)).await;
             }
-            if !sink.send(Value::Object(chunk).to_string()).await {
-                return;
-            }
+            Some((index, delta)) => sink.send(events.delta(index, delta, &sequences)).await?,
         }
     }
-    if include_usage && !failed {
-        let mut chunk = envelope.with(Vec::new());
-        chunk.insert("usage".into(), json!(sequences.usage()));
-        if !sink.send(Value::Object(chunk).to_string()).await {
-            return;
-        }
-    }
-    sink.send("[DONE]".to_owned()).await;
 }
 
 /// Where chunks go.
@@ -155,10 +250,12 @@ struct Sink {
 }
 
 impl Sink {
-    /// False when the client has gone, or reads nothing for too long.
-    async fn send(&self, data: String) -> bool {
-        let chunk = Bytes::from(format!("data: {data}\n\n"));
-        matches!(timeout(self.write_timeout, self.sender.send(chunk)).await, Ok(Ok(())))
+    /// `None` when the client has gone, or reads nothing for too long.
+    async fn send(&self, events: impl IntoIterator<Item = String>) -> Option<()> {
+        for event in events {
+            timeout(self.write_timeout, self.sender.send(Bytes::from(event))).await.ok()?.ok()?;
+        }
+        Some(())
     }
 }
 

@@ -12,10 +12,8 @@ use serde_json::value::RawValue;
 use crate::fields::shown;
 
 /// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
-const NOWHERE: [&str; 42] = [
-    "allowed_token_ids",
+const NOWHERE: [&str; 38] = [
     "audio",
-    "bad_words",
     "chat_template",
     "documents",
     "ebnf",
@@ -38,7 +36,6 @@ const NOWHERE: [&str; 42] = [
     "mm_processor_kwargs",
     "post_sampling_probs",
     "prompt_embeds",
-    "prompt_logprobs",
     "regex",
     "repetition_detection",
     "return_prompt_token_ids",
@@ -51,7 +48,6 @@ const NOWHERE: [&str; 42] = [
     "suffix",
     "thinking_budget_tokens",
     "thinking_token_budget",
-    "truncate_prompt_tokens",
     "verbosity",
     "vllm_xargs",
     "web_search_options",
@@ -208,7 +204,6 @@ mod tests {
             ("top_n_sigma", "1"),
             ("n_predict", "7"),
             ("samplers", r#"["top_k"]"#),
-            ("prompt_logprobs", "0"),
         ] {
             let body = format!(r#"{{"{param}": {value}}}"#);
             refused(param, read::<Supported<true>>(body.as_bytes()).map(drop).expect_err(&body));

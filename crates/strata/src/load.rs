@@ -14,6 +14,7 @@ use strata_engine::{
 };
 use strata_kernels::{KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
+use strata_model::Pooling;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::config::ModelConfig;
 use strata_model::generation_config::GenerationConfig;
@@ -27,7 +28,7 @@ use crate::needs::{self, kv_config, threads};
 use crate::opened::Opened;
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::streaming::{self, Streaming};
-use crate::{gpu, kv_disk, progress, swap};
+use crate::{gpu, kv_disk, progress, small_files, swap};
 
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
@@ -60,6 +61,8 @@ pub struct Loaded {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<Arc<ChatTemplate>>,
     pub generation: GenerationConfig,
+    /// How it pools hidden states, or why it makes no embeddings.
+    pub pooling: Result<Pooling, String>,
     pub config: ModelConfig,
     /// Where it was loaded from.
     pub path: PathBuf,
@@ -77,8 +80,9 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
     let surroundings = Surroundings { footprint, audience };
     let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
+    let pooling = small_files::pooling(&dir.catalog, &dir.path);
     let ModelDir { config, generation, path, .. } = dir;
-    Ok(Loaded { name, engine, tokenizer, template, generation, config, path, budget, request_bytes, streamed })
+    Ok(Loaded { name, engine, tokenizer, template, generation, pooling, config, path, budget, request_bytes, streamed })
 }
 
 /// A model in memory, and how the budget around it was divided.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use strata_device::Bytes;
-use strata_server::{Drained, ServerConfig};
+use strata_server::{Drained, Embeddings, ServerConfig};
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -36,7 +36,8 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Serve a model over HTTP, as the OpenAI API does
 ///
-/// Answers /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /version and /metrics.
+/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/responses, /v1/embeddings, /v1/models, /tokenize, /detokenize,
+/// /health, /version and /metrics.
 /// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
 /// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). Ctrl-C or SIGTERM lets requests in flight finish; a
 /// second one cuts them, and tells their clients.
@@ -65,6 +66,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "KEY", env = "STRATA_API_KEY", hide_env_values = true, help_heading = "Server",
           value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
+
+    /// Web page whose scripts may call, by its origin, such as https://example.org, or * for every page; may be given
+    /// several times
+    #[arg(long, value_name = "ORIGIN", help_heading = "Server", hide_short_help = true, value_parser = origin)]
+    pub allow_origin: Vec<String>,
 
     /// Name that clients ask for, instead of the directory's; may be given several times
     #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = NonEmptyStringValueParser::new())]
@@ -147,12 +153,18 @@ fn config(args: &ServeArgs, loaded: &Loaded) -> Result<ServerConfig> {
         default_sampling: model_defaults(&loaded.generation),
         eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
         api_keys: args.api_key.clone(),
+        allow_origins: args.allow_origin.clone(),
+        embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
         body_bytes_max: usize::try_from(args.max_body.0)?,
         request_bytes_max: loaded.request_bytes,
         connections_max: args.max_connections,
         drain_timeout: Duration::from_secs(args.drain_timeout),
         ..ServerConfig::default()
     })
+}
+
+fn origin(text: &str) -> Result<String, String> {
+    strata_server::check_origin(text).map(|()| text.to_owned())
 }
 
 /// A body takes a sixteenth of the memory for requests at most, which is at least [`REQUEST_BYTES`] (see

@@ -11,6 +11,7 @@ use strata_model::config::{ConfigError, ConfigProblem, ModelConfig};
 use strata_model::generation_config::GenerationConfig;
 use strata_model::gguf::GgufModel;
 use strata_model::tokenizer::{MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
+use strata_model::{POOLING_FILE, Pooling};
 use strata_weights::{Catalog, Store};
 
 /// The small files that a packed store contains: those that Strata reads, those that other programs read, and licences.
@@ -29,6 +30,9 @@ const FILES: [(&str, u64); 13] = [
     ("NOTICE", MAX_CONFIG_BYTES),
     ("USE_POLICY.md", MAX_CONFIG_BYTES),
 ];
+
+/// The name of [`POOLING_FILE`] in a store, which has no directories.
+const POOLING_IN_STORE: &str = "1_Pooling_config.json";
 
 /// The configuration, and how to sample. Without a catalog (there are no weights, or damaged ones) they are looked for
 /// in the directory `path`.
@@ -88,6 +92,24 @@ pub fn template(catalog: &Catalog, path: &Path) -> Result<Option<ChatTemplate>> 
     }
 }
 
+/// How the model pools hidden states to embeddings, or why it makes none. `path` is where the catalog was opened.
+pub fn pooling(catalog: &Catalog, path: &Path) -> Result<Pooling, String> {
+    if let Some(gguf) = GgufModel::of(catalog) {
+        return gguf.pooling();
+    }
+    let content = match catalog.store() {
+        Some(store) => in_store(store, POOLING_IN_STORE, MAX_CONFIG_BYTES),
+        None => read(&path.join(POOLING_FILE), MAX_CONFIG_BYTES),
+    };
+    match content.map_err(|error| format!("{error:#}"))? {
+        None => Ok(Pooling::default()),
+        Some(text) => {
+            let read = Pooling::from_json(&String::from_utf8_lossy(&text));
+            read.map_err(|problem| format!("{POOLING_FILE} {problem}"))
+        }
+    }
+}
+
 /// The small files of a model, to be packed: those of its store, or of its directory. A GGUF model's are in its
 /// metadata.
 pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
@@ -100,6 +122,12 @@ pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
         };
         files.extend(content.map(|content| (name.to_owned(), content)));
     }
+    let pooling = match catalog.store() {
+        Some(store) => in_store(store, POOLING_IN_STORE, MAX_CONFIG_BYTES)?,
+        None if catalog.metadata().is_none() => read(&path.join(POOLING_FILE), MAX_CONFIG_BYTES)?,
+        None => None,
+    };
+    files.extend(pooling.map(|content| (POOLING_IN_STORE.to_owned(), content)));
     Ok(files)
 }
 

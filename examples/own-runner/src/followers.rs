@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use strata_engine::Runner;
 use strata_kv::BlockCopy;
-use strata_model::{BatchSequence, LogitRow, LogitRows, Logits, SequenceBlocks};
+use strata_model::{BatchSequence, LogitRow, Logits, SequenceBlocks};
 
 /// Bytes that the next one depends on.
 const CONTEXT: usize = 3;
@@ -57,13 +57,7 @@ impl Runner for Followers {
                 let position = sequence.first_position + token;
                 let slot = self.slot(sequence.blocks, position);
                 self.kv[slot] = byte as u8;
-                let wanted = match sequence.logits {
-                    LogitRows::None => false,
-                    // Whole rows will do where the best of them suffice.
-                    LogitRows::Last | LogitRows::Best(_) => token + 1 == sequence.tokens.len(),
-                    LogitRows::All => true,
-                };
-                if wanted {
+                if sequence.logits.of(sequence.tokens.len()).contains(&token) {
                     // Not what this pass was given, but what lies in the blocks: others may have computed it.
                     let seen = (position + 1).saturating_sub(CONTEXT)..position + 1;
                     let context: Vec<u8> = seen.map(|at| self.kv[self.slot(sequence.blocks, at)]).collect();

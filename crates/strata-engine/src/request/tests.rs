@@ -45,6 +45,10 @@ fn each_bad_parameter_is_refused_by_name() {
     assert_eq!(check(|r| r.params.logprobs = Some(21)), Some("logprobs"));
     assert_eq!(check(|r| r.params.stop_token_ids = vec![100]), Some("stop_token_ids"));
     assert_eq!(check(|r| r.params.stop_token_ids = vec![1; 1025]), Some("stop_token_ids"));
+    assert_eq!(check(|r| r.params.allowed_token_ids = vec![100]), Some("allowed_token_ids"));
+    assert_eq!(check(|r| r.params.bad_words = vec![vec![1], vec![100]]), Some("bad_words"));
+    assert_eq!(check(|r| r.params.bad_words = vec![vec![]]), Some("bad_words"));
+    assert_eq!(check(|r| r.params.bad_words = vec![vec![1; 512]; 3]), Some("bad_words"));
     assert_eq!(check(|r| r.params.logit_bias = vec![(4_000_000_000, 1.0)]), Some("logit_bias"));
     assert_eq!(check(|r| r.params.logit_bias = vec![(1, f32::NAN)]), Some("logit_bias"));
 }
@@ -72,6 +76,8 @@ fn beam_search_refuses_what_it_cannot_honour() {
     assert_eq!(beam(|r, _| r.params.presence_penalty = 0.5), Some("presence_penalty"));
     assert_eq!(beam(|r, _| r.params.frequency_penalty = 0.5), Some("frequency_penalty"));
     assert_eq!(beam(|r, _| r.params.logit_bias = vec![(1, 1.0)]), Some("logit_bias"));
+    assert_eq!(beam(|r, _| r.params.allowed_token_ids = vec![1]), Some("allowed_token_ids"));
+    assert_eq!(beam(|r, _| r.params.bad_words = vec![vec![1]]), Some("bad_words"));
     assert_eq!(beam(|r, _| r.params.prompt_logprobs = Some(1)), Some("prompt_logprobs"));
 }
 

@@ -468,10 +468,60 @@ fn whole_rows_are_wanted_where_the_best_do_not_suffice() {
         SamplingParams { presence_penalty: 0.1, ..plain.clone() },
         SamplingParams { frequency_penalty: 0.1, ..plain.clone() },
         SamplingParams { logit_bias: vec![(3, 1.0)], ..plain.clone() },
+        SamplingParams { allowed_token_ids: vec![3], ..plain.clone() },
+        SamplingParams { bad_words: vec![vec![3]], ..plain.clone() },
         SamplingParams { logprobs: Some(0), ..plain.clone() },
         SamplingParams { min_tokens: 1, ..plain.clone() },
     ] {
         assert_eq!(best_wanted(&params, 0), None, "{params:?}");
     }
     assert_eq!(best_wanted(&SamplingParams { min_tokens: 1, ..plain }, 1), Some(6));
+}
+
+#[test]
+fn only_allowed_tokens_are_drawn() {
+    let params = SamplingParams { allowed_token_ids: vec![2, 5, 7], ..SamplingParams::default() };
+    let drawn: std::collections::BTreeSet<_> = (0..2000).map(|position| sample(&LOGITS, &params, position)).collect();
+    assert_eq!(drawn.into_iter().collect::<Vec<_>>(), [2, 5, 7]);
+    // The distribution among them is the model's own.
+    let alone: Vec<f32> =
+        (0..8).map(|id| if [2, 5, 7].contains(&id) { LOGITS[id] } else { f32::NEG_INFINITY }).collect();
+    for position in 0..200 {
+        assert_eq!(sample(&LOGITS, &params, position), sample(&alone, &SamplingParams::default(), position));
+    }
+    // A bias does not bring back what is not allowed, and min_tokens rules out ends among what is.
+    let biased = SamplingParams { logit_bias: vec![(1, 100.0)], temperature: 0.0, min_tokens: 1, ..params };
+    assert_eq!(
+        (sample(&LOGITS, &biased, 0), sample(&LOGITS, &SamplingParams { temperature: 0.0, ..biased.clone() }, 1)),
+        (5, 5)
+    );
+    let ends = SamplingParams { allowed_token_ids: vec![EOS, 7], ..biased };
+    assert_eq!((sample(&LOGITS, &ends, 0), sample(&LOGITS, &ends, 1)), (7, EOS));
+}
+
+#[test]
+fn bad_words_are_not_completed() {
+    let params = SamplingParams {
+        temperature: 0.0,
+        bad_words: vec![vec![5], vec![1, 3], vec![3, 3, 1]],
+        ..SamplingParams::default()
+    };
+    let next = |generated: &[TokenId]| processed(&LOGITS, &params, &[1, 3], generated).1;
+    assert_eq!(next(&[]), 1, "the prompt does not count, and 5 is ruled out everywhere");
+    // Token 3 is the second best where 1 is ruled out.
+    assert_eq!((next(&[1]), next(&[3]), next(&[3, 3])), (1, 1, 3));
+    assert_eq!((next(&[0, 3, 3]), next(&[3, 3, 0]), next(&[3, 3, 3])), (3, 1, 3));
+    let logits = processed(&LOGITS, &params, &[], &[3, 1]).0;
+    assert_eq!((logits[3], logits[5], logits[1]), (f32::NEG_INFINITY, f32::NEG_INFINITY, LOGITS[1]));
+    // Each continuation goes by its own tokens.
+    let mut state = SamplerState::new(&[], 8, &params);
+    let mut other = state.continuation(1);
+    state.record(1);
+    other.record(0);
+    let logits = |state| {
+        let mut logits = LOGITS.to_vec();
+        Sampler::default().sample(&mut logits, &params, state, 1, &[EOS]);
+        logits[3]
+    };
+    assert_eq!((logits(&state), logits(&other)), (f32::NEG_INFINITY, LOGITS[3]));
 }

@@ -148,8 +148,7 @@ impl Scheduler {
     /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless
     /// they would wait for the same reason, or many have passed it already.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
-        let any_runs = self.queues.running().len() + self.queues.fetching().len() > 0;
-        if self.num_waiting() == 0 || plan.budget == 0 || (self.refused && any_runs) {
+        if plan.budget == 0 || !self.may_admit() {
             return;
         }
         let mut shares = self.shares();
@@ -201,6 +200,12 @@ impl Scheduler {
         }
         self.refused = all_short && plan.budget > 0 && plan.admitted.is_empty() && plan.preempted.is_empty();
         self.count_overtaken(plan, &short);
+    }
+
+    /// Whether any sequence waits, and not in vain as far as is known.
+    pub(super) fn may_admit(&self) -> bool {
+        let any_runs = self.queues.running().len() + self.queues.fetching().len() > 0;
+        self.num_waiting() > 0 && !(self.refused && any_runs)
     }
 
     /// Why the first that waits does so, as far as it depends on itself; none if it does not have to.

@@ -99,6 +99,7 @@ fn arrival(id: u64, length: usize) -> Arrival {
         explain: false,
         beams: None,
         may_be_long: false,
+        ranks_prompt: false,
     }
 }
 
@@ -111,6 +112,52 @@ fn decodes_and_chunks_share_a_pass() {
     assert_eq!(bench.step(), [(1, 1), (2, 9)]);
     assert_eq!(bench.step(), [(1, 1), (2, 9)]);
     assert_eq!(bench.step(), [(1, 1), (2, 1)]);
+}
+
+#[test]
+fn a_long_prompt_leaves_others_half_of_the_room() {
+    let mut bench = Bench::new(200, 4, 20);
+    bench.add(1, 200);
+    assert_eq!(bench.step(), [(1, 20)]);
+    assert_eq!(bench.step(), [(1, 20)], "alone it takes all");
+    bench.add(2, 6);
+    assert_eq!(bench.step(), [(1, 14), (2, 6)], "what the other does not need it gets");
+    bench.add(3, 100);
+    // The decode comes first, then half of the rest goes to each.
+    assert_eq!(bench.step(), [(2, 1), (1, 10), (3, 9)]);
+    bench.add(4, 4);
+    assert_eq!(bench.step(), [(2, 1), (1, 10), (3, 5), (4, 4)]);
+    // One that began behind them does not wait until they are done.
+    assert_eq!(bench.step(), [(2, 1), (4, 1), (1, 9), (3, 9)]);
+}
+
+#[test]
+fn a_prompt_whose_tokens_are_ranked_does_so_a_few_at_a_time_beside_others() {
+    let mut bench = Bench::new(1000, 4, 500);
+    bench.scheduler.add(Arrival { ranks_prompt: true, ..arrival(1, 900) });
+    assert_eq!(bench.step(), [(1, 500)], "alone it takes all");
+    bench.add(2, 8);
+    assert_eq!(bench.step(), [(1, 64), (2, 8)]);
+    assert_eq!(bench.step(), [(2, 1), (1, 64)]);
+    bench.scheduler.remove(SequenceId(2));
+    assert_eq!(bench.step(), [(1, 272)]);
+    // What it generates is not ranked.
+    bench.add(3, 8);
+    assert_eq!(bench.step(), [(1, 1), (3, 8)]);
+}
+
+#[test]
+fn who_waits_in_vain_costs_a_long_prompt_nothing() {
+    let mut bench = Bench::new(30, 2, 20);
+    bench.add(1, 100);
+    bench.step();
+    // There are no blocks for this one, and no seat for the next but one.
+    bench.add(2, 60);
+    assert_eq!(bench.step(), [(1, 20)]);
+    bench.add(3, 8);
+    assert_eq!(bench.step(), [(1, 12), (3, 8)]);
+    bench.add(4, 8);
+    assert_eq!(bench.step(), [(3, 1), (1, 19)]);
 }
 
 #[test]

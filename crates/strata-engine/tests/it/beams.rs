@@ -325,7 +325,7 @@ proptest! {
                             prop_assert_eq!((&tokens, reason), (&expected[index].0, expected[index].1));
                         }
                         Event::Failed(error) => panic!("{error}"),
-                        Event::PromptDone { .. } | Event::Preempted { .. } => {}
+                        Event::PromptDone { .. } | Event::Preempted { .. } | Event::Embedding(_) => {}
                     }
                 }
             }

@@ -5,6 +5,7 @@ mod compaction;
 mod company;
 mod disk;
 mod drafts;
+mod embeddings;
 mod endings;
 mod forks;
 mod long;

@@ -20,7 +20,7 @@ use crate::sim::{assert_idle_and_whole, collect, greedy, teach_short_answers};
 /// The bundled model, as seen from the fixtures.
 const STORYTELLER: &str = "../../../../models/storyteller";
 
-fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads: usize) -> Engine {
+pub fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads: usize) -> Engine {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strata-model/tests/fixtures").join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights =
@@ -36,7 +36,7 @@ fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads:
     Engine::start(engine, Box::new(runner)).unwrap()
 }
 
-fn requests() -> Vec<Request> {
+pub fn requests() -> Vec<Request> {
     (0..24u32)
         .map(|i| Request {
             // Every other prompt continues an earlier one, so that prefixes are hit.

@@ -243,12 +243,7 @@ impl Runner for SimRunner {
         let is_nan = self.controls.nan_next.swap(false, Ordering::Relaxed);
         for (index, sequence) in batch.iter().enumerate() {
             let count = sequence.tokens.len();
-            let wanted = match sequence.logits {
-                LogitRows::None => count..count,
-                LogitRows::Last | LogitRows::Best(_) => count - 1..count,
-                LogitRows::All => 0..count,
-            };
-            for token in wanted {
+            for token in sequence.logits.of(count) {
                 let position = sequence.first_position + token;
                 let mut logits = logits_of(self.slots[&at(sequence, position)]);
                 if is_nan {
@@ -465,6 +460,7 @@ pub fn collect(mut stream: EventStream) -> Ended {
                 ended.swaps += u64::from(swapped);
             }
             Event::Finished { reason } => ended.reason = reason,
+            Event::Embedding(_) => panic!("nobody asked for it"),
             Event::Failed(error) => panic!("failed: {error}"),
         }
     }

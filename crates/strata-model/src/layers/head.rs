@@ -1,4 +1,4 @@
-//! The head: a last norm, and a logit for every token of the vocabulary.
+//! The head: a last norm, and a logit for every token of the vocabulary, unless hidden states are wanted.
 
 use strata_device::{BEST_MAX, BEST_WIDTH_MAX, Command, PassNeeds, Tensor, TensorArea};
 use strata_weights::{Access, GroupSpec, Role, TensorId};
@@ -65,7 +65,7 @@ impl Layer for Head {
         needs.best_width = needs.best_width.max(self.head.rows);
     }
 
-    /// Computes the logits of the rows that are left, which are the wanted ones.
+    /// Computes the logits of the rows that are left, which are the wanted ones, or only their norm.
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
         let (width, vocab) = (self.head.cols, self.head.rows);
         let wanted = pass.batch.wanted();
@@ -80,16 +80,20 @@ impl Layer for Head {
         pass.settle_branch()?;
         let hidden = pass.hidden();
         let [normed, logits] = self.scratch(LOGIT_ROWS.min(wanted.len()), &mut pass.area());
-        for (index, wanted) in wanted.chunks(LOGIT_ROWS).enumerate() {
-            let first = index * LOGIT_ROWS * width;
-            let hidden = hidden.part(first..first + wanted.len() * width);
-            let (best, count) = (normed, pass.batch.wanted_best(index * LOGIT_ROWS..index * LOGIT_ROWS + wanted.len()));
+        let mut first = 0;
+        for (is_hidden, wanted) in pass.batch.wanted_runs(LOGIT_ROWS) {
+            let hidden = hidden.part(first * width..(first + wanted.len()) * width);
+            let (best, count) = (normed, pass.batch.wanted_best(first..first + wanted.len()));
+            first += wanted.len();
             let (normed, logits) = (normed.first(wanted.len() * width), logits.first(wanted.len() * vocab));
             let (weight, epsilon) = (&pass.weights.vector(self.norm), self.epsilon);
-            pass.submit(&[
-                Command::Norm { x: hidden, weight, epsilon, out: normed },
-                Command::Scale { x: normed, by: self.scale },
-            ])?;
+            let norm = Command::Norm { x: hidden, weight, epsilon, out: normed };
+            if is_hidden {
+                pass.submit(&[norm])?;
+                pass.deliver(wanted, normed, width)?;
+                continue;
+            }
+            pass.submit(&[norm, Command::Scale { x: normed, by: self.scale }])?;
             pass.products(normed, [&self.head], [logits], None)?;
             let count = count.map(|count| count.clamp(1, vocab));
             match count.filter(|&count| pass.prefers_best() && count <= BEST_MAX && vocab <= BEST_WIDTH_MAX) {

@@ -4,6 +4,7 @@ mod below;
 mod fuzz;
 mod gguf;
 mod harness;
+mod hidden;
 mod invariance;
 mod kv_cache;
 mod logits;

@@ -9,20 +9,22 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use strata_engine::TokenId;
 use strata_engine::text::{StopCause, TextDelta};
-use strata_model::chat_template::TemplateError;
+use strata_model::chat_template::{ChatTemplate, TemplateError};
 
 use crate::app::{App, unix_seconds};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
-use crate::charge::beam_tokens_unasked;
+use crate::charge::{beam_tokens_unasked, logprob_tokens_unasked};
 use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
 use crate::fields::{Field, is_text, read, sent, shown};
 use crate::generate::{Asked, Output, submit};
 use crate::json_cost::JsonCost;
-use crate::logprobs::chat_entry;
+use crate::json_text::list_of;
+use crate::logprobs::{chat_entry, prompt_text};
 use crate::memory::Share;
-use crate::sampling::{Common, common};
-use crate::stream::{self, Choices, Envelope};
+use crate::openapi::{Part, part};
+use crate::sampling::{Common, common, shared_part};
+use crate::stream::{self, Choice, Choices, Envelope};
 use crate::tools::check_tools;
 
 /// The fields of this API alone, but for the conversation.
@@ -71,10 +73,21 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
     }
     let outputs = sequences.collect().await?;
+    let told =
+        |output: &Output| common.prompt_logprobs.map(|top| prompt_text(&app.tokenizer, &output.prompt.logprobs, top));
+    let prompt_logprobs = outputs.first().and_then(told);
     let choices = outputs.into_iter().enumerate().map(|(index, output)| writer.whole(index, output)).collect();
-    let mut answer = envelope.with(choices);
-    answer.insert("usage".into(), sequences.usage());
-    Ok(stream::whole(answer, sequences))
+    Ok(stream::whole(&envelope, choices, sequences, prompt_logprobs))
+}
+
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    [shared_part(), part!(Fields)].into_iter().chain(conversation_part()).collect()
+}
+
+/// The fields of a conversation, which `/tokenize` reads too.
+pub(crate) fn conversation_part() -> Option<Part> {
+    Some(part!(Conversation<'_>))
 }
 
 fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share), ApiError> {
@@ -90,7 +103,10 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
             return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
         }
     };
-    let prompt = prompt(app, body, preparing.rendered_max)?;
+    let mut prompt = prompt(app, body, preparing.rendered_max)?;
+    if let Some(truncation) = common.truncation {
+        truncation.apply(&mut prompt, None, app.engine.limits(), common.max_tokens.unwrap_or(1));
+    }
     // A prompt without room is refused by the engine, which knows why there is none.
     let limits = app.engine.limits();
     let room = match common.beam {
@@ -100,6 +116,7 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
             beam.max_tokens(prompt.len(), limits).min(memory)
         }
     };
+    let room = room.min(logprob_tokens_unasked(&common, app.memory.answers.bytes()));
     common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
     Ok((common, prompt, preparing.share))
 }
@@ -116,10 +133,7 @@ pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiErro
 /// The tokens of the conversation in a body, by the model's template, which may write up to `rendered_max` bytes;
 /// [`begin`] has reserved the memory. `/tokenize` with `messages` uses it too.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
-    let Some(template) = &app.template else {
-        let message = "this model has no chat template; send a plain prompt to /v1/completions instead";
-        return Err(ApiError::malformed(message));
-    };
+    let template = template_of(app)?;
     let Conversation {
         messages,
         tools,
@@ -162,19 +176,57 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
     }
 
-    let tools = tools.as_deref();
-    let render =
-        |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
-    let mut text = match (render(&messages), with_contents(&messages)) {
-        // A template that adds texts fails on a content that is none, and one that tests for none must see it.
-        (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
-        (rendered, _) => rendered?,
+    let rendering = Rendering {
+        messages,
+        tools,
+        continued,
+        add_generation_prompt,
+        kwargs,
+        add_special: sent(add_special_tokens).unwrap_or(false),
     };
-    if continued {
-        text = up_to_final_message(text, &messages)?;
+    rendering.tokens(app, rendered_max)
+}
+
+/// A conversation in the form that templates know, from whichever API it came.
+#[derive(Default)]
+pub(crate) struct Rendering {
+    /// Objects with a `role`, and a `content` that is a text.
+    pub(crate) messages: Vec<Value>,
+    pub(crate) tools: Option<Vec<Value>>,
+    /// Whether the last message is to be continued.
+    pub(crate) continued: bool,
+    pub(crate) add_generation_prompt: bool,
+    /// More of a template's own variables.
+    pub(crate) kwargs: Map<String, Value>,
+    /// Whether the tokenizer adds special tokens to what the template writes.
+    pub(crate) add_special: bool,
+}
+
+impl Rendering {
+    /// The tokens of the prompt, by the model's template, which may write up to `rendered_max` bytes. Blocking.
+    pub(crate) fn tokens(self, app: &App, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
+        let Self { messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
+        let template = template_of(app)?;
+        let tools = tools.as_deref();
+        let render =
+            |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
+        let mut text = match (render(&messages), with_contents(&messages)) {
+            // A template that adds texts fails on a content that is none, and one that tests for none must see it.
+            (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
+            (rendered, _) => rendered?,
+        };
+        if continued {
+            text = up_to_final_message(text, &messages)?;
+        }
+        // The template writes the special tokens itself.
+        app.encode("messages", &text, add_special)
     }
-    // The template writes the special tokens itself.
-    app.encode("messages", &text, sent(add_special_tokens).unwrap_or(false))
+}
+
+fn template_of(app: &App) -> Result<&ChatTemplate, ApiError> {
+    app.template.as_deref().ok_or_else(|| {
+        ApiError::malformed("this model has no chat template; send a plain prompt to /v1/completions instead")
+    })
 }
 
 /// Checks a message, and brings it into the form that templates know.
@@ -274,15 +326,17 @@ struct Writer {
 }
 
 impl Writer {
-    fn whole(&self, index: usize, output: Output) -> Value {
-        let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position)).collect();
-        json!({
+    fn whole(&self, index: usize, output: Output) -> Choice {
+        let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position));
+        let logprobs = self.logprobs.then(|| format!(r#"{{"content":{},"refusal":null}}"#, list_of(entries)));
+        let choice = json!({
             "index": index,
             "message": {"role": "assistant", "content": output.text, "refusal": null},
-            "logprobs": self.logprobs(entries),
+            "logprobs": null,
             "finish_reason": output.cause.as_ref().map(StopCause::openai_name),
             "stop_reason": output.cause.as_ref().map_or(Value::Null, stop_reason),
-        })
+        });
+        Choice { choice, logprobs, prompt_logprobs: None }
     }
 
     fn logprobs(&self, entries: Vec<Value>) -> Value {

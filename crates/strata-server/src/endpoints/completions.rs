@@ -15,10 +15,11 @@ use crate::body::{Preparing, Received, receive};
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, entries, read, sent, shown, token_ids};
 use crate::generate::{Asked, Output, submit};
-use crate::logprobs::CompletionLogprobs;
+use crate::logprobs::{CompletionLogprobs, prompt_text};
 use crate::memory::Share;
-use crate::sampling::{Common, common, random};
-use crate::stream::{self, Choices, Envelope};
+use crate::openapi::{Part, part};
+use crate::sampling::{Common, common, random, shared_part};
+use crate::stream::{self, Choice, Choices, Envelope};
 
 /// Tokens generated where the request does not say, as OpenAI has it.
 const MAX_TOKENS_DEFAULT: usize = 16;
@@ -38,12 +39,11 @@ struct PreparedPrompts {
     common: Common,
     prompts: Vec<Prompt>,
     echo: bool,
-    logprobs: bool,
     share: Share,
 }
 
 /// A prompt as it was sent.
-enum Asking {
+pub(crate) enum Asking {
     Text(String),
     Ids(Vec<TokenId>),
 }
@@ -59,7 +59,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let received = receive(&app, request).await?;
     let tenant = received.tenant;
     let prepared = app.blocking(move |app| prepare(app, received)).await?;
-    let PreparedPrompts { common, mut prompts, echo, logprobs, share } = prepared;
+    let PreparedPrompts { common, mut prompts, echo, share } = prepared;
     let envelope = Envelope {
         id: unique_id("cmpl-"),
         object: "text_completion",
@@ -67,20 +67,23 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         model: app.model_name().to_owned(),
     };
     // Only an echo with log-probabilities names the prompt's tokens.
-    let repeated = echo && logprobs;
+    let repeated = echo && common.params.logprobs.is_some();
     let ids = |ids: &mut Vec<_>| if repeated { ids.clone() } else { std::mem::take(ids) };
     let ids = prompts.iter_mut().map(|prompt| ids(&mut prompt.ids)).collect();
     let echo_bytes = prompts.iter().map(|prompt| prompt.echo.len()).sum();
     let mut sequences = submit(&app, Asked { prompts: ids, echo_bytes, tenant, share }, &common).await?;
-    let mut writer = Writer::new(&app, prompts, common.n, echo, logprobs);
+    let mut writer = Writer::new(&app, prompts, &common, echo);
     if common.stream {
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
     }
     let outputs = sequences.collect().await?;
     let choices = outputs.into_iter().enumerate().map(|(index, output)| writer.whole(index, output)).collect();
-    let mut answer = envelope.with(choices);
-    answer.insert("usage".into(), sequences.usage());
-    Ok(stream::whole(answer, sequences))
+    Ok(stream::whole(&envelope, choices, sequences, None))
+}
+
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    vec![shared_part(), part!(Fields<'_>)]
 }
 
 fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
@@ -91,10 +94,18 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));
     let add_special = sent(fields.add_special_tokens).unwrap_or(true);
     let prompts = fields.prompt.ok_or_else(|| ApiError::invalid("prompt", "the request has no prompt"))?;
-    let prompts = prompts_of(app, prompts)?;
+    let prompts = prompts_of("prompt", prompts, app.config.sequences_max)?;
     drop(body);
     let echoing = echo.then_some(common.text.skip_special_tokens);
-    let prompts = tokenized(app, prompts, add_special, echoing, &mut share)?;
+    let mut prompts = tokenized(app, prompts, add_special, echoing, &mut share)?;
+    if let Some(truncation) = common.truncation {
+        if echo {
+            let message = "echo repeats the whole prompt, which truncate_prompt_tokens cuts; leave one of them out";
+            return Err(ApiError::invalid("truncate_prompt_tokens", message));
+        }
+        let (bos, answer) = (app.tokenizer.bos_id(), common.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT));
+        prompts.iter_mut().for_each(|prompt| truncation.apply(&mut prompt.ids, bos, app.engine.limits(), answer));
+    }
 
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let room = app.engine.limits().max_model_len.saturating_sub(longest);
@@ -102,32 +113,34 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     common.params.logprobs = logprobs;
     if echo {
         // A prompt alone is computed only for its log-probabilities, wanted or not.
-        common.params.prompt_logprobs = logprobs.or((common.params.max_tokens == 0).then_some(0));
+        let echoed = logprobs.or((common.params.max_tokens == 0).then_some(0));
+        common.params.prompt_logprobs = common.params.prompt_logprobs.max(echoed);
         if common.beam.is_some() && common.params.prompt_logprobs.is_some() {
             let message = "a beam search tells no log-probabilities of the prompt; leave echo or logprobs out";
             return Err(ApiError::invalid("echo", message));
         }
     }
-    Ok(PreparedPrompts { common, prompts, echo, logprobs: logprobs.is_some(), share })
+    Ok(PreparedPrompts { common, prompts, echo, share })
 }
 
-/// A prompt is a text, a list of texts, a list of token ids, or a list of such lists.
-fn prompts_of(app: &App, raw: &RawValue) -> Result<Vec<Asking>, ApiError> {
+/// The prompts of the field `name`, at most `most`: a text, a list of texts, a list of token ids, or a list of such lists.
+pub(crate) fn prompts_of(name: &str, raw: &RawValue, most: usize) -> Result<Vec<Asking>, ApiError> {
     let first = raw.get().strip_prefix('[').map(|entries| entries.trim_start().as_bytes().first());
     let list = matches!(first, Some(Some(b'"' | b'[' | b'{' | b']')));
-    let most = app.config.sequences_max;
     match list.then(|| entries(raw, most)).flatten() {
-        None => Ok(vec![Asking::read(raw)?]),
-        Some((prompts, count)) if (1..=most).contains(&count) => prompts.into_iter().map(Asking::read).collect(),
+        None => Ok(vec![Asking::read(name, raw)?]),
+        Some((prompts, count)) if (1..=most).contains(&count) => {
+            prompts.into_iter().map(|raw| Asking::read(name, raw)).collect()
+        }
         Some((_, count)) => {
-            let message = format!("prompt has {count} entries, but must have 1 to {most}");
-            Err(ApiError::invalid("prompt", message))
+            let message = format!("{name} has {count} entries, but must have 1 to {most}");
+            Err(ApiError::invalid(name, message))
         }
     }
 }
 
 impl Asking {
-    fn read(raw: &RawValue) -> Result<Self, ApiError> {
+    fn read(name: &str, raw: &RawValue) -> Result<Self, ApiError> {
         let read = match raw.get().as_bytes().first() {
             Some(b'"') => String::from_json(raw).map(Self::Text),
             Some(b'[') => token_ids(raw, usize::MAX).map(Self::Ids),
@@ -136,7 +149,7 @@ impl Asking {
                 shown(raw.get())
             )),
         };
-        read.map_err(|problem| ApiError::invalid("prompt", format!("prompt {problem}")))
+        read.map_err(|problem| ApiError::invalid(name, format!("{name} {problem}")))
     }
 }
 
@@ -173,44 +186,52 @@ struct Writer {
     prompts: Vec<Prompt>,
     n: usize,
     echo: bool,
-    logprobs: bool,
+    /// Most likely tokens that are told of each, if any are.
+    logprobs: Option<usize>,
+    prompt_logprobs: Option<usize>,
     /// Characters of each sequence's text so far, by its tokens.
     offsets: Vec<usize>,
 }
 
 impl Writer {
-    fn new(app: &Arc<App>, prompts: Vec<Prompt>, n: usize, echo: bool, logprobs: bool) -> Self {
-        let offsets = vec![0; prompts.len() * n];
-        Self { app: app.clone(), prompts, n, echo, logprobs, offsets }
+    fn new(app: &Arc<App>, prompts: Vec<Prompt>, common: &Common, echo: bool) -> Self {
+        let Common { n, prompt_logprobs, .. } = *common;
+        let (logprobs, offsets) = (common.params.logprobs, vec![0; prompts.len() * n]);
+        Self { app: app.clone(), prompts, n, echo, logprobs, prompt_logprobs, offsets }
     }
 
-    fn whole(&mut self, index: usize, output: Output) -> Value {
+    fn whole(&mut self, index: usize, output: Output) -> Choice {
         let mut logprobs = CompletionLogprobs::default();
+        let told = |top| prompt_text(&self.app.tokenizer, &output.prompt.logprobs, top);
+        let prompt_logprobs = self.prompt_logprobs.map(told);
         let mut text = self.echoed(index, &output.prompt, &mut logprobs);
         text.push_str(&output.text);
         for (token, position) in &output.tokens {
             self.offsets[index] = logprobs.push(&self.app.tokenizer, *token, Some(position), self.offsets[index]);
         }
-        self.choice(index, text, logprobs, output.cause)
+        let logprobs = self.logprobs.map(|_| logprobs.into_text());
+        Choice { choice: self.choice(index, text, Value::Null, output.cause), logprobs, prompt_logprobs }
     }
 
     /// The prompt's text, and its log-probabilities, if they are part of the answer.
     fn echoed(&mut self, index: usize, prompt: &PromptDone, logprobs: &mut CompletionLogprobs) -> String {
         let Some(echoed) = self.prompts.get(index / self.n).filter(|_| self.echo) else { return String::new() };
-        if self.logprobs {
+        if let Some(top) = self.logprobs {
             for (&token, position) in echoed.ids.iter().zip(&prompt.logprobs) {
                 let offset = self.offsets[index];
+                // More may have been computed for `prompt_logprobs`.
+                let position = position.as_ref().map(|position| position.best(top));
                 self.offsets[index] = logprobs.push(&self.app.tokenizer, token, position.as_ref(), offset);
             }
         }
         echoed.echo.clone()
     }
 
-    fn choice(&self, index: usize, text: String, logprobs: CompletionLogprobs, cause: Option<StopCause>) -> Value {
+    fn choice(&self, index: usize, text: String, logprobs: Value, cause: Option<StopCause>) -> Value {
         json!({
             "index": index,
             "text": text,
-            "logprobs": if self.logprobs { logprobs.into_json() } else { Value::Null },
+            "logprobs": logprobs,
             "finish_reason": cause.as_ref().map(StopCause::openai_name),
             "stop_reason": cause.as_ref().map_or(Value::Null, stop_reason),
         })
@@ -222,7 +243,7 @@ impl Choices for Writer {
         let mut logprobs = CompletionLogprobs::default();
         let mut text = delta.prompt.map(|prompt| self.echoed(index, &prompt, &mut logprobs)).unwrap_or_default();
         text.push_str(&delta.text);
-        let mut has_logprobs = self.logprobs && !text.is_empty();
+        let mut has_logprobs = self.logprobs.is_some() && !text.is_empty();
         if let Some((token, Some(position))) = delta.token {
             self.offsets[index] = logprobs.push(&self.app.tokenizer, token, Some(&position), self.offsets[index]);
             has_logprobs = true;
@@ -231,6 +252,7 @@ impl Choices for Writer {
         if text.is_empty() && !has_logprobs && cause.is_none() {
             return Vec::new();
         }
+        let logprobs = self.logprobs.map_or(Value::Null, |_| logprobs.to_json());
         vec![self.choice(index, text, logprobs, cause)]
     }
 }

@@ -15,7 +15,8 @@ use crate::body::{Preparing, Received, receive};
 use crate::endpoints::chat;
 use crate::error::ApiError;
 use crate::fields::{Field, read, sent, token_ids};
-use crate::sampling::check_model;
+use crate::openapi::{Part, part};
+use crate::sampling::{check_model, model_part};
 use crate::stream;
 
 /// A token id as text with its comma, in a string that doubles, next to the list of ids.
@@ -107,4 +108,15 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) ->
         Ok(stream::json(json!({"prompt": text}).to_string().into_bytes(), vec![share]))
     });
     answer.await
+}
+
+/// The fields that `/tokenize` reads.
+pub(crate) fn tokenize_parts() -> Vec<Part> {
+    let own = vec![model_part(), part!(TokenizeFields)];
+    own.into_iter().chain(chat::conversation_part()).collect()
+}
+
+/// The fields that `/detokenize` reads.
+pub(crate) fn detokenize_parts() -> Vec<Part> {
+    vec![model_part(), part!(DetokenizeFields<'_>)]
 }

@@ -64,9 +64,19 @@ async fn wrong_fields_are_named() {
         ("priority", json!(1u64 << 40)),
         ("priority", json!(101)),
         ("priority", json!(-101)),
-        ("bad_words", json!(["x"])),
-        ("allowed_token_ids", json!([1])),
-        ("prompt_logprobs", json!(1)),
+        ("bad_words", json!("x")),
+        ("bad_words", json!([1])),
+        ("bad_words", json!([" "])),
+        ("bad_words", json!(["x".repeat(2000)])),
+        ("bad_words", json!(vec!["x"; 257])),
+        ("bad_words", json!(vec!["x".repeat(100); 20])),
+        ("allowed_token_ids", json!([300])),
+        ("allowed_token_ids", json!(["a"])),
+        ("prompt_logprobs", json!(21)),
+        ("prompt_logprobs", json!(-1)),
+        ("truncate_prompt_tokens", json!(0)),
+        ("truncate_prompt_tokens", json!(-2)),
+        ("truncate_prompt_tokens", json!("all")),
         ("cache_salt", json!(1)),
         ("cache_salt", json!("x".repeat(2000))),
         ("prompt", json!("x".repeat(5000))),
@@ -253,6 +263,19 @@ async fn answers_that_outgrow_the_memory_end() {
     let body = json!({"prompt": "a", "max_tokens": 4000, "n": 200, "logprobs": 20});
     let (status, error) = server.post("/v1/completions", &body).await.error();
     assert_eq!((status, &error["code"]), (413, &json!("request_too_large")));
+    assert!(server.engine.requests().is_empty(), "it was refused before anything was computed");
+    // So is one that would be alone too much; streamed, it is not held.
+    let mut body = json!({"prompt": "a", "max_tokens": 4000, "logprobs": 20});
+    assert_eq!(server.post("/v1/completions", &body).await.error().0, 413);
+    body["stream"] = json!(true);
+    let chunks = server.post("/v1/completions", &body).await.chunks();
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
+    // A chat that sets no limit ends at what fits.
+    let chat = json!({"messages": [{"role": "user", "content": "a"}], "logprobs": true, "top_logprobs": 20});
+    let answer = server.post("/v1/chat/completions", &chat).await.ok();
+    let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!((500..4000).contains(&tokens), "{tokens}");
+    assert_eq!(answer["choices"][0]["logprobs"]["content"].as_array().unwrap().len() as u64, tokens);
     assert_eq!(
         server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 3})).await.ok()["choices"][0]["text"],
         "aaa"
@@ -310,6 +333,38 @@ async fn slow_clients_are_cut() {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();
     assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
+}
+
+#[tokio::test]
+async fn bodies_that_never_come_hold_no_memory() {
+    let config = ServerConfig { body_timeout: Duration::from_secs(8), ..ServerConfig::default() };
+    let server = Server::start(config, answer("x")).await;
+    let body = json!({"prompt": "a", "user": "x".repeat(3 << 20)});
+    // Each declares half of the memory for bodies, and then sends next to nothing, or a part only.
+    for sent in [1, 1 << 20] {
+        let mut idle = Vec::new();
+        for _ in 0..8 {
+            let stream = server.connect().await;
+            let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n";
+            let part = [head.as_bytes(), &b" ".repeat(sent)].concat();
+            // Those that wait for memory are not read.
+            let (reading, mut writing) = stream.into_split();
+            idle.push((reading, tokio::spawn(async move { (writing.write_all(&part).await, writing) })));
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let began = Instant::now();
+        server.post("/v1/completions", &json!({"prompt": "a"})).await.ok();
+        if sent == 1 {
+            server.post("/v1/completions", &body).await.ok();
+            assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        }
+        for (mut stream, _) in idle.drain(..).filter(|_| sent > 1) {
+            // Slow ones gave up their memory to those that waited.
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).await.unwrap();
+            assert!(reply.starts_with("HTTP/1.1 408") || reply.starts_with("HTTP/1.1 503"), "{reply}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use strata_engine::testing::{ScriptedEngine, Step};
 use strata_server::{Drained, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::fixture::{Server, post_request};
 
@@ -69,11 +69,13 @@ async fn a_client_that_reads_nothing_is_cut() {
     let config =
         ServerConfig { write_timeout: Duration::from_millis(200), connections_max: 1, ..ServerConfig::default() };
     let server = endless(config).await;
-    let mut connection = server.connect().await;
-    // Enough text, in enough sequences, to fill the sockets' buffers.
-    let body = json!({"prompt": "a", "max_tokens": 4000, "n": 256, "stream": true, "logprobs": 20});
+    // Enough text to fill the sockets' buffers, and not enough tokens to be ended for those that wait to be read.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut connection = socket.connect(server.address).await.unwrap();
+    let body = json!({"prompt": "a", "max_tokens": 4000, "n": 4, "stream": true, "logprobs": 5});
     connection.write_all(&post_request("/v1/completions", "", body.to_string().as_bytes())).await.unwrap();
-    until(&server.engine, "freed", |running, cancelled| running == 0 && cancelled == 256).await;
+    until(&server.engine, "freed", |running, cancelled| running == 0 && cancelled == 4).await;
     // The only connection is free again, though the client has not closed its end.
     let next = tokio::time::timeout(Duration::from_secs(20), server.get("/version")).await;
     assert_eq!(next.expect("the blocked connection is closed").status, 200);
@@ -82,6 +84,37 @@ async fn a_client_that_reads_nothing_is_cut() {
     let read = tokio::time::timeout(Duration::from_secs(20), connection.read_to_end(&mut rest)).await;
     read.expect("the connection ends").ok();
     assert!(!rest.ends_with(b"0\r\n\r\n"));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_read_at_a_trickle_ends_with_an_error() {
+    let server = endless(ServerConfig::default()).await;
+    let mut connection = server.connect().await;
+    let body = json!({"prompt": "a", "max_tokens": 4000, "n": 256, "stream": true, "logprobs": 20});
+    connection.write_all(&post_request("/v1/completions", "", body.to_string().as_bytes())).await.unwrap();
+    // It reads all the time, so that it is not cut, but far less than comes.
+    let (mut read, mut piece) = (Vec::new(), [0; 64]);
+    let began = Instant::now();
+    loop {
+        let count = connection.read(&mut piece).await.unwrap();
+        read.extend_from_slice(&piece[..count]);
+        let status = server.engine.handle().status();
+        if status.running == 0 && status.finished.cancelled == 256 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{status:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(server.engine.steps() < 4000, "it did not run to its end");
+    // Another stream is not affected.
+    let other = json!({"prompt": "a", "max_tokens": 100, "stream": true});
+    let chunks = server.post("/v1/completions", &other).await.chunks();
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
+    connection.read_to_end(&mut read).await.unwrap();
+    let text = String::from_utf8(read).unwrap();
+    let events: Vec<&str> = text.split("data: ").collect();
+    assert!(events[events.len() - 2].contains("read too slowly"), "{}", events[events.len() - 2]);
+    assert!(events[events.len() - 1].starts_with("[DONE]"));
 }
 
 #[tokio::test]

@@ -2,8 +2,14 @@
 
 mod api;
 mod choices;
+mod embeddings;
 mod fixture;
 mod fuzz;
 mod hostile;
 mod lifecycle;
+mod messages;
+mod openapi;
+mod origins;
+mod responses;
 mod streaming;
+mod vllm_fields;

@@ -1,0 +1,92 @@
+//! How the hidden states of a text's tokens become one vector, its embedding.
+
+use serde_json::Value;
+
+/// Where sentence-transformers keep it, in a model's directory.
+pub const POOLING_FILE: &str = "1_Pooling/config.json";
+
+/// How the hidden states of a text's tokens become its embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pooling {
+    /// The last token's: it alone has seen all others. What decoders have unless they say otherwise.
+    #[default]
+    Last,
+    /// The mean of all.
+    Mean,
+}
+
+impl Pooling {
+    /// Reads the text of [`POOLING_FILE`].
+    ///
+    /// # Errors
+    /// It is not JSON, or names no way of pooling that is computed; the rest of a sentence about it.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let config: Value = serde_json::from_str(text).map_err(|error| format!("is not valid JSON: {error}"))?;
+        // Newer files have a name, older ones a flag for each.
+        if let Some(name) = config.get("pooling_mode").and_then(Value::as_str) {
+            return Self::named(name);
+        }
+        let is_on = |name: &str| config.get(name).and_then(Value::as_bool) == Some(true);
+        let flags =
+            ["lasttoken", "mean_tokens", "cls_token", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens"];
+        let mut on = flags.into_iter().filter(|name| is_on(&format!("pooling_mode_{name}")));
+        match (on.next(), on.next()) {
+            (None, _) => Err("says of no pooling mode that it is on".into()),
+            (Some(one), None) => Self::named(one.trim_end_matches("_tokens").trim_end_matches("_token")),
+            (Some(one), Some(other)) => {
+                Err(format!("joins several pooling modes ({one}, {other}), which is not computed"))
+            }
+        }
+    }
+
+    /// From `pooling_type` of a GGUF file.
+    ///
+    /// # Errors
+    /// As [`from_json`](Self::from_json).
+    pub fn from_gguf(number: u64) -> Result<Self, String> {
+        match number {
+            // None: the user's choice.
+            0 | 3 => Ok(Self::Last),
+            1 => Ok(Self::Mean),
+            other => Err(format!("is {other}, but only mean (1) and last token (3) are computed")),
+        }
+    }
+
+    fn named(name: &str) -> Result<Self, String> {
+        match name {
+            "lasttoken" | "last" => Ok(Self::Last),
+            "mean" => Ok(Self::Mean),
+            other => Err(format!("has the pooling mode {other}, but only mean and lasttoken are computed")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_read() {
+        let old = |mode: &str| {
+            format!(r#"{{"word_embedding_dimension": 8, "pooling_mode_{mode}": true, "pooling_mode_x": false}}"#)
+        };
+        for (text, expected) in [
+            (old("lasttoken"), Ok(Pooling::Last)),
+            (old("mean_tokens"), Ok(Pooling::Mean)),
+            (r#"{"pooling_mode": "mean"}"#.into(), Ok(Pooling::Mean)),
+            (r#"{"pooling_mode": "lasttoken"}"#.into(), Ok(Pooling::Last)),
+            (old("cls_token"), Err("pooling mode cls")),
+            (r#"{"pooling_mode_mean_tokens": true, "pooling_mode_lasttoken": true}"#.into(), Err("several")),
+            ("{}".into(), Err("no pooling mode")),
+            ("{".into(), Err("not valid JSON")),
+        ] {
+            match (Pooling::from_json(&text), expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{text}"),
+                (Err(got), Err(expected)) => assert!(got.contains(expected), "{text}: {got}"),
+                (got, expected) => panic!("{text}: {got:?}, not {expected:?}"),
+            }
+        }
+        assert_eq!([0, 1, 3].map(Pooling::from_gguf), [Ok(Pooling::Last), Ok(Pooling::Mean), Ok(Pooling::Last)]);
+        Pooling::from_gguf(2).expect_err("the first token has seen nothing");
+    }
+}

@@ -1,0 +1,61 @@
+//! Which web pages' scripts may call: browsers ask, by the rules of CORS. Off unless origins are allowed.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, Method, Uri};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
+
+use crate::request_id::REQUEST_ID;
+
+/// How long a browser may keep what it was told.
+const MAX_AGE: Duration = Duration::from_secs(600);
+
+/// What answers browsers, where `origins` are allowed; `None` if none are.
+pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
+    let allowed = match origins {
+        [] => return None,
+        _ if origins.iter().any(|origin| origin == "*") => AllowOrigin::any(),
+        _ => AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
+    };
+    let layer = CorsLayer::new()
+        .allow_origin(allowed)
+        .allow_methods([Method::GET, Method::POST])
+        // Clients send headers of their own, and keys are no cookies: a page must know one to send it.
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([REQUEST_ID])
+        .max_age(MAX_AGE);
+    Some(layer)
+}
+
+/// Checks that `origin` is one as browsers send it, or `*`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_origin(origin: &str) -> Result<(), String> {
+    let is_origin = origin.parse::<Uri>().is_ok_and(|uri| {
+        let parts = uri.scheme_str().zip(uri.authority());
+        parts.is_some_and(|(scheme, authority)| format!("{scheme}://{authority}") == origin)
+    });
+    if origin == "*" || origin == "null" || is_origin {
+        return Ok(());
+    }
+    Err(format!(
+        "{origin:?} is no origin: give it as browsers do, such as https://example.org or http://localhost:3000, without a \
+         path; or * for all"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_as_browsers_send_them() {
+        for good in ["*", "null", "https://example.org", "http://localhost:3000", "http://[::1]:80", "app://x"] {
+            check_origin(good).expect(good);
+        }
+        for bad in ["", "example.org", "https://example.org/", "https://example.org/a", "https://", "https://a b"] {
+            check_origin(bad).expect_err(bad);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What fields mean, in a sentence. A field has the same meaning wherever it is read.
+
+/// All, in the order of their names.
+const FIELDS: [(&str, &str); 72] = [
+    (
+        "add_generation_prompt",
+        "Whether the template begins the assistant's answer; true unless a message is continued.",
+    ),
+    ("add_special_tokens", "Whether the tokenizer adds its special tokens, such as the one that begins a text."),
+    ("allowed_token_ids", "The only tokens that may be generated."),
+    ("background", "Only false: nothing is kept to be fetched later."),
+    ("bad_words", "Words that are not generated, of any number of tokens."),
+    (
+        "best_of",
+        "Answers to generate for each prompt, of which the n likeliest are returned; or the beams of a search.",
+    ),
+    ("cache_report", "Whether usage says why no more of the prompts was cached."),
+    ("cache_salt", "Requests with different salts never share cached KV."),
+    ("chat_template_kwargs", "More variables for the chat template."),
+    ("container", "Not supported."),
+    ("context_management", "Not supported."),
+    ("continue_final_message", "Whether the last message is continued rather than answered."),
+    ("conversation", "Not supported: no responses are kept."),
+    ("dimensions", "Numbers of each vector: the first ones, normalised again. For models trained for it (Matryoshka)."),
+    ("early_stopping", "Whether a beam search ends as soon as it has enough answers."),
+    ("echo", "Whether the answer begins with the prompt."),
+    ("encoding_format", "How vectors are written."),
+    ("frequency_penalty", "Subtracted from logits for each time that a token was generated; from -2 to 2."),
+    ("ignore_eos", "Whether to go on past end-of-sequence tokens."),
+    ("include", "Not supported."),
+    ("include_stop_str_in_output", "Whether a stop string stays at the end of the text."),
+    ("input", "What is to be answered or embedded: a text, or a list."),
+    ("instructions", "What comes first in the conversation, as the system's message."),
+    ("length_penalty", "The power of its length by which a beam's log-probability is divided."),
+    ("logit_bias", "Added to logits, by token ids; from -100 to 100."),
+    ("logprobs", "Log-probabilities of the tokens: whether, in chats; with how many of the likeliest, in completions."),
+    ("max_completion_tokens", "Most tokens of an answer."),
+    ("max_output_tokens", "Most tokens of an answer."),
+    ("max_tokens", "Most tokens of an answer."),
+    ("mcp_servers", "Not supported."),
+    ("messages", "The conversation."),
+    ("metadata", "Whose request it is, or texts that the answer repeats."),
+    ("min_p", "Drops tokens that are less likely than this share of the likeliest; from 0 to 1."),
+    ("min_tokens", "Tokens before which nothing ends the answer."),
+    ("model", "The model, by a name that the server has."),
+    ("n", "Answers to each prompt."),
+    ("output_config", "Not supported."),
+    ("output_format", "Not supported."),
+    ("presence_penalty", "Subtracted from logits of tokens that were generated; from -2 to 2."),
+    ("previous_response_id", "Not supported: no responses are kept."),
+    ("priority", "Requests with lower numbers come first; from -100 to 100."),
+    ("prompt", "A text, a list of texts, a list of token ids, or a list of such lists."),
+    ("prompt_logprobs", "Log-probabilities of the prompt's tokens, with so many of the likeliest."),
+    ("reasoning", "How much the model thinks, if its template knows: effort."),
+    ("reasoning_effort", "How much the model thinks, if its template knows."),
+    ("repeat_last_n", "Only -1: a repetition penalty goes by all tokens."),
+    ("repeat_penalty", "Another name of repetition_penalty."),
+    ("repetition_penalty", "Divides logits of tokens that occurred in prompt or answer; above 0."),
+    ("response_format", "The form of the answer."),
+    ("return_token_strs", "Whether the tokens' spellings are returned too."),
+    ("seed", "Makes an answer repeatable."),
+    ("skip_special_tokens", "Whether special tokens have no text."),
+    ("stop", "Texts that end an answer: one, or a list."),
+    ("stop_sequences", "Texts that end an answer."),
+    ("stop_token_ids", "Tokens that end an answer."),
+    ("store", "Only false: no responses are kept."),
+    ("stream", "Whether the answer comes as it is generated, as server-sent events."),
+    ("stream_options", "Options of a stream: include_usage."),
+    ("system", "What comes first in the conversation: a text, or a list of blocks of text."),
+    ("temperature", "Divides logits before a token is drawn; 0 takes the likeliest."),
+    ("text", "The form of the answer: format, of type text."),
+    ("thinking", "Only of type disabled."),
+    ("tokens", "Token ids."),
+    ("tool_choice", "Whether tools may be called."),
+    ("tools", "Functions that the model may call."),
+    ("top_k", "Keeps the likeliest tokens, so many; 0 or -1 keeps all."),
+    ("top_logprobs", "How many of the likeliest tokens are reported for each."),
+    ("top_p", "Keeps the likeliest tokens that together have this probability; above 0, at most 1."),
+    (
+        "truncate_prompt_tokens",
+        "Keeps the last tokens of a prompt, so many; -1 for as many as the context has room for.",
+    ),
+    ("truncation", "Only disabled."),
+    ("use_beam_search", "Whether the best answers are searched for rather than drawn."),
+    ("user", "Whose request it is; changes nothing."),
+];
+
+/// What a field means.
+pub(crate) fn described(field: &str) -> Option<&'static str> {
+    FIELDS.iter().find(|(name, _)| *name == field).map(|(_, text)| *text)
+}
+
+/// All names that have a description.
+#[cfg(test)]
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    FIELDS.iter().map(|(name, _)| *name)
+}
