@@ -67,8 +67,8 @@ pub enum DeviceError {
 /// - Everything that a command borrows is read before [`submit`](Self::submit) returns. When its *results* may be used
 ///   depends on tokens: later commands of the same queue may use them at once, commands of other queues if they wait
 ///   for its token, and the host once [`complete`](Self::complete) has returned.
-/// - A submission may wait only for tokens of earlier submissions. The thread that submits waits in `complete` alone, so
-///   nothing in a queue waits for that thread.
+/// - A submission may wait only for tokens of earlier submissions. The thread that submits waits in `complete` alone,
+///   so nothing in a queue waits for that thread.
 /// - If the execution of a submission fails, `complete` fails for its token and for all submissions that wait for it.
 pub trait Device: Send {
     /// The most numbers that all tensors of a pass together may have.

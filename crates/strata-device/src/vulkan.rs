@@ -141,8 +141,8 @@ impl VulkanDevice {
         })
     }
 
-    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if it can give those of these types the
-    /// bits that the GPU would give them, which is tried. Says whether it can. Comes before the first pass.
+    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if it can give those of these types
+    /// the bits that the GPU would give them, which is tried. Says whether it can. Comes before the first pass.
     ///
     /// # Errors
     /// When the GPU or its driver fails.

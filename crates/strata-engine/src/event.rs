@@ -38,8 +38,8 @@ pub enum RequestError {
     },
     /// Its client read more slowly than its tokens came.
     #[error(
-        "the answer was read too slowly: too many of its tokens waited to be read, so it was ended; read it as it comes, \
-         or send the request without stream"
+        "the answer was read too slowly: too many of its tokens waited to be read, so it was ended; read it as it \
+         comes, or send the request without stream"
     )]
     Unread,
     /// The engine was stopped, or died, while the request was in flight.

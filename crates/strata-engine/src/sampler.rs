@@ -130,8 +130,9 @@ impl Sampler {
     /// model gave them if `params` ask for it.
     ///
     /// In order: tokens that would end the sequence before `min_tokens`, that are not allowed, or that would complete a
-    /// bad word are ruled out, then `logit_bias`, penalties, temperature, `min_p`, `top_k` and `top_p` apply, each to what the one before left. `logits` (one per token of
-    /// the vocabulary) are left as penalties made them. NaN counts as minus infinity.
+    /// bad word are ruled out, then `logit_bias`, penalties, temperature, `min_p`, `top_k` and `top_p` apply, each to
+    /// what the one before left. `logits` (one per token of the vocabulary) are left as penalties made them. NaN counts
+    /// as minus infinity.
     pub fn sample(
         &mut self,
         logits: &mut [f32],

@@ -297,8 +297,8 @@ impl Scheduler {
     /// Plans the next pass into `plan`.
     ///
     /// Decodes come first: they are one token each, and somebody is reading them. Then come the next chunks of prompts;
-    /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences. As long as others
-    /// could use it, a chunk leaves half of the room that it finds; what they do not take it gets in the end.
+    /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences. As long as
+    /// others could use it, a chunk leaves half of the room that it finds; what they do not take it gets in the end.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.entries.clear();
         plan.admitted.clear();

@@ -3,8 +3,8 @@
 //!
 //! Thread `l` of a subgroup of `S` takes the columns `8 u .. 8 u + 8` for `u = l, l + S, …` and adds their products one
 //! after the other, with one rounding each or with two ([`SubgroupOrder::fused`]); the threads' sums are added up as
-//! `l + (l + S / 2)`, then `S / 4`, and so on. Here the threads of a subgroup are lanes, which is why both operands are turned: number `i` of the eight of
-//! all lanes side by side.
+//! `l + (l + S / 2)`, then `S / 4`, and so on. Here the threads of a subgroup are lanes, which is why both operands are
+//! turned: number `i` of the eight of all lanes side by side.
 
 use crate::matmul::Output;
 use crate::pool::Pool;

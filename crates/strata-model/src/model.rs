@@ -92,8 +92,8 @@ impl Model {
     }
 
     /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
-    /// wanted row to `sink`, in the order of the batch: of logits, `[vocab_size]`, or of hidden states, `[hidden_size]`.
-    /// The sink may change the row. KV below memory comes from `below`, layer by layer.
+    /// wanted row to `sink`, in the order of the batch: of logits, `[vocab_size]`, or of hidden states,
+    /// `[hidden_size]`. The sink may change the row. KV below memory comes from `below`, layer by layer.
     ///
     /// Nothing is allocated once the largest batch has been seen.
     ///

@@ -481,8 +481,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Keeps only the rows of which something is wanted, or one row if there are none. `other`, with `width` elements per
-    /// row, keeps the same rows.
+    /// Keeps only the rows of which something is wanted, or one row if there are none. `other`, with `width` elements
+    /// per row, keeps the same rows.
     ///
     /// # Errors
     /// If the device failed.

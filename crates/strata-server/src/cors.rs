@@ -40,8 +40,8 @@ pub fn check_origin(origin: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{origin:?} is no origin: give it as browsers do, such as https://example.org or http://localhost:3000, without a \
-         path; or * for all"
+        "{origin:?} is no origin: give it as browsers do, such as https://example.org or http://localhost:3000, \
+         without a path; or * for all"
     ))
 }
 

@@ -13,7 +13,7 @@
 //! | parsed | 3/16 = 24 MiB | what is made of bodies until it is submitted | see below |
 //! | scratch | 5/16 = 40 MiB | the tokenizer at work | [`Tokenizer::scratch_bytes`] |
 //! | held | 2/16 = 16 MiB | sequences, until the last of a request has ended | see below |
-//! | answers | 3/32 = 12 MiB | answers that are not streamed, until they have been written | texts as they grow, log-probabilities before |
+//! | answers | 3/32 = 12 MiB | whole answers, until they have been written | as they grow, log-probabilities before |
 //! | unread | 1/32 = 4 MiB | tokens of streams that their clients have not read yet | as they come |
 //!
 //! Of *scratch*, a text is charged at most 512 bytes for each byte of the longest piece that is tokenized at a time,

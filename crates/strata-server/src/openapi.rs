@@ -74,8 +74,8 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
         "info": {
             "title": "Strata",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Requests as this server reads them. A field that is null counts as left out; fields that are \
-                not listed are ignored, unless they would change the answer: those are refused by name.",
+            "description": "Requests as this server reads them. A field that is null counts as left out; fields \
+                that are not listed are ignored, unless they would change the answer: those are refused by name.",
         },
         "paths": paths,
         "components": {

@@ -36,8 +36,8 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Serve a model over HTTP, as the OpenAI API does
 ///
-/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/responses, /v1/embeddings, /v1/models, /tokenize, /detokenize,
-/// /health, /version and /metrics.
+/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/responses, /v1/embeddings, /v1/models, /tokenize,
+/// /detokenize, /health, /version and /metrics.
 /// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
 /// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). Ctrl-C or SIGTERM lets requests in flight finish; a
 /// second one cuts them, and tells their clients.

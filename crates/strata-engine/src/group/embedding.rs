@@ -1,7 +1,7 @@
 //! The embedding of a prompt: its hidden states, pooled. Nothing is sampled.
 //!
-//! A last token is always computed, whatever the prefix cache holds, so pooling by it works with prefix hits. The mean is
-//! summed in f64 in the order of positions, whatever the chunks are; a chunk that is computed again counts once.
+//! A last token is always computed, whatever the prefix cache holds, so pooling by it works with prefix hits. The mean
+//! is summed in f64 in the order of positions, whatever the chunks are; a chunk that is computed again counts once.
 
 use strata_kv::SequenceId;
 use strata_model::{LogitRows, Logits, Pooling};

@@ -123,7 +123,8 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     Ok(PreparedPrompts { common, prompts, echo, share })
 }
 
-/// The prompts of the field `name`, at most `most`: a text, a list of texts, a list of token ids, or a list of such lists.
+/// The prompts of the field `name`, at most `most`: a text, a list of texts, a list of token ids, or a list of such
+/// lists.
 pub(crate) fn prompts_of(name: &str, raw: &RawValue, most: usize) -> Result<Vec<Asking>, ApiError> {
     let first = raw.get().strip_prefix('[').map(|entries| entries.trim_start().as_bytes().first());
     let list = matches!(first, Some(Some(b'"' | b'[' | b'{' | b']')));

@@ -171,8 +171,8 @@ fn error_json(error: &ApiError) -> Value {
     json!({"type": "error", "error": {"type": kind, "message": error.message}})
 }
 
-/// A client may leave the version out. Those of 2023 to 2026 have the same forms for what is read and written here, and a
-/// later one is taken at its word: it is a date.
+/// A client may leave the version out. Those of 2023 to 2026 have the same forms for what is read and written here, and
+/// a later one is taken at its word: it is a date.
 fn check_version(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(version) = headers.get(VERSION) else { return Ok(()) };
     let version = version.to_str().unwrap_or("unreadable");

@@ -35,12 +35,16 @@ async fn messages_are_answered() {
         "id": told["id"], "type": "message", "role": "assistant", "model": "strata",
         "content": [{"type": "text", "text": "hello there"}], "stop_reason": "end_turn", "stop_sequence": null,
         // The prompt is "<user>hi<assistant>", of which the scripted engine finds half in its cache.
-        "usage": {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 12},
+        "usage": {
+            "input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 12,
+        },
     });
     assert_eq!(told, expected);
     assert_eq!(prompt(&server), "<user>hi<assistant>");
 
-    let more = json!({"stop_sequences": ["th", "zz"], "temperature": 0.5, "top_p": 0.9, "top_k": 3, "metadata": {"user_id": "me"}});
+    let more = json!({
+        "stop_sequences": ["th", "zz"], "temperature": 0.5, "top_p": 0.9, "top_k": 3, "metadata": {"user_id": "me"},
+    });
     let told = server.post("/v1/messages", &body(more)).await.ok();
     assert_eq!((&told["content"][0]["text"], &told["stop_reason"]), (&json!("hello "), &json!("stop_sequence")));
     assert_eq!(told["stop_sequence"], "th");

@@ -86,7 +86,8 @@ impl Bound {
         Self { terms }
     }
 
-    /// The bound if the host computes with what it holds, so that only activations and what stays nowhere cross the link.
+    /// The bound if the host computes with what it holds, so that only activations and what stays nowhere cross the
+    /// link.
     fn of_both(pass: &Pass, rates: &Rates, link: f64, memory: f64) -> Self {
         let (streamed, host) = (pass.streamed(), pass.on_host());
         let rest = pass.weights - host;

@@ -122,8 +122,8 @@ impl Tiers {
         self.advance(out);
     }
 
-    /// Says whether the passes that follow have the host compute with what stays there. The device then copies only what
-    /// stays nowhere.
+    /// Says whether the passes that follow have the host compute with what stays there. The device then copies only
+    /// what stays nowhere.
     pub fn set_host_computes(&mut self, computes: bool, out: &mut Vec<TierCommand>) {
         if self.host_computes != computes {
             self.host_computes = computes;
