@@ -11,6 +11,7 @@ mod gpu_runner;
 mod group;
 mod handle;
 mod kv_disk;
+mod masks;
 mod memory_plan;
 mod memory_trade;
 mod preemption;
@@ -23,6 +24,7 @@ mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
+mod vocabulary;
 
 pub use drafter::Drafter;
 pub use engine::{Engine, EngineConfig, StartError};
@@ -37,6 +39,8 @@ pub use request::*;
 pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMemory, WeightMemory};
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use status::*;
+pub use strata_grammar::{Constraint, GrammarError, GrammarSource, Marker, Trigger, Vocabulary, VocabularyError};
 pub use strata_kv::{Miss, MissReason, TokenId};
 pub use strata_kv_disk::{BlockBytes, DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
 pub use strata_weights::StreamStats;
+pub use vocabulary::vocabulary_of;

@@ -1,6 +1,7 @@
 //! What a caller asks of the engine, and what a request must satisfy before it is queued. A bad parameter is refused at
 //! the door: inside a batch it would harm its neighbours.
 
+use strata_grammar::Constraint;
 use strata_kv::TokenId;
 use thiserror::Error;
 
@@ -28,6 +29,8 @@ pub struct Request {
     pub explain_miss: bool,
     /// The best continuations by beam search instead of sampled ones.
     pub beam: Option<BeamParams>,
+    /// What each continuation may be, and where it ends.
+    pub constraint: Option<Constraint>,
 }
 
 /// How tokens are chosen. The defaults are those of the OpenAI API and vLLM.
@@ -166,6 +169,7 @@ impl Request {
         check_tokens("prompt", self.prompt.iter().copied(), limits)?;
         self.check_length(limits)?;
         self.params.check(limits)?;
+        self.check_constraint()?;
         match &self.beam {
             Some(beam) => beam.check(self.prompt.len(), &self.params, limits),
             None => Ok(()),
@@ -180,6 +184,21 @@ impl Request {
         };
         if count == 0 || count > most {
             return refuse("n", format!("n is {count}, but must be at least 1 and at most {most}, which {why}"));
+        }
+        Ok(())
+    }
+
+    /// A constraint says where an answer ends: what would say otherwise is refused.
+    fn check_constraint(&self) -> Result<(), InvalidRequest> {
+        if self.constraint.is_none() {
+            return Ok(());
+        }
+        let taken = "cannot go with a schema, a grammar or tools, which say where the answer ends; leave it out";
+        if self.params.ignore_eos {
+            return refuse("ignore_eos", format!("ignore_eos {taken}"));
+        }
+        if self.params.min_tokens > 0 {
+            return refuse("min_tokens", format!("min_tokens {taken}"));
         }
         Ok(())
     }

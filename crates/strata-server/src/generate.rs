@@ -109,6 +109,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             tenant: tenant.id(),
             explain_miss: common.cache_report,
             beam: common.beam,
+            constraint: common.constraint.clone(),
         };
         // An error here drops, and so cancels, the sequences before it.
         for events in app.engine.submit_many(request, common.candidates)? {

@@ -21,6 +21,7 @@ mod patience;
 mod request_id;
 mod sampling;
 mod stream;
+mod structured;
 mod tools;
 mod unsupported;
 

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::fields::shown;
 
 /// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
-const NOWHERE: [&str; 42] = [
+const NOWHERE: [&str; 37] = [
     "allowed_token_ids",
     "audio",
     "bad_words",
@@ -22,11 +22,7 @@ const NOWHERE: [&str; 42] = [
     "function_call",
     "functions",
     "grammar",
-    "guided_choice",
     "guided_decoding_backend",
-    "guided_grammar",
-    "guided_json",
-    "guided_regex",
     "guided_whitespace_pattern",
     "json_schema",
     "kv_transfer_params",
@@ -47,7 +43,6 @@ const NOWHERE: [&str; 42] = [
     "return_tokens_as_token_ids",
     "samplers",
     "structural_tag",
-    "structured_outputs",
     "suffix",
     "thinking_budget_tokens",
     "thinking_token_budget",

@@ -23,6 +23,7 @@ use crate::logprobs::chat_entry;
 use crate::memory::Share;
 use crate::sampling::{Common, common};
 use crate::stream::{self, Choices, Envelope};
+use crate::structured::constraint;
 use crate::tools::check_tools;
 
 /// The fields of this API alone, but for the conversation.
@@ -79,8 +80,9 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 
 fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share), ApiError> {
     let Received { body, .. } = received;
-    let preparing = begin(app, &body)?;
+    let mut preparing = begin(app, &body)?;
     let mut common = common::<true>(app, body.json())?;
+    common.constraint = constraint(app, body.json(), &mut preparing.share)?;
     let fields: Fields = read(body.json())?;
     let top_logprobs = sent(fields.top_logprobs);
     common.params.logprobs = match (sent(fields.logprobs).unwrap_or(false), top_logprobs) {

@@ -19,6 +19,7 @@ use crate::logprobs::CompletionLogprobs;
 use crate::memory::Share;
 use crate::sampling::{Common, common, random};
 use crate::stream::{self, Choices, Envelope};
+use crate::structured::constraint;
 
 /// Tokens generated where the request does not say, as OpenAI has it.
 const MAX_TOKENS_DEFAULT: usize = 16;
@@ -87,6 +88,7 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let Received { body, .. } = received;
     let mut share = Preparing::begin(app, &body, 0)?.share;
     let mut common = common::<false>(app, body.json())?;
+    common.constraint = constraint(app, body.json(), &mut share)?;
     let fields: Fields<'_> = read(body.json())?;
     let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));
     let add_special = sent(fields.add_special_tokens).unwrap_or(true);
@@ -240,6 +242,6 @@ pub(crate) fn stop_reason(cause: &StopCause) -> Value {
     match cause {
         StopCause::StopString(stop) => json!(stop),
         StopCause::StopToken(token) => json!(token),
-        StopCause::EndOfSequence | StopCause::Length => Value::Null,
+        StopCause::EndOfSequence | StopCause::Complete | StopCause::Length => Value::Null,
     }
 }

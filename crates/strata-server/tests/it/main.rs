@@ -7,3 +7,4 @@ mod fuzz;
 mod hostile;
 mod lifecycle;
 mod streaming;
+mod structured;
