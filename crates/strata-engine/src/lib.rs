@@ -39,7 +39,9 @@ pub use request::*;
 pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMemory, WeightMemory};
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use status::*;
-pub use strata_grammar::{Constraint, GrammarError, GrammarSource, Marker, Trigger, Vocabulary, VocabularyError};
+pub use strata_grammar::{
+    Constraint, GrammarError, GrammarSource, Marker, Trigger, Vocabulary, VocabularyError, checked_schema,
+};
 pub use strata_kv::{Miss, MissReason, TokenId};
 pub use strata_kv_disk::{BlockBytes, DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
 pub use strata_weights::StreamStats;

@@ -7,7 +7,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use strata_grammar::{Constraint, GrammarError, Progress, TokenMask, Vocabulary};
+use strata_grammar::{Constraint, GrammarError, Standing, TokenMask, Vocabulary};
 
 use crate::TokenId;
 
@@ -123,7 +123,7 @@ impl Bound {
     ///
     /// # Errors
     /// As [`Constraint::advance`].
-    pub(crate) fn advance(&mut self, token: TokenId) -> Result<Progress, GrammarError> {
+    pub(crate) fn advance(&mut self, token: TokenId) -> Result<Standing, GrammarError> {
         self.settle();
         match &mut self.constraint {
             Some(constraint) => constraint.advance(token),

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use strata_grammar::{Constraint, Progress};
+use strata_grammar::{Constraint, Standing};
 use strata_kv::{FetchId, PrefixHashes, SequenceId};
 
 use crate::handle::Client;
@@ -372,9 +372,9 @@ impl Continuation {
         for index in 0..self.run.len() {
             let (token, generated) = (self.run[index].token, self.generated + index + 1);
             let may_stop = generated > params.min_tokens;
-            let progress = self.bound.as_mut().map_or(Ok(Progress::Open), |bound| bound.advance(token));
+            let progress = self.bound.as_mut().map_or(Ok(Standing::Open), |bound| bound.advance(token));
             let is_complete = match progress {
-                Ok(progress) => progress == Progress::Complete,
+                Ok(progress) => progress == Standing::Complete,
                 Err(error) => {
                     self.fault = Some(RequestError::Constraint(error));
                     return 0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::matching::Matching;
 use crate::tokens::Tokens;
 use crate::trigger::{Scan, Trigger};
-use crate::{GrammarError, Progress, TokenMask};
+use crate::{GrammarError, Standing, TokenMask};
 
 /// The state of one answer: which tokens may come next. A clone goes its own way.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl Constraint {
         }
         let mut ahead = self.clone();
         for &draft in drafts {
-            if ahead.advance(draft) != Ok(Progress::Open) {
+            if ahead.advance(draft) != Ok(Standing::Open) {
                 break;
             }
             let Ok(mask) = ahead.mask() else { break };
@@ -83,36 +83,36 @@ impl Constraint {
     ///
     /// # Errors
     /// It may not come here, and nothing changes; or the grammar is too complex at this place.
-    pub fn advance(&mut self, token: u32) -> Result<Progress, GrammarError> {
+    pub fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         if self.tokens.is_eos(token) {
             if !self.may_end() {
                 return Err(GrammarError::NotAllowed(token));
             }
             self.state = State::Ended;
-            return Ok(Progress::Complete);
+            return Ok(Standing::Complete);
         }
         let progress = match &mut self.state {
             State::Ended => return Err(GrammarError::NotAllowed(token)),
             State::Bound(matching) => matching.advance(token)?,
             State::Free(scan) => {
-                let Some(lazy) = &self.lazy else { return Ok(Progress::Open) };
-                let Some(begun) = scan.push(&lazy.trigger, self.tokens.text(token)) else { return Ok(Progress::Open) };
+                let Some(lazy) = &self.lazy else { return Ok(Standing::Open) };
+                let Some(begun) = scan.push(&lazy.trigger, self.tokens.text(token)) else { return Ok(Standing::Open) };
                 let mut matching = lazy.fresh.clone();
                 // What is no beginning of anything that the grammar allows is text like any other.
                 let spelled = self.tokens.spelled(&begun);
                 let Some(progress) = spelled.and_then(|spelled| matching.advance_all(&spelled)) else {
-                    return Ok(Progress::Open);
+                    return Ok(Standing::Open);
                 };
                 self.state = State::Bound(matching);
                 progress
             }
         };
-        if progress == Progress::Open {
-            return Ok(Progress::Open);
+        if progress == Standing::Open {
+            return Ok(Standing::Open);
         }
         let (state, progress) = match &self.lazy {
-            Some(lazy) if lazy.repeats => (State::Free(Scan::further_on()), Progress::Open),
-            _ => (State::Ended, Progress::Complete),
+            Some(lazy) if lazy.repeats => (State::Free(Scan::further_on()), Standing::Open),
+            _ => (State::Ended, Standing::Complete),
         };
         self.state = state;
         Ok(progress)

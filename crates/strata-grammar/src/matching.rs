@@ -2,7 +2,7 @@
 
 use llguidance::Matcher;
 
-use crate::{GrammarError, Progress, TokenMask};
+use crate::{GrammarError, Standing, TokenMask};
 
 /// A compiled grammar, and how far a text has come in it. Clones share what they learn about the grammar.
 #[derive(Clone)]
@@ -24,11 +24,11 @@ impl Matching {
         self.0.compute_mask_or_eos().map(TokenMask::new).map_err(|error| too_complex(&error))
     }
 
-    pub(crate) fn advance(&mut self, token: u32) -> Result<Progress, GrammarError> {
+    pub(crate) fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         match self.0.try_consume_tokens(&[token]) {
             Ok(0) => Err(GrammarError::NotAllowed(token)),
-            Ok(_) if !self.0.is_stopped() => Ok(Progress::Open),
-            Ok(_) if self.0.stop_reason().is_ok() => Ok(Progress::Complete),
+            Ok(_) if !self.0.is_stopped() => Ok(Standing::Open),
+            Ok(_) if self.0.stop_reason().is_ok() => Ok(Standing::Complete),
             Ok(_) => Err(GrammarError::TooComplex(self.0.stop_reason().to_string())),
             Err(error) => Err(too_complex(&error)),
         }
@@ -36,10 +36,10 @@ impl Matching {
 
     /// As [`advance`](Self::advance) with each of `tokens`; `None` if one may not come. Then this must not be used
     /// further.
-    pub(crate) fn advance_all(&mut self, tokens: &[u32]) -> Option<Progress> {
-        let mut progress = Progress::Open;
+    pub(crate) fn advance_all(&mut self, tokens: &[u32]) -> Option<Standing> {
+        let mut progress = Standing::Open;
         for &token in tokens {
-            if progress == Progress::Complete {
+            if progress == Standing::Complete {
                 return None;
             }
             progress = self.advance(token).ok()?;

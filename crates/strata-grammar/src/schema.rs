@@ -40,11 +40,11 @@ const DEPTH_MAX: usize = 64;
 /// a model that writes white space without end would not be stopped.
 const WHITE_SPACE: &str = r" |\n[ \t]{0,40}";
 
-/// `schema` with the settings of the library.
+/// `schema` as a grammar may have it behind `%json`: with what sets white space, and without what asks for nothing.
 ///
 /// # Errors
 /// The first keyword that cannot be enforced, and its place.
-pub(crate) fn checked(schema: &Value) -> Result<Value, GrammarError> {
+pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
     let mut walk = Walk { root: schema, place: vec![], depth: 0 };
     let schema = walk.schema(schema)?;
     let mut schema = match schema {

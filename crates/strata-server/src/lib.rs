@@ -22,6 +22,8 @@ mod request_id;
 mod sampling;
 mod stream;
 mod structured;
+mod tool_calls;
+mod tool_use;
 mod tools;
 mod unsupported;
 
@@ -37,6 +39,7 @@ use tokio::sync::watch;
 pub use auth::tenant_of_key;
 pub use config::ServerConfig;
 pub use listener::Drained;
+pub use tool_calls::tool_parsers;
 
 /// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight
 /// within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time early; requests that

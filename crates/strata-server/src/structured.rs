@@ -162,7 +162,10 @@ fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSourc
         ("structured_outputs.choice", sent(outputs.choice).map(|Choices(texts)| GrammarSource::Choice(texts))),
         ("guided_choice", sent(fields.guided_choice).map(|Choices(texts)| GrammarSource::Choice(texts))),
     ];
-    let is_empty = |source: &GrammarSource| matches!(source, GrammarSource::Regex(text) | GrammarSource::Lark(text) if text.is_empty());
+    let is_empty = |source: &GrammarSource| match source {
+        GrammarSource::Regex(text) | GrammarSource::Lark(text) => text.is_empty(),
+        _ => false,
+    };
     let texts = texts.into_iter().filter_map(|(name, source)| Some((name.to_owned(), source?)));
     asked.extend(texts.filter(|(_, source)| !is_empty(source)));
     match asked.len() {

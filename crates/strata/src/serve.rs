@@ -70,6 +70,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = NonEmptyStringValueParser::new())]
     pub served_model_name: Vec<String>,
 
+    /// How the model writes calls of tools; by default, what its chat template tells
+    #[arg(long, value_name = "NAME", help_heading = "Server",
+          value_parser = clap::builder::PossibleValuesParser::new(strata_server::tool_parsers()))]
+    pub tool_parser: Option<String>,
+
     #[command(flatten)]
     pub kv_disk: KvDiskOptions,
 
@@ -146,6 +151,7 @@ fn config(args: &ServeArgs, loaded: &Loaded) -> Result<ServerConfig> {
         model_root: loaded.path.display().to_string(),
         default_sampling: model_defaults(&loaded.generation),
         eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
+        tool_parser: args.tool_parser.clone(),
         api_keys: args.api_key.clone(),
         body_bytes_max: usize::try_from(args.max_body.0)?,
         request_bytes_max: loaded.request_bytes,

@@ -74,7 +74,7 @@ fn expected(prompt: &[u32], kind: usize, max_tokens: usize) -> (Vec<u32>, Finish
         mask.iter().for_each(|mask| mask.apply(&mut logits));
         let best = (0..VOCAB).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as u32;
         tokens.push(best);
-        let is_complete = state.advance(best).unwrap() == strata_grammar::Progress::Complete;
+        let is_complete = state.advance(best).unwrap() == strata_grammar::Standing::Complete;
         let generated = tokens[prompt.len()..].to_vec();
         if best == EOS {
             return (generated, FinishReason::EndOfSequence);

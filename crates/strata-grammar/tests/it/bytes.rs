@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use strata_grammar::testing::{Dice, random_schema};
-use strata_grammar::{Constraint, GrammarSource, Progress, Vocabulary};
+use strata_grammar::{Constraint, GrammarSource, Standing, Vocabulary};
 
 use crate::{CALL, EOS, PIECES, bytes_and};
 
@@ -41,7 +41,7 @@ fn compare(source: &GrammarSource, seed: u64) -> Result<(), TestCaseError> {
         for &byte in tokens.text(token) {
             by_bytes.advance(u32::from(byte)).unwrap();
         }
-        if progress == Progress::Complete {
+        if progress == Standing::Complete {
             prop_assert!(by_bytes.may_end());
             return Ok(());
         }
@@ -87,13 +87,13 @@ proptest! {
             }
             if allowed.is_empty() || (ends && dice.below(2) == 0) {
                 prop_assert!(ends);
-                prop_assert_eq!(state.advance(EOS), Ok(Progress::Complete));
+                prop_assert_eq!(state.advance(EOS), Ok(Standing::Complete));
                 break;
             }
             let token = allowed[dice.below(allowed.len())];
             text.extend_from_slice(vocabulary.text(token));
             let more = choices.iter().any(|choice| choice.as_bytes().starts_with(&text) && choice.len() > text.len());
-            let expected = if more { Progress::Open } else { Progress::Complete };
+            let expected = if more { Standing::Open } else { Standing::Complete };
             prop_assert_eq!(state.advance(token), Ok(expected));
         }
     }

@@ -1,10 +1,10 @@
 //! Answers of which only parts are bound, and grammars that name special tokens.
 
-use strata_grammar::{Constraint, GrammarSource, Marker, Progress, Trigger};
+use strata_grammar::{Constraint, GrammarSource, Marker, Standing, Trigger};
 
 use crate::{CALL, EOS, PIECES, bytes_and};
 
-fn push(state: &mut Constraint, text: &str) -> Vec<Progress> {
+fn push(state: &mut Constraint, text: &str) -> Vec<Standing> {
     text.bytes().map(|byte| state.advance(u32::from(byte)).expect("it may come")).collect()
 }
 
@@ -25,11 +25,11 @@ fn a_part_is_bound_from_its_marker_to_its_end() {
         assert!(mask.allows(u32::from(b'a')) && !mask.allows(u32::from(b'b')) && !mask.allows(EOS));
         push(&mut state, "ab");
         assert!(state.mask().unwrap().expect("bound").allows(CALL));
-        assert_eq!(state.advance(CALL), Ok(Progress::Open));
+        assert_eq!(state.advance(CALL), Ok(Standing::Open));
         assert!(state.is_free());
         push(&mut state, " and more");
     }
-    assert_eq!(state.advance(EOS), Ok(Progress::Complete));
+    assert_eq!(state.advance(EOS), Ok(Standing::Complete));
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_part_that_does_not_repeat_ends_the_answer() {
     let mut state = lazy("#", false, false, "start: /[0-9]{2}/", false);
     push(&mut state, "text #4");
     assert!(state.advance(u32::from(b'x')).is_err());
-    assert_eq!(state.advance(u32::from(b'2')), Ok(Progress::Complete));
+    assert_eq!(state.advance(u32::from(b'2')), Ok(Standing::Complete));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_marker_at_the_start_may_be_part_of_the_grammar() {
     push(&mut state, " {\"name\":");
     assert!(!state.is_free());
     push(&mut state, "1");
-    assert_eq!(push(&mut state, "}"), [Progress::Complete]);
+    assert_eq!(push(&mut state, "}"), [Standing::Complete]);
     let mut state = lazy("{\"name\":", true, true, "start: \"{\\\"name\\\":1}\"", false);
     push(&mut state, "no {\"name\":");
     assert!(state.is_free());

@@ -130,7 +130,7 @@ fn hostile_grammars_fail_or_work_and_end_in_time() {
                 let Ok(mask) = state.mask() else { return };
                 let mask = mask.expect("all of it is bound");
                 let Some(token) = (0..300).rev().find(|&token| mask.allows(token)) else { return };
-                if state.advance(token) != Ok(strata_grammar::Progress::Open) {
+                if state.advance(token) != Ok(strata_grammar::Standing::Open) {
                     return;
                 }
             }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use strata_grammar::testing::{Dice, is_valid, random_schema};
-use strata_grammar::{Constraint, GrammarSource, Progress, TokenMask, Vocabulary};
+use strata_grammar::{Constraint, GrammarSource, Standing, TokenMask, Vocabulary};
 
 use crate::{CALL, EOS, PIECES, bytes_and};
 
@@ -26,7 +26,7 @@ fn answer(vocabulary: &Vocabulary, mut state: Constraint, dice: &mut Dice, most:
         if token != EOS {
             text.extend_from_slice(vocabulary.text(token));
         }
-        if state.advance(token).unwrap() == Progress::Complete {
+        if state.advance(token).unwrap() == Standing::Complete {
             return Some(String::from_utf8(text).expect("a text"));
         }
     }
@@ -67,7 +67,7 @@ proptest! {
                 let mask = ahead.mask().unwrap().expect("bound");
                 let token = choose(&vocabulary, &mask, &mut dice);
                 drafts.push(token);
-                if ahead.advance(token).unwrap() == Progress::Complete {
+                if ahead.advance(token).unwrap() == Standing::Complete {
                     break;
                 }
             }
@@ -81,7 +81,7 @@ proptest! {
                     prop_assert_eq!(mask.allows(token), expected.allows(token));
                 }
                 if index + 1 < masks.len() {
-                    prop_assert_eq!(alone.advance(drafts[index]), Ok(Progress::Open));
+                    prop_assert_eq!(alone.advance(drafts[index]), Ok(Standing::Open));
                 }
             }
             // What was refused changes nothing either.
@@ -90,7 +90,7 @@ proptest! {
                 prop_assert!(state.advance(refused).is_err());
             }
             let token = choose(&vocabulary, &before, &mut dice);
-            if state.advance(token).unwrap() == Progress::Complete {
+            if state.advance(token).unwrap() == Standing::Complete {
                 return Ok(());
             }
         }
@@ -105,11 +105,11 @@ fn an_answer_ends_where_nothing_can_follow() {
     let mut state = vocabulary.compile(&GrammarSource::JsonSchema(schema)).unwrap();
     let text = b"{\"a\": true}";
     for (index, &byte) in text.iter().enumerate() {
-        let expected = if index + 1 < text.len() { Progress::Open } else { Progress::Complete };
+        let expected = if index + 1 < text.len() { Standing::Open } else { Standing::Complete };
         assert_eq!(state.advance(u32::from(byte)), Ok(expected), "after {index}");
     }
     let mask = state.mask().unwrap().expect("bound");
     assert!(mask.allows(EOS) && (0..256).all(|token| !mask.allows(token)));
-    assert_eq!(state.advance(EOS), Ok(Progress::Complete));
+    assert_eq!(state.advance(EOS), Ok(Standing::Complete));
     assert!(state.advance(u32::from(b' ')).is_err());
 }

@@ -8,3 +8,4 @@ mod hostile;
 mod lifecycle;
 mod streaming;
 mod structured;
+mod tools;
