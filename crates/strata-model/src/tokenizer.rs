@@ -274,8 +274,8 @@ impl Tokenizer {
         }
     }
 
-    /// Whether [`Tokenizer::token_bytes`] are the bytes that a token adds to a text, the first one aside, which may lose
-    /// a leading space.
+    /// Whether [`Tokenizer::token_bytes`] are the bytes that a token adds to a text, the first one aside, which may
+    /// lose a leading space.
     pub fn spells_bytes(&self) -> bool {
         self.decoder != DecoderKind::Other
     }

@@ -24,7 +24,8 @@ fn chat(more: &Value) -> Value {
 }
 
 const PATH: &str = "/v1/chat/completions";
-const TWO: &str = "Let me see. <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>\n\
+const TWO: &str = "Let me see. \
+    <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>\n\
     <tool_call>{\"name\": \"time\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>";
 
 #[tokio::test]
