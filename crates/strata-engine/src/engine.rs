@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use strata_grammar::Vocabulary;
 use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, SequenceId};
 use strata_model::{BatchSequence, LogitRow, Logits, Pooling, SequenceBlocks};
 use thiserror::Error;
@@ -24,6 +25,7 @@ use thiserror::Error;
 use crate::group::{Sampling, SequenceGroup, Stage};
 use crate::handle::{EngineShared, Submission};
 use crate::kv_disk::{KvDisk, KvDiskMode};
+use crate::masks::MaskWorkers;
 use crate::runner::{PassError, Runner};
 use crate::sampler::Sampler;
 use crate::scheduler::{Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
@@ -135,6 +137,7 @@ impl Engine {
             disk: disk.map(|disk| Disk::new(disk, config.kv.num_blocks)),
             long: HashMap::new(),
             sampler: Sampler::default(),
+            masks: MaskWorkers::default(),
             groups: HashMap::default(),
             config,
             plan: StepPlan::default(),
@@ -148,7 +151,11 @@ impl Engine {
         };
         // Whoever asks for figures at once gets them.
         worker.publish();
-        let thread = std::thread::Builder::new().name("engine".into()).spawn(move || worker.live())?;
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            // Constraints recurse on what they allow.
+            .stack_size(Vocabulary::STACK_BYTES)
+            .spawn(move || worker.live())?;
         Ok(Self { handle: EngineHandle { shared: shared.clone() }, shared, thread: Some(thread) })
     }
 
@@ -187,6 +194,7 @@ struct Worker {
     /// Sequences that are longer than memory.
     long: HashMap<SequenceId, LongSequence>,
     sampler: Sampler,
+    masks: MaskWorkers,
     groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
     config: EngineConfig,
     plan: StepPlan,
@@ -378,7 +386,12 @@ impl Worker {
 
     /// Computes the pass, and samples each row as it comes.
     fn run(&mut self, plan: &StepPlan) -> Result<(), PassError> {
-        let Self { scheduler, groups, tokens, tables, runner, sampler, config, disk, strips, .. } = self;
+        let Self { scheduler, groups, tokens, tables, runner, sampler, masks, config, disk, strips, .. } = self;
+        // First, so that they are computed while the rest is prepared.
+        for entry in plan.entries.iter().filter(|entry| entry.samples()) {
+            let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
+            groups.get_mut(&sequence.group).into_iter().for_each(|group| group.begin_masks(sequence, masks));
+        }
         tokens.clear();
         tables.clear();
         let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");

@@ -1,5 +1,6 @@
 //! What the engine tells of a request.
 
+use strata_grammar::GrammarError;
 use strata_kv::{Miss, TokenId};
 use thiserror::Error;
 
@@ -10,6 +11,8 @@ pub enum FinishReason {
     EndOfSequence,
     /// One of the request's `stop_token_ids`.
     StopToken(TokenId),
+    /// The request's constraint allows nothing more: the answer is complete.
+    Complete,
     /// `max_tokens` or the context's end was reached.
     Length,
 }
@@ -26,6 +29,9 @@ pub enum RequestError {
          type: try --kv-dtype f32"
     )]
     NotFinite,
+    /// It is not known what the request's constraint allows next.
+    #[error(transparent)]
+    Constraint(GrammarError),
     /// It could not fit even in an empty KV pool.
     #[error(
         "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens, or raise --memory"

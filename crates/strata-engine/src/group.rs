@@ -10,6 +10,7 @@ use strata_model::{LogitRows, Logits};
 
 use crate::event::FoundOnDisk;
 use crate::handle::Client;
+use crate::masks::MaskWorkers;
 use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, PlannedTokens, Scheduler};
 use crate::sequence::{Continuation, Ends, Sequence};
@@ -45,6 +46,9 @@ pub(crate) trait Policy: Send {
 
     /// One of its sequences makes room for others.
     fn preempted(&self, sequence: &Sequence, swapped: bool);
+
+    /// A pass will sample for `sequence`: has computed what may come next, if not anything may.
+    fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers);
 
     /// The rows that a pass is to give for `entry`, the part of `sequence` in it.
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows;
@@ -104,11 +108,12 @@ impl SequenceGroup {
     ) -> (Self, Option<Continuation>) {
         let prompt = Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, disk: None, miss: None };
         let params = std::mem::take(&mut request.params);
+        let constraint = request.constraint.take();
         let (policy, continuation): (Box<dyn Policy>, _) = match (request.embed, request.beam) {
             (Some(pooling), _) => (Box::new(Embedding::new(id, pooling, clients)), None),
-            (None, Some(beam)) => (Box::new(Beams::new(id, beam, &params, prompt.len, clients, eos)), None),
+            (None, Some(beam)) => (Box::new(Beams::new(id, beam, &params, prompt.len, clients, eos, constraint)), None),
             (None, None) => {
-                let (policy, first) = Independent::new(id, params, &request.prompt, clients, vocab_size);
+                let (policy, first) = Independent::new(id, params, &request.prompt, clients, vocab_size, constraint);
                 (Box::new(policy), first)
             }
         };
@@ -132,6 +137,11 @@ impl SequenceGroup {
     /// See [`Policy::preempted`].
     pub(crate) fn preempted(&self, sequence: &Sequence, swapped: bool) {
         self.policy.preempted(sequence, swapped);
+    }
+
+    /// See [`Policy::begin_masks`].
+    pub(crate) fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
+        self.policy.begin_masks(sequence, workers);
     }
 
     /// See [`Policy::wanted_rows`].

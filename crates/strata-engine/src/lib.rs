@@ -11,6 +11,7 @@ mod gpu_runner;
 mod group;
 mod handle;
 mod kv_disk;
+mod masks;
 mod memory_plan;
 mod memory_trade;
 mod preemption;
@@ -24,6 +25,7 @@ mod status;
 pub mod testing;
 pub mod text;
 mod unread;
+mod vocabulary;
 
 pub use drafter::Drafter;
 pub use engine::{Engine, EngineConfig, StartError};
@@ -39,8 +41,12 @@ pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMe
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use status::*;
 pub use strata_device::{DeviceEvent, DeviceStats};
+pub use strata_grammar::{
+    Constraint, GrammarError, GrammarSource, Marker, Trigger, Vocabulary, VocabularyError, checked_schema,
+};
 pub use strata_kv::{Miss, MissReason, TokenId};
 pub use strata_kv_disk::{BlockBytes, DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
 pub use strata_model::Pooling;
 pub use strata_weights::StreamStats;
 pub use unread::UnreadBudget;
+pub use vocabulary::vocabulary_of;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use strata_grammar::Constraint;
 use strata_kv::TokenId;
 use strata_model::Pooling;
 use thiserror::Error;
@@ -38,6 +39,8 @@ pub struct Request {
     pub embed: Option<Pooling>,
     /// What its streams may leave unread, together with all others that have the same budget; `None` is no bound.
     pub unread: Option<Arc<UnreadBudget>>,
+    /// What each continuation may be, and where it ends.
+    pub constraint: Option<Constraint>,
 }
 
 /// How tokens are chosen. The defaults are those of the OpenAI API and vLLM.
@@ -186,6 +189,7 @@ impl Request {
             return self.check_embedding();
         }
         self.params.check(limits)?;
+        self.check_constraint()?;
         match &self.beam {
             Some(beam) => beam.check(self.prompt.len(), &self.params, limits),
             None => Ok(()),
@@ -214,6 +218,21 @@ impl Request {
         };
         if count == 0 || count > most {
             return refuse("n", format!("n is {count}, but must be at least 1 and at most {most}, which {why}"));
+        }
+        Ok(())
+    }
+
+    /// A constraint says where an answer ends: what would say otherwise is refused.
+    fn check_constraint(&self) -> Result<(), InvalidRequest> {
+        if self.constraint.is_none() {
+            return Ok(());
+        }
+        let taken = "cannot go with a schema, a grammar or tools, which say where the answer ends; leave it out";
+        if self.params.ignore_eos {
+            return refuse("ignore_eos", format!("ignore_eos {taken}"));
+        }
+        if self.params.min_tokens > 0 {
+            return refuse("min_tokens", format!("min_tokens {taken}"));
         }
         Ok(())
     }

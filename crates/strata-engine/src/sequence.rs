@@ -2,12 +2,14 @@
 
 use std::cmp::Reverse;
 
+use strata_grammar::{Constraint, Standing};
 use strata_kv::{FetchId, PrefixHashes, SequenceId};
 use strata_model::Logits;
 
 use crate::handle::Client;
+use crate::masks::{Bound, MaskWorkers};
 use crate::sampler::{Sampled, Sampler, SamplerState};
-use crate::{Event, FinishReason, SamplingParams, TenantId, TokenId};
+use crate::{Event, FinishReason, RequestError, SamplingParams, TenantId, TokenId};
 
 /// Names a [`SequenceGroup`](crate::group::SequenceGroup).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -305,8 +307,10 @@ pub(crate) struct Continuation {
     run: Vec<Sampled>,
     /// The end that the last of `run` is.
     end: Option<FinishReason>,
-    /// Whether its logits were not numbers.
-    pub(crate) not_finite: bool,
+    /// What it may be.
+    bound: Option<Bound>,
+    /// Why it cannot go on, if it cannot: its logits were not numbers, or it is not known what may follow.
+    pub(crate) fault: Option<RequestError>,
 }
 
 /// What ends a continuation.
@@ -319,8 +323,26 @@ pub(crate) struct Ends<'a> {
 }
 
 impl Continuation {
-    pub(crate) fn new(client: Client, sampler: SamplerState) -> Self {
-        Self { client, sampler, generated: 0, run: Vec::new(), end: None, not_finite: false }
+    pub(crate) fn new(client: Client, sampler: SamplerState, constraint: Option<Constraint>) -> Self {
+        let bound = constraint.map(Bound::new);
+        Self { client, sampler, generated: 0, run: Vec::new(), end: None, bound, fault: None }
+    }
+
+    /// Has computed what may come next, and behind each of `drafts`.
+    pub(crate) fn begin_masks(&mut self, workers: &mut MaskWorkers, drafts: &[TokenId]) {
+        self.bound.iter_mut().for_each(|bound| bound.begin(workers, drafts));
+    }
+
+    /// Whether what may come next is bound.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.is_some()
+    }
+
+    /// Takes over what may come next from `other`, which has as many tokens: none.
+    pub(crate) fn share_masks(&mut self, other: &mut Self) {
+        if let (Some(bound), Some(other)) = (&mut self.bound, &mut other.bound) {
+            bound.share_masks(other);
+        }
     }
 
     /// Whether the row after the first `count` of `drafts` is valid: all of these equal the tokens that were sampled in
@@ -338,30 +360,49 @@ impl Continuation {
         logits: &mut Logits<'_>,
         eos: &[TokenId],
     ) {
-        if params.max_tokens > 0 {
-            let generated = self.generated + self.run.len();
-            let sampled = match logits {
-                Logits::All(row) => sampler.sample(row, params, &self.sampler, generated, eos),
-                Logits::Best(best) => {
-                    let best = best.iter().map(|&[token, logit]| (token as TokenId, logit));
-                    sampler.sample_best(best, params, &self.sampler, generated)
-                }
-            };
-            self.sampler.record(sampled.token);
-            self.run.push(sampled);
+        if params.max_tokens == 0 || self.fault.is_some() {
+            return;
         }
+        let (drafts, generated) = (self.run.len(), self.generated + self.run.len());
+        let sampled = match logits {
+            Logits::All(row) => match self.bound.as_mut().map_or(Ok(true), |bound| bound.apply(drafts, row)) {
+                Err(error) => {
+                    self.fault = Some(RequestError::Constraint(error));
+                    return;
+                }
+                Ok(false) => return,
+                Ok(true) => sampler.sample(row, params, &self.sampler, generated, eos),
+            },
+            Logits::Best(best) => {
+                let best = best.iter().map(|&[token, logit]| (token as TokenId, logit));
+                sampler.sample_best(best, params, &self.sampler, generated)
+            }
+        };
+        self.sampler.record(sampled.token);
+        self.run.push(sampled);
     }
 
     /// Goes through the tokens that the pass gave, after a prompt of `prompt_len`, up to the first that ends the
-    /// continuation, and drops those behind it. Returns how many are left: none if none was wanted.
+    /// continuation, and drops those behind it. Returns how many are left: none if none was wanted, or if there is a
+    /// [fault](Self::fault).
     pub(crate) fn accept(&mut self, params: &SamplingParams, prompt_len: usize, ends: Ends<'_>) -> usize {
         for index in 0..self.run.len() {
             let (token, generated) = (self.run[index].token, self.generated + index + 1);
             let may_stop = generated > params.min_tokens;
+            let progress = self.bound.as_mut().map_or(Ok(Standing::Open), |bound| bound.advance(token));
+            let is_complete = match progress {
+                Ok(progress) => progress == Standing::Complete,
+                Err(error) => {
+                    self.fault = Some(RequestError::Constraint(error));
+                    return 0;
+                }
+            };
             self.end = if may_stop && !params.ignore_eos && ends.eos.contains(&token) {
                 Some(FinishReason::EndOfSequence)
             } else if may_stop && params.stop_token_ids.contains(&token) {
                 Some(FinishReason::StopToken(token))
+            } else if is_complete {
+                Some(FinishReason::Complete)
             } else if generated >= params.max_tokens || prompt_len + generated >= ends.length_max {
                 Some(FinishReason::Length)
             } else {

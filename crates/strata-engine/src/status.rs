@@ -110,7 +110,7 @@ impl FinishedCounts {
     pub(crate) fn count(&mut self, reason: FinishReason) {
         match reason {
             FinishReason::Length => self.length += 1,
-            FinishReason::EndOfSequence | FinishReason::StopToken(_) => self.stop += 1,
+            FinishReason::EndOfSequence | FinishReason::StopToken(_) | FinishReason::Complete => self.stop += 1,
         }
     }
 }

@@ -33,6 +33,8 @@ pub enum StopCause {
     StopToken(TokenId),
     /// One of the request's stop strings.
     StopString(String),
+    /// Nothing more is allowed to follow.
+    Complete,
     /// `max_tokens` or the end of the context.
     Length,
 }
@@ -42,7 +44,7 @@ impl StopCause {
     pub fn openai_name(&self) -> &'static str {
         match self {
             Self::Length => "length",
-            Self::EndOfSequence | Self::StopToken(_) | Self::StopString(_) => "stop",
+            Self::EndOfSequence | Self::StopToken(_) | Self::StopString(_) | Self::Complete => "stop",
         }
     }
 }
@@ -161,7 +163,8 @@ impl TextDecoder {
 
     fn finish(&mut self, reason: FinishReason, delta: &mut TextDelta) {
         let ending = self.undecided.take();
-        let part_of_text = reason == FinishReason::Length || self.options.include_stop;
+        let is_cut = matches!(reason, FinishReason::Length | FinishReason::Complete);
+        let part_of_text = is_cut || self.options.include_stop;
         self.decode(ending.filter(|_| part_of_text), delta);
         if !self.ended {
             let text = self.detokenizer.finish();
@@ -173,6 +176,7 @@ impl TextDecoder {
             delta.finished = Some(Ok(match reason {
                 FinishReason::EndOfSequence => StopCause::EndOfSequence,
                 FinishReason::StopToken(id) => StopCause::StopToken(id),
+                FinishReason::Complete => StopCause::Complete,
                 FinishReason::Length => StopCause::Length,
             }));
         }

@@ -274,6 +274,12 @@ impl Tokenizer {
         }
     }
 
+    /// Whether [`Tokenizer::token_bytes`] are the bytes that a token adds to a text, the first one aside, which may
+    /// lose a leading space.
+    pub fn spells_bytes(&self) -> bool {
+        self.decoder != DecoderKind::Other
+    }
+
     /// The token as the vocabulary spells it, for instance `Ġhello`.
     pub fn vocabulary_entry(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)

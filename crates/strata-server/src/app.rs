@@ -1,9 +1,9 @@
 //! What all handlers share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use strata_engine::EngineHandle;
+use strata_engine::{EngineHandle, Vocabulary, VocabularyError};
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
 use tokio::runtime::Handle;
@@ -28,6 +28,8 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
+    /// The bytes of the model's tokens, once a request has needed them.
+    pub(crate) vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
     /// Whether the server is ending without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
     workers: Arc<Semaphore>,
@@ -45,7 +47,10 @@ impl App {
         let workers = Arc::new(Semaphore::new(config.tokenizing_max.max(1)));
         let started_at_s = unix_seconds();
         let metrics = Arc::new(Metrics::default());
-        Arc::new(Self { config, engine, tokenizer, template, metrics, started_at_s, memory, is_cut, workers })
+        let vocabulary = OnceLock::new();
+        let app =
+            Self { config, engine, tokenizer, template, metrics, started_at_s, memory, vocabulary, is_cut, workers };
+        Arc::new(app)
     }
 
     /// The name that answers carry.

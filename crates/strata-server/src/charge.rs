@@ -10,6 +10,8 @@ const TOKEN_BYTES: usize = 12;
 pub(crate) const SEQUENCE_BYTES: usize = 4096;
 /// A token's place in the table of tokens that a repetition penalty has seen.
 const SEEN_BYTES: usize = 36;
+/// How far a sequence has come in a grammar, and its part of the compiled grammar and of masks.
+const CONSTRAINT_BYTES: usize = 128 << 10;
 /// A token of a beam, and one of its log-probabilities: a search holds its beams twice while they change, and as many
 /// finished hypotheses.
 const BEAM_TOKEN_BYTES: usize = 3 * 32;
@@ -27,7 +29,8 @@ const UNASKED_ANSWER_PART: usize = 2;
 pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize, common: &Common) -> usize {
     let params = &common.params;
     let prompt_bytes = prompt_tokens.saturating_mul(TOKEN_BYTES);
-    let each_sequence = prompts.saturating_mul(SEQUENCE_BYTES).saturating_add(prompt_bytes);
+    let constraint = common.constraint.as_ref().map_or(0, |_| CONSTRAINT_BYTES);
+    let each_sequence = prompts.saturating_mul(SEQUENCE_BYTES + constraint).saturating_add(prompt_bytes);
     let sequences = common.beam.map_or(common.candidates, |beam| beam.width);
 
     let texts = 2 * common.text.stop.iter().map(|stop| stop.len() + 48).sum::<usize>();
@@ -109,6 +112,7 @@ mod tests {
             truncation: None,
             prompt_logprobs: None,
             embed: None,
+            constraint: None,
         }
     }
 

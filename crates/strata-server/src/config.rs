@@ -15,6 +15,9 @@ pub struct ServerConfig {
     pub default_sampling: SamplingParams,
     /// End-of-sequence tokens of the model besides the tokenizer's own.
     pub eos_token_ids: Vec<u32>,
+    /// How the model writes calls of tools: one of [`tool_parsers`](crate::tool_parsers). By default, what its chat
+    /// template tells.
+    pub tool_parser: Option<String>,
     /// Keys of which a client must send one; none means that no key is needed.
     pub api_keys: Vec<String>,
     /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
@@ -58,6 +61,7 @@ impl Default for ServerConfig {
             model_root: String::new(),
             default_sampling: SamplingParams::default(),
             eos_token_ids: Vec::new(),
+            tool_parser: None,
             api_keys: Vec::new(),
             allow_origins: Vec::new(),
             embeddings: Err("it was not told how this model pools".into()),

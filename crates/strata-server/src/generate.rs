@@ -113,6 +113,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             embed: common.embed,
             // Whole answers are read as they come; only streams go at the speed of their clients.
             unread: common.stream.then(|| app.memory.unread.clone()),
+            constraint: common.constraint.clone(),
         };
         // An error here drops, and so cancels, the sequences before it.
         for events in app.engine.submit_many(request, common.candidates)? {

@@ -25,6 +25,9 @@ mod patience;
 mod request_id;
 mod sampling;
 mod stream;
+mod structured;
+mod tool_calls;
+mod tool_use;
 mod tools;
 mod truncation;
 mod unsupported;
@@ -42,6 +45,7 @@ pub use auth::tenant_of_key;
 pub use config::{Embeddings, ServerConfig};
 pub use cors::check_origin;
 pub use listener::Drained;
+pub use tool_calls::tool_parsers;
 
 /// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight
 /// within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time early; requests that

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use strata_engine::text::TextOptions;
-use strata_engine::{BeamParams, Pooling, SamplingParams, TOKEN_LIST_MAX, TokenId};
+use strata_engine::{BeamParams, Constraint, Pooling, SamplingParams, TOKEN_LIST_MAX, TokenId};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -26,7 +26,7 @@ const SALT_BYTES_MAX: usize = 1024;
 const PRIORITIES: RangeInclusive<i64> = -100..=100;
 /// The fields that both completion APIs share, as they are sent.
 #[derive(Deserialize)]
-struct SharedFields<'b> {
+struct SharedFields {
     model: Option<Field<String>>,
     n: Option<Field<usize>>,
     best_of: Option<Field<usize>>,
@@ -59,8 +59,6 @@ struct SharedFields<'b> {
     early_stopping: Option<Field<EarlyStopping>>,
     stream: Option<Field<bool>>,
     stream_options: Option<Field<Object<StreamOptions>>>,
-    #[serde(borrow)]
-    response_format: Option<Field<Object<ResponseFormat<'b>>>>,
     cache_report: Option<Field<bool>>,
     cache_salt: Option<Field<String>>,
     priority: Option<Field<i64>>,
@@ -69,12 +67,6 @@ struct SharedFields<'b> {
 #[derive(Deserialize)]
 struct StreamOptions {
     include_usage: Option<Field<bool>>,
-}
-
-#[derive(Deserialize)]
-struct ResponseFormat<'b> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<&'b RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -108,20 +100,15 @@ pub(crate) struct Common {
     pub(crate) prompt_logprobs: Option<usize>,
     /// The prompt's embedding instead of a text.
     pub(crate) embed: Option<Pooling>,
+    /// What the answers have to be; each endpoint fills it in.
+    pub(crate) constraint: Option<Constraint>,
 }
 
 /// Reads and checks the shared fields of a body, of a chat if `CHAT`, and refuses those that are not supported.
 pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common, ApiError> {
     let Supported::<CHAT> = read(body)?;
-    let mut fields: SharedFields<'_> = read(body)?;
+    let mut fields: SharedFields = read(body)?;
     check_name(app, sent(fields.model.take()))?;
-    if let Some(Field(Object(format))) = &fields.response_format
-        && !format.kind.is_some_and(|kind| is_text(kind, "text"))
-    {
-        let kind = format.kind.map_or("null", RawValue::get);
-        let message = format!("response_format of type {} is not supported; only \"text\" is", shown(kind));
-        return Err(ApiError::invalid("response_format", message));
-    }
     let n = sent(fields.n).unwrap_or(1);
     if n == 0 || n > app.config.sequences_max {
         let message = format!("n is {n}, but must be between 1 and {}", app.config.sequences_max);
@@ -203,6 +190,7 @@ pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common,
         truncation,
         prompt_logprobs,
         embed: None,
+        constraint: None,
     })
 }
 
@@ -227,6 +215,7 @@ pub(crate) fn unasked(app: &App) -> Common {
         truncation: None,
         prompt_logprobs: None,
         embed: None,
+        constraint: None,
     }
 }
 
@@ -251,7 +240,7 @@ fn tokens_of_words(app: &App, words: &[String]) -> Result<Vec<Vec<TokenId>>, Api
 
 /// The fields that both completion APIs share.
 pub(crate) fn shared_part() -> Part {
-    part!(SharedFields<'_>)
+    part!(SharedFields)
 }
 
 /// The field that all APIs share.
@@ -280,7 +269,7 @@ pub(crate) fn random() -> u64 {
 }
 
 /// The parameters of a beam search of this width. The engine refuses other fields that it cannot honour.
-fn beam(fields: &SharedFields<'_>, width: usize) -> Result<Option<BeamParams>, ApiError> {
+fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiError> {
     let wanted = sent(fields.use_beam_search).unwrap_or(false);
     let length_penalty = sent(fields.length_penalty);
     let early_stopping = sent(fields.early_stopping).map(|EarlyStopping(early)| early);
@@ -306,7 +295,7 @@ fn neutral() -> SamplingParams {
 }
 
 /// Ranges are checked by the engine, whose messages name the field too.
-fn params(fields: SharedFields<'_>, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
+fn params(fields: SharedFields, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
     let top_k = sent(fields.top_k).map_or(Ok(defaults.top_k), top_k_of)?;
     let repetition_penalty = match (sent(fields.repetition_penalty), sent(fields.repeat_penalty)) {
         (Some(one), Some(other)) if one != other => {

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::fields::shown;
 
 /// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
-const NOWHERE: [&str; 38] = [
+const NOWHERE: [&str; 33] = [
     "audio",
     "chat_template",
     "documents",
@@ -20,11 +20,7 @@ const NOWHERE: [&str; 38] = [
     "function_call",
     "functions",
     "grammar",
-    "guided_choice",
     "guided_decoding_backend",
-    "guided_grammar",
-    "guided_json",
-    "guided_regex",
     "guided_whitespace_pattern",
     "json_schema",
     "kv_transfer_params",
@@ -44,7 +40,6 @@ const NOWHERE: [&str; 38] = [
     "return_tokens_as_token_ids",
     "samplers",
     "structural_tag",
-    "structured_outputs",
     "suffix",
     "thinking_budget_tokens",
     "thinking_token_budget",

@@ -67,7 +67,7 @@ pub struct ServeArgs {
           value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
 
-    /// Web page whose scripts may call, by its origin, such as https://example.org, or * for every page; may be given
+    /// Web page whose scripts may call, by its origin, such as `https://example.org`, or * for every page; may be given
     /// several times
     #[arg(long, value_name = "ORIGIN", help_heading = "Server", hide_short_help = true, value_parser = origin)]
     pub allow_origin: Vec<String>,
@@ -75,6 +75,11 @@ pub struct ServeArgs {
     /// Name that clients ask for, instead of the directory's; may be given several times
     #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = NonEmptyStringValueParser::new())]
     pub served_model_name: Vec<String>,
+
+    /// How the model writes calls of tools; by default, what its chat template tells
+    #[arg(long, value_name = "NAME", help_heading = "Server",
+          value_parser = clap::builder::PossibleValuesParser::new(strata_server::tool_parsers()))]
+    pub tool_parser: Option<String>,
 
     #[command(flatten)]
     pub kv_disk: KvDiskOptions,
@@ -152,6 +157,7 @@ fn config(args: &ServeArgs, loaded: &Loaded) -> Result<ServerConfig> {
         model_root: loaded.path.display().to_string(),
         default_sampling: model_defaults(&loaded.generation),
         eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
+        tool_parser: args.tool_parser.clone(),
         api_keys: args.api_key.clone(),
         allow_origins: args.allow_origin.clone(),
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),

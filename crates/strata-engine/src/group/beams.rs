@@ -5,12 +5,14 @@
 //! have come. When the beams have lost their blocks, one sequence, the *trunk*, stands for all of them: it computes the
 //! tokens that they have in common, and they branch off it again.
 
+use strata_grammar::{Constraint, GrammarError};
 use strata_kv::SequenceId;
 use strata_model::{LogitRows, Logits};
 
-use super::beam_search::{BeamSearch, Hypothesis, Row};
+use super::beam_search::{BeamSearch, Branch, Hypothesis, Row};
 use super::{Policy, Prompt, Sampling, Stage};
 use crate::handle::Client;
+use crate::masks::{Bound, MaskWorkers};
 use crate::scheduler::PlannedTokens;
 use crate::sequence::{Ends, Preempted, Sequence};
 use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams, TokenId};
@@ -21,8 +23,10 @@ pub(super) struct Beams {
     sequences: Vec<SequenceId>,
     /// For each beam, what follows it, once that has come.
     rows: Vec<Option<Row>>,
-    /// Whether the logits of a beam were not numbers.
-    not_finite: bool,
+    /// What each beam may be, in their order; none if they may be anything.
+    bounds: Vec<Bound>,
+    /// Why the search cannot go on: the logits of a beam were not numbers, or it is not known what may follow it.
+    fault: Option<RequestError>,
     /// The best hypothesis is for the first.
     clients: Vec<Client>,
     logprobs: Option<usize>,
@@ -37,10 +41,12 @@ impl Beams {
         prompt_len: usize,
         clients: Vec<Client>,
         eos: &[TokenId],
+        constraint: Option<Constraint>,
     ) -> Self {
+        let bounds = constraint.map(Bound::new).into_iter().collect();
         let search = BeamSearch::new(beam, clients.len(), prompt_len, params, eos);
         let (sequences, rows) = (vec![id], vec![None]);
-        Self { search, sequences, rows, not_finite: false, clients, logprobs: params.logprobs }
+        Self { search, sequences, rows, bounds, fault: None, clients, logprobs: params.logprobs }
     }
 
     /// The rows of all beams, if all have come.
@@ -62,10 +68,36 @@ impl Beams {
         for &dead in self.sequences.iter().filter(|id| !parents.contains(id)) {
             stage.scheduler.remove(dead);
         }
+        if let Err(error) = self.advance_bounds(&branches) {
+            return self.fail_all(&RequestError::Constraint(error), stage);
+        }
         self.branch(parents.into_iter(), stage);
         for (&id, branch) in self.sequences.iter().zip(&branches) {
             stage.scheduler.extend(id, [branch.token]);
         }
+    }
+
+    /// Moves what the beams may be on to those of the next step.
+    fn advance_bounds(&mut self, branches: &[Branch]) -> Result<(), GrammarError> {
+        if self.bounds.is_empty() {
+            return Ok(());
+        }
+        let mut next = Vec::with_capacity(branches.len());
+        for branch in branches {
+            let mut bound = self.bounds[branch.parent].fork();
+            // A complete answer goes on to the token that ends it, so that its score is that of any other.
+            bound.advance(branch.token)?;
+            next.push(bound);
+        }
+        self.bounds = next;
+        Ok(())
+    }
+
+    /// Ends the search, which has failed.
+    fn fail_all(&mut self, error: &RequestError, stage: &mut Stage<'_>) {
+        self.end(stage);
+        stage.totals.finished.failed += self.clients.len() as u64;
+        self.clients.iter().for_each(|client| client.send(Event::Failed(error.clone())));
     }
 
     /// All beams branch off the trunk `id`, with the tokens that they do not have in common.
@@ -134,6 +166,12 @@ impl Policy for Beams {
     /// Clients hear of it in the end.
     fn preempted(&self, _: &Sequence, _: bool) {}
 
+    fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
+        let index = self.sequences.iter().position(|&id| id == sequence.id && !sequence.trunk);
+        let bound = index.and_then(|index| self.bounds.get_mut(index));
+        bound.into_iter().for_each(|bound| bound.begin(workers, &[]));
+    }
+
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
         if entry.samples() && !sequence.trunk { LogitRows::Last } else { LogitRows::None }
     }
@@ -146,9 +184,14 @@ impl Policy for Beams {
         logits: Logits<'_>,
         sampling: Sampling<'_>,
     ) {
-        self.not_finite |= logits.has_nan();
+        if logits.has_nan() {
+            self.fault = Some(RequestError::NotFinite);
+        }
         let logits = logits.all();
         let Some(index) = self.sequences.iter().position(|&id| id == sequence.id) else { return };
+        if let Some(Err(error)) = self.bounds.get_mut(index).map(|bound| bound.apply(0, logits)) {
+            self.fault.get_or_insert(RequestError::Constraint(error));
+        }
         let len = self.search.row_len().max(self.logprobs.unwrap_or(0));
         let next = sampling.sampler.position_logprobs(logits, 0, len).top;
         let top = self.logprobs.map(|top| next.iter().take(top).copied().collect());
@@ -156,15 +199,14 @@ impl Policy for Beams {
     }
 
     fn accept(&mut self, _: &mut Sequence, _: &Prompt, _: Ends<'_>) -> Option<usize> {
-        (!self.not_finite).then_some(0)
+        self.fault.is_none().then_some(0)
     }
 
     fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>) {
         // Another sequence of the same pass may have ended the search, or this beam.
         let Some(sequence) = stage.scheduler.get_mut(entry.id) else { return };
-        if self.not_finite {
-            let failed = stage.scheduler.remove(entry.id);
-            failed.into_iter().for_each(|sequence| self.fail(sequence, &RequestError::NotFinite, stage));
+        if let Some(error) = self.fault.clone() {
+            self.fail_all(&error, stage);
         } else if sequence.trunk {
             if sequence.pending() == 0 {
                 self.branch_off(entry.id, stage);
@@ -182,9 +224,7 @@ impl Policy for Beams {
     }
 
     fn fail(&mut self, _: Sequence, error: &RequestError, stage: &mut Stage<'_>) {
-        self.end(stage);
-        stage.totals.finished.failed += self.clients.len() as u64;
-        self.clients.iter().for_each(|client| client.send(Event::Failed(error.clone())));
+        self.fail_all(error, stage);
     }
 
     fn is_over(&self) -> bool {

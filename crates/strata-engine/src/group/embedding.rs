@@ -8,6 +8,7 @@ use strata_model::{LogitRows, Logits, Pooling};
 
 use super::{Policy, Prompt, Sampling, Stage};
 use crate::handle::Client;
+use crate::masks::MaskWorkers;
 use crate::scheduler::PlannedTokens;
 use crate::sequence::{Ends, Sequence};
 use crate::{Event, FinishReason, RequestError};
@@ -47,6 +48,8 @@ impl Policy for Embedding {
     fn preempted(&self, _: &Sequence, swapped: bool) {
         self.tell(&Event::Preempted { swapped });
     }
+
+    fn begin_masks(&mut self, _: &mut Sequence, _: &mut MaskWorkers) {}
 
     fn wanted_rows(&self, _: &Sequence, entry: &PlannedTokens) -> LogitRows {
         match self.pooling {

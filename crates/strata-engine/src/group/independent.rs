@@ -3,11 +3,13 @@
 //! They begin as one sequence. When it has computed the prompt, its row is sampled once for each continuation, and they
 //! fork.
 
+use strata_grammar::Constraint;
 use strata_kv::SequenceId;
 use strata_model::{LogitRows, Logits};
 
 use super::{Policy, Prompt, Sampling, Stage};
 use crate::handle::Client;
+use crate::masks::MaskWorkers;
 use crate::sampler::{SamplerState, best_wanted};
 use crate::scheduler::{PlannedTokens, Scheduler};
 use crate::sequence::{Continuation, Ends, Sequence};
@@ -32,10 +34,12 @@ impl Independent {
         prompt: &[TokenId],
         clients: Vec<Client>,
         vocab_size: usize,
+        constraint: Option<Constraint>,
     ) -> (Self, Option<Continuation>) {
         let state = SamplerState::new(prompt, vocab_size, &params);
         let each = clients.into_iter().zip(0..);
-        let mut all = each.map(|(client, number)| Continuation::new(client, state.continuation(number)));
+        let mut all =
+            each.map(|(client, number)| Continuation::new(client, state.continuation(number), constraint.clone()));
         let (first, unbegun) = (all.next(), all.collect());
         (Self { params, sequences: vec![id], unbegun, prompt_done: false, prompt_logprobs: Vec::new() }, first)
     }
@@ -60,6 +64,9 @@ impl Independent {
     /// `continuation` goes on from `parent` in a sequence of its own, unless its first token was its last.
     fn begin(&mut self, mut continuation: Continuation, parent: SequenceId, prompt: &Prompt, stage: &mut Stage<'_>) {
         continuation.accept(&self.params, prompt.len, stage.ends);
+        if let Some(error) = continuation.fault.take() {
+            return stage.fail(&continuation, error);
+        }
         let (count, outcome) = continuation.deliver();
         stage.totals.generation_tokens += count as u64;
         let token = match outcome {
@@ -91,10 +98,17 @@ impl Policy for Independent {
         sequence.continuation.iter().for_each(|one| one.client.send(Event::Preempted { swapped }));
     }
 
+    fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
+        let drafts = sequence.drafts().to_vec();
+        sequence.continuation.iter_mut().for_each(|one| one.begin_masks(workers, &drafts));
+    }
+
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
         match (self.wants_prompt_rows(), entry.rows) {
             (true, _) => LogitRows::All,
             (false, 0) => LogitRows::None,
+            // What may come next is ruled out in whole rows.
+            (false, 1) if sequence.continuation.as_ref().is_some_and(Continuation::is_bound) => LogitRows::Last,
             (false, 1) => {
                 // Continuations that have not begun have generated as little as the first.
                 let generated = sequence.continuation.as_ref().map_or(0, Continuation::generated);
@@ -123,7 +137,9 @@ impl Policy for Independent {
         }
         let Some(continuation) = &mut sequence.continuation else { return };
         // A model that overflows must fail, not answer plausibly.
-        continuation.not_finite |= logits.has_nan();
+        if logits.has_nan() {
+            continuation.fault = Some(RequestError::NotFinite);
+        }
         if let (Some(top), Some(token), false) = (self.params.prompt_logprobs, prompt_token, self.prompt_done) {
             // A row computed again after a preemption has been reported already.
             self.prompt_logprobs.resize(self.prompt_logprobs.len().max(1), None);
@@ -138,6 +154,7 @@ impl Policy for Independent {
                 _ => Vec::new(),
             };
             for other in &mut self.unbegun {
+                other.share_masks(continuation);
                 other.sample(sampler, &self.params, &mut logits, eos);
                 if let Logits::All(logits) = &mut logits {
                     logits.copy_from_slice(&row);
@@ -149,15 +166,17 @@ impl Policy for Independent {
 
     fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize> {
         let Some(continuation) = &mut sequence.continuation else { return Some(0) };
-        (!continuation.not_finite).then(|| continuation.accept(&self.params, prompt.len, ends))
+        let accepted =
+            if continuation.fault.is_none() { continuation.accept(&self.params, prompt.len, ends) } else { 0 };
+        continuation.fault.is_none().then_some(accepted)
     }
 
     fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>) {
         let sequence = stage.scheduler.get_mut(entry.id);
         let Some(continuation) = sequence.and_then(|sequence| sequence.continuation.as_mut()) else { return };
-        if continuation.not_finite {
+        if let Some(error) = continuation.fault.take() {
             let sequence = stage.scheduler.remove(entry.id);
-            return sequence.into_iter().for_each(|sequence| self.fail(sequence, &RequestError::NotFinite, stage));
+            return sequence.into_iter().for_each(|sequence| self.fail(sequence, &error, stage));
         }
         if !entry.samples() {
             return;
@@ -206,8 +225,7 @@ impl Policy for Independent {
         self.sequences.retain(|&other| other != sequence.id);
         let failed = sequence.continuation.into_iter().chain(self.unbegun.drain(..));
         for continuation in failed {
-            stage.totals.finished.failed += 1;
-            continuation.client.send(Event::Failed(error.clone()));
+            stage.fail(&continuation, error.clone());
         }
     }
 
@@ -217,6 +235,12 @@ impl Policy for Independent {
 }
 
 impl Stage<'_> {
+    /// A continuation has failed.
+    fn fail(&mut self, continuation: &Continuation, error: RequestError) {
+        self.totals.finished.failed += 1;
+        continuation.client.send(Event::Failed(error));
+    }
+
     /// A continuation has ended well.
     fn finish(&mut self, continuation: &Continuation, reason: FinishReason) {
         self.totals.finished.count(reason);

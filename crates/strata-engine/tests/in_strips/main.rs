@@ -6,6 +6,8 @@ mod beams;
 mod compaction;
 #[path = "../it/company.rs"]
 mod company;
+#[path = "../it/constraints.rs"]
+mod constraints;
 #[path = "../it/disk.rs"]
 mod disk;
 #[path = "../it/drafts.rs"]

@@ -3,6 +3,7 @@
 mod beams;
 mod compaction;
 mod company;
+mod constraints;
 mod disk;
 mod drafts;
 mod embeddings;

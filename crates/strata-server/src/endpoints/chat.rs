@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use strata_engine::TokenId;
 use strata_engine::text::{StopCause, TextDelta};
@@ -16,7 +15,7 @@ use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::charge::{beam_tokens_unasked, logprob_tokens_unasked};
 use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
-use crate::fields::{Field, is_text, read, sent, shown};
+use crate::fields::{Field, read, sent, shown};
 use crate::generate::{Asked, Output, submit};
 use crate::json_cost::JsonCost;
 use crate::json_text::list_of;
@@ -25,6 +24,8 @@ use crate::memory::Share;
 use crate::openapi::{Part, part};
 use crate::sampling::{Common, common, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
+use crate::structured::{constraint, structured_part};
+use crate::tool_use::{ToolAnswer, ToolUse, tool_use, tools_part};
 use crate::tools::check_tools;
 
 /// The fields of this API alone, but for the conversation.
@@ -36,11 +37,9 @@ struct Fields {
 
 /// The fields that become the prompt.
 #[derive(Deserialize)]
-struct Conversation<'b> {
+struct Conversation {
     messages: Option<Field<Vec<Value>>>,
     tools: Option<Field<Vec<Value>>>,
-    #[serde(borrow)]
-    tool_choice: Option<&'b RawValue>,
     continue_final_message: Option<Field<bool>>,
     add_generation_prompt: Option<Field<bool>>,
     chat_template_kwargs: Option<Field<Map<String, Value>>>,
@@ -59,7 +58,7 @@ struct ConversationCost {
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let tenant = received.tenant;
-    let (common, prompt, share) = app.blocking(move |app| prepare(app, received)).await?;
+    let (common, prompt, share, tools) = app.blocking(move |app| prepare(app, received)).await?;
     let envelope = Envelope {
         id: unique_id("chatcmpl-"),
         object: if common.stream { "chat.completion.chunk" } else { "chat.completion" },
@@ -68,7 +67,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     };
     let asked = Asked { prompts: vec![prompt], echo_bytes: 0, tenant, share };
     let mut sequences = submit(&app, asked, &common).await?;
-    let writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some() };
+    let answers = (0..common.n).map(|_| tools.as_ref().map(ToolUse::answer)).collect();
+    let mut writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), answers };
     if common.stream {
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
     }
@@ -82,18 +82,22 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 
 /// The fields that it reads.
 pub(crate) fn parts() -> Vec<Part> {
-    [shared_part(), part!(Fields)].into_iter().chain(conversation_part()).collect()
+    [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
 }
 
 /// The fields of a conversation, which `/tokenize` reads too.
 pub(crate) fn conversation_part() -> Option<Part> {
-    Some(part!(Conversation<'_>))
+    Some(part!(Conversation))
 }
 
-fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share), ApiError> {
+/// What a chat becomes: its fields, its prompt, the memory that it holds, and the tools that it may call.
+type Prepared = (Common, Vec<TokenId>, Share, Option<ToolUse>);
+
+fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
-    let preparing = begin(app, &body)?;
+    let mut preparing = begin(app, &body)?;
     let mut common = common::<true>(app, body.json())?;
+    common.constraint = constraint(app, body.json(), &mut preparing.share)?;
     let fields: Fields = read(body.json())?;
     let top_logprobs = sent(fields.top_logprobs);
     common.params.logprobs = match (sent(fields.logprobs).unwrap_or(false), top_logprobs) {
@@ -103,6 +107,7 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
             return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
         }
     };
+    let tools = tool_use(app, body.json(), &mut common)?;
     let mut prompt = prompt(app, body, preparing.rendered_max)?;
     if let Some(truncation) = common.truncation {
         truncation.apply(&mut prompt, None, app.engine.limits(), common.max_tokens.unwrap_or(1));
@@ -118,7 +123,7 @@ fn prepare(app: &App, received: Received) -> Result<(Common, Vec<TokenId>, Share
     };
     let room = room.min(logprob_tokens_unasked(&common, app.memory.answers.bytes()));
     common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
-    Ok((common, prompt, preparing.share))
+    Ok((common, prompt, preparing.share, tools))
 }
 
 /// Waits for the memory to prepare a body that may hold a conversation.
@@ -137,17 +142,12 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
     let Conversation {
         messages,
         tools,
-        tool_choice,
         continue_final_message,
         add_generation_prompt,
         chat_template_kwargs,
         reasoning_effort,
         add_special_tokens,
     } = read(body.json())?;
-    if let Some(choice) = tool_choice.filter(|choice| !is_text(choice, "none") && !is_text(choice, "auto")) {
-        let message = format!("tool_choice is {}, but only \"none\" and \"auto\" are supported", shown(choice.get()));
-        return Err(ApiError::invalid("tool_choice", message));
-    }
     drop(body);
     let messages = sent(messages).unwrap_or_default();
     if messages.is_empty() {
@@ -323,20 +323,48 @@ fn up_to_final_message(mut text: String, messages: &[Value]) -> Result<String, A
 struct Writer {
     app: Arc<App>,
     logprobs: bool,
+    /// For each answer, if it may call tools.
+    answers: Vec<Option<ToolAnswer>>,
 }
 
 impl Writer {
-    fn whole(&self, index: usize, output: Output) -> Choice {
+    fn whole(&mut self, index: usize, output: Output) -> Choice {
+        let answer = self.answers.get_mut(index).and_then(Option::as_mut);
+        let (text, calls) = match answer {
+            Some(answer) => answer.push(&output.text, true),
+            None => (output.text, Vec::new()),
+        };
+        let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+        if !calls.is_empty() {
+            let whole = |mut call: Value| {
+                call.as_object_mut().and_then(|call| call.shift_remove("index"));
+                call
+            };
+            message["tool_calls"] = calls.into_iter().map(whole).collect();
+            if text.trim().is_empty() {
+                message["content"] = Value::Null;
+            }
+        }
+        let reason = self.finish_reason(index, output.cause.as_ref());
         let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position));
         let logprobs = self.logprobs.then(|| format!(r#"{{"content":{},"refusal":null}}"#, list_of(entries)));
         let choice = json!({
             "index": index,
-            "message": {"role": "assistant", "content": output.text, "refusal": null},
+            "message": message,
             "logprobs": null,
-            "finish_reason": output.cause.as_ref().map(StopCause::openai_name),
+            "finish_reason": reason,
             "stop_reason": output.cause.as_ref().map_or(Value::Null, stop_reason),
         });
         Choice { choice, logprobs, prompt_logprobs: None }
+    }
+
+    /// An answer that calls tools ends for that.
+    fn finish_reason(&self, index: usize, cause: Option<&StopCause>) -> Option<&'static str> {
+        let has_called = self.answers.get(index).and_then(Option::as_ref).is_some_and(ToolAnswer::has_called);
+        cause.map(|cause| match cause {
+            StopCause::EndOfSequence | StopCause::Complete if has_called => "tool_calls",
+            cause => cause.openai_name(),
+        })
     }
 
     fn logprobs(&self, entries: Vec<Value>) -> Value {
@@ -348,7 +376,7 @@ impl Writer {
             "index": index,
             "delta": delta,
             "logprobs": if entries.is_empty() { Value::Null } else { self.logprobs(entries) },
-            "finish_reason": cause.as_ref().map(StopCause::openai_name),
+            "finish_reason": self.finish_reason(index, cause.as_ref()),
             "stop_reason": cause.as_ref().map_or(Value::Null, stop_reason),
         })
     }
@@ -363,10 +391,28 @@ impl Choices for Writer {
         let token = delta.token.and_then(|(_, position)| position);
         let entries: Vec<Value> = token.iter().map(|position| chat_entry(&self.app.tokenizer, position)).collect();
         let cause = delta.finished.and_then(Result::ok);
-        if !delta.text.is_empty() || !entries.is_empty() {
-            choices.push(self.chunk(index, json!({"content": delta.text}), entries, cause));
-        } else if cause.is_some() {
-            choices.push(self.chunk(index, json!({}), entries, cause));
+        let (text, calls) = match self.answers.get_mut(index).and_then(Option::as_mut) {
+            Some(answer) => answer.push(&delta.text, cause.is_some()),
+            None => (delta.text, Vec::new()),
+        };
+        if calls.is_empty() && (!text.is_empty() || !entries.is_empty()) {
+            choices.push(self.chunk(index, json!({"content": text}), entries, cause));
+            return choices;
+        }
+        if !text.is_empty() || !entries.is_empty() {
+            choices.push(self.chunk(index, json!({"content": text}), entries, None));
+        }
+        for mut call in calls {
+            // The name first, then the arguments.
+            let arguments = call["function"]["arguments"].take();
+            let number = call["index"].clone();
+            call["function"]["arguments"] = "".into();
+            choices.push(self.chunk(index, json!({"tool_calls": [call]}), Vec::new(), None));
+            let more = json!({"index": number, "function": {"arguments": arguments}});
+            choices.push(self.chunk(index, json!({"tool_calls": [more]}), Vec::new(), None));
+        }
+        if cause.is_some() {
+            choices.push(self.chunk(index, json!({}), Vec::new(), cause));
         }
         choices
     }

@@ -20,6 +20,7 @@ use crate::memory::Share;
 use crate::openapi::{Part, part};
 use crate::sampling::{Common, common, random, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
+use crate::structured::{constraint, structured_part};
 
 /// Tokens generated where the request does not say, as OpenAI has it.
 const MAX_TOKENS_DEFAULT: usize = 16;
@@ -83,13 +84,14 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 
 /// The fields that it reads.
 pub(crate) fn parts() -> Vec<Part> {
-    vec![shared_part(), part!(Fields<'_>)]
+    vec![shared_part(), part!(Fields<'_>), structured_part()]
 }
 
 fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let Received { body, .. } = received;
     let mut share = Preparing::begin(app, &body, 0)?.share;
     let mut common = common::<false>(app, body.json())?;
+    common.constraint = constraint(app, body.json(), &mut share)?;
     let fields: Fields<'_> = read(body.json())?;
     let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));
     let add_special = sent(fields.add_special_tokens).unwrap_or(true);
@@ -263,6 +265,6 @@ pub(crate) fn stop_reason(cause: &StopCause) -> Value {
     match cause {
         StopCause::StopString(stop) => json!(stop),
         StopCause::StopToken(token) => json!(token),
-        StopCause::EndOfSequence | StopCause::Length => Value::Null,
+        StopCause::EndOfSequence | StopCause::Complete | StopCause::Length => Value::Null,
     }
 }

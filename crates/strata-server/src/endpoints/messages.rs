@@ -300,7 +300,9 @@ impl Writer {
         match cause {
             None => (Value::Null, Value::Null),
             Some(StopCause::StopString(stop)) => (json!("stop_sequence"), json!(stop)),
-            Some(StopCause::EndOfSequence | StopCause::StopToken(_)) => (json!("end_turn"), Value::Null),
+            Some(StopCause::EndOfSequence | StopCause::StopToken(_) | StopCause::Complete) => {
+                (json!("end_turn"), Value::Null)
+            }
             Some(StopCause::Length) if self.is_cut => (json!("model_context_window_exceeded"), Value::Null),
             Some(StopCause::Length) => (json!("max_tokens"), Value::Null),
         }

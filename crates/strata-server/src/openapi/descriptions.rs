@@ -1,7 +1,7 @@
 //! What fields mean, in a sentence. A field has the same meaning wherever it is read.
 
 /// All, in the order of their names.
-const FIELDS: [(&str, &str); 72] = [
+const FIELDS: [(&str, &str); 78] = [
     (
         "add_generation_prompt",
         "Whether the template begins the assistant's answer; true unless a message is continued.",
@@ -26,6 +26,10 @@ const FIELDS: [(&str, &str); 72] = [
     ("echo", "Whether the answer begins with the prompt."),
     ("encoding_format", "How vectors are written."),
     ("frequency_penalty", "Subtracted from logits for each time that a token was generated; from -2 to 2."),
+    ("guided_choice", "Another name of structured_outputs.choice."),
+    ("guided_grammar", "Another name of structured_outputs.grammar."),
+    ("guided_json", "Another name of structured_outputs.json."),
+    ("guided_regex", "Another name of structured_outputs.regex."),
     ("ignore_eos", "Whether to go on past end-of-sequence tokens."),
     ("include", "Not supported."),
     ("include_stop_str_in_output", "Whether a stop string stays at the end of the text."),
@@ -46,6 +50,7 @@ const FIELDS: [(&str, &str); 72] = [
     ("n", "Answers to each prompt."),
     ("output_config", "Not supported."),
     ("output_format", "Not supported."),
+    ("parallel_tool_calls", "Whether an answer may call several tools."),
     ("presence_penalty", "Subtracted from logits of tokens that were generated; from -2 to 2."),
     ("previous_response_id", "Not supported: no responses are kept."),
     ("priority", "Requests with lower numbers come first; from -100 to 100."),
@@ -66,6 +71,7 @@ const FIELDS: [(&str, &str); 72] = [
     ("store", "Only false: no responses are kept."),
     ("stream", "Whether the answer comes as it is generated, as server-sent events."),
     ("stream_options", "Options of a stream: include_usage."),
+    ("structured_outputs", "What the answer has to be: json, regex, choice or grammar."),
     ("system", "What comes first in the conversation: a text, or a list of blocks of text."),
     ("temperature", "Divides logits before a token is drawn; 0 takes the likeliest."),
     ("text", "The form of the answer: format, of type text."),

@@ -12,4 +12,6 @@ mod openapi;
 mod origins;
 mod responses;
 mod streaming;
+mod structured;
+mod tools;
 mod vllm_fields;

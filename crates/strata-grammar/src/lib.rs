@@ -1,0 +1,31 @@
+//! What an answer may be: JSON schemas, regular expressions, choices and grammars, as masks over a model's tokens.
+//!
+//! A [`Vocabulary`] knows the bytes of each token. It compiles a [`GrammarSource`] into a [`Constraint`]: the state of
+//! one answer, which says which tokens may come next and moves on with each one that does. Nothing here knows requests,
+//! threads or clocks.
+//!
+//! **Invariant:** a token is allowed exactly where its bytes continue the text to a beginning of some text of the
+//! grammar, and an end-of-sequence token exactly where the text is complete. How a text is cut into tokens changes
+//! nothing. Special tokens are no text: only a grammar that names them allows them.
+
+mod constraint;
+mod error;
+mod mask;
+mod matching;
+mod schema;
+mod source;
+mod standing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod tokens;
+mod trigger;
+mod vocabulary;
+
+pub use constraint::Constraint;
+pub use error::GrammarError;
+pub use mask::TokenMask;
+pub use schema::checked as checked_schema;
+pub use source::GrammarSource;
+pub use standing::Standing;
+pub use trigger::{Marker, Trigger};
+pub use vocabulary::{TokenText, Vocabulary, VocabularyError};

@@ -1,0 +1,146 @@
+//! The bytes of a model's tokens.
+
+use std::fmt::{self, Debug, Display, Formatter};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use llguidance::api::{GrammarInit, ParserLimits};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use thiserror::Error;
+
+use crate::matching::Matching;
+use crate::tokens::{SPECIAL, Tokens};
+use crate::{Constraint, GrammarError, GrammarSource, Trigger};
+
+/// Longest token that may be part of a text, in bytes: a limit of the trie. Longer ones are never allowed.
+const TOKEN_BYTES_MAX: usize = 1000;
+/// Most tokens, another limit of the trie, which counts its nodes in 22 bits.
+const TOKENS_MAX: usize = 1 << 20;
+/// States that the expressions of a grammar may have come to, each of one or two kilobytes; schemas have hundreds.
+const LEXER_STATES_MAX: usize = 16 << 10;
+
+/// What a token is to a grammar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenText {
+    /// Part of a text: these bytes, which need not be whole characters.
+    Text(Vec<u8>),
+    /// A special token of this name, which only a grammar that names it allows.
+    Special(String),
+    /// Never allowed.
+    Unknown,
+}
+
+/// Why a tokenizer cannot be used with grammars.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("this model's tokenizer cannot be used with schemas and grammars: {0}")]
+pub struct VocabularyError(pub String);
+
+/// The bytes of a model's tokens, in a trie. It takes some 20 bytes a token, and a second for large vocabularies:
+/// build it once.
+pub struct Vocabulary {
+    tokens: Arc<Tokens>,
+    factory: ParserFactory,
+}
+
+impl Vocabulary {
+    /// Stack that compiling may take, and going on with what was compiled: patterns nest.
+    pub const STACK_BYTES: usize = 64 << 20;
+
+    /// `tokens`, in the order of their ids; `eos` are those that end a sequence.
+    ///
+    /// # Errors
+    /// There are too many, or none of them is text.
+    pub fn new(tokens: &[TokenText], eos: &[u32]) -> Result<Self, VocabularyError> {
+        if tokens.len() > TOKENS_MAX {
+            let problem = format!("it has {} tokens, but at most {TOKENS_MAX} are supported", tokens.len());
+            return Err(VocabularyError(problem));
+        }
+        if !tokens.iter().any(|token| matches!(token, TokenText::Text(bytes) if !bytes.is_empty())) {
+            return Err(VocabularyError("none of its tokens is text".into()));
+        }
+        let eos: Vec<u32> = eos.iter().copied().filter(|&id| (id as usize) < tokens.len()).collect();
+        let words: Vec<Vec<u8>> = tokens.iter().zip(0..).map(|(token, id)| word(token, eos.contains(&id))).collect();
+        let info = TokRxInfo::new(words.len() as u32, eos.first().copied().unwrap_or(INVALID_TOKEN));
+        let built = catch_unwind(AssertUnwindSafe(|| {
+            let trie = TokTrie::from(&info, &words);
+            let trie = if eos.is_empty() { trie } else { trie.with_eos_tokens(&eos) };
+            let tokens = Arc::new(Tokens::new(trie, eos));
+            let env: TokEnv = tokens.clone();
+            let slices = SlicedBiasComputer::general_slices();
+            ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map(|factory| (tokens, factory))
+        }));
+        let (tokens, mut factory) = match built {
+            Ok(built) => built.map_err(|error| VocabularyError(GrammarError::told(&error)))?,
+            Err(_) => return Err(VocabularyError("its tokens cannot be put into a trie".into())),
+        };
+        factory.quiet();
+        let limits =
+            ParserLimits { max_lexer_states: LEXER_STATES_MAX, verbose_errors: false, ..ParserLimits::default() };
+        *factory.limits_mut() = limits;
+        Ok(Self { tokens, factory })
+    }
+
+    /// Number of tokens.
+    pub fn num_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The state of an answer that `source` allows, before its first token. Takes memory and time in proportion to the
+    /// grammar, within limits, and up to [`STACK_BYTES`](Self::STACK_BYTES) of stack.
+    ///
+    /// # Errors
+    /// The grammar is not valid, asks for what cannot be enforced, or exceeds a limit.
+    pub fn compile(&self, source: &GrammarSource) -> Result<Constraint, GrammarError> {
+        Ok(Constraint::new(self.tokens.clone(), self.matching(source)?))
+    }
+
+    /// The same for parts of an answer: it is free until `trigger` fires, then `source` holds, and then it is free
+    /// again, if that `repeats`; else it has to end.
+    ///
+    /// # Errors
+    /// As [`Vocabulary::compile`].
+    pub fn compile_after(
+        &self,
+        trigger: Trigger,
+        source: &GrammarSource,
+        repeats: bool,
+    ) -> Result<Constraint, GrammarError> {
+        Ok(Constraint::after(self.tokens.clone(), trigger, self.matching(source)?, repeats))
+    }
+
+    /// Bytes of a token in a text, for a special token its name. Empty for one that is never allowed.
+    pub fn text(&self, token: u32) -> &[u8] {
+        self.tokens.text(token)
+    }
+
+    fn matching(&self, source: &GrammarSource) -> Result<Matching, GrammarError> {
+        let grammar = source.grammar()?;
+        let invalid = |problem: &dyn Display| {
+            let problem = GrammarError::told(&problem);
+            GrammarError::Invalid { what: source.what(), problem }
+        };
+        let parser = self.factory.create_parser_from_init_default(GrammarInit::Serialized(grammar));
+        let parser = parser.map_err(|error| invalid(&error))?;
+        let mut matching = Matching::new(Matcher::new(Ok(parser))).map_err(|error| invalid(&error))?;
+        // What no token begins cannot be answered.
+        matching.mask().map_err(|error| invalid(&error))?;
+        Ok(matching)
+    }
+}
+
+impl Debug for Vocabulary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vocabulary").field("num_tokens", &self.num_tokens()).finish_non_exhaustive()
+    }
+}
+
+fn word(token: &TokenText, is_eos: bool) -> Vec<u8> {
+    match token {
+        _ if is_eos => Vec::new(),
+        TokenText::Text(bytes) if bytes.len() <= TOKEN_BYTES_MAX && bytes.first() != Some(&SPECIAL) => bytes.clone(),
+        TokenText::Special(name) if name.len() < TOKEN_BYTES_MAX => [&[SPECIAL], name.as_bytes()].concat(),
+        _ => Vec::new(),
+    }
+}
