@@ -18,7 +18,7 @@ impl TokenMask {
         (token as usize) < self.allowed.len() && self.allowed.is_allowed(token)
     }
 
-    /// Makes all others impossible. `logits`: [vocabulary].
+    /// Makes all others impossible. `logits`: `[vocabulary]`.
     pub fn apply(&self, logits: &mut [f32]) {
         let mut words = self.allowed.as_slice().iter();
         for chunk in logits.chunks_mut(32) {

@@ -230,7 +230,16 @@ fn bench_stream_measures_weights_that_go_over_the_link() {
     let file = folder.path().join("t.json");
     let args =
         ["bench", "stream", "--device", &gpu, "--batch", "1", "--prompt-tokens", "16", "--repeat", "2", "--json"];
-    let more = ["--gpu-memory", "6M", "--policy", "resident,ring", "--timeline", file.to_str().unwrap()];
+    let more = [
+        "--gpu-memory",
+        "6M",
+        "--host-products",
+        "off",
+        "--policy",
+        "resident,ring",
+        "--timeline",
+        file.to_str().unwrap(),
+    ];
     let lines = bench(&[&args[..], &more].concat());
     let decodes = figures(&lines, "gpu.decode.tokens_per_s");
     assert_eq!(decodes.iter().map(|line| &line["params"]["policy"]).collect::<Vec<_>>(), ["resident", "ring"]);
