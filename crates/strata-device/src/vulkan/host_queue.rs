@@ -15,7 +15,7 @@ use strata_kernels::{Columns, Matrix, Product, SubgroupActivations, SubgroupOrde
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
-use crate::{BandProduct, Cpu, Tensor, Use, Weights};
+use crate::{BandProduct, Cpu, Operand, Tensor, Use, Weights};
 
 /// Bytes of a number in tensors.
 const NUMBER: usize = size_of::<f32>();
@@ -64,6 +64,13 @@ pub(super) struct HostResult {
     /// The columns of `out` that it is for.
     pub rows: Range<usize>,
     pub out: Tensor,
+}
+
+impl HostResult {
+    /// What the result is written to.
+    pub fn place(&self) -> Operand {
+        Operand::Columns { tensor: self.out, start: self.rows.start, end: self.rows.end }
+    }
 }
 
 struct Job {
@@ -125,10 +132,17 @@ impl HostQueue {
         self.input.insert(Input { tensor, buffer, copied, number: self.inputs_made }).clone()
     }
 
-    /// Forgets activations that a command with these `uses` changes.
+    /// Forgets activations that a command with these `uses` changes, and results in whose place it writes: nobody has
+    /// waited for those, since their pass failed, and the place may be another tensor's now.
     pub fn forget(&mut self, uses: &[Use]) {
+        for results in &mut self.results {
+            results.products.retain(|result| {
+                let place = result.place();
+                !uses.iter().any(|used| used.writes && used.place.overlaps(&place))
+            });
+        }
         self.input.take_if(|input| {
-            let read = Use { place: crate::Operand::Tensor(input.tensor), writes: false };
+            let read = Use { place: Operand::Tensor(input.tensor), writes: false };
             uses.iter().any(|used| used.conflicts(&read))
         });
     }

@@ -22,7 +22,7 @@ use super::kernels::{
 };
 use super::kv::GpuKv;
 use super::memory::GpuBuffer;
-use crate::{BandProduct, Command, KvFrame, KvSequences, Operand, PlacedBytes, Tensor, Use, Weights};
+use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Use, Weights};
 
 pub(super) use best::room_bytes;
 
@@ -301,7 +301,7 @@ impl Recorder<'_> {
         let mut bytes = 0;
         for result in &results.products {
             let HostResult { start, tokens, ref rows, out } = *result;
-            let place = Operand::Columns { tensor: out, start: rows.start, end: rows.end };
+            let place = result.place();
             let uses = [Use { place, writes: true }];
             self.integers.note(&uses);
             let commands = self.gpu_queue.operation(&uses);

@@ -699,6 +699,30 @@ fn what_does_not_fit_is_an_error_that_says_so() {
 }
 
 #[test]
+fn results_that_nobody_waited_for_change_nothing_later() {
+    let Some(gpu) = gpu() else { return };
+    let mut bench = Bench::new(&gpu);
+    let cpu = Cpu::new(NonZeroUsize::MIN);
+    assert!(bench.device.compute_on_host(cpu, &[DType::F32]).unwrap());
+    let ones: Vec<u8> = [1f32; 8 * 64].iter().flat_map(|number| number.to_le_bytes()).collect();
+    let weights = bench.weights(DType::F32, 64, 8, &ones, false);
+    let x = bench.tensor(&[1.0; 8]);
+    let outs = [bench.area.take(64), bench.area.take(64)];
+    let multiply = |bench: &mut Bench, out: Tensor| {
+        let products = [BandProduct { weights: &weights, rows: 0..64, bias: None, out }];
+        let command = Command::Products { x, cols: 8, products: &products, gate: None };
+        bench.device.submit(Queue::Host, &[command], &[bench.last.unwrap()]).unwrap()
+    };
+    // A pass that fails here, and another that has something else in that place.
+    multiply(&mut bench, outs[0]);
+    bench.set(outs[0], &[5.0; 64]);
+    let waited_for = multiply(&mut bench, outs[1]);
+    bench.last = Some(bench.device.submit(Queue::Compute, &[], &[bench.last.unwrap(), waited_for]).unwrap());
+    assert_eq!(bench.get(outs[0]), [5.0; 64]);
+    assert_eq!(bench.get(outs[1]), [8.0; 64]);
+}
+
+#[test]
 fn the_host_reads_nothing_too_early() {
     let Some(gpu) = gpu() else { return };
     let mut bench = Bench::new(&gpu);
