@@ -1,4 +1,4 @@
-// Operations that treat each number by itself, over `columns` of rows `stride` apart.
+// Operations that treat each number by itself, over `columns` of `rows` that are `stride` apart.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
@@ -12,6 +12,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t a, b;
   uint columns, stride;
   float factor;
+  uint rows;
 } push;
 
 // Abramowitz and Stegun 7.1.26: within 1.5e-7.
@@ -24,22 +25,24 @@ float erf(float x) {
 float sigmoid(float x) { return 1.0 / (1.0 + exp(-x)); }
 
 void main() {
-  uint64_t row = uint64_t(gl_WorkGroupID.y) * push.stride * 4;
-  Floats a = Floats(push.a + row), b = Floats(push.b + row);
   uint threads = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-  for (uint column = gl_GlobalInvocationID.x; column < push.columns; column += threads) {
-    float x = a.v[column];
-    if (OPERATION == ADD) {
-      x += b.v[column] * push.factor;
-    } else if (OPERATION == SCALE) {
-      x *= push.factor;
-    } else if (OPERATION == SILU) {
-      x = x * sigmoid(x) * b.v[column];
-    } else if (OPERATION == GELU) {
-      x = 0.5 * x * (1.0 + erf(x * 0.70710678)) * b.v[column];
-    } else {
-      x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * b.v[column];
+  for (uint row = gl_WorkGroupID.y; row < push.rows; row += gl_NumWorkGroups.y) {
+    uint64_t start = uint64_t(row) * push.stride * 4;
+    Floats a = Floats(push.a + start), b = Floats(push.b + start);
+    for (uint column = gl_GlobalInvocationID.x; column < push.columns; column += threads) {
+      float x = a.v[column];
+      if (OPERATION == ADD) {
+        x += b.v[column] * push.factor;
+      } else if (OPERATION == SCALE) {
+        x *= push.factor;
+      } else if (OPERATION == SILU) {
+        x = x * sigmoid(x) * b.v[column];
+      } else if (OPERATION == GELU) {
+        x = 0.5 * x * (1.0 + erf(x * 0.70710678)) * b.v[column];
+      } else {
+        x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * b.v[column];
+      }
+      a.v[column] = x;
     }
-    a.v[column] = x;
   }
 }

@@ -13,11 +13,16 @@ layout(push_constant, std430) uniform Push {
   uint64_t table, numbers, result;
   uint row_bytes, cols, patches;
   float multiplier;
+  uint rows;
 } push;
 
 void main() {
-  uint64_t row = push.table + uint64_t(Words(push.numbers).v[gl_WorkGroupID.x]) * push.row_bytes;
-  Floats result = Floats(push.result + uint64_t(gl_WorkGroupID.x) * push.cols * 4);
+  uint number = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+  if (number >= push.rows) {
+    return;
+  }
+  uint64_t row = push.table + uint64_t(Words(push.numbers).v[number]) * push.row_bytes;
+  Floats result = Floats(push.result + uint64_t(number) * push.cols * 4);
   uint thread = gl_LocalInvocationID.x;
   if (TYPE > BF16 || push.cols % 8 == 0) {
     for (uint unit = thread; unit < push.cols / 8; unit += gl_WorkGroupSize.x) {

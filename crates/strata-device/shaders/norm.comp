@@ -13,12 +13,17 @@ layout(push_constant, std430) uniform Push {
   uint64_t x, branch, weight, result;
   uint cols, weight_type;
   float epsilon, scale;
+  uint rows;
 } push;
 
 shared float parts[128];
 
 void main() {
-  uint64_t at = uint64_t(gl_WorkGroupID.x) * push.cols * 4;
+  uint row = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+  if (row >= push.rows) {
+    return;
+  }
+  uint64_t at = uint64_t(row) * push.cols * 4;
   Floats x = Floats(push.x + at), result = Floats(push.result + at), branch = Floats(push.branch + at);
   uint thread = gl_LocalInvocationID.x;
   float squares = 0.0;

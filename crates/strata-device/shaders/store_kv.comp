@@ -18,12 +18,18 @@ layout(push_constant, std430) uniform Push {
   uint heads, kv_heads;
   // From the start of a block to the layer's first key, from one head's slots to the next's, from keys to values.
   uint first_key, head_bytes, to_values;
+  uint tokens;
 } push;
 
 shared float row[DIM];
 
 void main() {
-  uint token = gl_WorkGroupID.y, head = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x;
+  // First a token's heads, then the next token's.
+  uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x, heads = push.heads + 2 * push.kv_heads;
+  uint token = group / heads, head = group % heads, thread = gl_LocalInvocationID.x;
+  if (token >= push.tokens) {
+    return;
+  }
   bool is_query = head < push.heads, is_value = head >= push.heads + push.kv_heads;
   uint own = is_query ? head : is_value ? head - push.heads - push.kv_heads : head - push.heads;
   uint64_t from = is_query ? push.q : is_value ? push.v : push.k;

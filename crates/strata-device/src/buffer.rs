@@ -1,9 +1,11 @@
 //! Memory mapped directly from the operating system: page-aligned, zeroed, resident only once touched, and in huge
 //! pages if it is large.
 
+use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -42,6 +44,8 @@ impl AllocError {
 pub struct HostBuffer {
     start: NonNull<u8>,
     len: usize,
+    /// The same memory as a device sees it, if one does.
+    view: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: the buffer owns its mapping, and hands out references under Rust's usual borrow rules.
@@ -74,7 +78,7 @@ impl HostBuffer {
         let row = ManuallyDrop::new(Self::map(bytes, room, MapFlags::PRIVATE, advice)?);
         // Each buffer owns its pages of the mapping, and unmaps them when it is dropped.
         let starts = (0..count).map(|index| row.start.map_addr(|start| start.saturating_add(index * len)));
-        Ok(starts.map(|start| Self { start, len }).collect())
+        Ok(starts.map(|start| Self::of(start, len)).collect())
     }
 
     /// Maps `len` bytes, many of which may never be written, or may be [given back](Self::give_back). The system does
@@ -114,10 +118,28 @@ impl HostBuffer {
         if start >= end {
             return Ok(());
         }
+        // A device would keep the pages that it has seen.
+        self.view.take();
         // SAFETY: the pages are of this private anonymous mapping, whose start is page-aligned and whose last page was
         // mapped whole; `&mut self` excludes every reference into them, and zeros are as good as any other bytes.
         let dropped = unsafe { madvise(self.start.as_ptr().add(start).cast(), end - start, Advice::LinuxDontNeed) };
         Ok(dropped?)
+    }
+
+    /// The pages that the buffer owns: where they begin, and their bytes.
+    pub(crate) fn pages(&self) -> (NonNull<u8>, usize) {
+        (self.start, self.len.next_multiple_of(page_size()))
+    }
+
+    /// Keeps a device's view of the [pages](Self::pages), which stay mapped as they are until it is dropped. The first
+    /// one is kept.
+    pub(crate) fn keep_view<T: Any + Send + Sync>(&self, view: T) {
+        self.view.get_or_init(|| Box::new(view));
+    }
+
+    /// The view that is kept, if it is one of this type.
+    pub(crate) fn view<T: Any>(&self) -> Option<&T> {
+        self.view.get()?.downcast_ref()
     }
 
     /// The bytes.
@@ -135,7 +157,7 @@ impl HostBuffer {
     /// Maps `len` bytes. If `room` is the size of a huge page and not 0, they begin at a huge page.
     fn map(len: usize, room: usize, flags: MapFlags, advice: Option<Advice>) -> Result<Self, AllocError> {
         if len == 0 {
-            return Ok(Self { start: NonNull::dangling(), len });
+            return Ok(Self::of(NonNull::dangling(), len));
         }
         let refused = |source| AllocError { bytes: len, source };
         let pages = len.checked_next_multiple_of(page_size()).ok_or(refused(Errno::NOMEM))?;
@@ -158,7 +180,11 @@ impl HostBuffer {
             let _ = unsafe { madvise(start, len, advice) };
         }
         let start = NonNull::new(start.cast()).expect("mmap never returns null for a non-fixed mapping");
-        Ok(Self { start, len })
+        Ok(Self::of(start, len))
+    }
+
+    fn of(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len, view: OnceLock::new() }
     }
 }
 
@@ -169,6 +195,7 @@ pub fn page_size() -> usize {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
+        self.view.take();
         if self.len > 0 {
             // SAFETY: unmaps the buffer's own pages of what was mapped; no reference outlives `self`.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };

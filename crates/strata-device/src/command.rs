@@ -1,11 +1,12 @@
 //! The operations of a pass, as commands to a device.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use strata_kernels::{Activation, AttentionLayer, AttentionSpan, KvLayer, RopeStyle};
 
-use crate::{KvFrame, PlacedBytes, Tensor, Weights};
+use crate::{HostBuffer, KvFrame, PlacedBytes, Tensor, Weights};
 
 /// The most products in one [`Command::Products`], and so the most bands of weights that one command can use.
 pub const PRODUCTS_MAX: usize = 16;
@@ -174,8 +175,11 @@ pub enum Command<'a> {
     },
     /// Copies bytes of weights into the device's own memory.
     CopyWeights {
-        /// The bytes.
-        from: &'a [u8],
+        /// Host memory. If the device [shares](crate::Device::share) it, the bytes are read when the command is
+        /// executed, and the device keeps the memory until then.
+        from: &'a Arc<HostBuffer>,
+        /// Which of its bytes.
+        range: Range<usize>,
         /// Memory that [`Device::allocate`](crate::Device::allocate) gave.
         to: &'a PlacedBytes,
         /// Where in it they go.
@@ -356,9 +360,9 @@ impl Command<'_> {
                 add(Operand::Tensor(x), false);
                 add(Operand::Tensor(out), true);
             }
-            Self::CopyWeights { from, to, at } => {
+            Self::CopyWeights { ref range, to, at, .. } => {
                 let memory = to.number().expect("copies go to a device's own memory");
-                add(Operand::Weights { memory, start: at, end: at + from.len() }, true);
+                add(Operand::Weights { memory, start: at, end: at + range.len() }, true);
             }
             Self::CopyBlocks { .. } => add(Operand::Kv, true),
             Self::Download { from } => {

@@ -64,9 +64,10 @@ pub enum DeviceError {
 
 /// Executes the operations of passes on tensors and KV blocks.
 ///
-/// - Everything that a command borrows is read before [`submit`](Self::submit) returns. When its *results* may be used
-///   depends on tokens: later commands of the same queue may use them at once, commands of other queues if they wait
-///   for its token, and the host once [`complete`](Self::complete) has returned.
+/// - Everything that a command borrows is read before [`submit`](Self::submit) returns, but for memory that the device
+///   [shares](Self::share). When its *results* may be used depends on tokens: later commands of the same queue may use
+///   them at once, commands of other queues if they wait for its token, and the host once
+///   [`complete`](Self::complete) has returned.
 /// - A submission may wait only for tokens of earlier submissions. The thread that submits waits in `complete` alone,
 ///   so nothing in a queue waits for that thread.
 /// - If the execution of a submission fails, `complete` fails for its token and for all submissions that wait for it.
@@ -88,6 +89,12 @@ pub trait Device: Send {
     /// # Errors
     /// When the execution failed.
     fn complete(&mut self, token: Token) -> Result<(), DeviceError>;
+
+    /// Whether everything submitted with `token` is known to have been executed, without waiting for it.
+    ///
+    /// # Errors
+    /// When the execution failed.
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError>;
 
     /// The numbers of a tensor that was [downloaded](Command::Download), once the download is complete. The host may
     /// change them.
@@ -113,6 +120,12 @@ pub trait Device: Send {
     /// When it has none left, or none at all.
     fn allocate(&mut self, _len: usize) -> Result<PlacedBytes, DeviceError> {
         Err(DeviceError::NoMemory)
+    }
+
+    /// Has [copies](Command::CopyWeights) from this memory read it where it lies, from now on. False if they do not,
+    /// and read all bytes before they are submitted. The device lets go of the memory once the copies are complete.
+    fn share(&mut self, _memory: &HostBuffer) -> bool {
+        false
     }
 
     /// Puts bytes of weights where the device reads them fastest, for good: by default where they are.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use strata_kernels::KvLayout;
 
-use crate::{Command, Device, DeviceError, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
+use crate::{Command, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
 pub use bytes::ReferenceBytes;
 use operations::{DeviceMemory, Operation};
 
@@ -32,6 +32,8 @@ pub struct ReferenceDevice {
     host: Known,
     submitted: u64,
     random: u64,
+    /// Whether copies read host memory when they are executed, instead of when they are submitted.
+    shares: bool,
 }
 
 /// A command that has yet to be executed.
@@ -53,7 +55,8 @@ struct Open {
 
 impl ReferenceDevice {
     /// A device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution. All
-    /// memory is poisoned, so that reading anything before it is written shows in the results.
+    /// memory is poisoned, so that reading anything before it is written shows in the results. With an odd seed, the
+    /// device [shares](Device::share) host memory.
     pub fn new(needs: &PassNeeds, layout: &KvLayout, seed: u64) -> Self {
         let capacity = needs.tensors.bytes() / size_of::<f32>();
         Self {
@@ -65,6 +68,7 @@ impl ReferenceDevice {
             host: [0; QUEUES],
             submitted: 0,
             random: seed,
+            shares: !seed.is_multiple_of(2),
         }
     }
 
@@ -128,7 +132,7 @@ impl Device for ReferenceDevice {
                     self.memory.poison_host(tensor);
                 }
             }
-            self.pending.push(Pending { number, queue, after, uses, operation: operations::of(command) });
+            self.pending.push(Pending { number, queue, after, uses, operation: operations::of(command, self.shares) });
         }
         self.submitted = number;
         self.last[index_of(queue)] = after;
@@ -154,6 +158,21 @@ impl Device for ReferenceDevice {
         let host = self.host;
         self.open.retain(|earlier| earlier.token.number > host[index_of(earlier.token.queue)]);
         Ok(())
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        let known = self.last_of(token);
+        let is_pending = self.pending.iter().any(|pending| pending.number <= known[index_of(pending.queue)]);
+        if is_pending {
+            self.execute_any();
+        } else {
+            self.complete(token)?;
+        }
+        Ok(!is_pending)
+    }
+
+    fn share(&mut self, _memory: &HostBuffer) -> bool {
+        self.shares
     }
 
     fn computes_on_host(&self) -> bool {

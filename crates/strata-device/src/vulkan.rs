@@ -7,6 +7,7 @@
 
 mod agreement;
 mod arguments;
+mod block_tables;
 mod chunks;
 mod downloads;
 mod error;
@@ -32,6 +33,7 @@ use crate::{
     Command, Cpu, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use,
 };
 use arguments::{Arguments, PIECE_MAX};
+use block_tables::BlockTables;
 use chunks::Chunks;
 use downloads::Downloads;
 use gpu_queue::GpuQueue;
@@ -54,8 +56,8 @@ pub use timestamps::DeviceEvent;
 
 /// See the module.
 pub struct VulkanDevice {
-    /// Dropped first: it ends what the queues wait for.
     host: Option<HostQueue>,
+    /// They wait for each other: all end their work before any of them is dropped.
     queues: [GpuQueue; 3],
     kernels: Kernels,
     tensors: Arc<GpuBuffer>,
@@ -66,6 +68,7 @@ pub struct VulkanDevice {
     /// Room for the greatest numbers of parts of rows.
     best_room: Arc<GpuBuffer>,
     arguments: Arguments,
+    block_tables: BlockTables,
     chunks: Chunks,
     downloads: Downloads,
     /// Where KV blocks come to the host.
@@ -73,6 +76,8 @@ pub struct VulkanDevice {
     submitted: u64,
     /// Times that the host had to wait for room in the ring of arguments.
     waits_for_room: u64,
+    /// Whether the driver has shared all host memory that it was asked to.
+    shares: bool,
     /// Bytes to the GPU and to the host, beside arguments and downloads.
     beside: [u64; 2],
     /// The last submission of each queue that the host has waited for.
@@ -128,11 +133,13 @@ impl VulkanDevice {
             integers: Integers::new(gpu, needs, arithmetic)?,
             best_room: Arc::new(GpuBuffer::new(gpu, Heap::Device, record::room_bytes(needs))?),
             arguments: Arguments::new(gpu)?,
+            block_tables: BlockTables::default(),
             chunks: Chunks::default(),
             downloads: Downloads::default(),
             block_room: None,
             submitted: 0,
             waits_for_room: 0,
+            shares: true,
             beside: [0; 2],
             known: [0; 3],
             name: gpu.info().name.as_str().into(),
@@ -323,6 +330,7 @@ impl VulkanDevice {
             integers,
             best_room,
             arguments,
+            block_tables,
             downloads,
             known,
             beside,
@@ -336,6 +344,7 @@ impl VulkanDevice {
             submission: (of, number),
             kernels,
             arguments,
+            block_tables,
             downloads,
             tensors,
             scratch,
@@ -343,12 +352,13 @@ impl VulkanDevice {
             integers,
             best_room,
             known: *known,
+            in_place: &mut beside[0],
         };
         if let Some(host) = host {
             host.check()?;
             let of_host = waits.iter().filter(|token| token.queue == Queue::Host).map(|token| token.number).max();
             while let Some(results) = of_host.and_then(|number| host.take_results(number)) {
-                beside[0] += recorder.take_in(&results);
+                *recorder.in_place += recorder.take_in(&results);
             }
             commands.iter().for_each(|command| host.forget(&command.uses()));
         }
@@ -409,6 +419,14 @@ impl VulkanDevice {
     }
 }
 
+impl Drop for VulkanDevice {
+    fn drop(&mut self) {
+        // The host first: it ends what the queues wait for.
+        self.host = None;
+        self.gpu.wait_idle();
+    }
+}
+
 impl Device for VulkanDevice {
     fn tensor_capacity(&self) -> usize {
         self.tensors.len() / size_of::<f32>()
@@ -428,6 +446,23 @@ impl Device for VulkanDevice {
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
         Ok(self.try_complete(token)?)
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        match index_of(token.queue) {
+            Some(of) => {
+                // Whoever asks again and again would never see the end of what is not handed over.
+                self.queues[of].hand_over_to(token.number)?;
+                Ok(self.queues[of].is_done(token.number)?)
+            }
+            None => Ok(self.host.as_ref().map_or(Ok(true), |host| host.is_done(token.number))?),
+        }
+    }
+
+    fn share(&mut self, memory: &HostBuffer) -> bool {
+        // What was refused once is not asked for again: drivers have limits to how much memory they share.
+        self.shares = self.shares && GpuBuffer::share(&self.gpu, memory).is_ok();
+        GpuBuffer::shared(&self.gpu, memory).is_some()
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
@@ -452,8 +487,9 @@ impl Device for VulkanDevice {
     fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {
         let to = self.allocate(bytes.len())?;
         let mut last = None;
-        for (index, from) in bytes.as_slice().chunks(PIECE_MAX).enumerate() {
-            let copy = Command::CopyWeights { from, to: &to, at: index * PIECE_MAX };
+        for at in (0..bytes.len()).step_by(PIECE_MAX) {
+            let range = at..(at + PIECE_MAX).min(bytes.len());
+            let copy = Command::CopyWeights { from: bytes, range, to: &to, at };
             last = Some(self.submit(Queue::Upload, &[copy], &[])?);
         }
         // Kernels read these weights without waiting for their copy.

@@ -42,7 +42,8 @@ pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use status::*;
 pub use strata_device::{DeviceEvent, DeviceStats};
 pub use strata_grammar::{
-    Constraint, GrammarError, GrammarSource, Marker, Trigger, Vocabulary, VocabularyError, checked_schema,
+    Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError, checked_schema,
+    quoted,
 };
 pub use strata_kv::{Miss, MissReason, TokenId};
 pub use strata_kv_disk::{BlockBytes, DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};

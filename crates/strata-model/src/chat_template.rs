@@ -6,6 +6,7 @@
 //! have a look before they work (`bounded.rs`), and each rendering has an allowance (`allowance.rs`).
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use minijinja::machinery::{self, ast::Stmt};
@@ -17,6 +18,7 @@ use thiserror::Error as ThisError;
 use crate::tokenizer::{TokenizerError, read_json, read_limited};
 
 mod allowance;
+mod arguments;
 mod bounded;
 mod generation_tag;
 mod metered;
@@ -25,6 +27,7 @@ mod python_methods;
 mod strftime;
 
 use allowance::Excess;
+pub use arguments::ArgumentsForm;
 
 /// Longest template source, in bytes. The longest in use have some 20 KiB.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
@@ -149,6 +152,8 @@ pub struct ChatTemplate {
     /// The template's source, as the engine reads it.
     default: String,
     tool_use: Option<String>,
+    /// How it wants the arguments of calls, once tried.
+    arguments: OnceLock<ArgumentsForm>,
 }
 
 const DEFAULT: &str = "default";
@@ -223,7 +228,15 @@ impl ChatTemplate {
             }
             Ok(())
         })?;
-        Ok(Self { environment: environment(), special_tokens, source: source.to_owned(), default, tool_use })
+        let (environment, arguments) = (environment(), OnceLock::new());
+        Ok(Self { environment, special_tokens, source: source.to_owned(), default, tool_use, arguments })
+    }
+
+    /// How it wants the arguments of calls in a conversation, which is tried once. Blocking, and CPU-bound.
+    pub fn arguments_form(&self) -> ArgumentsForm {
+        *self.arguments.get_or_init(|| {
+            arguments::probe(|messages, tools| self.render(messages, Some(tools), false, &Map::new()).ok())
+        })
     }
 
     /// The source of the (default) template, for `strata info`.

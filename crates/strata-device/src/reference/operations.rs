@@ -48,8 +48,8 @@ impl DeviceMemory {
     }
 }
 
-/// The operation of a command.
-pub fn of(command: &Command<'_>) -> Operation {
+/// The operation of a command. If the device `shares` host memory, copies read it when they are executed.
+pub fn of(command: &Command<'_>, shares: bool) -> Operation {
     match *command {
         Command::Fill { out, values } => {
             let mut written = vec![f32::NAN; out.len()];
@@ -174,10 +174,17 @@ pub fn of(command: &Command<'_>) -> Operation {
                 memory.set(out, &attended);
             })
         }
-        Command::CopyWeights { from, to, at } => {
+        Command::CopyWeights { from, ref range, to, at } => {
             let PlacedBytes::Reference(to) = to else { panic!("copies go to memory that this device gave") };
-            let (from, to) = (from.to_vec(), Arc::clone(to));
-            Box::new(move |_| to.with(|bytes| bytes[at..at + from.len()].copy_from_slice(&from)))
+            let to = Arc::clone(to);
+            if shares {
+                let (from, range) = (Arc::clone(from), range.clone());
+                let copied = at..at + range.len();
+                Box::new(move |_| to.with(|bytes| bytes[copied].copy_from_slice(&from.as_slice()[range])))
+            } else {
+                let from = from.as_slice()[range.clone()].to_vec();
+                Box::new(move |_| to.with(|bytes| bytes[at..at + from.len()].copy_from_slice(&from)))
+            }
         }
         Command::CopyBlocks { copies } => {
             let copies = copies.to_vec();

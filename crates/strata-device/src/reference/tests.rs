@@ -136,15 +136,19 @@ fn attention_to_a_frame_goes_on_in_the_next() {
 
 #[test]
 fn weights_that_are_copied_are_used_after_the_copy_and_replaced_after_the_use() {
-    let [twos, fives] = [2f32, 5.0].map(|value| value.to_le_bytes().repeat(4));
+    let [twos, fives] = [2f32, 5.0].map(|value| {
+        let mut bytes = HostBuffer::new_zeroed(16).unwrap();
+        bytes.as_mut_slice().copy_from_slice(&value.to_le_bytes().repeat(4));
+        Arc::new(bytes)
+    });
     for seed in 0..200 {
         let (mut device, [x, y, out]) = device(seed);
         let memory = device.allocate(16).unwrap();
         let weights = Weights::new(DType::F32, 4, 1, memory.clone(), 0..16);
         let product = |out| [BandProduct { weights: &weights, rows: 0..4, bias: None, out }];
         let filled = fill(&mut device, Queue::Upload, x, 3.0, &[]);
-        let twos = [Command::CopyWeights { from: &twos, to: &memory, at: 0 }];
-        let fives = [Command::CopyWeights { from: &fives, to: &memory, at: 0 }];
+        let [twos, fives] =
+            [&twos, &fives].map(|from| [Command::CopyWeights { from, range: 0..16, to: &memory, at: 0 }]);
         let copied = device.submit(Queue::Upload, &twos, &[filled]).unwrap();
         let x = x.first(1);
         let products = product(y);

@@ -48,7 +48,7 @@ impl Chunks {
                 Ok(piece)
             }
             // Near the end of the budget there may still be room for one.
-            Err(GpuError::OutOfMemory { .. }) => GpuBuffer::new(gpu, Heap::Device, len),
+            Err(GpuError::OutOfMemory { .. } | GpuError::DeviceMemory { .. }) => GpuBuffer::new(gpu, Heap::Device, len),
             Err(error) => Err(error),
         }
     }

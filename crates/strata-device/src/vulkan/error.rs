@@ -49,10 +49,13 @@ pub enum GpuError {
         /// Numbers of a head.
         head_dim: usize,
     },
+    /// A pass of more tokens than kernels take.
+    #[error("a pass has more tokens than a GPU's kernels take at once; lower --max-num-batched-tokens")]
+    TooManyTokens,
     /// The GPU's memory is too small, or what Strata may use of it.
     #[error(
         "the GPU has no {wanted} left of the {budget} that it may use, and {used} are in use; raise --gpu-memory, or \
-             lower --max-model-len, --max-num-batched-tokens or --kv-cache-memory"
+             lower --max-model-len, --max-num-batched-tokens or --kv-memory"
     )]
     OutOfMemory {
         /// What was asked for.
@@ -61,6 +64,24 @@ pub enum GpuError {
         budget: Bytes,
         /// What is in use.
         used: Bytes,
+    },
+    /// The driver has no memory of the GPU's left, whatever Strata may use of it.
+    #[error(
+        "the GPU's driver could not {what}, for the GPU has no memory left; end other programs that use it, or lower \
+             --gpu-memory"
+    )]
+    DeviceMemory {
+        /// What it was for.
+        what: &'static str,
+    },
+    /// The driver has no host memory left.
+    #[error(
+        "the GPU's driver could not {what}, for the system has no memory left for it; end other programs, or lower \
+             --memory"
+    )]
+    HostMemory {
+        /// What it was for.
+        what: &'static str,
     },
     /// The GPU stopped.
     #[error("the GPU was lost while it computed; its driver has more in the system's log. Start Strata again")]
@@ -89,7 +110,22 @@ impl GpuError {
     pub(super) fn of(what: &'static str) -> impl Fn(vk::Result) -> Self {
         move |source| match source {
             vk::Result::ERROR_DEVICE_LOST => Self::Lost,
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => Self::DeviceMemory { what },
+            vk::Result::ERROR_OUT_OF_HOST_MEMORY => Self::HostMemory { what },
             source => Self::Refused { what, source },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_memory_is_missing_is_told_from_what_the_driver_says() {
+        let error = GpuError::of("make a buffer")(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY);
+        assert!(matches!(error, GpuError::DeviceMemory { .. }) && error.to_string().contains("lower --gpu-memory"));
+        let error = GpuError::of("make a buffer")(vk::Result::ERROR_OUT_OF_HOST_MEMORY);
+        assert!(matches!(error, GpuError::HostMemory { .. }) && !error.to_string().contains("--gpu-memory"));
     }
 }

@@ -1,7 +1,7 @@
 //! A GPU that is in use: its queues, its memory and the budget of it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 
@@ -16,16 +16,24 @@ pub struct Gpu {
     memory: vk::PhysicalDeviceMemoryProperties,
     /// Families of the queues for kernels and for copies, which may be the same.
     families: [u32; 2],
+    /// The queue for kernels, and that for copies if it is another. Vulkan lets one thread at a time use each.
+    queues: Vec<Mutex<vk::Queue>>,
     /// Bytes of device memory that may be used.
     budget: u64,
     used: AtomicU64,
     /// The most bytes of one allocation.
     allocation_max: u64,
+    /// Allocations of any memory, host memory that is read in place among them, and the most that the driver gives.
+    allocations: AtomicU32,
+    allocations_max: u32,
     /// Bits of the times that queues for kernels and for copies note, and nanoseconds of one tick.
     tick_bits: [u32; 2],
     tick_nanoseconds: f64,
     /// Whether kernels can ask for a number of threads that compute in step.
     chooses_subgroups: bool,
+    /// If the GPU can read host memory where it lies: the functions for it, and what such memory begins and ends at
+    /// multiples of.
+    host_memory: Option<(ash::ext::external_memory_host::Device, usize)>,
     _vulkan: Arc<Vulkan>,
 }
 
@@ -57,8 +65,14 @@ impl Gpu {
 
         let mut properties_11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut properties_13 = vk::PhysicalDeviceVulkan13Properties::default();
+        let mut properties_host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
         let mut properties =
             vk::PhysicalDeviceProperties2::default().push_next(&mut properties_11).push_next(&mut properties_13);
+        let extension = ash::ext::external_memory_host::NAME.as_ptr();
+        let extensions: &[_] = if info.reads_host_memory { &[extension] } else { &[] };
+        if info.reads_host_memory {
+            properties = properties.push_next(&mut properties_host);
+        }
         let instance = vulkan.instance();
         let resets_queries = vulkan.resets_queries(gpu);
         let bits = |family: usize| if resets_queries { queues[family].timestamp_valid_bits } else { 0 };
@@ -67,7 +81,9 @@ impl Gpu {
         unsafe { instance.get_physical_device_properties2(gpu, &mut properties) };
         // SAFETY: as above.
         let memory = unsafe { instance.get_physical_device_memory_properties(gpu) };
-        let tick_nanoseconds = f64::from(properties.properties.limits.timestamp_period);
+        let limits = properties.properties.limits;
+        let (tick_nanoseconds, allocations_max) =
+            (f64::from(limits.timestamp_period), limits.max_memory_allocation_count);
 
         let priority = [1.0];
         let mut wanted = vec![vk::DeviceQueueCreateInfo::default().queue_family_index(families[0])];
@@ -92,19 +108,34 @@ impl Gpu {
         let create = vk::DeviceCreateInfo::default()
             .queue_create_infos(&wanted)
             .enabled_features(&features)
+            .enabled_extension_names(extensions)
             .push_next(&mut features_11)
             .push_next(&mut features_12)
             .push_next(&mut features_13);
         // SAFETY: families and features are those that the GPU was found to have.
         let device = unsafe { instance.create_device(gpu, &create, None) }.map_err(GpuError::of("start"))?;
+        let mut of_queues = families.to_vec();
+        of_queues.dedup();
+        // SAFETY: the device was opened with one queue of each of these families.
+        let queue = |family| Mutex::new(unsafe { device.get_device_queue(family, 0) });
+        let queues = of_queues.into_iter().map(queue).collect();
+        let host_memory = info.reads_host_memory.then(|| {
+            let functions = ash::ext::external_memory_host::Device::new(instance, &device);
+            let alignment = properties_host.min_imported_host_pointer_alignment.max(1);
+            (functions, usize::try_from(alignment).unwrap_or(usize::MAX))
+        });
         Ok(Arc::new(Self {
             device,
             info,
+            host_memory,
             memory,
             families,
+            queues,
             budget: budget.0,
             used: AtomicU64::new(0),
             allocation_max: properties_11.max_memory_allocation_size,
+            allocations: AtomicU32::new(0),
+            allocations_max,
             tick_bits,
             tick_nanoseconds,
             chooses_subgroups: properties_13.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE),
@@ -151,12 +182,31 @@ impl Gpu {
         self.chooses_subgroups
     }
 
+    pub(super) fn host_memory(&self) -> Option<&(ash::ext::external_memory_host::Device, usize)> {
+        self.host_memory.as_ref()
+    }
+
     pub(super) fn device(&self) -> &ash::Device {
         &self.device
     }
 
     pub(super) fn families(&self) -> &[u32; 2] {
         &self.families
+    }
+
+    /// The queue for copies, or that for kernels, which nobody else uses meanwhile.
+    pub(super) fn queue(&self, for_copies: bool) -> MutexGuard<'_, vk::Queue> {
+        let queue = if for_copies { self.queues.last() } else { self.queues.first() };
+        // Handles are as good after a panic as before it.
+        queue.expect("a GPU in use has queues").lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no queue has anything to do. What a lost GPU says does not matter any more.
+    pub(super) fn wait_idle(&self) {
+        let _queues: Vec<_> =
+            self.queues.iter().map(|own| own.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        // SAFETY: nobody else uses a queue meanwhile.
+        let _ = unsafe { self.device.device_wait_idle() };
     }
 
     /// A kind of memory that has all of `flags` and none of `unwanted`, and that `allowed` has a bit for.
@@ -173,6 +223,21 @@ impl Gpu {
                 && !memory.property_flags.intersects(unwanted)
         });
         found.map(|(index, _)| index as u32)
+    }
+
+    /// Takes note of an allocation that was made.
+    pub(super) fn count_allocation(&self) {
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An allocation that was made is gone.
+    pub(super) fn forget_allocation(&self) {
+        self.allocations.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether host memory may have another allocation. It can do without, and leaves half of them to what cannot.
+    pub(super) fn can_share(&self) -> bool {
+        self.allocations.load(Ordering::Relaxed) < self.allocations_max / 2
     }
 
     /// Takes `bytes` of the budget.
@@ -194,10 +259,12 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: whatever was made of the device holds an `Arc` of this, and so is gone; queues end their work first.
-        unsafe {
-            let _ = self.device.device_wait_idle();
-            self.device.destroy_device(None);
-        }
+        self.wait_idle();
+        // SAFETY: whatever was made of the device holds an `Arc` of this, and so is gone; the queues have ended their
+        // work.
+        unsafe { self.device.destroy_device(None) };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,15 +10,18 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::GpuBuffer;
 use super::timestamps::{self, Timed, Timestamps};
-use crate::{Queue, Use};
+use crate::{HostBuffer, Queue, Use};
 
 /// Operations after which what was recorded is handed over, so that the GPU computes while the host records.
 const OPERATIONS_MAX: usize = 96;
 
+/// Multiply-adds after which it is handed over: drivers take a GPU for hung that is busy with one batch for some
+/// seconds. A small GPU does so many in about 0.2 s.
+const MULTIPLY_ADDS_MAX: u64 = 100_000_000_000;
+
 /// See the module.
 pub(super) struct GpuQueue {
     gpu: Arc<Gpu>,
-    queue: vk::Queue,
     pool: vk::CommandPool,
     /// Counts the numbers of submissions that are done.
     timeline: vk::Semaphore,
@@ -31,6 +34,12 @@ pub(super) struct GpuQueue {
     /// When batches run, if anybody wants to know.
     times: Option<Timestamps>,
     for_copies: bool,
+    /// Why a batch was never handed over. Its submissions are lost, although the numbers of later ones would pass
+    /// theirs; so nothing is done and nothing is taken after it.
+    failed: Option<GpuError>,
+    /// Has the next batch refused.
+    #[cfg(test)]
+    refuses: bool,
 }
 
 /// Submissions that are handed over together.
@@ -40,11 +49,14 @@ struct Batch {
     /// The last of the submissions.
     last: u64,
     operations: usize,
+    multiply_adds: u64,
     timed: Option<Timed>,
     /// What was used since the last barrier.
     uses: Vec<Use>,
     /// What the GPU uses until the batch is done.
     kept: Vec<Arc<GpuBuffer>>,
+    /// Host memory that it reads in place.
+    kept_on_host: Vec<Arc<HostBuffer>>,
 }
 
 impl GpuQueue {
@@ -56,8 +68,6 @@ impl GpuQueue {
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
         let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let counter = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-        // SAFETY: the device was opened with a queue of this family.
-        let queue = unsafe { device.get_device_queue(family, 0) };
         // SAFETY: `create` is complete.
         let pool = unsafe { device.create_command_pool(&create, None) }.map_err(GpuError::of("record commands"))?;
         // SAFETY: `counter` is complete.
@@ -68,7 +78,6 @@ impl GpuQueue {
         })?;
         Ok(Self {
             gpu: Arc::clone(gpu),
-            queue,
             pool,
             timeline,
             open: None,
@@ -78,6 +87,9 @@ impl GpuQueue {
             done: 0,
             times: None,
             for_copies,
+            failed: None,
+            #[cfg(test)]
+            refuses: false,
         })
     }
 
@@ -100,6 +112,7 @@ impl GpuQueue {
 
     /// Begins submission `number`, after `waits`. Whatever these wait for was handed over before.
     pub fn begin(&mut self, number: u64, waits: Vec<(vk::Semaphore, u64)>) -> Result<(), GpuError> {
+        self.check()?;
         if !waits.is_empty() {
             // What was recorded before does not wait with it.
             self.hand_over()?;
@@ -109,7 +122,9 @@ impl GpuQueue {
             None => {
                 let commands = self.recording()?;
                 let timed = self.times.as_mut().and_then(|times| times.begin(commands));
-                Batch { commands, waits, last: number, operations: 0, timed, uses: Vec::new(), kept: Vec::new() }
+                let (uses, kept, kept_on_host) = (Vec::new(), Vec::new(), Vec::new());
+                let (operations, multiply_adds) = (0, 0);
+                Batch { commands, waits, last: number, operations, multiply_adds, timed, uses, kept, kept_on_host }
             }
         };
         self.open.insert(batch).last = number;
@@ -129,6 +144,12 @@ impl GpuQueue {
         batch.commands
     }
 
+    /// Counts what an operation computes, which bounds how long its batch takes.
+    pub fn count_multiply_adds(&mut self, count: u64) {
+        let batch = self.open.as_mut().expect("a submission has begun");
+        batch.multiply_adds = batch.multiply_adds.saturating_add(count);
+    }
+
     /// Orders what follows after everything that was recorded.
     pub fn barrier(&mut self) {
         let batch = self.open.as_mut().expect("a submission has begun");
@@ -143,17 +164,42 @@ impl GpuQueue {
         }
     }
 
+    /// Keeps host memory until the open batch is done.
+    pub fn keep_on_host(&mut self, memory: Arc<HostBuffer>) {
+        let batch = self.open.as_mut().expect("a submission has begun");
+        batch.kept_on_host.push(memory);
+    }
+
     /// Ends a submission: what was recorded is handed over if it is much.
     pub fn end(&mut self) -> Result<(), GpuError> {
         match &self.open {
-            Some(batch) if batch.operations >= OPERATIONS_MAX => self.hand_over(),
+            Some(batch) if batch.operations >= OPERATIONS_MAX || batch.multiply_adds >= MULTIPLY_ADDS_MAX => {
+                self.hand_over()
+            }
             _ => Ok(()),
         }
     }
 
-    /// Hands over what was recorded.
+    /// Hands over what was recorded. If that fails, so does everything from then on.
     pub fn hand_over(&mut self) -> Result<(), GpuError> {
+        self.check()?;
+        let handed = self.try_hand_over();
+        self.failed = handed.clone().err();
+        handed
+    }
+
+    /// # Errors
+    /// If something was never handed over: whoever depends on it would compute with anything.
+    fn check(&self) -> Result<(), GpuError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn try_hand_over(&mut self) -> Result<(), GpuError> {
         let Some(mut batch) = self.open.take() else { return Ok(()) };
+        #[cfg(test)]
+        if self.refuses {
+            return Err(GpuError::of("take commands")(vk::Result::ERROR_UNKNOWN));
+        }
         if let (Some(times), Some(timed)) = (&mut self.times, &mut batch.timed) {
             times.end(batch.commands, timed);
         }
@@ -170,11 +216,12 @@ impl GpuQueue {
             .signal_semaphore_infos(&signals)
             .command_buffer_infos(&commands);
         // SAFETY: the commands are recorded and not in use; their memory is kept until the batch is done; what they
-        // wait for was handed over before; and one thread uses the queue, through `&mut` of the device.
+        // wait for was handed over before; one thread uses their pool, through `&mut self`, and the GPU lends its queue
+        // to one at a time.
         let submitted = unsafe {
             device
                 .end_command_buffer(batch.commands)
-                .and_then(|()| device.queue_submit2(self.queue, &[submit], vk::Fence::null()))
+                .and_then(|()| device.queue_submit2(*self.gpu.queue(self.for_copies), &[submit], vk::Fence::null()))
         };
         submitted.map_err(GpuError::of("take commands"))?;
         self.handed_last = batch.last;
@@ -184,6 +231,7 @@ impl GpuQueue {
 
     /// Whether submission `number` and all before it are done.
     pub fn is_done(&mut self, number: u64) -> Result<bool, GpuError> {
+        self.check()?;
         if self.done < number {
             self.collect()?;
         }
@@ -192,6 +240,7 @@ impl GpuQueue {
 
     /// Hands over submission `number` if it has not been. An error if its batch was refused, for then it is never done.
     pub fn hand_over_to(&mut self, number: u64) -> Result<(), GpuError> {
+        self.check()?;
         if number > self.handed_last {
             self.hand_over()?;
         }
@@ -264,12 +313,16 @@ fn barrier(gpu: &Gpu, commands: vk::CommandBuffer) {
 impl Drop for GpuQueue {
     fn drop(&mut self) {
         let device = self.gpu.device();
-        // SAFETY: the queue ends its work first; then nothing uses pool and semaphore. What a lost GPU says does not
-        // matter any more.
+        // SAFETY: the GPU lends its queue to one thread at a time. The queue ends its work first, and a device that has
+        // several of these waits for all of them before it drops any; so nothing uses pool and semaphore. What a lost
+        // GPU says does not matter any more.
         unsafe {
-            let _ = device.queue_wait_idle(self.queue);
+            let _ = device.queue_wait_idle(*self.gpu.queue(self.for_copies));
             device.destroy_semaphore(self.timeline, None);
             device.destroy_command_pool(self.pool, None);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

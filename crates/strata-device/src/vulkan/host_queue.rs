@@ -189,6 +189,14 @@ impl HostQueue {
         if self.failed.load(Ordering::Acquire) { Err(GpuError::HostFailed) } else { Ok(()) }
     }
 
+    /// Whether submission `number` is done.
+    pub fn is_done(&self, number: u64) -> Result<bool, GpuError> {
+        self.check()?;
+        // SAFETY: the semaphore is this queue's.
+        let done = unsafe { self.gpu.device().get_semaphore_counter_value(self.timeline) };
+        Ok(done.map_err(GpuError::of("compute"))? >= number)
+    }
+
     /// Waits until submission `number` is done.
     pub fn wait(&self, number: u64) -> Result<(), GpuError> {
         wait(&self.gpu, self.signal_of(number))?;
@@ -203,11 +211,9 @@ impl Drop for HostQueue {
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
         }
-        // SAFETY: once the GPU is idle, nothing uses the semaphore. What a lost GPU says does not matter any more.
-        unsafe {
-            let _ = self.gpu.device().device_wait_idle();
-            self.gpu.device().destroy_semaphore(self.timeline, None);
-        }
+        self.gpu.wait_idle();
+        // SAFETY: the GPU is idle, so nothing uses the semaphore.
+        unsafe { self.gpu.device().destroy_semaphore(self.timeline, None) };
     }
 }
 

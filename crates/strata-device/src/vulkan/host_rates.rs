@@ -51,11 +51,13 @@ impl VulkanDevice {
         let bytes = row * rows;
         let host = HostBuffer::new_zeroed(bytes).map_err(|error| GpuError::Host(Arc::new(error)))?;
         let host = Arc::new(host);
+        self.share(&host);
         let on_gpu = PlacedBytes::Gpu(Arc::new(GpuBuffer::new(self.gpu(), Heap::Device, bytes)?));
         let copying = fastest(|| {
             let mut last = None;
-            for (index, from) in host.as_slice().chunks(PIECE).enumerate() {
-                let copy = Command::CopyWeights { from, to: &on_gpu, at: index * PIECE };
+            for at in (0..bytes).step_by(PIECE) {
+                let range = at..(at + PIECE).min(bytes);
+                let copy = Command::CopyWeights { from: &host, range, to: &on_gpu, at };
                 last = Some(self.submit(Queue::Upload, &[copy], &[])?);
             }
             last.map_or(Ok(()), |token| self.complete(token))

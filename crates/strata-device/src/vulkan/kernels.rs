@@ -18,6 +18,9 @@ const PUSH_MAX: u32 = 128;
 /// Threads of kernels that take any number.
 pub(super) const THREADS: u32 = 128;
 
+/// The most workgroups in a row, or rows of them, that every driver takes.
+const GROUPS_MAX: usize = 65_535;
+
 /// Subgroups of a workgroup of products.
 const SUBGROUPS: u32 = 4;
 
@@ -156,6 +159,8 @@ pub(super) struct GatherPush {
     pub cols: u32,
     pub patches: u32,
     pub multiplier: f32,
+    pub rows: u32,
+    pub unused: u32,
 }
 
 /// What `product.comp` is given.
@@ -188,6 +193,8 @@ pub(super) struct NormPush {
     pub weight_type: u32,
     pub epsilon: f32,
     pub scale: f32,
+    pub rows: u32,
+    pub unused: u32,
 }
 
 /// What `elementwise.comp` is given.
@@ -199,7 +206,7 @@ pub(super) struct ElementwisePush {
     pub columns: u32,
     pub stride: u32,
     pub factor: f32,
-    pub unused: u32,
+    pub rows: u32,
 }
 
 /// What `keep_rows.comp` is given.
@@ -227,7 +234,7 @@ pub(super) struct StoreKvPush {
     pub first_key: u32,
     pub head_bytes: u32,
     pub to_values: u32,
-    pub unused: u32,
+    pub tokens: u32,
 }
 
 /// What `attention.comp` is given.
@@ -313,6 +320,9 @@ impl Kernels {
         push: &P,
         groups: [usize; 2],
     ) -> Result<(), GpuError> {
+        if groups.iter().any(|&groups| groups > GROUPS_MAX) {
+            return Err(GpuError::TooManyTokens);
+        }
         let pipeline = match self.ready.get(&kernel) {
             Some(pipeline) => *pipeline,
             None => {

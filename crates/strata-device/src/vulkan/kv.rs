@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use strata_kernels::{KvLayout, KvPlace};
+use strata_kernels::KvLayout;
 
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
-use crate::KvSequences;
 
 /// Bytes of a slab at most: few enough for every driver.
 const SLAB: usize = 1 << 30;
@@ -50,26 +49,5 @@ impl GpuKv {
     pub fn address(&self, block: u32) -> u64 {
         let (slab, offset) = self.place(block);
         slab.address() + offset as u64
-    }
-
-    /// The addresses of the blocks of a span, and those of the others one after the other; and where each begins.
-    ///
-    /// # Panics
-    /// If a block table is too short.
-    pub fn tables(&self, sequences: KvSequences<'_>) -> (Vec<u64>, Vec<u32>) {
-        let (mut addresses, mut starts) = (Vec::new(), Vec::new());
-        for span in sequences.spans {
-            starts.push(addresses.len() as u32);
-            let end = (span.first_position + span.tokens).min(span.held.end);
-            let blocks = end.saturating_sub(span.held.start).div_ceil(self.layout.block_size());
-            match &span.place {
-                KvPlace::Listed(range) => {
-                    let table = &sequences.tables[range.start as usize..range.end as usize];
-                    addresses.extend(table[..blocks].iter().map(|&block| self.address(block)));
-                }
-                &KvPlace::From(first) => addresses.extend((first..).take(blocks).map(|block| self.address(block))),
-            }
-        }
-        (addresses, starts)
     }
 }

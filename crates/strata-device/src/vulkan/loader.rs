@@ -43,6 +43,8 @@ pub struct GpuInfo {
     pub has_dot_products: bool,
     /// Whether it has instructions for these, and they are not made of others.
     pub has_fast_dot_products: bool,
+    /// Whether it copies from host memory where that lies, instead of from memory of its driver's.
+    pub reads_host_memory: bool,
     /// Whether memory can be mapped into buffers by the page.
     pub has_sparse_memory: bool,
     /// What it lacks, if kernels cannot run on it.
@@ -127,10 +129,11 @@ impl Vulkan {
             has_matrices: self.has_extension(gpu, ash::khr::cooperative_matrix::NAME),
             has_dot_products: self.features(gpu).dot_products,
             has_fast_dot_products: properties_13.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE,
+            reads_host_memory: self.reads_host_memory(gpu),
             has_sparse_memory: self.features(gpu).sparse,
             missing: match properties.api_version < API_VERSION {
                 true => Some("Vulkan 1.3"),
-                false => self.features(gpu).missing,
+                false => self.features(gpu).missing.or(missing_of_subgroups(&properties_11, &properties_13)),
             },
         }
     }
@@ -144,6 +147,20 @@ impl Vulkan {
         // SAFETY: as above.
         let extensions = unsafe { self.instance.enumerate_device_extension_properties(gpu) }.unwrap_or_default();
         extensions.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name))
+    }
+
+    /// Whether buffers for copies can be made of host memory.
+    fn reads_host_memory(&self, gpu: vk::PhysicalDevice) -> bool {
+        let buffer = vk::PhysicalDeviceExternalBufferInfo::default()
+            .usage(vk::BufferUsageFlags::TRANSFER_SRC)
+            .handle_type(vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT);
+        let mut found = vk::ExternalBufferProperties::default();
+        // SAFETY: the GPU is of this instance, and both structures are complete.
+        unsafe { self.instance.get_physical_device_external_buffer_properties(gpu, &buffer, &mut found) };
+        let can = found.external_memory_properties.external_memory_features;
+        self.has_extension(gpu, ash::ext::external_memory_host::NAME)
+            && can.contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
+            && !can.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
     }
 
     /// Whether the host may reset queries.
@@ -197,8 +214,57 @@ struct Features {
     resets_queries: bool,
 }
 
+/// What kernels need of threads that compute in step, and a GPU lacks.
+fn missing_of_subgroups(
+    properties_11: &vk::PhysicalDeviceVulkan11Properties<'_>,
+    properties_13: &vk::PhysicalDeviceVulkan13Properties<'_>,
+) -> Option<&'static str> {
+    let (stages, has) = (properties_11.subgroup_supported_stages, properties_11.subgroup_supported_operations);
+    let is_of_one_size = properties_13.min_subgroup_size == properties_13.max_subgroup_size;
+    let compute = vk::ShaderStageFlags::COMPUTE;
+    let needed = [
+        (stages.contains(compute), "subgroups in kernels"),
+        (has.contains(vk::SubgroupFeatureFlags::BASIC), "subgroups"),
+        (has.contains(vk::SubgroupFeatureFlags::ARITHMETIC), "sums over subgroups"),
+        (has.contains(vk::SubgroupFeatureFlags::SHUFFLE), "exchanges within subgroups"),
+        // Products are made for one size.
+        (properties_13.required_subgroup_size_stages.contains(compute) || is_of_one_size, "subgroups of a chosen size"),
+    ];
+    needed.into_iter().find_map(|(has, name)| (!has).then_some(name))
+}
+
 /// Whether a family's queues do nothing but copy: they run beside kernels.
 pub(super) fn is_for_copies(family: &vk::QueueFamilyProperties) -> bool {
     let others = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS | vk::QueueFlags::VIDEO_DECODE_KHR;
     family.queue_flags.contains(vk::QueueFlags::TRANSFER) && !family.queue_flags.intersects(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_need_subgroups_that_add_and_exchange_and_have_a_size() {
+        let has = |stages, operations, sizes: [u32; 2], chooses: bool| {
+            let properties_11 = vk::PhysicalDeviceVulkan11Properties::default()
+                .subgroup_supported_stages(stages)
+                .subgroup_supported_operations(operations);
+            let stages = if chooses { vk::ShaderStageFlags::COMPUTE } else { vk::ShaderStageFlags::empty() };
+            let properties_13 = vk::PhysicalDeviceVulkan13Properties::default()
+                .min_subgroup_size(sizes[0])
+                .max_subgroup_size(sizes[1])
+                .required_subgroup_size_stages(stages);
+            missing_of_subgroups(&properties_11, &properties_13)
+        };
+        let compute = vk::ShaderStageFlags::COMPUTE;
+        let (basic, arithmetic, shuffle) =
+            (vk::SubgroupFeatureFlags::BASIC, vk::SubgroupFeatureFlags::ARITHMETIC, vk::SubgroupFeatureFlags::SHUFFLE);
+        let all = basic | arithmetic | shuffle;
+        assert_eq!(has(compute, all, [8, 32], true), None);
+        assert_eq!(has(compute, all, [32, 32], false), None);
+        assert_eq!(has(compute, all, [8, 32], false), Some("subgroups of a chosen size"));
+        assert_eq!(has(vk::ShaderStageFlags::FRAGMENT, all, [32, 32], true), Some("subgroups in kernels"));
+        assert_eq!(has(compute, all ^ arithmetic, [32, 32], true), Some("sums over subgroups"));
+        assert_eq!(has(compute, all ^ shuffle, [32, 32], true), Some("exchanges within subgroups"));
+    }
 }

@@ -8,6 +8,7 @@ use ash::vk;
 
 use super::error::GpuError;
 use super::gpu::Gpu;
+use crate::HostBuffer;
 
 /// Where memory lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +54,27 @@ impl GpuBuffer {
     /// When the budget, or the GPU, has no such memory.
     pub fn new(gpu: &Arc<Gpu>, heap: Heap, len: usize) -> Result<Self, GpuError> {
         Ok(Self { allocation: Arc::new(Allocation::new(gpu, heap, len)?), start: 0, len })
+    }
+
+    /// Lets copies to the GPU read host memory where it lies, from now on. Whoever submits them keeps the memory until
+    /// they are done, so that nobody has it to themselves and can write it.
+    ///
+    /// # Errors
+    /// When the GPU or its driver cannot read this memory, or the driver gives few more allocations.
+    pub(super) fn share(gpu: &Arc<Gpu>, memory: &HostBuffer) -> Result<(), GpuError> {
+        if memory.view::<Self>().is_none() {
+            let (start, len) = memory.pages();
+            // SAFETY: they are whole pages of a mapping, which stays as it is while the view is kept. The rest is what
+            // callers are told.
+            let allocation = unsafe { Allocation::of_host(gpu, start, len) }?;
+            memory.keep_view(Self { allocation: Arc::new(allocation), start: 0, len });
+        }
+        Ok(())
+    }
+
+    /// Host memory as this GPU sees it, if it was [shared](Self::share) with it.
+    pub(super) fn shared<'a>(gpu: &Arc<Gpu>, memory: &'a HostBuffer) -> Option<&'a Self> {
+        memory.view::<Self>().filter(|view| Arc::ptr_eq(&view.allocation.gpu, gpu))
     }
 
     /// Some of these bytes, which no other part is to have.
@@ -143,12 +165,13 @@ impl Allocation {
             vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(kind).push_next(&mut flags);
         // SAFETY: `allocate` is complete.
         own.memory = unsafe { device.allocate_memory(&allocate, None) }.map_err(|error| match error {
-            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
-                let [used, budget] = gpu.used();
-                GpuError::OutOfMemory { wanted: crate::Bytes(needs.size), budget, used }
+            // Drivers say so of host memory too.
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY if heap != Heap::Device => {
+                GpuError::HostMemory { what: "give memory" }
             }
             error => GpuError::of("give memory")(error),
         })?;
+        gpu.count_allocation();
         // SAFETY: buffer and memory were just made, and belong together; the memory is as large as the buffer needs.
         unsafe { device.bind_buffer_memory(buffer, own.memory, 0) }.map_err(GpuError::of("bind memory"))?;
         let address = vk::BufferDeviceAddressInfo::default().buffer(buffer);
@@ -161,6 +184,60 @@ impl Allocation {
         }
         Ok(own)
     }
+
+    /// Host memory, which copies to the GPU read where it lies.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn of_host(gpu: &Arc<Gpu>, start: NonNull<u8>, len: usize) -> Result<Self, GpuError> {
+        const KIND: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+        let refused = |source| GpuError::Refused { what: "read host memory in place", source };
+        let unfit = refused(vk::Result::ERROR_INVALID_EXTERNAL_HANDLE);
+        let Some((extension, alignment)) = gpu.host_memory() else { return Err(unfit) };
+        if !gpu.can_share() {
+            return Err(refused(vk::Result::ERROR_TOO_MANY_OBJECTS));
+        }
+        if len == 0 || !start.addr().get().is_multiple_of(*alignment) || !len.is_multiple_of(*alignment) {
+            return Err(unfit);
+        }
+        let (device, size) = (gpu.device(), len as u64);
+        let mut pointer = vk::MemoryHostPointerPropertiesEXT::default();
+        // SAFETY: the pages are mapped, which is the caller's promise.
+        let known = unsafe {
+            let ask = extension.fp().get_memory_host_pointer_properties_ext;
+            ask(device.handle(), KIND, start.as_ptr().cast(), &mut pointer)
+        };
+        known.result().map_err(refused)?;
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(KIND);
+        let mut create = vk::BufferCreateInfo::default()
+            .size(size)
+            .usage(vk::BufferUsageFlags::TRANSFER_SRC)
+            .push_next(&mut external);
+        if gpu.families()[0] != gpu.families()[1] {
+            create = create.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(gpu.families());
+        }
+        // SAFETY: `create` is complete.
+        let buffer = unsafe { device.create_buffer(&create, None) }.map_err(GpuError::of("make a buffer"))?;
+        let mut own =
+            Self { gpu: Arc::clone(gpu), buffer, memory: vk::DeviceMemory::null(), address: 0, mapped: None, taken: 0 };
+        // SAFETY: the buffer was just made of this device.
+        let needs = unsafe { device.get_buffer_memory_requirements(buffer) };
+        // What the host has written is then seen by whatever is submitted afterwards.
+        let coherent = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        let none = vk::MemoryPropertyFlags::empty();
+        let kind = gpu.memory_type(needs.memory_type_bits & pointer.memory_type_bits, coherent, none);
+        let Some(kind) = kind.filter(|_| needs.size <= size) else { return Err(unfit) };
+        let mut import =
+            vk::ImportMemoryHostPointerInfoEXT::default().handle_type(KIND).host_pointer(start.as_ptr().cast());
+        let allocate =
+            vk::MemoryAllocateInfo::default().allocation_size(size).memory_type_index(kind).push_next(&mut import);
+        // SAFETY: `allocate` is complete, and the pages stay mapped, which is the caller's promise.
+        own.memory = unsafe { device.allocate_memory(&allocate, None) }.map_err(refused)?;
+        gpu.count_allocation();
+        // SAFETY: buffer and memory were just made, of the same kind of handle; the memory is as large as needed.
+        unsafe { device.bind_buffer_memory(buffer, own.memory, 0) }.map_err(GpuError::of("bind memory"))?;
+        Ok(own)
+    }
 }
 
 impl Drop for Allocation {
@@ -170,6 +247,9 @@ impl Drop for Allocation {
         unsafe {
             self.gpu.device().destroy_buffer(self.buffer, None);
             self.gpu.device().free_memory(self.memory, None);
+        }
+        if self.memory != vk::DeviceMemory::null() {
+            self.gpu.forget_allocation();
         }
         self.gpu.put_back(self.taken);
     }

@@ -10,6 +10,7 @@ use ash::vk;
 use strata_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvLayer, RopeStyle, SEGMENT};
 
 use super::arguments::{Arguments, Put};
+use super::block_tables::BlockTables;
 use super::downloads::Downloads;
 use super::error::GpuError;
 use super::gpu::Gpu;
@@ -52,6 +53,7 @@ pub(super) struct Recorder<'a> {
     pub submission: (usize, u64),
     pub kernels: &'a mut Kernels,
     pub arguments: &'a mut Arguments,
+    pub block_tables: &'a mut BlockTables,
     pub downloads: &'a mut Downloads,
     pub tensors: &'a Arc<GpuBuffer>,
     /// Room for parts of attention.
@@ -62,6 +64,8 @@ pub(super) struct Recorder<'a> {
     pub best_room: &'a Arc<GpuBuffer>,
     /// The last submission of each queue that the host has waited for.
     pub known: [u64; 3],
+    /// Counts bytes that are copied from host memory where they lie.
+    pub in_place: &'a mut u64,
 }
 
 impl Recorder<'_> {
@@ -123,12 +127,20 @@ impl Recorder<'_> {
                 self.attend(uses, layer, frame, sequences, [q, state, out])?;
             }
             Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
-            Command::CopyWeights { from, to, at } => {
+            Command::CopyWeights { from, ref range, to, at } => {
                 let PlacedBytes::Gpu(to) = to else { panic!("copies go to memory that this GPU gave") };
-                let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
-                let commands = self.gpu_queue.operation(uses);
-                copy(self.gpu, commands, (&put.buffer, put.offset), (to, at), from.len());
-                self.gpu_queue.keep(put.buffer);
+                if let Some(shared) = GpuBuffer::shared(self.gpu, from) {
+                    let commands = self.gpu_queue.operation(uses);
+                    copy(self.gpu, commands, (shared, range.start), (to, at), range.len());
+                    self.gpu_queue.keep_on_host(Arc::clone(from));
+                    *self.in_place += range.len() as u64;
+                } else {
+                    let from = &from.as_slice()[range.clone()];
+                    let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
+                    let commands = self.gpu_queue.operation(uses);
+                    copy(self.gpu, commands, (&put.buffer, put.offset), (to, at), from.len());
+                    self.gpu_queue.keep(put.buffer);
+                }
                 self.gpu_queue.keep(Arc::clone(to));
             }
             Command::CopyBlocks { copies } => {
@@ -188,8 +200,10 @@ impl Recorder<'_> {
             cols: cols as u32,
             patches: patches(table.dtype()),
             multiplier,
+            rows: rows.len() as u32,
+            unused: 0,
         };
-        self.run(uses, Kernel::Gather(Number::of(table.dtype())), &push, [rows.len(), 1])
+        self.run(uses, Kernel::Gather(Number::of(table.dtype())), &push, in_rows(rows.len()))
     }
 
     fn norm(
@@ -202,6 +216,7 @@ impl Recorder<'_> {
         out: Tensor,
     ) -> Result<(), GpuError> {
         let cols = weight.cols();
+        let rows = x.len() / cols;
         let push = NormPush {
             x: self.address(x),
             branch: branch.map_or(0, |(branch, _)| self.address(branch)),
@@ -211,8 +226,10 @@ impl Recorder<'_> {
             weight_type: Number::of(weight.dtype()).get(),
             epsilon,
             scale: branch.map_or(0.0, |(_, scale)| scale),
+            rows: rows as u32,
+            unused: 0,
         };
-        self.run(uses, Kernel::Norm, &push, [x.len() / cols, 1])
+        self.run(uses, Kernel::Norm, &push, in_rows(rows))
     }
 
     fn elementwise(
@@ -224,7 +241,7 @@ impl Recorder<'_> {
     ) -> Result<(), GpuError> {
         assert_eq!(a.len(), b.len());
         let (columns, stride) = (a.len() as u32, 0);
-        let push = ElementwisePush { a: self.address(a), b: self.address(b), columns, stride, factor, unused: 0 };
+        let push = ElementwisePush { a: self.address(a), b: self.address(b), columns, stride, factor, rows: 1 };
         let groups = a.len().div_ceil(self.kernels.threads()).min(GROUPS_MAX);
         self.run(uses, Kernel::Elementwise(operation), &push, [groups, 1])
     }
@@ -265,12 +282,12 @@ impl Recorder<'_> {
         };
         let shape = ProductShape::of(tokens);
         let groups = tokens.div_ceil(shape.tokens) * rows.div_ceil(shape.rows * self.kernels.subgroups());
-        let groups = [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)];
         let kernel = match bytes {
             Some(_) => Kernel::IntegerProduct(number, shape),
             None => Kernel::Product(number, shape),
         };
-        self.kernels.run(commands, kernel, &push, groups)
+        self.gpu_queue.count_multiply_adds(tokens as u64 * rows as u64 * cols as u64);
+        self.kernels.run(commands, kernel, &push, in_rows(groups))
     }
 
     /// `gate = activation(gate) * up` in some columns.
@@ -290,9 +307,9 @@ impl Recorder<'_> {
             columns: columns.len() as u32,
             stride: width as u32,
             factor: 0.0,
-            unused: 0,
+            rows: tokens as u32,
         };
-        let groups = [columns.len().div_ceil(self.kernels.threads()), tokens];
+        let groups = [columns.len().div_ceil(self.kernels.threads()), tokens].map(|groups| groups.min(GROUPS_MAX));
         self.kernels.run(commands, Kernel::Elementwise(operation), &push, groups)
     }
 
@@ -328,12 +345,12 @@ impl Recorder<'_> {
         [q, k, v]: [Tensor; 3],
     ) -> Result<(), GpuError> {
         let (head_dim, block_size) = (layer.head_dim(), layer.block_size());
-        let (addresses, starts) = self.kv.tables(sequences);
+        let table = self.block_tables.of(self.gpu, self.kv, sequences)?;
         let mut slots = Vec::new();
-        for (span, start) in sequences.spans.iter().zip(starts) {
+        for (span, &start) in sequences.spans.iter().zip(&table.starts) {
             for position in span.first_position..span.first_position + span.tokens {
                 let (block, slot) = ((position - span.held.start) / block_size, position % block_size);
-                slots.push(addresses[start as usize + block] + (slot * layer.slot_bytes()) as u64);
+                slots.push(table.addresses[start as usize + block] + (slot * layer.slot_bytes()) as u64);
             }
         }
         let tokens = slots.len();
@@ -349,12 +366,12 @@ impl Recorder<'_> {
             first_key: layer.key_offset(0) as u32,
             head_bytes: (block_size * layer.slot_bytes()) as u32,
             to_values: layer.value_offset() as u32,
-            unused: 0,
+            tokens: tokens as u32,
         };
         let neighbours = are_neighbours(style);
         let kernel = Kernel::StoreKv { dtype: layer.dtype(), head_dim: head_dim as u32, neighbours };
         let heads = (push.heads + 2 * push.kv_heads) as usize;
-        self.run(uses, kernel, &push, [heads, tokens])
+        self.run(uses, kernel, &push, in_rows(tokens * heads))
     }
 
     fn attend(
@@ -365,17 +382,18 @@ impl Recorder<'_> {
         sequences: KvSequences<'_>,
         [q, state, out]: [Tensor; 3],
     ) -> Result<(), GpuError> {
-        let (addresses, starts, kv) = match frame {
+        let (blocks, starts, kv) = match frame {
             None => {
-                let (addresses, starts) = self.kv.tables(sequences);
-                (addresses, starts, layer.kv)
+                let table = self.block_tables.of(self.gpu, self.kv, sequences)?;
+                self.gpu_queue.keep(Arc::clone(&table.memory));
+                (table.memory.address(), table.starts.clone(), layer.kv)
             }
             Some(frame) => {
                 let kv = layer.kv.alone();
                 let first = self.put(frame.bytes())?;
                 let blocks = frame.bytes().len() / kv.block_bytes();
-                let addresses = (0..blocks).map(|block| first + (block * kv.block_bytes()) as u64).collect();
-                (addresses, vec![0; sequences.spans.len()], kv)
+                let addresses: Vec<_> = (0..blocks).map(|block| first + (block * kv.block_bytes()) as u64).collect();
+                (self.put(bytemuck::cast_slice(&addresses))?, vec![0; sequences.spans.len()], kv)
             }
         };
         let (head_dim, sharing) = (kv.head_dim(), layer.heads / kv.num_kv_heads());
@@ -397,6 +415,8 @@ impl Recorder<'_> {
             && tiles.iter().all(|tile| tile.part == 0 && tile.continued == 0);
         let counts: Vec<u32> =
             tiles.iter().flat_map(|tile| std::iter::repeat_n(tile.segments() as u32, tile.tokens as usize)).collect();
+        let scores: u64 = tiles.iter().map(|tile| u64::from(tile.tokens) * u64::from(tile.end - tile.from)).sum();
+        self.gpu_queue.count_multiply_adds(2 * scores * (layer.heads * head_dim) as u64);
         if is_split {
             tiles = tiles.iter().flat_map(AttentionTile::split).collect();
         }
@@ -410,7 +430,7 @@ impl Recorder<'_> {
             state: self.address(state),
             parts: self.scratch.address(),
             tiles: self.put(bytemuck::cast_slice(&tiles))?,
-            blocks: self.put(bytemuck::cast_slice(&addresses))?,
+            blocks,
             heads: layer.heads as u32,
             sharing: sharing as u32,
             tile_heads: tile_heads as u32,
@@ -487,6 +507,11 @@ impl Recorder<'_> {
         copy(self.gpu, commands, (&from.buffer, from.offset), (self.tensors, at), to.len() * NUMBER);
         self.gpu_queue.keep(Arc::clone(&from.buffer));
     }
+}
+
+/// So many workgroups, and some beyond, in rows of them.
+fn in_rows(groups: usize) -> [usize; 2] {
+    [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)]
 }
 
 impl AttentionTile {

@@ -424,6 +424,69 @@ fn norms_sums_and_moves_agree_with_the_reference() {
     }
 }
 
+#[test]
+fn more_rows_than_workgroups_fit_beside_each_other_are_all_computed() {
+    let Some(gpu) = gpu() else { return };
+    let mut bench = Bench::new(&gpu);
+    let (rows, cols) = (70_000, 4);
+    let of_table = Numbers(12).take(100 * cols);
+    let bytes: Vec<u8> = of_table.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let table = bench.weights(DType::F32, 100, cols, &bytes, true);
+    let numbers: Vec<u32> = (0..rows as u32).map(|row| row * 7 % 100).collect();
+    let [x, out] = [(); 2].map(|()| bench.area.take(rows * cols));
+    bench.run(Command::Gather { table: &table, rows: &numbers, multiplier: 2.0, out: x });
+    let gathered: Vec<f32> =
+        numbers.iter().flat_map(|&row| &of_table[row as usize * cols..][..cols]).map(|number| number * 2.0).collect();
+    assert!(bench.get(x) == gathered, "gathered");
+    let ones: Vec<u8> = [1f32; 4].iter().flat_map(|number| number.to_le_bytes()).collect();
+    let weight = bench.weights(DType::F32, 1, cols, &ones, true);
+    bench.run(Command::Norm { x, weight: &weight, epsilon: 1e-6, out });
+    let normed: Vec<f64> = gathered
+        .chunks(cols)
+        .flat_map(|row| {
+            let mean = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / cols as f64;
+            row.iter().map(move |&x| f64::from(x) / (mean + 1e-6).sqrt()).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_close(&bench.get(out), &normed, 2e-6, "norm");
+    let columns = 0..cols;
+    bench.run(Command::Gate { gate: x, up: out, width: cols, columns, activation: Activation::Silu });
+    let gated = |(&x, &up): (&f32, &f64)| f64::from(x) / (1.0 + (-f64::from(x)).exp()) * up;
+    let want: Vec<f64> = gathered.iter().zip(&normed).map(gated).collect();
+    assert_close(&bench.get(x), &want, 5e-6, "gate");
+}
+
+#[test]
+fn keys_and_values_of_more_tokens_than_workgroups_fit_beside_each_other_are_all_stored() {
+    let Some(gpu) = gpu() else { return };
+    let layout = KvLayout::new(1 << 15, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 4 }]);
+    let mut area = TensorArea::default();
+    area.take(2 * CAPACITY);
+    let (tokens, tables) = (70_000, [2, 0, 1]);
+    let mut bench = Bench::with_scratch(&gpu, &layout, 3, area, 0);
+    let of_k = Numbers(14).take(tokens * 4);
+    let of_v: Vec<f32> = (0..tokens * 4).map(|number| number as f32).collect();
+    let [q, k, v] = [&of_k, &of_k, &of_v].map(|numbers| bench.tensor(numbers));
+    // Everything is turned by a right angle.
+    let [cos, sin] = [0.0, 1.0].map(|number| bench.tensor(&vec![number; tokens * 2]));
+    let spans = [AttentionSpan::new(0, tokens, 0..3)];
+    let sequences = KvSequences { spans: &spans, tables: &tables };
+    let layer = layout.layer(0);
+    bench.run(Command::StoreKv { layer, sequences, style: RopeStyle::Halves, cos, sin, q, k, v });
+    let turned: Vec<f32> = of_k.chunks(4).flat_map(|x| [-x[2], -x[3], x[0], x[1]]).collect();
+    assert!(bench.get(q) == turned && bench.get(k) == turned, "turned");
+    let mut held = [(); 3].map(|()| vec![0; layout.block_bytes()]);
+    for (block, held) in held.iter_mut().enumerate() {
+        bench.device.read_block(block as u32, held).unwrap();
+    }
+    for token in 0..tokens {
+        let (block, slot) = (&held[tables[token >> 15] as usize], token % (1 << 15) * layer.slot_bytes());
+        let stored = |at: usize| bytemuck::cast_slice::<u8, f32>(&block[at..at + 16]).to_vec();
+        assert_eq!(stored(layer.key_offset(0) + slot), turned[4 * token..4 * token + 4], "{token}");
+        assert_eq!(stored(layer.key_offset(0) + layer.value_offset() + slot), of_v[4 * token..4 * token + 4]);
+    }
+}
+
 /// One layer's attention over the whole life of some sequences.
 struct AttentionCase {
     dtype: KvDType,
@@ -734,18 +797,35 @@ fn the_host_reads_nothing_too_early() {
 }
 
 #[test]
+fn who_asks_whether_something_is_done_sees_its_end() {
+    let Some(gpu) = gpu() else { return };
+    let mut bench = Bench::new(&gpu);
+    bench.tensor(&[1.0; 64]);
+    let begin = std::time::Instant::now();
+    while !bench.device.is_complete(bench.last.unwrap()).unwrap() {
+        assert!(begin.elapsed().as_secs() < 60, "a copy of a few bytes is never done");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn weights_can_be_replaced_while_others_are_computed_with() {
     let Some(gpu) = gpu() else { return };
     let mut bench = Bench::new(&gpu);
     let x = bench.tensor(&[3.0]);
     let memory = bench.device.allocate(8192).unwrap();
-    let mut used = None;
+    let (mut used, mut shared) = (None, 0);
     let mut outs = Vec::new();
     // Two halves in turn, each copied once what used it before is done; the host waits for nothing.
     for round in 0..20usize {
         let half = round % 2 * 4096..(round % 2 + 1) * 4096;
-        let bytes = (round as f32).to_le_bytes().repeat(1024);
-        let copy = Command::CopyWeights { from: &bytes, to: &memory, at: half.start };
+        let mut bytes = HostBuffer::new_zeroed(4096 + 8).unwrap();
+        bytes.as_mut_slice()[8..].copy_from_slice(&(round as f32).to_le_bytes().repeat(1024));
+        let bytes = Arc::new(bytes);
+        // Some of the memory is read where it lies, and is gone from the host's view once that is done.
+        let in_place = round % 3 > 0 && bench.device.share(&bytes);
+        shared += usize::from(in_place);
+        let copy = Command::CopyWeights { from: &bytes, range: 8..8 + 4096, to: &memory, at: half.start };
         let copied = bench.device.submit(Queue::Upload, &[copy], used.as_slice()).unwrap();
         let weights = Weights::new(DType::F32, 1024, 1, memory.clone(), half);
         let out = bench.area.take(1024);
@@ -754,6 +834,7 @@ fn weights_can_be_replaced_while_others_are_computed_with() {
         used = Some(bench.device.submit(Queue::Compute, &[command], &[copied]).unwrap());
         outs.push(out);
     }
+    assert_eq!(shared > 0, gpu.info().reads_host_memory);
     bench.last = used;
     for (round, out) in outs.into_iter().enumerate() {
         assert!(bench.get(out).iter().all(|&number| number == 3.0 * round as f32), "round {round}");

@@ -286,3 +286,30 @@ fn peak_resident() -> usize {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
     line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
 }
+
+#[test]
+fn arguments_come_in_the_form_that_the_template_shows_best() {
+    let calls = |inner: &str| {
+        format!(
+            "{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content or '' }}}}{{% for c in m.tool_calls or [] %}}\
+             {inner}{{% endfor %}}{{% endfor %}}"
+        )
+    };
+    let pairs = "{% for k, v in c.function.arguments | items %}<{{ k }}>{{ v }}</{{ k }}>{% endfor %}";
+    for (inner, expected) in [
+        ("<tool_call>{{ c.function | tojson }}</tool_call>", ArgumentsForm::Object),
+        ("{{ c.function.name }} {{ c.function.arguments | tojson }}", ArgumentsForm::Object),
+        (pairs, ArgumentsForm::Object),
+        (
+            "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}\
+             {{ c.function.arguments | tojson }}{% endif %}",
+            ArgumentsForm::Object,
+        ),
+        ("{{ '<sep>' + c.function.arguments + '<end>' }}", ArgumentsForm::Text),
+        ("{{ c.function.name }}", ArgumentsForm::Object),
+        ("{{ raise_exception('no calls') }}", ArgumentsForm::Object),
+    ] {
+        let template = ChatTemplate::new(&calls(inner), SpecialTokens::default()).expect("a template");
+        assert_eq!(template.arguments_form(), expected, "{inner}");
+    }
+}

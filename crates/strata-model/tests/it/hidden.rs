@@ -76,7 +76,7 @@ fn alone_in_chunks_and_among_logits() {
 }
 
 /// The numbers of a tensor in a fixture of type F32.
-fn tensor(name: &str, tensor: &str) -> Vec<f32> {
+pub fn tensor(name: &str, tensor: &str) -> Vec<f32> {
     let file = std::fs::read(fixtures().join(name).join("model.safetensors")).unwrap();
     let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).unwrap();

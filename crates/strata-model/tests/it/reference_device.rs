@@ -1,14 +1,14 @@
 //! The forward pass on a device that executes submissions in any legal order, over poisoned memory: it computes what
 //! the CPU computes, and detects every wait that is left out.
 
-use strata_device::{Command, Device, DeviceError, PlacedBytes, Queue, ReferenceDevice, Tensor, Token};
+use strata_device::{Command, Device, DeviceError, HostBuffer, PlacedBytes, Queue, ReferenceDevice, Tensor, Token};
 use strata_io::EngineKind;
 use strata_kernels::{KvDType, Level};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, ForwardError, LogitRows, Logits, Model, SequenceBlocks, layers};
 use strata_weights::{
-    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TieredWeights, WeightSource,
-    open_direct,
+    Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TieredWeights, WeightError,
+    WeightSource, open_direct,
 };
 
 use crate::harness::{BLOCK_SIZE, Harness, fixtures};
@@ -19,6 +19,11 @@ const MODELS: [&str; 4] = ["qwen2", "qwen3", "mistral_sliding", "granite"];
 /// How many random schedules a test goes through: `usual`, or as many as `STRATA_SCHEDULES` says.
 fn schedules(usual: u64) -> u64 {
     std::env::var("STRATA_SCHEDULES").map_or(usual, |number| number.parse().expect("STRATA_SCHEDULES is a number"))
+}
+
+/// A test leaves out one wait in `usual`, each in a run of its own; or every one, if `STRATA_EVERY_WAIT` is set.
+fn every(usual: usize) -> usize {
+    if std::env::var_os("STRATA_EVERY_WAIT").is_some() { 1 } else { usual }
 }
 
 /// A device that ignores one of its waits and passes everything else on.
@@ -52,6 +57,14 @@ impl Device for Forgetful {
 
     fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
         if self.forgets() { Ok(()) } else { self.device.complete(token) }
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        self.device.is_complete(token)
+    }
+
+    fn share(&mut self, memory: &HostBuffer) -> bool {
+        self.device.share(memory)
     }
 
     fn computes_on_host(&self) -> bool {
@@ -115,7 +128,17 @@ fn tiered_model(
     shares: [f64; 2],
     host_tokens_max: usize,
 ) -> Model {
-    model_over(name, |catalog, config| {
+    try_tiered_model(name, device, policy, shares, host_tokens_max).unwrap()
+}
+
+fn try_tiered_model(
+    name: &str,
+    device: &mut dyn Device,
+    policy: StreamPolicy,
+    shares: [f64; 2],
+    host_tokens_max: usize,
+) -> Result<Model, WeightError> {
+    try_model_over(name, |catalog, config| {
         let plan = StreamPlan::new(catalog, &layers::group_specs(config), 1).unwrap();
         let (least, all) = (plan.partition().least_budget(), plan.partition().band_memory());
         let [budget, of_device] = shares.map(|share| least + (all as f64 * share) as u64);
@@ -130,16 +153,24 @@ fn tiered_model(
             turns: None,
         };
         let files = open_direct(catalog).unwrap();
-        Box::new(TieredWeights::start_on(device, of_device, plan, catalog, files, settings, &mut |_, _| {}).unwrap())
+        let started = TieredWeights::start_on(device, of_device, plan, catalog, files, settings, &mut |_, _| {});
+        Ok(Box::new(started?))
     })
 }
 
 fn model_over(name: &str, weights: impl FnOnce(&Catalog, &ModelConfig) -> Box<dyn WeightSource>) -> Model {
+    try_model_over(name, |catalog, config| Ok(weights(catalog, config))).unwrap()
+}
+
+fn try_model_over(
+    name: &str,
+    weights: impl FnOnce(&Catalog, &ModelConfig) -> Result<Box<dyn WeightSource>, WeightError>,
+) -> Result<Model, WeightError> {
     let dir = fixtures().join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
-    let weights = weights(&Catalog::open(&dir).unwrap(), &config);
+    let weights = weights(&Catalog::open(&dir).unwrap(), &config)?;
     let layout = Model::kv_layout(&config, BLOCK_SIZE, KvDType::F32);
-    Model::new(config, weights, layout)
+    Ok(Model::new(config, weights, layout))
 }
 
 fn reference(name: &str, seed: u64) -> ReferenceDevice {
@@ -273,6 +304,14 @@ impl Device for Hasty {
         self.device.complete(token)
     }
 
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        self.device.is_complete(token)
+    }
+
+    fn share(&mut self, memory: &HostBuffer) -> bool {
+        self.device.share(memory)
+    }
+
     fn computes_on_host(&self) -> bool {
         self.device.computes_on_host()
     }
@@ -333,11 +372,13 @@ fn every_wait_between_copies_and_computation_that_is_left_out_is_found() {
     assert!(count > 100, "{count}");
     let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
     let (mut found, mut tried) = (0, 0);
-    for forgotten in (0..count).step_by(11) {
+    for forgotten in (0..count).step_by(every(11)) {
         let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten, refused: 0 };
-        let mut model = tiered_model_of(name, &mut device, StreamPolicy::Resident);
         tried += 1;
-        let outcome = logits(&mut model, &mut device);
+        // Weights may already be refused while they are loaded.
+        let outcome = try_tiered_model(name, &mut device, StreamPolicy::Resident, [0.0, 0.0], 0)
+            .map_err(ForwardError::from)
+            .and_then(|mut model| logits(&mut model, &mut device));
         found += usize::from(device.refused > 0 || outcome.is_err());
         // Otherwise a later wait of the same queue for a later copy is one for all before it.
         assert!(outcome.is_err() || outcome.is_ok_and(|logits| logits == want), "wait {forgotten} of {count}");
@@ -364,19 +405,19 @@ fn the_host_may_compute_with_what_it_holds_in_any_legal_order() {
 #[test]
 fn every_wait_between_host_and_device_that_is_left_out_is_found() {
     let name = MODELS[0];
-    let model = |device: &mut Forgetful| tiered_model(name, device, StreamPolicy::Resident, [1.0, 0.3], 99);
+    let model = |device: &mut Forgetful| try_tiered_model(name, device, StreamPolicy::Resident, [1.0, 0.3], 99);
     let count = {
         let mut device = Forgetful { device: reference(name, 0), waits: 0, forgotten: usize::MAX, refused: 0 };
-        logits(&mut model(&mut device), &mut device).unwrap();
+        logits(&mut model(&mut device).unwrap(), &mut device).unwrap();
         device.waits
     };
     let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
     let (mut found, mut tried) = (0, 0);
-    for forgotten in (0..count).step_by(3) {
+    for forgotten in (0..count).step_by(every(3)) {
         let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten, refused: 0 };
-        let mut model = model(&mut device);
         tried += 1;
-        let outcome = logits(&mut model, &mut device);
+        let outcome =
+            model(&mut device).map_err(ForwardError::from).and_then(|mut model| logits(&mut model, &mut device));
         found += usize::from(device.refused > 0 || outcome.is_err());
         assert!(outcome.is_err() || outcome.is_ok_and(|logits| logits == want), "wait {forgotten} of {count}");
     }
@@ -390,6 +431,8 @@ struct Refusing {
     random: u64,
     /// Of so many copies, one is refused; 0 for none.
     one_in: u64,
+    /// How often there still is memory.
+    allocations: usize,
 }
 
 impl Device for Refusing {
@@ -410,11 +453,20 @@ impl Device for Refusing {
         self.device.complete(token)
     }
 
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        self.device.is_complete(token)
+    }
+
+    fn share(&mut self, memory: &HostBuffer) -> bool {
+        self.device.share(memory)
+    }
+
     fn computes_on_host(&self) -> bool {
         self.device.computes_on_host()
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        self.allocations = self.allocations.checked_sub(1).ok_or(DeviceError::NoMemory)?;
         self.device.allocate(len)
     }
 
@@ -429,7 +481,7 @@ fn copies_that_a_device_refuses_fail_a_pass_and_change_no_other() {
     let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
     let (mut failed, mut done) = (0, 0);
     for (seed, one_in) in [(1, 3), (2, 6), (3, 12)] {
-        let mut device = Refusing { device: reference(name, seed), random: seed, one_in: 0 };
+        let mut device = Refusing { device: reference(name, seed), random: seed, one_in: 0, allocations: usize::MAX };
         let mut model = tiered_model_of(name, &mut device, StreamPolicy::Resident);
         device.one_in = one_in;
         for _ in 0..12 {
@@ -446,4 +498,37 @@ fn copies_that_a_device_refuses_fail_a_pass_and_change_no_other() {
         assert_eq!(logits(&mut model, &mut device).unwrap(), want, "seed {seed}, in the end");
     }
     assert!(failed > 0 && done > 0, "{failed} failed, {done} did not");
+}
+
+#[test]
+fn a_device_with_less_memory_than_it_was_said_to_have_streams_more() {
+    let name = MODELS[0];
+    let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
+    // Half of the weights would stay there, if there were memory.
+    let shares = [0.3, 0.5];
+    let taken = {
+        let mut device = Refusing { device: reference(name, 0), random: 0, one_in: 0, allocations: usize::MAX };
+        tiered_model(name, &mut device, StreamPolicy::Resident, shares, 0);
+        usize::MAX - device.allocations
+    };
+    let (mut smaller, mut tried) = (0, 0);
+    for allocations in (0..taken).step_by(23) {
+        for policy in [StreamPolicy::Resident, StreamPolicy::Ring] {
+            tried += 1;
+            let seed = allocations as u64;
+            let mut device = Refusing { device: reference(name, seed), random: 0, one_in: 0, allocations };
+            let started = try_tiered_model(name, &mut device, policy, shares, 0);
+            match started.map(|mut model| logits(&mut model, &mut device)) {
+                Ok(Ok(got)) => {
+                    assert_eq!(got, want, "{policy:?}, {allocations} of {taken}");
+                    smaller += 1;
+                }
+                // Not even the least that streaming needs.
+                Err(WeightError::Device(DeviceError::NoMemory)) => {}
+                Ok(Err(error)) => panic!("{policy:?}, {allocations} of {taken}: {error}"),
+                Err(error) => panic!("{policy:?}, {allocations} of {taken}: {error}"),
+            }
+        }
+    }
+    assert!(smaller > tried / 3, "{smaller} of {tried}");
 }

@@ -205,6 +205,17 @@ impl<P: HostPlanner> Driver<P> {
         &self.held[unit.index()].as_ref().expect("what the window calls present was read").buffer
     }
 
+    /// The memory of a band that is present, and whether other bands will be read into it.
+    pub fn place_of(&self, unit: UnitId) -> (&Arc<HostBuffer>, bool) {
+        let held = self.held[unit.index()].as_ref().expect("what the window calls present was read");
+        (&held.buffer, !held.resident)
+    }
+
+    /// The memory of bands that stay.
+    pub fn residents(&self) -> impl Iterator<Item = &HostBuffer> {
+        self.held.iter().flatten().filter(|held| held.resident).map(|held| &*held.buffer)
+    }
+
     /// The error with which the last read, or copy, of a band failed.
     pub fn failure_of(&mut self, unit: UnitId) -> Option<WeightError> {
         self.failures.remove(&unit)
@@ -236,10 +247,15 @@ impl<P: HostPlanner> Driver<P> {
         let start = Instant::now();
         let waited = self.take_next();
         if waited {
-            self.recorder.stall(self.groups[band as usize], start, Instant::now());
+            self.stalled(band, start);
             self.poll();
         }
         waited
+    }
+
+    /// A pass has waited for `band` from `start` until now.
+    pub fn stalled(&mut self, band: u32, start: Instant) {
+        self.recorder.stall(self.groups[band as usize], start, Instant::now());
     }
 
     /// The error of a wait for `band` that nothing can end: more of the weights is held than there are slots for.

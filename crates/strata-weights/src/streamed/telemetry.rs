@@ -13,6 +13,8 @@ pub struct StreamStats {
     pub bytes_copied: u64,
     /// Bytes of weights that the host computed with, beside a device of its own.
     pub bytes_on_host: u64,
+    /// Times that the forward pass waited for copies to a device, because they read all host memory for streaming.
+    pub waits_for_copies: u64,
     /// Reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
     /// Time that the forward pass waited for weights.
@@ -33,6 +35,7 @@ impl StreamStats {
             bytes_read: self.bytes_read - earlier.bytes_read,
             bytes_copied: self.bytes_copied - earlier.bytes_copied,
             bytes_on_host: self.bytes_on_host - earlier.bytes_on_host,
+            waits_for_copies: self.waits_for_copies - earlier.waits_for_copies,
             reads_failed: self.reads_failed - earlier.reads_failed,
             stall: self.stall.saturating_sub(earlier.stall),
             io: self.io.saturating_sub(earlier.io),

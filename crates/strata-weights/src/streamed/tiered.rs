@@ -2,11 +2,13 @@
 //!
 //! Where few tokens are computed, the host may compute with what it holds for good, instead of having it copied.
 //!
-//! The host waits for reads alone. A copy is submitted once its read has ended; what computes with the band waits for
-//! the copy on the device, and the copy that replaces the band for what computed with it.
+//! The host waits for reads, and for copies only where they read all the memory that it could read into. A copy is
+//! submitted once its read has ended; what computes with the band waits for the copy on the device, and the copy that
+//! replaces the band for what computed with it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use strata_device::{Command, Device, DeviceError, PlacedBytes, Queue, Token};
 use strata_io::IoError;
@@ -30,6 +32,8 @@ pub struct TieredDriver {
     held: Vec<Option<OnDevice>>,
     /// Slots on the device that hold no band.
     free: VecDeque<Slot>,
+    /// Copies that may still read slots of host memory, in the order of submission.
+    reading: VecDeque<(UnitId, Token)>,
     slot_bytes: usize,
     /// The most tokens of a pass for which the host computes with what it holds.
     host_tokens_max: usize,
@@ -53,7 +57,7 @@ impl TieredDriver {
     pub fn new(host: Driver<Tiers>, places: Vec<BandPlace>, host_tokens_max: usize) -> Self {
         let held = places.iter().map(|_| None).collect();
         let slot_bytes = places.iter().map(|place| place.bytes).max().unwrap_or(0);
-        Self { host, places, held, free: VecDeque::new(), slot_bytes, host_tokens_max }
+        Self { host, places, held, free: VecDeque::new(), reading: VecDeque::new(), slot_bytes, host_tokens_max }
     }
 
     /// Loads both tiers' residents and the first streamed bands; `progress(bytes)` is called as they arrive.
@@ -64,10 +68,12 @@ impl TieredDriver {
     pub fn warm_up(&mut self, device: &mut dyn Device, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
         self.host.planner.start(&mut self.host.commands);
         self.obey(device);
-        while self.host.take_next() {
+        while self.host.take_next() || self.end_oldest_copy(device)? {
             self.obey(device);
             progress(self.host.recorder.stats.bytes_read);
         }
+        // Before the first pass, since it takes time.
+        self.host.residents().all(|memory| device.share(memory));
         self.host.any_failure().map_or(Ok(()), Err)
     }
 
@@ -116,14 +122,20 @@ impl TieredDriver {
                 return;
             }
         };
-        let from = &self.host.memory_of(unit).as_slice()[place.skip..place.needed()];
-        let copy = Command::CopyWeights { from, to: &memory, at: 0 };
-        // Everything is read before this returns, so that the host's memory can be read into again.
+        let (from, is_slot) = self.host.place_of(unit);
+        let in_place = device.share(from);
+        let copy = Command::CopyWeights { from, range: place.skip..place.needed(), to: &memory, at: 0 };
         match device.submit(Queue::Upload, &[copy], used.as_slice()) {
             Ok(token) => {
                 self.host.recorder.stats.bytes_copied += place.bytes as u64;
                 self.held[unit.index()] = Some(OnDevice { memory, resident, copied: token, used: None });
-                self.host.planner.device_loaded(unit, ticket, &mut self.host.commands);
+                if in_place && is_slot {
+                    self.reading.push_back((unit, token));
+                    self.host.planner.copy_submitted(unit, ticket, &mut self.host.commands);
+                } else {
+                    // Everything was read, or lies where nothing else is ever read into.
+                    self.host.planner.device_loaded(unit, ticket, &mut self.host.commands);
+                }
             }
             Err(error) => {
                 if !resident {
@@ -133,6 +145,51 @@ impl TieredDriver {
                 self.host.planner.device_load_failed(unit, ticket, &mut self.host.commands);
             }
         }
+    }
+}
+
+impl TieredDriver {
+    /// Takes in the copies that are known to be done.
+    fn end_copies(&mut self, device: &mut dyn Device) {
+        // Of a copy that failed, whoever computes with the band is told.
+        while let Some(&(_, token)) = self.reading.front()
+            && !matches!(device.is_complete(token), Ok(false))
+        {
+            self.end_copy();
+        }
+    }
+
+    /// Waits for the copy that was submitted first. False if none is known to be under way.
+    fn end_oldest_copy(&mut self, device: &mut dyn Device) -> Result<bool, WeightError> {
+        let Some(&(unit, token)) = self.reading.front() else { return Ok(false) };
+        let completed = device.complete(token);
+        self.end_copy();
+        completed?;
+        let is_read_again = self.reading.iter().any(|&(other, _)| other == unit);
+        let is_read = is_read_again || self.host.is_alone_with(unit.0);
+        if is_read { Ok(true) } else { Err(DeviceError::WeightsInUse.into()) }
+    }
+
+    /// The oldest copy does not read host memory any more.
+    fn end_copy(&mut self) {
+        if let Some((unit, _)) = self.reading.pop_front() {
+            self.host.planner.copy_done(unit, &mut self.host.commands);
+        }
+    }
+
+    /// Waits for what `band` waits for: a read, or a copy without which nothing can be read. False if there is neither.
+    fn wait(&mut self, band: u32, device: &mut dyn Device) -> Result<bool, WeightError> {
+        self.end_copies(device);
+        if !self.host.commands.is_empty() || self.host.wait(band) {
+            return Ok(true);
+        }
+        let start = Instant::now();
+        let waited = self.end_oldest_copy(device)?;
+        if waited {
+            self.host.recorder.stats.waits_for_copies += 1;
+            self.host.stalled(band, start);
+        }
+        Ok(waited)
     }
 }
 
@@ -149,6 +206,7 @@ impl BandDriver for TieredDriver {
 
     fn poll(&mut self, device: &mut dyn Device) {
         self.host.poll();
+        self.end_copies(device);
         self.obey(device);
     }
 
@@ -179,13 +237,15 @@ impl BandDriver for TieredDriver {
                     let failure = self.host.failure_of(unit);
                     return Err(failure.expect("a read or a copy that failed left its reason"));
                 }
-                Acquired::Pending if self.tiers().device().is_answered(unit) || self.host.wait(band) => {
-                    self.obey(device);
-                }
+                Acquired::Pending if self.tiers().device().is_answered(unit) => {}
                 Acquired::Pending => {
-                    self.host.planner.stop_waiting(unit, &mut self.host.commands);
+                    let waited = self.wait(band, device);
                     self.obey(device);
-                    return Err(self.host.stuck(band));
+                    if !matches!(waited, Ok(true)) {
+                        self.host.planner.stop_waiting(unit, &mut self.host.commands);
+                        self.obey(device);
+                        return Err(waited.err().unwrap_or_else(|| self.host.stuck(band)));
+                    }
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! Two windows, one above the other: disk → host → device.
 //!
 //! A device load is a copy from host memory, so it acquires the unit in the host's window first and releases it once
-//! the copy has been answered. The host's passes are thus the device's loads, in the order in which the device streams.
+//! the copy has been done, or has failed. The host's passes are thus the device's loads, in the order in which the
+//! device streams.
 //! What stays in the device is read through the host once and not kept there.
 //!
 //! What stays in the host may be computed with there, instead of being copied in each pass: the device's order then
@@ -68,8 +69,10 @@ pub struct Tiers {
     queue: VecDeque<Transfer>,
     /// Device loads with a credit that wait for the host.
     asking: Vec<Transfer>,
-    /// Copies in flight.
+    /// Copies that were commanded and not answered.
     copying: usize,
+    /// Copies that were submitted and still read host memory.
+    reading: usize,
     /// The host slides (`ring`) and keeps what the device holds. If false, its order leaves out the device's residents.
     host_slides: bool,
     /// The host computes with what stays there.
@@ -101,6 +104,7 @@ impl Tiers {
             queue: VecDeque::new(),
             asking: Vec::new(),
             copying: 0,
+            reading: 0,
             host_slides,
             host_computes: false,
             host_out: Vec::new(),
@@ -198,15 +202,39 @@ impl Tiers {
 
     /// A copy has arrived; as [`Window::loaded`].
     pub fn device_loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.take_copy(unit, ticket);
+        if taken {
+            self.host.release(unit, &mut self.host_out);
+        }
+        self.advance(out);
+        taken
+    }
+
+    /// A copy was submitted: whoever acquires the unit has the device wait for it. The unit's host memory is read until
+    /// [`copy_done`](Self::copy_done). False if the report is stale.
+    pub fn copy_submitted(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
+        let taken = self.take_copy(unit, ticket);
+        self.reading += usize::from(taken);
+        self.advance(out);
+        taken
+    }
+
+    fn take_copy(&mut self, unit: UnitId, ticket: u64) -> bool {
         let taken = self.device.loaded(unit, ticket, &mut self.device_out);
         if taken {
             if self.host_slides {
                 self.host.pin(unit);
             }
-            self.end_copy(unit);
+            self.copying -= 1;
         }
-        self.advance(out);
         taken
+    }
+
+    /// A copy of `unit` that was submitted reads its host memory no longer.
+    pub fn copy_done(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
+        self.reading -= 1;
+        self.host.release(unit, &mut self.host_out);
+        self.advance(out);
     }
 
     /// A copy has failed; as [`Window::load_failed`].
@@ -276,14 +304,15 @@ impl Tiers {
         &self.device
     }
 
-    /// Copies in flight, and those that have a credit and wait for the host.
+    /// Copies that are to be submitted, and those that have a credit and wait for the host.
     pub fn transfers(&self) -> usize {
         self.copying + self.asking.len()
     }
 
-    /// How many transfers there may be now: the credits of the phase, but no more than the host can serve.
+    /// How many transfers there may be now: the credits of the phase, but no more than the host can serve beside what
+    /// submitted copies still read.
     pub fn transfers_max(&self) -> usize {
-        self.credits.of(self.phase).min(self.host.concurrent_max())
+        self.credits.of(self.phase).min(self.host.concurrent_max().saturating_sub(self.reading))
     }
 
     /// As [`Window::check_invariants`], for both tiers and what connects them.
@@ -300,7 +329,7 @@ impl Tiers {
         if let Some(forgotten) = self.asking.iter().find(|transfer| self.host.is_answered(transfer.unit)) {
             return Err(format!("{:?} is in the host and not copied", forgotten.unit));
         }
-        if !self.queue.is_empty() && self.transfers() == 0 {
+        if !self.queue.is_empty() && self.transfers() + self.reading == 0 {
             return Err(format!("{} transfers queue, and none is in flight", self.queue.len()));
         }
         Ok(())

@@ -27,7 +27,7 @@ fn halves(dtype: DType) -> &'static [usize] {
 }
 
 /// A GGUF file of a small model in Q4_K, with random weights.
-fn synthesised(dir: &std::path::Path) -> Catalog {
+pub(super) fn synthesised(dir: &std::path::Path) -> Catalog {
     // The smallest shape in which every matrix has whole blocks of 256.
     let config_json = serde_json::json!({"model_type": "llama", "vocab_size": 512, "hidden_size": 256,
         "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -89,7 +89,7 @@ fn of_type(model: &Catalog, dtype: DType, dir: &std::path::Path) -> Catalog {
     Catalog::open(path).unwrap()
 }
 
-fn on_gpu(gpu: &Arc<Gpu>, catalog: &Catalog, products: ProductArithmetic, prompt: &[u32]) -> OnGpu {
+pub(super) fn on_gpu(gpu: &Arc<Gpu>, catalog: &Catalog, products: ProductArithmetic, prompt: &[u32]) -> OnGpu {
     let config = GgufModel::of(catalog).unwrap().config().unwrap();
     OnGpu::of(gpu, config, catalog, products, KvDType::F32, prompt, |device, catalog, specs| {
         Box::new(ResidentWeights::load_on(device, catalog, specs, &mut |_, _| ()).unwrap())

@@ -7,11 +7,13 @@ use strata_weights::window::{
 
 use super::rng::Rng;
 
-/// Two tiers, the commands that are not yet answered, and how many copies the driver has begun.
+/// Two tiers, the commands that are not yet answered, how many copies the driver has begun, and which were submitted
+/// and still read host memory.
 struct Driver {
     tiers: Tiers,
     pending: Vec<TierCommand>,
     copying: usize,
+    reading: Vec<UnitId>,
     out: Vec<TierCommand>,
     events: u64,
 }
@@ -29,7 +31,8 @@ impl Driver {
                     TierCommand::Device(WindowCommand::Load { unit: copied, .. }) => *copied == unit,
                     _ => false,
                 };
-                assert!(!self.pending.iter().any(read), "{unit:?} is evicted while it is copied");
+                let is_read = self.pending.iter().any(read) || self.reading.contains(&unit);
+                assert!(!is_read, "{unit:?} is evicted while it is copied");
             }
             self.pending.push(command);
         }
@@ -39,7 +42,15 @@ impl Driver {
         assert_eq!(reads.count(), self.tiers.host().in_flight());
     }
 
-    /// Answers one command; the load fails if `fault`, for lack of memory if `memory`.
+    /// One of the submitted copies is done.
+    fn end_copy(&mut self, index: usize) {
+        let unit = self.reading.remove(index);
+        self.tiers.copy_done(unit, &mut self.out);
+        self.check();
+    }
+
+    /// Answers one command; the load fails if `fault`, for lack of memory if `memory`. A copy that does not fail is
+    /// only submitted if `memory`.
     fn answer(&mut self, index: usize, fault: bool, memory: bool) {
         let (tiers, out) = (&mut self.tiers, &mut self.out);
         // A smaller limit takes effect as transfers end.
@@ -55,7 +66,11 @@ impl Driver {
             TierCommand::Device(WindowCommand::Load { unit, ticket, .. }) => {
                 self.copying -= 1;
                 match (fault, memory) {
-                    (false, _) => tiers.device_loaded(unit, ticket, out),
+                    (false, false) => tiers.device_loaded(unit, ticket, out),
+                    (false, true) => {
+                        self.reading.push(unit);
+                        tiers.copy_submitted(unit, ticket, out)
+                    }
                     (true, false) => tiers.device_load_failed(unit, ticket, out),
                     (true, true) => tiers.device_allocation_failed(unit, ticket, out),
                 }
@@ -77,15 +92,18 @@ impl Driver {
     }
 
     fn acquire_and_wait(&mut self, unit: UnitId) {
-        for _ in 0..10_000 {
+        for turn in 0..10_000 {
             if self.acquire(unit) == Acquired::Ready {
                 return;
             }
-            if !self.pending.is_empty() {
-                self.answer(0, false, false);
+            // Copies end whatever else happens.
+            if !self.reading.is_empty() && (turn % 8 == 0 || self.pending.is_empty()) {
+                self.end_copy(0);
+            } else if !self.pending.is_empty() {
+                self.answer(0, false, turn % 2 == 0);
             }
         }
-        panic!("the wait for {unit:?} does not end\n{:?}", self.tiers);
+        panic!("the wait for {unit:?} does not end: {:?}\n{:?}", self.pending, self.tiers);
     }
 }
 
@@ -118,7 +136,7 @@ fn live(seed: u64) -> u64 {
     let load_attempts = rng.between(1, 3) as u32;
     let config = TiersConfig { unit_bytes, order: order.clone(), host, device, load_attempts, credits };
     let tiers = Tiers::new(config).expect("the budgets are enough");
-    let mut driver = Driver { tiers, pending: Vec::new(), copying: 0, out: Vec::new(), events: 0 };
+    let mut driver = Driver { tiers, pending: Vec::new(), copying: 0, reading: Vec::new(), out: Vec::new(), events: 0 };
     if rng.once_in(2) {
         driver.tiers.start(&mut driver.out);
         driver.check();
@@ -147,10 +165,11 @@ fn live(seed: u64) -> u64 {
                     driver.check();
                 }
             }
-            45..94 if !driver.pending.is_empty() => {
+            45..93 if !driver.pending.is_empty() => {
                 let (index, memory) = (rng.below(driver.pending.len()), rng.once_in(3));
                 driver.answer(index, faults > 0 && rng.once_in(faults), memory);
             }
+            93 if !driver.reading.is_empty() => driver.end_copy(rng.below(driver.reading.len())),
             94 => {
                 let phase = if rng.once_in(2) { Phase::Prefill } else { Phase::Decode };
                 driver.tiers.set_phase(phase, &mut driver.out);
