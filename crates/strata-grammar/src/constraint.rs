@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::matching::Matching;
+use crate::opening::{Opened, Opening};
+use crate::preface::{Preface, Stage};
 use crate::tokens::Tokens;
 use crate::trigger::{Scan, Trigger};
 use crate::{GrammarError, Standing, TokenMask};
@@ -14,6 +16,10 @@ pub struct Constraint {
     state: State,
     /// Where only parts of the answer are bound: what they begin with.
     lazy: Option<Lazy>,
+    /// What may still come before all that.
+    preface: Option<(Arc<Preface>, Stage)>,
+    /// What has to come first.
+    heading: Option<Box<Self>>,
 }
 
 #[derive(Clone)]
@@ -28,21 +34,37 @@ enum State {
 
 #[derive(Clone)]
 struct Lazy {
-    trigger: Arc<Trigger>,
-    fresh: Box<Matching>,
+    opening: Arc<Opening>,
     repeats: bool,
 }
 
 impl Constraint {
     /// All of the answer is bound.
     pub(crate) fn new(tokens: Arc<Tokens>, fresh: Matching) -> Self {
-        Self { tokens, state: State::Bound(Box::new(fresh)), lazy: None }
+        Self { tokens, state: State::Bound(Box::new(fresh)), lazy: None, preface: None, heading: None }
     }
 
     /// What follows `trigger` is bound, each time if it `repeats`; else the answer ends with the first bound part.
     pub(crate) fn after(tokens: Arc<Tokens>, trigger: Trigger, fresh: Matching, repeats: bool) -> Self {
-        let lazy = Lazy { trigger: Arc::new(trigger), fresh: Box::new(fresh), repeats };
-        Self { tokens, state: State::Free(Scan::at_start()), lazy: Some(lazy) }
+        let opening = Arc::new(Opening::new(&tokens, trigger, fresh));
+        let lazy = Some(Lazy { opening, repeats });
+        Self { tokens, state: State::Free(Scan::at_start()), lazy, preface: None, heading: None }
+    }
+
+    /// The same behind a preface: all of this holds for what follows it. An answer that is bound cannot end in it.
+    #[must_use]
+    pub fn behind(mut self, preface: Preface) -> Self {
+        let stage = preface.first();
+        self.preface = Some((Arc::new(preface), stage));
+        self
+    }
+
+    /// The same behind a heading, all of which has to come first. No text of `heading` may go on as another of its
+    /// texts does, and its last token ends with it.
+    #[must_use]
+    pub fn headed(mut self, heading: Self) -> Self {
+        self.heading = Some(Box::new(heading));
+        self
     }
 
     /// The tokens that may come next; `None` if any may.
@@ -50,8 +72,29 @@ impl Constraint {
     /// # Errors
     /// The grammar is too complex at this place.
     pub fn mask(&mut self) -> Result<Option<TokenMask>, GrammarError> {
+        if let Some(heading) = &mut self.heading {
+            return heading.mask();
+        }
+        let Some((preface, stage)) = self.preface.clone() else { return self.own_mask() };
+        if let Stage::Inside(_) = stage {
+            return Ok(if self.own_end() { None } else { Some(self.tokens.mask_but_eos()) });
+        }
+        let mut mask = self.own_mask()?;
+        match (&mut mask, stage) {
+            (Some(mask), Stage::Before) => preface.open.into_iter().for_each(|open| mask.allow(open)),
+            (Some(mask), Stage::Blank(bytes)) if bytes < preface.blanks => mask.allow_all(self.tokens.blanks()),
+            _ => {}
+        }
+        Ok(mask)
+    }
+
+    fn own_mask(&mut self) -> Result<Option<TokenMask>, GrammarError> {
         match &mut self.state {
-            State::Free(_) => Ok(None),
+            State::Free(scan) => {
+                let refused = self.lazy.as_ref().map(|lazy| lazy.opening.refused(&self.tokens, scan));
+                let refused = refused.filter(|refused| !refused.is_empty());
+                Ok(refused.map(|refused| self.tokens.mask_but(&refused)))
+            }
             State::Bound(matching) => matching.mask().map(Some),
             State::Ended => Ok(Some(self.tokens.eos_mask())),
         }
@@ -84,8 +127,63 @@ impl Constraint {
     /// # Errors
     /// It may not come here, and nothing changes; or the grammar is too complex at this place.
     pub fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
+        if let Some(heading) = &mut self.heading {
+            if heading.advance(token)? == Standing::Complete {
+                self.heading = None;
+            }
+            return Ok(Standing::Open);
+        }
+        let Some((preface, mut stage)) = self.preface.take() else { return self.own_advance(token) };
+        let is_eos = self.tokens.is_eos(token);
+        match &mut stage {
+            Stage::Before if preface.open == Some(token) && !is_eos => {
+                self.preface = Some((preface, Stage::Inside(Scan::further_on())));
+                return Ok(Standing::Open);
+            }
+            Stage::Inside(scan) if !is_eos => {
+                if let Some(behind) = scan.push(&preface.close, self.tokens.text(token)) {
+                    let blanks = behind.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+                    if blanks == behind.len() {
+                        stage = Stage::Blank(blanks);
+                    } else if let Some(spelled) = self.tokens.spelled(&behind[blanks..]) {
+                        let mut ahead = self.clone();
+                        if spelled.into_iter().all(|token| ahead.own_advance(token).is_ok()) {
+                            *self = ahead;
+                            return Ok(self.standing());
+                        }
+                        // What cannot follow does not end the preface.
+                        *scan = Scan::further_on();
+                    }
+                }
+                self.preface = Some((preface, stage));
+                return Ok(Standing::Open);
+            }
+            _ => {}
+        }
+        let advanced = self.own_advance(token);
+        if let Err(GrammarError::NotAllowed(_)) = advanced {
+            let length = self.tokens.text(token).len();
+            let blanks = if let Stage::Blank(bytes) = &mut stage { Some(bytes) } else { None };
+            match blanks.filter(|bytes| **bytes < preface.blanks && self.tokens.blanks().allows(token)) {
+                Some(bytes) => *bytes += length,
+                None => {
+                    self.preface = Some((preface, stage));
+                    return advanced;
+                }
+            }
+            self.preface = Some((preface, stage));
+            return Ok(Standing::Open);
+        }
+        advanced
+    }
+
+    fn standing(&self) -> Standing {
+        if matches!(self.state, State::Ended) { Standing::Complete } else { Standing::Open }
+    }
+
+    fn own_advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         if self.tokens.is_eos(token) {
-            if !self.may_end() {
+            if !self.own_end() {
                 return Err(GrammarError::NotAllowed(token));
             }
             self.state = State::Ended;
@@ -96,22 +194,21 @@ impl Constraint {
             State::Bound(matching) => matching.advance(token)?,
             State::Free(scan) => {
                 let Some(lazy) = &self.lazy else { return Ok(Standing::Open) };
-                let Some(begun) = scan.push(&lazy.trigger, self.tokens.text(token)) else { return Ok(Standing::Open) };
-                let mut matching = lazy.fresh.clone();
-                // What is no beginning of anything that the grammar allows is text like any other.
-                let spelled = self.tokens.spelled(&begun);
-                let Some(progress) = spelled.and_then(|spelled| matching.advance_all(&spelled)) else {
-                    return Ok(Standing::Open);
-                };
-                self.state = State::Bound(matching);
-                progress
+                match lazy.opening.advance(&self.tokens, scan, token) {
+                    Opened::No => return Ok(Standing::Open),
+                    Opened::Refused => return Err(GrammarError::NotAllowed(token)),
+                    Opened::Yes(matching, progress) => {
+                        self.state = State::Bound(matching);
+                        progress
+                    }
+                }
             }
         };
         if progress == Standing::Open {
             return Ok(Standing::Open);
         }
         let (state, progress) = match &self.lazy {
-            Some(lazy) if lazy.repeats => (State::Free(Scan::further_on()), Standing::Open),
+            Some(lazy) if lazy.repeats => (State::Free(Scan::behind_part()), Standing::Open),
             _ => (State::Ended, Standing::Complete),
         };
         self.state = state;
@@ -120,21 +217,29 @@ impl Constraint {
 
     /// Whether an end-of-sequence token may come.
     pub fn may_end(&mut self) -> bool {
+        self.heading.is_none() && self.own_end()
+    }
+
+    fn own_end(&mut self) -> bool {
         match &mut self.state {
             State::Free(_) | State::Ended => true,
             State::Bound(matching) => matching.is_accepting(),
         }
     }
 
-    /// Whether any token may come.
+    /// Whether any token may come, as far as that is known without much work.
     pub fn is_free(&self) -> bool {
-        matches!(self.state, State::Free(_))
+        let State::Free(scan) = &self.state else { return false };
+        let is_inside = matches!(&self.preface, Some((_, Stage::Inside(_))));
+        let is_free = |lazy: &Lazy| is_inside || lazy.opening.is_free(scan);
+        self.heading.is_none() && self.lazy.as_ref().is_none_or(is_free)
     }
 }
 
 impl std::fmt::Debug for Constraint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = match self.state {
+            _ if self.preface.is_some() || self.heading.is_some() => "before it",
             State::Free(_) => "free",
             State::Bound(_) => "bound",
             State::Ended => "ended",

@@ -42,11 +42,14 @@ pub enum GrammarError {
 }
 
 impl GrammarError {
-    /// The first line of what the library says, without states and traces of its own.
+    /// The first line of what the library says, without states and traces of its own; with the reason, where that is in
+    /// a later line, as of regular expressions.
     pub(crate) fn told(problem: &impl std::fmt::Display) -> String {
         const BYTES_MAX: usize = 300;
         let text = problem.to_string();
         let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("no reason is known").trim();
-        line[..line.floor_char_boundary(BYTES_MAX)].to_owned()
+        let reason = text.lines().find_map(|line| line.trim().strip_prefix("error: ")).filter(|_| line.ends_with(':'));
+        let told = reason.map_or_else(|| line.to_owned(), |reason| format!("{line} {reason}"));
+        told[..told.floor_char_boundary(BYTES_MAX)].to_owned()
     }
 }

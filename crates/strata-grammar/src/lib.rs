@@ -9,9 +9,13 @@
 //! nothing. Special tokens are no text: only a grammar that names them allows them.
 
 mod constraint;
+mod ebnf;
 mod error;
+mod lark;
 mod mask;
 mod matching;
+mod opening;
+mod preface;
 mod schema;
 mod source;
 mod standing;
@@ -23,7 +27,9 @@ mod vocabulary;
 
 pub use constraint::Constraint;
 pub use error::GrammarError;
+pub use lark::quoted;
 pub use mask::TokenMask;
+pub use preface::Preface;
 pub use schema::checked as checked_schema;
 pub use source::GrammarSource;
 pub use standing::Standing;

@@ -18,6 +18,18 @@ impl TokenMask {
         (token as usize) < self.allowed.len() && self.allowed.is_allowed(token)
     }
 
+    /// This token may come too, if there is one.
+    pub(crate) fn allow(&mut self, token: u32) {
+        if (token as usize) < self.allowed.len() {
+            self.allowed.allow_token(token);
+        }
+    }
+
+    /// Those of `other` may come too.
+    pub(crate) fn allow_all(&mut self, other: &Self) {
+        other.allowed.iter_set_entries(|token| self.allow(token as u32));
+    }
+
     /// Makes all others impossible. `logits`: `[vocabulary]`.
     pub fn apply(&self, logits: &mut [f32]) {
         let mut words = self.allowed.as_slice().iter();

@@ -1,5 +1,7 @@
 //! What of a JSON schema can be enforced: all else is refused, by keyword and place.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::GrammarError;
@@ -55,6 +57,40 @@ pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
         schema.insert("x-guidance".into(), json!({"whitespace_pattern": WHITE_SPACE}));
     }
     Ok(schema)
+}
+
+/// How many levels a schema can have, one below another, if each place that a reference leads to is reached once: its own,
+/// and those of these places.
+pub(crate) fn levels(schema: &Value) -> usize {
+    let mut places = BTreeSet::new();
+    let own = depth(schema, &mut places);
+    let below = |place: &&str| find(schema, place).map_or(0, |at| depth(at, &mut BTreeSet::new()) + 1);
+    own + places.iter().map(below).sum::<usize>()
+}
+
+/// The deepest nesting of values; what references lead to is added to `places`.
+fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>) -> usize {
+    match value {
+        Value::Array(list) => list.iter().map(|value| depth(value, places)).max().unwrap_or(0) + 1,
+        Value::Object(map) => {
+            if let Some(Value::String(to)) = map.get("$ref") {
+                places.insert(to);
+            }
+            map.values().map(|value| depth(value, places)).max().unwrap_or(0) + 1
+        }
+        _ => 1,
+    }
+}
+
+/// What a reference, `#/…`, leads to.
+fn find<'a>(schema: &'a Value, to: &str) -> Option<&'a Value> {
+    if to == "#" || to == "#/" {
+        return Some(schema);
+    }
+    to.strip_prefix("#/")?.split('/').try_fold(schema, |at, name| match at {
+        Value::Array(list) => list.get(name.parse::<usize>().ok()?),
+        other => other.get(name),
+    })
 }
 
 /// A walk through a schema.
@@ -132,18 +168,7 @@ impl Walk<'_> {
 
     /// Whether a reference names a place in the schema, in the one form that is supported.
     fn leads_somewhere(&self, to: &str) -> bool {
-        if to == "#" || to == "#/" {
-            return true;
-        }
-        let Some(path) = to.strip_prefix("#/") else { return false };
-        let mut at = Some(self.root);
-        for name in path.split('/') {
-            at = at.and_then(|at| match at {
-                Value::Array(list) => list.get(name.parse::<usize>().ok()?),
-                other => other.get(name),
-            });
-        }
-        at.is_some() && !path.contains(['~', '%'])
+        find(self.root, to).is_some() && !to.contains(['~', '%'])
     }
 
     fn refuse<T>(&self, problem: String) -> Result<T, GrammarError> {

@@ -4,7 +4,8 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 use crate::GrammarError;
-use crate::schema;
+use crate::lark::quoted;
+use crate::{ebnf, schema};
 
 /// Longest schema, regular expression or grammar, in bytes.
 const SOURCE_BYTES_MAX: usize = 256 << 10;
@@ -12,6 +13,9 @@ const SOURCE_BYTES_MAX: usize = 256 << 10;
 const CHOICES_MAX: usize = 4096;
 /// Deepest nesting of brackets in a regular expression or grammar.
 const NESTING_MAX: usize = 64;
+/// Most levels of a grammar or schema, one below another through the names of rules and references. The library follows
+/// them by recursion, with up to 3.3 KB of stack each.
+const LEVELS_MAX: usize = 8192;
 
 /// What an answer has to be.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,16 +31,24 @@ pub enum GrammarSource {
     /// A text of this context-free grammar, in Lark's form: a rule `start`, rules in small and terminals in capital
     /// letters.
     Lark(String),
+    /// A text of this context-free grammar, with rules as `root ::= "yes" | "no"`: llama.cpp's form (GBNF), and that of
+    /// XGrammar.
+    Ebnf(String),
 }
 
 impl GrammarSource {
+    /// A grammar, in whichever form it is written.
+    pub fn of_grammar(text: String) -> Self {
+        if ebnf::is_ebnf(&text) { Self::Ebnf(text) } else { Self::Lark(text) }
+    }
+
     /// Its kind, for messages.
     pub fn what(&self) -> &'static str {
         match self {
             Self::JsonObject | Self::JsonSchema(_) => "JSON schema",
             Self::Regex(_) => "regular expression",
             Self::Choice(_) => "list of choices",
-            Self::Lark(_) => "grammar",
+            Self::Lark(_) | Self::Ebnf(_) => "grammar",
         }
     }
 
@@ -46,10 +58,12 @@ impl GrammarSource {
     /// It exceeds a limit, or asks for what cannot be enforced.
     pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
         match self {
-            Self::JsonObject => Ok(of_schema(json!({"type": "object"}))),
+            Self::JsonObject => Ok(of_schema(schema::checked(&json!({"type": "object"}))?)),
             Self::JsonSchema(schema) => {
                 self.limit("bytes", schema.to_string().len(), SOURCE_BYTES_MAX)?;
-                Ok(of_schema(schema::checked(schema)?))
+                let checked = schema::checked(schema)?;
+                self.limit("levels behind references", schema::levels(schema), LEVELS_MAX)?;
+                Ok(of_schema(checked))
             }
             Self::Regex(regex) => {
                 self.limit("bytes", regex.len(), SOURCE_BYTES_MAX)?;
@@ -64,16 +78,21 @@ impl GrammarSource {
                     return Err(GrammarError::Invalid { what: self.what(), problem });
                 }
                 let texts: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
-                Ok(TopLevelGrammar::from_lark(format!("start: {}\n", texts.join(" | "))))
+                // One terminal: alternatives of a rule would each be an item of the parser's, which has 2,000.
+                Ok(TopLevelGrammar::from_lark(format!("start: TEXT\nTEXT: {}\n", texts.join(" | "))))
             }
-            Self::Lark(grammar) => {
+            Self::Lark(grammar) | Self::Ebnf(grammar) => {
                 self.limit("bytes", grammar.len(), SOURCE_BYTES_MAX)?;
                 self.limit("nested brackets", nesting(grammar), NESTING_MAX)?;
-                if grammar.contains("::=") {
-                    let problem = "it is written with \"::=\"; write it in Lark's form, \"start: …\"".to_owned();
-                    return Err(GrammarError::Invalid { what: self.what(), problem });
-                }
-                Ok(TopLevelGrammar::from_lark(grammar.clone()))
+                self.limit("levels of rules", levels(grammar), LEVELS_MAX)?;
+                let lark = match self {
+                    Self::Ebnf(_) => {
+                        let wrong = |problem| GrammarError::Invalid { what: self.what(), problem };
+                        ebnf::lark_of(grammar).map_err(wrong)?
+                    }
+                    _ => grammar.clone(),
+                };
+                Ok(TopLevelGrammar::from_lark(lark))
             }
         }
     }
@@ -86,16 +105,11 @@ impl GrammarSource {
     }
 }
 
-/// A text in Lark's quotes, which are JSON's.
-pub fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
 fn of_schema(schema: Value) -> TopLevelGrammar {
     TopLevelGrammar::from_json_schema(schema)
 }
 
-/// The deepest nesting of brackets, wherever they stand: an upper bound.
+/// The deepest nesting of brackets. Those in quotes count too; the library has a limit of its own where that errs.
 fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0);
     for byte in text.bytes() {
@@ -107,4 +121,14 @@ fn nesting(text: &str) -> usize {
         deepest = deepest.max(depth);
     }
     deepest
+}
+
+/// At least as many levels as the rules of a grammar can have, if each names the next at its deepest place: a rule has a
+/// colon and opens brackets.
+fn levels(grammar: &str) -> usize {
+    let of_line = |line: &str| {
+        let rules = line.matches(':').count() - line.matches("::").count();
+        rules + line.matches(['(', '[', '{']).count().min(NESTING_MAX * rules.max(1))
+    };
+    grammar.lines().map(of_line).sum()
 }

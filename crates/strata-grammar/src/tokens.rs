@@ -1,6 +1,6 @@
 //! The trie of a model's tokens.
 
-use llguidance::toktrie::{TokTrie, TokenizerEnv};
+use llguidance::toktrie::{SimpleVob, TokTrie, TokenizerEnv};
 
 use crate::TokenMask;
 
@@ -11,11 +11,20 @@ pub(crate) const SPECIAL: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 pub(crate) struct Tokens {
     trie: TokTrie,
     eos: Vec<u32>,
+    /// Those that are white space.
+    blanks: TokenMask,
 }
 
 impl Tokens {
     pub(crate) fn new(trie: TokTrie, eos: Vec<u32>) -> Self {
-        Self { trie, eos }
+        let mut blanks = SimpleVob::alloc(trie.vocab_size());
+        for token in 0..trie.vocab_size() as u32 {
+            let text = trie.token(token);
+            if !text.is_empty() && text.iter().all(u8::is_ascii_whitespace) {
+                blanks.allow_token(token);
+            }
+        }
+        Self { trie, eos, blanks: TokenMask::new(blanks) }
     }
 
     /// How many there are.
@@ -32,12 +41,34 @@ impl Tokens {
         TokenMask::new(self.trie.eos_token_set())
     }
 
+    /// All but the end may come.
+    pub(crate) fn mask_but_eos(&self) -> TokenMask {
+        self.mask_but(&self.eos)
+    }
+
+    /// All but these may come.
+    pub(crate) fn mask_but(&self, refused: &[u32]) -> TokenMask {
+        let mut all = SimpleVob::alloc_ones(self.trie.vocab_size());
+        refused.iter().for_each(|&token| all.disallow_token(token));
+        TokenMask::new(all)
+    }
+
+    /// The tokens that are white space.
+    pub(crate) fn blanks(&self) -> &TokenMask {
+        &self.blanks
+    }
+
     pub(crate) fn text(&self, token: u32) -> &[u8] {
         if (token as usize) >= self.trie.vocab_size() {
             return &[];
         }
         let bytes = self.trie.token(token);
         bytes.strip_prefix(&[SPECIAL]).unwrap_or(bytes)
+    }
+
+    /// A token that is this text.
+    pub(crate) fn of_text(&self, bytes: &[u8]) -> Option<u32> {
+        self.trie.token_id_at_bytes(bytes)
     }
 
     /// Tokens that have these bytes together; `None` where there are none.

@@ -1,6 +1,7 @@
 //! The crate from outside.
 
 mod bytes;
+mod ebnf;
 mod parts;
 mod refusals;
 mod walks;

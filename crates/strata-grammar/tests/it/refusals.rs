@@ -84,7 +84,6 @@ fn what_is_not_valid_is_an_error() {
         GrammarSource::Choice(vec![]),
         GrammarSource::Lark(String::new()),
         GrammarSource::Lark("begin: \"a\"".into()),
-        GrammarSource::Lark("root ::= \"a\"".into()),
         GrammarSource::Lark("start: <none>".into()),
         GrammarSource::Lark("start: missing".into()),
     ] {
@@ -137,6 +136,76 @@ fn hostile_grammars_fail_or_work_and_end_in_time() {
         };
         std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES).spawn(walk).unwrap().join().unwrap();
     }
+}
+
+/// The library follows names and references by recursion: chains of them are the deepest that a text can ask for.
+#[test]
+fn chains_of_names_are_refused_before_they_fill_the_stack() {
+    let rules = |rule: fn(usize) -> String| move |count: usize| (0..count).map(rule).collect::<String>();
+    let lark = rules(|n| format!("r{n}: \"a\" r{}\n", n + 1));
+    let grouped = rules(|n| format!("r{n}: ((((\"a\" r{}))))\n", n + 1));
+    let terminals = rules(|n| format!("R{n}: \"a\" R{}\n", n + 1));
+    let ebnf = rules(|n| format!("r{n} ::= \"a\" r{}\n", n + 1));
+    let nested = rules(|n| format!("r{n} ::= ((((\"a\" r{}))))\n", n + 1));
+    let definitions = |count: usize| {
+        let one = |n: usize| (format!("d{n}"), json!({"items": {"items": {"$ref": format!("#/$defs/d{}", n + 1)}}}));
+        let mut all: serde_json::Map<_, _> = (0..count).map(one).collect();
+        all.insert(format!("d{count}"), json!({"type": "null"}));
+        json!({"$ref": "#/$defs/d0", "$defs": all})
+    };
+    let chains: [&dyn Fn(usize) -> GrammarSource; 7] = [
+        &|n| GrammarSource::Lark(format!("start: r0\n{}r{n}: \"b\"\n", lark(n))),
+        &|n| GrammarSource::Lark(format!("start: r0\n{}r{n}: \"b\"\n", grouped(n))),
+        &|n| GrammarSource::Lark(format!("start: R0\n{}R{n}: \"b\"\n", terminals(n))),
+        &|n| GrammarSource::Ebnf(format!("root ::= r0\n{}r{n} ::= \"b\"\n", ebnf(n))),
+        &|n| GrammarSource::Ebnf(format!("root ::= r0\n{}r{n} ::= \"b\"\n", nested(n))),
+        &|n| GrammarSource::Ebnf(format!("root ::= r0\n{}r{n} ::= \"b\"\n", nested(n)).replace('\n', " ")),
+        &|n| GrammarSource::JsonSchema(definitions(n)),
+    ];
+    for (index, chain) in chains.into_iter().enumerate() {
+        // From short to as long as the limit of bytes has them: none may end the process.
+        let mut refused = false;
+        for count in [10, 100, 500, 1000, 1600, 4000, 8000, 10_000] {
+            let source = chain(count);
+            let compile = move || bytes_and(&PIECES).compile(&source).map(drop);
+            let stack = std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES);
+            let compiled = stack.spawn(compile).unwrap().join().unwrap();
+            assert!(compiled.is_ok() || count > 100, "{index}: {count}: {compiled:?}");
+            refused |= matches!(compiled, Err(GrammarError::TooLarge { unit, .. }) if unit != "bytes");
+        }
+        assert!(refused, "{index}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_an_expression_is_told() {
+    assert!(refused(GrammarSource::Regex("(".into())).contains("unclosed group"));
+    let schema = json!({"type": "string", "pattern": "(?=a)b"});
+    assert!(refused(GrammarSource::JsonSchema(schema)).contains("look-around"));
+}
+
+#[test]
+fn as_many_choices_as_are_allowed_can_be_made() {
+    let choices = GrammarSource::Choice((0..4096).map(|n| format!("{n:04}")).collect());
+    let compile = move || {
+        let mut state = bytes_and(&PIECES).compile(&choices).expect("a grammar");
+        for byte in b"4095" {
+            assert!(state.mask().expect("a mask").expect("bound").allows(u32::from(*byte)));
+            let _ = state.advance(u32::from(*byte)).expect("allowed");
+        }
+    };
+    std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES).spawn(compile).unwrap().join().unwrap();
+}
+
+#[test]
+fn white_space_of_any_object_ends() {
+    let compile = || {
+        let mut state = bytes_and(&PIECES).compile(&GrammarSource::JsonObject).expect("a grammar");
+        let _ = state.advance(u32::from(b'{')).expect("allowed");
+        (0..100).take_while(|_| state.advance(u32::from(b'\n')).is_ok()).count()
+    };
+    let thread = std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES);
+    assert!(thread.spawn(compile).unwrap().join().unwrap() <= 1);
 }
 
 #[test]

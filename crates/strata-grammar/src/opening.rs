@@ -1,0 +1,107 @@
+//! Where a free answer becomes bound.
+
+use crate::matching::Matching;
+use crate::tokens::Tokens;
+use crate::trigger::{Scan, Trigger};
+use crate::{Standing, TokenMask};
+
+/// The markers of a free answer, and the grammar of what follows them.
+pub(crate) struct Opening {
+    trigger: Trigger,
+    fresh: Matching,
+    /// What may come first in a part; `None` where that is not known.
+    first: Option<TokenMask>,
+    /// The tokens with the last byte of a marker in them.
+    ends: Vec<u32>,
+    /// Those with a whole marker in them, wherever it counts.
+    whole: Vec<u32>,
+    /// Those of them that may not come in the midst of a text.
+    refused: Vec<u32>,
+}
+
+/// What a token is in a free answer.
+pub(crate) enum Opened {
+    /// Text.
+    No,
+    /// The beginning of a part, of which so much came.
+    Yes(Box<Matching>, Standing),
+    /// It may not come: a marker is complete, and nothing that the grammar allows begins with the rest of the token.
+    Refused,
+}
+
+impl Opening {
+    /// Looks at all tokens.
+    pub(crate) fn new(tokens: &Tokens, trigger: Trigger, fresh: Matching) -> Self {
+        let first = fresh.clone().mask().ok();
+        let last: Vec<u8> = trigger.last_bytes().collect();
+        let has_end = |&token: &u32| tokens.text(token).iter().any(|byte| last.contains(byte));
+        let ends: Vec<u32> = (0..tokens.len() as u32).filter(has_end).collect();
+        let whole = ends.iter().copied().filter(|&token| trigger.is_in(tokens.text(token))).collect();
+        let mut opening = Self { trigger, fresh, first, ends, whole, refused: Vec::new() };
+        opening.refused = opening.refused_of(tokens, &Scan::further_on(), &opening.whole);
+        opening
+    }
+
+    /// Takes a token behind a text. Refused, it changes nothing.
+    pub(crate) fn advance(&self, tokens: &Tokens, scan: &mut Scan, token: u32) -> Opened {
+        let mut ahead = scan.clone();
+        let begun = ahead.push(&self.trigger, tokens.text(token));
+        let opened = match begun {
+            None => Opened::No,
+            Some(begun) => self.enter(tokens, &begun),
+        };
+        if !matches!(opened, Opened::Refused) {
+            *scan = ahead;
+        }
+        opened
+    }
+
+    /// Whether any token may come behind this text, as far as that is known without looking at many.
+    pub(crate) fn is_free(&self, scan: &Scan) -> bool {
+        self.is_in_the_midst(scan) && self.refused.is_empty()
+    }
+
+    /// The tokens that may not come behind this text.
+    pub(crate) fn refused(&self, tokens: &Tokens, scan: &Scan) -> Vec<u32> {
+        if self.is_in_the_midst(scan) {
+            return self.refused.clone();
+        }
+        if scan.is_at_start(&self.trigger) {
+            return self.refused_of(tokens, scan, &self.ends);
+        }
+        let rests = scan.rests(&self.trigger);
+        let goes_on = |&token: &u32| rests.iter().any(|rest| tokens.text(token).starts_with(rest));
+        let asked: Vec<u32> = self.ends.iter().copied().filter(goes_on).chain(self.whole.iter().copied()).collect();
+        self.refused_of(tokens, scan, &asked)
+    }
+
+    fn is_in_the_midst(&self, scan: &Scan) -> bool {
+        !scan.is_at_start(&self.trigger) && scan.rests(&self.trigger).is_empty()
+    }
+
+    fn refused_of(&self, tokens: &Tokens, scan: &Scan, asked: &[u32]) -> Vec<u32> {
+        let is_refused = |&token: &u32| {
+            let begun = scan.clone().push(&self.trigger, tokens.text(token));
+            begun.is_some_and(|begun| !self.may_begin(tokens, &begun))
+        };
+        asked.iter().copied().filter(is_refused).collect()
+    }
+
+    /// Whether a part may begin so.
+    fn may_begin(&self, tokens: &Tokens, begun: &[u8]) -> bool {
+        match (&self.first, tokens.of_text(begun)) {
+            _ if begun.is_empty() => true,
+            // How a text is cut into tokens changes nothing.
+            (Some(first), Some(token)) => first.allows(token),
+            _ => !matches!(self.enter(tokens, begun), Opened::Refused),
+        }
+    }
+
+    fn enter(&self, tokens: &Tokens, begun: &[u8]) -> Opened {
+        let mut matching = self.fresh.clone();
+        match tokens.spelled(begun).and_then(|spelled| matching.advance_all(&spelled)) {
+            Some(standing) => Opened::Yes(Box::new(matching), standing),
+            None => Opened::Refused,
+        }
+    }
+}
