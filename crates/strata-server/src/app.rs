@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use strata_engine::{EngineHandle, Vocabulary, VocabularyError};
+use strata_engine::{EngineHandle, Vocabulary, VocabularyError, quoted};
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
 use tokio::runtime::Handle;
@@ -13,6 +13,8 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
+use crate::speech::Speech;
+use crate::tool_calls::Family;
 
 /// A tokenizer's normalizer may make a text shorter, by composing characters; hardly ever by more than this factor.
 const NORMALIZED_SHRINK: usize = 4;
@@ -25,6 +27,8 @@ pub(crate) struct App {
     pub(crate) engine: EngineHandle,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<Arc<ChatTemplate>>,
+    /// How the model writes thinking and calls.
+    pub(crate) speech: Speech,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
@@ -48,14 +52,46 @@ impl App {
         let started_at_s = unix_seconds();
         let metrics = Arc::new(Metrics::default());
         let vocabulary = OnceLock::new();
-        let app =
-            Self { config, engine, tokenizer, template, metrics, started_at_s, memory, vocabulary, is_cut, workers };
+        let source = template.as_ref().map_or("", |template| template.source());
+        let speech = Speech::of(source, config.tool_parser.as_deref());
+        let app = Self {
+            config,
+            engine,
+            tokenizer,
+            template,
+            speech,
+            metrics,
+            started_at_s,
+            memory,
+            vocabulary,
+            is_cut,
+            workers,
+        };
         Arc::new(app)
     }
 
     /// The name that answers carry.
     pub(crate) fn model_name(&self) -> &str {
         self.config.model_names.first().map_or("strata", String::as_str)
+    }
+
+    /// The form in which the conversation is to tell of tools, where the template does not and it was said how.
+    pub(crate) fn tools_told(&self) -> Option<&'static Family> {
+        let reads_tools = self.template.as_ref().is_some_and(|template| template.reads_tools());
+        self.speech.family.filter(|_| !reads_tools && self.config.tool_parser.is_some())
+    }
+
+    /// Whether this text is a special token.
+    pub(crate) fn is_special(&self, text: &str) -> bool {
+        self.tokenizer.id_of(text).is_some_and(|id| self.tokenizer.is_special(id))
+    }
+
+    /// A text in Lark's form: its token, if it is a special one.
+    pub(crate) fn mark(&self, text: &str) -> String {
+        match self.tokenizer.id_of(text).filter(|&id| self.tokenizer.is_special(id)) {
+            Some(id) => format!("<[{id}]>"),
+            None => quoted(text),
+        }
     }
 
     /// Token ids of a prompt. Blocking, and CPU-bound: not for an async thread. One that cannot fit the context, or

@@ -151,7 +151,7 @@ impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Forward(_) | RequestError::NotFinite => Self::internal(error.to_string()),
-            RequestError::Constraint(_) => Self::invalid("response_format", error.to_string()),
+            RequestError::Constraint(_) => Self::malformed(error.to_string()),
             RequestError::TooLarge { .. } => Self::invalid("prompt", error.to_string()),
             RequestError::Unread => Self::timeout(error.to_string()),
             RequestError::Stopped => Self::overloaded(error.to_string()),

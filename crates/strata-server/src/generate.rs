@@ -153,8 +153,13 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
     })
 }
 
+/// Most sequences of a request.
+pub(crate) fn sequences_max(app: &App) -> usize {
+    app.config.sequences_max.min(app.engine.limits().max_waiting.max(1))
+}
+
 fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Result<(), ApiError> {
-    let limit = app.config.sequences_max.min(app.engine.limits().max_waiting.max(1));
+    let limit = sequences_max(app);
     let sequences = prompts.len().saturating_mul(candidates);
     if sequences > limit {
         let message = format!(
@@ -215,10 +220,16 @@ impl Sequences {
 
     /// Waits until all have ended; returns the `n` best of each prompt's, or all in their order if there are no others.
     pub(crate) async fn collect(&mut self) -> Result<Vec<Output>, ApiError> {
+        self.collect_with(|_| {}).await
+    }
+
+    /// The same, and tells each delta of all sequences as it comes.
+    pub(crate) async fn collect_with(&mut self, mut seen: impl FnMut(&TextDelta)) -> Result<Vec<Output>, ApiError> {
         let mut uncharged = 0;
         let mut outputs: Vec<Output> = Vec::new();
         outputs.resize_with(self.streams.len(), Output::default);
         while let Some((index, mut delta)) = self.next().await {
+            seen(&delta);
             let Some(output) = outputs.get_mut(index) else { continue };
             if let Some((_, position)) = &mut delta.token {
                 output.num_tokens += 1;

@@ -3,17 +3,21 @@
 //! A request is read and checked here, becomes token ids, and goes to the engine through its handle; text comes back
 //! through `strata_engine::text`. The server knows no devices and no files.
 
+mod answer;
 mod app;
 mod auth;
 mod blocks;
 mod body;
 mod charge;
 mod config;
+#[cfg(test)]
+mod corpus;
 mod cors;
 mod endpoints;
 mod error;
 mod fields;
 mod generate;
+mod harmony;
 mod json_cost;
 mod json_text;
 mod listener;
@@ -21,12 +25,16 @@ mod logprobs;
 mod memory;
 mod metrics;
 mod openapi;
+mod outline;
 mod patience;
 mod request_id;
 mod sampling;
+mod speech;
 mod stream;
 mod structured;
+mod thinking;
 mod tool_calls;
+mod tool_prompt;
 mod tool_use;
 mod tools;
 mod truncation;
@@ -45,7 +53,7 @@ pub use auth::tenant_of_key;
 pub use config::{Embeddings, ServerConfig};
 pub use cors::check_origin;
 pub use listener::Drained;
-pub use tool_calls::tool_parsers;
+pub use speech::tool_parsers;
 
 /// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight
 /// within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time early; requests that

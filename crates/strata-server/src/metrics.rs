@@ -277,6 +277,11 @@ fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) 
     page.counter("strata:stream_passes_total", "Passes over streamed weights.", stream.passes);
     page.counter("strata:stream_read_bytes_total", "Bytes of weights read from disk.", stream.bytes_read);
     page.counter("strata:stream_copied_bytes_total", "Bytes of weights copied to a device.", stream.bytes_copied);
+    page.counter(
+        "strata:stream_waits_for_copies_total",
+        "Times that a pass waited for copies to a device, which read all host memory for streaming.",
+        stream.waits_for_copies,
+    );
     page.counter("strata:stream_reads_failed_total", "Reads that failed, tried again or not.", stream.reads_failed);
     let each = |count: u64| stream.bytes_read as f64 / count.max(1) as f64;
     page.gauge("strata:stream_bytes_per_pass", "Bytes of weights read from disk for a pass.", each(stream.passes));

@@ -83,6 +83,7 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
+            "schemas": {"Error": error_schema(), "MessagesError": messages_error_schema()},
         },
     })
 }
@@ -95,11 +96,15 @@ fn describe(operation: &Operation) -> Value {
     }
     let mut described = json!({
         "summary": operation.summary,
-        "responses": {
-            "200": {"description": "The answer.", "content": content},
-            "default": {"description": "An error, which says what is wrong, and with which field."},
-        },
+        "responses": {"200": {"description": "The answer.", "content": content}},
     });
+    let form = if operation.path.starts_with("/v1/messages") { "MessagesError" } else { "Error" };
+    for (status, when) in errors(operation) {
+        described["responses"][status.to_string()] = json!({
+            "description": when,
+            "content": {"application/json": {"schema": {"$ref": format!("#/components/schemas/{form}")}}},
+        });
+    }
     if operation.guarded {
         described["security"] = json!([{"bearer": []}, {"key": []}, {}]);
     }
@@ -118,6 +123,51 @@ fn describe(operation: &Operation) -> Value {
         described["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema}}});
     }
     described
+}
+
+/// The statuses that `operation` refuses with, and when.
+fn errors(operation: &Operation) -> Vec<(u16, &'static str)> {
+    let takes_body = !operation.parts.is_empty();
+    let names_model =
+        operation.path.contains("{model}") || operation.parts.iter().any(|part| part.fields.contains(&"model"));
+    let possible = [
+        (400, takes_body, "The body, or one of its fields, is wrong: which, and why."),
+        (401, operation.guarded, "This server needs a key."),
+        (404, names_model, "The model is not served here."),
+        (408, takes_body, "The body came too slowly."),
+        (413, takes_body, "The body, or what it asks for, is larger than the server's limits."),
+        (415, takes_body, "The body is not JSON."),
+        (500, takes_body, "The server failed."),
+        (503, takes_body || operation.path == "/health", "There is too much to do, the server is ending or it failed."),
+    ];
+    possible.iter().filter(|(_, can, _)| *can).map(|&(status, _, when)| (status, when)).collect()
+}
+
+/// The form of [`ApiError::to_json`].
+fn error_schema() -> Value {
+    json!({"type": "object", "required": ["error"], "properties": {"error": {
+        "type": "object",
+        "required": ["message", "type", "param", "code"],
+        "properties": {
+            "message": {"type": "string"},
+            "type": {"type": "string"},
+            "param": {"type": ["string", "null"], "description": "The field that is wrong."},
+            "code": {"type": ["string", "null"]},
+        },
+    }}})
+}
+
+/// The form of errors in Anthropic's API.
+fn messages_error_schema() -> Value {
+    json!({"type": "object", "required": ["type", "error", "request_id"], "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+        "request_id": {"type": "string"},
+    }})
 }
 
 /// A value of each type that JSON knows.
@@ -157,6 +207,11 @@ fn property(part: &Part, field: &str) -> Value {
     }
     property.insert("description".into(), text.trim().into());
     Value::Object(property)
+}
+
+/// The names of the fields of all `parts`.
+pub(crate) fn fields_of_all(parts: &[Part]) -> Vec<&'static str> {
+    parts.iter().flat_map(|part| part.fields).copied().collect()
 }
 
 /// The fields by which `T` is read.

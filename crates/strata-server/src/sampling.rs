@@ -13,7 +13,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
 use crate::openapi::{Part, part};
 use crate::truncation::Truncation;
-use crate::unsupported::Supported;
+use crate::unsupported::{Api, Supported};
 
 /// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
 const STOPS_MAX: usize = 64;
@@ -104,9 +104,9 @@ pub(crate) struct Common {
     pub(crate) constraint: Option<Constraint>,
 }
 
-/// Reads and checks the shared fields of a body, of a chat if `CHAT`, and refuses those that are not supported.
-pub(crate) fn common<const CHAT: bool>(app: &App, body: &[u8]) -> Result<Common, ApiError> {
-    let Supported::<CHAT> = read(body)?;
+/// Reads and checks the shared fields of a body, and refuses those that its API does not support.
+pub(crate) fn common<A: Api>(app: &App, body: &[u8]) -> Result<Common, ApiError> {
+    read::<Supported<A>>(body)?;
     let mut fields: SharedFields = read(body)?;
     check_name(app, sent(fields.model.take()))?;
     let n = sent(fields.n).unwrap_or(1);

@@ -104,6 +104,24 @@ pub(crate) fn constraint(app: &App, body: &[u8], share: &mut Share) -> Result<Op
     compile(app, &source, &param, |vocabulary, source| vocabulary.compile(source)).map(Some)
 }
 
+/// The constraint to JSON of a schema, which the field `name` has, or to any JSON object. `share` grows to what it
+/// takes. Blocking, and CPU-bound.
+///
+/// # Errors
+/// The schema cannot be read or enforced.
+pub(crate) fn json_constraint(
+    app: &App,
+    raw: Option<&RawValue>,
+    name: &str,
+    share: &mut Share,
+) -> Result<Constraint, ApiError> {
+    let source = match raw {
+        Some(raw) => GrammarSource::JsonSchema(schema(raw, name, share)?),
+        None => GrammarSource::JsonObject,
+    };
+    compile(app, &source, name, |vocabulary, source| vocabulary.compile(source))
+}
+
 /// Compiles `source`, which the field `param` asks for, on a stack that is large enough. Blocking, and CPU-bound.
 ///
 /// # Errors
@@ -163,13 +181,13 @@ fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSourc
     let texts = [
         ("structured_outputs.regex", sent(outputs.regex).map(GrammarSource::Regex)),
         ("guided_regex", sent(fields.guided_regex).map(GrammarSource::Regex)),
-        ("structured_outputs.grammar", sent(outputs.grammar).map(GrammarSource::Lark)),
-        ("guided_grammar", sent(fields.guided_grammar).map(GrammarSource::Lark)),
+        ("structured_outputs.grammar", sent(outputs.grammar).map(GrammarSource::of_grammar)),
+        ("guided_grammar", sent(fields.guided_grammar).map(GrammarSource::of_grammar)),
         ("structured_outputs.choice", sent(outputs.choice).map(|Choices(texts)| GrammarSource::Choice(texts))),
         ("guided_choice", sent(fields.guided_choice).map(|Choices(texts)| GrammarSource::Choice(texts))),
     ];
     let is_empty = |source: &GrammarSource| match source {
-        GrammarSource::Regex(text) | GrammarSource::Lark(text) => text.is_empty(),
+        GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Ebnf(text) => text.is_empty(),
         _ => false,
     };
     let texts = texts.into_iter().filter_map(|(name, source)| Some((name.to_owned(), source?)));
@@ -228,7 +246,7 @@ impl StructuredOutputs<'_> {
 }
 
 /// A schema, which may be sent as JSON or as a text of JSON.
-pub(crate) fn schema(raw: &RawValue, name: &str, share: &mut Share) -> Result<Value, ApiError> {
+fn schema(raw: &RawValue, name: &str, share: &mut Share) -> Result<Value, ApiError> {
     let refuse = |problem: String| ApiError::invalid(name, format!("{name} {problem}"));
     let text = match raw.get().starts_with('"') {
         true => String::from_json(raw).map_err(refuse)?,

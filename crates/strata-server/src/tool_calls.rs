@@ -1,8 +1,11 @@
 //! Tool calls in an answer's text: each family of models writes them in a form of its own. Parsers are state machines,
-//! fed the text piece by piece.
+//! fed the text piece by piece. A call is told as soon as its name is certain, and its arguments as they come; so what
+//! breaks off behind the name stays a call.
 //!
-//! **Invariant:** however a text is cut into pieces, the same parts come of it, apart from where texts are cut.
+//! **Invariant:** however a text is cut into pieces, the same parts come of it, apart from where texts and arguments
+//! are cut.
 
+mod body;
 mod deepseek;
 mod glm;
 mod hermes;
@@ -10,22 +13,24 @@ mod llama3;
 mod mistral;
 mod qwen3_coder;
 mod reading;
+mod tagged;
+mod values;
 
-use serde_json::{Value, json};
+pub(crate) use body::JsonScan;
+use body::{Body, Progress};
+use serde_json::{Map, Value, json};
+use strata_engine::{GrammarError, Marker, Trigger};
 
 /// What becomes of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
+    /// The model's thinking.
+    Reasoning(String),
     Text(String),
-    Call(ToolCall),
-}
-
-/// A call of a function.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ToolCall {
-    pub(crate) name: String,
-    /// A JSON object, as text.
-    pub(crate) arguments: String,
+    /// A call begins: the name of its function.
+    Call(String),
+    /// More of the last call's arguments, which together are a JSON object as text.
+    Arguments(String),
 }
 
 /// A function that may be called.
@@ -53,38 +58,56 @@ pub(crate) struct Family {
     marker: &'static str,
     /// What a call may begin with at the start of an answer, in place of the marker; part of the call.
     bare: Option<&'static str>,
+    /// What may stand, like white space, between calls that need no marker.
+    between: &'static str,
     /// Markers around calls, which are no text.
     around: &'static [&'static str],
-    /// Reads the call behind a marker.
-    read: fn(&str, &[Function]) -> Reading,
+    /// Reads the call behind a marker, as far as its arguments.
+    read: fn(&str) -> Reading,
+    /// The schema of a function's arguments, as the grammar may have it.
+    checked: fn(&Value) -> Result<Value, GrammarError>,
     /// The call behind the marker, in Lark's form, for the grammar of an answer.
     grammar: fn(&[Function]) -> String,
+    /// Writes a call as the grammar has it: with its marker, unless a call may be [bare](Self::bare).
+    write: fn(&str, &Map<String, Value>) -> String,
 }
 
 /// What a text begins with.
-#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     /// The beginning of a call.
     More,
-    /// Calls, which take so many bytes of it.
-    Calls(Vec<ToolCall>, usize),
+    /// A call, known up to its arguments.
+    Begun(Begun),
     /// No call.
     Nothing,
+}
+
+/// A call whose name is known.
+pub(crate) struct Begun {
+    name: String,
+    /// Bytes up to here.
+    length: usize,
+    /// What of the arguments is known.
+    arguments: String,
+    /// What follows.
+    body: Body,
 }
 
 /// All families. The first whose signs a template has is that of its model.
 pub(crate) const FAMILIES: [&Family; 6] =
     [&qwen3_coder::FAMILY, &glm::FAMILY, &deepseek::FAMILY, &mistral::FAMILY, &hermes::FAMILY, &llama3::FAMILY];
 
-/// The names of all families, as `--tool-parser` knows them.
-pub fn tool_parsers() -> Vec<&'static str> {
-    FAMILIES.iter().map(|family| family.name).collect()
-}
-
 impl Family {
     /// Whether a call may stand alone at the start of an answer, without a marker.
     pub(crate) fn needs_no_marker(&self) -> bool {
         self.bare.is_some()
+    }
+
+    /// What a call begins with in a free answer: wherever the parser reads a call, one of these has come.
+    pub(crate) fn trigger(&self) -> Trigger {
+        let marker = Marker { text: self.marker.to_owned(), at_start: false, included: false };
+        let bare = self.bare.map(|bare| Marker { text: bare.to_owned(), at_start: true, included: true });
+        Trigger::new([marker].into_iter().chain(bare).collect()).separated_by(self.between)
     }
 
     /// The family of this name.
@@ -103,6 +126,26 @@ impl Family {
         self.marker
     }
 
+    /// A call as an answer that is a call has it.
+    pub(crate) fn written(&self, name: &str, arguments: &Map<String, Value>) -> String {
+        (self.write)(name, arguments)
+    }
+
+    /// The grammar of an answer that is a call from its first token on: `opening` is the marker as a grammar has it;
+    /// further calls may follow if there may be `several`.
+    pub(crate) fn answer_grammar(&self, opening: &str, functions: &[Function], several: bool) -> String {
+        let more = if several { format!(" (\"\\n\"? {opening} call)*") } else { String::new() };
+        format!("start: {opening} call{more}\n{}", self.grammar(functions))
+    }
+
+    /// The schema of a function's arguments as [`grammar`](Self::grammar) may have it.
+    ///
+    /// # Errors
+    /// The first keyword that cannot be enforced in this form, and its place.
+    pub(crate) fn checked(&self, parameters: &Value) -> Result<Value, GrammarError> {
+        (self.checked)(parameters)
+    }
+
     /// The part of a call that follows its marker, in Lark's form: a rule `call`, and those that it names.
     pub(crate) fn grammar(&self, functions: &[Function]) -> String {
         (self.grammar)(functions)
@@ -113,32 +156,42 @@ impl Family {
 pub(crate) struct ToolParser {
     family: &'static Family,
     functions: Vec<Function>,
-    /// What is not decided: the end of a text that a marker may begin with, or a call with its marker.
+    /// What is not decided: the end of a text that a marker may begin with, a call with its marker, or a part of its
+    /// arguments.
     held: String,
-    /// Bytes of the marker, if `held` begins with one.
-    marker: Option<usize>,
+    state: State,
     /// Whether there was nothing yet but white space, or nothing else since a call.
     at_start: bool,
     /// Whether a call was the last thing: white space between calls is no text.
     after_call: bool,
 }
 
+enum State {
+    Text,
+    /// In a call up to its arguments, whose marker has so many bytes.
+    Head(usize),
+    /// In a call from its arguments on.
+    Body(Body),
+}
+
 impl ToolParser {
     pub(crate) fn new(family: &'static Family, functions: Vec<Function>) -> Self {
-        Self { family, functions, held: String::new(), marker: None, at_start: true, after_call: false }
+        Self { family, functions, held: String::new(), state: State::Text, at_start: true, after_call: false }
     }
 
     /// Takes more text, and returns what is certain.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Part> {
         self.held.push_str(text);
-        // Only these end a call: looking at it anew with each piece would take time in its square.
-        if self.marker.is_some() && !text.contains(['}', ']', '>']) {
-            return Vec::new();
-        }
-        self.go_on(false)
+        // Only these decide there: looking at it anew with each piece would take time in its square.
+        let decides = match &self.state {
+            State::Head(_) => text.contains(['{', '}', ']', '>']),
+            State::Body(body) => !body.waits_for_tags() || text.contains('>'),
+            State::Text => true,
+        };
+        if decides { self.go_on(false) } else { Vec::new() }
     }
 
-    /// The text has ended: what was held back is text.
+    /// The text has ended: what was held back is text, but in the arguments of a call.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         self.go_on(true)
     }
@@ -146,40 +199,54 @@ impl ToolParser {
     fn go_on(&mut self, ended: bool) -> Vec<Part> {
         let mut parts = Vec::new();
         loop {
-            if let Some(marker) = self.marker {
-                match (self.family.read)(&self.held[marker..], &self.functions) {
-                    Reading::More if !ended => return parts,
-                    Reading::Calls(calls, length) => {
-                        parts.extend(calls.into_iter().map(Part::Call));
-                        self.held.drain(..marker + length);
-                        (self.marker, self.at_start, self.after_call) = (None, true, true);
+            match &mut self.state {
+                State::Head(marker) => {
+                    let marker = *marker;
+                    match (self.family.read)(&self.held[marker..]) {
+                        Reading::More if !ended => return parts,
+                        Reading::Begun(Begun { name, length, arguments, body }) if self.knows(&name) => {
+                            self.held.drain(..marker + length);
+                            parts.push(Part::Call(name));
+                            tell_arguments(arguments, &mut parts);
+                            self.state = State::Body(body);
+                        }
+                        Reading::More | Reading::Begun(_) | Reading::Nothing => {
+                            // The marker was text, and what is behind it may have another one.
+                            let first = self.held.chars().next().map_or(0, char::len_utf8);
+                            let text: String = self.held.drain(..marker.max(first)).collect();
+                            self.state = State::Text;
+                            self.tell(text, &mut parts);
+                        }
                     }
-                    Reading::More | Reading::Nothing => {
-                        // The marker was text, and what is behind it may have another one.
-                        let first = self.held.chars().next().map_or(0, char::len_utf8);
-                        let text: String = self.held.drain(..marker.max(first)).collect();
-                        self.marker = None;
+                }
+                State::Body(body) => {
+                    let (arguments, progress) = body.go_on(&mut self.held, &self.functions, ended);
+                    tell_arguments(arguments, &mut parts);
+                    match progress {
+                        Progress::More => return parts,
+                        Progress::Ended => {
+                            (self.state, self.at_start, self.after_call) = (State::Text, true, true);
+                        }
+                        Progress::Another => self.state = State::Head(0),
+                    }
+                }
+                State::Text => match self.next_marker() {
+                    Some((start, length, is_call)) => {
+                        let text: String = self.held.drain(..start).collect();
                         self.tell(text, &mut parts);
+                        if is_call {
+                            self.state = State::Head(length);
+                        } else {
+                            self.held.drain(..length);
+                        }
                     }
-                }
-                continue;
-            }
-            match self.next_marker() {
-                Some((start, length, is_call)) => {
-                    let text: String = self.held.drain(..start).collect();
-                    self.tell(text, &mut parts);
-                    if is_call {
-                        self.marker = Some(length);
-                    } else {
-                        self.held.drain(..length);
+                    None => {
+                        let certain = if ended { self.held.len() } else { self.certain() };
+                        let text: String = self.held.drain(..certain).collect();
+                        self.tell(text, &mut parts);
+                        return parts;
                     }
-                }
-                None => {
-                    let certain = if ended { self.held.len() } else { self.certain() };
-                    let text: String = self.held.drain(..certain).collect();
-                    self.tell(text, &mut parts);
-                    return parts;
-                }
+                },
             }
         }
     }
@@ -202,7 +269,13 @@ impl ToolParser {
     /// `text` without what may stand before a call that needs no marker.
     fn unblank<'t>(&self, text: &'t str) -> &'t str {
         let separates = self.after_call && self.family.bare.is_some();
-        text.trim_start_matches(|character: char| character.is_whitespace() || (separates && character == ';'))
+        let is_blank = |one: char| one.is_ascii_whitespace() || (separates && self.family.between.contains(one));
+        text.trim_start_matches(is_blank)
+    }
+
+    /// Whether there is a function of this name.
+    fn knows(&self, name: &str) -> bool {
+        self.functions.iter().any(|function| function.name == name)
     }
 
     /// Where the first marker begins, its length within the call, and whether a call follows it.
@@ -233,5 +306,17 @@ impl ToolParser {
     }
 }
 
+fn tell_arguments(text: String, parts: &mut Vec<Part>) {
+    if text.is_empty() {
+        return;
+    }
+    match parts.last_mut() {
+        Some(Part::Arguments(before)) => before.push_str(&text),
+        _ => parts.push(Part::Arguments(text)),
+    }
+}
+
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::told_of;

@@ -1,18 +1,63 @@
 //! `tools` of a chat: definitions of functions, which the model's template shows to the model.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use strata_model::chat_template::ChatTemplate;
 
 use crate::error::ApiError;
 use crate::fields::shown;
 
-/// Checks that all tools are functions, and that the template renders them.
-pub(crate) fn check_tools(tools: &[Value], template: &ChatTemplate) -> Result<(), ApiError> {
-    if !template.reads_tools() {
-        let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out";
+/// Longest name of a function.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Checks that all tools are functions, and that the template renders them, unless others tell of them.
+pub(crate) fn check_tools(tools: &[Value], template: &ChatTemplate, is_told: bool) -> Result<(), ApiError> {
+    if !template.reads_tools() && !is_told {
+        let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out, or \
+                       start the server with --tool-parser, so that the system's message tells of them in its form";
         return Err(ApiError::invalid("tools", message));
     }
     tools.iter().enumerate().try_for_each(|(index, tool)| check(index, tool))
+}
+
+/// A function in the form of a chat's tools.
+pub(crate) fn function_tool(name: &Value, description: Option<&Value>, schema: Option<&Value>, strict: bool) -> Value {
+    let mut function = json!({"name": name});
+    for (field, value) in [("description", description), ("parameters", schema)] {
+        if let Some(value) = value.filter(|value| !value.is_null()) {
+            function[field] = value.clone();
+        }
+    }
+    if strict {
+        function["strict"] = true.into();
+    }
+    json!({"type": "function", "function": function})
+}
+
+/// Checks a function's fields, which have their API's names: of its name, its description and its schema.
+pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
+    let refuse = |field: &str, expected: &str, is: &Value| {
+        let path = format!("{path}.{field}");
+        let message = format!("{path} must be {expected}, but is {}", shown(&is.to_string()));
+        Err(ApiError::invalid(path, message))
+    };
+    let of = |field: &str| function.get(field).unwrap_or(&Value::Null);
+    if !of("name").as_str().is_some_and(is_name) {
+        let expected = "the name of a function, of 1 to 128 letters, digits, \"_\", \"-\", \".\", \":\" and \"/\"";
+        return refuse("name", expected, of("name"));
+    }
+    if !of("description").is_null() && !of("description").is_string() {
+        return refuse("description", "a string", of("description"));
+    }
+    if !of(schema).is_null() && !of(schema).is_object() {
+        return refuse(schema, "an object", of(schema));
+    }
+    Ok(())
+}
+
+/// Whether all forms of calls can write the name. OpenAI and Anthropic allow fewer.
+fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte))
 }
 
 fn check(index: usize, tool: &Value) -> Result<(), ApiError> {
@@ -29,28 +74,14 @@ fn check(index: usize, tool: &Value) -> Result<(), ApiError> {
     if kind != "function" {
         return refuse(".type", "\"function\"", kind);
     }
-    let function = tool.get("function").unwrap_or(none);
-    if !function.is_object() {
-        return refuse(".function", "an object", function);
+    match tool.get("function").unwrap_or(none) {
+        Value::Object(function) => check_function(function, &format!("tools[{index}].function"), "parameters"),
+        other => refuse(".function", "an object", other),
     }
-    let name = function.get("name").unwrap_or(none);
-    if name.as_str().is_none_or(str::is_empty) {
-        return refuse(".function.name", "the name of a function", name);
-    }
-    let description = function.get("description").unwrap_or(none);
-    if !description.is_null() && !description.is_string() {
-        return refuse(".function.description", "a string", description);
-    }
-    let parameters = function.get("parameters").unwrap_or(none);
-    if !parameters.is_null() && !parameters.is_object() {
-        return refuse(".function.parameters", "an object", parameters);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Map, json};
     use strata_model::chat_template::SpecialTokens;
 
     use super::*;
@@ -64,6 +95,9 @@ mod tests {
             (".function", json!({"type": "function"})),
             (".function.name", json!({"type": "function", "function": {}})),
             (".function.name", json!({"type": "function", "function": {"name": ""}})),
+            (".function.name", json!({"type": "function", "function": {"name": "say \"hi\""}})),
+            (".function.name", json!({"type": "function", "function": {"name": "a\nb"}})),
+            (".function.name", json!({"type": "function", "function": {"name": "x".repeat(129)}})),
             (".function.description", json!({"type": "function", "function": {"name": "f", "description": 1}})),
             (".function.parameters", json!({"type": "function", "function": {"name": "f", "parameters": 42}})),
         ] {
@@ -79,10 +113,12 @@ mod tests {
     fn a_template_must_show_tools() {
         let tools = [json!({"type": "function", "function": {"name": "f"}})];
         let template = |source| ChatTemplate::new(source, SpecialTokens::default()).expect("a template");
-        let error = check_tools(&tools, &template("{{ mytools }} {{ tools_x }}")).expect_err("no place for tools");
+        let error =
+            check_tools(&tools, &template("{{ mytools }} {{ tools_x }}"), false).expect_err("no place for tools");
         assert_eq!(error.param.as_deref(), Some("tools"));
+        check_tools(&tools, &template("{{ messages }}"), true).expect("others tell of them");
         let shows = template("{% for t in tools %}{{ t.function.name }}{% endfor %}");
-        check_tools(&tools, &shows).expect("a place for tools");
+        check_tools(&tools, &shows, false).expect("a place for tools");
         assert_eq!(shows.render(&[], Some(&tools), false, &Map::new()).expect("a prompt"), "f");
     }
 }

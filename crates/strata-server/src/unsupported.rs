@@ -4,6 +4,7 @@
 //! only configure another one (`dry_base`, `mirostat_tau`) pass where that one passes.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
@@ -12,11 +13,12 @@ use serde_json::value::RawValue;
 use crate::fields::shown;
 
 /// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
-const NOWHERE: [&str; 33] = [
+const NOWHERE: [&str; 34] = [
     "audio",
     "chat_template",
     "documents",
     "ebnf",
+    "enable_thinking",
     "function_call",
     "functions",
     "grammar",
@@ -85,32 +87,85 @@ const OF_CHATS: [&str; 7] = [
     "top_logprobs",
 ];
 const OF_COMPLETIONS: [&str; 2] = ["echo", "prompt"];
+/// Fields that only messages, or only responses, have. Objects of options ask for nothing if they are empty.
+const OF_MESSAGES: [&str; 3] = ["stop_sequences", "system", "thinking"];
+const OF_RESPONSES: [&str; 5] = ["instructions", "max_output_tokens", "max_tool_calls", "reasoning", "text"];
+/// Fields that ask for something with `false`.
+const TRUE_BY_DEFAULT: [&str; 3] = ["add_generation_prompt", "enable_thinking", "skip_special_tokens"];
+
+/// Values of chats' fields that change no answer, where chats' fields are no others.
+const DEFAULTS: [(&str, &str); 11] = [
+    ("best_of", "1"),
+    ("frequency_penalty", "0"),
+    ("frequency_penalty", "0.0"),
+    ("logit_bias", "{}"),
+    ("n", "1"),
+    ("presence_penalty", "0"),
+    ("presence_penalty", "0.0"),
+    ("response_format", r#"{"type":"text"}"#),
+    ("response_format", r#"{"type": "text"}"#),
+    ("skip_special_tokens", "true"),
+    ("top_logprobs", "0"),
+];
 
 /// Fields that are objects of options, where an empty object asks for nothing. In other fields an empty object may ask
 /// for something: any JSON, a search.
-const OPTIONS: [&str; 4] = ["kv_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "vllm_xargs"];
+const OPTIONS: [&str; 6] =
+    ["kv_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "reasoning", "text", "vllm_xargs"];
 
 fn is_0(number: f64) -> bool {
     number == 0.0
 }
 
-/// A body without fields that are not supported, in a chat if `CHAT`; else in a completion.
-pub(crate) struct Supported<const CHAT: bool>;
+/// An API, by the fields that it has not but another has.
+pub(crate) trait Api {
+    /// Where the field is supported, if not here.
+    fn elsewhere(name: &str) -> Option<&'static str>;
+}
 
-impl<'de, const CHAT: bool> Deserialize<'de> for Supported<CHAT> {
+pub(crate) struct Chats;
+
+impl Api for Chats {
+    fn elsewhere(name: &str) -> Option<&'static str> {
+        let here = OF_COMPLETIONS.contains(&name).then_some("/v1/completions");
+        here.or_else(|| of_messages(name)).or_else(|| of_responses(name))
+    }
+}
+
+pub(crate) struct Completions;
+
+impl Api for Completions {
+    fn elsewhere(name: &str) -> Option<&'static str> {
+        let here = OF_CHATS.contains(&name).then_some("/v1/chat/completions");
+        here.or_else(|| of_messages(name)).or_else(|| of_responses(name))
+    }
+}
+
+/// Where a field of messages alone is supported.
+pub(crate) fn of_messages(name: &str) -> Option<&'static str> {
+    OF_MESSAGES.contains(&name).then_some("/v1/messages")
+}
+
+/// Where a field of responses alone is supported.
+pub(crate) fn of_responses(name: &str) -> Option<&'static str> {
+    OF_RESPONSES.contains(&name).then_some("/v1/responses")
+}
+
+/// A body without fields that its API does not support.
+pub(crate) struct Supported<A>(PhantomData<A>);
+
+impl<'de, A: Api> Deserialize<'de> for Supported<A> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Names<const CHAT: bool>;
-        impl<'de, const CHAT: bool> Visitor<'de> for Names<CHAT> {
-            type Value = Supported<CHAT>;
+        struct Names<A>(PhantomData<A>);
+        impl<'de, Of: Api> Visitor<'de> for Names<Of> {
+            type Value = Supported<Of>;
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a JSON object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Supported<CHAT>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Supported<Of>, A::Error> {
                 while let Some(name) = map.next_key::<String>()? {
                     let name = name.as_str();
-                    let elsewhere = if CHAT { OF_COMPLETIONS.contains(&name) } else { OF_CHATS.contains(&name) };
-                    if elsewhere {
-                        let place = if CHAT { "/v1/completions" } else { "/v1/chat/completions" };
+                    if let Some(place) = Of::elsewhere(name) {
                         map.next_value_seed(Nothing { name, place: Some(place) })?;
                     } else if NOWHERE.contains(&name) || NUMBERS.iter().any(|(number, _)| *number == name) {
                         map.next_value_seed(Nothing { name, place: None })?;
@@ -118,10 +173,10 @@ impl<'de, const CHAT: bool> Deserialize<'de> for Supported<CHAT> {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                Ok(Supported)
+                Ok(Supported(PhantomData))
             }
         }
-        deserializer.deserialize_map(Names)
+        deserializer.deserialize_map(Names(PhantomData))
     }
 }
 
@@ -138,6 +193,7 @@ impl<'de> DeserializeSeed<'de> for Nothing<'_> {
         let value: &RawValue = Deserialize::deserialize(deserializer)?;
         match self.place {
             _ if asks_for_nothing(self.name, value.get()) => Ok(()),
+            Some(_) if DEFAULTS.contains(&(self.name, value.get())) => Ok(()),
             Some(place) => Err(D::Error::custom(format!("is a field of {place}; leave it out here"))),
             None => Err(D::Error::custom(format!("is {}, which is not supported; leave it out", shown(value.get())))),
         }
@@ -148,6 +204,9 @@ fn asks_for_nothing(name: &str, value: &str) -> bool {
     let empty = |open: char, close: char| {
         value.strip_prefix(open).and_then(|rest| rest.strip_suffix(close)).is_some_and(|inner| inner.trim().is_empty())
     };
+    if value == "false" && TRUE_BY_DEFAULT.contains(&name) {
+        return false;
+    }
     if matches!(value, "null" | "false" | r#""""#) || empty('[', ']') || (OPTIONS.contains(&name) && empty('{', '}')) {
         return true;
     }
@@ -174,11 +233,13 @@ mod tests {
             r#"{"chat_template": null, "return_token_ids": false, "vllm_xargs": {}, "verbosity": "medium"}"#,
             r#"{"user": "me", "unknown": [1, {"x": 2}], "reasoning_budget": -1, "guided_json": ""}"#,
         ] {
-            read::<Supported<true>>(body.as_bytes()).map(drop).expect(body);
-            read::<Supported<false>>(body.as_bytes()).map(drop).expect(body);
+            read::<Supported<Chats>>(body.as_bytes()).map(drop).expect(body);
+            read::<Supported<Completions>>(body.as_bytes()).map(drop).expect(body);
         }
-        read::<Supported<true>>(br#"{"tools": [{}], "echo": false, "prompt": null}"#).map(drop).expect("a chat");
-        read::<Supported<false>>(br#"{"tools": [], "messages": null, "echo": true}"#).map(drop).expect("a completion");
+        read::<Supported<Chats>>(br#"{"tools": [{}], "echo": false, "prompt": null}"#).map(drop).expect("a chat");
+        read::<Supported<Completions>>(br#"{"tools": [], "messages": null, "echo": true}"#)
+            .map(drop)
+            .expect("a completion");
     }
 
     #[test]
@@ -201,11 +262,22 @@ mod tests {
             ("samplers", r#"["top_k"]"#),
         ] {
             let body = format!(r#"{{"{param}": {value}}}"#);
-            refused(param, read::<Supported<true>>(body.as_bytes()).map(drop).expect_err(&body));
-            refused(param, read::<Supported<false>>(body.as_bytes()).map(drop).expect_err(&body));
+            refused(param, read::<Supported<Chats>>(body.as_bytes()).map(drop).expect_err(&body));
+            refused(param, read::<Supported<Completions>>(body.as_bytes()).map(drop).expect_err(&body));
         }
-        refused("echo", read::<Supported<true>>(br#"{"echo": true}"#).map(drop).expect_err("a chat"));
+        for (param, value) in [
+            ("stop_sequences", r#"["a"]"#),
+            ("system", r#""be kind""#),
+            ("max_output_tokens", "3"),
+            ("thinking", r#"{"type": "disabled"}"#),
+            ("enable_thinking", "false"),
+        ] {
+            let body = format!(r#"{{"{param}": {value}}}"#);
+            refused(param, read::<Supported<Chats>>(body.as_bytes()).map(drop).expect_err(&body));
+            refused(param, read::<Supported<Completions>>(body.as_bytes()).map(drop).expect_err(&body));
+        }
+        refused("echo", read::<Supported<Chats>>(br#"{"echo": true}"#).map(drop).expect_err("a chat"));
         let body = br#"{"continue_final_message": true}"#;
-        refused("continue_final_message", read::<Supported<false>>(body).map(drop).expect_err("a completion"));
+        refused("continue_final_message", read::<Supported<Completions>>(body).map(drop).expect_err("a completion"));
     }
 }

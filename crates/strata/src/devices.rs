@@ -65,6 +65,7 @@ fn describe(gpu: &GpuInfo) -> String {
         (gpu.has_matrices, "matrix units"),
         (gpu.has_fast_dot_products, "integer dot products"),
         (gpu.has_dot_products && !gpu.has_fast_dot_products, "integer dot products made of others"),
+        (gpu.reads_host_memory, "copies from host memory in place"),
         (gpu.has_sparse_memory, "memory by the page"),
     ];
     parts.extend(can.into_iter().filter(|(has, _)| *has).map(|(_, what)| what.to_owned()));
@@ -88,6 +89,7 @@ fn as_json(gpu: &GpuInfo) -> serde_json::Value {
         "has_matrices": gpu.has_matrices,
         "has_dot_products": gpu.has_dot_products,
         "has_fast_dot_products": gpu.has_fast_dot_products,
+        "reads_host_memory": gpu.reads_host_memory,
         "has_sparse_memory": gpu.has_sparse_memory,
         "lacks": gpu.missing,
     })

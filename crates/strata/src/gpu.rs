@@ -132,7 +132,12 @@ pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)>
 fn choose(dir: &ModelDir, limits: &LimitOptions) -> Result<usize, String> {
     let gpus = Vulkan::load().and_then(|vulkan| vulkan.gpus()).map_err(|error| error.to_string())?;
     let usable = gpus.iter().filter(|gpu| gpu.missing.is_none() && gpu.kind != "software");
-    let best = usable.max_by_key(|gpu| (gpu.kind == "discrete", gpu.memory.0)).ok_or("no GPU that kernels run on")?;
+    let best = usable.max_by_key(|gpu| (gpu.kind == "discrete", gpu.memory.0)).ok_or_else(|| {
+        match gpus.iter().find(|gpu| gpu.missing.is_none()) {
+            Some(gpu) => format!("{} is software; --device vulkan:{} takes it", gpu.name, gpu.number),
+            None => "no GPU that kernels run on".to_owned(),
+        }
+    })?;
     let memory = gpu_memory(best, limits);
     if memory.0 < dir.weight_bytes.0 {
         return Err(format!("{} may use {memory}, and the weights are {}", best.name, dir.weight_bytes));

@@ -1,6 +1,6 @@
 //! `/v1/chat/completions`.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -8,8 +8,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use strata_engine::TokenId;
 use strata_engine::text::{StopCause, TextDelta};
-use strata_model::chat_template::{ChatTemplate, TemplateError};
+use strata_model::chat_template::{ArgumentsForm, ChatTemplate, TemplateError};
+use tokio::runtime::Handle;
 
+use crate::answer::{Answer, Called, Form, Piece, Whole};
 use crate::app::{App, unix_seconds};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::charge::{beam_tokens_unasked, logprob_tokens_unasked};
@@ -21,12 +23,15 @@ use crate::json_cost::JsonCost;
 use crate::json_text::list_of;
 use crate::logprobs::{chat_entry, prompt_text};
 use crate::memory::Share;
-use crate::openapi::{Part, part};
+use crate::openapi::{Part, fields_of_all, part};
 use crate::sampling::{Common, common, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
 use crate::structured::{constraint, structured_part};
-use crate::tool_use::{ToolAnswer, ToolUse, tool_use, tools_part};
+use crate::thinking::Begins;
+use crate::tool_prompt::tell_tools;
+use crate::tool_use::{AskedTools, bind, tools_part};
 use crate::tools::check_tools;
+use crate::unsupported::Chats;
 
 /// The fields of this API alone, but for the conversation.
 #[derive(Deserialize)]
@@ -58,7 +63,7 @@ struct ConversationCost {
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let tenant = received.tenant;
-    let (common, prompt, share, tools) = app.blocking(move |app| prepare(app, received)).await?;
+    let (common, prompt, share, form) = app.blocking(move |app| prepare(app, received)).await?;
     let envelope = Envelope {
         id: unique_id("chatcmpl-"),
         object: if common.stream { "chat.completion.chunk" } else { "chat.completion" },
@@ -67,7 +72,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     };
     let asked = Asked { prompts: vec![prompt], echo_bytes: 0, tenant, share };
     let mut sequences = submit(&app, asked, &common).await?;
-    let answers = (0..common.n).map(|_| tools.as_ref().map(ToolUse::answer)).collect();
+    let answers = (0..common.n).map(|_| form.answer("call_")).collect();
     let mut writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), answers };
     if common.stream {
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
@@ -85,18 +90,24 @@ pub(crate) fn parts() -> Vec<Part> {
     [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
 }
 
+/// Whether a chat has this field.
+pub(crate) fn has_field(name: &str) -> bool {
+    static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
+    FIELDS.contains(&name)
+}
+
 /// The fields of a conversation, which `/tokenize` reads too.
 pub(crate) fn conversation_part() -> Option<Part> {
     Some(part!(Conversation))
 }
 
-/// What a chat becomes: its fields, its prompt, the memory that it holds, and the tools that it may call.
-type Prepared = (Common, Vec<TokenId>, Share, Option<ToolUse>);
+/// What a chat becomes: its fields, its prompt, the memory that it holds, and what its answers may be made of.
+type Prepared = (Common, Vec<TokenId>, Share, Form);
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let mut preparing = begin(app, &body)?;
-    let mut common = common::<true>(app, body.json())?;
+    let mut common = common::<Chats>(app, body.json())?;
     common.constraint = constraint(app, body.json(), &mut preparing.share)?;
     let fields: Fields = read(body.json())?;
     let top_logprobs = sent(fields.top_logprobs);
@@ -107,10 +118,11 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
             return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
         }
     };
-    let tools = tool_use(app, body.json(), &mut common)?;
-    let mut prompt = prompt(app, body, preparing.rendered_max)?;
+    let tools = bind(app, AskedTools::of_chat(body.json())?, &mut common)?;
+    let Prompt { tokens: mut prompt, begins, continued } = prompt(app, body, &mut preparing)?;
+    let form = Form::new(app, tools, begins, continued, &mut common)?;
     if let Some(truncation) = common.truncation {
-        truncation.apply(&mut prompt, None, app.engine.limits(), common.max_tokens.unwrap_or(1));
+        truncation.apply(&mut prompt, app.tokenizer.bos_id(), app.engine.limits(), common.max_tokens.unwrap_or(1));
     }
     // A prompt without room is refused by the engine, which knows why there is none.
     let limits = app.engine.limits();
@@ -123,7 +135,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     };
     let room = room.min(logprob_tokens_unasked(&common, app.memory.answers.bytes()));
     common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
-    Ok((common, prompt, preparing.share, tools))
+    Ok((common, prompt, preparing.share, form))
 }
 
 /// Waits for the memory to prepare a body that may hold a conversation.
@@ -135,9 +147,9 @@ pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiErro
     Preparing::begin(app, body, values.saturating_mul(3))
 }
 
-/// The tokens of the conversation in a body, by the model's template, which may write up to `rendered_max` bytes;
-/// [`begin`] has reserved the memory. `/tokenize` with `messages` uses it too.
-pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
+/// The prompt of the conversation in a body, by the model's template; [`begin`] has reserved the memory. `/tokenize`
+/// with `messages` uses it too.
+pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
     let template = template_of(app)?;
     let Conversation {
         messages,
@@ -153,15 +165,11 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
     }
-    let mut room = ARGUMENTS_BYTES_MAX;
-    let messages: Vec<Value> = messages
-        .into_iter()
-        .enumerate()
-        .map(|(index, value)| message(index, value, &mut room))
-        .collect::<Result<_, _>>()?;
+    let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value));
+    let messages: Vec<Value> = messages.collect::<Result<_, _>>()?;
     let tools = sent(tools).filter(|tools| !tools.is_empty());
     if let Some(tools) = &tools {
-        check_tools(tools, template)?;
+        check_tools(tools, template, app.tools_told().is_some())?;
     }
     let continued = sent(continue_final_message).unwrap_or(false);
     let add_generation_prompt = sent(add_generation_prompt);
@@ -184,7 +192,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, rendered_max: usize) -> Resu
         kwargs,
         add_special: sent(add_special_tokens).unwrap_or(false),
     };
-    rendering.tokens(app, rendered_max)
+    rendering.prompt(app, preparing)
 }
 
 /// A conversation in the form that templates know, from whichever API it came.
@@ -202,12 +210,41 @@ pub(crate) struct Rendering {
     pub(crate) add_special: bool,
 }
 
+/// A conversation as the model reads it.
+pub(crate) struct Prompt {
+    pub(crate) tokens: Vec<TokenId>,
+    /// Where in its thinking the answer begins.
+    pub(crate) begins: Begins,
+    /// Whether the answer continues the last message.
+    pub(crate) continued: bool,
+}
+
 impl Rendering {
-    /// The tokens of the prompt, by the model's template, which may write up to `rendered_max` bytes. Blocking.
-    pub(crate) fn tokens(self, app: &App, rendered_max: usize) -> Result<Vec<TokenId>, ApiError> {
-        let Self { messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
+    /// The prompt, by the model's template, in the memory of `preparing`, which grows by what arguments of calls take.
+    /// Blocking.
+    pub(crate) fn prompt(self, app: &App, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
+        let rendered_max = preparing.rendered_max;
+        let Self { mut messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
         let template = template_of(app)?;
-        let tools = tools.as_deref();
+        let told = app.tools_told();
+        let as_objects = told.is_some() || template.arguments_form() == ArgumentsForm::Object;
+        if as_objects {
+            let cost = messages.iter().map(arguments_cost).fold(0, usize::saturating_add);
+            // The parsed ones, and the template's two copies.
+            Handle::current().block_on(preparing.share.grow(cost.saturating_mul(3)))?;
+        }
+        for message in messages.iter_mut().filter_map(Value::as_object_mut) {
+            name_thinking(message, app.speech.harmony);
+            match as_objects {
+                true => parse_arguments(message),
+                false => write_arguments(message),
+            }
+        }
+        let mut tools = tools.as_deref();
+        if let Some(family) = told {
+            messages = tell_tools(messages, tools.unwrap_or_default(), family)?;
+            tools = None;
+        }
         let render =
             |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
         let mut text = match (render(&messages), with_contents(&messages)) {
@@ -215,11 +252,14 @@ impl Rendering {
             (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
             (rendered, _) => rendered?,
         };
+        let mut begins = app.speech.thinking.map_or(Begins::Before, |tags| tags.begins(&text));
         if continued {
             text = up_to_final_message(text, &messages)?;
+            let last = messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default();
+            begins = app.speech.thinking.map_or(Begins::Before, |tags| tags.begins_in(last));
         }
         // The template writes the special tokens itself.
-        app.encode("messages", &text, add_special)
+        Ok(Prompt { tokens: app.encode("messages", &text, add_special)?, begins, continued })
     }
 }
 
@@ -230,7 +270,7 @@ fn template_of(app: &App) -> Result<&ChatTemplate, ApiError> {
 }
 
 /// Checks a message, and brings it into the form that templates know.
-fn message(index: usize, message: Value, room: &mut usize) -> Result<Value, ApiError> {
+fn message(index: usize, message: Value) -> Result<Value, ApiError> {
     let refuse = |field: &str, problem: String| {
         Err(ApiError::invalid(format!("messages[{index}]{field}"), format!("messages[{index}]{field} {problem}")))
     };
@@ -269,7 +309,6 @@ fn message(index: usize, message: Value, room: &mut usize) -> Result<Value, ApiE
             *content = texts.join("\n").into();
         }
     }
-    parse_arguments(&mut message, room);
     Ok(Value::Object(message))
 }
 
@@ -286,24 +325,57 @@ fn with_contents(messages: &[Value]) -> Option<Vec<Value>> {
     Some(messages)
 }
 
-/// Text of tool calls' arguments that is parsed, in bytes over all messages of a request. A byte of JSON may become a
-/// value of 70 bytes, which the request was not charged for.
-const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
+/// What the arguments of a message's tool calls cost once they are values.
+fn arguments_cost(message: &Value) -> usize {
+    let calls = message["tool_calls"].as_array().into_iter().flatten();
+    let texts = calls.filter_map(|call| call["function"]["arguments"].as_str());
+    let cost = |text: &str| serde_json::from_str(text).map_or(0, |JsonCost(cost)| cost.saturating_add(text.len()));
+    texts.map(cost).fold(0, usize::saturating_add)
+}
 
-/// The API carries the arguments of tool calls as JSON in a string; templates want the object. Arguments that are not
-/// JSON, or exceed [`ARGUMENTS_BYTES_MAX`], stay a string. `room` is what is left of that limit.
-fn parse_arguments(message: &mut Map<String, Value>, room: &mut usize) {
+/// The API carries the arguments of tool calls as JSON in a string; most templates want the object. Arguments that are
+/// not JSON stay a string.
+fn parse_arguments(message: &mut Map<String, Value>) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
-        let fitting = arguments.as_str().filter(|text| text.len() <= *room);
-        *room -= fitting.map_or(0, str::len);
         // Counting refuses what must not be built.
-        let sound = fitting.filter(|text| serde_json::from_str::<JsonCost>(text).is_ok());
+        let sound = arguments.as_str().filter(|text| serde_json::from_str::<JsonCost>(text).is_ok());
         let parsed = sound.and_then(|text| serde_json::from_str(text).ok());
         if let Some(object @ Value::Object(_)) = parsed {
             *arguments = object;
         }
     }
+}
+
+/// Some templates want the text.
+fn write_arguments(message: &mut Map<String, Value>) {
+    let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
+    for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+        if arguments.is_object() {
+            *arguments = arguments.to_string().into();
+        }
+    }
+}
+
+/// Puts what the assistant thought where templates look for it, whatever the client calls it. Harmony's take it as
+/// `thinking`, and beside a call nothing else: what was said before the call is then the end of it.
+fn name_thinking(message: &mut Map<String, Value>, harmony: bool) {
+    let Some(Value::String(thought)) =
+        ["reasoning_content", "reasoning"].iter().find_map(|name| message.get(*name).filter(|text| text.is_string()))
+    else {
+        return;
+    };
+    let mut thought = thought.clone();
+    if !harmony {
+        message.insert("reasoning_content".into(), thought.into());
+        return;
+    }
+    let has_calls = message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+    if let Some(Value::String(said)) = message.get("content").filter(|content| has_calls && *content != "") {
+        thought = format!("{thought}\n\n{said}");
+        message.insert("content".into(), "".into());
+    }
+    message.entry("thinking").or_insert_with(|| thought.into());
 }
 
 /// Cuts what the template writes after the last message, as `transformers` does.
@@ -323,27 +395,29 @@ fn up_to_final_message(mut text: String, messages: &[Value]) -> Result<String, A
 struct Writer {
     app: Arc<App>,
     logprobs: bool,
-    /// For each answer, if it may call tools.
-    answers: Vec<Option<ToolAnswer>>,
+    answers: Vec<Answer>,
 }
 
 impl Writer {
     fn whole(&mut self, index: usize, output: Output) -> Choice {
-        let answer = self.answers.get_mut(index).and_then(Option::as_mut);
-        let (text, calls) = match answer {
-            Some(answer) => answer.push(&output.text, true),
-            None => (output.text, Vec::new()),
+        let whole = match self.answers.get_mut(index) {
+            Some(answer) => Whole::of(answer, &output.text),
+            None => Whole { text: output.text, ..Whole::default() },
         };
+        let Whole { reasoning, text, calls } = whole;
         let mut message = json!({"role": "assistant", "content": text, "refusal": null});
-        if !calls.is_empty() {
-            let whole = |mut call: Value| {
-                call.as_object_mut().and_then(|call| call.shift_remove("index"));
-                call
-            };
-            message["tool_calls"] = calls.into_iter().map(whole).collect();
+        if !calls.is_empty() || !reasoning.is_empty() {
             if text.trim().is_empty() {
                 message["content"] = Value::Null;
             }
+            add_reasoning(&mut message, reasoning);
+        }
+        if !calls.is_empty() {
+            let call = |call: Called| {
+                let function = json!({"name": call.name, "arguments": call.arguments});
+                json!({"id": call.id, "type": "function", "function": function})
+            };
+            message["tool_calls"] = calls.into_iter().map(call).collect();
         }
         let reason = self.finish_reason(index, output.cause.as_ref());
         let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position));
@@ -360,7 +434,7 @@ impl Writer {
 
     /// An answer that calls tools ends for that.
     fn finish_reason(&self, index: usize, cause: Option<&StopCause>) -> Option<&'static str> {
-        let has_called = self.answers.get(index).and_then(Option::as_ref).is_some_and(ToolAnswer::has_called);
+        let has_called = self.answers.get(index).is_some_and(Answer::has_called);
         cause.map(|cause| match cause {
             StopCause::EndOfSequence | StopCause::Complete if has_called => "tool_calls",
             cause => cause.openai_name(),
@@ -382,6 +456,14 @@ impl Writer {
     }
 }
 
+/// Thinking, under the names by which other servers' clients look for it.
+fn add_reasoning(message: &mut Value, reasoning: String) {
+    if !reasoning.is_empty() {
+        message["reasoning"] = reasoning.as_str().into();
+        message["reasoning_content"] = reasoning.into();
+    }
+}
+
 impl Choices for Writer {
     fn choices(&mut self, index: usize, delta: TextDelta) -> Vec<Value> {
         let mut choices = Vec::new();
@@ -389,28 +471,40 @@ impl Choices for Writer {
             choices.push(self.chunk(index, json!({"role": "assistant", "content": ""}), Vec::new(), None));
         }
         let token = delta.token.and_then(|(_, position)| position);
-        let entries: Vec<Value> = token.iter().map(|position| chat_entry(&self.app.tokenizer, position)).collect();
+        let mut entries: Vec<Value> = token.iter().map(|position| chat_entry(&self.app.tokenizer, position)).collect();
         let cause = delta.finished.and_then(Result::ok);
-        let (text, calls) = match self.answers.get_mut(index).and_then(Option::as_mut) {
-            Some(answer) => answer.push(&delta.text, cause.is_some()),
-            None => (delta.text, Vec::new()),
-        };
-        if calls.is_empty() && (!text.is_empty() || !entries.is_empty()) {
-            choices.push(self.chunk(index, json!({"content": text}), entries, cause));
+        let mut deltas: Vec<Value> = Vec::new();
+        if let Some(answer) = self.answers.get_mut(index) {
+            for piece in answer.push(&delta.text, cause.is_some()) {
+                deltas.push(match piece {
+                    Piece::Text(text) => json!({"content": text}),
+                    Piece::Reasoning(text) => {
+                        let mut delta = json!({});
+                        add_reasoning(&mut delta, text);
+                        delta
+                    }
+                    // The name first, then the arguments.
+                    Piece::Call(Called { number, id, name, .. }) => {
+                        let function = json!({"name": name, "arguments": ""});
+                        json!({"tool_calls": [{"index": number, "id": id, "type": "function", "function": function}]})
+                    }
+                    Piece::Arguments(number, text) => {
+                        json!({"tool_calls": [{"index": number, "function": {"arguments": text}}]})
+                    }
+                });
+            }
+        }
+        if deltas.is_empty() && !entries.is_empty() {
+            deltas.push(json!({"content": ""}));
+        }
+        // A text tells the end too; behind anything else, that is a chunk of its own.
+        let with_text = deltas.len() == 1 && deltas[0].get("content").is_some();
+        let mut deltas = deltas.into_iter();
+        if with_text && let Some(delta) = deltas.next() {
+            choices.push(self.chunk(index, delta, entries, cause));
             return choices;
         }
-        if !text.is_empty() || !entries.is_empty() {
-            choices.push(self.chunk(index, json!({"content": text}), entries, None));
-        }
-        for mut call in calls {
-            // The name first, then the arguments.
-            let arguments = call["function"]["arguments"].take();
-            let number = call["index"].clone();
-            call["function"]["arguments"] = "".into();
-            choices.push(self.chunk(index, json!({"tool_calls": [call]}), Vec::new(), None));
-            let more = json!({"index": number, "function": {"arguments": arguments}});
-            choices.push(self.chunk(index, json!({"tool_calls": [more]}), Vec::new(), None));
-        }
+        choices.extend(deltas.map(|delta| self.chunk(index, delta, std::mem::take(&mut entries), None)));
         if cause.is_some() {
             choices.push(self.chunk(index, json!({}), Vec::new(), cause));
         }

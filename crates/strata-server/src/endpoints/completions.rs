@@ -21,6 +21,7 @@ use crate::openapi::{Part, part};
 use crate::sampling::{Common, common, random, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
 use crate::structured::{constraint, structured_part};
+use crate::unsupported::Completions;
 
 /// Tokens generated where the request does not say, as OpenAI has it.
 const MAX_TOKENS_DEFAULT: usize = 16;
@@ -90,7 +91,7 @@ pub(crate) fn parts() -> Vec<Part> {
 fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let Received { body, .. } = received;
     let mut share = Preparing::begin(app, &body, 0)?.share;
-    let mut common = common::<false>(app, body.json())?;
+    let mut common = common::<Completions>(app, body.json())?;
     common.constraint = constraint(app, body.json(), &mut share)?;
     let fields: Fields<'_> = read(body.json())?;
     let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));

@@ -18,7 +18,7 @@ use crate::config::Embeddings;
 use crate::endpoints::completions::{Asking, prompts_of};
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, is_text, read, sent};
-use crate::generate::{Asked, submit};
+use crate::generate::{Asked, sequences_max, submit};
 use crate::memory::Share;
 use crate::openapi::{Part, part};
 use crate::sampling::{Common, check_name, unasked};
@@ -87,9 +87,10 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let mut body = String::with_capacity(bytes);
     body.push_str(r#"{"object":"list","data":["#);
     let (mut index, mut tokens) = (0, 0);
+    let at_a_time = AT_A_TIME.min(sequences_max(&app));
     let mut waiting = prompts.into_iter();
     while waiting.len() > 0 {
-        let prompts: Vec<_> = waiting.by_ref().take(AT_A_TIME).collect();
+        let prompts: Vec<_> = waiting.by_ref().take(at_a_time).collect();
         // The share of what is prepared is kept for those that still wait.
         let asked = Asked { prompts, echo_bytes: 0, tenant, share: app.memory.parsed.take(0).await? };
         let mut sequences = submit(&app, asked, &common).await?;

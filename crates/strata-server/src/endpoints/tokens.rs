@@ -51,7 +51,10 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
                 drop(body);
                 app.tokenize("prompt", &prompt, sent(fields.add_special_tokens).unwrap_or(true))?
             }
-            None => chat::prompt(app, body, preparing.rendered_max).map_err(|error| match error.param.as_deref() {
+            None => chat::prompt(app, body, &mut preparing).map(|prompt| prompt.tokens).map_err(|error| match error
+                .param
+                .as_deref()
+            {
                 Some("messages") => {
                     ApiError::invalid("prompt", format!("send a prompt, or messages: {}", error.message))
                 }

@@ -1,6 +1,10 @@
 //! Hermes and Qwen up to 3: `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>`.
 
-use super::reading::{after, call_of, json, json_calls, reading};
+use serde_json::{Map, Value};
+use strata_engine::{checked_schema, quoted};
+
+use super::body::Closing;
+use super::reading::{json_calls, json_of, object_call};
 use super::{Family, Function, Reading};
 
 pub(super) const FAMILY: Family = Family {
@@ -8,20 +12,22 @@ pub(super) const FAMILY: Family = Family {
     signs: &[&["<tool_call>", "arguments"]],
     marker: "<tool_call>",
     bare: None,
+    between: "",
     around: &[],
     read,
+    checked: checked_schema,
     grammar,
+    write,
 };
 
-fn read(text: &str, _: &[Function]) -> Reading {
-    reading(text, || {
-        let Some((value, length)) = json(text)? else { return Ok(None) };
-        let call = call_of(value).ok_or(())?;
-        let Some(rest) = after(&text[length..], "</tool_call>")? else { return Ok(None) };
-        Ok(Some((vec![call], rest.len())))
-    })
+fn read(text: &str) -> Reading {
+    object_call(text, Closing { ends: &["</tool_call>"], ..Closing::default() }, false)
 }
 
 fn grammar(functions: &[Function]) -> String {
     json_calls(functions, "\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>")
+}
+
+fn write(name: &str, arguments: &Map<String, Value>) -> String {
+    format!("<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>", quoted(name), json_of(arguments))
 }

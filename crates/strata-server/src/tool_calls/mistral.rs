@@ -1,42 +1,48 @@
 //! Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, and newer models' `[TOOL_CALLS]NAME[ARGS]{…}`.
 
-use super::reading::{call_of, json, json_calls, reading, until};
-use super::{Family, Function, Reading, ToolCall};
+use serde_json::{Map, Value};
+use strata_engine::{checked_schema, quoted};
+
+use super::body::Closing;
+use super::reading::{after, begun, json_calls, json_of, object_call, reading, until};
+use super::{Begun, Family, Function, Reading};
 
 pub(super) const FAMILY: Family = Family {
     name: "mistral",
     signs: &[&["[TOOL_CALLS]"]],
     marker: "[TOOL_CALLS]",
     bare: None,
+    between: "",
     around: &[],
     read,
+    checked: checked_schema,
     grammar,
+    write,
 };
 
-fn read(text: &str, _: &[Function]) -> Reading {
-    reading(text, || {
-        let begun = text.trim_start();
-        if begun.is_empty() {
-            return Ok(None);
-        }
-        if begun.starts_with('[') {
-            let Some((list, length)) = json(text)? else { return Ok(None) };
-            let list: Vec<&serde_json::value::RawValue> = serde_json::from_str(list).map_err(|_| ())?;
-            let calls: Option<Vec<_>> = list.into_iter().map(|call| call_of(call.get())).collect();
-            return Ok(Some((calls.filter(|calls| !calls.is_empty()).ok_or(())?, text.len() - length)));
-        }
-        let Some((name, rest)) = until(begun, "[ARGS]")? else { return Ok(None) };
+fn read(text: &str) -> Reading {
+    if let Ok(list) = after(text, "[") {
+        let Some(call) = list else { return Reading::More };
+        return match object_call(call, Closing { list: true, ..Closing::default() }, false) {
+            Reading::Begun(begun) => Reading::Begun(Begun { length: text.len() - call.len() + begun.length, ..begun }),
+            other => other,
+        };
+    }
+    reading(|| {
+        let Some((name, rest)) = until(text, "[ARGS]")? else { return Ok(None) };
         let name = name.split("[CALL_ID]").next().unwrap_or(name).trim();
-        if name.is_empty() || name.contains(char::is_whitespace) {
+        if name.contains(char::is_whitespace) {
             return Err(());
         }
-        let Some((arguments, length)) = json(rest)? else { return Ok(None) };
-        let call = ToolCall { name: name.to_owned(), arguments: arguments.to_owned() };
-        Ok(Some((vec![call], rest.len() - length)))
+        begun(text, name, rest, Closing::default())
     })
 }
 
 /// The older form, which newer models know too.
 fn grammar(functions: &[Function]) -> String {
     json_calls(functions, "[{\"name\": \"", "\", \"arguments\": ", "}]")
+}
+
+fn write(name: &str, arguments: &Map<String, Value>) -> String {
+    format!("[TOOL_CALLS][{{\"name\": {}, \"arguments\": {}}}]", quoted(name), json_of(arguments))
 }

@@ -48,6 +48,12 @@ impl Server {
         Self::serving(ServerConfig::default(), engine, template).await
     }
 
+    /// Answers everything with `text`, and chats through this template.
+    pub async fn speaking(config: ServerConfig, text: &str, template: &str) -> Self {
+        let engine = ScriptedEngine::start(ScriptedEngine::limits(), Duration::from_millis(1), answer(text));
+        Self::serving(config, engine, template).await
+    }
+
     pub async fn over(config: ServerConfig, engine: ScriptedEngine) -> Self {
         Self::serving(config, engine, TEMPLATE).await
     }

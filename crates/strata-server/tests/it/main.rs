@@ -10,6 +10,7 @@ mod lifecycle;
 mod messages;
 mod openapi;
 mod origins;
+mod reasoning;
 mod responses;
 mod streaming;
 mod structured;

@@ -69,7 +69,7 @@ async fn what_cannot_be_kept_to_is_refused_by_name_and_place() {
         ("response_format.json_schema.schema", schema(json!("{")), "cannot be read"),
         ("response_format.json_schema.schema", schema(json!({"x": "y".repeat(300 << 10)})), "bytes"),
         ("structured_outputs.regex", json!({"structured_outputs": {"regex": "("}}), "regular expression"),
-        ("structured_outputs.grammar", json!({"structured_outputs": {"grammar": "root ::= \"a\""}}), "::="),
+        ("structured_outputs.grammar", json!({"structured_outputs": {"grammar": "root ::= a"}}), "\"a\" is named"),
         ("structured_outputs.choice", json!({"structured_outputs": {"choice": []}}), "0 texts"),
         ("structured_outputs.structural_tag", json!({"structured_outputs": {"structural_tag": {}}}), "not supported"),
         (

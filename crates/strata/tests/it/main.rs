@@ -1,5 +1,6 @@
 //! The built binary, used as a person or a script would use it.
 
+mod agent;
 mod bench;
 mod bundled;
 mod chat;

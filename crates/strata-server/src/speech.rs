@@ -1,0 +1,31 @@
+//! How a model writes thinking and calls.
+
+use crate::harmony;
+use crate::thinking::Tags;
+use crate::tool_calls::{FAMILIES, Family};
+
+/// The forms of calls, as `--tool-parser` knows them.
+pub fn tool_parsers() -> Vec<&'static str> {
+    FAMILIES.iter().map(|family| family.name).chain([harmony::NAME]).collect()
+}
+
+/// How a model writes thinking and calls.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Speech {
+    /// In harmony, which is all there is to say.
+    pub(crate) harmony: bool,
+    pub(crate) thinking: Option<Tags>,
+    pub(crate) family: Option<&'static Family>,
+}
+
+impl Speech {
+    /// As the source of the chat template tells, and `parser`, which wins.
+    pub(crate) fn of(template: &str, parser: Option<&str>) -> Self {
+        let harmony = parser.map_or_else(|| harmony::is_spoken(template), |name| name == harmony::NAME);
+        if harmony {
+            return Self { harmony, ..Self::default() };
+        }
+        let family = parser.and_then(Family::named).or_else(|| Family::of_template(template));
+        Self { harmony, thinking: Tags::of_template(template), family }
+    }
+}

@@ -1,0 +1,236 @@
+//! A call from its arguments on, as it comes.
+
+use serde_json::Value;
+
+use super::Function;
+use super::values::typed;
+
+/// What follows the name of a call: its arguments, and what closes it.
+pub(crate) struct Body {
+    step: Step,
+    closing: Closing,
+}
+
+/// What closes a call behind its arguments.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Closing {
+    /// The arguments are in an object, whose other fields may follow.
+    pub(super) object: bool,
+    /// Texts that may follow, in this order, with white space before them.
+    pub(super) ends: &'static [&'static str],
+    /// The call is in a list, in which others may follow.
+    pub(super) list: bool,
+}
+
+enum Step {
+    /// In arguments that are JSON.
+    Json(JsonScan),
+    /// In arguments that are parameters between tags.
+    Tagged(Tagged),
+    /// Behind the arguments, in the object around them.
+    Object(JsonScan),
+    /// Behind that, before the texts from this number on.
+    Ends(usize),
+    /// Behind that, in the list of calls.
+    List,
+}
+
+/// Reads what a text begins with, in a call of this function.
+type ReadParameter = for<'t> fn(&'t str, Option<&Function>) -> Parameter<'t>;
+
+struct Tagged {
+    read: ReadParameter,
+    function: String,
+    /// The parameters that were told.
+    keys: Vec<String>,
+}
+
+/// What a text between tags begins with.
+pub(super) enum Parameter<'t> {
+    /// The beginning of a parameter, or of the end.
+    More,
+    /// A parameter, which takes so many bytes.
+    One { key: &'t str, value: &'t str, length: usize },
+    /// The end of the call, likewise.
+    End(usize),
+    /// Nothing of a call.
+    Nothing,
+}
+
+impl<'t> Parameter<'t> {
+    /// The parameter that `text` begins with: its key, its value and what is behind it; none while it may still come.
+    pub(super) fn of(text: &str, read: Result<Option<(&'t str, &'t str, &'t str)>, ()>) -> Self {
+        match read {
+            Ok(Some((key, value, rest))) => Self::One { key, value, length: text.len() - rest.len() },
+            Ok(None) => Self::More,
+            Err(()) => Self::Nothing,
+        }
+    }
+}
+
+/// How far a call has come.
+pub(super) enum Progress {
+    More,
+    Ended,
+    /// Another one follows in its list.
+    Another,
+}
+
+impl Body {
+    /// The arguments follow: a JSON object.
+    pub(super) fn json(closing: Closing) -> Self {
+        Self { step: Step::Json(JsonScan::default()), closing }
+    }
+
+    /// The parameters of `function` follow, as `read` reads them; their bracket has been told.
+    pub(super) fn tagged(function: &str, read: ReadParameter, closing: Closing) -> Self {
+        Self { step: Step::Tagged(Tagged { read, function: function.to_owned(), keys: Vec::new() }), closing }
+    }
+
+    /// All arguments are known.
+    pub(super) fn known(closing: Closing) -> Self {
+        Self { step: Step::Ends(0), closing }
+    }
+
+    /// Whether only the end of a tag changes anything.
+    pub(super) fn waits_for_tags(&self) -> bool {
+        matches!(self.step, Step::Tagged(_))
+    }
+
+    /// Takes from `held` what is decided, which may be the last if it has `ended`; returns more of the arguments.
+    pub(super) fn go_on(&mut self, held: &mut String, functions: &[Function], ended: bool) -> (String, Progress) {
+        let mut arguments = String::new();
+        loop {
+            match &mut self.step {
+                Step::Json(scan) => {
+                    if arguments.is_empty() && scan.depth == 0 {
+                        let blank = held.len() - held.trim_start().len();
+                        held.drain(..blank);
+                    }
+                    let end = scan.end(held);
+                    arguments.extend(held.drain(..end.unwrap_or(held.len())));
+                    match end {
+                        None => return (arguments, Progress::More),
+                        Some(_) if self.closing.object => self.step = Step::Object(JsonScan::inside()),
+                        Some(_) => self.step = Step::Ends(0),
+                    }
+                }
+                Step::Tagged(tagged) => match (tagged.read)(held, named(functions, &tagged.function)) {
+                    Parameter::More => return (arguments, Progress::More),
+                    Parameter::One { key, value, length } => {
+                        // Of two with one name, the first was told.
+                        if !tagged.keys.iter().any(|told| told == key) {
+                            let separator = if tagged.keys.is_empty() { "" } else { "," };
+                            let value = typed(value, named(functions, &tagged.function), key);
+                            arguments.push_str(&format!("{separator}{}:{value}", Value::from(key)));
+                            tagged.keys.push(key.to_owned());
+                        }
+                        held.drain(..length);
+                    }
+                    Parameter::End(length) => {
+                        held.drain(..length);
+                        arguments.push('}');
+                        self.step = Step::Ends(0);
+                    }
+                    Parameter::Nothing => {
+                        arguments.push('}');
+                        return (arguments, Progress::Ended);
+                    }
+                },
+                Step::Object(scan) => {
+                    let end = scan.end(held);
+                    held.drain(..end.unwrap_or(held.len()));
+                    match end {
+                        None => return (arguments, Progress::More),
+                        Some(_) => self.step = Step::Ends(0),
+                    }
+                }
+                Step::Ends(next) => {
+                    let Some(end) = self.closing.ends.get(*next) else {
+                        if !self.closing.list {
+                            return (arguments, Progress::Ended);
+                        }
+                        self.step = Step::List;
+                        continue;
+                    };
+                    let begun = held.trim_start();
+                    if let Some(rest) = begun.strip_prefix(end) {
+                        held.drain(..held.len() - rest.len());
+                    } else if end.starts_with(begun) {
+                        if !ended {
+                            return (arguments, Progress::More);
+                        }
+                        // What broke off in it is no text.
+                        held.clear();
+                    }
+                    *next += 1;
+                }
+                Step::List => {
+                    let begun = held.trim_start();
+                    let (blank, next) = (held.len() - begun.len(), begun.chars().next());
+                    return match next {
+                        None if !ended => (arguments, Progress::More),
+                        // As if a list of those that follow began here.
+                        Some(',') => {
+                            held.replace_range(..=blank, "[");
+                            (arguments, Progress::Another)
+                        }
+                        Some(']') => {
+                            held.drain(..=blank);
+                            (arguments, Progress::Ended)
+                        }
+                        _ => (arguments, Progress::Ended),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// The function of this name.
+fn named<'f>(functions: &'f [Function], name: &str) -> Option<&'f Function> {
+    functions.iter().find(|function| function.name == name)
+}
+
+/// Where a JSON object or list ends, which comes in pieces.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct JsonScan {
+    /// Open brackets.
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl JsonScan {
+    /// Behind its first bracket.
+    fn inside() -> Self {
+        Self { depth: 1, ..Self::default() }
+    }
+
+    /// Takes more text; returns how much of it belongs to the value, if that ends in it.
+    pub(crate) fn end(&mut self, text: &str) -> Option<usize> {
+        for (at, byte) in text.bytes().enumerate() {
+            if self.in_string {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,78 @@
+//! Values of parameters that are written between tags: what their schema makes of them.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::Function;
+
+/// The value of a parameter that is written as text, in JSON: a string where the schema says so, else JSON if it is.
+pub(super) fn typed(text: &str, function: Option<&Function>, name: &str) -> String {
+    let schema = schema_of(function, name);
+    let json = || serde_json::from_str::<&RawValue>(text).ok().map(RawValue::get);
+    // Of several types, the one that it has; text that is of no other is a string.
+    let kinds = schema.and_then(|schema| schema["type"].as_array());
+    let fits = |json: &&str| kinds.is_none_or(|kinds| kinds.iter().any(|kind| is_of(kind, json)));
+    match json().filter(|_| !is_plain_text(schema)).filter(fits) {
+        Some(json) => compact(json),
+        None => Value::from(text).to_string(),
+    }
+}
+
+fn is_of(kind: &Value, json: &str) -> bool {
+    match kind.as_str() {
+        Some("null") => json == "null",
+        Some("boolean") => json.starts_with(['t', 'f']),
+        Some("integer" | "number") => json.starts_with(|first: char| first == '-' || first.is_ascii_digit()),
+        Some("string") => json.starts_with('"'),
+        Some("array") => json.starts_with('['),
+        Some("object") => json.starts_with('{'),
+        _ => false,
+    }
+}
+
+/// Most references that lead from one to the next.
+const REFERENCES_MAX: usize = 8;
+
+/// The schema of the parameter `name`.
+pub(super) fn schema_of<'f>(function: Option<&'f Function>, name: &str) -> Option<&'f Value> {
+    function.and_then(|function| root_of(&function.parameters).get("properties")?.get(name))
+}
+
+/// What a schema is at its root: where it is a reference to a definition, that.
+pub(super) fn root_of(schema: &Value) -> &Value {
+    let mut root = schema;
+    for _ in 0..REFERENCES_MAX {
+        let Some(to) = root["$ref"].as_str() else { return root };
+        let definition =
+            to.strip_prefix('#').filter(|path| ["/$defs/", "/definitions/"].iter().any(|name| path.starts_with(name)));
+        let Some(next) = definition.and_then(|path| schema.pointer(path)) else { return root };
+        root = next;
+    }
+    root
+}
+
+/// Whether values of a parameter are written as they are: they are strings, all of them. Others are written as JSON.
+pub(super) fn is_plain_text(schema: Option<&Value>) -> bool {
+    let Some(schema) = schema else { return false };
+    let choices = schema["enum"].as_array().filter(|choices| !choices.is_empty());
+    let are_texts = choices.is_some_and(|choices| choices.iter().all(Value::is_string));
+    schema["type"] == "string" || (are_texts && !schema["type"].is_string())
+}
+
+/// JSON without the white space between its parts.
+fn compact(json: &str) -> String {
+    let (mut in_text, mut is_escaped) = (false, false);
+    let stays = |&character: &char| {
+        let is_quote = character == '"' && !is_escaped;
+        is_escaped = in_text && character == '\\' && !is_escaped;
+        in_text ^= is_quote;
+        in_text || !character.is_ascii_whitespace()
+    };
+    json.chars().filter(stays).collect()
+}
+
+/// Whether JSON ends behind a point or the like, which its reader takes for a wrong number rather than half of one.
+pub(super) fn ends_within_a_number(json: &str) -> bool {
+    let whole = || serde_json::from_str::<&RawValue>(&format!("{json}0")).err();
+    json.ends_with(['.', 'e', 'E', '+', '-']) && whole().is_some_and(|error| error.is_eof())
+}

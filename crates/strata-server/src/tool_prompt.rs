@@ -1,0 +1,110 @@
+//! Tools for a model whose chat template knows none: what it would say is said in the system's message, and calls and
+//! their results are written into the other messages, in the form that `--tool-parser` names.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::tool_calls::Family;
+
+/// Shows `tools`, calls and results in `messages`, which have the form of a chat, and arguments that are objects.
+///
+/// # Errors
+/// A call's arguments are not an object.
+pub(crate) fn tell_tools(messages: Vec<Value>, tools: &[Value], family: &Family) -> Result<Vec<Value>, ApiError> {
+    let mut told: Vec<Value> = Vec::with_capacity(messages.len() + 1);
+    if !tools.is_empty() {
+        told.push(json!({"role": "system", "content": introduction(tools, family)}));
+    }
+    for (index, mut message) in messages.into_iter().enumerate() {
+        let text = |message: &Value| message["content"].as_str().unwrap_or_default().to_owned();
+        let calls = message.as_object_mut().and_then(|message| message.shift_remove("tool_calls"));
+        if let Some(Value::Array(calls)) = calls {
+            let said = Some(text(&message)).filter(|text| !text.is_empty());
+            let calls = calls.iter().enumerate().map(|(call_index, call)| {
+                written(call, family).ok_or_else(|| {
+                    let path = format!("messages[{index}].tool_calls[{call_index}].function.arguments");
+                    let problem = "must be a JSON object, to be told to this model, whose chat template knows no \
+                                   tools; those of a request have up to 64 KiB together";
+                    ApiError::invalid(path.clone(), format!("{path} {problem}"))
+                })
+            });
+            let texts: Vec<String> = said.into_iter().map(Ok).chain(calls).collect::<Result<_, _>>()?;
+            message["content"] = texts.join("\n").into();
+        }
+        if message["role"] == "tool" {
+            let response = format!("<tool_response>\n{}\n</tool_response>", text(&message));
+            message = json!({"role": "user", "content": response});
+        }
+        // Many templates want one system's message, and roles to alternate.
+        match told.last_mut() {
+            Some(last) if last["role"] == message["role"] && (last["role"] == "system" || last["role"] == "user") => {
+                if !last["content"].is_string() {
+                    last["content"] = "".into();
+                }
+                if let Value::String(before) = &mut last["content"] {
+                    before.push_str("\n\n");
+                    before.push_str(message["content"].as_str().unwrap_or_default());
+                }
+            }
+            _ => told.push(message),
+        }
+    }
+    Ok(told)
+}
+
+fn introduction(tools: &[Value], family: &Family) -> String {
+    let tools: Vec<String> = tools.iter().map(Value::to_string).collect();
+    let example = Map::from_iter([("PARAMETER".to_owned(), Value::from("VALUE"))]);
+    format!(
+        "You can call functions. Each line between <tools> and </tools> describes one as JSON.\n<tools>\n{}\n</tools>\n\
+         To call a function, write its name and its arguments in this form and nothing behind it:\n{}\n\
+         What the call brings follows between <tool_response> and </tool_response>.",
+        tools.join("\n"),
+        family.written("NAME", &example)
+    )
+}
+
+/// A call in the family's form, if its arguments are an object, or are not there.
+fn written(call: &Value, family: &Family) -> Option<String> {
+    let function = &call["function"];
+    let none = Map::new();
+    let arguments = match &function["arguments"] {
+        Value::Null => &none,
+        arguments => arguments.as_object()?,
+    };
+    Some(family.written(function["name"].as_str().unwrap_or_default(), arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_calls_and_results_become_text() {
+        let family = Family::named("hermes").expect("a family");
+        let call = |arguments: Value| json!({"id": "1", "function": {"name": "f", "arguments": arguments}});
+        let messages = vec![
+            json!({"role": "system", "content": "be kind"}),
+            json!({"role": "user", "content": "a"}),
+            json!({"role": "assistant", "content": "I look.", "tool_calls": [call(json!({"x": 1})), call(json!({}))]}),
+            json!({"role": "tool", "content": "one"}),
+            json!({"role": "tool", "content": "two"}),
+        ];
+        let tools = [json!({"type": "function", "function": {"name": "f"}})];
+        let told = tell_tools(messages.clone(), &tools, family).expect("objects");
+        let roles: Vec<&str> = told.iter().filter_map(|message| message["role"].as_str()).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "user"]);
+        let text = |index: usize| told[index]["content"].as_str().expect("a text");
+        assert!(text(0).contains(&tools[0].to_string()) && text(0).ends_with("\n\nbe kind"), "{}", text(0));
+        assert!(text(0).contains("<tool_call>\n{\"name\": \"NAME\", \"arguments\": {\"PARAMETER\""), "{}", text(0));
+        let calls = "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\":1}}\n</tool_call>\n\
+            <tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+        assert_eq!(text(2), calls);
+        let results = "<tool_response>\none\n</tool_response>\n\n<tool_response>\ntwo\n</tool_response>";
+        assert_eq!(text(3), results);
+        assert_eq!(tell_tools(messages, &[], family).expect("objects")[0]["content"], "be kind");
+        let odd = vec![json!({"role": "assistant", "tool_calls": [call(json!("{x"))]})];
+        let error = tell_tools(odd, &tools, family).expect_err("no object");
+        assert_eq!(error.param.as_deref(), Some("messages[0].tool_calls[0].function.arguments"));
+    }
+}
