@@ -2,17 +2,29 @@
 
 import json
 import math
+import os
+import re
 import sys
+import typing
 import urllib.request
 
+# This library would fetch a table of prices.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
 import anthropic
+import jsonschema
+import langchain_anthropic
+import langchain_openai
+import litellm
 import openai
+import pydantic
 
 URL = sys.argv[1].rstrip("/")
 KEY = sys.argv[2] if len(sys.argv) > 2 else "none"
 ASK = [{"role": "user", "content": "Tell me a story about a fox."}]
 OPENAI = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
 ANTHROPIC = anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0)
+litellm.suppress_debug_info = True
 MODEL = OPENAI.models.list().data[0].id
 
 
@@ -81,8 +93,6 @@ def messages():
     assert cut.stop_reason == "stop_sequence" and cut.stop_sequence == stop and stop not in cut.content[0].text
     counted = ANTHROPIC.messages.count_tokens(model=MODEL, messages=ASK, system="Be kind.").input_tokens
     assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
-    refused(anthropic.BadRequestError, "tools", lambda: ANTHROPIC.messages.create(
-        **asked, tools=[{"name": "f", "input_schema": {"type": "object"}}]))
     refused(anthropic.NotFoundError, "no-such", lambda: ANTHROPIC.messages.create(**{**asked, "model": "no-such"}))
 
 
@@ -120,6 +130,188 @@ def embeddings():
         model=MODEL, input="x", dimensions=len(floats) + 1))
 
 
+class Weather(pydantic.BaseModel):
+    """The weather in a city."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    sky: typing.Literal["clear", "cloudy"]
+    degrees: int = pydantic.Field(ge=-40, le=40)
+
+
+def tool(name):
+    parameters = {"type": "object", "additionalProperties": False, "required": ["city", "days"], "properties": {
+        "city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}}}
+    return {"type": "function", "function": {"name": name, "description": f"Tells the {name}.",
+                                             "parameters": parameters}}
+
+
+TOOLS = [tool("weather"), tool("time")]
+
+
+def formats():
+    asked = dict(model=MODEL, messages=ASK, max_tokens=200, seed=5)
+    parsed = OPENAI.chat.completions.parse(**asked, response_format=Weather).choices[0]
+    assert parsed.finish_reason == "stop" and isinstance(parsed.message.parsed, Weather), parsed
+    free = OPENAI.chat.completions.create(**asked, response_format={"type": "json_object"}).choices[0]
+    assert free.finish_reason == "length" or isinstance(json.loads(free.message.content), dict), free
+    for rule, holds in [({"regex": "[ab]{3}-[0-9]"}, lambda text: re.fullmatch("[ab]{3}-[0-9]", text)),
+                        ({"choice": ["red", "green"]}, {"red", "green"}.__contains__),
+                        ({"grammar": 'start: "a" ("b" | "c")'}, {"ab", "ac"}.__contains__),
+                        ({"grammar": 'root ::= "a" [bc]'}, {"ab", "ac"}.__contains__),
+                        ({"json": Weather.model_json_schema()}, Weather.model_validate_json)]:
+        text = OPENAI.chat.completions.create(**asked, extra_body={"structured_outputs": rule}).choices[0]
+        assert holds(text.message.content), (rule, text)
+        chunks = OPENAI.chat.completions.create(**asked, extra_body={"structured_outputs": rule}, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text.message.content, rule
+        whole = OPENAI.completions.create(model=MODEL, prompt="A colour: ", max_tokens=200, n=2, best_of=3, logprobs=1,
+                                          extra_body={"structured_outputs": rule})
+        assert all(holds(choice.text) for choice in whole.choices), (rule, whole)
+    beams = OPENAI.completions.create(model=MODEL, prompt="A colour: ", max_tokens=20, n=2, extra_body={
+        "use_beam_search": True, "structured_outputs": {"choice": ["red", "green", "blue"]}})
+    assert {choice.text for choice in beams.choices} <= {"red", "green", "blue"}, beams
+    old = OPENAI.completions.create(model=MODEL, prompt="x", extra_body={"guided_choice": ["red"]}, max_tokens=20)
+    assert old.choices[0].text == "red", old
+    refused(openai.BadRequestError, "#/not", lambda: OPENAI.completions.create(
+        model=MODEL, prompt="x", extra_body={"structured_outputs": {"json": {"not": {}}}}))
+
+
+def tools():
+    asked = dict(model=MODEL, messages=ASK, max_tokens=300, tools=TOOLS, seed=1)
+    for choice in ["required", {"type": "function", "function": {"name": "time"}}]:
+        whole = OPENAI.chat.completions.create(**asked, tool_choice=choice, parallel_tool_calls=False).choices[0]
+        name, arguments, ids = "", "", set()
+        for chunk in OPENAI.chat.completions.create(
+                **asked, tool_choice=choice, parallel_tool_calls=False, stream=True):
+            for call in [call for choice in chunk.choices for call in choice.delta.tool_calls or []]:
+                name += call.function.name or ""
+                arguments += call.function.arguments or ""
+                ids |= {call.id} if call.id else set()
+        [call] = whole.message.tool_calls
+        assert whole.finish_reason == "tool_calls" and len(ids) == 1, whole
+        assert (name, arguments) == (call.function.name, call.function.arguments)
+        jsonschema.validate(json.loads(arguments), TOOLS[0]["function"]["parameters"])
+    assert name == "time"
+    back = ASK + [whole.message.model_dump(exclude_none=True),
+                  {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+    told = OPENAI.chat.completions.create(model=MODEL, messages=back, tools=TOOLS, max_tokens=8)
+    assert told.choices[0].message.content is not None and told.usage.prompt_tokens > 0
+    many = OPENAI.chat.completions.create(**asked | {"max_tokens": 500}, tool_choice="required").choices[0]
+    for call in many.message.tool_calls[:-1] if many.finish_reason == "length" else many.message.tool_calls:
+        jsonschema.validate(json.loads(call.function.arguments), TOOLS[0]["function"]["parameters"])
+    free = OPENAI.chat.completions.create(**asked, extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+                                          reasoning_effort="low").choices[0]
+    assert free.message.content is not None or free.message.tool_calls, free
+    none = OPENAI.chat.completions.create(**asked, tool_choice="none").choices[0]
+    assert not none.message.tool_calls and none.message.content
+    refused(openai.BadRequestError, "tool_choice", lambda: OPENAI.chat.completions.create(
+        **asked, tool_choice={"type": "function", "function": {"name": "no-such"}}))
+
+
+def tools_of_others():
+    """The same tools in the forms of Anthropic's messages and of OpenAI's responses, whole and streamed."""
+    given = [{"name": one["function"]["name"], "description": one["function"]["description"],
+              "input_schema": one["function"]["parameters"]} for one in TOOLS]
+    asked = dict(model=MODEL, messages=ASK, max_tokens=500, tools=given, extra_body={"temperature": 0},
+                 tool_choice={"type": "tool", "name": "time", "disable_parallel_tool_use": True})
+    whole = ANTHROPIC.messages.create(**asked)
+    with ANTHROPIC.messages.stream(**asked) as stream:
+        last = stream.get_final_message()
+    [call], [again] = [[part for part in one.content if part.type == "tool_use"] for one in (whole, last)]
+    assert whole.stop_reason == last.stop_reason == "tool_use", whole
+    assert (call.name, call.input) == (again.name, again.input) and call.name == "time"
+    jsonschema.validate(call.input, given[1]["input_schema"])
+    back = ASK + [{"role": "assistant", "content": whole.content}, {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": call.id, "content": "noon"}]}]
+    more = ANTHROPIC.messages.create(model=MODEL, messages=back, tools=given, max_tokens=8)
+    assert more.usage.input_tokens + more.usage.cache_read_input_tokens > whole.usage.input_tokens
+    counted = ANTHROPIC.messages.count_tokens(model=MODEL, messages=back, tools=given).input_tokens
+    assert counted == more.usage.input_tokens + more.usage.cache_read_input_tokens
+
+    asked |= {"tool_choice": {"type": "any"}}
+    assert ANTHROPIC.messages.create(**asked).content[-1].name in ("weather", "time")
+    none = ANTHROPIC.messages.create(**asked | {"tool_choice": {"type": "none"}, "max_tokens": 20})
+    assert [part.type for part in none.content] == ["text"] and none.stop_reason == "max_tokens", none
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    assert ANTHROPIC.messages.create(model=MODEL, messages=ASK, max_tokens=8, thinking=thinking).content
+
+    given = [{"type": "function", **one["function"], "strict": True} for one in TOOLS]
+    asked = dict(model=MODEL, input="The time?", max_output_tokens=500, tools=given, temperature=0,
+                 tool_choice={"type": "function", "name": "time"}, parallel_tool_calls=False)
+    whole = OPENAI.responses.create(**asked)
+    arguments = ""
+    for event in OPENAI.responses.create(**asked, stream=True):
+        arguments += event.delta if event.type == "response.function_call_arguments.delta" else ""
+        last = event
+    [call], [again] = [[item for item in one.output if item.type == "function_call"] for one in (whole, last.response)]
+    assert call.arguments == again.arguments == arguments and call.name == "time", whole
+    jsonschema.validate(json.loads(arguments), given[1]["parameters"])
+    items = [{"role": "user", "content": "The time?"}, call.model_dump(exclude_none=True),
+             {"type": "function_call_output", "call_id": call.call_id, "output": "noon"}]
+    assert OPENAI.responses.create(model=MODEL, input=items, tools=given, max_output_tokens=8).usage.input_tokens > 0
+    shaped = OPENAI.responses.parse(model=MODEL, input="The weather?", text_format=Weather, max_output_tokens=500)
+    assert isinstance(shaped.output_parsed, Weather), shaped
+
+
+def plumbing():
+    """Keys, ids, origins, tokens, and what is refused by name."""
+    asked = OPENAI.completions.with_raw_response.create(model=MODEL, prompt="x", max_tokens=1,
+                                                        extra_headers={"x-request-id": "mine"})
+    assert asked.headers["x-request-id"] == "mine"
+    refused(openai.AuthenticationError, "API key", lambda: OPENAI.with_options(api_key="wrong").models.list())
+    refused(anthropic.AuthenticationError, "API key", lambda: ANTHROPIC.with_options(api_key="wrong").messages.create(
+        model=MODEL, messages=ASK, max_tokens=1))
+    asks = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    with urllib.request.urlopen(urllib.request.Request(f"{URL}/v1/models", headers=asks, method="OPTIONS")) as allowed:
+        assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+    chat = told("/tokenize", {"messages": ASK})
+    assert chat["count"] == len(chat["tokens"]) and chat["max_model_len"] > 0
+    assert "fox" in told("/detokenize", {"tokens": chat["tokens"]})["prompt"]
+    cut = OPENAI.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=1,
+                                    extra_body={"truncate_prompt_tokens": 3})
+    assert cut.usage.prompt_tokens == 3
+    ranked = OPENAI.chat.completions.create(model=MODEL, messages=ASK, max_tokens=1, extra_body={"prompt_logprobs": 1})
+    assert len(ranked.prompt_logprobs) == ranked.usage.prompt_tokens
+    refused(openai.BadRequestError, "suffix", lambda: OPENAI.completions.create(model=MODEL, prompt="x", suffix="y"))
+    refused(anthropic.BadRequestError, "logit_bias", lambda: ANTHROPIC.messages.create(
+        model=MODEL, messages=ASK, max_tokens=1, extra_body={"logit_bias": {"1": 5}}))
+
+
+def langchain():
+    chat = langchain_openai.ChatOpenAI(model=MODEL, base_url=f"{URL}/v1", api_key=KEY, temperature=0, max_tokens=500,
+                                       max_retries=0)
+    whole = chat.invoke("Tell me a story.")
+    assert whole.content and whole.usage_metadata["output_tokens"] > 0
+    assert "".join(chunk.content for chunk in chat.stream("Tell me a story.")) == whole.content
+    assert isinstance(chat.with_structured_output(Weather).invoke("The weather?"), Weather)
+    [call] = chat.bind_tools(TOOLS, tool_choice="any", parallel_tool_calls=False).invoke("The weather?").tool_calls
+    assert call["name"] in ("weather", "time") and call["args"]["city"] in ("Rome", "Oslo"), call
+    spoken = langchain_openai.ChatOpenAI(model=MODEL, base_url=f"{URL}/v1", api_key=KEY, temperature=0, max_tokens=20,
+                                         use_responses_api=True, max_retries=0)
+    assert spoken.invoke("Tell me a story.").text
+    vectors = langchain_openai.OpenAIEmbeddings(model=MODEL, base_url=f"{URL}/v1", api_key=KEY,
+                                                check_embedding_ctx_length=False)
+    assert len(vectors.embed_query("a fox")) == len(vectors.embed_documents(["the sea"])[0])
+    claude = langchain_anthropic.ChatAnthropic(model=MODEL, base_url=URL, api_key=KEY, temperature=0, max_tokens=20,
+                                               max_retries=0)
+    whole = claude.invoke("Tell me a story.")
+    assert whole.content and whole.usage_metadata["output_tokens"] > 0
+    assert "".join(chunk.text for chunk in claude.stream("Tell me a story.")) == whole.content
+
+
+def lite():
+    asked = dict(messages=ASK, max_tokens=16, temperature=0, api_key=KEY, num_retries=0)
+    for model, base in [(f"openai/{MODEL}", f"{URL}/v1"), (f"hosted_vllm/{MODEL}", f"{URL}/v1"),
+                        (f"anthropic/{MODEL}", URL)]:
+        whole = litellm.completion(model=model, api_base=base, **asked).choices[0].message.content
+        chunks = litellm.completion(model=model, api_base=base, stream=True, **asked)
+        assert whole and "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole, model
+    called = litellm.completion(model=f"openai/{MODEL}", api_base=f"{URL}/v1", tools=TOOLS, tool_choice="required",
+                                **asked | {"max_tokens": 500}).choices[0]
+    assert called.finish_reason == "tool_calls" and called.message.tool_calls[0].function.name in ("weather", "time")
+    assert litellm.embedding(model=f"openai/{MODEL}", input=["a fox"], api_base=f"{URL}/v1", api_key=KEY,
+                             encoding_format="float").data[0]["embedding"]
+
+
 def refused(kind, word, call):
     try:
         call()
@@ -134,6 +326,7 @@ def document():
     assert described["openapi"].startswith("3.1") and "/v1/messages" in described["paths"]
 
 
-for check in [models, completions, chats, messages, responses, embeddings, document, words]:
+for check in [models, completions, chats, messages, responses, embeddings, document, words, formats, tools,
+              tools_of_others, plumbing, langchain, lite]:
     check()
     print(f"{check.__name__}: good")

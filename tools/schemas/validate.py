@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Validates the answers that the tests wrote into FOLDER against their schemas, with a validator of its own. Usage:
+validate.py FOLDER; ends with 1 if an answer is not valid."""
+
+import collections
+import json
+import pathlib
+import sys
+
+import jsonschema
+
+FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
+# Families that write texts as they are: docs/structured-output.md says what of their schemas is not kept to.
+RAW_TEXTS = {"qwen3-coder", "glm"}
+NOT_KEPT = {"format", "maxLength", "minLength", "pattern"}
+folder = pathlib.Path(sys.argv[1])
+wrong = 0
+for name in ["calls_answered", "schemas_answered"]:
+    valid = 0
+    for line in (folder / f"{name}.jsonl").read_text().strip().split("\n"):
+        line = json.loads(line)
+        kind = jsonschema.validators.validator_for(line["schema"], default=jsonschema.Draft202012Validator)
+        errors = list(kind(line["schema"], format_checker=FORMATS).iter_errors(line["answer"]))
+        if line["place"].split()[0] in RAW_TEXTS:
+            errors = [error for error in errors if error.validator not in NOT_KEPT]
+        valid += not errors
+        for error in errors[:1]:
+            print(f"{line['place']}: {error.json_path}: {error.message[:200]} ({list(error.schema_path)[:8]})")
+            wrong += 1
+    print(f"{name}: {valid} valid")
+outcomes = collections.defaultdict(set)
+for line in map(json.loads, (folder / "schemas_outcomes.jsonl").read_text().strip().split("\n")):
+    outcomes[line["what"]].add(line["place"])
+print("schemas:", {what: len(places) for what, places in sorted(outcomes.items())})
+sys.exit(wrong > 0)
