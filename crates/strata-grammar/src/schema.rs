@@ -59,8 +59,8 @@ pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
     Ok(schema)
 }
 
-/// How many levels a schema can have, one below another, if each place that a reference leads to is reached once: its own,
-/// and those of these places.
+/// How many levels a schema can have, one below another, if each place that a reference leads to is reached once: its
+/// own, and those of these places.
 pub(crate) fn levels(schema: &Value) -> usize {
     let mut places = BTreeSet::new();
     let own = depth(schema, &mut places);

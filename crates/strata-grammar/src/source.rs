@@ -123,8 +123,8 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// At least as many levels as the rules of a grammar can have, if each names the next at its deepest place: a rule has a
-/// colon and opens brackets.
+/// At least as many levels as the rules of a grammar can have, if each names the next at its deepest place: a rule has
+/// a colon and opens brackets.
 fn levels(grammar: &str) -> usize {
     let of_line = |line: &str| {
         let rules = line.matches(':').count() - line.matches("::").count();

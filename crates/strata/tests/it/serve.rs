@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use crate::support::{ended, strata, succeeded, tiny};
 
+/// Time for one answer: a GPU that is computed by the processor, which others use too, is slow.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// A server under way; killed if the test fails.
 pub struct Server {
     child: Child,
@@ -53,7 +56,7 @@ impl Server {
     /// The same of a server that may be gone.
     pub fn try_ask(&self, head: &str, body: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         let length = body.len();
         let request = format!(
             "{head}\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n\
