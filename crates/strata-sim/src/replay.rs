@@ -4,6 +4,7 @@ mod azure;
 mod comparison;
 mod entry;
 mod explain;
+mod fleet;
 mod hit_rates;
 mod hits;
 mod json;
@@ -37,6 +38,7 @@ use trace::Trace;
 
 pub use comparison::LOAD_BLOCKS_MAX;
 pub use entry::TOKENS_MAX;
+pub use fleet::{FleetRequest, Route, SERVERS_MAX, UnknownRoute, run_fleets};
 pub use load::Pace;
 
 /// Most cache sizes of one run.
