@@ -4,6 +4,7 @@ mod azure;
 mod comparison;
 mod entry;
 mod explain;
+mod fleet;
 mod hit_rates;
 mod hits;
 mod json;
@@ -37,6 +38,7 @@ use trace::Trace;
 
 pub use comparison::LOAD_BLOCKS_MAX;
 pub use entry::TOKENS_MAX;
+pub use fleet::{FleetRequest, Route, SERVERS_MAX, UnknownRoute, run_fleets};
 pub use load::Pace;
 
 /// Most cache sizes of one run.
@@ -99,7 +101,11 @@ pub fn run(request: ReplayRequest, out: &mut dyn Write, progress: &mut dyn Progr
         return run_tiers(&request, &trace, out, progress);
     }
     // Opened before anything is computed, so that a failure loses no result.
-    let picture = request.picture.as_deref().map(|path| Picture::open(path, &trace)).transpose()?;
+    if request.picture.is_some() && !trace.has_hashes() {
+        let problem = "--svg shows hit rates, and the trace has no hash_ids";
+        return Err(Refusal::advised(problem, "give a trace with hash_ids"));
+    }
+    let picture = request.picture.as_deref().map(Picture::open).transpose()?;
     let tell = |kind: EvictionKind, blocks: usize, case: &Case| match request.json {
         true => Ok(out.write_all(json::case_line(kind, blocks, case).as_bytes())?),
         false => Ok(()),
@@ -108,7 +114,7 @@ pub fn run(request: ReplayRequest, out: &mut dyn Write, progress: &mut dyn Progr
     out.write_all(if request.json { found.json_lines() } else { found.report() }.as_bytes())?;
     out.flush()?;
     if let (Some(picture), Some(hits)) = (picture, &found.hits) {
-        picture.write(&plot::svg(&found.name, &hits.sizes, &hits.lines(&found.trace)))?;
+        picture.write(&plot::svg(&found.name, &hits.sizes, &[hits.panel(&found.trace)]))?;
     }
     Ok(())
 }
@@ -178,7 +184,7 @@ impl Found {
         });
         let operations = operations.collect::<Result<_, Refusal>>();
         progress.end();
-        let name = request.trace.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let name = name_of(&request.trace);
         Ok(Self { name, trace, hits, load: load?, operations: operations?, block_bytes: request.block_bytes })
     }
 }
@@ -190,6 +196,11 @@ fn read(path: &Path, progress: &mut dyn Progress) -> Result<Trace, Refusal> {
     trace.map_err(|error| Refusal::advised(error.to_string(), error.hint()))
 }
 
+/// A trace's file name.
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
 /// The file of `--svg`.
 struct Picture<'p> {
     path: &'p Path,
@@ -197,11 +208,7 @@ struct Picture<'p> {
 }
 
 impl<'p> Picture<'p> {
-    fn open(path: &'p Path, trace: &Trace) -> Result<Self, Refusal> {
-        if !trace.has_hashes() {
-            let problem = "--svg shows hit rates, and the trace has no hash_ids";
-            return Err(Refusal::advised(problem, "give a trace with hash_ids"));
-        }
+    fn open(path: &'p Path) -> Result<Self, Refusal> {
         let file = File::create(path).map_err(|error| Self::refused(path, error))?;
         Ok(Self { path, file })
     }

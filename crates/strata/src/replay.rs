@@ -5,38 +5,55 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use strata_device::Bytes;
 use strata_kv::{BLOCKS_MAX, EvictionKind};
 use strata_sim::eviction;
-use strata_sim::replay::{self, LOAD_BLOCKS_MAX, Pace, ReplayRequest, TOKENS_MAX};
+use strata_sim::replay::{self, FleetRequest, LOAD_BLOCKS_MAX, Pace, ReplayRequest, Route, SERVERS_MAX, TOKENS_MAX};
 
+use crate::failure::Advised;
 use crate::options::count;
 use crate::progress::Bars;
 
 /// Largest `--repeat`.
 const REPEAT_MAX: usize = 1000;
 
+/// Cache sizes of one server, if none are given.
+const SIZES: [usize; 4] = [1000, 3000, 10_000, 30_000];
+
+/// The memory of each server of a fleet, if it is not given.
+const FLEET_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
+
+/// Largest `--event-lag`, in seconds.
+const LAG_MAX: f64 = 86_400.0;
+
 /// Replay a trace of requests through the block manager, without a model
 ///
 /// Shows how much of the prompts each eviction policy finds in caches of several sizes, what the load takes in blocks
-/// and in pre-allocated memory, and how long the manager's operations take.
+/// and in pre-allocated memory, and how long the manager's operations take. With --servers it sends the trace through
+/// fleets of servers instead: what each way of choosing a server finds in their caches, how evenly it loads them, and
+/// what a store is worth that all of them share.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("fleet").multiple(true).args(["servers", "remote_tier"])
+    .conflicts_with_all(["tiers", "explain", "load_blocks", "max_model_len", "repeat"]))]
 #[command(after_help = "Examples:\n  \
     strata replay conversation_trace.jsonl                                # Mooncake's format: hit rates and load\n  \
     strata replay conversation_trace.jsonl --blocks 500,2000,8000 --svg hits.svg\n  \
     strata replay conversation_trace.jsonl --policy lru --json            # one figure a line\n  \
-    strata replay AzureLLMInferenceTrace_conv.csv --block-bytes 2M        # Azure's format: the load\n\n\
+    strata replay AzureLLMInferenceTrace_conv.csv --block-bytes 2M        # Azure's format: the load\n  \
+    strata replay conversation_trace.jsonl --servers 1,8,64               # fleets behind routers\n  \
+    strata replay conversation_trace.jsonl --servers 8 --blocks 2000 --block-bytes 2M --remote-tier 1T\n\n\
     The first trace lies in FAST25-release/traces of github.com/kvcache-ai/Mooncake, the other in\n\
-    data of github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how.")]
+    data of github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how,\n\
+    docs/fleet.md what follows for a fleet.")]
 pub struct ReplayArgs {
     /// Mooncake's JSON lines (timestamp, input_length, output_length, hash_ids), or Azure's CSV (TIMESTAMP,
     /// ContextTokens, GeneratedTokens), which has no hashes and so gives no hit rates
     pub trace: PathBuf,
 
-    /// Cache sizes, in blocks of the trace
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1000,3000,10000,30000",
-          value_parser = count::<{ u32::MAX as usize }>)]
+    /// Cache sizes, in blocks of the trace. With --servers one size, the memory of each server, however many there are
+    /// [default: 1000,3000,10000,30000; with --servers 1000]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = count::<{ u32::MAX as usize }>)]
     pub blocks: Vec<NonZeroUsize>,
 
     /// Tiers of KV, the topmost first, in blocks of the trace: what each would have found, and what would have been
@@ -45,7 +62,7 @@ pub struct ReplayArgs {
           num_args = 1..=8)]
     pub tiers: Vec<NonZeroUsize>,
 
-    /// Eviction policies; without it all of them. `strata serve` uses adaptive
+    /// Eviction policies; without it all of them, with --servers one: adaptive, which `strata serve` uses
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = eviction::policy)]
     pub policy: Vec<EvictionKind>,
 
@@ -57,12 +74,13 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "TOKENS", default_value = "16")]
     pub block_size: usize,
 
-    /// Bytes of such a block, to tell the load in bytes: as `strata info` says those of a token, that times
-    /// --block-size
+    /// Bytes of such a block, to tell the load in bytes and to know what --remote-tier holds: as `strata info` says
+    /// those of a token, that times --block-size
     #[arg(long, value_name = "SIZE")]
     pub block_bytes: Option<Bytes>,
 
-    /// Tokens of a prompt that are computed in a second, each prompt for itself
+    /// Tokens of a prompt that are computed in a second, each prompt for itself; by a server of a fleet, one prompt
+    /// after the other
     #[arg(long, value_name = "TOKENS/S", default_value = "10000", value_parser = rate)]
     pub prefill_rate: f64,
 
@@ -82,13 +100,35 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value = "5", value_parser = count::<REPEAT_MAX>)]
     pub repeat: NonZeroUsize,
 
-    /// Write a plot of hit rate over cache size
+    /// Write a plot of hit rate over cache size; with --servers plots of hit rate and skew over the number of servers
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
     /// One JSON object a line instead of the tables
     #[arg(long)]
     pub json: bool,
+
+    /// Servers behind a router, each with a memory of --blocks: several numbers for several fleets. The trace stays as
+    /// it is, so larger fleets are less loaded
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = count::<SERVERS_MAX>,
+          help_heading = "Several servers")]
+    pub servers: Vec<NonZeroUsize>,
+
+    /// How the router chooses a server: random; load, the fewest requests in flight; prefix, where the first token
+    /// comes soonest by what each server has cached and has yet to compute. Without it all three
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = Route::of_name, requires = "fleet",
+          help_heading = "Several servers")]
+    pub route: Vec<Route>,
+
+    /// Compare with a store of this size that all servers share: what they compute is written to it, and what one lacks
+    /// comes from it. Needs --block-bytes; without --servers there is one server
+    #[arg(long, value_name = "SIZE", help_heading = "Several servers")]
+    pub remote_tier: Option<Bytes>,
+
+    /// By how much the KV events are late from which the router of prefix learns what is cached
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = lag, requires = "fleet",
+          help_heading = "Several servers")]
+    pub event_lag: f64,
 }
 
 /// Runs `strata replay`.
@@ -96,9 +136,22 @@ pub struct ReplayArgs {
 /// # Errors
 /// A trace that cannot be read or believed, options that contradict it, a picture that cannot be written.
 pub fn run(args: ReplayArgs) -> Result<()> {
-    let request = ReplayRequest {
+    let mut out = BufWriter::new(stdout().lock());
+    let fleets = !args.servers.is_empty() || args.remote_tier.is_some();
+    match fleets {
+        true => replay::run_fleets(fleet_request(args)?, &mut out, &mut Bars::default())?,
+        false => replay::run(request(args), &mut out, &mut Bars::default())?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn request(args: ReplayArgs) -> ReplayRequest {
+    let blocks =
+        if args.blocks.is_empty() { SIZES.into_iter().filter_map(NonZeroUsize::new).collect() } else { args.blocks };
+    ReplayRequest {
         trace: args.trace,
-        blocks: args.blocks,
+        blocks,
         tiers: args.tiers,
         policies: args.policy,
         explain: args.explain,
@@ -110,14 +163,48 @@ pub fn run(args: ReplayArgs) -> Result<()> {
         repeat: args.repeat,
         picture: args.svg,
         json: args.json,
-    };
-    let mut out = BufWriter::new(stdout().lock());
-    replay::run(request, &mut out, &mut Bars::default())?;
-    out.flush()?;
-    Ok(())
+    }
+}
+
+fn fleet_request(args: ReplayArgs) -> Result<FleetRequest> {
+    Ok(FleetRequest {
+        trace: args.trace,
+        servers: if args.servers.is_empty() { vec![NonZeroUsize::MIN] } else { args.servers },
+        routes: args.route,
+        blocks: match args.blocks[..] {
+            [] => FLEET_SIZE,
+            [blocks] => blocks,
+            _ => {
+                let problem =
+                    format!("--blocks names {} sizes, but all servers of a fleet have one", args.blocks.len());
+                return Err(Advised::input(problem, "name one, and run again for another"));
+            }
+        },
+        policy: match args.policy[..] {
+            [] => EvictionKind::default(),
+            [policy] => policy,
+            _ => {
+                let count = args.policy.len();
+                let problem = format!("--policy names {count} policies, but all servers of a fleet have one");
+                return Err(Advised::input(problem, "name one, and run again for another"));
+            }
+        },
+        remote_tier: args.remote_tier,
+        block_size: args.block_size,
+        block_bytes: args.block_bytes,
+        pace: Pace { prefill_rate: args.prefill_rate, decode_rate: args.decode_rate },
+        event_lag: args.event_lag,
+        picture: args.svg,
+        json: args.json,
+    })
 }
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.trim().parse::<f64>().ok().filter(|rate| (0.1..=1e6).contains(rate));
     rate.ok_or_else(|| "expected a number of tokens a second, from 0.1 to 1e6".to_owned())
+}
+
+fn lag(text: &str) -> Result<f64, String> {
+    let lag = text.trim().parse::<f64>().ok().filter(|lag| (0.0..=LAG_MAX).contains(lag));
+    lag.ok_or_else(|| format!("expected a number of seconds, from 0 to {LAG_MAX}"))
 }

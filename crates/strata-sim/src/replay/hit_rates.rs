@@ -5,7 +5,7 @@ use strata_kv::EvictionKind;
 use super::explain::Listener;
 use super::hits::{self, Hits, share};
 use super::offline::{self, Order};
-use super::plot::{Line, Role};
+use super::plot::{Line, Panel, Role, Unit};
 use super::trace::Trace;
 use crate::refusal::Refusal;
 
@@ -67,21 +67,25 @@ impl HitRates {
         Ok(Self { sizes: sizes.to_vec(), policies, offline, offline_leaves, infinite })
     }
 
-    /// The lines of the plot over the sizes. Of the two caches that know the future, it shows the one that keeps heads,
+    /// The plot over the sizes. Of the two caches that know the future, it shows the one that keeps heads,
     /// because a tail cannot be found without its head.
-    pub fn lines(&self, trace: &Trace) -> Vec<Line> {
-        let reference = |label: &str, rates| Line { label: label.into(), rates, role: Role::Reference };
+    pub fn panel(&self, trace: &Trace) -> Panel {
+        let reference = |label: &str, values| Line { label: label.into(), values, role: Role::Reference };
         let policies = self.policies.iter().map(|policy| Line {
             label: policy.kind.to_string(),
-            rates: policy.runs.iter().map(|run| run.rate(trace)).collect(),
+            values: policy.runs.iter().map(|run| run.rate(trace)).collect(),
             role: if policy.kind == EvictionKind::default() { Role::Default } else { Role::Other },
         });
-        policies
-            .chain([
-                reference("offline, leaves", self.offline_leaves.iter().map(|(by_block, _)| *by_block).collect()),
-                reference("infinite", self.sizes.iter().map(|_| self.infinite.0).collect()),
-            ])
-            .collect()
+        let lines = policies.chain([
+            reference("offline, leaves", self.offline_leaves.iter().map(|(by_block, _)| *by_block).collect()),
+            reference("infinite", self.sizes.iter().map(|_| self.infinite.0).collect()),
+        ]);
+        Panel {
+            heading: "Hit rate over cache size".into(),
+            axis: "cache size in blocks, logarithmic".into(),
+            unit: Unit::Percent,
+            lines: lines.collect(),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) fn case_line(kind: EvictionKind, blocks: usize, case: &Case) -> Strin
     });
     let mut lines = Lines::default();
     lines.add("replay.matched_blocks", case.found_blocks as f64, "blocks", &params);
-    lines.0
+    lines.into_text()
 }
 
 impl Found {
@@ -35,7 +35,7 @@ impl Found {
                 lines.add("replay.ns", operation.nanoseconds, "ns", &params);
             }
         }
-        lines.0
+        lines.into_text()
     }
 
     fn add_hits(&self, lines: &mut Lines) {
@@ -126,12 +126,17 @@ impl Found {
     }
 }
 
+/// Figures as lines of JSON.
 #[derive(Default)]
-struct Lines(String);
+pub(super) struct Lines(String);
 
 impl Lines {
-    fn add(&mut self, name: &str, value: f64, unit: &str, params: &Value) {
+    pub fn add(&mut self, name: &str, value: f64, unit: &str, params: &Value) {
         self.0.push_str(&format!("{}\n", json!({"name": name, "value": value, "unit": unit, "params": params})));
+    }
+
+    pub fn into_text(self) -> String {
+        self.0
     }
 }
 

@@ -1,5 +1,5 @@
-//! Hit rate over cache size as an SVG picture. Lines differ in dashes and marks too, so colours are not needed to read
-//! it.
+//! Plots over sizes as an SVG picture, one below the other. Lines differ in dashes and marks too, so colours are not
+//! needed to read it.
 //!
 //! Written by hand and not with `plotters`, of which only the axes would serve: it draws each dash as a stroke of its
 //! own, and has neither labels that make way for each other nor a title for who hears the picture.
@@ -33,98 +33,121 @@ const STYLES: [(&str, &str); 8] = [
     ("#666666", "1 3"),
 ];
 
-/// One line of the picture.
+/// One plot of the picture.
+pub(super) struct Panel {
+    pub heading: String,
+    /// What the sizes are.
+    pub axis: String,
+    pub unit: Unit,
+    pub lines: Vec<Line>,
+}
+
+/// What values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Shares, shown in %.
+    Percent,
+    /// Multiples.
+    Times,
+}
+
+/// One line of a plot.
 pub(super) struct Line {
     pub label: String,
-    /// Share of hits for each size.
-    pub rates: Vec<f64>,
+    /// For each size.
+    pub values: Vec<f64>,
     pub role: Role,
 }
 
 /// What a line stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The policy that is used by default.
+    /// What is used by default.
     Default,
-    /// Another policy.
+    /// What can be used instead.
     Other,
     /// A reference that no server can reach.
     Reference,
 }
 
-/// The picture of `lines` over `sizes`, which must be ascending.
-pub(super) fn svg(title: &str, sizes: &[usize], lines: &[Line]) -> String {
+/// The picture of `panels` over `sizes`, which must be ascending.
+pub(super) fn svg(title: &str, sizes: &[usize], panels: &[Panel]) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = Plot::new(sizes, lines).write(&mut text, title);
+    let _ = write(&mut text, title, sizes, panels);
     text
+}
+
+fn write(out: &mut String, title: &str, sizes: &[usize], panels: &[Panel]) -> fmt::Result {
+    let (title, height) = (escaped(title), HEIGHT * panels.len() as f64);
+    let headings: Vec<String> = panels.iter().map(|panel| escaped(&panel.heading)).collect();
+    writeln!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#222\">"
+    )?;
+    writeln!(out, "<title>{}, {title}</title>", headings.join("; "))?;
+    writeln!(out, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>")?;
+    for (index, (panel, heading)) in panels.iter().zip(&headings).enumerate() {
+        writeln!(out, "<g transform=\"translate(0 {})\">", HEIGHT * index as f64)?;
+        writeln!(out, "<text x=\"{LEFT}\" y=\"26\" font-size=\"17\" font-weight=\"600\">{heading}</text>")?;
+        writeln!(out, "<text x=\"{LEFT}\" y=\"44\" fill=\"#666\">{title}</text>")?;
+        Plot::new(sizes, panel).write(out)?;
+        writeln!(out, "</g>")?;
+    }
+    writeln!(out, "</svg>")
 }
 
 struct Plot<'l> {
     sizes: &'l [usize],
-    lines: &'l [Line],
-    /// The rate at the upper edge.
+    panel: &'l Panel,
+    /// The value at the upper edge.
     top: f64,
     /// The distance between marks on the left axis.
     step: f64,
 }
 
 impl<'l> Plot<'l> {
-    fn new(sizes: &'l [usize], lines: &'l [Line]) -> Self {
-        let most = lines.iter().flat_map(|line| &line.rates).copied().fold(0.01, f64::max);
-        let steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2];
-        let step = steps.into_iter().find(|step| most / step <= 8.0).unwrap_or(0.2);
-        Self { sizes, lines, top: (most / step).ceil() * step, step }
+    fn new(sizes: &'l [usize], panel: &'l Panel) -> Self {
+        let most = panel.lines.iter().flat_map(|line| &line.values).copied().fold(0.01, f64::max);
+        let decades = (-3..=6).map(|exponent| 10f64.powi(exponent));
+        let step =
+            decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * decade)).find(|step| most / step <= 8.0);
+        let step = step.unwrap_or(most);
+        Self { sizes, panel, top: (most / step).ceil() * step, step }
     }
 
-    fn write(&self, out: &mut String, title: &str) -> fmt::Result {
-        writeln!(
-            out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-             height=\"{HEIGHT}\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#222\">"
-        )?;
-        let title = escaped(title);
-        writeln!(out, "<title>Hit rate over cache size, {title}</title>")?;
-        writeln!(out, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>")?;
-        writeln!(
-            out,
-            "<text x=\"{LEFT}\" y=\"26\" font-size=\"17\" font-weight=\"600\">Hit rate over cache size</text>"
-        )?;
-        writeln!(out, "<text x=\"{LEFT}\" y=\"44\" fill=\"#666\">{title}</text>")?;
+    fn write(&self, out: &mut String) -> fmt::Result {
         self.write_grid(out)?;
         let (mut others, mut references) = ((1..POLICY_STYLES).cycle(), (POLICY_STYLES..STYLES.len()).cycle());
         let mut ends = Vec::new();
-        for line in self.lines {
+        for line in &self.panel.lines {
             let style = match line.role {
                 Role::Default => 0,
                 Role::Other => others.next().unwrap_or(1),
                 Role::Reference => references.next().unwrap_or(POLICY_STYLES),
             };
             self.write_line(out, line, style)?;
-            ends.extend(line.rates.last().map(|&rate| (self.y(rate), line, style)));
+            ends.extend(line.values.last().map(|&value| (self.y(value), line, style)));
         }
-        self.write_labels(out, ends)?;
-        writeln!(out, "</svg>")
+        self.write_labels(out, ends)
     }
 
     fn write_grid(&self, out: &mut String) -> fmt::Result {
         let count = (self.top / self.step).round() as usize;
         for mark in 0..=count {
-            let rate = mark as f64 * self.step;
-            let y = self.y(rate);
+            let value = mark as f64 * self.step;
+            let y = self.y(value);
             writeln!(
                 out,
                 "<path d=\"M{LEFT} {y:.1}H{RIGHT}\" stroke=\"{}\"/>",
                 if mark == 0 { "#444" } else { "#e4e4e4" }
             )?;
-            let decimals = if self.step < 0.01 { 1 } else { 0 };
-            let percent = rate * 100.0;
-            writeln!(
-                out,
-                "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{percent:.decimals$} %</text>",
-                LEFT - 8.0,
-                y + 4.0
-            )?;
+            let text = match self.panel.unit {
+                Unit::Percent => format!("{:.*} %", usize::from(self.step < 0.01), value * 100.0),
+                Unit::Times => format!("{value:.*}", usize::from(self.step < 1.0)),
+            };
+            writeln!(out, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>", LEFT - 8.0, y + 4.0)?;
         }
         let mut free_from = f64::NEG_INFINITY;
         for &size in self.sizes {
@@ -137,15 +160,15 @@ impl<'l> Plot<'l> {
                 free_from = x + half + 6.0;
             }
         }
-        let (x, y) = ((LEFT + RIGHT) / 2.0, BOTTOM + 44.0);
-        writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">cache size in blocks, logarithmic</text>")
+        let (x, y, axis) = ((LEFT + RIGHT) / 2.0, BOTTOM + 44.0, escaped(&self.panel.axis));
+        writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{axis}</text>")
     }
 
     fn write_line(&self, out: &mut String, line: &Line, style: usize) -> fmt::Result {
         let (colour, dashes) = STYLES[style];
         let width = if line.role == Role::Default { 3.0 } else { 1.7 };
         let points: Vec<(f64, f64)> =
-            self.sizes.iter().zip(&line.rates).map(|(&size, &rate)| (self.x(size), self.y(rate))).collect();
+            self.sizes.iter().zip(&line.values).map(|(&size, &value)| (self.x(size), self.y(value))).collect();
         write!(
             out,
             "<g stroke=\"{colour}\" stroke-width=\"{width}\"><polyline fill=\"none\" stroke-dasharray=\"{dashes}\" \
@@ -187,10 +210,14 @@ impl<'l> Plot<'l> {
                 write!(out, "<path d=\"M{:.1} {place:.1}{mark}\" fill=\"#fff\"/>", to + 4.0)?;
             }
             writeln!(out, "</g>")?;
-            let rate = line.rates.last().copied().unwrap_or(0.0) * 100.0;
+            let value = line.values.last().copied().unwrap_or(0.0);
+            let value = match self.panel.unit {
+                Unit::Percent => format!("{:.1} %", value * 100.0),
+                Unit::Times => format!("{value:.2}"),
+            };
             writeln!(
                 out,
-                "<text x=\"{text}\" y=\"{:.1}\" font-weight=\"{weight}\">{} {rate:.1} %</text>",
+                "<text x=\"{text}\" y=\"{:.1}\" font-weight=\"{weight}\">{} {value}</text>",
                 place + 4.0,
                 escaped(&line.label)
             )?;
@@ -206,8 +233,8 @@ impl<'l> Plot<'l> {
         LEFT + 16.0 + share * (RIGHT - LEFT - 32.0)
     }
 
-    fn y(&self, rate: f64) -> f64 {
-        BOTTOM - rate / self.top * (BOTTOM - TOP)
+    fn y(&self, value: f64) -> f64 {
+        BOTTOM - value / self.top * (BOTTOM - TOP)
     }
 }
 

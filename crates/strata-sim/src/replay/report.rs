@@ -7,6 +7,7 @@ use strata_device::Bytes;
 use super::Found;
 use super::hit_rates::label;
 use super::load::Load;
+use super::trace::Trace;
 use crate::words::grouped;
 
 impl Found {
@@ -19,7 +20,10 @@ impl Found {
     }
 
     fn write(&self, out: &mut String) -> fmt::Result {
-        self.write_trace(out)?;
+        write_trace(out, &self.name, &self.trace)?;
+        if let count @ 1.. = self.trace.out_of_order() {
+            writeln!(out, "  {count} came before the one above them in the file; the load is in order of time")?;
+        }
         if self.trace.has_hashes() {
             self.write_hit_rates(out)?;
             self.write_runs(out)?;
@@ -27,45 +31,6 @@ impl Found {
         }
         self.write_load(out)?;
         self.write_operations(out)
-    }
-
-    fn write_trace(&self, out: &mut String) -> fmt::Result {
-        let trace = &self.trace;
-        let count = trace.requests().len();
-        let mean = |tokens: u64| grouped((tokens as f64 / count as f64).round() as u64);
-        writeln!(
-            out,
-            "{}: {} requests in {} s; tokens a request: {} in, {} out, {} both at the most",
-            self.name,
-            grouped(count as u64),
-            grouped(trace.seconds().round() as u64),
-            mean(trace.input_tokens()),
-            mean(trace.output_tokens()),
-            grouped(trace.longest() as u64)
-        )?;
-        if trace.has_hashes() {
-            writeln!(
-                out,
-                "  {} blocks of {} tokens in prompts, {} different ones",
-                grouped(trace.references().len() as u64),
-                trace.block_tokens(),
-                grouped(trace.distinct() as u64)
-            )?;
-        } else {
-            writeln!(out, "  without hash_ids: which prompts begin alike is not known, so there are no hit rates")?;
-        }
-        if !trace.lengths_agree() {
-            writeln!(
-                out,
-                "  that size explains how many blocks most prompts have, but not of all; hits by token assume it"
-            )?;
-        }
-        match trace.out_of_order() {
-            0 => Ok(()),
-            count => {
-                writeln!(out, "  {count} came before the one above them in the file; the load is in order of time")
-            }
-        }
     }
 
     /// Hit rates, policy by cache size.
@@ -257,4 +222,37 @@ impl Found {
             None => format!("{} tokens", grouped(tokens.round() as u64)),
         }
     }
+}
+
+/// What is in a trace.
+pub(super) fn write_trace(out: &mut String, name: &str, trace: &Trace) -> fmt::Result {
+    let count = trace.requests().len();
+    let mean = |tokens: u64| grouped((tokens as f64 / count as f64).round() as u64);
+    writeln!(
+        out,
+        "{name}: {} requests in {} s; tokens a request: {} in, {} out, {} both at the most",
+        grouped(count as u64),
+        grouped(trace.seconds().round() as u64),
+        mean(trace.input_tokens()),
+        mean(trace.output_tokens()),
+        grouped(trace.longest() as u64)
+    )?;
+    if trace.has_hashes() {
+        writeln!(
+            out,
+            "  {} blocks of {} tokens in prompts, {} different ones",
+            grouped(trace.references().len() as u64),
+            trace.block_tokens(),
+            grouped(trace.distinct() as u64)
+        )?;
+    } else {
+        writeln!(out, "  without hash_ids: which prompts begin alike is not known, so there are no hit rates")?;
+    }
+    if !trace.lengths_agree() {
+        writeln!(
+            out,
+            "  that size explains how many blocks most prompts have, but not of all; hits by token assume it"
+        )?;
+    }
+    Ok(())
 }

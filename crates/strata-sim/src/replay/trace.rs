@@ -1,6 +1,7 @@
 //! The content of a trace: requests in the order of the file, and which blocks of their prompts are equal.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use super::entry::{REFERENCES_MAX, TOKENS_MAX};
 
@@ -21,6 +22,13 @@ pub(super) struct Request {
     pub output_tokens: usize,
     first_reference: usize,
     num_references: usize,
+}
+
+impl Request {
+    /// Where its blocks lie in [`Trace::references`].
+    pub fn references(&self) -> Range<usize> {
+        self.first_reference..self.first_reference + self.num_references
+    }
 }
 
 /// A whole trace.
@@ -63,7 +71,7 @@ impl Trace {
 
     /// The blocks of a prompt, in order: numbers below [`distinct`](Self::distinct).
     pub fn blocks(&self, request: &Request) -> &[u32] {
-        &self.references[request.first_reference..][..request.num_references]
+        &self.references[request.references()]
     }
 
     /// All requests' blocks, one after the other.

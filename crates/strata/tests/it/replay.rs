@@ -2,6 +2,7 @@
 //! be.
 
 mod explain;
+mod fleet;
 mod load;
 
 use std::collections::{BTreeMap, HashSet};
