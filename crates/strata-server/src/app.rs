@@ -34,6 +34,8 @@ pub(crate) struct App {
     pub(crate) memory: RequestMemory,
     /// The bytes of the model's tokens, once a request has needed them.
     pub(crate) vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
+    /// Whether the server takes nothing new, and finishes what is in flight.
+    pub(crate) draining: watch::Receiver<bool>,
     /// Whether the server is ending without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
     workers: Arc<Semaphore>,
@@ -45,12 +47,13 @@ impl App {
         engine: EngineHandle,
         tokenizer: Arc<Tokenizer>,
         template: Option<Arc<ChatTemplate>>,
+        metrics: Arc<Metrics>,
+        draining: watch::Receiver<bool>,
         is_cut: watch::Receiver<bool>,
     ) -> Arc<Self> {
         let memory = RequestMemory::new(config.request_bytes_max);
         let workers = Arc::new(Semaphore::new(config.tokenizing_max.max(1)));
         let started_at_s = unix_seconds();
-        let metrics = Arc::new(Metrics::default());
         let vocabulary = OnceLock::new();
         let source = template.as_ref().map_or("", |template| template.source());
         let speech = Speech::of(source, config.tool_parser.as_deref());
@@ -64,6 +67,7 @@ impl App {
             started_at_s,
             memory,
             vocabulary,
+            draining,
             is_cut,
             workers,
         };

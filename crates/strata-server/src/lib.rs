@@ -13,6 +13,7 @@ mod config;
 #[cfg(test)]
 mod corpus;
 mod cors;
+mod door;
 mod endpoints;
 mod error;
 mod fields;
@@ -21,6 +22,7 @@ mod harmony;
 mod json_cost;
 mod json_text;
 mod listener;
+mod load_progress;
 mod logprobs;
 mod memory;
 mod metrics;
@@ -49,15 +51,32 @@ use strata_model::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use listener::ListenerLimits;
+
 pub use auth::tenant_of_key;
 pub use config::{Embeddings, ServerConfig};
 pub use cors::check_origin;
+pub use door::Door;
 pub use listener::Drained;
+pub use load_progress::LoadProgress;
 pub use speech::tool_parsers;
 
-/// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight
-/// within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time early; requests that
-/// are cut off get an error. Without a `template`, chat requests are refused with a hint.
+/// Listens before there is a model: `/health` tells how far it is loaded, and what needs it is refused until
+/// [`Door::open`]. The future serves on `listener` until `shutdown` completes, then takes nothing new, finishes the
+/// requests in flight within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time
+/// early; requests that are cut off get an error.
+pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
+    config: &ServerConfig,
+    listener: TcpListener,
+    shutdown: S,
+) -> (Door, impl Future<Output = Drained> + use<F, S>) {
+    let ((drain, draining), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
+    let door = Door::new(config, draining, is_cut);
+    let serving = listener::run(listener, door.doorway(), ListenerLimits::of(config), shutdown, drain, cut);
+    (door, serving)
+}
+
+/// The same with a model that is there already.
 pub async fn serve<F: Future<Output = ()>>(
     config: ServerConfig,
     engine: EngineHandle,
@@ -66,8 +85,7 @@ pub async fn serve<F: Future<Output = ()>>(
     listener: TcpListener,
     shutdown: impl Future<Output = F>,
 ) -> Drained {
-    let limits = listener::ListenerLimits::of(&config);
-    let (cut, is_cut) = watch::channel(false);
-    let app = app::App::new(config, engine, tokenizer, template, is_cut);
-    listener::run(listener, endpoints::router(app), limits, shutdown, cut).await
+    let (door, serving) = listen(&config, listener, shutdown);
+    door.open(config, engine, tokenizer, template);
+    serving.await
 }

@@ -12,6 +12,9 @@ use strata_engine::{
     DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, StreamStats, StripsStatus,
 };
 
+/// The text format of Prometheus.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// vLLM's buckets, in seconds.
 const FIRST_TOKEN_BUCKETS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -72,7 +75,7 @@ impl Metrics {
     }
 
     /// All metrics in Prometheus' text format.
-    pub(crate) fn render(&self, model: &str, engine: &EngineStatus) -> String {
+    pub(crate) fn render(&self, model: &str, engine: &EngineStatus, is_draining: bool) -> String {
         let mut page = Page::new(model);
         let kv = &engine.kv;
         let usage = kv.blocks_used as f64 / kv.blocks_total.max(1) as f64;
@@ -121,6 +124,8 @@ impl Metrics {
 
         let healthy = f64::from(u8::from(engine.health == Health::Ok));
         page.gauge("strata:healthy", "1 while the engine makes progress or is idle.", healthy);
+        page.gauge("strata:loading", "1 while the model is being loaded.", 0.0);
+        page.gauge("strata:draining", "1 once the server takes nothing new.", f64::from(u8::from(is_draining)));
         page.gauge(
             "strata:seconds_since_last_step",
             "Time since the engine's last step ended.",
@@ -192,12 +197,27 @@ impl Metrics {
             "Sequences that failed: a failed pass, numbers that are not finite, or never to fit.",
             engine.finished.failed,
         );
+        self.render_responses(&mut page);
+        page.text
+    }
+
+    /// What there is before there is an engine. `bytes` are those of weights that are loaded, and in all.
+    pub(crate) fn render_loading(&self, model: &str, bytes: (u64, u64)) -> String {
+        let mut page = Page::new(model);
+        page.gauge("strata:healthy", "1 while the engine makes progress or is idle.", 0.0);
+        page.gauge("strata:loading", "1 while the model is being loaded.", 1.0);
+        page.gauge("strata:load_done_bytes", "Bytes of weights that are loaded.", bytes.0 as f64);
+        page.gauge("strata:load_all_bytes", "Bytes of weights that will be.", bytes.1 as f64);
+        self.render_responses(&mut page);
+        page.text
+    }
+
+    fn render_responses(&self, page: &mut Page) {
         page.head("strata:http_responses_total", "HTTP answers, by class of status.", "counter");
         for (class, count) in self.responses.iter().enumerate().skip(1) {
             let labels = format!("status=\"{class}xx\"");
             page.sample("strata:http_responses_total", &labels, count.load(Relaxed) as f64);
         }
-        page.text
     }
 }
 
@@ -427,7 +447,7 @@ mod tests {
         (status.kv.bytes, status.weights_bytes) = (4096, 8192);
         (status.preemptions, status.preemptions_swap, status.swapped) = (5, 2, 1);
         status.swap = SwapStatus { slots_total: 8, slots_used: 2, block_bytes: 100, blocks_out: 3, ..status.swap };
-        let page = metrics.render("a\"b", &status);
+        let page = metrics.render("a\"b", &status, false);
         for line in [
             r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="0.001"} 1"#,
             r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="0.25"} 1"#,

@@ -16,9 +16,10 @@ use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
 use crate::options::{KvLayoutOption, LimitOptions};
+use crate::progress::Loading;
 use crate::report::report;
 use crate::streaming::{self, Streaming};
-use crate::{kv_disk, progress, swap};
+use crate::{kv_disk, swap};
 
 /// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
@@ -100,10 +101,10 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
             streamed = Some(streaming);
             return Ok((Box::new(weights), GpuWeights { bytes: Bytes(on_device + on_host), monitor: Some(monitor) }));
         }
-        let bar = progress::bytes("loading", dir.weight_bytes.0);
-        let progress = &mut |done, _| bar.set_position(done);
+        let loading = Loading::begin(limits.watch.clone());
+        let progress = &mut |done, all| loading.set(done, all);
         let weights = ResidentWeights::load_on(device, &dir.catalog, &dir.specs, progress)?;
-        bar.finish_and_clear();
+        drop(loading);
         let bytes = Bytes(weights.bytes());
         Ok((Box::new(weights), GpuWeights { bytes, monitor: None }))
     })?;

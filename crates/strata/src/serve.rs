@@ -13,6 +13,7 @@ use strata_device::Bytes;
 use strata_server::{Drained, Embeddings, ServerConfig};
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
@@ -118,27 +119,41 @@ pub fn run(args: ServeArgs) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the server's threads")?;
-    // Taken before the model is loaded, which may take minutes; only then does it listen.
+    // Taken before the model is opened, which may take a while.
     let socket = bind(&args.host, args.port)?;
-    let mut model = args.model.clone();
-    model.limits.compute = args.compute.clone();
-    model.limits.swap = Some(args.swap.clone());
-    model.limits.kv_disk = Some(args.kv_disk.clone());
-    let opened = Opened::open(model.model.as_deref())?;
-    let loaded = load::load(opened, &model.limits, Audience::Clients, args.max_waiting)?;
-    load::report::sampling(&loaded.generation);
-    let config = config(&args, &loaded)?;
-    let name = config.model_names[0].clone();
-    let keyed = !config.api_keys.is_empty();
-    let engine = loaded.engine.handle();
-    let (tokenizer, template) = (loaded.tokenizer.clone(), loaded.template.clone());
-    let impatient = Arc::new(AtomicBool::new(false));
-    let drained = runtime.block_on(async {
-        let stop = told_to_stop(args.drain_timeout, impatient.clone())?;
+    let opened = Opened::open(args.model.model.as_deref())?;
+    // Until there is a model, a signal ends the process as it does any other.
+    let (when_loaded, is_loaded) = oneshot::channel();
+    let stop = async {
+        match is_loaded.await {
+            Ok(stop) => Stop::future(stop).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    let base = base_config(&args, opened.dir.name())?;
+    let (door, address, serving) = runtime.block_on(async {
         let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
-        announce(&name, listener.local_addr().context("cannot tell the port")?, keyed, loaded.template.is_some());
-        Ok::<_, anyhow::Error>(strata_server::serve(config, engine, tokenizer, template, listener, stop).await)
+        let address = listener.local_addr().context("cannot tell the port")?;
+        let (door, serving) = strata_server::listen(&base, listener, stop);
+        Ok::<_, anyhow::Error>((door, address, tokio::spawn(serving)))
     })?;
+    report!("Listening on {address}; /health tells how far the model is loaded");
+    let mut limits = args.model.limits.clone();
+    limits.compute = args.compute.clone();
+    limits.swap = Some(args.swap.clone());
+    limits.kv_disk = Some(args.kv_disk.clone());
+    limits.watch = Some(door.progress());
+    let loaded = load::load(opened, &limits, Audience::Clients, args.max_waiting)?;
+    load::report::sampling(&loaded.generation);
+    let config = config(base, &loaded);
+    let (name, keyed) = (config.model_names[0].clone(), !config.api_keys.is_empty());
+    let stop = runtime.block_on(async { Stop::listen(args.drain_timeout) })?;
+    let impatient = stop.impatient.clone();
+    door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
+    announce(&name, address, keyed, loaded.template.is_some());
+    // The other end waits for it as long as the server serves.
+    let _ = when_loaded.send(stop);
+    let drained = runtime.block_on(serving).context("the server's task failed")?;
     if impatient.load(Ordering::Acquire) {
         std::process::exit(INTERRUPTED.into());
     }
@@ -149,24 +164,31 @@ pub fn run(args: ServeArgs) -> Result<()> {
     Ok(())
 }
 
-fn config(args: &ServeArgs, loaded: &Loaded) -> Result<ServerConfig> {
-    let model_names =
-        if args.served_model_name.is_empty() { vec![loaded.name.clone()] } else { args.served_model_name.clone() };
+/// What is known before the model is loaded.
+fn base_config(args: &ServeArgs, name: String) -> Result<ServerConfig> {
+    let named = &args.served_model_name;
     Ok(ServerConfig {
-        model_names,
-        model_root: loaded.path.display().to_string(),
-        default_sampling: model_defaults(&loaded.generation),
-        eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
+        model_names: if named.is_empty() { vec![name] } else { named.clone() },
         tool_parser: args.tool_parser.clone(),
         api_keys: args.api_key.clone(),
         allow_origins: args.allow_origin.clone(),
-        embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
         body_bytes_max: usize::try_from(args.max_body.0)?,
-        request_bytes_max: loaded.request_bytes,
         connections_max: args.max_connections,
         drain_timeout: Duration::from_secs(args.drain_timeout),
         ..ServerConfig::default()
     })
+}
+
+/// The same, and what the model says.
+fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
+    ServerConfig {
+        model_root: loaded.path.display().to_string(),
+        default_sampling: model_defaults(&loaded.generation),
+        eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
+        embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
+        request_bytes_max: loaded.request_bytes,
+        ..base
+    }
 }
 
 fn origin(text: &str) -> Result<String, String> {
@@ -221,32 +243,43 @@ fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Error 
     Advised::system(format!("cannot listen on {host}:{port}"), hint, error)
 }
 
-/// Completes at the first Ctrl-C or SIGTERM, with what completes at the second and says so; the third ends the process.
-#[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
-fn told_to_stop(
+/// Ctrl-C and SIGTERM: the first lets requests in flight finish, the second cuts them, the third ends the process.
+struct Stop {
+    signals: [Signal; 2],
     drain_timeout_s: u64,
+    /// Whether there was a second one.
     impatient: Arc<AtomicBool>,
-) -> Result<impl Future<Output = impl Future<Output = ()>>> {
-    let listen = |kind| signal(kind).context("cannot listen for signals");
-    let mut signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
-    Ok(async move {
-        next_of(&mut signals).await;
-        report!("Stopping: requests in flight get {drain_timeout_s} s to finish; once more ends at once");
+}
+
+impl Stop {
+    /// From now on, signals are taken here. To be called within a runtime.
+    fn listen(drain_timeout_s: u64) -> Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        let signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
+        Ok(Self { signals, drain_timeout_s, impatient: Arc::default() })
+    }
+
+    /// Completes at the first, with what completes at the second.
+    #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
+    async fn future(mut self) -> impl Future<Output = ()> {
+        self.next().await;
+        report!("Stopping: requests in flight get {} s to finish; once more ends at once", self.drain_timeout_s);
         async move {
-            next_of(&mut signals).await;
-            impatient.store(true, Ordering::Release);
+            self.next().await;
+            self.impatient.store(true, Ordering::Release);
             tokio::spawn(async move {
-                next_of(&mut signals).await;
+                self.next().await;
                 std::process::exit(INTERRUPTED.into());
             });
         }
-    })
-}
+    }
 
-async fn next_of([interrupt, terminate]: &mut [Signal; 2]) {
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+    async fn next(&mut self) {
+        let [interrupt, terminate] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
 }
 

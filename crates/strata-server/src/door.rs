@@ -1,0 +1,102 @@
+//! What connections come in by: it answers before there is a model, and leads to the model once there is one.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use strata_engine::EngineHandle;
+use strata_model::chat_template::ChatTemplate;
+use strata_model::tokenizer::Tokenizer;
+use tokio::sync::{Semaphore, watch};
+
+use crate::app::App;
+use crate::config::ServerConfig;
+use crate::endpoints;
+use crate::load_progress::LoadProgress;
+use crate::memory::RequestMemory;
+use crate::metrics::Metrics;
+
+/// Connections that are served at a time while the model is being loaded: no more than the least memory allows later.
+const CONNECTIONS_BEFORE: usize = 64;
+/// The way to a server that listens already, and has no model yet.
+pub struct Door {
+    doorway: Arc<Doorway>,
+    is_cut: watch::Receiver<bool>,
+}
+
+/// The part of it that connections know.
+pub(crate) struct Doorway {
+    /// What answers while there is no model.
+    before: Router,
+    /// What answers once there is one.
+    router: OnceLock<Router>,
+    metrics: Arc<Metrics>,
+    progress: Arc<LoadProgress>,
+    /// A permit for each connection.
+    pub(crate) room: Arc<Semaphore>,
+    permits_before: usize,
+    /// Whether the server takes nothing new.
+    pub(crate) draining: watch::Receiver<bool>,
+}
+
+impl Door {
+    /// A server that is told through `draining` to take nothing new, and through `is_cut` to wait for nothing.
+    pub(crate) fn new(config: &ServerConfig, draining: watch::Receiver<bool>, is_cut: watch::Receiver<bool>) -> Self {
+        let (metrics, progress) = (Arc::new(Metrics::default()), Arc::new(LoadProgress::default()));
+        let permits_before = CONNECTIONS_BEFORE.min(connections_max(config));
+        let doorway = Doorway {
+            before: endpoints::before(config, metrics.clone(), progress.clone()),
+            router: OnceLock::new(),
+            metrics,
+            progress,
+            room: Arc::new(Semaphore::new(permits_before)),
+            permits_before,
+            draining,
+        };
+        Self { doorway: Arc::new(doorway), is_cut }
+    }
+
+    pub(crate) fn doorway(&self) -> Arc<Doorway> {
+        self.doorway.clone()
+    }
+
+    /// Where to say how far the model is loaded.
+    pub fn progress(&self) -> Arc<LoadProgress> {
+        self.doorway.progress.clone()
+    }
+
+    /// Begins to serve. Without a `template`, chat requests are refused with a hint.
+    pub fn open(
+        self,
+        config: ServerConfig,
+        engine: EngineHandle,
+        tokenizer: Arc<Tokenizer>,
+        template: Option<Arc<ChatTemplate>>,
+    ) {
+        let Self { doorway, is_cut } = self;
+        let connections = connections_max(&config);
+        if connections < config.connections_max {
+            tracing::warn!(
+                "{connections} connections are served at a time, not {}: the memory for requests holds no more",
+                config.connections_max
+            );
+        }
+        let (metrics, draining) = (doorway.metrics.clone(), doorway.draining.clone());
+        let app = App::new(config, engine, tokenizer, template, metrics, draining, is_cut);
+        // It is opened once: this takes the door.
+        let _ = doorway.router.set(endpoints::router(app));
+        doorway.room.add_permits(connections.saturating_sub(doorway.permits_before));
+    }
+}
+
+impl Doorway {
+    /// What answers now.
+    pub(crate) fn router(&self) -> &Router {
+        self.router.get().unwrap_or(&self.before)
+    }
+}
+
+/// Connections that are served at a time.
+fn connections_max(config: &ServerConfig) -> usize {
+    let affordable = RequestMemory::connections(config.request_bytes_max);
+    config.connections_max.clamp(1, affordable.min(Semaphore::MAX_PERMITS))
+}
