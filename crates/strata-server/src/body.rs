@@ -13,9 +13,10 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::auth::Tenant;
+use crate::api_keys::Owner;
 use crate::error::ApiError;
 use crate::memory::{PREPARING_BYTES, RENDERED_SLACK, Share};
+use crate::tenant::Tenant;
 
 /// A body over the limit is read on, up to this many times the limit, and thrown away: a client that is still sending
 /// when the connection closes may never see the answer that says why.
@@ -72,8 +73,8 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
     if let Some(content_type) = content_type.filter(|content_type| !is_json(content_type)) {
         return Err(ApiError::not_json(content_type));
     }
-    let tenant =
-        *request.extensions().get::<Tenant>().ok_or_else(|| ApiError::internal("the request has no tenant"))?;
+    let owner = request.extensions().get::<Owner>();
+    let tenant = owner.ok_or_else(|| ApiError::internal("the request has no owner"))?.tenant;
     let limit = app.config.body_bytes_max.min(app.memory.bodies.bytes());
     let body = request.into_body();
     let declared = body.size_hint().exact().map_or(limit, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use strata_engine::{Pooling, SamplingParams};
 
+use crate::api_keys::ApiKeys;
+
 /// How the server serves. Every limit has a default that suits one machine.
 #[derive(Clone)]
 pub struct ServerConfig {
@@ -19,7 +21,7 @@ pub struct ServerConfig {
     /// template tells.
     pub tool_parser: Option<String>,
     /// Keys of which a client must send one; none means that no key is needed.
-    pub api_keys: Vec<String>,
+    pub api_keys: ApiKeys,
     /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
     pub allow_origins: Vec<String>,
     /// Whether, and how, the model makes embeddings; else why it does not.
@@ -62,7 +64,7 @@ impl Default for ServerConfig {
             default_sampling: SamplingParams::default(),
             eos_token_ids: Vec::new(),
             tool_parser: None,
-            api_keys: Vec::new(),
+            api_keys: ApiKeys::default(),
             allow_origins: Vec::new(),
             embeddings: Err("it was not told how this model pools".into()),
             body_bytes_max: 4 << 20,

@@ -12,12 +12,12 @@ use strata_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
 use strata_engine::{FoundOnDisk, Miss, MissReason, PositionLogprobs, Request, RequestError, TokenId};
 
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, logprob_bytes};
 use crate::error::ApiError;
 use crate::memory::Share;
 use crate::metrics::Metrics;
 use crate::sampling::Common;
+use crate::tenant::Tenant;
 
 /// A growing answer is charged in steps of this many bytes; the first is covered by [`SEQUENCE_BYTES`].
 const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;

@@ -4,6 +4,7 @@
 //! through `strata_engine::text`. The server knows no devices and no files.
 
 mod answer;
+mod api_keys;
 mod app;
 mod auth;
 mod blocks;
@@ -34,6 +35,7 @@ mod sampling;
 mod speech;
 mod stream;
 mod structured;
+mod tenant;
 mod thinking;
 mod tool_calls;
 mod tool_prompt;
@@ -53,13 +55,14 @@ use tokio::sync::watch;
 
 use listener::ListenerLimits;
 
-pub use auth::tenant_of_key;
+pub use api_keys::{ApiKey, ApiKeys, BadKeys};
 pub use config::{Embeddings, ServerConfig};
 pub use cors::check_origin;
 pub use door::Door;
 pub use listener::Drained;
 pub use load_progress::LoadProgress;
 pub use speech::tool_parsers;
+pub use tenant::tenant_of_key;
 
 /// Listens before there is a model: `/health` tells how far it is loaded, and what needs it is refused until
 /// [`Door::open`]. The future serves on `listener` until `shutdown` completes, then takes nothing new, finishes the

@@ -1,7 +1,10 @@
 //! `strata serve`: the OpenAI-compatible server.
 
+mod secrets;
+
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,6 +25,7 @@ use crate::opened::Opened;
 use crate::options::{ComputeOptions, KvDiskOptions, ModelOptions, SwapOptions};
 use crate::report::report;
 use crate::sampling::model_defaults;
+use secrets::Secrets;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -67,6 +71,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "KEY", env = "STRATA_API_KEY", hide_env_values = true, help_heading = "Server",
           value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
+
+    /// File of keys that clients may send, one a line; a name may follow, which logs tell, and # begins a comment. It is
+    /// read again at SIGHUP: what cannot be used leaves the keys as they were
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub api_key_file: Option<PathBuf>,
 
     /// Web page whose scripts may call, by its origin, such as `https://example.org`, or * for every page; may be given
     /// several times
@@ -121,6 +130,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         .context("cannot start the server's threads")?;
     // Taken before the model is opened, which may take a while.
     let socket = bind(&args.host, args.port)?;
+    let secrets = Secrets::open(&args.api_key, args.api_key_file.as_deref())?;
     let opened = Opened::open(args.model.model.as_deref())?;
     // Until there is a model, a signal ends the process as it does any other.
     let (when_loaded, is_loaded) = oneshot::channel();
@@ -130,10 +140,11 @@ pub fn run(args: ServeArgs) -> Result<()> {
             Err(_) => std::future::pending().await,
         }
     };
-    let base = base_config(&args, opened.dir.name())?;
+    let base = base_config(&args, opened.dir.name(), &secrets)?;
     let (door, address, serving) = runtime.block_on(async {
         let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
         let address = listener.local_addr().context("cannot tell the port")?;
+        secrets.reload_at_hangup()?;
         let (door, serving) = strata_server::listen(&base, listener, stop);
         Ok::<_, anyhow::Error>((door, address, tokio::spawn(serving)))
     })?;
@@ -165,12 +176,12 @@ pub fn run(args: ServeArgs) -> Result<()> {
 }
 
 /// What is known before the model is loaded.
-fn base_config(args: &ServeArgs, name: String) -> Result<ServerConfig> {
+fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<ServerConfig> {
     let named = &args.served_model_name;
     Ok(ServerConfig {
         model_names: if named.is_empty() { vec![name] } else { named.clone() },
         tool_parser: args.tool_parser.clone(),
-        api_keys: args.api_key.clone(),
+        api_keys: secrets.keys.clone(),
         allow_origins: args.allow_origin.clone(),
         body_bytes_max: usize::try_from(args.max_body.0)?,
         connections_max: args.max_connections,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use strata_engine::Health;
 use strata_engine::testing::{BOS, Step, answer};
-use strata_server::ServerConfig;
+use strata_server::{ApiKey, ApiKeys, ServerConfig};
 
 use crate::fixture::Server;
 
@@ -246,7 +246,7 @@ async fn failures_and_overload_have_their_status() {
 
 #[tokio::test]
 async fn api_keys_are_asked_for_and_separate_caches() {
-    let config = ServerConfig { api_keys: vec!["key-a".into(), "key-b".into()], ..ServerConfig::default() };
+    let config = ServerConfig { api_keys: ApiKeys::new(&["key-a", "key-b"].map(ApiKey::new)), ..ServerConfig::default() };
     let server = Server::start(config, answer("x")).await;
     let body = json!({"prompt": "a", "cache_salt": "s"}).to_string();
     let ask = async |header: &str| server.post_bytes("/v1/completions", header, body.as_bytes()).await;

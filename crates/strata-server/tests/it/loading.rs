@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use strata_engine::testing::{ScriptedEngine, Step, answer};
-use strata_server::{Drained, ServerConfig};
+use strata_server::{ApiKey, ApiKeys, Drained, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fixture::{Server, TEMPLATE, post_request};
@@ -15,7 +15,7 @@ fn engine(text: &str) -> ScriptedEngine {
 
 #[tokio::test]
 async fn it_tells_how_far_the_model_is_loaded_and_then_serves() {
-    let config = ServerConfig { api_keys: vec!["key".into()], ..ServerConfig::default() };
+    let config = ServerConfig { api_keys: ApiKeys::new(&[ApiKey::new("key")]), ..ServerConfig::default() };
     let (server, door) = Server::loading(&config, engine("hi")).await;
     let health = server.get("/health").await;
     assert_eq!(health.status, 503);
