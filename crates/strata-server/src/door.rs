@@ -75,7 +75,7 @@ impl Door {
         let Self { doorway, is_cut } = self;
         let connections = connections_max(&config);
         if connections < config.connections_max {
-            tracing::warn!(
+            tracing::info!(
                 "{connections} connections are served at a time, not {}: the memory for requests holds no more",
                 config.connections_max
             );
@@ -97,6 +97,6 @@ impl Doorway {
 
 /// Connections that are served at a time.
 fn connections_max(config: &ServerConfig) -> usize {
-    let affordable = RequestMemory::connections(config.request_bytes_max);
+    let affordable = RequestMemory::connections(config.request_bytes_max, config.tls.is_some());
     config.connections_max.clamp(1, affordable.min(Semaphore::MAX_PERMITS))
 }

@@ -37,6 +37,7 @@ mod stream;
 mod structured;
 mod tenant;
 mod thinking;
+mod tls;
 mod tool_calls;
 mod tool_prompt;
 mod tool_use;
@@ -63,6 +64,7 @@ pub use listener::Drained;
 pub use load_progress::LoadProgress;
 pub use speech::tool_parsers;
 pub use tenant::tenant_of_key;
+pub use tls::{BadTls, Tls};
 
 /// Listens before there is a model: `/health` tells how far it is loaded, and what needs it is refused until
 /// [`Door::open`]. The future serves on `listener` until `shutdown` completes, then takes nothing new, finishes the

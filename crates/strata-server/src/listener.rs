@@ -12,8 +12,9 @@ use axum::http::{HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::TokioTimer;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
@@ -22,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use crate::config::ServerConfig;
 use crate::door::Doorway;
 use crate::patience::Patience;
+use crate::tls::Tls;
 
 /// Largest request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -44,8 +46,9 @@ pub enum Drained {
 }
 
 /// The part of the configuration that connections know.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct ListenerLimits {
+    tls: Option<Tls>,
     header_timeout: Duration,
     write_timeout: Duration,
     drain_timeout: Duration,
@@ -54,7 +57,7 @@ pub(crate) struct ListenerLimits {
 impl ListenerLimits {
     pub(crate) fn of(config: &ServerConfig) -> Self {
         let ServerConfig { header_timeout, write_timeout, drain_timeout, .. } = *config;
-        Self { header_timeout, write_timeout, drain_timeout }
+        Self { tls: config.tls.clone(), header_timeout, write_timeout, drain_timeout }
     }
 }
 
@@ -68,6 +71,7 @@ pub(crate) async fn run<F: Future<Output = ()>>(
     drain: watch::Sender<bool>,
     cut: watch::Sender<bool>,
 ) -> Drained {
+    let drain_timeout = limits.drain_timeout;
     let mut connections = Connections { listener, doorway, limits, tasks: JoinSet::new() };
     let mut shutdown = pin!(shutdown);
     let patience_ends = loop {
@@ -77,7 +81,7 @@ pub(crate) async fn run<F: Future<Output = ()>>(
         }
     };
     drain.send_replace(true);
-    let (mut patience_ends, mut time_is_up) = (pin!(patience_ends), pin!(sleep(limits.drain_timeout)));
+    let (mut patience_ends, mut time_is_up) = (pin!(patience_ends), pin!(sleep(drain_timeout)));
     let is_cut = loop {
         if connections.tasks.is_empty() {
             break false;
@@ -148,7 +152,7 @@ impl Connections {
     }
 
     fn begin(&mut self, stream: TcpStream, place: Option<OwnedSemaphorePermit>) {
-        let connection = serve_connection(stream, self.doorway.clone(), self.limits);
+        let connection = serve_connection(stream, self.doorway.clone(), self.limits.clone());
         self.tasks.spawn(async move {
             connection.await;
             drop(place);
@@ -161,11 +165,27 @@ async fn serve_connection(stream: TcpStream, doorway: Arc<Doorway>, limits: List
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let mut draining = doorway.draining.clone();
     let stream = Patience::new(stream, limits.write_timeout);
+    match &limits.tls {
+        None => converse(stream, doorway, limits).await,
+        Some(tls) => match tls.accept(stream, limits.header_timeout).await {
+            Ok(stream) => converse(stream, doorway, limits).await,
+            // Scanners, clients without TLS, and those that do not trust the certificate.
+            Err(error) => tracing::debug!(%error, "no TLS connection"),
+        },
+    }
+}
+
+/// Answers what comes over a connection until it ends.
+async fn converse<S>(stream: S, doorway: Arc<Doorway>, limits: ListenerLimits)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut draining = doorway.draining.clone();
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).max_buf_size(HEAD_BYTES_MAX);
-    let connection = builder.serve_connection(stream, service_fn(|request| answer(doorway.clone(), request)));
+    let service = service_fn(|request| answer(doorway.clone(), request));
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let told = async {
         // An error means that the accept loop is gone, which is the same.

@@ -77,6 +77,15 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub api_key_file: Option<PathBuf>,
 
+    /// Certificate of the server with its chain, as PEM: clients then come over https. It and its key are read again at
+    /// SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server", hide_short_help = true)]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of --tls-cert, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server", hide_short_help = true)]
+    pub tls_key: Option<PathBuf>,
+
     /// Web page whose scripts may call, by its origin, such as `https://example.org`, or * for every page; may be given
     /// several times
     #[arg(long, value_name = "ORIGIN", help_heading = "Server", hide_short_help = true, value_parser = origin)]
@@ -130,7 +139,8 @@ pub fn run(args: ServeArgs) -> Result<()> {
         .context("cannot start the server's threads")?;
     // Taken before the model is opened, which may take a while.
     let socket = bind(&args.host, args.port)?;
-    let secrets = Secrets::open(&args.api_key, args.api_key_file.as_deref())?;
+    let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    let secrets = Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?;
     let opened = Opened::open(args.model.model.as_deref())?;
     // Until there is a model, a signal ends the process as it does any other.
     let (when_loaded, is_loaded) = oneshot::channel();
@@ -161,7 +171,8 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let stop = runtime.block_on(async { Stop::listen(args.drain_timeout) })?;
     let impatient = stop.impatient.clone();
     door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
-    announce(&name, address, keyed, loaded.template.is_some());
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    announce(&name, scheme, address, keyed, loaded.template.is_some());
     // The other end waits for it as long as the server serves.
     let _ = when_loaded.send(stop);
     let drained = runtime.block_on(serving).context("the server's task failed")?;
@@ -182,6 +193,7 @@ fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<Serv
         model_names: if named.is_empty() { vec![name] } else { named.clone() },
         tool_parser: args.tool_parser.clone(),
         api_keys: secrets.keys.clone(),
+        tls: secrets.tls.clone(),
         allow_origins: args.allow_origin.clone(),
         body_bytes_max: usize::try_from(args.max_body.0)?,
         connections_max: args.max_connections,
@@ -295,8 +307,8 @@ impl Stop {
 }
 
 /// Tells where, and how to try it.
-fn announce(name: &str, address: SocketAddr, keyed: bool, chats: bool) {
-    let url = format!("http://{address}/v1");
+fn announce(name: &str, scheme: &str, address: SocketAddr, keyed: bool, chats: bool) {
+    let url = format!("{scheme}://{address}/v1");
     let header = if keyed { "-H \"Authorization: Bearer $KEY\" " } else { "" };
     let (path, body) = if chats {
         ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)

@@ -15,5 +15,6 @@ mod reasoning;
 mod responses;
 mod streaming;
 mod structured;
+mod tls;
 mod tools;
 mod vllm_fields;
