@@ -123,7 +123,8 @@ impl ApiKeys {
 
     /// From now on, these keys are known and no others. Requests in flight are not affected.
     pub fn replace(&self, keys: &[ApiKey]) {
-        let known = keys.iter().map(|ApiKey { key, name }| Known { digest: digest(key), name: name.as_deref().map(Arc::from) });
+        let known =
+            keys.iter().map(|ApiKey { key, name }| Known { digest: digest(key), name: name.as_deref().map(Arc::from) });
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = known.collect();
     }
 

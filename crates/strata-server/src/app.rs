@@ -13,6 +13,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
+use crate::pace::Pace;
 use crate::speech::Speech;
 use crate::tool_calls::Family;
 
@@ -30,6 +31,8 @@ pub(crate) struct App {
     /// How the model writes thinking and calls.
     pub(crate) speech: Speech,
     pub(crate) metrics: Arc<Metrics>,
+    /// How fast the queue moves.
+    pub(crate) pace: Arc<Pace>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
     /// The bytes of the model's tokens, once a request has needed them.
@@ -64,6 +67,7 @@ impl App {
             template,
             speech,
             metrics,
+            pace: Arc::default(),
             started_at_s,
             memory,
             vocabulary,

@@ -6,6 +6,7 @@ use strata_engine::{Pooling, SamplingParams};
 
 use crate::api_keys::ApiKeys;
 use crate::tls::Tls;
+use crate::traces::OtlpEndpoint;
 
 /// How the server serves. Every limit has a default that suits one machine.
 #[derive(Clone)]
@@ -25,6 +26,8 @@ pub struct ServerConfig {
     pub api_keys: ApiKeys,
     /// The certificate, where clients are to come over TLS.
     pub tls: Option<Tls>,
+    /// Where traces of requests are sent, if they are.
+    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
     pub allow_origins: Vec<String>,
     /// Whether, and how, the model makes embeddings; else why it does not.
@@ -69,6 +72,7 @@ impl Default for ServerConfig {
             tool_parser: None,
             api_keys: ApiKeys::default(),
             tls: None,
+            otlp_endpoint: None,
             allow_origins: Vec::new(),
             embeddings: Err("it was not told how this model pools".into()),
             body_bytes_max: 4 << 20,

@@ -10,10 +10,11 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::app::App;
 use crate::config::ServerConfig;
-use crate::endpoints;
+use crate::endpoints::{self, Observers};
 use crate::load_progress::LoadProgress;
 use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
+use crate::traces::Traces;
 
 /// Connections that are served at a time while the model is being loaded: no more than the least memory allows later.
 const CONNECTIONS_BEFORE: usize = 64;
@@ -29,7 +30,7 @@ pub(crate) struct Doorway {
     before: Router,
     /// What answers once there is one.
     router: OnceLock<Router>,
-    metrics: Arc<Metrics>,
+    observers: Observers,
     progress: Arc<LoadProgress>,
     /// A permit for each connection.
     pub(crate) room: Arc<Semaphore>,
@@ -40,13 +41,20 @@ pub(crate) struct Doorway {
 
 impl Door {
     /// A server that is told through `draining` to take nothing new, and through `is_cut` to wait for nothing.
-    pub(crate) fn new(config: &ServerConfig, draining: watch::Receiver<bool>, is_cut: watch::Receiver<bool>) -> Self {
-        let (metrics, progress) = (Arc::new(Metrics::default()), Arc::new(LoadProgress::default()));
+    pub(crate) fn new(
+        config: &ServerConfig,
+        traces: Option<Traces>,
+        draining: watch::Receiver<bool>,
+        is_cut: watch::Receiver<bool>,
+    ) -> Self {
+        let progress = Arc::new(LoadProgress::default());
+        let metrics = Arc::new(Metrics::new(traces.as_ref().map(Traces::counts)));
+        let observers = Observers { metrics, traces: traces.map(|traces| Arc::new(traces) as _) };
         let permits_before = CONNECTIONS_BEFORE.min(connections_max(config));
         let doorway = Doorway {
-            before: endpoints::before(config, metrics.clone(), progress.clone()),
+            before: endpoints::before(config, observers.clone(), progress.clone()),
             router: OnceLock::new(),
-            metrics,
+            observers,
             progress,
             room: Arc::new(Semaphore::new(permits_before)),
             permits_before,
@@ -80,10 +88,10 @@ impl Door {
                 config.connections_max
             );
         }
-        let (metrics, draining) = (doorway.metrics.clone(), doorway.draining.clone());
-        let app = App::new(config, engine, tokenizer, template, metrics, draining, is_cut);
+        let (observers, draining) = (doorway.observers.clone(), doorway.draining.clone());
+        let app = App::new(config, engine, tokenizer, template, observers.metrics.clone(), draining, is_cut);
         // It is opened once: this takes the door.
-        let _ = doorway.router.set(endpoints::router(app));
+        let _ = doorway.router.set(endpoints::router(app, observers));
         doorway.room.add_permits(connections.saturating_sub(doorway.permits_before));
     }
 }

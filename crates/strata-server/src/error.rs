@@ -103,6 +103,12 @@ impl ApiError {
         Self { code: Some("overloaded"), retry_after_s: Some(RETRY_AFTER_S), ..error }
     }
 
+    /// 429, where no more requests may wait.
+    pub(crate) fn queue_full(message: impl Into<String>, retry_after_s: u64) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, message);
+        Self { code: Some("queue_full"), retry_after_s: Some(retry_after_s), ..error }
+    }
+
     /// 503, while the model is being loaded.
     pub(crate) fn loading(progress: &LoadProgress) -> Self {
         let (done, total) = progress.bytes();
@@ -133,6 +139,7 @@ impl ApiError {
         let kind = match self.status {
             status if status.is_server_error() => "server_error",
             StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             _ => "invalid_request_error",
         };
         json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
@@ -165,7 +172,8 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> Self {
         match error {
             SubmitError::Invalid(invalid) => invalid.into(),
-            SubmitError::Overloaded { .. } | SubmitError::Stopped => Self::overloaded(error.to_string()),
+            SubmitError::Overloaded { .. } => Self::queue_full(error.to_string(), RETRY_AFTER_S),
+            SubmitError::Stopped => Self::overloaded(error.to_string()),
         }
     }
 }

@@ -9,6 +9,7 @@ mod app;
 mod auth;
 mod blocks;
 mod body;
+mod caller;
 mod charge;
 mod config;
 #[cfg(test)]
@@ -29,8 +30,11 @@ mod memory;
 mod metrics;
 mod openapi;
 mod outline;
+mod pace;
 mod patience;
+mod random;
 mod request_id;
+mod request_log;
 mod sampling;
 mod speech;
 mod stream;
@@ -42,19 +46,26 @@ mod tool_calls;
 mod tool_prompt;
 mod tool_use;
 mod tools;
+mod traces;
 mod truncation;
 mod unsupported;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strata_engine::EngineHandle;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use listener::ListenerLimits;
+use traces::Traces;
+
+/// How long is waited for the last traces to be sent.
+const LAST_TRACES: Duration = Duration::from_secs(1);
 
 pub use api_keys::{ApiKey, ApiKeys, BadKeys};
 pub use config::{Embeddings, ServerConfig};
@@ -65,6 +76,7 @@ pub use load_progress::LoadProgress;
 pub use speech::tool_parsers;
 pub use tenant::tenant_of_key;
 pub use tls::{BadTls, Tls};
+pub use traces::OtlpEndpoint;
 
 /// Listens before there is a model: `/health` tells how far it is loaded, and what needs it is refused until
 /// [`Door::open`]. The future serves on `listener` until `shutdown` completes, then takes nothing new, finishes the
@@ -76,8 +88,18 @@ pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
     shutdown: S,
 ) -> (Door, impl Future<Output = Drained> + use<F, S>) {
     let ((drain, draining), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
-    let door = Door::new(config, draining, is_cut);
-    let serving = listener::run(listener, door.doorway(), ListenerLimits::of(config), shutdown, drain, cut);
+    let (traces, exporter) = config.otlp_endpoint.clone().map(Traces::to).unzip();
+    let door = Door::new(config, traces, draining, is_cut);
+    let (doorway, limits) = (door.doorway(), ListenerLimits::of(config));
+    let serving = async move {
+        let sending = exporter.map(|exporter| tokio::spawn(exporter.run()));
+        let drained = listener::run(listener, doorway, limits, shutdown, drain, cut).await;
+        if let Some(sending) = sending {
+            // It ends when all requests have.
+            let _ = timeout(LAST_TRACES, sending).await;
+        }
+        drained
+    };
     (door, serving)
 }
 

@@ -168,11 +168,18 @@ async fn serve_connection(stream: TcpStream, doorway: Arc<Doorway>, limits: List
     let stream = Patience::new(stream, limits.write_timeout);
     match &limits.tls {
         None => converse(stream, doorway, limits).await,
-        Some(tls) => match tls.accept(stream, limits.header_timeout).await {
-            Ok(stream) => converse(stream, doorway, limits).await,
-            // Scanners, clients without TLS, and those that do not trust the certificate.
-            Err(error) => tracing::debug!(%error, "no TLS connection"),
-        },
+        Some(tls) => {
+            let accepted = tokio::select! {
+                accepted = tls.accept(stream, limits.header_timeout) => accepted,
+                // Who has said nothing yet keeps no server from its end.
+                () = lingered(doorway.draining.clone()) => return,
+            };
+            match accepted {
+                Ok(stream) => converse(stream, doorway, limits).await,
+                // Scanners, clients without TLS, and those that do not trust the certificate.
+                Err(error) => tracing::debug!(%error, "no TLS connection"),
+            }
+        }
     }
 }
 
@@ -181,17 +188,12 @@ async fn converse<S>(stream: S, doorway: Arc<Doorway>, limits: ListenerLimits)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut draining = doorway.draining.clone();
+    let told = lingered(doorway.draining.clone());
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).max_buf_size(HEAD_BYTES_MAX);
     let service = service_fn(|request| answer(doorway.clone(), request));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    let told = async {
-        // An error means that the accept loop is gone, which is the same.
-        let _ = draining.wait_for(|&draining| draining).await;
-        sleep(LINGER).await;
-    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = told => {
@@ -203,6 +205,13 @@ where
         // Clients go away and send rubbish; neither is news.
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// Completes when a connection without a request is to be closed.
+async fn lingered(mut draining: watch::Receiver<bool>) {
+    // An error means that the accept loop is gone, which is the same.
+    let _ = draining.wait_for(|&draining| draining).await;
+    sleep(LINGER).await;
 }
 
 /// What answers now; while the server drains, nothing comes after it on this connection.

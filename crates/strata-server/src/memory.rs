@@ -8,7 +8,7 @@
 //!
 //! | part | of 128 MiB | holds | charged |
 //! |---|---|---|---|
-//! | connections | 3/16 = 24 MiB | buffers and state of a connection | [`CONNECTION_BYTES`] each: 1024 of them; 384 with TLS |
+//! | connections | 3/16 = 24 MiB | their buffers and state | [`CONNECTION_BYTES`] each: 1024 of them, or 384 over TLS |
 //! | bodies | 1/16 = 8 MiB | bodies until they are parsed | `Content-Length`, once 4 KiB have come: 2 of 4 MiB |
 //! | parsed | 3/16 = 24 MiB | what is made of bodies until it is submitted | see below |
 //! | scratch | 5/16 = 40 MiB | the tokenizer at work | [`Tokenizer::scratch_bytes`] |

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -70,6 +70,9 @@ impl Tls {
         let builder = builder.with_safe_default_protocol_versions().map_err(BadTls::Setup)?;
         let mut config = builder.with_no_client_auth().with_cert_resolver(current.clone());
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        // No session is resumed: everybody sees a new certificate, and no memory is kept of those who have gone.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), current })
     }
 

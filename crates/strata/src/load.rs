@@ -112,13 +112,8 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
         let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
-        let (weights, streaming) = streaming::start(
-            dir,
-            plan.weights,
-            room,
-            limits,
-            kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits),
-        )?;
+        let (weights, streaming) =
+            streaming::start(dir, plan.weights, room, limits, kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits))?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = kv_pool(layout, &plan, limits)?;
         let monitor = Arc::clone(&streaming.monitor);

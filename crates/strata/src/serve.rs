@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueEnum};
 use strata_device::Bytes;
-use strata_server::{Drained, Embeddings, ServerConfig};
+use strata_server::{Drained, Embeddings, OtlpEndpoint, ServerConfig};
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -41,11 +41,16 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Serve a model over HTTP, as the OpenAI API does
 ///
-/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/responses, /v1/embeddings, /v1/models, /tokenize,
-/// /detokenize, /health, /version and /metrics.
+/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses,
+/// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json.
 /// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
-/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). Ctrl-C or SIGTERM lets requests in flight finish; a
-/// second one cuts them, and tells their clients.
+/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health tells how far it
+/// is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts them, and tells their
+/// clients. SIGHUP reads --api-key-file, --tls-cert and --tls-key again.
+///
+/// What is limited: a body by --max-body (413), the tokens of a request by --max-model-len (400), sequences that are
+/// computed together by --max-num-seqs, requests that wait for that by --max-waiting (429, with Retry-After), and
+/// connections by --max-connections.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata serve                                         # the bundled model, http://127.0.0.1:8000/v1\n  \
@@ -72,8 +77,8 @@ pub struct ServeArgs {
           value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
 
-    /// File of keys that clients may send, one a line; a name may follow, which logs tell, and # begins a comment. It is
-    /// read again at SIGHUP: what cannot be used leaves the keys as they were
+    /// File of keys that clients may send, one a line; a name may follow, which logs tell, and # begins a comment. It
+    /// is read again at SIGHUP: what cannot be used leaves the keys as they were
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub api_key_file: Option<PathBuf>,
 
@@ -106,7 +111,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub swap: SwapOptions,
 
-    /// Requests that may wait; one more is told to try again later
+    /// Requests that may wait for their turn; one more is refused with 429, and told when to try again
     #[arg(long, value_name = "N", default_value_t = MAX_WAITING, help_heading = "Server", hide_short_help = true,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     pub max_waiting: usize,
@@ -122,8 +127,33 @@ pub struct ServeArgs {
     pub max_body: Bytes,
 
     /// Time that requests in flight are given to finish once the server is told to stop
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server", hide_short_help = true)]
-    pub drain_timeout: u64,
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        alias = "drain-timeout",
+        help_heading = "Server",
+        hide_short_help = true
+    )]
+    pub drain_seconds: u64,
+
+    /// How logs on stderr are written: as text, or as one JSON object a line. Each request has a line at its end; its
+    /// texts and its key are never in it
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Server", hide_short_help = true)]
+    pub log_format: LogFormat,
+
+    /// Collector that traces of requests are sent to, such as http://localhost:4318 (OTLP over HTTP); none by default
+    #[arg(long, value_name = "URL", help_heading = "Server", hide_short_help = true, value_parser = OtlpEndpoint::read)]
+    pub otlp_endpoint: Option<OtlpEndpoint>,
+}
+
+/// How logs are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For collectors of logs.
+    Json,
 }
 
 /// Runs `strata serve` until a signal stops it.
@@ -168,7 +198,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     load::report::sampling(&loaded.generation);
     let config = config(base, &loaded);
     let (name, keyed) = (config.model_names[0].clone(), !config.api_keys.is_empty());
-    let stop = runtime.block_on(async { Stop::listen(args.drain_timeout) })?;
+    let stop = runtime.block_on(async { Stop::listen(args.drain_seconds) })?;
     let impatient = stop.impatient.clone();
     door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -180,7 +210,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         std::process::exit(INTERRUPTED.into());
     }
     if let Drained::Cut(connections) = drained {
-        report!("{connections} connections were still open after {} s and were cut", args.drain_timeout);
+        report!("{connections} connections were still open after {} s and were cut", args.drain_seconds);
     }
     runtime.shutdown_timeout(LAST_CALL);
     Ok(())
@@ -197,7 +227,8 @@ fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<Serv
         allow_origins: args.allow_origin.clone(),
         body_bytes_max: usize::try_from(args.max_body.0)?,
         connections_max: args.max_connections,
-        drain_timeout: Duration::from_secs(args.drain_timeout),
+        drain_timeout: Duration::from_secs(args.drain_seconds),
+        otlp_endpoint: args.otlp_endpoint.clone(),
         ..ServerConfig::default()
     })
 }
@@ -269,24 +300,24 @@ fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Error 
 /// Ctrl-C and SIGTERM: the first lets requests in flight finish, the second cuts them, the third ends the process.
 struct Stop {
     signals: [Signal; 2],
-    drain_timeout_s: u64,
+    drain_s: u64,
     /// Whether there was a second one.
     impatient: Arc<AtomicBool>,
 }
 
 impl Stop {
     /// From now on, signals are taken here. To be called within a runtime.
-    fn listen(drain_timeout_s: u64) -> Result<Self> {
+    fn listen(drain_s: u64) -> Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         let signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
-        Ok(Self { signals, drain_timeout_s, impatient: Arc::default() })
+        Ok(Self { signals, drain_s, impatient: Arc::default() })
     }
 
     /// Completes at the first, with what completes at the second.
     #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
     async fn future(mut self) -> impl Future<Output = ()> {
         self.next().await;
-        report!("Stopping: requests in flight get {} s to finish; once more ends at once", self.drain_timeout_s);
+        report!("Stopping: requests in flight get {} s to finish; once more ends at once", self.drain_s);
         async move {
             self.next().await;
             self.impatient.store(true, Ordering::Release);

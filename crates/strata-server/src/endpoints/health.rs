@@ -36,6 +36,6 @@ pub(crate) async fn version() -> Json<Value> {
 
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let is_draining = *app.draining.borrow();
-    let text = app.metrics.render(app.model_name(), &app.engine.status(), is_draining);
+    let text = app.metrics.render(app.model_name(), &app.engine.status(), app.engine.limits(), is_draining);
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }

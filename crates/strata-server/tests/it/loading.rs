@@ -28,11 +28,11 @@ async fn it_tells_how_far_the_model_is_loaded_and_then_serves() {
     assert!(server.get("/openapi.json").await.ok()["paths"].is_object());
     let page = server.get("/metrics").await.body;
     for line in [
-        r#"strata:loading{model_name="strata"} 1"#,
-        r#"strata:healthy{model_name="strata"} 0"#,
-        r#"strata:load_done_bytes{model_name="strata"} 256"#,
-        r#"strata:load_all_bytes{model_name="strata"} 1024"#,
-        r#"strata:http_responses_total{model_name="strata",status="5xx"} 2"#,
+        r#"strata:loading{model_name="strata",engine="0"} 1"#,
+        r#"strata:healthy{model_name="strata",engine="0"} 0"#,
+        r#"strata:load_done_bytes{model_name="strata",engine="0"} 256"#,
+        r#"strata:load_all_bytes{model_name="strata",engine="0"} 1024"#,
+        r#"strata:http_responses_total{model_name="strata",engine="0",status="5xx"} 2"#,
     ] {
         assert!(page.lines().any(|candidate| candidate == line), "{line}\n{page}");
     }
@@ -67,7 +67,7 @@ async fn it_tells_how_far_the_model_is_loaded_and_then_serves() {
     let body = br#"{"prompt": "a"}"#;
     server.post_bytes("/v1/completions", "Authorization: Bearer key\r\n", body).await.ok();
     let page = server.get("/metrics").await.body;
-    assert!(page.contains(r#"strata:loading{model_name="strata"} 0"#), "{page}");
+    assert!(page.contains(r#"strata:loading{model_name="strata",engine="0"} 0"#), "{page}");
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn a_server_that_drains_says_so_and_takes_nothing_new() {
     let refused = server.post("/v1/completions", &json!({"prompt": "a"})).await;
     assert_eq!((refused.status, &refused.error().1["code"]), (503, &json!("draining")));
     assert!(refused.head.contains("retry-after: 1"));
-    assert!(server.get("/metrics").await.body.contains(r#"strata:draining{model_name="strata"} 1"#));
+    assert!(server.get("/metrics").await.body.contains(r#"strata:draining{model_name="strata",engine="0"} 1"#));
     assert_eq!(server.engine.requests().len(), 1);
     server.lose_patience();
     assert_eq!(served.await.unwrap(), Drained::Cut(1));

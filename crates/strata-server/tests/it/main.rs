@@ -17,4 +17,5 @@ mod streaming;
 mod structured;
 mod tls;
 mod tools;
+mod traces;
 mod vllm_fields;

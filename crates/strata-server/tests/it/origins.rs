@@ -7,7 +7,8 @@ use crate::fixture::{Reply, Server};
 
 async fn server(origins: &[&str]) -> Server {
     let allow_origins = origins.iter().map(|&origin| origin.to_owned()).collect();
-    let config = ServerConfig { allow_origins, api_keys: ApiKeys::new(&[ApiKey::new("key")]), ..ServerConfig::default() };
+    let config =
+        ServerConfig { allow_origins, api_keys: ApiKeys::new(&[ApiKey::new("key")]), ..ServerConfig::default() };
     Server::start(config, answer("x")).await
 }
 
