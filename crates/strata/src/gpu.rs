@@ -15,7 +15,7 @@ use crate::device_option::DeviceOption;
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
-use crate::options::{KvLayoutOption, LimitOptions};
+use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
 use crate::progress::Loading;
 use crate::report::report;
 use crate::streaming::{self, Streaming};
@@ -49,7 +49,10 @@ pub struct OnGpu {
 /// There is no such GPU, it has no room for the model, or an option does not go with it.
 pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Option<OnGpu>> {
     let number = match limits.compute.device {
-        DeviceOption::Cpu => return Ok(None),
+        DeviceOption::Cpu => {
+            refuse_unused(&limits.compute)?;
+            return Ok(None);
+        }
         DeviceOption::Vulkan(number) => number,
         DeviceOption::Auto => match choose(dir, limits) {
             Ok(number) => number,
@@ -68,6 +71,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
         return Err(to_input(GpuError::NoDotProducts { gpu: info.name }));
     }
     let total = gpu_memory(&info, limits);
+    check_memory(&info, total, limits)?;
     let gpu_plan = divide(dir, limits, surroundings, total)?;
     let (host_plan, swap_memory) = host(dir, limits, surroundings, &gpu_plan)?;
     let (layout, tokens) = (dir.kv_layout(limits), batched_tokens(limits, BATCHED_TOKENS));
@@ -155,6 +159,33 @@ fn check(limits: &LimitOptions) -> Result<()> {
             "leave out one of the two: without --kv-layout virtual KV is on the GPU, in blocks",
         )),
     }
+}
+
+/// Options that say how a GPU is used, where none is.
+fn refuse_unused(compute: &ComputeOptions) -> Result<()> {
+    let given = [
+        ("--gpu-memory", compute.gpu_memory.is_some()),
+        ("--gpu-products", compute.gpu_products != GpuProducts::default()),
+        ("--host-products", compute.host_products != HostProducts::default()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => Err(Advised::input(
+            format!("{option} is about a GPU, but the processor computes (--device cpu)"),
+            "leave it out, or add --device auto, or --device vulkan:N for a GPU that `strata devices` lists",
+        )),
+    }
+}
+
+/// More than the GPU has cannot be used.
+fn check_memory(gpu: &GpuInfo, total: Bytes, limits: &LimitOptions) -> Result<()> {
+    if total <= gpu.memory || limits.overcommit {
+        return Ok(());
+    }
+    Err(Advised::input(
+        format!("--gpu-memory {total} is more than the {} that {} has", gpu.memory, gpu.name),
+        format!("give --gpu-memory {}M or less, or leave it out", (gpu.memory.0 / 100 * GPU_SHARE) >> 20),
+    ))
 }
 
 /// What may be used of the GPU's memory.
