@@ -335,6 +335,7 @@ impl Worker {
             self.map_strips(&plan);
             match self.run(&plan) {
                 Ok(()) => {
+                    self.totals.pass_tokens.record(plan.entries.iter().map(|entry| entry.count as u64).sum());
                     self.note_prefill(&plan, begin.elapsed());
                     self.apply(&plan);
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -23,6 +23,9 @@ pub(crate) struct Submission {
 pub(crate) struct Client {
     events: mpsc::UnboundedSender<(Event, Option<Charge>)>,
     ticket: Option<Ticket>,
+    submitted: Instant,
+    /// How long it was in the queue, once it is not any more.
+    waited: Arc<OnceLock<Duration>>,
     /// What it has left unread, if that is bounded.
     unread: Option<Unread>,
     /// Whether that became too much: it was told so, and is sent nothing more.
@@ -33,8 +36,11 @@ impl Client {
     /// A client without a ticket, and the stream of its events.
     fn new(unread: Option<Unread>) -> (Self, EventStream) {
         let (events, receiver) = mpsc::unbounded_channel();
-        let client = Self { events, ticket: None, unread, is_behind: AtomicBool::new(false) };
-        (client, EventStream { receiver, ended: false })
+        let waited = Arc::new(OnceLock::new());
+        let is_behind = AtomicBool::new(false);
+        let client =
+            Self { events, ticket: None, submitted: Instant::now(), waited: Arc::clone(&waited), unread, is_behind };
+        (client, EventStream { receiver, waited, ended: false })
     }
 
     /// A client that has gone, or has left too much unread, is noticed before the next pass, so a failed send needs no
@@ -62,6 +68,7 @@ impl Client {
     /// Its continuation has been admitted. Calling it again changes nothing.
     pub(crate) fn leave_queue(&mut self) {
         self.ticket = None;
+        self.waited.get_or_init(|| self.submitted.elapsed());
     }
 }
 
@@ -152,10 +159,17 @@ impl EngineHandle {
 #[derive(Debug)]
 pub struct EventStream {
     receiver: mpsc::UnboundedReceiver<(Event, Option<Charge>)>,
+    waited: Arc<OnceLock<Duration>>,
     ended: bool,
 }
 
 impl EventStream {
+    /// How long the continuation waited in the queue, once it has been admitted. Those that fork off the first one of
+    /// a request are admitted when its prompt has been computed.
+    pub fn waited(&self) -> Option<Duration> {
+        self.waited.get().copied()
+    }
+
     /// The next event; `None` after `Finished` or `Failed`.
     pub async fn next(&mut self) -> Option<Event> {
         if self.ended {

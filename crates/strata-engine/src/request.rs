@@ -352,7 +352,10 @@ impl SamplingParams {
         if self.min_tokens > self.max_tokens {
             return refuse(
                 "min_tokens",
-                format!("min_tokens is {}, above max_tokens, which is {}", self.min_tokens, self.max_tokens),
+                format!(
+                    "min_tokens is {}, above max_tokens, which is {}; lower the one or raise the other",
+                    self.min_tokens, self.max_tokens
+                ),
             );
         }
         for (param, wanted) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {

@@ -14,6 +14,8 @@ pub struct EngineStatus {
     pub health: Health,
     /// Engine steps (forward passes).
     pub steps: u64,
+    /// How many tokens passes had, of prompts and of decodes together.
+    pub pass_tokens: TokenHistogram,
     /// Sequences in the waiting queue.
     pub waiting: usize,
     /// Sequences in the running set.
@@ -97,6 +99,7 @@ pub struct FinishedCounts {
 #[derive(Default)]
 pub(crate) struct Totals {
     pub(crate) steps: u64,
+    pub(crate) pass_tokens: TokenHistogram,
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
     pub(crate) generation_tokens: u64,
@@ -191,6 +194,26 @@ impl Histogram {
     }
 }
 
+/// Numbers of tokens by size.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TokenHistogram {
+    /// How many were at most [`TokenHistogram::BOUNDS`]`[i]` and above the bound before; the last counts the rest.
+    pub counts: [u64; TokenHistogram::BOUNDS.len() + 1],
+    /// All of them together.
+    pub sum: u64,
+}
+
+impl TokenHistogram {
+    /// Upper bounds.
+    pub const BOUNDS: [u64; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
+
+    /// Counts one number.
+    pub fn record(&mut self, tokens: u64) {
+        self.counts[Self::BOUNDS.partition_point(|&bound| bound < tokens)] += 1;
+        self.sum += tokens;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,5 +226,15 @@ mod tests {
         }
         assert_eq!(histogram.counts, [1, 1, 1, 0, 0, 0, 0, 0, 1]);
         assert!((histogram.sum - 1.000_023).abs() < 1e-9);
+    }
+
+    #[test]
+    fn numbers_fall_into_their_buckets() {
+        let mut histogram = TokenHistogram::default();
+        for tokens in [0, 1, 2, 8, 9, 20_000] {
+            histogram.record(tokens);
+        }
+        assert_eq!((&histogram.counts[..3], histogram.counts[13]), (&[2, 2, 1][..], 1));
+        assert_eq!((histogram.counts.iter().sum::<u64>(), histogram.sum), (6, 20_020));
     }
 }

@@ -209,7 +209,8 @@ impl State {
     fn run(&self) {
         let mut running: Vec<Running> = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
-            for (request, client) in std::mem::take(&mut *lock(&self.queue)) {
+            for (request, mut client) in std::mem::take(&mut *lock(&self.queue)) {
+                client.leave_queue();
                 let wanted = request.params.prompt_logprobs;
                 let logprobs = wanted.map_or_else(Vec::new, |top| {
                     let known = |(index, &token)| (index > 0).then(|| logprobs(token, -0.5, top));

@@ -1,6 +1,7 @@
 //! Token events to text: incremental decoding, stop strings and usage, for the command line and the server alike.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use strata_kv::Miss;
 use strata_model::tokenizer::{Detokenizer, Tokenizer};
@@ -194,6 +195,11 @@ impl TextStream {
     /// Reads `events` as text.
     pub fn new(events: EventStream, tokenizer: Arc<Tokenizer>, options: TextOptions) -> Self {
         Self { events: Some(events), decoder: TextDecoder::new(tokenizer, options) }
+    }
+
+    /// See [`EventStream::waited`]; not known any more once the text has ended.
+    pub fn waited(&self) -> Option<Duration> {
+        self.events.as_ref().and_then(EventStream::waited)
     }
 
     /// What the next event brings; `None` after the end. Nothing is lost if the future is dropped.

@@ -13,6 +13,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
+use crate::pace::Pace;
 use crate::speech::Speech;
 use crate::tool_calls::Family;
 
@@ -30,10 +31,14 @@ pub(crate) struct App {
     /// How the model writes thinking and calls.
     pub(crate) speech: Speech,
     pub(crate) metrics: Arc<Metrics>,
+    /// How fast the queue moves.
+    pub(crate) pace: Arc<Pace>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
     /// The bytes of the model's tokens, once a request has needed them.
     pub(crate) vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
+    /// Whether the server takes nothing new, and finishes what is in flight.
+    pub(crate) draining: watch::Receiver<bool>,
     /// Whether the server is ending without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
     workers: Arc<Semaphore>,
@@ -45,12 +50,13 @@ impl App {
         engine: EngineHandle,
         tokenizer: Arc<Tokenizer>,
         template: Option<Arc<ChatTemplate>>,
+        metrics: Arc<Metrics>,
+        draining: watch::Receiver<bool>,
         is_cut: watch::Receiver<bool>,
     ) -> Arc<Self> {
         let memory = RequestMemory::new(config.request_bytes_max);
         let workers = Arc::new(Semaphore::new(config.tokenizing_max.max(1)));
         let started_at_s = unix_seconds();
-        let metrics = Arc::new(Metrics::default());
         let vocabulary = OnceLock::new();
         let source = template.as_ref().map_or("", |template| template.source());
         let speech = Speech::of(source, config.tool_parser.as_deref());
@@ -61,9 +67,11 @@ impl App {
             template,
             speech,
             metrics,
+            pace: Arc::default(),
             started_at_s,
             memory,
             vocabulary,
+            draining,
             is_cut,
             workers,
         };

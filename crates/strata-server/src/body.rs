@@ -12,10 +12,12 @@ use hyper::body::Body as _;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use crate::api_keys::Owner;
 use crate::app::App;
-use crate::auth::Tenant;
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::memory::{PREPARING_BYTES, RENDERED_SLACK, Share};
+use crate::request_log::RequestLog;
 
 /// A body over the limit is read on, up to this many times the limit, and thrown away: a client that is still sending
 /// when the connection closes may never see the answer that says why.
@@ -30,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// A request whose body is in memory.
 pub(crate) struct Received {
-    pub(crate) tenant: Tenant,
+    pub(crate) caller: Caller,
     pub(crate) body: ReceivedBody,
 }
 
@@ -72,8 +74,11 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
     if let Some(content_type) = content_type.filter(|content_type| !is_json(content_type)) {
         return Err(ApiError::not_json(content_type));
     }
-    let tenant =
-        *request.extensions().get::<Tenant>().ok_or_else(|| ApiError::internal("the request has no tenant"))?;
+    let extensions = request.extensions();
+    let known = extensions.get::<Owner>().zip(extensions.get::<Arc<RequestLog>>());
+    let (owner, log) = known.ok_or_else(|| ApiError::internal("nobody knows whose request this is"))?;
+    log.facts().client = owner.name.clone();
+    let caller = Caller { tenant: owner.tenant, log: log.clone() };
     let limit = app.config.body_bytes_max.min(app.memory.bodies.bytes());
     let body = request.into_body();
     let declared = body.size_hint().exact().map_or(limit, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -84,7 +89,7 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
         let seconds = app.config.body_timeout.as_secs_f32();
         ApiError::timeout(format!("the body did not arrive within {seconds} seconds"))
     })??;
-    Ok(Received { tenant, body: ReceivedBody { bytes, _share: memory } })
+    Ok(Received { caller, body: ReceivedBody { bytes, _share: memory } })
 }
 
 fn is_json(content_type: &str) -> bool {

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use strata_engine::{Pooling, SamplingParams};
 
+use crate::api_keys::ApiKeys;
+use crate::tls::Tls;
+use crate::traces::OtlpEndpoint;
+
 /// How the server serves. Every limit has a default that suits one machine.
 #[derive(Clone)]
 pub struct ServerConfig {
@@ -19,7 +23,11 @@ pub struct ServerConfig {
     /// template tells.
     pub tool_parser: Option<String>,
     /// Keys of which a client must send one; none means that no key is needed.
-    pub api_keys: Vec<String>,
+    pub api_keys: ApiKeys,
+    /// The certificate, where clients are to come over TLS.
+    pub tls: Option<Tls>,
+    /// Where traces of requests are sent, if they are.
+    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
     pub allow_origins: Vec<String>,
     /// Whether, and how, the model makes embeddings; else why it does not.
@@ -27,7 +35,7 @@ pub struct ServerConfig {
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
     /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
-    /// sixteenth of it is also the limit for a body, and each MiB allows eight connections.
+    /// sixteenth of it is also the limit for a body, and each MiB allows eight connections, or three over TLS.
     pub request_bytes_max: usize,
     /// Connections served at a time; more wait in the system's queue.
     pub connections_max: usize,
@@ -62,7 +70,9 @@ impl Default for ServerConfig {
             default_sampling: SamplingParams::default(),
             eos_token_ids: Vec::new(),
             tool_parser: None,
-            api_keys: Vec::new(),
+            api_keys: ApiKeys::default(),
+            tls: None,
+            otlp_endpoint: None,
             allow_origins: Vec::new(),
             embeddings: Err("it was not told how this model pools".into()),
             body_bytes_max: 4 << 20,

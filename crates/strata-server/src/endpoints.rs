@@ -4,6 +4,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod health;
+mod loading;
 mod messages;
 mod models;
 mod openapi;
@@ -11,22 +12,25 @@ mod responses;
 mod tokens;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use tracing::Instrument;
 
 use crate::app::App;
 use crate::auth;
+use crate::config::ServerConfig;
 use crate::cors;
 use crate::error::ApiError;
+use crate::load_progress::LoadProgress;
+use crate::metrics::Metrics;
 use crate::openapi::Operation;
 use crate::request_id::{REQUEST_ID, request_id};
+use crate::request_log::{Listener, RequestLog};
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
 
@@ -100,22 +104,60 @@ pub(crate) fn operations() -> Vec<Operation> {
 }
 
 /// All routes.
-pub(crate) fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
+    let accept = middleware::from_fn_with_state(app.clone(), refuse_while_draining);
     let routes = with(open())
-        .merge(with(guarded()).route_layer(guard.clone()))
-        .merge(with(messages()).route_layer(guard).route_layer(middleware::from_fn(messages::in_its_form)))
+        .merge(with(guarded()).route_layer(accept.clone()).route_layer(guard.clone()))
+        .merge(
+            with(messages())
+                .route_layer(accept)
+                .route_layer(guard)
+                .route_layer(middleware::from_fn(messages::in_its_form)),
+        )
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);
-    let routes = match cors::layer(&app.config.allow_origins) {
+    around(routes, &app.config.allow_origins, observers).with_state(app)
+}
+
+/// What all routes answer while the model is being loaded.
+pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<LoadProgress>) -> Router {
+    let refused = |routes: Vec<Route>| with(routes.into_iter().map(|(path, _)| (path, any(loading::refuse))).collect());
+    let routes = Router::new()
+        .route("/health", get(loading::health))
+        .route("/version", get(health::version))
+        .route("/metrics", get(loading::metrics))
+        .route("/openapi.json", get(openapi::handle))
+        .merge(refused(guarded()))
+        .merge(refused(messages()).route_layer(middleware::from_fn(messages::in_its_form)))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method);
+    let model = config.model_names.first().cloned().unwrap_or_default();
+    let begun = loading::Begun { model, metrics: observers.metrics.clone(), progress };
+    around(routes, &config.allow_origins, observers).with_state(Arc::new(begun))
+}
+
+/// What is around all routes.
+fn around<S: Clone + Send + Sync + 'static>(routes: Router<S>, origins: &[String], observers: Observers) -> Router<S> {
+    let routes = match cors::layer(origins) {
         Some(layer) => routes.layer(layer),
         None => routes,
     };
-    routes.layer(middleware::from_fn_with_state(app.clone(), log)).with_state(app)
+    routes.layer(middleware::from_fn_with_state(observers, follow))
 }
 
-fn with(routes: Vec<Route>) -> Router<Arc<App>> {
+fn with<S: Clone + Send + Sync + 'static>(routes: Vec<(&'static str, MethodRouter<S>)>) -> Router<S> {
     routes.into_iter().fold(Router::new(), |router, (path, handlers)| router.route(path, handlers))
+}
+
+/// A server that has been told to stop finishes what it has, and takes nothing new.
+async fn refuse_while_draining(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let is_draining = *app.draining.borrow();
+    if is_draining { Err(ApiError::draining()) } else { Ok(next.run(request).await) }
 }
 
 async fn unknown_route(request: Request) -> ApiError {
@@ -126,24 +168,39 @@ async fn unknown_route(request: Request) -> ApiError {
 }
 
 async fn wrong_method(method: Method, request: Request) -> ApiError {
-    ApiError::wrong_method(format!("{method} is not what {} answers to", request.uri().path()))
+    let path = request.uri().path();
+    let taken = operations().into_iter().find(|operation| operation.path == path);
+    let next = match taken.is_none_or(|operation| operation.parts.is_empty()) {
+        true => "send GET, without a body",
+        false => "send POST, with a JSON object as the body; /openapi.json and docs/api.md tell its fields",
+    };
+    ApiError::wrong_method(format!("{method} is not what {path} answers to; {next}"))
 }
 
-/// One line per request, when the answer begins, and the request's id in the answer.
-async fn log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+/// What all requests have in common besides the model.
+#[derive(Clone)]
+pub(crate) struct Observers {
+    pub(crate) metrics: Arc<Metrics>,
+    /// Who is told what became of requests.
+    pub(crate) traces: Option<Arc<dyn Listener>>,
+}
+
+/// Follows a request to its end, and puts its id into the answer.
+async fn follow(State(observers): State<Observers>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
+    let id_text = id.to_str().unwrap_or_default();
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let log = RequestLog::begin(id_text, method, path, request.headers(), observers.traces);
+    // At the level of errors, so that lines about failures carry it at every log level.
+    let span = tracing::error_span!("request", id = id_text);
     // For those that tell it in their bodies too.
     request.headers_mut().insert(REQUEST_ID, id.clone());
-    // At the level of errors, so that lines about failures carry it at every log level.
-    let span = tracing::error_span!("request", id = id.to_str().unwrap_or_default());
-    let mut response = next.run(request).instrument(span.clone()).await;
-    app.metrics.count_response(response.status());
-    let (status, elapsed) = (response.status().as_u16(), started.elapsed());
-    span.in_scope(|| tracing::info!(%method, path, status, elapsed_ms = elapsed.as_millis() as u64, "request"));
+    request.extensions_mut().insert(log.clone());
+    let mut response = next.run(request).instrument(span).await;
+    observers.metrics.count_response(response.status());
+    log.facts().status = response.status().as_u16();
     response.headers_mut().insert(REQUEST_ID, id);
-    response
+    response.map(|body| log.around(body))
 }
 
 #[cfg(test)]

@@ -7,8 +7,10 @@ use strata_engine::{InvalidRequest, RequestError, SubmitError};
 use strata_model::chat_template::TemplateError;
 use strata_model::tokenizer::TokenizerError;
 
-/// Seconds after which a client may try again when there was too much to do.
-const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
+use crate::load_progress::LoadProgress;
+
+/// Seconds after which a client may try again, where nothing better is known.
+const RETRY_AFTER_S: u64 = 1;
 
 /// The error that a client gets.
 #[derive(Debug, Clone)]
@@ -18,11 +20,13 @@ pub(crate) struct ApiError {
     /// The request's field that is wrong.
     pub(crate) param: Option<String>,
     pub(crate) code: Option<&'static str>,
+    /// Seconds after which the client may try again, if that is of use.
+    pub(crate) retry_after_s: Option<u64>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None }
+        Self { status, message: message.into(), param: None, code: None, retry_after_s: None }
     }
 
     /// 400, with the field that is wrong.
@@ -95,12 +99,37 @@ impl ApiError {
 
     /// 503.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
-        Self { code: Some("overloaded"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message) }
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        Self { code: Some("overloaded"), retry_after_s: Some(RETRY_AFTER_S), ..error }
     }
 
-    /// Logs what is the server's fault.
+    /// 429, where no more requests may wait.
+    pub(crate) fn queue_full(message: impl Into<String>, retry_after_s: u64) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, message);
+        Self { code: Some("queue_full"), retry_after_s: Some(retry_after_s), ..error }
+    }
+
+    /// 503, while the model is being loaded.
+    pub(crate) fn loading(progress: &LoadProgress) -> Self {
+        let (done, total) = progress.bytes();
+        let message = match total {
+            0 => "the model is still being loaded; try again later".into(),
+            _ => format!("the model is still being loaded ({done} of {total} bytes); try again later"),
+        };
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        Self { code: Some("loading"), retry_after_s: Some(progress.retry_after_s()), ..error }
+    }
+
+    /// 503, while the server finishes what it has.
+    pub(crate) fn draining() -> Self {
+        let message = "the server is stopping and takes no more requests; send it to another one, or again later";
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        Self { code: Some("draining"), retry_after_s: Some(RETRY_AFTER_S), ..error }
+    }
+
+    /// Logs what is the server's fault. That it starts or stops is none.
     pub(crate) fn log(&self) {
-        if self.status.is_server_error() {
+        if self.status.is_server_error() && !matches!(self.code, Some("loading" | "draining")) {
             tracing::warn!(status = self.status.as_u16(), message = self.message, "request failed");
         }
     }
@@ -110,6 +139,7 @@ impl ApiError {
         let kind = match self.status {
             status if status.is_server_error() => "server_error",
             StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             _ => "invalid_request_error",
         };
         json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
@@ -120,8 +150,8 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.log();
         let mut response = (self.status, axum::Json(self.to_json())).into_response();
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -142,7 +172,8 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> Self {
         match error {
             SubmitError::Invalid(invalid) => invalid.into(),
-            SubmitError::Overloaded { .. } | SubmitError::Stopped => Self::overloaded(error.to_string()),
+            SubmitError::Overloaded { .. } => Self::queue_full(error.to_string(), RETRY_AFTER_S),
+            SubmitError::Stopped => Self::overloaded(error.to_string()),
         }
     }
 }

@@ -5,18 +5,20 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use strata_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
-use strata_engine::{FoundOnDisk, Miss, MissReason, PositionLogprobs, Request, RequestError, TokenId};
+use strata_engine::{FoundOnDisk, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId};
 
 use crate::app::App;
-use crate::auth::Tenant;
+use crate::caller::Caller;
 use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, logprob_bytes};
 use crate::error::ApiError;
 use crate::memory::Share;
-use crate::metrics::Metrics;
+use crate::metrics::{Finished, Metrics};
+use crate::pace::Pace;
+use crate::request_log::{AskedFor, RequestLog};
 use crate::sampling::Common;
 
 /// A growing answer is charged in steps of this many bytes; the first is covered by [`SEQUENCE_BYTES`].
@@ -27,7 +29,7 @@ pub(crate) struct Asked {
     pub(crate) prompts: Vec<Vec<TokenId>>,
     /// Text of all prompts that is to be part of the answer.
     pub(crate) echo_bytes: usize,
-    pub(crate) tenant: Tenant,
+    pub(crate) caller: Caller,
     pub(crate) share: Share,
 }
 
@@ -37,8 +39,7 @@ pub(crate) struct Sequences {
     /// Completes when the server ends without waiting for this.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     ready: VecDeque<(usize, TextDelta)>,
-    metrics: Arc<Metrics>,
-    started: Instant,
+    observed: Observed,
     prompt_tokens: usize,
     /// Choices per prompt.
     n: usize,
@@ -57,6 +58,15 @@ pub(crate) struct Sequences {
     answer: Option<Share>,
 }
 
+/// Where it is noted what becomes of the sequences.
+struct Observed {
+    metrics: Arc<Metrics>,
+    pace: Arc<Pace>,
+    log: Arc<RequestLog>,
+    started: Instant,
+    max_tokens: usize,
+}
+
 struct Stream {
     text: TextStream,
     prompt_tokens: usize,
@@ -65,8 +75,19 @@ struct Stream {
     miss: Option<Miss>,
     /// Whether all tokens come together, as at the end of a search: then there is no time between tokens.
     at_once: bool,
-    last_token: Option<Instant>,
+    /// Whether it is the first of its prompt, which waits in the queue for all of them.
+    is_first: bool,
+    timing: Timing,
     ended: bool,
+}
+
+/// When a sequence came how far.
+#[derive(Default)]
+struct Timing {
+    /// How long it waited in the queue.
+    queued: Option<Duration>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
 }
 
 /// A sequence that has ended.
@@ -86,13 +107,14 @@ pub(crate) struct Output {
 /// Submits the sequences for each prompt, as many as there are candidates. Sequence `i` belongs to prompt `i /
 /// candidates`, and its seed is the request's plus `i % candidates`.
 pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
-    let Asked { prompts, echo_bytes, tenant, share: parsed } = asked;
+    let Asked { prompts, echo_bytes, caller: Caller { tenant, log }, share: parsed } = asked;
     check_amount(app, &prompts, common.candidates)?;
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let needed = bytes_held(prompts.len(), prompt_tokens, echo_bytes, common);
     let share = app.memory.held.take(needed).await?;
     let answer = app.memory.answers.take(logprob_bytes(prompts.len(), common)).await?;
     drop(parsed);
+    note(app, &log, prompts.len(), prompt_tokens, common);
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());
     let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
     for prompt in prompts {
@@ -116,7 +138,8 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             constraint: common.constraint.clone(),
         };
         // An error here drops, and so cancels, the sequences before it.
-        for events in app.engine.submit_many(request, common.candidates)? {
+        let submitted = app.engine.submit_many(request, common.candidates);
+        for events in submitted.map_err(|error| refusal(error, &app.pace))? {
             let text = TextStream::new(events, app.tokenizer.clone(), common.text.clone());
             streams.push(Stream {
                 text,
@@ -125,12 +148,14 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
                 disk: None,
                 miss: None,
                 at_once: common.beam.is_some(),
-                last_token: None,
+                is_first: streams.len() % common.candidates.max(1) == 0,
+                timing: Timing::default(),
                 ended: false,
             });
         }
     }
-    let (metrics, started) = (app.metrics.clone(), Instant::now());
+    let (metrics, pace, started) = (app.metrics.clone(), app.pace.clone(), Instant::now());
+    log.facts().submitted.get_or_insert(started);
     let mut is_cut = app.is_cut.clone();
     let cut = Box::pin(async move {
         // An error means that the server has ended, which is the same.
@@ -140,8 +165,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
         streams,
         cut,
         ready: VecDeque::new(),
-        metrics,
-        started,
+        observed: Observed { metrics, pace, log, started, max_tokens: common.params.max_tokens },
         prompt_tokens,
         n: common.n,
         candidates: common.candidates,
@@ -183,7 +207,7 @@ impl Sequences {
                     // Dropping the future loses nothing, so that each poll may make a new one.
                     let next = pin!(stream.text.next()).poll(context);
                     if let Poll::Ready(Some(delta)) = next {
-                        stream.received(&delta, self.started, &self.metrics);
+                        stream.received(&delta, &self.observed);
                         self.ready.push_back((index, delta));
                     }
                 }
@@ -196,7 +220,7 @@ impl Sequences {
                     Some((index, stream)) if self.cut.as_mut().poll(context).is_ready() => {
                         let finished = Some(Err(RequestError::Stopped));
                         let delta = TextDelta { finished, ..TextDelta::default() };
-                        stream.received(&delta, self.started, &self.metrics);
+                        stream.received(&delta, &self.observed);
                         self.ready.push_back((index, delta));
                         Poll::Ready(())
                     }
@@ -356,31 +380,91 @@ impl Output {
 }
 
 impl Stream {
-    fn received(&mut self, delta: &TextDelta, started: Instant, metrics: &Metrics) {
+    fn received(&mut self, delta: &TextDelta, observed: &Observed) {
+        let Observed { metrics, pace, log, started, .. } = observed;
         let now = Instant::now();
         if let Some(prompt) = &delta.prompt {
             (self.cached_tokens, self.disk, self.miss) = (prompt.cached_tokens, prompt.disk, prompt.miss);
         }
+        if let Some(waited) = self.text.waited().filter(|_| self.timing.queued.is_none() && self.is_first) {
+            self.timing.queued = Some(waited);
+            metrics.request_queue.observe(waited.as_secs_f64());
+            pace.waited(waited);
+            let mut facts = log.facts();
+            facts.queued = facts.queued.max(Some(waited));
+        }
+        if let Some(prompt) = delta.prompt.as_ref().filter(|_| self.is_first) {
+            log.facts().cached_tokens += prompt.cached_tokens;
+        }
         if delta.token.is_some() {
-            match self.last_token.replace(now) {
-                None => metrics.time_to_first_token.observe((now - started).as_secs_f64()),
+            match self.timing.last_token.replace(now) {
+                None => {
+                    self.timing.first_token = Some(now);
+                    metrics.time_to_first_token.observe((now - *started).as_secs_f64());
+                    log.facts().first_token.get_or_insert(now);
+                }
                 Some(_) if self.at_once => {}
                 Some(before) => metrics.inter_token_latency.observe((now - before).as_secs_f64()),
             }
         }
         if let Some(finished) = &delta.finished {
-            self.ended = true;
-            let reason = finished.as_ref().map_or("error", StopCause::openai_name);
-            metrics.finished(reason, self.prompt_tokens, self.text.tokens(), now - started);
+            self.end(finished.as_ref().map_or("error", StopCause::openai_name), now, observed);
         }
+    }
+
+    /// Notes that it ended, for this reason.
+    fn end(&mut self, reason: &'static str, now: Instant, observed: &Observed) {
+        self.ended = true;
+        let Timing { queued, first_token, last_token } = self.timing;
+        let tokens = self.text.tokens();
+        observed.metrics.finished(Finished {
+            reason,
+            prompt_tokens: self.prompt_tokens,
+            generation_tokens: tokens,
+            max_tokens: observed.max_tokens,
+            elapsed: now - observed.started,
+            queued,
+            to_first_token: first_token.map(|first| first - observed.started),
+            decoding: first_token.zip(last_token).map(|(first, last)| last - first),
+        });
+        let mut facts = observed.log.facts();
+        facts.completion_tokens += tokens;
+        facts.last_token = facts.last_token.max(last_token);
+        facts.finished(reason);
     }
 }
 
 impl Drop for Sequences {
     fn drop(&mut self) {
-        for stream in self.streams.iter().filter(|stream| !stream.ended) {
-            self.metrics.finished("abort", stream.prompt_tokens, stream.text.tokens(), self.started.elapsed());
+        let now = Instant::now();
+        for stream in self.streams.iter_mut().filter(|stream| !stream.ended) {
+            stream.end("abort", now, &self.observed);
         }
+    }
+}
+
+/// What is asked of the engine, for the log.
+fn note(app: &App, log: &RequestLog, prompts: usize, prompt_tokens: usize, common: &Common) {
+    app.metrics.params_n.observe(common.n as f64);
+    let mut facts = log.facts();
+    facts.prompt_tokens += prompt_tokens;
+    let before = facts.asked.as_ref().map_or(0, |asked| asked.sequences);
+    facts.asked = Some(AskedFor {
+        model: app.model_name().to_owned(),
+        sequences: before + prompts * common.candidates,
+        n: common.n,
+        max_tokens: common.params.max_tokens,
+        temperature: common.params.temperature,
+        top_p: common.params.top_p,
+        stream: common.stream,
+    });
+}
+
+/// Why the engine does not take a request, and when it may come back.
+fn refusal(error: SubmitError, pace: &Pace) -> ApiError {
+    match error {
+        SubmitError::Overloaded { .. } => ApiError::queue_full(error.to_string(), pace.retry_after_s()),
+        other => other.into(),
     }
 }
 

@@ -4,15 +4,18 @@
 //! through `strata_engine::text`. The server knows no devices and no files.
 
 mod answer;
+mod api_keys;
 mod app;
 mod auth;
 mod blocks;
 mod body;
+mod caller;
 mod charge;
 mod config;
 #[cfg(test)]
 mod corpus;
 mod cors;
+mod door;
 mod endpoints;
 mod error;
 mod fields;
@@ -21,43 +24,86 @@ mod harmony;
 mod json_cost;
 mod json_text;
 mod listener;
+mod load_progress;
 mod logprobs;
 mod memory;
 mod metrics;
 mod openapi;
 mod outline;
+mod pace;
 mod patience;
+mod random;
 mod request_id;
+mod request_log;
 mod sampling;
 mod speech;
 mod stream;
 mod structured;
+mod tenant;
 mod thinking;
+mod tls;
 mod tool_calls;
 mod tool_prompt;
 mod tool_use;
 mod tools;
+mod traces;
 mod truncation;
 mod unsupported;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strata_engine::EngineHandle;
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
-pub use auth::tenant_of_key;
+use listener::ListenerLimits;
+use traces::Traces;
+
+/// How long is waited for the last traces to be sent.
+const LAST_TRACES: Duration = Duration::from_secs(1);
+
+pub use api_keys::{ApiKey, ApiKeys, BadKeys};
 pub use config::{Embeddings, ServerConfig};
 pub use cors::check_origin;
+pub use door::Door;
 pub use listener::Drained;
+pub use load_progress::LoadProgress;
 pub use speech::tool_parsers;
+pub use tenant::tenant_of_key;
+pub use tls::{BadTls, Tls};
+pub use traces::OtlpEndpoint;
 
-/// Serves on `listener` until `shutdown` completes, then takes no more connections, finishes the requests in flight
-/// within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time early; requests that
-/// are cut off get an error. Without a `template`, chat requests are refused with a hint.
+/// Listens before there is a model: `/health` tells how far it is loaded, and what needs it is refused until
+/// [`Door::open`]. The future serves on `listener` until `shutdown` completes, then takes nothing new, finishes the
+/// requests in flight within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time
+/// early; requests that are cut off get an error.
+pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
+    config: &ServerConfig,
+    listener: TcpListener,
+    shutdown: S,
+) -> (Door, impl Future<Output = Drained> + use<F, S>) {
+    let ((drain, draining), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
+    let (traces, exporter) = config.otlp_endpoint.clone().map(Traces::to).unzip();
+    let door = Door::new(config, traces, draining, is_cut);
+    let (doorway, limits) = (door.doorway(), ListenerLimits::of(config));
+    let serving = async move {
+        let sending = exporter.map(|exporter| tokio::spawn(exporter.run()));
+        let drained = listener::run(listener, doorway, limits, shutdown, drain, cut).await;
+        if let Some(sending) = sending {
+            // It ends when all requests have.
+            let _ = timeout(LAST_TRACES, sending).await;
+        }
+        drained
+    };
+    (door, serving)
+}
+
+/// The same with a model that is there already.
 pub async fn serve<F: Future<Output = ()>>(
     config: ServerConfig,
     engine: EngineHandle,
@@ -66,8 +112,7 @@ pub async fn serve<F: Future<Output = ()>>(
     listener: TcpListener,
     shutdown: impl Future<Output = F>,
 ) -> Drained {
-    let limits = listener::ListenerLimits::of(&config);
-    let (cut, is_cut) = watch::channel(false);
-    let app = app::App::new(config, engine, tokenizer, template, is_cut);
-    listener::run(listener, endpoints::router(app), limits, shutdown, cut).await
+    let (door, serving) = listen(&config, listener, shutdown);
+    door.open(config, engine, tokenizer, template);
+    serving.await
 }

@@ -1,22 +1,29 @@
 //! The accept loop: header timeouts, a limit of connections, and an orderly end. `axum::serve` has none of the three.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, Response, header};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::TokioTimer;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::config::ServerConfig;
-use crate::memory::RequestMemory;
+use crate::door::Doorway;
 use crate::patience::Patience;
+use crate::tls::Tls;
 
 /// Largest request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -25,6 +32,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long connections that are cut get to send what became of their requests.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a connection without a request stays open once the server takes nothing new: what its client is sending
+/// just now gets an answer, where closing at once would cut it.
+const LINGER: Duration = Duration::from_millis(250);
 
 /// What happened to the requests in flight when the server was told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +46,9 @@ pub enum Drained {
 }
 
 /// The part of the configuration that connections know.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct ListenerLimits {
-    connections_max: usize,
+    tls: Option<Tls>,
     header_timeout: Duration,
     write_timeout: Duration,
     drain_timeout: Duration,
@@ -46,72 +56,54 @@ pub(crate) struct ListenerLimits {
 
 impl ListenerLimits {
     pub(crate) fn of(config: &ServerConfig) -> Self {
-        let affordable = RequestMemory::connections(config.request_bytes_max);
-        if config.connections_max > affordable {
-            tracing::warn!(
-                "{affordable} connections are served at a time, not {}: the memory for requests holds no more",
-                config.connections_max
-            );
-        }
-        Self {
-            connections_max: config.connections_max.clamp(1, affordable.min(Semaphore::MAX_PERMITS)),
-            header_timeout: config.header_timeout,
-            write_timeout: config.write_timeout,
-            drain_timeout: config.drain_timeout,
-        }
+        let ServerConfig { header_timeout, write_timeout, drain_timeout, .. } = *config;
+        Self { tls: config.tls.clone(), header_timeout, write_timeout, drain_timeout }
     }
 }
 
-/// Serves until `shutdown`, then drains until the future that `shutdown` completes with. Requests that are still in
-/// flight then are notified through `cut`.
+/// Serves until `shutdown`, then drains until the future that `shutdown` completes with; meanwhile it still answers
+/// those who ask how it is, and refuses what is new. Requests that are still in flight then are notified through `cut`.
 pub(crate) async fn run<F: Future<Output = ()>>(
     listener: TcpListener,
-    router: Router,
+    doorway: Arc<Doorway>,
     limits: ListenerLimits,
     shutdown: impl Future<Output = F>,
+    drain: watch::Sender<bool>,
     cut: watch::Sender<bool>,
 ) -> Drained {
-    let room = Arc::new(Semaphore::new(limits.connections_max));
-    let (drain, draining) = watch::channel(false);
-    let mut connections = JoinSet::new();
+    let drain_timeout = limits.drain_timeout;
+    let mut connections = Connections { listener, doorway, limits, tasks: JoinSet::new() };
     let mut shutdown = pin!(shutdown);
     let patience_ends = loop {
-        let accepted = async {
-            let place = room.clone().acquire_owned().await;
-            (listener.accept().await, place)
-        };
         tokio::select! {
             patience_ends = &mut shutdown => break patience_ends,
-            Some(ended) = connections.join_next(), if !connections.is_empty() => report(ended),
-            (accepted, place) = accepted => match accepted {
-                Ok((stream, _)) => {
-                    let connection = serve_connection(stream, router.clone(), limits, draining.clone());
-                    connections.spawn(async move {
-                        connection.await;
-                        drop(place);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            },
+            () = connections.change() => {}
         }
     };
-    // Closing the listener tells balancers and clients to go elsewhere.
-    drop(listener);
     drain.send_replace(true);
-    tokio::select! {
-        () = all_ended(&mut connections) => return Drained::Completely,
-        () = sleep(limits.drain_timeout) => {}
-        () = patience_ends => {}
+    let (mut patience_ends, mut time_is_up) = (pin!(patience_ends), pin!(sleep(drain_timeout)));
+    let is_cut = loop {
+        if connections.tasks.is_empty() {
+            break false;
+        }
+        tokio::select! {
+            () = connections.change() => {}
+            () = &mut time_is_up => break true,
+            () = &mut patience_ends => break true,
+        }
+    };
+    let open = connections.tasks.len();
+    if is_cut {
+        cut.send_replace(true);
     }
-    let open = connections.len();
-    cut.send_replace(true);
+    connections.take_last();
+    // Closing the listener tells balancers and clients to go elsewhere.
+    let Connections { listener, mut tasks, .. } = connections;
+    drop(listener);
     // Connections that have not ended by now have nothing left to send, or a client that does not read.
-    let _ = timeout(LAST_WORDS, all_ended(&mut connections)).await;
-    connections.shutdown().await;
-    Drained::Cut(open)
+    let _ = timeout(LAST_WORDS, all_ended(&mut tasks)).await;
+    tasks.shutdown().await;
+    if is_cut { Drained::Cut(open) } else { Drained::Completely }
 }
 
 async fn all_ended(connections: &mut JoinSet<()>) {
@@ -120,25 +112,88 @@ async fn all_ended(connections: &mut JoinSet<()>) {
     }
 }
 
-async fn serve_connection(
-    stream: TcpStream,
-    router: Router,
+/// Those that are open, and where more come from.
+struct Connections {
+    listener: TcpListener,
+    doorway: Arc<Doorway>,
     limits: ListenerLimits,
-    mut draining: watch::Receiver<bool>,
-) {
+    tasks: JoinSet<()>,
+}
+
+impl Connections {
+    /// One has come, or one has ended.
+    async fn change(&mut self) {
+        let accepted = async {
+            // The semaphore is never closed.
+            let place = self.doorway.room.clone().acquire_owned().await;
+            (self.listener.accept().await, place)
+        };
+        tokio::select! {
+            Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => report(ended),
+            (accepted, place) = accepted => match accepted {
+                Ok((stream, _)) => self.begin(stream, place.ok()),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+
+    /// Takes those that wait already: they are told that the server stops, where closing its socket would cut them.
+    fn take_last(&mut self) {
+        while let Ok(place) = self.doorway.room.clone().try_acquire_owned() {
+            let mut context = Context::from_waker(Waker::noop());
+            match self.listener.poll_accept(&mut context) {
+                Poll::Ready(Ok((stream, _))) => self.begin(stream, Some(place)),
+                _ => return,
+            }
+        }
+    }
+
+    fn begin(&mut self, stream: TcpStream, place: Option<OwnedSemaphorePermit>) {
+        let connection = serve_connection(stream, self.doorway.clone(), self.limits.clone());
+        self.tasks.spawn(async move {
+            connection.await;
+            drop(place);
+        });
+    }
+}
+
+async fn serve_connection(stream: TcpStream, doorway: Arc<Doorway>, limits: ListenerLimits) {
     // A token is a small packet, and must not wait for the next one.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let stream = Patience::new(stream, limits.write_timeout);
+    match &limits.tls {
+        None => converse(stream, doorway, limits).await,
+        Some(tls) => {
+            let accepted = tokio::select! {
+                accepted = tls.accept(stream, limits.header_timeout) => accepted,
+                // Who has said nothing yet keeps no server from its end.
+                () = lingered(doorway.draining.clone()) => return,
+            };
+            match accepted {
+                Ok(stream) => converse(stream, doorway, limits).await,
+                // Scanners, clients without TLS, and those that do not trust the certificate.
+                Err(error) => tracing::debug!(%error, "no TLS connection"),
+            }
+        }
+    }
+}
+
+/// Answers what comes over a connection until it ends.
+async fn converse<S>(stream: S, doorway: Arc<Doorway>, limits: ListenerLimits)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let told = lingered(doorway.draining.clone());
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).max_buf_size(HEAD_BYTES_MAX);
-    let connection = builder.serve_connection(stream, TowerToHyperService::new(router));
+    let service = service_fn(|request| answer(doorway.clone(), request));
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    let told = async {
-        // An error means that the accept loop is gone, which is the same.
-        let _ = draining.wait_for(|&draining| draining).await;
-    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = told => {
@@ -150,6 +205,22 @@ async fn serve_connection(
         // Clients go away and send rubbish; neither is news.
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// Completes when a connection without a request is to be closed.
+async fn lingered(mut draining: watch::Receiver<bool>) {
+    // An error means that the accept loop is gone, which is the same.
+    let _ = draining.wait_for(|&draining| draining).await;
+    sleep(LINGER).await;
+}
+
+/// What answers now; while the server drains, nothing comes after it on this connection.
+async fn answer(doorway: Arc<Doorway>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let mut response = TowerToHyperService::new(doorway.router().clone()).call(request).await?;
+    if *doorway.draining.borrow() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
 }
 
 /// A handler that panics ends its own connection and nothing else.

@@ -8,7 +8,7 @@
 //!
 //! | part | of 128 MiB | holds | charged |
 //! |---|---|---|---|
-//! | connections | 3/16 = 24 MiB | buffers and state of a connection | [`CONNECTION_BYTES`] each: 1024 of them |
+//! | connections | 3/16 = 24 MiB | their buffers and state | [`CONNECTION_BYTES`] each: 1024 of them, or 384 over TLS |
 //! | bodies | 1/16 = 8 MiB | bodies until they are parsed | `Content-Length`, once 4 KiB have come: 2 of 4 MiB |
 //! | parsed | 3/16 = 24 MiB | what is made of bodies until it is submitted | see below |
 //! | scratch | 5/16 = 40 MiB | the tokenizer at work | [`Tokenizer::scratch_bytes`] |
@@ -56,6 +56,8 @@ use crate::error::ApiError;
 /// A connection's read buffer (16 KiB at most), the first 4 KiB of a body, the heads that it writes, and its state and
 /// task.
 const CONNECTION_BYTES: usize = 24 << 10;
+/// What TLS takes besides: a record that is read and one that is written, what waits to be encrypted, and its state.
+const TLS_BYTES: usize = 40 << 10;
 /// What preparing a request takes, however small it is.
 pub(crate) const PREPARING_BYTES: usize = 256 << 10;
 /// Bytes that a template may write in addition to its input.
@@ -114,8 +116,9 @@ impl RequestMemory {
     }
 
     /// How many connections `bytes` allow.
-    pub(crate) fn connections(bytes: usize) -> usize {
-        (bytes / 16 * 3 / CONNECTION_BYTES).max(1)
+    pub(crate) fn connections(bytes: usize, over_tls: bool) -> usize {
+        let each = CONNECTION_BYTES + if over_tls { TLS_BYTES } else { 0 };
+        (bytes / 16 * 3 / each).max(1)
     }
 }
 
@@ -227,6 +230,12 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_are_as_many_as_memory_allows() {
+        assert_eq!([false, true].map(|tls| RequestMemory::connections(128 << 20, tls)), [1024, 384]);
+        assert_eq!(RequestMemory::connections(0, true), 1);
+    }
 
     #[tokio::test]
     async fn shares_come_back_and_what_never_fits_is_refused() {

@@ -4,13 +4,20 @@
 //! hand: `prometheus-client` wants figures to live in its own registry, where these are read when a page is asked for.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use strata_engine::{
-    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, StreamStats, StripsStatus,
+    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, Limits, StreamStats, StripsStatus,
+    TokenHistogram,
 };
+
+use crate::traces::TraceCounts;
+
+/// The text format of Prometheus.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// vLLM's buckets, in seconds.
 const FIRST_TOKEN_BUCKETS: &[f64] = &[
@@ -25,6 +32,8 @@ const REQUEST_BUCKETS: &[f64] = &[
 ];
 const LENGTH_BUCKETS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
+/// vLLM's buckets of `n`.
+const N_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 const STATUS_CLASSES: usize = 6;
 
@@ -32,36 +41,80 @@ const STATUS_CLASSES: usize = 6;
 pub(crate) struct Metrics {
     pub(crate) time_to_first_token: Histogram,
     pub(crate) inter_token_latency: Histogram,
+    pub(crate) request_queue: Histogram,
+    pub(crate) params_n: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    inference: Histogram,
+    time_per_token: Histogram,
     e2e_latency: Histogram,
     prompt_tokens: Histogram,
     generation_tokens: Histogram,
+    params_max_tokens: Histogram,
     finished: [AtomicU64; REASONS.len()],
     responses: [AtomicU64; STATUS_CLASSES],
+    traces: Option<Arc<TraceCounts>>,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            time_to_first_token: Histogram::new(FIRST_TOKEN_BUCKETS),
-            inter_token_latency: Histogram::new(TOKEN_BUCKETS),
-            e2e_latency: Histogram::new(REQUEST_BUCKETS),
-            prompt_tokens: Histogram::new(LENGTH_BUCKETS),
-            generation_tokens: Histogram::new(LENGTH_BUCKETS),
-            finished: Default::default(),
-            responses: Default::default(),
-        }
-    }
+/// A sequence that has ended.
+pub(crate) struct Finished {
+    /// One of [`REASONS`].
+    pub(crate) reason: &'static str,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) generation_tokens: usize,
+    pub(crate) max_tokens: usize,
+    /// Since it was submitted.
+    pub(crate) elapsed: Duration,
+    /// How long it waited in the queue; the first of its prompt alone.
+    pub(crate) queued: Option<Duration>,
+    pub(crate) to_first_token: Option<Duration>,
+    /// From its first token to its last.
+    pub(crate) decoding: Option<Duration>,
 }
 
 impl Metrics {
-    /// Counts a sequence that has ended, for one of [`REASONS`].
-    pub(crate) fn finished(&self, reason: &str, prompt_tokens: usize, generation_tokens: usize, elapsed: Duration) {
-        if let Some(index) = REASONS.iter().position(|&known| known == reason) {
+    /// Nothing is counted yet, but for traces, where there are any.
+    pub(crate) fn new(traces: Option<Arc<TraceCounts>>) -> Self {
+        let of_requests = || Histogram::new(REQUEST_BUCKETS);
+        Self {
+            time_to_first_token: Histogram::new(FIRST_TOKEN_BUCKETS),
+            inter_token_latency: Histogram::new(TOKEN_BUCKETS),
+            request_queue: of_requests(),
+            params_n: Histogram::new(N_BUCKETS),
+            prefill: of_requests(),
+            decode: of_requests(),
+            inference: of_requests(),
+            time_per_token: Histogram::new(TOKEN_BUCKETS),
+            e2e_latency: of_requests(),
+            prompt_tokens: Histogram::new(LENGTH_BUCKETS),
+            generation_tokens: Histogram::new(LENGTH_BUCKETS),
+            params_max_tokens: Histogram::new(LENGTH_BUCKETS),
+            finished: Default::default(),
+            responses: Default::default(),
+            traces,
+        }
+    }
+
+    /// Counts a sequence that has ended.
+    pub(crate) fn finished(&self, ended: Finished) {
+        if let Some(index) = REASONS.iter().position(|&known| known == ended.reason) {
             self.finished[index].fetch_add(1, Relaxed);
         }
-        self.e2e_latency.observe(elapsed.as_secs_f64());
-        self.prompt_tokens.observe(prompt_tokens as f64);
-        self.generation_tokens.observe(generation_tokens as f64);
+        self.e2e_latency.observe(ended.elapsed.as_secs_f64());
+        self.prompt_tokens.observe(ended.prompt_tokens as f64);
+        self.generation_tokens.observe(ended.generation_tokens as f64);
+        self.params_max_tokens.observe(ended.max_tokens as f64);
+        if let Some((queued, first)) = ended.queued.zip(ended.to_first_token) {
+            let prefill = first.saturating_sub(queued);
+            self.prefill.observe(prefill.as_secs_f64());
+            self.inference.observe((prefill + ended.decoding.unwrap_or_default()).as_secs_f64());
+        }
+        if let Some(decoding) = ended.decoding {
+            self.decode.observe(decoding.as_secs_f64());
+            if ended.generation_tokens > 1 {
+                self.time_per_token.observe(decoding.as_secs_f64() / (ended.generation_tokens - 1) as f64);
+            }
+        }
     }
 
     /// Counts an answer by the first digit of its status.
@@ -72,7 +125,7 @@ impl Metrics {
     }
 
     /// All metrics in Prometheus' text format.
-    pub(crate) fn render(&self, model: &str, engine: &EngineStatus) -> String {
+    pub(crate) fn render(&self, model: &str, engine: &EngineStatus, limits: &Limits, is_draining: bool) -> String {
         let mut page = Page::new(model);
         let kv = &engine.kv;
         let usage = kv.blocks_used as f64 / kv.blocks_total.max(1) as f64;
@@ -113,14 +166,42 @@ impl Metrics {
             ("vllm:time_to_first_token_seconds", "From submission to the first token.", &self.time_to_first_token),
             ("vllm:inter_token_latency_seconds", "From one token to the next.", &self.inter_token_latency),
             ("vllm:e2e_request_latency_seconds", "From submission to the end.", &self.e2e_latency),
+            ("vllm:request_queue_time_seconds", "From submission to admission, of each prompt.", &self.request_queue),
+            ("vllm:request_prefill_time_seconds", "From admission to the first token, of each prompt.", &self.prefill),
+            ("vllm:request_decode_time_seconds", "From the first token to the last.", &self.decode),
+            (
+                "vllm:request_inference_time_seconds",
+                "From admission to the last token, of each prompt.",
+                &self.inference,
+            ),
+            (
+                "vllm:request_time_per_output_token_seconds",
+                "Mean time from one token to the next, of each sequence.",
+                &self.time_per_token,
+            ),
+            ("vllm:request_params_n", "Answers that requests asked for.", &self.params_n),
+            ("vllm:request_params_max_tokens", "Tokens that sequences were allowed.", &self.params_max_tokens),
             ("vllm:request_prompt_tokens", "Prompt tokens of each sequence.", &self.prompt_tokens),
             ("vllm:request_generation_tokens", "Generated tokens of each sequence.", &self.generation_tokens),
         ] {
             page.histogram(name, help, histogram);
         }
+        let pass_tokens = &engine.pass_tokens;
+        page.buckets(
+            "vllm:iteration_tokens_total",
+            "Tokens of each pass, of prompts and decodes together.",
+            pass_tokens.sum as f64,
+            &TokenHistogram::BOUNDS.map(|bound| bound as f64),
+            pass_tokens.counts.iter().copied(),
+        );
+        page.head("vllm:cache_config_info", "How KV is divided, as labels.", "gauge");
+        let labels = format!("block_size=\"{}\",num_gpu_blocks=\"{}\"", limits.kv_block_tokens, kv.blocks_total);
+        page.sample("vllm:cache_config_info", &labels, 1.0);
 
         let healthy = f64::from(u8::from(engine.health == Health::Ok));
         page.gauge("strata:healthy", "1 while the engine makes progress or is idle.", healthy);
+        page.gauge("strata:loading", "1 while the model is being loaded.", 0.0);
+        page.gauge("strata:draining", "1 once the server takes nothing new.", f64::from(u8::from(is_draining)));
         page.gauge(
             "strata:seconds_since_last_step",
             "Time since the engine's last step ended.",
@@ -192,12 +273,32 @@ impl Metrics {
             "Sequences that failed: a failed pass, numbers that are not finite, or never to fit.",
             engine.finished.failed,
         );
+        self.render_responses(&mut page);
+        page.text
+    }
+
+    /// What there is before there is an engine. `bytes` are those of weights that are loaded, and in all.
+    pub(crate) fn render_loading(&self, model: &str, bytes: (u64, u64)) -> String {
+        let mut page = Page::new(model);
+        page.gauge("strata:healthy", "1 while the engine makes progress or is idle.", 0.0);
+        page.gauge("strata:loading", "1 while the model is being loaded.", 1.0);
+        page.gauge("strata:load_done_bytes", "Bytes of weights that are loaded.", bytes.0 as f64);
+        page.gauge("strata:load_all_bytes", "Bytes of weights that will be.", bytes.1 as f64);
+        self.render_responses(&mut page);
+        page.text
+    }
+
+    fn render_responses(&self, page: &mut Page) {
+        if let Some(traces) = &self.traces {
+            page.counter("strata:trace_spans_sent_total", "Spans that the collector took.", traces.sent.load(Relaxed));
+            let dropped = traces.dropped.load(Relaxed);
+            page.counter("strata:trace_spans_dropped_total", "Spans that it did not take in time.", dropped);
+        }
         page.head("strata:http_responses_total", "HTTP answers, by class of status.", "counter");
         for (class, count) in self.responses.iter().enumerate().skip(1) {
             let labels = format!("status=\"{class}xx\"");
             page.sample("strata:http_responses_total", &labels, count.load(Relaxed) as f64);
         }
-        page.text
     }
 }
 
@@ -360,12 +461,13 @@ fn escaped(text: &str) -> String {
 /// The text that is being written.
 struct Page {
     text: String,
-    model_label: String,
+    common_labels: String,
 }
 
 impl Page {
     fn new(model: &str) -> Self {
-        Self { text: String::new(), model_label: format!("model_name=\"{}\"", escaped(model)) }
+        // There is one engine, which vLLM counts from 0.
+        Self { text: String::new(), common_labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)) }
     }
 
     // Writing to a String cannot fail, so the results below are of no interest.
@@ -376,7 +478,7 @@ impl Page {
 
     fn sample(&mut self, name: &str, labels: &str, value: f64) {
         let separator = if labels.is_empty() { "" } else { "," };
-        let _ = writeln!(self.text, "{name}{{{}{separator}{labels}}} {value}", self.model_label);
+        let _ = writeln!(self.text, "{name}{{{}{separator}{labels}}} {value}", self.common_labels);
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
@@ -411,12 +513,13 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use strata_engine::SwapStatus;
+    use strata_engine::testing::ScriptedEngine;
 
     use super::*;
 
     #[test]
     fn histograms_are_cumulative_and_labels_escaped() {
-        let metrics = Metrics::default();
+        let metrics = Metrics::new(None);
         metrics.time_to_first_token.observe(0.001);
         metrics.time_to_first_token.observe(0.3);
         metrics.time_to_first_token.observe(1e9);
@@ -427,27 +530,27 @@ mod tests {
         (status.kv.bytes, status.weights_bytes) = (4096, 8192);
         (status.preemptions, status.preemptions_swap, status.swapped) = (5, 2, 1);
         status.swap = SwapStatus { slots_total: 8, slots_used: 2, block_bytes: 100, blocks_out: 3, ..status.swap };
-        let page = metrics.render("a\"b", &status);
+        let page = metrics.render("a\"b", &status, &ScriptedEngine::limits(), false);
         for line in [
-            r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="0.001"} 1"#,
-            r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="0.25"} 1"#,
-            r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="0.5"} 2"#,
-            r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",le="+Inf"} 3"#,
-            r#"vllm:time_to_first_token_seconds_count{model_name="a\"b"} 3"#,
-            r#"strata:kv_slots_empty{model_name="a\"b"} 7"#,
-            r#"strata:kv_blocks{model_name="a\"b",state="withdrawn"} 5"#,
-            r#"vllm:num_preemptions_total{model_name="a\"b"} 5"#,
-            r#"vllm:num_requests_swapped{model_name="a\"b"} 1"#,
-            r#"strata:preemptions_total{model_name="a\"b",kind="recompute"} 3"#,
-            r#"strata:preemptions_total{model_name="a\"b",kind="swap"} 2"#,
-            r#"vllm:cpu_cache_usage_perc{model_name="a\"b"} 0.25"#,
-            r#"strata:swap_out_bytes_total{model_name="a\"b"} 300"#,
-            r#"strata:kv_bytes{model_name="a\"b"} 4096"#,
-            r#"strata:weights_resident_bytes{model_name="a\"b"} 8192"#,
-            r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="0.000001"} 0"#,
-            r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="0.000005"} 1"#,
-            r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",le="+Inf"} 1"#,
-            r#"strata:kv_allocation_seconds_sum{model_name="a\"b"} 0.000003"#,
+            r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",engine="0",le="0.001"} 1"#,
+            r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",engine="0",le="0.25"} 1"#,
+            r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",engine="0",le="0.5"} 2"#,
+            r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",engine="0",le="+Inf"} 3"#,
+            r#"vllm:time_to_first_token_seconds_count{model_name="a\"b",engine="0"} 3"#,
+            r#"strata:kv_slots_empty{model_name="a\"b",engine="0"} 7"#,
+            r#"strata:kv_blocks{model_name="a\"b",engine="0",state="withdrawn"} 5"#,
+            r#"vllm:num_preemptions_total{model_name="a\"b",engine="0"} 5"#,
+            r#"vllm:num_requests_swapped{model_name="a\"b",engine="0"} 1"#,
+            r#"strata:preemptions_total{model_name="a\"b",engine="0",kind="recompute"} 3"#,
+            r#"strata:preemptions_total{model_name="a\"b",engine="0",kind="swap"} 2"#,
+            r#"vllm:cpu_cache_usage_perc{model_name="a\"b",engine="0"} 0.25"#,
+            r#"strata:swap_out_bytes_total{model_name="a\"b",engine="0"} 300"#,
+            r#"strata:kv_bytes{model_name="a\"b",engine="0"} 4096"#,
+            r#"strata:weights_resident_bytes{model_name="a\"b",engine="0"} 8192"#,
+            r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",engine="0",le="0.000001"} 0"#,
+            r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",engine="0",le="0.000005"} 1"#,
+            r#"strata:kv_allocation_seconds_bucket{model_name="a\"b",engine="0",le="+Inf"} 1"#,
+            r#"strata:kv_allocation_seconds_sum{model_name="a\"b",engine="0"} 0.000003"#,
         ] {
             assert!(page.lines().any(|candidate| candidate == line), "{line}\n{page}");
         }

@@ -6,15 +6,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 /// A socket with a limit to how long a write may wait. Without it, a client that reads nothing would keep its place
 /// for ever: hyper itself waits as long as the peer acknowledges.
 pub(crate) struct Patience {
-    stream: TokioIo<TcpStream>,
+    stream: TcpStream,
     write_timeout: Duration,
     /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -23,7 +22,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// Closes `stream` when a write has waited for `write_timeout`.
     pub(crate) fn new(stream: TcpStream, write_timeout: Duration) -> Self {
-        Self { stream: TokioIo::new(stream), write_timeout, deadline: None }
+        Self { stream, write_timeout, deadline: None }
     }
 
     /// Passes on what a write came to, unless it has waited too long.
@@ -41,13 +40,13 @@ impl Patience {
     }
 }
 
-impl Read for Patience {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<Result<()>> {
+impl AsyncRead for Patience {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-impl Write for Patience {
+impl AsyncWrite for Patience {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, data);
         self.limited(context, written)

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::sampling::random;
+use crate::random::random;
 
 /// The header.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

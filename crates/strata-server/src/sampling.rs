@@ -1,6 +1,5 @@
 //! Request fields that both completion APIs share.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
@@ -12,6 +11,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
 use crate::openapi::{Part, part};
+use crate::random::random;
 use crate::truncation::Truncation;
 use crate::unsupported::{Api, Supported};
 
@@ -260,12 +260,6 @@ pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<(), ApiErro
         }
         _ => Ok(()),
     }
-}
-
-/// A random number for ids, and for seeds of requests without one.
-pub(crate) fn random() -> u64 {
-    // Every `RandomState` differs, and the first takes its keys from the system's random numbers.
-    RandomState::new().build_hasher().finish()
 }
 
 /// The parameters of a beam search of this width. The engine refuses other fields that it cannot honour.

@@ -15,6 +15,10 @@ use crate::speech::tool_parsers;
 use crate::structured::compile;
 use crate::tool_calls::{Family, Function};
 
+/// The longest name, in bytes, and the most tools that a message tells.
+const SHOWN_BYTES: usize = 64;
+const SHOWN_TOOLS: usize = 8;
+
 /// The fields that say how tools are called.
 pub(crate) fn tools_part() -> openapi::Part {
     openapi::part!(Fields<'_>)
@@ -88,7 +92,14 @@ impl AskedTools {
         let refuse = |problem: &str| Err(ApiError::invalid("tool_choice", format!("tool_choice {problem}")));
         match choice {
             Some(Choice::Named(name)) if !tools.iter().any(|tool| tool["function"]["name"] == name.as_str()) => {
-                refuse("names a function that is not among the tools")
+                let shown = &name[..name.floor_char_boundary(SHOWN_BYTES)];
+                let names = tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
+                let names: String = names.take(SHOWN_TOOLS).map(|name| format!(" {name:?},")).collect();
+                let problem = match names.trim_end_matches(',') {
+                    "" => "but there are no tools; send it among them".to_owned(),
+                    names => format!("which is not among the tools; they are{names}"),
+                };
+                refuse(&format!("names the function {shown:?}, {problem}"))
             }
             Some(Choice::Required) if tools.is_empty() => refuse("requires a call, but there are no tools"),
             Some(Choice::Auto) if tools.is_empty() => Ok(None),

@@ -15,10 +15,11 @@ use crate::device_option::DeviceOption;
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
-use crate::options::{KvLayoutOption, LimitOptions};
+use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
+use crate::progress::Loading;
 use crate::report::report;
 use crate::streaming::{self, Streaming};
-use crate::{kv_disk, progress, swap};
+use crate::{kv_disk, swap};
 
 /// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
@@ -48,7 +49,10 @@ pub struct OnGpu {
 /// There is no such GPU, it has no room for the model, or an option does not go with it.
 pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Option<OnGpu>> {
     let number = match limits.compute.device {
-        DeviceOption::Cpu => return Ok(None),
+        DeviceOption::Cpu => {
+            refuse_unused(&limits.compute)?;
+            return Ok(None);
+        }
         DeviceOption::Vulkan(number) => number,
         DeviceOption::Auto => match choose(dir, limits) {
             Ok(number) => number,
@@ -67,6 +71,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
         return Err(to_input(GpuError::NoDotProducts { gpu: info.name }));
     }
     let total = gpu_memory(&info, limits);
+    check_memory(&info, total, limits)?;
     let gpu_plan = divide(dir, limits, surroundings, total)?;
     let (host_plan, swap_memory) = host(dir, limits, surroundings, &gpu_plan)?;
     let (layout, tokens) = (dir.kv_layout(limits), batched_tokens(limits, BATCHED_TOKENS));
@@ -100,10 +105,10 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
             streamed = Some(streaming);
             return Ok((Box::new(weights), GpuWeights { bytes: Bytes(on_device + on_host), monitor: Some(monitor) }));
         }
-        let bar = progress::bytes("loading", dir.weight_bytes.0);
-        let progress = &mut |done, _| bar.set_position(done);
+        let loading = Loading::begin(limits.watch.clone());
+        let progress = &mut |done, all| loading.set(done, all);
         let weights = ResidentWeights::load_on(device, &dir.catalog, &dir.specs, progress)?;
-        bar.finish_and_clear();
+        drop(loading);
         let bytes = Bytes(weights.bytes());
         Ok((Box::new(weights), GpuWeights { bytes, monitor: None }))
     })?;
@@ -154,6 +159,33 @@ fn check(limits: &LimitOptions) -> Result<()> {
             "leave out one of the two: without --kv-layout virtual KV is on the GPU, in blocks",
         )),
     }
+}
+
+/// Options that say how a GPU is used, where none is.
+fn refuse_unused(compute: &ComputeOptions) -> Result<()> {
+    let given = [
+        ("--gpu-memory", compute.gpu_memory.is_some()),
+        ("--gpu-products", compute.gpu_products != GpuProducts::default()),
+        ("--host-products", compute.host_products != HostProducts::default()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => Err(Advised::input(
+            format!("{option} is about a GPU, but the processor computes (--device cpu)"),
+            "leave it out, or add --device auto, or --device vulkan:N for a GPU that `strata devices` lists",
+        )),
+    }
+}
+
+/// More than the GPU has cannot be used.
+fn check_memory(gpu: &GpuInfo, total: Bytes, limits: &LimitOptions) -> Result<()> {
+    if total <= gpu.memory || limits.overcommit {
+        return Ok(());
+    }
+    Err(Advised::input(
+        format!("--gpu-memory {total} is more than the {} that {} has", gpu.memory, gpu.name),
+        format!("give --gpu-memory {}M or less, or leave it out", (gpu.memory.0 / 100 * GPU_SHARE) >> 20),
+    ))
 }
 
 /// What may be used of the GPU's memory.

@@ -27,8 +27,9 @@ use crate::model_dir::{Division, ModelDir};
 use crate::needs::{self, kv_config, threads};
 use crate::opened::Opened;
 use crate::options::{KvLayoutOption, LimitOptions};
+use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
-use crate::{gpu, kv_disk, progress, small_files, swap};
+use crate::{gpu, kv_disk, small_files, swap};
 
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
@@ -111,21 +112,16 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
         let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
-        let (weights, streaming) = streaming::start(
-            dir,
-            plan.weights,
-            room,
-            &limits.stream,
-            kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits),
-        )?;
+        let (weights, streaming) =
+            streaming::start(dir, plan.weights, room, limits, kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits))?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = kv_pool(layout, &plan, limits)?;
         let monitor = Arc::clone(&streaming.monitor);
         (Box::new(weights), WeightMemory::Streamed { monitor, trade }, kv, Some(streaming))
     } else {
-        let bar = progress::bytes("loading", dir.weight_bytes.0);
-        let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, _| bar.set_position(done))?;
-        bar.finish_and_clear();
+        let loading = Loading::begin(limits.watch.clone());
+        let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, all| loading.set(done, all))?;
+        drop(loading);
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         let mut kv = kv_pool(layout, &plan, limits)?;
         // A prefix that is on disk should not wait for memory.

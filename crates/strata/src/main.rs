@@ -112,7 +112,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     if cli.quiet {
         report::be_quiet();
     }
-    start_logging(cli.verbose.saturating_add(usual))?;
+    let as_json = matches!(&cli.command, Command::Serve(args) if args.log_format == serve::LogFormat::Json);
+    start_logging(cli.verbose.saturating_add(usual), as_json)?;
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::run(args),
@@ -130,7 +131,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-fn start_logging(verbosity: u8) -> anyhow::Result<()> {
+fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
     let levels = ["error", "warn", "info", "info,strata=debug", "debug,strata=trace"];
     let usual = levels[usize::from(verbosity).min(levels.len() - 1)];
     let filter = match std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty()) {
@@ -140,7 +141,12 @@ fn start_logging(verbosity: u8) -> anyhow::Result<()> {
         None => EnvFilter::new(usual),
     };
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    match as_json {
+        // One flat object a line, as collectors of logs want it.
+        true => logs.with_ansi(false).json().flatten_event(true).with_span_list(false).init(),
+        false => logs.init(),
+    }
     Ok(())
 }
 

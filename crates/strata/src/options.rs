@@ -2,12 +2,14 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use strata_device::{BadSize, Bytes, ProductArithmetic};
 use strata_engine::{KvDiskMode, PreemptionMode};
 use strata_kv::Hiding;
+use strata_server::LoadProgress;
 use strata_weights::StreamPolicy;
 
 use crate::device_option::DeviceOption;
@@ -104,6 +106,10 @@ pub struct LimitOptions {
 
     #[command(flatten)]
     pub stream: StreamOptions,
+
+    /// Who wants to know how far weights are loaded; set by the commands that have somebody to tell.
+    #[arg(skip)]
+    pub watch: Option<Arc<LoadProgress>>,
 
     /// What computes; set by the commands that can use a GPU.
     #[arg(skip)]

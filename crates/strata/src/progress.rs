@@ -1,6 +1,9 @@
 //! Progress bars, on stderr, and only if that is a terminal.
 
+use std::sync::Arc;
+
 use indicatif::{ProgressBar, ProgressStyle};
+use strata_server::LoadProgress;
 use strata_sim::Progress;
 
 use crate::report::is_quiet;
@@ -31,6 +34,33 @@ impl Drop for Bars {
     fn drop(&mut self) {
         // A failure leaves no unfinished bar behind.
         self.end();
+    }
+}
+
+/// Weights that are being loaded: a bar, and whoever else wants to know.
+pub struct Loading {
+    bar: ProgressBar,
+    watch: Option<Arc<LoadProgress>>,
+}
+
+impl Loading {
+    /// Nothing is loaded yet.
+    pub fn begin(watch: Option<Arc<LoadProgress>>) -> Self {
+        Self { bar: bytes("loading", 0), watch }
+    }
+
+    /// So many bytes are loaded of so many.
+    pub fn set(&self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.watch.iter().for_each(|watch| watch.set(done, total));
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        // Done or failed, no bar is left behind.
+        self.bar.finish_and_clear();
     }
 }
 

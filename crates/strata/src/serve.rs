@@ -1,18 +1,22 @@
 //! `strata serve`: the OpenAI-compatible server.
 
+mod secrets;
+
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueEnum};
 use strata_device::Bytes;
-use strata_server::{Drained, Embeddings, ServerConfig};
+use strata_server::{Drained, Embeddings, OtlpEndpoint, ServerConfig};
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
@@ -21,6 +25,7 @@ use crate::opened::Opened;
 use crate::options::{ComputeOptions, KvDiskOptions, ModelOptions, SwapOptions};
 use crate::report::report;
 use crate::sampling::model_defaults;
+use secrets::Secrets;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -36,11 +41,16 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Serve a model over HTTP, as the OpenAI API does
 ///
-/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/responses, /v1/embeddings, /v1/models, /tokenize,
-/// /detokenize, /health, /version and /metrics.
+/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses,
+/// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json.
 /// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
-/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). Ctrl-C or SIGTERM lets requests in flight finish; a
-/// second one cuts them, and tells their clients.
+/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health tells how far it
+/// is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts them, and tells their
+/// clients. SIGHUP reads --api-key-file, --tls-cert and --tls-key again.
+///
+/// What is limited: a body by --max-body (413), the tokens of a request by --max-model-len (400), sequences that are
+/// computed together by --max-num-seqs, requests that wait for that by --max-waiting (429, with Retry-After), and
+/// connections by --max-connections.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata serve                                         # the bundled model, http://127.0.0.1:8000/v1\n  \
@@ -67,6 +77,20 @@ pub struct ServeArgs {
           value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
 
+    /// File of keys that clients may send, one a line; a name may follow, which logs tell, and # begins a comment. It
+    /// is read again at SIGHUP: what cannot be used leaves the keys as they were
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub api_key_file: Option<PathBuf>,
+
+    /// Certificate of the server with its chain, as PEM: clients then come over https. It and its key are read again at
+    /// SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server", hide_short_help = true)]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of --tls-cert, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server", hide_short_help = true)]
+    pub tls_key: Option<PathBuf>,
+
     /// Web page whose scripts may call, by its origin, such as `https://example.org`, or * for every page; may be given
     /// several times
     #[arg(long, value_name = "ORIGIN", help_heading = "Server", hide_short_help = true, value_parser = origin)]
@@ -87,7 +111,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub swap: SwapOptions,
 
-    /// Requests that may wait; one more is told to try again later
+    /// Requests that may wait for their turn; one more is refused with 429, and told when to try again
     #[arg(long, value_name = "N", default_value_t = MAX_WAITING, help_heading = "Server", hide_short_help = true,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     pub max_waiting: usize,
@@ -103,8 +127,33 @@ pub struct ServeArgs {
     pub max_body: Bytes,
 
     /// Time that requests in flight are given to finish once the server is told to stop
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server", hide_short_help = true)]
-    pub drain_timeout: u64,
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        alias = "drain-timeout",
+        help_heading = "Server",
+        hide_short_help = true
+    )]
+    pub drain_seconds: u64,
+
+    /// How logs on stderr are written: as text, or as one JSON object a line. Each request has a line at its end; its
+    /// texts and its key are never in it
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Server", hide_short_help = true)]
+    pub log_format: LogFormat,
+
+    /// Collector that traces of requests are sent to, such as http://localhost:4318 (OTLP over HTTP); none by default
+    #[arg(long, value_name = "URL", help_heading = "Server", hide_short_help = true, value_parser = OtlpEndpoint::read)]
+    pub otlp_endpoint: Option<OtlpEndpoint>,
+}
+
+/// How logs are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For collectors of logs.
+    Json,
 }
 
 /// Runs `strata serve` until a signal stops it.
@@ -118,55 +167,82 @@ pub fn run(args: ServeArgs) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the server's threads")?;
-    // Taken before the model is loaded, which may take minutes; only then does it listen.
+    // Taken before the model is opened, which may take a while.
     let socket = bind(&args.host, args.port)?;
-    let mut model = args.model.clone();
-    model.limits.compute = args.compute.clone();
-    model.limits.swap = Some(args.swap.clone());
-    model.limits.kv_disk = Some(args.kv_disk.clone());
-    let opened = Opened::open(model.model.as_deref())?;
-    let loaded = load::load(opened, &model.limits, Audience::Clients, args.max_waiting)?;
-    load::report::sampling(&loaded.generation);
-    let config = config(&args, &loaded)?;
-    let name = config.model_names[0].clone();
-    let keyed = !config.api_keys.is_empty();
-    let engine = loaded.engine.handle();
-    let (tokenizer, template) = (loaded.tokenizer.clone(), loaded.template.clone());
-    let impatient = Arc::new(AtomicBool::new(false));
-    let drained = runtime.block_on(async {
-        let stop = told_to_stop(args.drain_timeout, impatient.clone())?;
+    let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    let secrets = Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?;
+    let opened = Opened::open(args.model.model.as_deref())?;
+    // Until there is a model, a signal ends the process as it does any other.
+    let (when_loaded, is_loaded) = oneshot::channel();
+    let stop = async {
+        match is_loaded.await {
+            Ok(stop) => Stop::future(stop).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    let base = base_config(&args, opened.dir.name(), &secrets)?;
+    let (door, address, serving) = runtime.block_on(async {
         let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
-        announce(&name, listener.local_addr().context("cannot tell the port")?, keyed, loaded.template.is_some());
-        Ok::<_, anyhow::Error>(strata_server::serve(config, engine, tokenizer, template, listener, stop).await)
+        let address = listener.local_addr().context("cannot tell the port")?;
+        secrets.reload_at_hangup()?;
+        let (door, serving) = strata_server::listen(&base, listener, stop);
+        Ok::<_, anyhow::Error>((door, address, tokio::spawn(serving)))
     })?;
+    report!("Listening on {address}; /health tells how far the model is loaded");
+    let mut limits = args.model.limits.clone();
+    limits.compute = args.compute.clone();
+    limits.swap = Some(args.swap.clone());
+    limits.kv_disk = Some(args.kv_disk.clone());
+    limits.watch = Some(door.progress());
+    let loaded = load::load(opened, &limits, Audience::Clients, args.max_waiting)?;
+    load::report::sampling(&loaded.generation);
+    let config = config(base, &loaded);
+    let (name, keyed) = (config.model_names[0].clone(), !config.api_keys.is_empty());
+    let stop = runtime.block_on(async { Stop::listen(args.drain_seconds) })?;
+    let impatient = stop.impatient.clone();
+    door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    announce(&name, scheme, address, keyed, loaded.template.is_some());
+    // The other end waits for it as long as the server serves.
+    let _ = when_loaded.send(stop);
+    let drained = runtime.block_on(serving).context("the server's task failed")?;
     if impatient.load(Ordering::Acquire) {
         std::process::exit(INTERRUPTED.into());
     }
     if let Drained::Cut(connections) = drained {
-        report!("{connections} connections were still open after {} s and were cut", args.drain_timeout);
+        report!("{connections} connections were still open after {} s and were cut", args.drain_seconds);
     }
     runtime.shutdown_timeout(LAST_CALL);
     Ok(())
 }
 
-fn config(args: &ServeArgs, loaded: &Loaded) -> Result<ServerConfig> {
-    let model_names =
-        if args.served_model_name.is_empty() { vec![loaded.name.clone()] } else { args.served_model_name.clone() };
+/// What is known before the model is loaded.
+fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<ServerConfig> {
+    let named = &args.served_model_name;
     Ok(ServerConfig {
-        model_names,
+        model_names: if named.is_empty() { vec![name] } else { named.clone() },
+        tool_parser: args.tool_parser.clone(),
+        api_keys: secrets.keys.clone(),
+        tls: secrets.tls.clone(),
+        allow_origins: args.allow_origin.clone(),
+        body_bytes_max: usize::try_from(args.max_body.0)?,
+        connections_max: args.max_connections,
+        drain_timeout: Duration::from_secs(args.drain_seconds),
+        otlp_endpoint: args.otlp_endpoint.clone(),
+        ..ServerConfig::default()
+    })
+}
+
+/// The same, and what the model says.
+fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
+    ServerConfig {
         model_root: loaded.path.display().to_string(),
         default_sampling: model_defaults(&loaded.generation),
         eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
-        tool_parser: args.tool_parser.clone(),
-        api_keys: args.api_key.clone(),
-        allow_origins: args.allow_origin.clone(),
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
-        body_bytes_max: usize::try_from(args.max_body.0)?,
         request_bytes_max: loaded.request_bytes,
-        connections_max: args.max_connections,
-        drain_timeout: Duration::from_secs(args.drain_timeout),
-        ..ServerConfig::default()
-    })
+        ..base
+    }
 }
 
 fn origin(text: &str) -> Result<String, String> {
@@ -221,38 +297,49 @@ fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Error 
     Advised::system(format!("cannot listen on {host}:{port}"), hint, error)
 }
 
-/// Completes at the first Ctrl-C or SIGTERM, with what completes at the second and says so; the third ends the process.
-#[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
-fn told_to_stop(
-    drain_timeout_s: u64,
+/// Ctrl-C and SIGTERM: the first lets requests in flight finish, the second cuts them, the third ends the process.
+struct Stop {
+    signals: [Signal; 2],
+    drain_s: u64,
+    /// Whether there was a second one.
     impatient: Arc<AtomicBool>,
-) -> Result<impl Future<Output = impl Future<Output = ()>>> {
-    let listen = |kind| signal(kind).context("cannot listen for signals");
-    let mut signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
-    Ok(async move {
-        next_of(&mut signals).await;
-        report!("Stopping: requests in flight get {drain_timeout_s} s to finish; once more ends at once");
+}
+
+impl Stop {
+    /// From now on, signals are taken here. To be called within a runtime.
+    fn listen(drain_s: u64) -> Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        let signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
+        Ok(Self { signals, drain_s, impatient: Arc::default() })
+    }
+
+    /// Completes at the first, with what completes at the second.
+    #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
+    async fn future(mut self) -> impl Future<Output = ()> {
+        self.next().await;
+        report!("Stopping: requests in flight get {} s to finish; once more ends at once", self.drain_s);
         async move {
-            next_of(&mut signals).await;
-            impatient.store(true, Ordering::Release);
+            self.next().await;
+            self.impatient.store(true, Ordering::Release);
             tokio::spawn(async move {
-                next_of(&mut signals).await;
+                self.next().await;
                 std::process::exit(INTERRUPTED.into());
             });
         }
-    })
-}
+    }
 
-async fn next_of([interrupt, terminate]: &mut [Signal; 2]) {
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+    async fn next(&mut self) {
+        let [interrupt, terminate] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
 }
 
 /// Tells where, and how to try it.
-fn announce(name: &str, address: SocketAddr, keyed: bool, chats: bool) {
-    let url = format!("http://{address}/v1");
+fn announce(name: &str, scheme: &str, address: SocketAddr, keyed: bool, chats: bool) {
+    let url = format!("{scheme}://{address}/v1");
     let header = if keyed { "-H \"Authorization: Bearer $KEY\" " } else { "" };
     let (path, body) = if chats {
         ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)

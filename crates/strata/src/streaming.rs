@@ -13,9 +13,10 @@ use strata_weights::{
 
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
+use crate::needs;
 use crate::options::{HostProducts, LimitOptions, StreamOptions};
+use crate::progress::Loading;
 use crate::report::report;
-use crate::{needs, progress};
 
 /// How weights are streamed, and the figures that can be read while the engine computes.
 pub struct Streaming {
@@ -51,17 +52,15 @@ pub fn start(
     dir: &ModelDir,
     budget: Bytes,
     room: Bytes,
-    options: &StreamOptions,
+    limits: &LimitOptions,
     turns: Option<Arc<DiskTurns>>,
 ) -> Result<(StreamedWeights, Streaming)> {
-    let Ready { plan, files, config, settings } = Ready::new(dir, budget, budget, room, options, turns)?;
+    let Ready { plan, files, config, settings } = Ready::new(dir, budget, budget, room, &limits.stream, turns)?;
     let most_resident = plan.resident_bytes(&config)?;
-    let bar = progress::bytes("loading", 0);
-    let weights = StreamedWeights::start(plan, &dir.catalog, files.clone(), config, &mut |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    })?;
-    bar.finish_and_clear();
+    let loading = Loading::begin(limits.watch.clone());
+    let progress = &mut |done, all| loading.set(done, all);
+    let weights = StreamedWeights::start(plan, &dir.catalog, files.clone(), config, progress)?;
+    drop(loading);
     let monitor = weights.monitor();
     let (resident, swept) = (weights.resident_bytes(), monitor.swept_bytes());
     report!(
@@ -88,14 +87,11 @@ pub fn start_on(
     let least = of_host.min(of_device);
     let Ready { plan, files, mut config, settings } = Ready::new(dir, of_host, least, of_host, &limits.stream, turns)?;
     config.host_tokens_max = host_tokens_max(device, plan.partition(), of_device, limits)?;
-    let bar = progress::bytes("loading", 0);
-    let progress = &mut |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    };
+    let loading = Loading::begin(limits.watch.clone());
+    let progress = &mut |done, all| loading.set(done, all);
     let catalog = &dir.catalog;
     let weights = TieredWeights::start_on(device, of_device.0, plan, catalog, files.clone(), config, progress)?;
-    bar.finish_and_clear();
+    drop(loading);
     let (monitor, [on_device, on_host]) = (weights.monitor(), weights.resident_bytes());
     let swept = monitor.swept_bytes();
     report!(

@@ -16,6 +16,7 @@ impl Worker {
         });
         let status = EngineStatus {
             steps: self.totals.steps,
+            pass_tokens: self.totals.pass_tokens,
             waiting: self.scheduler.num_waiting(),
             running: self.scheduler.num_running(),
             swapped: self.scheduler.num_swapped(),

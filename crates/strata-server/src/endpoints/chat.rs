@@ -62,7 +62,7 @@ struct ConversationCost {
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
-    let tenant = received.tenant;
+    let caller = received.caller.clone();
     let (common, prompt, share, form) = app.blocking(move |app| prepare(app, received)).await?;
     let envelope = Envelope {
         id: unique_id("chatcmpl-"),
@@ -70,7 +70,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         created: unix_seconds(),
         model: app.model_name().to_owned(),
     };
-    let asked = Asked { prompts: vec![prompt], echo_bytes: 0, tenant, share };
+    let asked = Asked { prompts: vec![prompt], echo_bytes: 0, caller, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let answers = (0..common.n).map(|_| form.answer("call_")).collect();
     let mut writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), answers };

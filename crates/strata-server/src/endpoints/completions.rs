@@ -18,7 +18,8 @@ use crate::generate::{Asked, Output, submit};
 use crate::logprobs::{CompletionLogprobs, prompt_text};
 use crate::memory::Share;
 use crate::openapi::{Part, part};
-use crate::sampling::{Common, common, random, shared_part};
+use crate::random::random;
+use crate::sampling::{Common, common, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
 use crate::structured::{constraint, structured_part};
 use crate::unsupported::Completions;
@@ -59,7 +60,7 @@ struct Prompt {
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
-    let tenant = received.tenant;
+    let caller = received.caller.clone();
     let prepared = app.blocking(move |app| prepare(app, received)).await?;
     let PreparedPrompts { common, mut prompts, echo, share } = prepared;
     let envelope = Envelope {
@@ -73,7 +74,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let ids = |ids: &mut Vec<_>| if repeated { ids.clone() } else { std::mem::take(ids) };
     let ids = prompts.iter_mut().map(|prompt| ids(&mut prompt.ids)).collect();
     let echo_bytes = prompts.iter().map(|prompt| prompt.echo.len()).sum();
-    let mut sequences = submit(&app, Asked { prompts: ids, echo_bytes, tenant, share }, &common).await?;
+    let mut sequences = submit(&app, Asked { prompts: ids, echo_bytes, caller, share }, &common).await?;
     let mut writer = Writer::new(&app, prompts, &common, echo);
     if common.stream {
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));

@@ -78,7 +78,7 @@ struct Prepared {
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
-    let tenant = received.tenant;
+    let caller = received.caller.clone();
     let Prepared { common, prompts, encoding, dimensions, share } =
         app.blocking(move |app| prepare(app, received)).await?;
     let number_bytes = if encoding == Encoding::Float { FLOAT_BYTES } else { BASE64_BYTES };
@@ -92,7 +92,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     while waiting.len() > 0 {
         let prompts: Vec<_> = waiting.by_ref().take(at_a_time).collect();
         // The share of what is prepared is kept for those that still wait.
-        let asked = Asked { prompts, echo_bytes: 0, tenant, share: app.memory.parsed.take(0).await? };
+        let asked = Asked { prompts, echo_bytes: 0, caller: caller.clone(), share: app.memory.parsed.take(0).await? };
         let mut sequences = submit(&app, asked, &common).await?;
         tokens += sequences.prompt_tokens();
         for output in sequences.collect().await? {

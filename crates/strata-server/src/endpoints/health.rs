@@ -11,10 +11,17 @@ use strata_engine::Health;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::metrics;
 
 /// 200 while the engine makes progress or has nothing to do, otherwise 503 with the reason.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
-    match app.engine.status().health {
+    let status = app.engine.status();
+    match status.health {
+        Health::Ok if *app.draining.borrow() => {
+            let left = status.running + status.waiting + status.swapped;
+            let body = json!({"status": "draining", "sequences_in_flight": left});
+            (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+        }
         Health::Ok => (StatusCode::OK, Json(json!({"status": "ok"}))).into_response(),
         Health::Stalled(reason) => {
             ApiError::overloaded(format!("the engine makes no progress: {reason}")).into_response()
@@ -28,6 +35,7 @@ pub(crate) async fn version() -> Json<Value> {
 }
 
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let text = app.metrics.render(app.model_name(), &app.engine.status());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+    let is_draining = *app.draining.borrow();
+    let text = app.metrics.render(app.model_name(), &app.engine.status(), app.engine.limits(), is_draining);
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }

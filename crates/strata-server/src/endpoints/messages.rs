@@ -126,9 +126,9 @@ struct Prepared {
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     check_version(request.headers())?;
     let received = receive(&app, request).await?;
-    let tenant = received.tenant;
+    let caller = received.caller.clone();
     let Prepared { common, prompt, share, form, is_cut } = app.blocking(move |app| prepare(app, received)).await?;
-    let asked = Asked { prompts: vec![prompt], echo_bytes: 0, tenant, share };
+    let asked = Asked { prompts: vec![prompt], echo_bytes: 0, caller, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let (id, model) = (unique_id("msg_"), app.model_name().to_owned());
     let (answer, outline) = (form.answer("toolu_"), Outline::default());
@@ -212,6 +212,7 @@ fn error_json(error: &ApiError) -> Value {
         404 => "not_found_error",
         408 => "timeout_error",
         413 => "request_too_large",
+        429 => "rate_limit_error",
         503 => "overloaded_error",
         500.. => "api_error",
         _ => "invalid_request_error",

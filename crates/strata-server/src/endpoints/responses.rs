@@ -168,10 +168,10 @@ struct Prepared {
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
-    let tenant = received.tenant;
+    let caller = received.caller.clone();
     let Prepared { common, prompt, share, form, response } = app.blocking(move |app| prepare(app, received)).await?;
     let echo_bytes = if common.stream { common.params.max_tokens.saturating_mul(TOKEN_TEXT_BYTES) } else { 0 };
-    let asked = Asked { prompts: vec![prompt], echo_bytes, tenant, share };
+    let asked = Asked { prompts: vec![prompt], echo_bytes, caller, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let mut writer = Writer {
         response,

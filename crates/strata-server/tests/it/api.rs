@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use strata_engine::Health;
 use strata_engine::testing::{BOS, Step, answer};
-use strata_server::ServerConfig;
+use strata_server::{ApiKey, ApiKeys, ServerConfig};
 
 use crate::fixture::Server;
 
@@ -209,13 +209,13 @@ async fn models_health_version_and_metrics() {
     });
     let page = server.get("/metrics").await;
     for line in [
-        r#"vllm:kv_cache_usage_perc{model_name="strata"} 0.25"#,
-        r#"vllm:request_success_total{model_name="strata",finished_reason="stop"} 1"#,
-        r#"vllm:time_to_first_token_seconds_count{model_name="strata"} 1"#,
-        r#"vllm:inter_token_latency_seconds_count{model_name="strata"} 4"#,
-        r#"vllm:request_generation_tokens_sum{model_name="strata"} 5"#,
-        r#"vllm:prompt_tokens_total{model_name="strata"} 2"#,
-        r#"strata:http_responses_total{model_name="strata",status="2xx"} 4"#,
+        r#"vllm:kv_cache_usage_perc{model_name="strata",engine="0"} 0.25"#,
+        r#"vllm:request_success_total{model_name="strata",engine="0",finished_reason="stop"} 1"#,
+        r#"vllm:time_to_first_token_seconds_count{model_name="strata",engine="0"} 1"#,
+        r#"vllm:inter_token_latency_seconds_count{model_name="strata",engine="0"} 4"#,
+        r#"vllm:request_generation_tokens_sum{model_name="strata",engine="0"} 5"#,
+        r#"vllm:prompt_tokens_total{model_name="strata",engine="0"} 2"#,
+        r#"strata:http_responses_total{model_name="strata",engine="0",status="2xx"} 4"#,
     ] {
         assert!(page.body.lines().any(|candidate| candidate == line), "{line}\n{}", page.body);
     }
@@ -240,13 +240,18 @@ async fn failures_and_overload_have_their_status() {
         strata_engine::testing::ScriptedEngine::start(limits, std::time::Duration::from_millis(1), answer("x"));
     let server = Server::over(ServerConfig::default(), engine).await;
     let reply = server.post("/v1/completions", &json!({"prompt": "a"})).await;
-    assert_eq!((reply.status, reply.error().1["code"].clone()), (503, json!("overloaded")));
+    assert_eq!((reply.status, reply.error().1["code"].clone()), (429, json!("queue_full")));
+    assert_eq!(reply.error().1["type"], "rate_limit_error");
     assert!(reply.head.contains("retry-after: 1"));
+    let message = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 4});
+    let anthropic = server.post("/v1/messages", &message).await;
+    assert_eq!((anthropic.status, &anthropic.json()["error"]["type"]), (429, &json!("rate_limit_error")));
 }
 
 #[tokio::test]
 async fn api_keys_are_asked_for_and_separate_caches() {
-    let config = ServerConfig { api_keys: vec!["key-a".into(), "key-b".into()], ..ServerConfig::default() };
+    let config =
+        ServerConfig { api_keys: ApiKeys::new(&["key-a", "key-b"].map(ApiKey::new)), ..ServerConfig::default() };
     let server = Server::start(config, answer("x")).await;
     let body = json!({"prompt": "a", "cache_salt": "s"}).to_string();
     let ask = async |header: &str| server.post_bytes("/v1/completions", header, body.as_bytes()).await;

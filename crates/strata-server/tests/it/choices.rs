@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use strata_engine::testing::{EOS, ScriptedEngine, Step, answer};
 use strata_engine::{BeamParams, Limits, MissReason, Request};
-use strata_server::ServerConfig;
+use strata_server::{ApiKey, ApiKeys, ServerConfig};
 
 use crate::fixture::Server;
 
@@ -135,7 +135,7 @@ async fn why_the_cache_did_not_hold_more_is_told_on_request() {
 #[tokio::test]
 async fn how_long_ago_is_told_where_there_are_no_others() {
     for (keys, told) in [(vec![], true), (vec!["a"], true), (vec!["a", "b"], false)] {
-        let api_keys = keys.iter().map(|&key| String::from(key)).collect();
+        let api_keys = ApiKeys::new(&keys.iter().map(|&key| ApiKey::new(key)).collect::<Vec<_>>());
         let server = Server::start(ServerConfig { api_keys, ..ServerConfig::default() }, answer("hi")).await;
         for (reason, name) in [
             (MissReason::Evicted { by: None, lookups_ago: 3 }, "evicted"),

@@ -7,21 +7,21 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use strata_engine::testing::{Script, ScriptedEngine, answer, byte_tokenizer};
 use strata_model::chat_template::{ChatTemplate, SpecialTokens};
-use strata_server::{Drained, ServerConfig, serve};
+use strata_server::{Door, Drained, ServerConfig, listen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
+pub const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
     {% if tools %}[{{ tools | length }} tools]{% endif %}{% if mood %}({{ mood }}){% endif %}\
     {% if add_generation_prompt %}<assistant>{% endif %}";
 
 pub struct Server {
     pub address: SocketAddr,
     pub engine: ScriptedEngine,
-    shutdown: oneshot::Sender<()>,
-    impatience: oneshot::Sender<()>,
+    shutdown: Option<oneshot::Sender<()>>,
+    impatience: Option<oneshot::Sender<()>>,
     served: JoinHandle<Drained>,
 }
 
@@ -59,9 +59,15 @@ impl Server {
     }
 
     async fn serving(config: ServerConfig, engine: ScriptedEngine, template: &str) -> Self {
+        let (server, door) = Self::loading(&config, engine).await;
+        server.open(door, config, template);
+        server
+    }
+
+    /// One that listens, and has no model yet.
+    pub async fn loading(config: &ServerConfig, engine: ScriptedEngine) -> (Self, Door) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
-        let template = ChatTemplate::new(template, SpecialTokens::default()).expect("a valid template");
         let (shutdown, told) = oneshot::channel::<()>();
         let (impatience, no_patience) = oneshot::channel::<()>();
         #[expect(clippy::async_yields_async, reason = "impatience comes only after the word to stop")]
@@ -74,9 +80,15 @@ impl Server {
                 }
             }
         };
-        let (tokenizer, template) = (Arc::new(byte_tokenizer()), Some(Arc::new(template)));
-        let served = tokio::spawn(serve(config, engine.handle(), tokenizer, template, listener, stop));
-        Self { address, engine, shutdown, impatience, served }
+        let (door, serving) = listen(config, listener, stop);
+        let (shutdown, impatience) = (Some(shutdown), Some(impatience));
+        (Self { address, engine, shutdown, impatience, served: tokio::spawn(serving) }, door)
+    }
+
+    /// The model is there.
+    pub fn open(&self, door: Door, config: ServerConfig, template: &str) {
+        let template = ChatTemplate::new(template, SpecialTokens::default()).expect("a valid template");
+        door.open(config, self.engine.handle(), Arc::new(byte_tokenizer()), Some(Arc::new(template)));
     }
 
     pub async fn get(&self, path: &str) -> Reply {
@@ -110,17 +122,30 @@ impl Server {
         self.engine.requests().pop().expect("a request reached the engine")
     }
 
-    /// Tells the server to stop; `drained` waits for it.
+    /// Tells the server to stop; the handle waits for it.
     pub fn stop(self) -> (ScriptedEngine, JoinHandle<Drained>) {
-        let _ = self.shutdown.send(());
-        (self.engine, self.served)
+        let (server, served) = self.begin_stop();
+        (server.engine, served)
     }
 
     /// The same, and then to stop at once.
     pub fn stop_at_once(self) -> (ScriptedEngine, JoinHandle<Drained>) {
-        let _ = self.shutdown.send(());
-        let _ = self.impatience.send(());
-        (self.engine, self.served)
+        let (mut server, served) = self.begin_stop();
+        server.lose_patience();
+        (server.engine, served)
+    }
+
+    /// Tells it to stop, and keeps what may still be asked.
+    pub fn begin_stop(mut self) -> (Self, JoinHandle<Drained>) {
+        self.shutdown.take().into_iter().for_each(|shutdown| _ = shutdown.send(()));
+        let gone = tokio::spawn(async { Drained::Completely });
+        let served = std::mem::replace(&mut self.served, gone);
+        (self, served)
+    }
+
+    /// Tells it to stop at once, after [`Server::begin_stop`].
+    pub fn lose_patience(&mut self) {
+        self.impatience.take().into_iter().for_each(|impatience| _ = impatience.send(()));
     }
 }
 

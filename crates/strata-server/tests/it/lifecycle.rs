@@ -53,7 +53,10 @@ async fn a_client_that_goes_away_frees_its_request() {
         assert!(steps < 2000, "{steps} steps passed");
     }
     let page = server.get("/metrics").await.body;
-    assert!(page.contains(r#"vllm:request_success_total{model_name="strata",finished_reason="abort"} 6"#), "{page}");
+    assert!(
+        page.contains(r#"vllm:request_success_total{model_name="strata",engine="0",finished_reason="abort"} 6"#),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -178,6 +181,119 @@ async fn requests_that_are_cut_are_told() {
         assert!(stream.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n"), "{stream}");
         assert!(whole.starts_with("HTTP/1.1 503"), "{whole}");
     }
+}
+
+/// Streams of all APIs, which are cut by `end`, or by a failure of the engine.
+async fn cut_streams(script: Box<strata_engine::testing::Script>, fails: bool) {
+    let config = ServerConfig { drain_timeout: Duration::from_secs(600), ..ServerConfig::default() };
+    let server = Server::start(config, script).await;
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let asked = [
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 400, "stream": true})),
+        ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 400, "stream": true})),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": 400, "stream": true})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 400, "stream": true})),
+    ];
+    let mut connections = Vec::new();
+    for (path, body) in &asked {
+        let mut connection = server.connect().await;
+        connection.write_all(&post_request(path, "", body.to_string().as_bytes())).await.unwrap();
+        connections.push(connection);
+    }
+    let served = if fails {
+        None
+    } else {
+        until(&server.engine, "started", |running, _| running == 4).await;
+        let (mut server, served) = server.begin_stop();
+        server.lose_patience();
+        Some((server, served))
+    };
+    let mut last = Vec::new();
+    for connection in &mut connections {
+        let mut reply = String::new();
+        connection.read_to_string(&mut reply).await.unwrap();
+        assert!(reply.starts_with("HTTP/1.1 200") && reply.ends_with("\r\n0\r\n\r\n"), "a whole stream: {reply}");
+        let lines = reply.lines().filter_map(|line| line.strip_prefix("data: "));
+        last.push(lines.filter(|data| *data != "[DONE]").last().expect("an event").to_owned());
+    }
+    let last: Vec<Value> = last.iter().map(|data| serde_json::from_str(data).expect("JSON")).collect();
+    let part = if fails { "disk on fire" } else { "stopped before the request was done" };
+    let told = |message: &Value| assert!(message.as_str().is_some_and(|text| text.contains(part)), "{message}");
+    for completion in &last[..2] {
+        told(&completion["error"]["message"]);
+        assert_eq!(completion["error"]["type"], "server_error");
+    }
+    assert_eq!((&last[2]["type"], &last[2]["response"]["status"]), (&json!("response.failed"), &json!("failed")));
+    told(&last[2]["response"]["error"]["message"]);
+    assert_eq!(last[3]["type"], "error");
+    told(&last[3]["error"]["message"]);
+    if let Some((_server, served)) = served {
+        assert_eq!(served.await.unwrap(), Drained::Cut(4));
+    }
+}
+
+#[tokio::test]
+async fn a_cut_stream_ends_with_an_error_in_each_apis_form() {
+    cut_streams(Box::new(|_, index| if index < 2 { Step::Token(97) } else { Step::Wait }), false).await;
+    cut_streams(Box::new(|_, index| if index < 2 { Step::Token(97) } else { Step::Fail("disk on fire".into()) }), true)
+        .await;
+}
+
+/// What became of a request under load: its answer, or a refusal that says when to come back.
+async fn try_once(address: std::net::SocketAddr, stream: bool) -> Result<bool, String> {
+    let mut connection = match TcpStream::connect(address).await {
+        Ok(connection) => connection,
+        // The server has ended, and took nothing.
+        Err(_) => return Ok(false),
+    };
+    let body = json!({"prompt": "a", "max_tokens": 30, "stream": stream}).to_string();
+    let sent = connection.write_all(&post_request("/v1/completions", "", body.as_bytes())).await;
+    let mut reply = String::new();
+    let read = connection.read_to_string(&mut reply).await;
+    let is_whole = if stream { reply.contains("data: [DONE]") } else { reply.contains("\"completion_tokens\":30") };
+    match () {
+        () if reply.starts_with("HTTP/1.1 200") && is_whole => Ok(true),
+        () if reply.starts_with("HTTP/1.1 503") && reply.contains("retry-after") && reply.contains("draining") => {
+            Ok(false)
+        }
+        // Its socket waited in the queue of one that was gone: nothing of the request was read.
+        () if reply.is_empty() && (sent.is_err() || read.is_err()) => Ok(false),
+        () => Err(format!("{sent:?} {read:?} {reply:?}")),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_under_load_loses_no_accepted_request() {
+    let config = ServerConfig { drain_timeout: Duration::from_secs(600), ..ServerConfig::default() };
+    let server = endless(config).await;
+    let address = server.address;
+    let clients: Vec<_> = (0..16)
+        .map(|number| {
+            tokio::spawn(async move {
+                let mut answered = 0;
+                while try_once(address, number % 2 == 0).await? {
+                    answered += 1;
+                }
+                Ok::<_, String>(answered)
+            })
+        })
+        .collect();
+    // All clients have had answers, and all are in the middle of something.
+    let began = Instant::now();
+    while server.engine.requests().len() < 64 {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (engine, served) = server.stop();
+    let mut answered = 0;
+    for client in clients {
+        answered += client.await.unwrap().expect("every request has its answer, or was refused");
+    }
+    assert_eq!(served.await.unwrap(), Drained::Completely);
+    // What reached the engine was answered: neither cut nor cancelled.
+    let status = engine.handle().status();
+    assert_eq!((status.finished.length, status.finished.cancelled), (answered, 0));
+    assert_eq!(engine.requests().len() as u64, answered);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use strata_engine::testing::{Step, answer};
-use strata_server::ServerConfig;
+use strata_server::{ApiKey, ApiKeys, ServerConfig};
 
 use crate::fixture::{Reply, Server};
 
@@ -358,7 +358,7 @@ async fn refusals_have_the_form_of_the_api() {
 
 #[tokio::test]
 async fn keys_and_versions_come_in_headers() {
-    let config = ServerConfig { api_keys: vec!["key".into()], ..ServerConfig::default() };
+    let config = ServerConfig { api_keys: ApiKeys::new(&[ApiKey::new("key")]), ..ServerConfig::default() };
     let server = Server::start(config, answer("x")).await;
     let bytes = body(json!({})).to_string().into_bytes();
     for (headers, status) in [

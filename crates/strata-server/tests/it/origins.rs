@@ -1,13 +1,14 @@
 //! Scripts of web pages.
 
 use strata_engine::testing::answer;
-use strata_server::ServerConfig;
+use strata_server::{ApiKey, ApiKeys, ServerConfig};
 
 use crate::fixture::{Reply, Server};
 
 async fn server(origins: &[&str]) -> Server {
     let allow_origins = origins.iter().map(|&origin| origin.to_owned()).collect();
-    let config = ServerConfig { allow_origins, api_keys: vec!["key".into()], ..ServerConfig::default() };
+    let config =
+        ServerConfig { allow_origins, api_keys: ApiKeys::new(&[ApiKey::new("key")]), ..ServerConfig::default() };
     Server::start(config, answer("x")).await
 }
 

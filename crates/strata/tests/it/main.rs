@@ -13,6 +13,7 @@ mod kv_disk;
 mod kv_layout;
 mod kv_load;
 mod memory;
+mod operations;
 mod pack;
 mod plan;
 mod refusals;

@@ -1,0 +1,209 @@
+//! The API keys that a server knows. They may be replaced while it serves.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use blake3::Hash;
+use thiserror::Error;
+
+use crate::tenant::{Tenant, digest};
+
+/// Longest key, in bytes: a head has room for little more.
+const KEY_BYTES_MAX: usize = 512;
+/// Longest name of a key, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+/// Most keys: each request is compared with all of them.
+const KEYS_MAX: usize = 10_000;
+
+/// A key, with the name that logs know its owner by.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    key: String,
+    name: Option<String>,
+}
+
+/// Keys that cannot be used. A key itself is never told.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BadKeys {
+    /// There is none, and without keys everybody would be served.
+    #[error("it has no key, and without keys everybody would be served")]
+    Empty,
+    /// More than are compared in reasonable time.
+    #[error("it has {count} keys, but at most {KEYS_MAX} are allowed")]
+    TooMany {
+        /// How many there are.
+        count: usize,
+    },
+    /// A line is no key.
+    #[error("line {line} {problem}")]
+    Line {
+        /// Which, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl ApiKey {
+    /// A key without a name.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self { key: key.into(), name: None }
+    }
+
+    /// The keys of a file: one a line, which a name may follow. Empty lines, and what comes after `#` at the beginning
+    /// of a line or after a space, count for nothing. `given` are known besides, and must not be repeated.
+    ///
+    /// # Errors
+    /// A line that is no key or repeats one, or no key at all.
+    pub fn from_file(text: &str, given: &[Self]) -> Result<Vec<Self>, BadKeys> {
+        let mut lines: HashMap<&str, usize> = given.iter().map(|given| (given.key.as_str(), 0)).collect();
+        let mut keys = Vec::new();
+        for (line, content) in (1..).zip(text.trim_start_matches('\u{feff}').lines()) {
+            let wrong = |problem: String| Err(BadKeys::Line { line, problem });
+            let mut words = content.split_whitespace().take_while(|word| !word.starts_with('#'));
+            let Some(key) = words.next() else { continue };
+            let name = words.next();
+            if words.next().is_some() {
+                return wrong("has more than a key and a name; a key has no spaces".into());
+            }
+            if let Err(problem) = check(key) {
+                return wrong(problem);
+            }
+            if name.is_some_and(|name| name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control)) {
+                return wrong(format!("has a name of more than {NAME_BYTES_MAX} bytes, or with control characters"));
+            }
+            match lines.insert(key, line) {
+                None => keys.push(Self { key: key.to_owned(), name: name.map(str::to_owned) }),
+                Some(0) => return wrong("repeats a key that was given otherwise; leave it out of one place".into()),
+                Some(before) => return wrong(format!("repeats the key of line {before}; leave one of them out")),
+            }
+        }
+        match keys.len() {
+            0 => Err(BadKeys::Empty),
+            count if count > KEYS_MAX => Err(BadKeys::TooMany { count }),
+            _ => Ok(keys),
+        }
+    }
+}
+
+fn check(key: &str) -> Result<(), String> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(format!("has a key of {} bytes, but at most {KEY_BYTES_MAX} are allowed", key.len()));
+    }
+    if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("has a key with characters that a header cannot carry; use letters, digits and signs".into());
+    }
+    Ok(())
+}
+
+/// Keys of which a client must send one; without any, everybody is served. Clones are the same keys.
+#[derive(Clone, Default)]
+pub struct ApiKeys(Arc<RwLock<Arc<[Known]>>>);
+
+struct Known {
+    /// What is compared. The key itself is not kept.
+    digest: Hash,
+    name: Option<Arc<str>>,
+}
+
+/// Whose request it is, by its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) tenant: Tenant,
+    pub(crate) name: Option<Arc<str>>,
+}
+
+impl ApiKeys {
+    /// These keys.
+    pub fn new(keys: &[ApiKey]) -> Self {
+        let new = Self::default();
+        new.replace(keys);
+        new
+    }
+
+    /// From now on, these keys are known and no others. Requests in flight are not affected.
+    pub fn replace(&self, keys: &[ApiKey]) {
+        let known =
+            keys.iter().map(|ApiKey { key, name }| Known { digest: digest(key), name: name.as_deref().map(Arc::from) });
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = known.collect();
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.known().len()
+    }
+
+    /// Whether everybody is served.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whose key this is.
+    pub(crate) fn owner(&self, sent: &str) -> Option<Owner> {
+        let sent = digest(sent.trim());
+        // All are compared, and digests in constant time, so that the time taken says nothing of how close a key was.
+        let mut found = None;
+        for known in self.known().iter() {
+            if known.digest == sent {
+                found = Some(known.name.clone());
+            }
+        }
+        found.map(|name| Owner { tenant: Tenant::of_digest(&sent), name })
+    }
+
+    fn known(&self) -> Arc<[Known]> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
+        let keys = ApiKey::from_file(text, &[ApiKey::new("given")]).map_err(|bad| bad.to_string())?;
+        Ok(keys.into_iter().map(|ApiKey { key, name }| (key, name)).collect())
+    }
+
+    #[test]
+    fn a_file_has_keys_names_and_comments() {
+        let text = "\u{feff}# ours\n\nsk-one\n  sk-two  alice # until May\r\n#sk-three\nsk#four bob\n";
+        let named = |name: &str| Some(name.to_owned());
+        let expect = [("sk-one", None), ("sk-two", named("alice")), ("sk#four", named("bob"))];
+        assert_eq!(read(text), Ok(expect.map(|(key, name)| (key.to_owned(), name)).to_vec()));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_told_with_its_line_and_without_the_key() {
+        let long = "secret".repeat(100);
+        for (text, parts) in [
+            ("", &["no key"][..]),
+            ("# only this\n\n", &["no key"]),
+            ("secret\nother\nsecret x", &["line 3", "line 1"]),
+            ("\ngiven", &["line 2", "otherwise"]),
+            ("secret a b", &["line 1", "a key and a name"]),
+            (&long, &["line 1", "600 bytes", "512"]),
+            ("secr\u{e9}t", &["line 1", "header"]),
+            (&format!("secret {}", "n".repeat(65)), &["line 1", "64"]),
+            (&(0..10_001).map(|n| format!("secret{n}\n")).collect::<String>(), &["10001", "10000"]),
+        ] {
+            let told = read(text).expect_err(text);
+            assert!(parts.iter().all(|part| told.contains(part)) && !told.contains("secr"), "{told}");
+        }
+    }
+
+    #[test]
+    fn clones_learn_of_new_keys() {
+        let keys = ApiKeys::new(&ApiKey::from_file("a alice\nb", &[]).unwrap());
+        let clone = keys.clone();
+        let owner = |key| clone.owner(key);
+        let alice = owner(" a ").expect("it is known");
+        assert_eq!(alice.name.as_deref(), Some("alice"));
+        assert!(owner("b").is_some_and(|b| b.name.is_none() && b.tenant != alice.tenant));
+        for wrong in ["", "A", "aa", "c"] {
+            assert_eq!(owner(wrong), None, "{wrong}");
+        }
+        keys.replace(&[ApiKey::new("c")]);
+        assert_eq!((owner("a"), owner("c").is_some(), clone.len()), (None, true, 1));
+    }
+}

@@ -1,0 +1,183 @@
+//! What becomes of each request: one line of the log when all of it has ended, never with its texts or keys.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::Error;
+use axum::body::{Body, Bytes};
+use axum::http::HeaderMap;
+use hyper::body::{Frame, SizeHint};
+
+/// What is known of a request that has come; its line is written when the last of those that hold it is dropped.
+pub(crate) struct RequestLog {
+    came: Came,
+    facts: Mutex<Facts>,
+    /// Who else wants to know.
+    told: Option<Arc<dyn Listener>>,
+}
+
+/// Who wants to know what became of requests.
+pub(crate) trait Listener: Send + Sync {
+    /// One has ended. Must not wait for anything.
+    fn ended(&self, came: &Came, facts: &Facts);
+}
+
+/// What is known of a request when it comes.
+pub(crate) struct Came {
+    pub(crate) id: String,
+    pub(crate) method: String,
+    pub(crate) path: String,
+    /// Another's trace that it is part of, as W3C's header has it.
+    pub(crate) traceparent: Option<String>,
+    pub(crate) at: Instant,
+    pub(crate) at_clock: SystemTime,
+}
+
+/// What is known of it in the end.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Facts {
+    pub(crate) status: u16,
+    /// The name of its key, if it has one.
+    pub(crate) client: Option<Arc<str>>,
+    pub(crate) asked: Option<AskedFor>,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) cached_tokens: usize,
+    pub(crate) completion_tokens: usize,
+    /// When it went to the engine.
+    pub(crate) submitted: Option<Instant>,
+    /// How long it waited there.
+    pub(crate) queued: Option<Duration>,
+    pub(crate) first_token: Option<Instant>,
+    pub(crate) last_token: Option<Instant>,
+    /// Why it ended: the worst of its sequences' reasons.
+    pub(crate) finish: Option<&'static str>,
+}
+
+/// What a request to the engine asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct AskedFor {
+    pub(crate) model: String,
+    pub(crate) sequences: usize,
+    pub(crate) n: usize,
+    pub(crate) max_tokens: usize,
+    pub(crate) temperature: f32,
+    pub(crate) top_p: f32,
+    pub(crate) stream: bool,
+}
+
+/// Paths that monitoring asks for again and again.
+const POLLED: [&str; 2] = ["/health", "/metrics"];
+
+impl RequestLog {
+    /// A request that has just come.
+    pub(crate) fn begin(
+        id: &str,
+        method: &str,
+        path: &str,
+        headers: &HeaderMap,
+        told: Option<Arc<dyn Listener>>,
+    ) -> Arc<Self> {
+        let traceparent = headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (id, method, path) = (id.to_owned(), method.to_owned(), path.to_owned());
+        let came = Came { id, method, path, traceparent, at: Instant::now(), at_clock: SystemTime::now() };
+        Arc::new(Self { came, facts: Mutex::default(), told })
+    }
+
+    /// What is known so far.
+    pub(crate) fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A body that keeps this until it has been written, or is given up.
+    pub(crate) fn around(self: Arc<Self>, body: Body) -> Body {
+        Body::new(LoggedBody { body, _log: self })
+    }
+}
+
+impl Facts {
+    /// One of its sequences ended for this reason.
+    pub(crate) fn finished(&mut self, reason: &'static str) {
+        let rank = |reason: &str| ["stop", "length", "abort", "error"].iter().position(|&known| known == reason);
+        if self.finish.is_none_or(|before| rank(before) < rank(reason)) {
+            self.finish = Some(reason);
+        }
+    }
+}
+
+impl Drop for RequestLog {
+    fn drop(&mut self) {
+        let facts = self.facts.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.told.iter().for_each(|told| told.ended(&self.came, facts));
+        let Came { id, method, path, at, .. } = &self.came;
+        let Facts { status, client, asked, queued, finish, .. } = &*facts;
+        let ms = |duration: Duration| duration.as_micros() as f64 / 1e3;
+        let since = |begin: Option<Instant>, end: Option<Instant>| Some(ms(end?.saturating_duration_since(begin?)));
+        let of_engine = asked.as_ref().map(|_| &*facts);
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    request_id = id,
+                    method,
+                    path,
+                    status,
+                    client = client.as_deref(),
+                    prompt_tokens = of_engine.map(|facts| facts.prompt_tokens),
+                    cached_tokens = of_engine.map(|facts| facts.cached_tokens),
+                    completion_tokens = of_engine.map(|facts| facts.completion_tokens),
+                    queued_ms = queued.map(ms),
+                    ttft_ms = since(facts.submitted, facts.first_token),
+                    duration_ms = ms(at.elapsed()),
+                    finish_reason = *finish,
+                    "request"
+                )
+            };
+        }
+        match status {
+            500.. => line!(warn),
+            200..300 if POLLED.contains(&path.as_str()) => line!(debug),
+            _ => line!(info),
+        }
+    }
+}
+
+/// A body that is passed on as it is.
+struct LoggedBody {
+    body: Body,
+    _log: Arc<RequestLog>,
+}
+
+impl hyper::body::Body for LoggedBody {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_of_the_reasons_counts() {
+        let worst = |reasons: &[&'static str]| {
+            let mut facts = Facts::default();
+            reasons.iter().for_each(|reason| facts.finished(reason));
+            facts.finish
+        };
+        assert_eq!(worst(&[]), None);
+        assert_eq!(worst(&["stop", "length", "stop"]), Some("length"));
+        assert_eq!(worst(&["abort", "error", "length"]), Some("error"));
+    }
+}

@@ -1,0 +1,138 @@
+//! TLS, whose certificate may be replaced while the server runs.
+
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Text that waits to be sent by a connection, in bytes; it counts in the memory of connections.
+const SEND_BYTES_MAX: usize = 16 << 10;
+/// Time in which a client must have agreed on keys.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// What is spoken over it.
+const PROTOCOL: &[u8] = b"http/1.1";
+
+/// A certificate or a key that cannot be used.
+#[derive(Debug, Error)]
+pub enum BadTls {
+    /// The certificate is no PEM.
+    #[error("the certificate cannot be read: {0}")]
+    Certificate(pem::Error),
+    /// There is no certificate.
+    #[error("there is no certificate (BEGIN CERTIFICATE) in it")]
+    NoCertificate,
+    /// The private key is no PEM, or there is none.
+    #[error("the private key cannot be read: {0}")]
+    Key(pem::Error),
+    /// They do not go with each other, or are of a kind that is not known.
+    #[error("certificate and private key cannot be used: {0}")]
+    Pair(rustls::Error),
+    /// The library refuses its own defaults.
+    #[error("TLS cannot be set up: {0}")]
+    Setup(rustls::Error),
+}
+
+/// A certificate with its private key. Clones are the same, and learn of a new one.
+#[derive(Clone)]
+pub struct Tls {
+    acceptor: TlsAcceptor,
+    current: Arc<Current>,
+}
+
+/// What the next handshake uses.
+#[derive(Debug)]
+struct Current(RwLock<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.read().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+}
+
+impl Tls {
+    /// Of a chain of certificates, the server's own first, and its private key, both as PEM.
+    ///
+    /// # Errors
+    /// See [`BadTls`].
+    pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, BadTls> {
+        let current = Arc::new(Current(RwLock::new(Arc::new(pair(certificates, key)?))));
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().map_err(BadTls::Setup)?;
+        let mut config = builder.with_no_client_auth().with_cert_resolver(current.clone());
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        // No session is resumed: everybody sees a new certificate, and no memory is kept of those who have gone.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), current })
+    }
+
+    /// From now on handshakes use these. Connections that are open go on as they are.
+    ///
+    /// # Errors
+    /// See [`BadTls`]; what was there stays.
+    pub fn replace(&self, certificates: &[u8], key: &[u8]) -> Result<(), BadTls> {
+        let new = Arc::new(pair(certificates, key)?);
+        *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    /// Agrees on keys with a client, within `within` at most.
+    pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        within: Duration,
+    ) -> io::Result<TlsStream<S>> {
+        let limit = |connection: &mut rustls::ServerConnection| connection.set_buffer_limit(Some(SEND_BYTES_MAX));
+        let handshake = self.acceptor.accept_with(stream, limit);
+        timeout(within.min(HANDSHAKE_MAX), handshake).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+fn pair(certificates: &[u8], key: &[u8]) -> Result<CertifiedKey, BadTls> {
+    let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>();
+    let chain = chain.map_err(BadTls::Certificate)?;
+    if chain.is_empty() {
+        return Err(BadTls::NoCertificate);
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(BadTls::Key)?;
+    CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(BadTls::Pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertifiedKey as Made, generate_simple_self_signed};
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_used_is_told() {
+        let [one, other] = [(); 2].map(|()| {
+            let Made { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+            (cert.pem(), signing_key.serialize_pem())
+        });
+        let tls = Tls::from_pem(one.0.as_bytes(), one.1.as_bytes()).unwrap();
+        for (certificates, key, part) in [
+            ("", one.1.as_str(), "no certificate"),
+            ("-----BEGIN CERTIFICATE-----\n!\n", &one.1, "certificate cannot be read"),
+            (one.0.as_str(), "", "private key cannot be read"),
+            (&one.0, &one.0, "private key cannot be read"),
+            (&one.0, &other.1, "cannot be used"),
+            ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", &one.1, "cannot be used"),
+        ] {
+            let told = tls.replace(certificates.as_bytes(), key.as_bytes()).expect_err(part).to_string();
+            assert!(told.contains(part), "{told}");
+            assert!(Tls::from_pem(certificates.as_bytes(), key.as_bytes()).is_err());
+        }
+        tls.replace(other.0.as_bytes(), other.1.as_bytes()).unwrap();
+    }
+}
