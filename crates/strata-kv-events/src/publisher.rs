@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use strata_kv::{CacheChanges, CacheWatcher};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Runtime};
 use tokio::sync::Semaphore;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -42,19 +42,29 @@ pub struct PublisherConfig {
     pub block_size: usize,
 }
 
-/// An endpoint that cannot be listened on.
+/// A publisher that cannot work.
 #[derive(Debug, Error)]
-#[error("cannot listen on {endpoint} for KV events; another program may listen there, or it is no address of this machine")]
-pub struct PublishError {
-    endpoint: Endpoint,
-    source: io::Error,
+pub enum PublishError {
+    /// The endpoint is taken, or none of this machine.
+    #[error("cannot listen on {endpoint} for KV events; is another program there, or is it no address of this machine?")]
+    Endpoint {
+        /// As it was given.
+        endpoint: Endpoint,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused a thread.
+    #[error("the thread for KV events could not be started")]
+    Thread(#[source] io::Error),
 }
 
-/// See the [module](self). Its sockets live as long as the runtime that they were opened on.
+/// See the [module](self). Its sockets live as long as it does.
 pub struct EventPublisher {
     shared: Arc<Shared>,
     events: SocketAddr,
     replay: Option<SocketAddr>,
+    /// Apart from the server's: whoever follows the cache takes no time from answers but that of the cores.
+    _runtime: Runtime,
 }
 
 struct Shared {
@@ -65,20 +75,26 @@ struct Shared {
 }
 
 impl EventPublisher {
-    /// Listens, with tasks on `runtime`.
+    /// Listens, with a thread for all connections.
     ///
     /// # Errors
     /// See [`PublishError`].
-    pub fn bind(config: PublisherConfig, runtime: &Handle) -> Result<Self, PublishError> {
+    pub fn bind(config: PublisherConfig) -> Result<Self, PublishError> {
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("kv-events")
+            .enable_all()
+            .build()
+            .map_err(PublishError::Thread)?;
         let shared = Arc::new(Shared {
             topic: config.topic.into_bytes(),
             block_size: config.block_size,
             journal: Mutex::default(),
             batches: broadcast::channel(BEHIND_MAX).0,
         });
-        let _entered = runtime.enter();
+        let entered = runtime.enter();
         let listen = |endpoint: &Endpoint| {
-            listen(endpoint).map_err(|source| PublishError { endpoint: endpoint.clone(), source })
+            listen(endpoint).map_err(|source| PublishError::Endpoint { endpoint: endpoint.clone(), source })
         };
         let (listener, events) = listen(&config.events)?;
         let replay = config.replay.as_ref().map(listen).transpose()?;
@@ -87,7 +103,8 @@ impl EventPublisher {
             runtime.spawn(accept(listener, shared.clone(), repeat));
             address
         });
-        Ok(Self { shared, events, replay })
+        drop(entered);
+        Ok(Self { shared, events, replay, _runtime: runtime })
     }
 
     /// Where subscribers connect, with the port that was taken.

@@ -18,7 +18,7 @@ use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::{ComputeOptions, KvDiskOptions, ModelOptions, SwapOptions};
+use crate::options::{ComputeOptions, KvDiskOptions, KvEventOptions, ModelOptions, SwapOptions};
 use crate::report::report;
 use crate::sampling::model_defaults;
 
@@ -85,6 +85,9 @@ pub struct ServeArgs {
     pub kv_disk: KvDiskOptions,
 
     #[command(flatten)]
+    pub kv_events: KvEventOptions,
+
+    #[command(flatten)]
     pub swap: SwapOptions,
 
     /// Requests that may wait; one more is told to try again later
@@ -124,6 +127,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     model.limits.compute = args.compute.clone();
     model.limits.swap = Some(args.swap.clone());
     model.limits.kv_disk = Some(args.kv_disk.clone());
+    model.limits.kv_events = Some(args.kv_events.clone());
     let opened = Opened::open(model.model.as_deref())?;
     let loaded = load::load(opened, &model.limits, Audience::Clients, args.max_waiting)?;
     load::report::sampling(&loaded.generation);
