@@ -46,7 +46,9 @@ pub struct PublisherConfig {
 #[derive(Debug, Error)]
 pub enum PublishError {
     /// The endpoint is taken, or none of this machine.
-    #[error("cannot listen on {endpoint} for KV events; is another program there, or is it no address of this machine?")]
+    #[error(
+        "cannot listen on {endpoint} for KV events; is another program there, or is it no address of this machine?"
+    )]
     Endpoint {
         /// As it was given.
         endpoint: Endpoint,

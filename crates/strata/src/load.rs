@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
-    Attachments, Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
-    WeightMemory, blocks_beside_disk,
+    Attachments, Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner,
+    SchedulerConfig, WeightMemory, blocks_beside_disk,
 };
 use strata_kernels::{KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;

@@ -344,8 +344,15 @@ pub struct KvEventOptions {
     pub kv_events_replay: Option<Endpoint>,
 
     /// Topic of the messages, which some routers want to name the server
-    #[arg(long, value_name = "TEXT", default_value = "", requires = "kv_events", help_heading = "KV events",
-          hide_short_help = true, hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        requires = "kv_events",
+        help_heading = "KV events",
+        hide_short_help = true,
+        hide_default_value = true
+    )]
     pub kv_events_topic: String,
 }
 

@@ -3,9 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 
 use rmpv::Value;
-use strata_kv::{
-    BlockManager, CacheChanges, CacheWatcher, ChainRoot, KvConfig, SequenceId, TokenId,
-};
+use strata_kv::{BlockManager, CacheChanges, CacheWatcher, ChainRoot, KvConfig, SequenceId, TokenId};
 use strata_kv_events::{EventPublisher, PublisherConfig, encode};
 
 use crate::client::{Client, ready};
@@ -14,8 +12,7 @@ const BLOCK: usize = 2;
 
 fn publisher(topic: &str) -> EventPublisher {
     let any = || "127.0.0.1:0".parse().unwrap();
-    let config =
-        PublisherConfig { events: any(), replay: Some(any()), topic: topic.to_owned(), block_size: BLOCK };
+    let config = PublisherConfig { events: any(), replay: Some(any()), topic: topic.to_owned(), block_size: BLOCK };
     EventPublisher::bind(config).unwrap()
 }
 
@@ -28,8 +25,7 @@ struct Cache {
 
 impl Cache {
     fn new(num_blocks: usize) -> Self {
-        let config =
-            KvConfig { num_blocks, block_size: BLOCK, watermark: 0.0, ..Default::default() };
+        let config = KvConfig { num_blocks, block_size: BLOCK, watermark: 0.0, ..Default::default() };
         let mut manager = BlockManager::new(config).unwrap();
         manager.record_changes();
         Self { manager, changes: CacheChanges::default(), next: 0 }
@@ -40,8 +36,8 @@ impl Cache {
         let id = SequenceId(self.next);
         self.next += 1;
         let hashes = self.manager.hash_prefix(&ChainRoot::default(), tokens);
-        let cached = self.manager.allocate(id, tokens, &hashes).unwrap().num_cached_tokens;
-        self.manager.commit(id, tokens.len() - cached);
+        self.manager.allocate(id, tokens, &hashes).unwrap();
+        self.manager.commit(id, tokens.len());
         self.manager.free(id);
         self.manager.take_changes(&mut self.changes);
         self.changes.clone()
