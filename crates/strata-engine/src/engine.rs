@@ -18,7 +18,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strata_grammar::Vocabulary;
-use strata_kv::{BlockCopy, BlockManager, ChainRoot, IdHasher, KvConfig, KvConfigError, SequenceId};
+use strata_kv::{
+    BlockCopy, BlockManager, CacheChanges, CacheWatcher, ChainRoot, IdHasher, KvConfig, KvConfigError, SequenceId,
+};
 use strata_model::{BatchSequence, LogitRow, Logits, Pooling, SequenceBlocks};
 use thiserror::Error;
 
@@ -56,6 +58,15 @@ pub struct EngineConfig {
     pub check_invariants: bool,
 }
 
+/// What an engine may have beside its runner.
+#[derive(Default)]
+pub struct Attachments {
+    /// KV on disk, whose blocks are those of [`Runner::block_bytes`].
+    pub kv_disk: Option<KvDisk>,
+    /// Who is told after each step what the prefix cache has gained and lost.
+    pub cache_watcher: Option<Box<dyn CacheWatcher>>,
+}
+
 /// An engine that could not be started.
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -90,17 +101,17 @@ impl Engine {
     /// # Errors
     /// See [`StartError`].
     pub fn start(config: EngineConfig, runner: Box<dyn Runner>) -> Result<Self, StartError> {
-        Self::start_with_disk(config, runner, None)
+        Self::start_with(config, runner, Attachments::default())
     }
 
-    /// The same, with KV on `disk`, whose blocks are those of [`Runner::block_bytes`].
+    /// The same, with what is attached.
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start_with_disk(
+    pub fn start_with(
         mut config: EngineConfig,
         mut runner: Box<dyn Runner>,
-        disk: Option<KvDisk>,
+        Attachments { kv_disk: disk, cache_watcher }: Attachments,
     ) -> Result<Self, StartError> {
         let mut swap = runner.take_swap().filter(|_| runner.block_bytes().is_some());
         match (config.kv.num_swap_blocks, swap.as_ref().map(|swap| swap.num_slots())) {
@@ -113,6 +124,9 @@ impl Engine {
             blocks.set_usable(memory.blocks_at_start());
             // Nothing was ever written to the blocks that left.
             blocks.take_resize();
+        }
+        if cache_watcher.is_some() {
+            blocks.record_changes();
         }
         let mut scheduler = Scheduler::new(config.scheduler, blocks);
         let block_bytes = runner.memory().kv_block.0;
@@ -145,6 +159,8 @@ impl Engine {
             tables: Vec::new(),
             strips,
             copies: Vec::new(),
+            cache_watcher,
+            cache_changes: CacheChanges::default(),
             totals: Totals::default(),
             idle_steps: 0,
             settled: true,
@@ -205,6 +221,8 @@ struct Worker {
     /// Where blocks are mapped side by side, if they are.
     strips: Option<Strips>,
     copies: Vec<BlockCopy>,
+    cache_watcher: Option<Box<dyn CacheWatcher>>,
+    cache_changes: CacheChanges,
     totals: Totals,
     idle_steps: u32,
     /// Whether memory is divided as it should be under the present demand.
@@ -256,6 +274,7 @@ impl Worker {
         if self.scheduler.is_idle() {
             self.check_idle();
         }
+        self.tell_cache_changes();
         self.publish();
         true
     }

@@ -28,7 +28,7 @@ mod unread;
 mod vocabulary;
 
 pub use drafter::Drafter;
-pub use engine::{Engine, EngineConfig, StartError};
+pub use engine::{Attachments, Engine, EngineConfig, StartError};
 pub use event::*;
 pub use gpu_runner::{DeviceTimeline, GpuRunner, GpuWeights};
 pub use handle::{EngineHandle, EventStream};

@@ -15,7 +15,9 @@ mod swapping;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
-use strata_kv::{BlockCopy, BlockId, BlockManager, ChainRoot, Foreseen, IdHasher, Miss, Resize, SequenceId, Swap};
+use strata_kv::{
+    BlockCopy, BlockId, BlockManager, CacheChanges, ChainRoot, Foreseen, IdHasher, Miss, Resize, SequenceId, Swap,
+};
 
 use crate::drafter::Drafter;
 use crate::event::FoundOnDisk;
@@ -502,6 +504,11 @@ impl Scheduler {
     /// Copies to be made before anything reads or writes KV, and before the memory of blocks that have left goes.
     pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.blocks.take_copies(copies);
+    }
+
+    /// What can be found since the last call, and what no longer can.
+    pub(crate) fn take_cache_changes(&mut self, changes: &mut CacheChanges) {
+        self.blocks.take_changes(changes);
     }
 
     pub(crate) fn num_waiting(&self) -> usize {

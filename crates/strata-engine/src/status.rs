@@ -183,7 +183,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// Upper bounds in seconds.
-    pub const BOUNDS: [f64; 8] = [1e-6, 5e-6, 2e-5, 1e-4, 5e-4, 2e-3, 1e-2, 0.1];
+    pub const BOUNDS: [f64; 8] = [1e-6, 5e-6, 2e-5, 1e-4, 5e-4, 1e-3, 1e-2, 0.1];
 
     /// Counts one duration.
     pub fn record(&mut self, duration: Duration) {

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod below;
+mod changes;
 mod invariants;
 mod long;
 mod swapping;
@@ -109,6 +110,10 @@ impl BlockManager {
         let mut manager = Self::with_parts(self.config.clone(), hasher, policy).expect("the same configuration worked");
         manager.set_usable(self.usable());
         self.cache.names().into_iter().for_each(|names| manager.name_contents(names.chain().clone()));
+        if self.cache.contents().records_changes() {
+            manager.record_changes();
+            manager.cache.reset();
+        }
         manager
     }
 

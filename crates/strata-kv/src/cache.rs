@@ -105,6 +105,14 @@ impl Cache {
         Some(names.label(block, above, self.contents.tokens(content)))
     }
 
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    pub(crate) fn contents_mut(&mut self) -> &mut Contents {
+        &mut self.contents
+    }
+
     pub(crate) fn blocks(&self) -> &Blocks {
         &self.blocks
     }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use crate::{
+    changes::{CacheChange, CacheChanges},
     hash::{BlockHash, ChainHasher, ChainRoot},
     ids::{BlockId, TokenId},
     names::Above,
@@ -135,6 +136,8 @@ pub(crate) struct Contents {
     num_contents: usize,
     num_findable: usize,
     roots: RootTable,
+    /// What has changed of the findable ones since somebody asked, if anybody does.
+    changes: Option<CacheChanges>,
 }
 
 impl Contents {
@@ -154,7 +157,22 @@ impl Contents {
             num_contents: 0,
             num_findable: 0,
             roots: RootTable::default(),
+            changes: None,
         }
+    }
+
+    /// From now on changes of what can be found are kept until they are taken.
+    pub(crate) fn record_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    pub(crate) fn records_changes(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    /// The changes that have not been taken; nothing unless they are recorded.
+    pub(crate) fn changes(&mut self) -> Option<&mut CacheChanges> {
+        self.changes.as_mut()
     }
 
     pub(crate) fn hasher(&self) -> &ChainHasher {
@@ -295,6 +313,16 @@ impl Contents {
         self.node(content).parent != Parent::NONE
     }
 
+    /// What is told of `content`, which must be findable, when it becomes that.
+    pub(crate) fn as_stored(&self, content: ContentId) -> CacheChange<'_> {
+        let node = self.node(content);
+        let parent = match node.parent.get().expect("a findable content continues something") {
+            Continues::Root(_) => None,
+            Continues::Content(parent) => Some(self.node(parent).hash),
+        };
+        CacheChange::Stored { hash: node.hash, parent, tokens: self.tokens(content) }
+    }
+
     /// Whether no findable content continues `content`.
     pub(crate) fn is_leaf(&self, content: ContentId) -> bool {
         self.node(content).children == 0
@@ -355,7 +383,16 @@ impl Contents {
         let node = self.node_mut(content);
         (node.parent, node.next) = (parent, next);
         self.num_findable += 1;
+        if self.changes.is_some() {
+            self.note_stored(content);
+        }
         Publication::New(hash)
+    }
+
+    fn note_stored(&mut self, content: ContentId) {
+        let CacheChange::Stored { hash, parent, .. } = self.as_stored(content) else { return };
+        let tokens = &self.tokens[content.index() * self.block_size..][..self.block_size];
+        self.changes.iter_mut().for_each(|changes| changes.stored(hash, parent, tokens));
     }
 
     fn note_hash(&mut self, content: ContentId, parent: Parent) -> BlockHash {
@@ -381,6 +418,10 @@ impl Contents {
             }
         }
         self.num_findable -= 1;
+        let hash = self.node(content).hash;
+        if let Some(changes) = &mut self.changes {
+            changes.removed(hash);
+        }
         match parent.get().expect("it could be found") {
             Continues::Content(parent) => {
                 self.node_mut(parent).children -= 1;
@@ -431,6 +472,9 @@ impl Contents {
         self.num_findable = 0;
         for node in self.nodes.iter_mut().filter(|node| node.parent != Parent::NONE) {
             (node.children, node.parent, node.next) = (0, Parent::NONE, NONE);
+        }
+        if let Some(changes) = &mut self.changes {
+            changes.cleared();
         }
     }
 

@@ -14,6 +14,7 @@
 mod block_manager;
 mod blocks;
 mod cache;
+mod changes;
 mod config;
 mod contents;
 mod error;
@@ -39,6 +40,7 @@ mod transfer;
 
 pub use block_manager::{Allocation, BlockManager, Foreseen, LookUp};
 pub use blocks::{Fragmentation, Resize};
+pub use changes::{CacheChange, CacheChanges, CacheWatcher};
 pub use config::{KvConfig, KvConfigError};
 pub use error::{AllocStatus, BlockError};
 pub use eviction::{Adaptive, Content, EvictionKind, EvictionPolicy};

@@ -6,6 +6,7 @@
 mod cost;
 mod device;
 mod episode;
+mod follower;
 mod naive;
 mod policies;
 mod rng;
@@ -15,6 +16,7 @@ use episode::Episode;
 
 pub use crate::eviction::steps::{counted, step};
 pub use cost::steps_per_block;
+pub use follower::Follower;
 pub use policies::OLDEST_LEAF;
 pub use rng::{Rng, mix};
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
-    Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
-    WeightMemory, blocks_beside_disk,
+    Attachments, Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner,
+    SchedulerConfig, WeightMemory, blocks_beside_disk,
 };
 use strata_kernels::{KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
@@ -29,7 +29,7 @@ use crate::opened::Opened;
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
-use crate::{gpu, kv_disk, small_files, swap};
+use crate::{gpu, kv_disk, kv_events, small_files, swap};
 
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
@@ -233,5 +233,7 @@ fn start_engine(
         idle_turn: IDLE_TURN,
         check_invariants: false,
     };
-    Ok((Engine::start_with_disk(config, runner, kv_disk)?, plan, streamed))
+    let cache_watcher = kv_events::open(limits.kv_events.as_ref(), block_size)?;
+    let attachments = Attachments { kv_disk, cache_watcher };
+    Ok((Engine::start_with(config, runner, attachments)?, plan, streamed))
 }

@@ -14,6 +14,7 @@ mod gpu;
 mod info;
 mod interrupt;
 mod kv_disk;
+mod kv_events;
 mod load;
 mod logits;
 mod model_dir;

@@ -253,14 +253,15 @@ pub struct Division {
 }
 
 /// Looks for the bundled model below the working directory and below the folders that the program lies in, so that it
-/// is found from a checkout's root, from a folder inside it, and by the built binary wherever it is called from.
+/// is found from a checkout's root, from a folder inside it, and by the built binary wherever it is called from; an
+/// installed one has it in `share` beside its `bin`.
 fn bundled_model() -> Result<PathBuf> {
     let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     starts
         .iter()
         .flatten()
         .flat_map(|start| start.ancestors())
-        .map(|folder| folder.join(BUNDLED_MODEL))
+        .flat_map(|folder| [folder.join(BUNDLED_MODEL), folder.join("share/strata").join(BUNDLED_MODEL)])
         .find(|path| path.join("config.json").exists())
         .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
 }

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use strata_device::{BadSize, Bytes, ProductArithmetic};
 use strata_engine::{KvDiskMode, PreemptionMode};
 use strata_kv::Hiding;
+use strata_kv_events::Endpoint;
 use strata_server::LoadProgress;
 use strata_weights::StreamPolicy;
 
@@ -122,6 +123,10 @@ pub struct LimitOptions {
     /// KV on disk; set by the commands that have it.
     #[arg(skip)]
     pub kv_disk: Option<KvDiskOptions>,
+
+    /// Who is told what the prefix cache holds; set by the commands that serve many.
+    #[arg(skip)]
+    pub kv_events: Option<KvEventOptions>,
 }
 
 impl LimitOptions {
@@ -329,6 +334,32 @@ pub struct KvDiskOptions {
     #[arg(long, value_name = "TIME", requires = "kv_disk", help_heading = "KV on disk", value_parser = duration,
           hide_short_help = true)]
     pub kv_disk_ttl: Option<Duration>,
+}
+
+/// KV events: what the prefix cache holds, for routers.
+#[derive(Debug, Clone, Args)]
+pub struct KvEventOptions {
+    /// Address and port where routers are told which prefixes are cached, in vLLM's messages over ZeroMQ, so that they
+    /// send a prompt to the server that has computed its beginning; *:5557 is every address. Whoever reaches it learns
+    /// the tokens of prompts
+    #[arg(long, value_name = "ADDRESS", help_heading = "KV events")]
+    pub kv_events: Option<Endpoint>,
+
+    /// Address and port where they ask for the messages that they have missed
+    #[arg(long, value_name = "ADDRESS", requires = "kv_events", help_heading = "KV events")]
+    pub kv_events_replay: Option<Endpoint>,
+
+    /// Topic of the messages, which some routers want to name the server
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        requires = "kv_events",
+        help_heading = "KV events",
+        hide_short_help = true,
+        hide_default_value = true
+    )]
+    pub kv_events_topic: String,
 }
 
 /// See [`KvDiskMode`].

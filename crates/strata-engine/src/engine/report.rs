@@ -4,6 +4,15 @@ use super::{IDLE_STEPS_MAX, Worker};
 use crate::{EngineStatus, KvStatus, SwapStatus};
 
 impl Worker {
+    /// Tells who watches the prefix cache what has changed in this turn.
+    pub(super) fn tell_cache_changes(&mut self) {
+        let Some(watcher) = &mut self.cache_watcher else { return };
+        self.scheduler.take_cache_changes(&mut self.cache_changes);
+        if !self.cache_changes.is_empty() {
+            watcher.changed(&self.cache_changes);
+        }
+    }
+
     /// Publishes the figures for handles to read.
     pub(super) fn publish(&mut self) {
         let kv = self.scheduler.blocks().stats();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strata_engine::{Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, PreemptionMode, Recompute};
+use strata_engine::{Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, PreemptionMode, Recompute};
 use strata_kv::Gate;
 use strata_kv_disk::testing::{FaultRates, FaultySegments};
 use strata_kv_disk::{DiskOptions, DiskTier, RecordShape};
@@ -43,8 +43,9 @@ fn start_with(
     };
     let space = Arc::clone(space);
     let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();
-    let disk = Some(KvDisk { tier, mode, recompute, idle_after });
-    (Engine::start_with_disk(engine_config(shape), Box::new(runner), disk).unwrap(), controls)
+    let kv_disk = Some(KvDisk { tier, mode, recompute, idle_after });
+    let attachments = Attachments { kv_disk, ..Attachments::default() };
+    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
 fn on_disk(status: &EngineStatus) -> KvDiskStatus {

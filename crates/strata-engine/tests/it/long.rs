@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strata_engine::{Engine, Event, EventStream, KvDisk, KvDiskMode, PreemptionMode, Recompute, Request};
+use strata_engine::{Attachments, Engine, Event, EventStream, KvDisk, KvDiskMode, PreemptionMode, Recompute, Request};
 use strata_kernels::SEGMENT;
 use strata_kv::Gate;
 use strata_kv_disk::testing::{FaultRates, FaultySegments};
@@ -40,8 +40,9 @@ fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode
         DiskOptions { bytes, buffer_bytes: 0, writes_per_day: Some(1000), ttl: None, gate: Gate::new(0.0), frames };
     let tier =
         DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], RecordShape::new(BLOCK, layers), options).unwrap();
-    let disk = Some(KvDisk { tier, mode, recompute: Recompute::Share(0.0), idle_after: IDLE_AFTER });
-    (Engine::start_with_disk(engine_config(shape), Box::new(runner), disk).unwrap(), controls)
+    let kv_disk = Some(KvDisk { tier, mode, recompute: Recompute::Share(0.0), idle_after: IDLE_AFTER });
+    let attachments = Attachments { kv_disk, ..Attachments::default() };
+    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
 fn submit(engine: &Engine, request: &Request) -> EventStream {

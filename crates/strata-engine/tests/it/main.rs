@@ -16,6 +16,7 @@ mod real;
 mod sim;
 mod streamed;
 mod trade;
+mod watched;
 
 /// Whether blocks are mapped side by side. The tests run both ways: see `tests/in_strips`.
 pub const IN_STRIPS: bool = false;

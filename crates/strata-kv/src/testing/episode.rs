@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    Case, Eviction, Rng,
+    Case, Eviction, Follower, Rng,
     device::Device,
     mix,
     naive::{Naive, Print},
@@ -40,6 +40,7 @@ pub(super) struct Episode {
     device: Device,
     running: BTreeMap<u64, Running>,
     roots: Vec<ChainRoot>,
+    follower: Follower,
     /// All contents committed since the last reset: nothing else may be found.
     committed: BTreeSet<Print>,
 }
@@ -64,10 +65,14 @@ impl Episode {
             Eviction::RandomLeaf => Box::new(Cached::new(Choice::RandomLeaf(Rng(seed)))),
         };
         let hasher = ChainHasher::truncated(config.seed, case.hash_bits);
+        let manager = BlockManager::with_parts(config.clone(), hasher, policy);
+        let mut manager = manager.expect("a good configuration");
+        manager.record_changes();
         Self {
             rng,
             device: Device::new(config.num_blocks, config.num_swap_blocks, config.block_size),
-            manager: BlockManager::with_parts(config.clone(), hasher, policy).expect("a good configuration"),
+            manager,
+            follower: Follower::new(case.hash_bits == 64),
             naive: case.exact.then(|| Naive::new(&config)),
             roots: vec![
                 ChainRoot::default(),

@@ -120,6 +120,7 @@ impl Episode {
             self.device.flush(&mut self.manager);
             self.verify_content();
         }
+        self.follower.follow(&mut self.manager);
         let stats = self.manager.stats();
         let present = stats.blocks_used + stats.blocks_cached + stats.blocks_free;
         assert_eq!(present + stats.blocks_withdrawn, self.config.num_blocks);

@@ -1,0 +1,76 @@
+//! The last batches, for subscribers that have missed some.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Batches that are kept, as many as vLLM keeps.
+const BATCHES_MAX: usize = 10_000;
+/// Bytes of them that are kept.
+const BYTES_MAX: usize = 64 << 20;
+
+/// A batch and its number, from 0 on without gaps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Numbered {
+    pub(crate) number: u64,
+    pub(crate) batch: Arc<[u8]>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    batches: VecDeque<Numbered>,
+    bytes: usize,
+    next: u64,
+}
+
+impl Journal {
+    /// Gives `batch` its number, and drops the oldest ones if there are too many.
+    pub(crate) fn append(&mut self, batch: Vec<u8>) -> Numbered {
+        let numbered = Numbered { number: self.next, batch: batch.into() };
+        self.next += 1;
+        self.bytes += numbered.batch.len();
+        self.batches.push_back(numbered.clone());
+        while self.batches.len() > BATCHES_MAX || self.bytes > BYTES_MAX {
+            let Some(oldest) = self.batches.pop_front() else { break };
+            self.bytes -= oldest.batch.len();
+        }
+        numbered
+    }
+
+    /// The first kept batch whose number is `number` or more.
+    pub(crate) fn from(&self, number: u64) -> Option<Numbered> {
+        let first = self.batches.front()?.number;
+        let index = usize::try_from(number.saturating_sub(first)).ok()?;
+        self.batches.get(index).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_batches_are_kept_and_numbered() {
+        let mut journal = Journal::default();
+        assert_eq!(journal.from(0), None);
+        for number in 0..BATCHES_MAX as u64 + 5 {
+            assert_eq!(journal.append(number.to_le_bytes().to_vec()).number, number);
+        }
+        // The oldest are gone: what comes next is told instead.
+        assert_eq!(journal.from(0).unwrap().number, 5);
+        assert_eq!(*journal.from(7).unwrap().batch, 7u64.to_le_bytes());
+        assert_eq!(journal.from(BATCHES_MAX as u64 + 5), None);
+        assert_eq!(journal.from(u64::MAX), None);
+    }
+
+    #[test]
+    fn many_bytes_are_fewer_batches() {
+        let mut journal = Journal::default();
+        (0..100).for_each(|_| drop(journal.append(vec![0; 1 << 20])));
+        assert_eq!(journal.from(0).unwrap().number, 36);
+        journal.append(vec![0; BYTES_MAX + 1]);
+        assert_eq!((journal.from(0), journal.bytes), (None, 0));
+        assert_eq!(journal.append(vec![1]).number, 101);
+        assert_eq!(journal.from(0).unwrap().number, 101);
+    }
+}

@@ -1,0 +1,4 @@
+//! What a subscriber that speaks ZMTP by hand is told.
+
+mod client;
+mod events;
