@@ -39,6 +39,8 @@ fn guarded() -> Vec<Route> {
     vec![
         ("/v1/models", get(models::list)),
         ("/v1/models/{*model}", get(models::one)),
+        ("/model_info", get(models::info)),
+        ("/server_info", get(models::info)),
         ("/v1/completions", post(completions::handle)),
         ("/v1/chat/completions", post(chat::handle)),
         ("/v1/responses", post(responses::handle)),
@@ -96,6 +98,8 @@ pub(crate) fn operations() -> Vec<Operation> {
         Operation { required: &["tokens"], ..post("/detokenize", "Token ids to a text", tokens::detokenize_parts()) },
         Operation::get("/v1/models", "The model's names", true),
         Operation::get("/v1/models/{model}", "One of them", true),
+        Operation::get("/model_info", "The model and its limits, for routers", true),
+        Operation::get("/server_info", "The same", true),
         Operation::get("/health", "Whether the server makes progress", false),
         Operation::get("/version", "The server's version", false),
         Operation::get("/metrics", "Figures for Prometheus", false),

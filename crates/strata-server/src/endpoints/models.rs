@@ -1,4 +1,4 @@
-//! `/v1/models`.
+//! `/v1/models`, and what routers ask instead.
 
 use std::sync::Arc;
 
@@ -22,6 +22,22 @@ pub(crate) async fn one(State(app): State<Arc<App>>, Path(name): Path<String>) -
     } else {
         Err(ApiError::model_not_found(&name, &app.config.model_names))
     }
+}
+
+/// As SGLang's servers describe themselves to `sglang-router`. Not told is where the model lies: the router would read
+/// its tokenizer from there, which it does not need.
+pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
+    let limits = app.engine.limits();
+    Json(json!({
+        "served_model_name": app.model_name(),
+        "is_generation": true,
+        "context_length": limits.max_model_len,
+        "max_total_num_tokens": limits.kv_capacity_tokens,
+        "vocab_size": limits.vocab_size,
+        "tp_size": 1,
+        "dp_size": 1,
+        "version": env!("CARGO_PKG_VERSION"),
+    }))
 }
 
 fn model(app: &App, name: &str) -> Value {

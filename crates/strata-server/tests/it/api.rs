@@ -199,6 +199,11 @@ async fn models_health_version_and_metrics() {
     let models = server.get("/v1/models").await.ok();
     assert_eq!((&models["data"][0]["id"], &models["data"][0]["max_model_len"]), (&json!("strata"), &json!(4096)));
     assert_eq!(server.get("/v1/models/strata").await.ok()["object"], "model");
+    for path in ["/model_info", "/server_info"] {
+        let info = server.get(path).await.ok();
+        assert_eq!((&info["served_model_name"], &info["tp_size"]), (&models["data"][0]["id"], &1.into()), "{info}");
+        assert!(info["max_total_num_tokens"].as_u64() > Some(0) && info["context_length"].as_u64() > Some(0));
+    }
     assert_eq!(server.get("/v1/models/org/other").await.error().1["code"], "model_not_found");
     assert!(server.get("/version").await.ok()["version"].is_string());
 
