@@ -163,7 +163,7 @@ pub enum SubmitError {
     /// HTTP 400.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// HTTP 503 with `Retry-After`.
+    /// HTTP 429 with `Retry-After`.
     #[error("{waiting} requests are waiting already, which is the limit (--max-waiting); try again later")]
     Overloaded {
         /// Requests in the waiting queue.

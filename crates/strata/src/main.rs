@@ -77,7 +77,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     Info(info::InfoArgs),
     Devices(devices::DevicesArgs),
     Plan(plan::PlanArgs),
@@ -118,7 +118,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::run(args),
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(*args),
         Command::Info(args) => info::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Plan(args) => plan::run(args),

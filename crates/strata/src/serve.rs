@@ -177,6 +177,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let opened = Opened::open(args.model.model.as_deref())?;
     // Until there is a model, a signal ends the process as it does any other.
     let (when_loaded, is_loaded) = oneshot::channel();
+    #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
     let stop = async {
         match is_loaded.await {
             Ok(stop) => Stop::future(stop).await,
@@ -318,7 +319,6 @@ impl Stop {
     }
 
     /// Completes at the first, with what completes at the second.
-    #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
     async fn future(mut self) -> impl Future<Output = ()> {
         self.next().await;
         report!("Stopping: requests in flight get {} s to finish; once more ends at once", self.drain_s);

@@ -211,6 +211,7 @@ async fn models_health_version_and_metrics() {
     server.engine.set_status(|status| {
         status.kv.blocks_total = 8;
         status.kv.blocks_used = 2;
+        [1, 4, 8, 9].iter().for_each(|&tokens| status.pass_tokens.record(tokens));
     });
     let page = server.get("/metrics").await;
     for line in [
@@ -220,6 +221,16 @@ async fn models_health_version_and_metrics() {
         r#"vllm:inter_token_latency_seconds_count{model_name="strata",engine="0"} 4"#,
         r#"vllm:request_generation_tokens_sum{model_name="strata",engine="0"} 5"#,
         r#"vllm:prompt_tokens_total{model_name="strata",engine="0"} 2"#,
+        r#"vllm:request_queue_time_seconds_count{model_name="strata",engine="0"} 1"#,
+        r#"vllm:request_prefill_time_seconds_count{model_name="strata",engine="0"} 1"#,
+        r#"vllm:request_inference_time_seconds_count{model_name="strata",engine="0"} 1"#,
+        r#"vllm:request_decode_time_seconds_count{model_name="strata",engine="0"} 1"#,
+        r#"vllm:request_time_per_output_token_seconds_count{model_name="strata",engine="0"} 1"#,
+        r#"vllm:request_params_n_sum{model_name="strata",engine="0"} 1"#,
+        r#"vllm:request_params_max_tokens_sum{model_name="strata",engine="0"} 16"#,
+        r#"vllm:cache_config_info{model_name="strata",engine="0",block_size="16",num_gpu_blocks="8"} 1"#,
+        r#"vllm:iteration_tokens_total_bucket{model_name="strata",engine="0",le="8"} 3"#,
+        r#"vllm:iteration_tokens_total_sum{model_name="strata",engine="0"} 22"#,
         r#"strata:http_responses_total{model_name="strata",engine="0",status="2xx"} 4"#,
     ] {
         assert!(page.body.lines().any(|candidate| candidate == line), "{line}\n{}", page.body);

@@ -148,7 +148,10 @@ async fn unknown_routes_methods_and_models() {
     let server = Server::answering("x").await;
     let (status, error) = server.get("/v1/nothing").await.error();
     assert_eq!((status, &error["code"]), (404, &json!("not_found")));
-    assert_eq!(server.get("/v1/completions").await.error().0, 405);
+    let (status, error) = server.get("/v1/completions").await.error();
+    assert_eq!((status, error["message"].as_str().unwrap().contains("send POST")), (405, true), "{error:?}");
+    let (status, error) = server.post("/v1/models/strata", &json!({})).await.error();
+    assert_eq!((status, error["message"].as_str().unwrap().contains("send GET")), (405, true), "{error:?}");
     let (status, error) = server.post("/v1/completions", &json!({"model": "gpt", "prompt": "a"})).await.error();
     assert_eq!((status, &error["param"], &error["code"]), (404, &json!("model"), &json!("model_not_found")));
 }

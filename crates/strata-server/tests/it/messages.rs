@@ -261,7 +261,8 @@ async fn choices_of_tools_bind_the_answer() {
     server.post("/v1/messages", &with_tools(json!({"tool_choice": {"type": "none"}}))).await.ok();
     assert!(server.last_request().constraint.is_none());
     let odd = with_tools(json!({"tool_choice": {"type": "tool", "name": "other"}}));
-    assert!(refused(&server.post("/v1/messages", &odd).await).2.contains("tool_choice"));
+    let told = refused(&server.post("/v1/messages", &odd).await).2;
+    assert!(told.contains("tool_choice names the function \"other\"") && told.contains("they are \""), "{told}");
 }
 
 #[tokio::test]

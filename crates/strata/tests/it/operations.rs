@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
@@ -265,6 +266,51 @@ fn each_request_has_one_line_with_its_figures_and_nothing_secret() {
     for secret in ["hush", "sesame"] {
         assert!(!said.contains(secret), "{said}");
     }
+}
+
+/// Whether a request was answered; `None` where it was not taken. Anything between the two is a loss.
+fn answered(address: &str) -> Option<bool> {
+    // One that cannot connect any more has lost nothing.
+    let mut stream = TcpStream::connect(address).ok()?;
+    let body = r#"{"prompt": "x", "max_tokens": 16, "ignore_eos": true, "stream": true}"#;
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json";
+    let sent = write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let mut answer = String::new();
+    let read = stream.read_to_string(&mut answer);
+    match () {
+        () if answer.starts_with("HTTP/1.1 200") && answer.contains("data: [DONE]") => Some(true),
+        () if answer.starts_with("HTTP/1.1 503") && answer.contains("draining") => Some(false),
+        // It waited in the socket's queue of a server that ended: none of it was read.
+        () if answer.is_empty() && (sent.is_err() || read.is_err()) => None,
+        () => panic!("{sent:?} {read:?} {answer:?}"),
+    }
+}
+
+#[test]
+fn a_stop_under_load_loses_no_accepted_request() {
+    let serving = Serving::start(&["--log-format", "json", "--drain-seconds", "600"]);
+    let (address, whole) = (serving.address.clone(), AtomicUsize::new(0));
+    let said = std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while answered(&address) == Some(true) {
+                    whole.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        while whole.load(Relaxed) < 24 {
+            std::thread::yield_now();
+        }
+        serving.signal("-TERM");
+        let (code, said) = serving.ended();
+        assert_eq!(code, Some(0), "{said}");
+        said
+    });
+    let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let taken: Vec<Value> = lines.filter(|line| line["status"] == 200).collect();
+    assert_eq!(taken.len(), whole.load(Relaxed), "what was taken was answered");
+    assert!(taken.iter().all(|line| line["finish_reason"] == "length" && line["completion_tokens"] == 16));
+    assert!(!said.contains("were cut"), "{said}");
 }
 
 #[test]
