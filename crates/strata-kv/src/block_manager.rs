@@ -19,9 +19,12 @@ use crate::{
 mod below;
 mod invariants;
 mod long;
+mod map;
 mod swapping;
 #[cfg(test)]
 mod tests;
+
+pub use map::BlockUse;
 
 /// The result of [`BlockManager::look_up`]; it is valid until the manager changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

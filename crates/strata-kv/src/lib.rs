@@ -37,7 +37,7 @@ pub mod testing;
 mod tier;
 mod transfer;
 
-pub use block_manager::{Allocation, BlockManager, Foreseen, LookUp};
+pub use block_manager::{Allocation, BlockManager, BlockUse, Foreseen, LookUp};
 pub use blocks::{Fragmentation, Resize};
 pub use config::{KvConfig, KvConfigError};
 pub use error::{AllocStatus, BlockError};
