@@ -4,9 +4,11 @@ mod chat;
 mod completions;
 mod embeddings;
 mod health;
+mod live;
 mod messages;
 mod models;
 mod openapi;
+mod page;
 mod responses;
 mod tokens;
 
@@ -59,7 +61,17 @@ fn open() -> Vec<Route> {
     ]
 }
 
-/// What all routes answer to, as `/openapi.json` describes it.
+/// The page for people: its files, open to all.
+fn page() -> Vec<Route> {
+    vec![("/", get(page::index)), ("/page/{name}", get(page::asset))]
+}
+
+/// What the page is fed by, for which a client needs a key.
+fn live() -> Vec<Route> {
+    vec![("/live/events", get(live::events))]
+}
+
+/// What all routes for clients answer to, as `/openapi.json` describes it.
 pub(crate) fn operations() -> Vec<Operation> {
     let post = Operation::post;
     vec![
@@ -103,7 +115,8 @@ pub(crate) fn operations() -> Vec<Operation> {
 pub(crate) fn router(app: Arc<App>) -> Router {
     let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
     let routes = with(open())
-        .merge(with(guarded()).route_layer(guard.clone()))
+        .merge(with(page()))
+        .merge(with(guarded()).merge(with(live())).route_layer(guard.clone()))
         .merge(with(messages()).route_layer(guard).route_layer(middleware::from_fn(messages::in_its_form)))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);

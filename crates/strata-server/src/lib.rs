@@ -21,6 +21,7 @@ mod harmony;
 mod json_cost;
 mod json_text;
 mod listener;
+mod live;
 mod logprobs;
 mod memory;
 mod metrics;
@@ -69,5 +70,12 @@ pub async fn serve<F: Future<Output = ()>>(
     let limits = listener::ListenerLimits::of(&config);
     let (cut, is_cut) = watch::channel(false);
     let app = app::App::new(config, engine, tokenizer, template, is_cut);
+    let live = app.live.clone();
+    let shutdown = async {
+        let patience = shutdown.await;
+        // It would go on for as long as somebody looks.
+        live.end();
+        patience
+    };
     listener::run(listener, endpoints::router(app), limits, shutdown, cut).await
 }

@@ -161,6 +161,7 @@ fn config(args: &ServeArgs, loaded: &Loaded) -> Result<ServerConfig> {
         api_keys: args.api_key.clone(),
         allow_origins: args.allow_origin.clone(),
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
+        memory_bytes: loaded.budget.0,
         body_bytes_max: usize::try_from(args.max_body.0)?,
         request_bytes_max: loaded.request_bytes,
         connections_max: args.max_connections,
