@@ -4,6 +4,7 @@ FOLDER is for what the checks write: logs, a model, pictures.
 """
 
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from server import Load, Server
 
 KEY = "sesame"
 WIDE, NARROW = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
+PICTURE = {"width": 1400, "height": 1120}
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 PAINT_MS_MAX = 200
 FRAMES_LEAST = 20
@@ -45,7 +47,7 @@ class Pages:
         page = context.new_page()
         page.complaints, page.asked = [], []
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        page.on("console", lambda said: page.complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("console", lambda said: said.type in ("error", "warning") and page.complaints.append(said.text))
         page.on("request", lambda request: page.asked.append(request.url))
         if script:
             page.add_init_script(script)
@@ -230,15 +232,59 @@ def picture(page, path):
     print(f"{path}: {path.stat().st_size / 1000:.0f} KB")
 
 
+# Some begin alike, for so long that they share blocks.
+BEGINNINGS = [f"Once upon a time there was a little village by the {place}. Every day its children went out to play, "
+              "and every evening they came home late and tired. One day they met "
+              for place in ["sea", "forest", "river"]]
+PROMPTS = [beginning + end for end in ["a fox", "a bear", "a mouse", "a bird", "a turtle"] for beginning in BEGINNINGS]
+
+
 def pictures(pages, binary, folder):
-    """An idle server, and a busy one whose weights stream."""
-    storyteller = folder / "storyteller"
-    with Server(binary, storyteller, folder / "idle.log", "--memory", "1G") as server:
-        page = pages.open(server.url)
+    """A busy server whose weights stream, and an idle one that has answered somebody."""
+    model = folder / "random"
+    if not model.exists():
+        subprocess.run([binary, "synth", "--config", Path(__file__).parent / "config.json", model], check=True)
+    with Server(binary, model, folder / "busy.log", "--memory", "300M") as server:
+        page = pages.open(server.url, PICTURE)
         ready(page)
-        time.sleep(3)
-        picture(page, folder / "idle.png")
+        seen = set()
+        with Load(server.url, PROMPTS, 14, 100):
+            # The history fills, blocks are shared, the window moves, and weights make room.
+            end = time.monotonic() + 45
+            while time.monotonic() < end:
+                time.sleep(0.2)
+                seen.update(page.evaluate(SEEN))
+            missing = {"stays", "ready", "loading", "use", "disk", "own", "shared", "free", "withdrawn"} - seen
+            assert not missing, f"never seen: {missing}"
+            assert "Passes waited for the disk" in page.locator("#waits").inner_text()
+            accessible(page, "busy")
+            for _ in range(100):
+                if {"use", "loading"} <= set(page.evaluate(SEEN)):
+                    break
+                time.sleep(0.05)
+            picture(page, folder / "page-busy.png")
         pages.close(page, server.url)
+    with Server(binary, folder / "storyteller", folder / "idle.log", "--memory", "256M") as server:
+        page = pages.open(server.url, PICTURE, "dark")
+        ready(page)
+        for said in ["Tell me a story of a fox and the sea.", "And then?"]:
+            page.locator("#prompt").fill(said)
+            page.locator("#length").fill("200")
+            page.locator("#send").click()
+            until(page, "document.querySelector('#stop').hidden && "
+                        "document.querySelector('.turn.model:last-child .note').textContent")
+        until(page, "document.querySelector('#health-text').textContent === 'idle'")
+        time.sleep(8)
+        page.evaluate("document.activeElement.blur()")
+        accessible(page, "idle")
+        picture(page, folder / "page-idle.png")
+        pages.close(page, server.url)
+
+
+# What the legends say that there is, of weights and of blocks.
+SEEN = """[...document.querySelectorAll('#weights-legend li, #blocks-legend li')]
+  .filter((entry) => !/^0( |$)/.test(entry.querySelector('b').textContent))
+  .map((entry) => /(unit|block)-(\\w+)/.exec(entry.querySelector('i').className)[2])"""
 
 
 def main():
@@ -248,7 +294,8 @@ def main():
     shutil.copytree(root / "models/storyteller", storyteller, dirs_exist_ok=True)
     shutil.copy(root / "tools/clients/template.jinja", storyteller / "chat_template.jinja")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+        options = ["--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=options)
         pages = Pages(browser)
         with Server(binary, storyteller, folder / "server.log", "--memory", "1G", "--api-key", KEY) as server:
             policy(pages, server.url)

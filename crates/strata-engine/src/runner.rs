@@ -97,7 +97,7 @@ pub trait Runner: Send {
         None
     }
 
-    /// Shows there where the weights are now. Called between passes, while somebody watches.
+    /// Shows there where the weights are now. Called when there is no pass, while somebody watches.
     fn show_weights(&mut self) {}
 
     /// What a device with memory of its own was used for, if there is one.

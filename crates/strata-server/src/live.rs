@@ -107,12 +107,14 @@ impl Live {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The whole state as one event, and the changes that follow it.
-    fn whole(&self) -> (Bytes, Option<broadcast::Receiver<Bytes>>) {
+    /// The whole state as one event, and what follows it. Before anything is known, the first that follows is whole.
+    fn whole(&self) -> (Option<Bytes>, Option<broadcast::Receiver<Bytes>>) {
         let mut stage = self.stage();
         let Stage { scene, whole, changes, .. } = &mut *stage;
-        let whole = whole.get_or_insert_with(|| scene.whole().into()).clone();
-        (whole, changes.as_ref().map(broadcast::Sender::subscribe))
+        if whole.is_none() && scene.is_known() {
+            *whole = Some(scene.whole().into());
+        }
+        (whole.clone(), changes.as_ref().map(broadcast::Sender::subscribe))
     }
 }
 
@@ -135,7 +137,10 @@ impl Viewer {
             let Some(changes) = &mut self.changes else {
                 let (whole, changes) = self.live.whole();
                 self.changes = changes;
-                return Some(whole);
+                match whole {
+                    Some(whole) => return Some(whole),
+                    None => continue,
+                }
             };
             let change = tokio::select! {
                 _ = self.is_over.wait_for(|&is_over| is_over) => {

@@ -91,8 +91,8 @@ pub trait WeightSource: Send {
         None
     }
 
-    /// Shows where the weights are, to those who watch their [`StreamMonitor`](crate::StreamMonitor). Called between
-    /// passes; those show it themselves from time to time.
+    /// Shows where the weights are, to those who watch their [`StreamMonitor`](crate::StreamMonitor). Called when there
+    /// is no pass; passes show it themselves from time to time.
     fn show(&mut self) {}
 }
 

@@ -38,7 +38,10 @@ impl Worker {
         numbers.renew(blocks.sequences());
         state.sequences.iter_mut().for_each(|sequence| sequence.number = numbers.of(SequenceId(sequence.id)));
         blocks.map(|id| numbers.of(id), &mut state.blocks);
-        self.runner.show_weights();
+        if self.scheduler.is_idle() {
+            // Passes show them as they go on, and what is between passes would hide that.
+            self.runner.show_weights();
+        }
         self.shared.board().show(state);
         *is_stale = false;
         pace.note(begin, Instant::now());

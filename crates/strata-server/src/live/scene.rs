@@ -10,6 +10,9 @@ use strata_engine::{
 
 use super::runs::{changes, runs};
 
+/// Figures that were not read yet.
+const UNKNOWN: &str = "null";
+
 /// What was shown last.
 pub(super) struct Scene {
     begin: Instant,
@@ -32,7 +35,7 @@ impl Scene {
             begin: Instant::now(),
             about,
             groups: Value::Null,
-            figures: "null".into(),
+            figures: UNKNOWN.into(),
             sequences: "[]".into(),
             blocks: Vec::new(),
             window: WindowSight::default(),
@@ -46,10 +49,16 @@ impl Scene {
         *self = Self { begin: self.begin, ..Self::new(self.about.take()) };
     }
 
-    /// Takes in the present state. Returns the event that tells how it differs from the last one, if it does.
+    /// Whether there is anything to tell.
+    pub(super) fn is_known(&self) -> bool {
+        self.figures != UNKNOWN
+    }
+
+    /// Takes in the present state. Returns the event that tells how it differs from the last one, if it does: the whole
+    /// of it where that was not known, or had other sizes.
     pub(super) fn renew(&mut self, watcher: &mut Watcher, status: &EngineStatus) -> Option<String> {
-        let has_groups = !self.groups.is_null();
-        if let (false, Some(groups)) = (has_groups, watcher.weight_groups()) {
+        let is_first = !self.is_known();
+        if let (true, Some(groups)) = (is_first, watcher.weight_groups()) {
             self.groups = groups.iter().map(|group| json!([group.name, group.units, group.bytes])).collect();
         }
         let mut event = String::new();
@@ -73,7 +82,7 @@ impl Scene {
                 self.sequences = sequences;
             }
         }
-        if is_resized {
+        if is_first || is_resized {
             if has_state {
                 std::mem::swap(&mut self.blocks, &mut self.state.blocks);
             }

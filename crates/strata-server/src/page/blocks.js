@@ -7,7 +7,7 @@ import { CACHED, FIRST_OWNER, FREE, MOVING, SHARED, WITHDRAWN } from './state.js
 /** Colours for sequences: more of them look alike, and are told apart by pointing. */
 export const OWNERS = 8;
 
-const LARGEST = 16, HEIGHT = 440;
+const LARGEST = 20, HEIGHT = 320;
 
 export class BlockMap {
   #drawn = new Uint16Array();

@@ -7,20 +7,21 @@ const SVG = 'http://www.w3.org/2000/svg';
 
 /** Which figures there are: their name, their value now, what stands below it, and what is drawn. */
 const FIGURES = [
-  { name: 'Tokens a second', of: 'gen', now: (last) => digits(last.gen), note: (f) => `${count(f.generated_tokens)} in all` },
-  { name: 'Prompt tokens a second', of: 'prompt', now: (last) => digits(last.prompt),
+  { name: 'Tokens/s', of: 'gen', now: (last) => digits(last.gen),
+    note: (f) => `${count(f.generated_tokens)} in all` },
+  { name: 'Prompt tokens/s', of: 'prompt', now: (last) => digits(last.prompt),
     note: (f) => `${count(f.prompt_tokens)} in all` },
   { name: 'Requests', of: 'running', now: (last) => count(last.running),
-    note: (f) => `${count(f.waiting)} waiting${f.swapped ? `, ${count(f.swapped)} swapped out` : ''}` },
+    note: (f) => `${count(f.waiting)} waiting${f.swapped ? `, ${count(f.swapped)} swapped` : ''}` },
   { name: 'Prompt found in cache', of: 'hits', most: 1, now: (last) => percent(last.hits),
     note: (f) => `${percent(f.prompt_tokens ? f.cached_tokens / f.prompt_tokens : null)} since the start` },
   { name: 'Of the disk’s bound', of: 'bound', most: 1, when: (f) => f.stream, now: (last) => percent(last.bound),
-    note: (f) => (f.stream.disk_bytes_per_s ? `${digits(f.stream.disk_bytes_per_s / 1e9)} GB/s measured` : 'not measured') },
+    note: ({ stream: { disk_bytes_per_s: rate } }) => (rate ? `${digits(rate / 1e9)} GB/s measured` : 'not measured') },
   { name: 'Waiting for weights', of: 'stall', most: 1, when: (f) => f.stream, now: (last) => percent(last.stall),
     note: () => 'of a pass’s time' },
   { name: 'KV memory in use', of: 'used', most: 1, when: (f) => !f.stream, now: (last) => percent(last.used),
     note: (f) => `${count(f.kv.cached)} blocks cached` },
-  { name: 'Passes a second', of: 'steps', when: (f) => !f.stream, now: (last) => digits(last.steps),
+  { name: 'Passes/s', of: 'steps', when: (f) => !f.stream, now: (last) => digits(last.steps),
     note: (f) => `${count(f.steps)} in all` },
 ];
 
@@ -127,7 +128,8 @@ function waits({ stream, device, disk, kv, preemptions, preemptions_swap: swappe
     list.push(['Tokens that came from there', count(disk.fetched_tokens)]);
     if (disk.frame_s) list.push(['Passes waited for KV beyond memory', seconds(disk.frame_s)]);
   }
-  list.push(['Requests made room', `${plural(preemptions, 'time')}${swapped ? `, ${count(swapped)} swapped out` : ''}`]);
+  const out = swapped ? `, ${count(swapped)} swapped out` : '';
+  list.push(['Requests made room', `${plural(preemptions, 'time')}${out}`]);
   list.push(['Cached blocks given up', count(kv.evictions)]);
   list.push(['Equal blocks merged', count(kv.merged)]);
   list.push(['Shared blocks copied on write', count(kv.copied)]);

@@ -24,7 +24,8 @@ export class Sequences {
     this.body = element('tbody');
     this.table = element('table', {}, element('thead', {}, head), this.body);
     this.more = element('p', { className: 'note' });
-    this.empty = element('p', { className: 'empty' }, 'No request at the moment. Send one with the chat, or by the API.');
+    this.empty = element('p', { className: 'empty' },
+      'No request at the moment. Send one with the chat, or by the API.');
     this.root.append(this.table, this.more, this.empty);
   }
 
@@ -76,7 +77,9 @@ export class Sequences {
     say(row.state, SAID[place] ?? place);
     const done = Math.min(computed, prompt);
     const sizes = { computed: done, pending: prompt - done, generated };
-    for (const [kind, bar] of Object.entries(row.bars)) bar.style.width = `${((100 * sizes[kind]) / longest).toFixed(1)}%`;
+    for (const [kind, bar] of Object.entries(row.bars)) {
+      bar.style.width = `${((100 * sizes[kind]) / longest).toFixed(1)}%`;
+    }
     say(row.text, generated ? `${count(prompt)} + ${count(generated)}` : `${count(computed)} of ${count(prompt)}`);
     say(row.blocks, below ? `${count(blocks)}, ${count(below)} on disk` : count(blocks));
     return row;

@@ -3,18 +3,24 @@
 import { bytes, element, say } from './format.js';
 import { tiers as placed } from './weights.js';
 
+const TRADED = 'Weights and KV trade memory: when requests need room, weights give theirs up; when those are done, ' +
+  'weights come back.';
+const DIVIDED = 'Each layer is larger and slower than the one above it. What does not fit into one goes to the next.';
+
 export class Tiers {
   #rows = new Map();
 
   constructor(state) {
     this.state = state;
     this.root = document.getElementById('tiers');
+    this.caption = document.getElementById('tiers-caption');
   }
 
   tell() {
     const { about, figures, groups, units } = this.state;
     if (!figures) return;
     const weights = groups ? placed(groups, units) : null;
+    say(this.caption, groups && !figures.device ? TRADED : DIVIDED);
     const names = [];
     for (const tier of tiersOf(about, figures, groups, weights)) {
       names.push(tier.name);
@@ -26,7 +32,9 @@ export class Tiers {
   #row({ name, note, parts, total }) {
     let row = this.#rows.get(name);
     if (!row) {
-      row = { bar: element('div', { className: 'bar' }), legend: element('ul', { className: 'legend' }), parts: new Map() };
+      row = { parts: new Map() };
+      row.bar = element('div', { className: 'bar' });
+      row.legend = element('ul', { className: 'legend' });
       row.note = element('span');
       row.root = element('div', { className: 'tier' }, element('h3', {}, name, ' ', row.note), row.bar, row.legend);
       this.#rows.set(name, row);
@@ -82,9 +90,10 @@ function tiersOf(about, figures, groups, weights) {
   ];
   const known = parts.reduce((sum, part) => sum + part.size, 0);
   parts.push({ kind: 'rest', label: 'passes, requests, the program, unused', size: about.memory_bytes - known });
-  tiers.push({ name: 'Host', note: `memory, ${bytes(Math.max(about.memory_bytes, known))}`, parts, total: about.memory_bytes });
+  const total = Math.max(about.memory_bytes, known);
+  tiers.push({ name: 'Host', note: `memory, ${bytes(total)}`, parts, total });
   const below = [];
-  if (stream) below.push({ kind: 'w-disk', label: 'weights that are read in each pass', size: weights.disk });
+  if (stream) below.push({ kind: 'w-disk', label: 'weights that are read in each pass', size: weights?.disk ?? 0 });
   if (disk) {
     below.push({ kind: 'kv-used', label: 'KV kept', size: disk.used });
     below.push({ kind: 'kv-free', label: 'room for KV', size: Math.max(0, disk.total - disk.used) });

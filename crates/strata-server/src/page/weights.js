@@ -4,7 +4,7 @@ import { bytes, element, say } from './format.js';
 import { mix, palette, Pixels } from './paint.js';
 
 const ABSENT = 0, LOADING = 1, PRESENT = 2, IN_USE = 3, STAYS = 8;
-const HEIGHT = 150, WIDEST = 36;
+const HEIGHT = 130, WIDEST = 64;
 
 export class WeightMap {
   #drawn = new Uint8Array();
@@ -83,8 +83,10 @@ export class WeightMap {
   tell() {
     const { groups, units, figures } = this.state;
     if (!groups) {
-      say(this.caption, figures ? `All weights, ${bytes(figures.weights_bytes)}, are in memory and stay there: nothing ` +
-        'is read from disk while the model computes. With less memory, they would stream.' : '');
+      if (figures) {
+        say(this.caption, `All weights, ${bytes(figures.weights_bytes)}, are in memory and stay there: nothing is ` +
+          'read from disk while the model computes. With less memory, they would stream.');
+      }
       return;
     }
     const sums = placed(groups, units);
