@@ -6,6 +6,7 @@ mod disk;
 mod idle_blocks;
 mod long;
 mod report;
+mod show;
 mod strips;
 mod swaps;
 
@@ -27,6 +28,7 @@ use thiserror::Error;
 use crate::group::{Sampling, SequenceGroup, Stage};
 use crate::handle::{EngineShared, Submission};
 use crate::kv_disk::{KvDisk, KvDiskMode};
+use crate::live::Board;
 use crate::masks::MaskWorkers;
 use crate::runner::{PassError, Runner};
 use crate::sampler::Sampler;
@@ -36,6 +38,7 @@ use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
 use disk::Disk;
 use long::{DiskFrames, LongSequence};
+use show::Show;
 use strips::Strips;
 use swaps::Swaps;
 
@@ -141,7 +144,8 @@ impl Engine {
             }
         }
         let strips = runner.strips().map(|strips| Strips::new(strips.config()));
-        let (shared, submissions) = EngineShared::new(config.limits.clone(), config.stall);
+        let (shared, submissions) =
+            EngineShared::new(config.limits.clone(), config.stall, Board::new(runner.stream_monitor()));
         let mut worker = Worker {
             shared: Arc::clone(&shared),
             submissions,
@@ -164,6 +168,7 @@ impl Engine {
             totals: Totals::default(),
             idle_steps: 0,
             settled: true,
+            show: Show::default(),
         };
         // Whoever asks for figures at once gets them.
         worker.publish();
@@ -227,6 +232,7 @@ struct Worker {
     idle_steps: u32,
     /// Whether memory is divided as it should be under the present demand.
     settled: bool,
+    show: Show,
 }
 
 impl Worker {
@@ -276,6 +282,7 @@ impl Worker {
         }
         self.tell_cache_changes();
         self.publish();
+        self.show();
         true
     }
 
@@ -286,15 +293,18 @@ impl Worker {
                 return false;
             }
             let settled = self.settled && self.disk.as_ref().is_none_or(Disk::is_settled);
-            let submission = match (self.scheduler.is_idle(), settled) {
-                (true, true) => self.submissions.recv().map_err(|_| TryRecvError::Disconnected),
-                (true, false) => self.submissions.recv_timeout(self.config.idle_turn).map_err(|error| match error {
+            let turn = (!settled).then_some(self.config.idle_turn);
+            let submission = match (self.scheduler.is_idle(), turn.into_iter().chain(self.show_within()).min()) {
+                (true, None) => self.submissions.recv().map_err(|_| TryRecvError::Disconnected),
+                (true, Some(within)) => self.submissions.recv_timeout(within).map_err(|error| match error {
                     RecvTimeoutError::Timeout => TryRecvError::Empty,
                     RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
                 }),
                 (false, _) => self.submissions.try_recv(),
             };
             match submission {
+                // Somebody may have come to watch.
+                Ok(None) if self.shared.board().is_watched() => return !self.shared.stopping(),
                 Ok(None) => {}
                 Ok(Some(submission)) => {
                     self.begin(submission);

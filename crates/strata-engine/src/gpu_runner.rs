@@ -153,6 +153,14 @@ impl Runner for GpuRunner {
         self.weights.monitor.as_ref().map(|monitor| monitor.stats())
     }
 
+    fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
+        self.weights.monitor.clone()
+    }
+
+    fn show_weights(&mut self) {
+        self.model.weights().show();
+    }
+
     fn device_stats(&self) -> Option<DeviceStats> {
         Some(self.device.stats())
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use crate::live::{Board, Watcher};
 use crate::unread::{Charge, Unread};
 use crate::{EngineStatus, Event, Health, Limits, Request, RequestError, SubmitError};
 
@@ -102,6 +103,9 @@ pub(crate) trait Shared: Send + Sync {
     fn status(&self) -> EngineStatus;
     fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus>;
     fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
+    fn board(&self) -> &Arc<Board>;
+    /// Has an idle engine look whether somebody watches.
+    fn wake(&self);
 }
 
 /// A cheap, cloneable reference to a running engine.
@@ -145,6 +149,14 @@ impl EngineHandle {
     /// What the engine was doing when its last step ended.
     pub fn status(&self) -> EngineStatus {
         self.shared.status()
+    }
+
+    /// Has the engine show its state from now on, several times a second while something changes, until the watcher is
+    /// dropped.
+    pub fn watch(&self) -> Watcher {
+        let watcher = Watcher::new(Arc::clone(self.shared.board()));
+        self.shared.wake();
+        watcher
     }
 
     /// Blocks until a step ends with a status for which `holds` is true, at most for `within`; `None` if that passes
@@ -219,6 +231,7 @@ pub(crate) struct EngineShared {
     progress: Mutex<Progress>,
     /// Notified when `progress` has changed.
     changed: Condvar,
+    board: Arc<Board>,
 }
 
 struct Progress {
@@ -231,7 +244,7 @@ struct Progress {
 }
 
 impl EngineShared {
-    pub(crate) fn new(limits: Limits, stall: Duration) -> (Arc<Self>, Receiver<Option<Submission>>) {
+    pub(crate) fn new(limits: Limits, stall: Duration, board: Board) -> (Arc<Self>, Receiver<Option<Submission>>) {
         let (sender, receiver) = channel();
         let progress =
             Progress { status: EngineStatus::default(), moved: Instant::now(), busy: false, stuck: None, dead: None };
@@ -243,6 +256,7 @@ impl EngineShared {
             stop: AtomicBool::new(false),
             progress: Mutex::new(progress),
             changed: Condvar::new(),
+            board: Arc::new(board),
         };
         (Arc::new(shared), receiver)
     }
@@ -250,6 +264,10 @@ impl EngineShared {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         let _ = lock(&self.submissions).send(None);
+    }
+
+    pub(crate) fn board(&self) -> &Arc<Board> {
+        &self.board
     }
 
     pub(crate) fn stopping(&self) -> bool {
@@ -348,6 +366,15 @@ impl Shared for EngineShared {
             .map_err(|waiting| SubmitError::Overloaded { waiting })?;
         lock(&self.submissions).send(Some(submission)).map_err(|_| SubmitError::Stopped)
     }
+
+    fn board(&self) -> &Arc<Board> {
+        EngineShared::board(self)
+    }
+
+    fn wake(&self) {
+        // An engine that has ended shows nothing any more.
+        let _ = lock(&self.submissions).send(None);
+    }
 }
 
 /// The data behind these locks is replaced whole, so a panic while one was held leaves nothing half done.
@@ -372,7 +399,7 @@ mod tests {
             max_beam_width: 1,
             max_waiting: 1,
         };
-        EngineShared::new(limits, STALL).0
+        EngineShared::new(limits, STALL, Board::default()).0
     }
 
     fn stalled(shared: &EngineShared, now: Instant) -> bool {

@@ -92,6 +92,14 @@ pub trait Runner: Send {
         None
     }
 
+    /// Where passes show what becomes of streamed weights, if they are streamed.
+    fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
+        None
+    }
+
+    /// Shows there where the weights are now. Called when there is no pass, while somebody watches.
+    fn show_weights(&mut self) {}
+
     /// What a device with memory of its own was used for, if there is one.
     fn device_stats(&self) -> Option<DeviceStats> {
         None
@@ -299,10 +307,18 @@ impl Runner for ModelRunner {
     }
 
     fn stream_stats(&self) -> Option<StreamStats> {
+        self.stream_monitor().map(|monitor| monitor.stats())
+    }
+
+    fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
         match &self.weights {
             WeightMemory::Resident(_) => None,
-            WeightMemory::Streamed { monitor, .. } => Some(monitor.stats()),
+            WeightMemory::Streamed { monitor, .. } => Some(Arc::clone(monitor)),
         }
+    }
+
+    fn show_weights(&mut self) {
+        self.model.weights().show();
     }
 
     fn memory(&mut self) -> RunnerMemory {

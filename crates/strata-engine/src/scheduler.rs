@@ -6,6 +6,7 @@ mod fetching;
 mod flights;
 mod forks;
 mod invariants;
+mod live;
 mod long;
 mod preempting;
 mod queues;

@@ -9,9 +9,10 @@ use std::time::Duration;
 use strata_model::tokenizer::Tokenizer;
 
 use crate::handle::{Client, Shared, Submission};
+use crate::live::Board;
 use crate::{
-    EngineHandle, EngineStatus, Event, FinishReason, Limits, Miss, MissReason, PositionLogprobs, Request, RequestError,
-    SubmitError, TokenId, TokenLogprob,
+    EngineHandle, EngineStatus, Event, FinishReason, Limits, LiveState, Miss, MissReason, PositionLogprobs, Request,
+    RequestError, SubmitError, TokenId, TokenLogprob,
 };
 
 /// Begin-of-sequence token of [`byte_tokenizer`].
@@ -93,6 +94,7 @@ struct State {
     miss: Mutex<MissReason>,
     steps: AtomicU64,
     stop: AtomicBool,
+    board: Arc<Board>,
 }
 
 struct Running {
@@ -115,6 +117,7 @@ impl ScriptedEngine {
             miss: Mutex::new(MissReason::OtherSalt),
             steps: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            board: Arc::default(),
         });
         let thread = std::thread::spawn({
             let state = state.clone();
@@ -157,6 +160,16 @@ impl ScriptedEngine {
         *lock(&self.state.miss) = reason;
     }
 
+    /// Whether anybody watches.
+    pub fn is_watched(&self) -> bool {
+        self.state.board.is_watched()
+    }
+
+    /// Shows a state to those who watch.
+    pub fn show(&self, mut state: LiveState) {
+        self.state.board.show(&mut state);
+    }
+
     /// Changes what [`EngineHandle::status`] reports.
     pub fn set_status(&self, change: impl FnOnce(&mut EngineStatus)) {
         change(&mut lock(&self.state.status));
@@ -186,6 +199,12 @@ impl Shared for State {
         let (status, ended) = waited.unwrap_or_else(PoisonError::into_inner);
         (!ended.timed_out()).then(|| status.clone())
     }
+
+    fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    fn wake(&self) {}
 
     fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
         if self.stop.load(Ordering::SeqCst) {

@@ -20,9 +20,12 @@ mod below;
 mod changes;
 mod invariants;
 mod long;
+mod map;
 mod swapping;
 #[cfg(test)]
 mod tests;
+
+pub use map::BlockUse;
 
 /// The result of [`BlockManager::look_up`]; it is valid until the manager changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -136,6 +136,11 @@ impl Blocks {
         entries.filter_map(|(index, entry)| Some((BlockId(index as u32), entry.content()?)))
     }
 
+    /// Of each block, whether it is present, and whether it holds a content.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (bool, bool)> {
+        self.entries.iter().map(|entry| (!entry.is(Entry::WITHDRAWN), entry.content().is_some()))
+    }
+
     /// A free block, if there is one. The caller must [occupy](Self::occupy) it at once.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         self.free.pop_front().or_else(|| self.promised.pop_back())

@@ -38,7 +38,7 @@ pub mod testing;
 mod tier;
 mod transfer;
 
-pub use block_manager::{Allocation, BlockManager, Foreseen, LookUp};
+pub use block_manager::{Allocation, BlockManager, BlockUse, Foreseen, LookUp};
 pub use blocks::{Fragmentation, Resize};
 pub use changes::{CacheChange, CacheChanges, CacheWatcher};
 pub use config::{KvConfig, KvConfigError};

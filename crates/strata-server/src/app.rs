@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::json;
 use strata_engine::{EngineHandle, Vocabulary, VocabularyError, quoted};
 use strata_model::chat_template::ChatTemplate;
 use strata_model::tokenizer::Tokenizer;
@@ -11,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::live::Live;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
 use crate::pace::Pace;
@@ -39,6 +41,8 @@ pub(crate) struct App {
     pub(crate) vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
     /// Whether the server takes nothing new, and finishes what is in flight.
     pub(crate) draining: watch::Receiver<bool>,
+    /// What the page at `/` shows.
+    pub(crate) live: Arc<Live>,
     /// Whether the server is ending without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
     workers: Arc<Semaphore>,
@@ -60,6 +64,18 @@ impl App {
         let vocabulary = OnceLock::new();
         let source = template.as_ref().map_or("", |template| template.source());
         let speech = Speech::of(source, config.tool_parser.as_deref());
+        let live = Live::new(
+            engine.clone(),
+            json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "model": config.model_names.first(),
+                "chats": template.is_some(),
+                "block_tokens": engine.limits().kv_block_tokens,
+                "context": engine.limits().max_model_len,
+                "memory_bytes": config.memory_bytes,
+            }),
+            draining.clone(),
+        );
         let app = Self {
             config,
             engine,
@@ -72,6 +88,7 @@ impl App {
             memory,
             vocabulary,
             draining,
+            live,
             is_cut,
             workers,
         };

@@ -32,6 +32,8 @@ pub struct ServerConfig {
     pub allow_origins: Vec<String>,
     /// Whether, and how, the model makes embeddings; else why it does not.
     pub embeddings: Result<Embeddings, String>,
+    /// Bytes of host memory that all of it may take, for display; 0 if that is not known.
+    pub memory_bytes: u64,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
     /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
@@ -75,6 +77,7 @@ impl Default for ServerConfig {
             otlp_endpoint: None,
             allow_origins: Vec::new(),
             embeddings: Err("it was not told how this model pools".into()),
+            memory_bytes: 0,
             body_bytes_max: 4 << 20,
             request_bytes_max: 128 << 20,
             connections_max: 1024,

@@ -4,10 +4,12 @@ mod chat;
 mod completions;
 mod embeddings;
 mod health;
+mod live;
 mod loading;
 mod messages;
 mod models;
 mod openapi;
+mod page;
 mod responses;
 mod tokens;
 
@@ -65,7 +67,17 @@ fn open() -> Vec<Route> {
     ]
 }
 
-/// What all routes answer to, as `/openapi.json` describes it.
+/// The page for people: its files, open to all.
+fn page<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S>)> {
+    vec![("/", get(page::index)), ("/page/{name}", get(page::asset))]
+}
+
+/// What the page is fed by, for which a client needs a key.
+fn live() -> Vec<Route> {
+    vec![("/live/events", get(live::events))]
+}
+
+/// What all routes for clients answer to, as `/openapi.json` describes it.
 pub(crate) fn operations() -> Vec<Operation> {
     let post = Operation::post;
     vec![
@@ -112,7 +124,8 @@ pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
     let accept = middleware::from_fn_with_state(app.clone(), refuse_while_draining);
     let routes = with(open())
-        .merge(with(guarded()).route_layer(accept.clone()).route_layer(guard.clone()))
+        .merge(with(page()))
+        .merge(with(guarded()).merge(with(live())).route_layer(accept.clone()).route_layer(guard.clone()))
         .merge(
             with(messages())
                 .route_layer(accept)
@@ -132,7 +145,9 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
         .route("/version", get(health::version))
         .route("/metrics", get(loading::metrics))
         .route("/openapi.json", get(openapi::handle))
+        .merge(with(page()))
         .merge(refused(guarded()))
+        .merge(refused(live()))
         .merge(refused(messages()).route_layer(middleware::from_fn(messages::in_its_form)))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);

@@ -24,6 +24,7 @@ mod harmony;
 mod json_cost;
 mod json_text;
 mod listener;
+mod live;
 mod load_progress;
 mod logprobs;
 mod memory;

@@ -210,7 +210,12 @@ pub(crate) fn events(app: &Arc<App>, mut sequences: Sequences, events: impl Even
     };
     // Its log lines carry the request's id, as those of its handler do.
     tokio::spawn(writing.in_current_span());
-    let mut response = Body::new(EventBody { chunks: receiver, _share: share }).into_response();
+    response(receiver, share)
+}
+
+/// An answer of events that are written elsewhere. `share` is given back when it has ended.
+pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>) -> Response {
+    let mut response = Body::new(EventBody { chunks, _share: share }).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -90,6 +90,10 @@ pub trait WeightSource: Send {
     fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
         None
     }
+
+    /// Shows where the weights are, to those who watch their [`StreamMonitor`](crate::StreamMonitor). Called when there
+    /// is no pass; passes show it themselves from time to time.
+    fn show(&mut self) {}
 }
 
 /// Weights whose memory can be made larger or smaller.

@@ -8,8 +8,10 @@ mod band_driver;
 mod buffer;
 mod driver;
 mod monitor;
+mod pace;
 mod plan;
 mod rows;
+mod sight;
 mod telemetry;
 mod tiered;
 
@@ -22,7 +24,7 @@ use strata_io::{DirectFile, DirectRead, IoError, RandomAccessFile, ReadEngine};
 
 use crate::catalog::Catalog;
 use crate::error::WeightError;
-use crate::partition::{Partition, StoredAt, TensorPlace};
+use crate::partition::{Group, Partition, StoredAt, TensorPlace};
 use crate::source::{BANDS_MAX, Band, Bands, ElasticWeights, Rows, StreamMemory, Sweep, TensorId, WeightSource};
 use crate::window::UnitId;
 use band_driver::{AcquiredBand, BandDriver};
@@ -34,7 +36,9 @@ use telemetry::Recorder;
 use tiered::TieredDriver;
 
 pub use monitor::StreamMonitor;
+pub use pace::Pace;
 pub use plan::{StreamConfig, StreamPlan, StreamPolicy};
+pub use sight::{GroupShape, Presence, UnitSight, WindowSight};
 pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
 
 /// Opens a catalog's files for direct reads.
@@ -74,6 +78,9 @@ pub struct BandwiseWeights<D> {
     /// The most streamed bands that one call of `bands` takes.
     bands_streamed: usize,
     monitor: Arc<StreamMonitor>,
+    /// Where each band was, to be written again, and when it is to be shown next.
+    sight: WindowSight,
+    pace: Pace,
 }
 
 /// What all streamed weights are made of, before their driver starts.
@@ -190,11 +197,26 @@ impl<D: BandDriver> BandwiseWeights<D> {
         driver: D,
         slots: usize,
     ) -> Self {
-        let names = partition.groups().iter().map(|group| group.name.clone()).collect();
-        let monitor = Arc::new(StreamMonitor::new(names, partition.swept_bytes()));
+        let shape = |group: &Group| {
+            let bands = &partition.bands()[group.bands.start as usize..group.bands.end as usize];
+            let bytes = bands.iter().map(|band| band.bytes as u64).sum();
+            GroupShape { name: group.name.clone(), units: bands.len(), bytes }
+        };
+        let groups = partition.groups().iter().map(shape).collect();
+        let monitor = Arc::new(StreamMonitor::new(groups, partition.swept_bytes()));
         let bands_streamed = BANDS_STREAMED.min(slots / 2).max(1);
-        let mut weights =
-            Self { partition, vectors, rows, files, driver, computing_since: None, bands_streamed, monitor };
+        let mut weights = Self {
+            partition,
+            vectors,
+            rows,
+            files,
+            driver,
+            computing_since: None,
+            bands_streamed,
+            monitor,
+            sight: WindowSight::default(),
+            pace: Pace::default(),
+        };
         weights.publish();
         weights
     }
@@ -215,6 +237,28 @@ impl<D: BandDriver> BandwiseWeights<D> {
     fn publish(&mut self) {
         let recorder = self.driver.recorder();
         self.monitor.publish(recorder.stats, recorder.take_events());
+    }
+
+    /// Shows where each band is to those who watch, from time to time. It costs nothing while nobody does.
+    fn show_in_passing(&mut self) {
+        if self.monitor.is_watched() && self.pace.is_due(Instant::now()) {
+            self.show_now();
+        }
+    }
+
+    fn show_now(&mut self) {
+        let begin = Instant::now();
+        let Self { driver, partition, sight, monitor, pace, .. } = self;
+        sight.units.clear();
+        (sight.host_bytes, sight.device_bytes) = (0, 0);
+        for (band, place) in (0..).zip(partition.bands()) {
+            let unit = driver.sight(band);
+            sight.units.push(unit);
+            sight.host_bytes += if unit.is_on_host() { place.bytes as u64 } else { 0 };
+            sight.device_bytes += if unit.is_on_device() { place.bytes as u64 } else { 0 };
+        }
+        monitor.show(sight);
+        pace.note(begin, Instant::now());
     }
 
     /// Takes the bands of one turn into `bands`. On failure, the caller must release the bands already taken.
@@ -302,6 +346,8 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
             sweep.cursor += 1;
         }
         self.computing_since = (!bands.is_empty()).then(|| (group, Instant::now()));
+        // Now what is about to be computed with is in use, and what comes after it is on its way.
+        self.show_in_passing();
         Ok(())
     }
 
@@ -341,6 +387,10 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
 
     fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
         D::elastic(self)
+    }
+
+    fn show(&mut self) {
+        self.show_now();
     }
 }
 

@@ -337,6 +337,11 @@ impl Window {
         self.units.get(unit).state
     }
 
+    /// How often `unit` was acquired and not released yet.
+    pub fn users(&self, unit: UnitId) -> u32 {
+        self.units.get(unit).users
+    }
+
     /// Loads in flight.
     pub fn in_flight(&self) -> usize {
         self.units.in_flight

@@ -246,6 +246,7 @@ fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
         eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
         request_bytes_max: loaded.request_bytes,
+        memory_bytes: loaded.budget.0,
         ..base
     }
 }

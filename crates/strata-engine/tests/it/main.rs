@@ -9,6 +9,7 @@ mod drafts;
 mod embeddings;
 mod endings;
 mod forks;
+mod live;
 mod long;
 mod model;
 mod pressure;

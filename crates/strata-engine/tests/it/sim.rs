@@ -39,6 +39,8 @@ pub struct Controls {
     pub tokens_computed: AtomicU64,
     pub largest_batch: AtomicUsize,
     pub blocks_copied: AtomicUsize,
+    /// Times that an idle engine has shown its state: it shows its weights too then.
+    pub shown: AtomicU64,
     /// Frames of KV below memory.
     pub frames_read: AtomicUsize,
     /// One in this many swaps fails; 0 for none.
@@ -259,6 +261,10 @@ impl Runner for SimRunner {
             }
         }
         Ok(())
+    }
+
+    fn show_weights(&mut self) {
+        self.controls.shown.fetch_add(1, Ordering::SeqCst);
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {

@@ -16,8 +16,8 @@ use strata_kv::{BlockCopy, KvConfig};
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, LogitRow, Logits, Model, layers};
 use strata_weights::{
-    Catalog, ElasticWeights, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightSource,
-    open_direct,
+    Catalog, ElasticWeights, Presence, ResidentWeights, StreamConfig, StreamMonitor, StreamPlan, StreamPolicy,
+    StreamedWeights, WeightSource, WindowSight, open_direct,
 };
 
 use crate::model::{engine_config, kv_pool};
@@ -87,6 +87,14 @@ impl Runner for Watched {
 
     fn memory(&mut self) -> RunnerMemory {
         self.runner.memory()
+    }
+
+    fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
+        self.runner.stream_monitor()
+    }
+
+    fn show_weights(&mut self) {
+        self.runner.show_weights();
     }
 }
 
@@ -241,4 +249,53 @@ fn the_memory_of_streamed_weights_is_what_they_were_given() {
     }
     assert!(weights.set_budget(least - 1).is_err());
     assert_eq!(weights.memory().budget, least);
+}
+
+#[test]
+fn the_window_is_seen_to_move() {
+    let parts = Parts::open();
+    let (mut weights, budget) = parts.stream(1 << 20);
+    let block = Model::kv_layout(&parts.config, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
+    let trade = MemoryTrade::new(TradeLimits {
+        total: budget + BLOCKS_START as u64 * block,
+        weights_least: weights.least_budget(),
+        weights_most: weights.full_budget(),
+        block,
+        blocks_start: BLOCKS_START,
+        blocks_max: BLOCKS_START,
+    });
+    let (monitor, held) = (weights.monitor(), weights.memory().held);
+    let memory = WeightMemory::Streamed { monitor: monitor.clone(), trade };
+    let engine = parts.engine(Box::new(parts.runner(Box::new(weights), memory, BLOCKS_START)), BLOCKS_START);
+    let run = || drop(collect(engine.handle().submit(greedy(vec![20, 21, 22], 60)).unwrap()));
+    let mut sight = WindowSight::default();
+    run();
+    assert_eq!(monitor.sight(0, &mut sight), 0, "nobody watches");
+
+    let mut watcher = engine.handle().watch();
+    let units: usize = watcher.weight_groups().expect("they are streamed").iter().map(|group| group.units).sum();
+    let mut seen = [0; 5];
+    let mut sights = 0;
+    for _ in 0..100 {
+        run();
+        if watcher.read_weights(&mut sight) {
+            sights += 1;
+            assert_eq!(sight.units.len(), units);
+            assert!(0 < sight.host_bytes && sight.host_bytes <= held && sight.device_bytes == 0, "{sight:?}");
+            sight.units.iter().for_each(|unit| seen[usize::from(unit.code() & 7)] += 1);
+        }
+        if sights > 2 && seen[Presence::InUse as usize] > 0 {
+            break;
+        }
+    }
+    let of = |presence: Presence| seen[presence as usize];
+    assert!(of(Presence::Absent) > 0 && of(Presence::Present) > 0 && of(Presence::InUse) > 0, "{seen:?}");
+    // Between passes nothing is in use; that is shown last.
+    eventually(&engine, "at rest", |status| status.running == 0);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while sight.units.iter().any(|unit| unit.code() & 7 == Presence::InUse as u8) {
+        assert!(std::time::Instant::now() < end, "{sight:?}");
+        watcher.read_weights(&mut sight);
+        std::thread::yield_now();
+    }
 }

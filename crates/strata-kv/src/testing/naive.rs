@@ -112,6 +112,22 @@ impl Naive {
         sequences.chain(flights).map(Rc::as_ptr).collect::<BTreeSet<_>>().len()
     }
 
+    /// How many blocks are held by which sequences: the lowest id, if any holds them, and whether others do too.
+    pub fn held(&self) -> BTreeMap<(Option<u64>, bool), usize> {
+        let mut holders: BTreeMap<*const _, Vec<u64>> = BTreeMap::new();
+        self.flights.values().flat_map(|flight| &flight.blocks).for_each(|block| {
+            holders.entry(Rc::as_ptr(block)).or_default();
+        });
+        for (&id, sequence) in &self.sequences {
+            sequence.blocks.iter().for_each(|block| holders.entry(Rc::as_ptr(block)).or_default().push(id));
+        }
+        let mut held = BTreeMap::new();
+        for ids in holders.into_values() {
+            *held.entry((ids.iter().min().copied(), ids.len() > 1)).or_default() += 1;
+        }
+        held
+    }
+
     /// Leading blocks that can be found; never the block with the last token.
     pub fn hits(&self, prints: &[Print]) -> usize {
         self.hits_of_most(prints, prints.len().saturating_sub(1) / self.block_size)

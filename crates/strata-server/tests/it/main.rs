@@ -7,6 +7,7 @@ mod fixture;
 mod fuzz;
 mod hostile;
 mod lifecycle;
+mod live;
 mod loading;
 mod messages;
 mod openapi;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use strata_device::{Device, DeviceError, PlacedBytes, Queue, Token};
 use strata_io::IoError;
 
+use super::sight::UnitSight;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::source::Bands;
@@ -38,6 +39,9 @@ pub trait BandDriver: Send {
 
     /// Whether `band` stays where it is computed with.
     fn is_resident(&self, band: u32) -> bool;
+
+    /// Where `band` is.
+    fn sight(&self, band: u32) -> UnitSight;
 
     /// Waits for `band`, which stays where it is until it is released as often as it was acquired.
     ///

@@ -9,6 +9,7 @@ use strata_io::{DirectRead, IoError, ReadDone, ReadEngine, ReadRequest};
 
 use super::band_driver::{AcquiredBand, BandDriver};
 use super::buffer::StreamBuffer;
+use super::sight::UnitSight;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::partition::BandPlace;
@@ -446,6 +447,10 @@ impl BandDriver for Driver {
 
     fn is_resident(&self, band: u32) -> bool {
         self.window().is_resident(UnitId(band))
+    }
+
+    fn sight(&self, band: u32) -> UnitSight {
+        UnitSight::of_host(self.window(), UnitId(band))
     }
 
     fn acquire(&mut self, band: u32, _device: &mut dyn Device) -> Result<AcquiredBand, WeightError> {

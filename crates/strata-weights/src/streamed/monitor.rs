@@ -1,29 +1,37 @@
 //! What other threads may read of streamed weights, and ask of them, while the engine computes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::sight::{GroupShape, WindowSight};
 use super::telemetry::{EVENTS_MAX, StreamEvent, StreamStats};
 use crate::error::WeightError;
 
-/// The statistics that passes publish, and the request to stop.
+/// The statistics that passes publish, what they show to those who watch, and the request to stop.
 #[derive(Debug)]
 pub struct StreamMonitor {
-    group_names: Vec<String>,
+    groups: Vec<GroupShape>,
     swept_bytes: u64,
     stopped: AtomicBool,
     stats: Mutex<StreamStats>,
     events: Mutex<Vec<StreamEvent>>,
+    watchers: AtomicUsize,
+    sight: Mutex<WindowSight>,
+    /// How often `sight` was replaced.
+    sights: AtomicU64,
 }
 
 impl StreamMonitor {
-    pub(super) fn new(group_names: Vec<String>, swept_bytes: u64) -> Self {
+    pub(super) fn new(groups: Vec<GroupShape>, swept_bytes: u64) -> Self {
         Self {
-            group_names,
+            groups,
             swept_bytes,
             stopped: AtomicBool::new(false),
             stats: Mutex::default(),
             events: Mutex::default(),
+            watchers: AtomicUsize::new(0),
+            sight: Mutex::default(),
+            sights: AtomicU64::new(0),
         }
     }
 
@@ -44,7 +52,44 @@ impl StreamMonitor {
 
     /// The name of a group, for display.
     pub fn group_name(&self, group: u32) -> &str {
-        self.group_names.get(group as usize).map_or("", String::as_str)
+        self.groups.get(group as usize).map_or("", |group| &group.name)
+    }
+
+    /// How the weights are cut: all groups, in the order of a pass.
+    pub fn groups(&self) -> &[GroupShape] {
+        &self.groups
+    }
+
+    /// Asks passes to show where each unit is, until [`unwatch`](Self::unwatch) was called as often.
+    pub fn watch(&self) {
+        self.watchers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends one [`watch`](Self::watch).
+    pub fn unwatch(&self) {
+        self.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Copies where each unit was when it was shown last to `sight`, unless that was number `seen`. Returns its number.
+    pub fn sight(&self, seen: u64, sight: &mut WindowSight) -> u64 {
+        if self.sights.load(Ordering::Acquire) == seen {
+            return seen;
+        }
+        let latest = lock(&self.sight);
+        sight.units.clone_from(&latest.units);
+        (sight.host_bytes, sight.device_bytes) = (latest.host_bytes, latest.device_bytes);
+        self.sights.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.watchers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Shows where each unit is; `sight` is what was shown before, to be written again.
+    pub(super) fn show(&self, sight: &mut WindowSight) {
+        let mut latest = lock(&self.sight);
+        std::mem::swap(&mut *latest, sight);
+        self.sights.fetch_add(1, Ordering::Release);
     }
 
     /// Makes the current pass and every later one fail at its next matrix: a pass may take long, and shutting down

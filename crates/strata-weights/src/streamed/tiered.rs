@@ -15,6 +15,7 @@ use strata_io::IoError;
 
 use super::band_driver::{AcquiredBand, BandDriver};
 use super::driver::Driver;
+use super::sight::UnitSight;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::partition::BandPlace;
@@ -218,6 +219,10 @@ impl BandDriver for TieredDriver {
     fn is_resident(&self, band: u32) -> bool {
         let unit = UnitId(band);
         self.tiers().is_computed_by_host(unit) || self.tiers().device().is_resident(unit)
+    }
+
+    fn sight(&self, band: u32) -> UnitSight {
+        UnitSight::of_tiers(self.tiers(), UnitId(band))
     }
 
     fn acquire(&mut self, band: u32, device: &mut dyn Device) -> Result<AcquiredBand, WeightError> {

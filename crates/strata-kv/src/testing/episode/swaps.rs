@@ -1,6 +1,8 @@
 //! An episode's swaps, and what is verified after each step.
 
-use crate::{AllocStatus, KvStats, SequenceId, SequenceState, SwapDirection, SwapOutcome};
+use std::collections::BTreeMap;
+
+use crate::{AllocStatus, BlockUse, KvStats, SequenceId, SequenceState, SwapDirection, SwapOutcome};
 
 use super::Episode;
 
@@ -135,6 +137,34 @@ impl Episode {
             for (&id, sequence) in &naive.sequences {
                 assert_eq!(self.state(id), sequence.state);
             }
+        }
+        self.verify_map();
+    }
+
+    /// The map of blocks says what tables and the reference say.
+    fn verify_map(&self) {
+        let number = |id: u64| self.running.keys().position(|&known| known == id).expect("a known sequence") as u16;
+        let mut uses = Vec::new();
+        self.manager.map(|id| number(id.0), &mut uses);
+        let mut counts: BTreeMap<BlockUse, usize> = BTreeMap::new();
+        uses.iter().for_each(|&block_use| *counts.entry(block_use).or_default() += 1);
+        for &id in self.running.keys() {
+            for block in self.manager.block_table(SequenceId(id)).into_iter().flatten() {
+                let block_use = uses[block.index()];
+                let is_first = block_use.owner() == Some(number(id));
+                assert!(is_first || block_use.is_shared() && block_use.owner() < Some(number(id)), "{block}");
+            }
+        }
+        let mut count = |block_use| counts.remove(&block_use).unwrap_or_default();
+        let stats = self.manager.stats();
+        let found = [BlockUse::FREE, BlockUse::CACHED, BlockUse::WITHDRAWN].map(&mut count);
+        assert_eq!(found, [stats.blocks_free, stats.blocks_cached, stats.blocks_withdrawn]);
+        if let Some(naive) = &self.naive {
+            for ((owner, shared), blocks) in naive.held() {
+                let owned = owner.map_or(BlockUse::MOVING, |owner| BlockUse::owned(number(owner)));
+                assert_eq!(count(if shared { owned.shared() } else { owned }), blocks, "{owner:?} {shared}");
+            }
+            assert!(counts.is_empty(), "{counts:?} are known to the map alone");
         }
     }
 

@@ -1,0 +1,137 @@
+// The figures, each with its last minutes.
+
+import { count, digits, element, percent, plural, say, seconds } from './format.js';
+
+const WIDTH = 180, HEIGHT = 36, FIRST = 60;
+const SVG = 'http://www.w3.org/2000/svg';
+
+/** Which figures there are: their name, their value now, what stands below it, and what is drawn. */
+const FIGURES = [
+  { name: 'Tokens/s', of: 'gen', now: (last) => digits(last.gen),
+    note: (f) => `${count(f.generated_tokens)} in all` },
+  { name: 'Prompt tokens/s', of: 'prompt', now: (last) => digits(last.prompt),
+    note: (f) => `${count(f.prompt_tokens)} in all` },
+  { name: 'Requests', of: 'running', now: (last) => count(last.running),
+    note: (f) => `${count(f.waiting)} waiting${f.swapped ? `, ${count(f.swapped)} swapped` : ''}` },
+  { name: 'Prompt found in cache', of: 'hits', most: 1, now: (last) => percent(last.hits),
+    note: (f) => `${percent(f.prompt_tokens ? f.cached_tokens / f.prompt_tokens : null)} since the start` },
+  { name: 'Of the disk’s bound', of: 'bound', most: 1, when: (f) => f.stream, now: (last) => percent(last.bound),
+    note: ({ stream: { disk_bytes_per_s: rate } }) => (rate ? `${digits(rate / 1e9)} GB/s measured` : 'not measured') },
+  { name: 'Waiting for weights', of: 'stall', most: 1, when: (f) => f.stream, now: (last) => percent(last.stall),
+    note: () => 'of a pass’s time' },
+  { name: 'KV memory in use', of: 'used', most: 1, when: (f) => !f.stream, now: (last) => percent(last.used),
+    note: (f) => `${count(f.kv.cached)} blocks cached` },
+  { name: 'Passes/s', of: 'steps', when: (f) => !f.stream, now: (last) => digits(last.steps),
+    note: (f) => `${count(f.steps)} in all` },
+];
+
+export class Charts {
+  constructor(state) {
+    this.state = state;
+    const root = document.getElementById('figures');
+    this.figures = FIGURES.map((figure) => {
+      const svg = document.createElementNS(SVG, 'svg');
+      svg.setAttribute('viewBox', `0 0 ${WIDTH} ${HEIGHT}`);
+      svg.setAttribute('preserveAspectRatio', 'none');
+      svg.setAttribute('aria-hidden', 'true');
+      const [area, line] = ['area', 'line'].map((kind) => {
+        const path = document.createElementNS(SVG, 'path');
+        path.setAttribute('class', kind);
+        svg.append(path);
+        return path;
+      });
+      const [now, note] = [element('p', { className: 'now' }, '–'), element('p', { className: 'note' })];
+      const node = element('div', { className: 'figure' }, element('h3', {}, figure.name), now, svg, note);
+      root.append(node);
+      return { ...figure, node, now, tellNow: figure.now, note, tellNote: figure.note, area, line };
+    });
+  }
+
+  /** Once a second. */
+  tell() {
+    const { figures, history } = this.state;
+    const last = history.at(-1);
+    if (!last) return;
+    for (const figure of this.figures) {
+      figure.node.hidden = figure.when ? !figure.when(figures) : false;
+      if (figure.node.hidden) continue;
+      say(figure.now, figure.tellNow(last));
+      say(figure.note, figure.tellNote(figures));
+      const [line, area] = paths(history.map((sample) => sample[figure.of]), figure.most);
+      figure.line.setAttribute('d', line);
+      figure.area.setAttribute('d', area);
+    }
+  }
+}
+
+/** A line through the values, newest on the right, and the area below it. Values that are null leave gaps. At first a
+    minute is shown, then as much as is known. */
+function paths(values, most) {
+  const top = most ? Math.max(most, ...values) : 1.15 * Math.max(...values, 1e-9);
+  const span = Math.max(FIRST, values.length);
+  const x = (index) => (((span - values.length + index) * WIDTH) / (span - 1)).toFixed(1);
+  const y = (value) => (HEIGHT - 1.5 - (value / top) * (HEIGHT - 3)).toFixed(1);
+  let line = '', area = '', open = null;
+  values.forEach((value, index) => {
+    if (value !== null) {
+      line += `${open === null ? 'M' : 'L'}${x(index)} ${y(value)}`;
+      open ??= index;
+    }
+    const next = values[index + 1];
+    if (open !== null && (next === null || next === undefined)) {
+      const end = value === null ? index - 1 : index;
+      const part = line.slice(line.lastIndexOf('M'));
+      area += `${part}L${x(end)} ${HEIGHT}L${x(open)} ${HEIGHT}Z`;
+      open = null;
+    }
+  });
+  return [line, area];
+}
+
+/** What is waited for, and what making room has cost. */
+export class Waits {
+  constructor(state) {
+    this.state = state;
+    this.root = document.getElementById('waits');
+    this.entries = new Map();
+  }
+
+  tell() {
+    const { figures } = this.state;
+    if (!figures) return;
+    const told = waits(figures, this.state);
+    for (const [name, text] of told) {
+      if (!this.entries.has(name)) {
+        const value = element('dd');
+        this.entries.set(name, value);
+        this.root.append(element('div', {}, element('dt', {}, name), value));
+      }
+      say(this.entries.get(name), text);
+    }
+  }
+}
+
+function waits({ stream, device, disk, kv, preemptions, preemptions_swap: swapped }, state) {
+  const list = [];
+  if (stream) {
+    list.push(['Passes waited for the disk', seconds(stream.stall_s)]);
+    list.push(['They computed for', seconds(stream.compute_s)]);
+    const read = state.rate(10, (f) => f.stream.bytes_read);
+    list.push(['Read from disk now', `${digits(read / 1e6)} MB/s`]);
+  }
+  if (device) {
+    list.push(['Waits for copies to the device', count(stream?.waits_for_copies ?? 0)]);
+    list.push(['Waits for room on the link', count(device.waits_for_room)]);
+  }
+  if (disk) {
+    list.push(['Requests waited for KV on disk', seconds(disk.fetch_s)]);
+    list.push(['Tokens that came from there', count(disk.fetched_tokens)]);
+    if (disk.frame_s) list.push(['Passes waited for KV beyond memory', seconds(disk.frame_s)]);
+  }
+  const out = swapped ? `, ${count(swapped)} swapped out` : '';
+  list.push(['Requests made room', `${plural(preemptions, 'time')}${out}`]);
+  list.push(['Cached blocks given up', count(kv.evictions)]);
+  list.push(['Equal blocks merged', count(kv.merged)]);
+  list.push(['Shared blocks copied on write', count(kv.copied)]);
+  return list;
+}

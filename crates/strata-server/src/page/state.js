@@ -1,0 +1,120 @@
+// What the server has told: the present state, and rates over the last minutes.
+
+const SAMPLES_MAX = 40;
+const HISTORY_MAX = 180;
+
+/** Codes of blocks: see `BlockUse::code`. */
+export const WITHDRAWN = 0, FREE = 1, CACHED = 2, MOVING = 3, FIRST_OWNER = 4, SHARED = 0x8000;
+
+export class State {
+  about = null;
+  groups = null;
+  figures = null;
+  sequences = [];
+  blocks = new Uint16Array();
+  units = new Uint8Array();
+  /** Once a second: `{gen, prompt, running, waiting, hits, bound, stall, used, steps}`. */
+  history = [];
+  #samples = [];
+  #at = 0;
+  #received = 0;
+
+  apply(name, data) {
+    // A server that was started anew counts from the beginning.
+    if (data.at < this.#at) this.#samples = [];
+    this.#at = data.at;
+    this.#received = performance.now();
+    if (name === 'whole') {
+      this.about = data.about;
+      this.groups = data.groups?.map(([name, units, bytes]) => ({ name, units, bytes })) ?? null;
+      this.blocks = listed(data.blocks, Uint16Array);
+      this.units = listed(data.units, Uint8Array);
+    } else {
+      change(this.blocks, data.blocks);
+      change(this.units, data.units);
+    }
+    if (data.figures) this.figures = data.figures;
+    if (data.sequences) {
+      this.sequences = data.sequences.map(([id, number, place, prompt, computed, generated, blocks, below]) =>
+        ({ id, number, place, prompt, computed, generated, blocks, below }));
+    }
+  }
+
+  /** Once a second: adds to the history what the last seconds came to. */
+  tick() {
+    if (!this.figures) return;
+    const at = this.#at + (performance.now() - this.#received) / 1000;
+    this.#samples.push({ at, figures: this.figures });
+    if (this.#samples.length > SAMPLES_MAX) this.#samples.shift();
+    const { kv } = this.figures;
+    this.history.push({
+      gen: this.rate(5, (f) => f.generated_tokens),
+      prompt: this.rate(5, (f) => f.prompt_tokens),
+      steps: this.rate(5, (f) => f.steps),
+      running: this.figures.running,
+      waiting: this.figures.waiting + this.figures.swapped,
+      hits: this.share(10, (f) => f.cached_tokens, (f) => f.prompt_tokens),
+      bound: this.bound(10),
+      stall: this.stall(10),
+      used: kv.used / Math.max(1, kv.total - kv.withdrawn),
+    });
+    if (this.history.length > HISTORY_MAX) this.history.shift();
+  }
+
+  /** How much `of(figures)` grew in each of the last `within` seconds. */
+  rate(within, of) {
+    const [first, last] = this.#ends(within);
+    return last && last.at > first.at ? (of(last.figures) - of(first.figures)) / (last.at - first.at) : 0;
+  }
+
+  /** By how much one grew for each unit that the other grew; null where it did not. */
+  share(within, part, whole) {
+    const [first, last] = this.#ends(within);
+    if (!last) return null;
+    const all = whole(last.figures) - whole(first.figures);
+    return all > 0 ? (part(last.figures) - part(first.figures)) / all : null;
+  }
+
+  /** The part of their time that passes waited for weights. */
+  stall(within) {
+    if (!this.figures?.stream) return null;
+    return this.share(within, (f) => f.stream.stall_s, (f) => f.stream.stall_s + f.stream.compute_s);
+  }
+
+  /** The time that the disk needs for the bytes of the passes, over what they took. */
+  bound(within) {
+    const rate = this.figures?.stream?.disk_bytes_per_s;
+    if (!rate) return null;
+    const time = (f) => f.stream.stall_s + f.stream.compute_s;
+    const share = this.share(within, (f) => f.stream.bytes_read, time);
+    return share === null ? null : share / rate;
+  }
+
+  #ends(within) {
+    const last = this.#samples.at(-1);
+    return [last && this.#samples.find((sample) => sample.at >= last.at - within - 0.5), last];
+  }
+}
+
+/** A list from runs: `[length, code, …]`. */
+function listed(runs, Kind) {
+  let length = 0;
+  for (let i = 0; i < runs.length; i += 2) length += runs[i];
+  const list = new Kind(length);
+  let at = 0;
+  for (let i = 0; i < runs.length; i += 2) {
+    list.fill(runs[i + 1], at, at + runs[i]);
+    at += runs[i];
+  }
+  return list;
+}
+
+/** Changes a list as told: `[skip, length, code, …]`. */
+function change(list, changes = []) {
+  let at = 0;
+  for (let i = 0; i < changes.length; i += 3) {
+    at += changes[i];
+    list.fill(changes[i + 2], at, at + changes[i + 1]);
+    at += changes[i + 1];
+  }
+}

@@ -1,0 +1,121 @@
+//! Where each unit of streamed weights is, at one moment: for pictures of memory.
+
+use crate::window::{Tiers, UnitId, UnitState, Window};
+
+/// How far a unit is in one tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Not there.
+    Absent = 0,
+    /// On its way there.
+    Loading = 1,
+    /// There.
+    Present = 2,
+    /// There, and in use.
+    InUse = 3,
+    /// Its memory is being given back.
+    Leaving = 4,
+}
+
+/// Where a unit is, in one byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UnitSight(u8);
+
+impl UnitSight {
+    const STAYS: u8 = 8;
+    const DEVICE: u32 = 4;
+
+    /// Of a unit that is read into host memory and computed with there.
+    pub(super) fn of_host(host: &Window, unit: UnitId) -> Self {
+        Self(in_tier(host, unit))
+    }
+
+    /// Of a unit that is read into host memory and copied to a device.
+    pub(super) fn of_tiers(tiers: &Tiers, unit: UnitId) -> Self {
+        Self(in_tier(tiers.host(), unit) | in_tier(tiers.device(), unit) << Self::DEVICE)
+    }
+
+    /// The host's [`Presence`] as a number, plus 8 if the unit stays there; and the same for the device, times 16.
+    pub fn code(self) -> u8 {
+        self.0
+    }
+
+    /// Whether it is in host memory, or on its way to or from there.
+    pub fn is_on_host(self) -> bool {
+        self.0 & (Self::STAYS - 1) != Presence::Absent as u8
+    }
+
+    /// Whether it is in the device's memory, or on its way to or from there.
+    pub fn is_on_device(self) -> bool {
+        Self(self.0 >> Self::DEVICE).is_on_host()
+    }
+}
+
+fn in_tier(window: &Window, unit: UnitId) -> u8 {
+    let presence = match window.state(unit) {
+        UnitState::Absent => Presence::Absent,
+        UnitState::Inflight => Presence::Loading,
+        UnitState::Present if window.users(unit) > 0 => Presence::InUse,
+        UnitState::Present => Presence::Present,
+        UnitState::Evicting => Presence::Leaving,
+    };
+    let stays = if window.is_resident(unit) { UnitSight::STAYS } else { 0 };
+    presence as u8 | stays
+}
+
+/// Where all units are.
+#[derive(Debug, Clone, Default)]
+pub struct WindowSight {
+    /// Each unit, in the order of a pass.
+    pub units: Vec<UnitSight>,
+    /// Bytes of weights in host memory, or on their way to or from there.
+    pub host_bytes: u64,
+    /// The same of a device's memory.
+    pub device_bytes: u64,
+}
+
+/// What a group of weights consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupShape {
+    /// Its name, for display.
+    pub name: String,
+    /// How many units it is cut into.
+    pub units: usize,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::{Acquired, Policy, ResidentConfig, WindowCommand, WindowConfig};
+
+    #[test]
+    fn a_unit_is_seen_on_its_way() {
+        let config = WindowConfig {
+            unit_bytes: vec![10; 8],
+            order: (0..8).map(UnitId).collect(),
+            budget: 60,
+            policy: Policy::Resident(ResidentConfig { stream_slots: 4 }),
+            load_attempts: 1,
+        };
+        let mut window = Window::new(config).expect("it works");
+        let streamed = (0..8).map(UnitId).find(|&unit| !window.is_resident(unit)).expect("not all stay");
+        let stays = (0..8).map(UnitId).find(|&unit| window.is_resident(unit)).expect("some stay");
+        let code = |window: &Window, unit| UnitSight::of_host(window, unit).code();
+        assert_eq!((code(&window, streamed), code(&window, stays)), (0, 8));
+        let mut out = Vec::new();
+        assert_eq!(window.acquire(streamed, &mut out), Acquired::Pending);
+        assert_eq!(code(&window, streamed), Presence::Loading as u8);
+        let ticket = out.iter().find_map(|command| match command {
+            WindowCommand::Load { unit, ticket, .. } if *unit == streamed => Some(*ticket),
+            _ => None,
+        });
+        assert!(window.loaded(streamed, ticket.expect("it is loaded"), &mut out));
+        assert_eq!(code(&window, streamed), Presence::Present as u8);
+        assert_eq!(window.acquire(streamed, &mut out), Acquired::Ready);
+        assert_eq!(code(&window, streamed), Presence::InUse as u8);
+        assert!(UnitSight::of_host(&window, streamed).is_on_host());
+        assert!(!UnitSight::of_host(&window, streamed).is_on_device());
+    }
+}
