@@ -1,6 +1,6 @@
-"""Checks the live page in a real browser, and takes its pictures. Usage: check.py STRATA FOLDER
+"""Checks the live page in a real browser, and takes its pictures. Usage: check.py STRATA FOLDER [quick]
 
-FOLDER is for what the checks write: logs, a model, pictures.
+FOLDER is for what the checks write: logs, a model, pictures. Without pictures it is quick.
 """
 
 import shutil
@@ -305,7 +305,8 @@ def main():
             chat(pages, server.url)
             many_blocks(pages, server.url)
             accessible_everywhere(pages, server.url)
-        pictures(pages, binary, folder)
+        if "quick" not in sys.argv:
+            pictures(pages, binary, folder)
         browser.close()
     print("the page is as it should be")
 

@@ -50,6 +50,6 @@ pub use strata_grammar::{
 pub use strata_kv::{BlockUse, Miss, MissReason, TokenId};
 pub use strata_kv_disk::{BlockBytes, DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
 pub use strata_model::Pooling;
-pub use strata_weights::{GroupShape, Pace, StreamStats, UnitSight, WindowSight};
+pub use strata_weights::{GroupShape, StreamStats, UnitSight, WatchPace, WindowSight};
 pub use unread::UnreadBudget;
 pub use vocabulary::vocabulary_of;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use serde_json::Value;
-use strata_engine::{EngineHandle, Pace};
+use strata_engine::{EngineHandle, WatchPace};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -80,7 +80,7 @@ impl Live {
     /// Reads the engine's state for as long as somebody looks.
     async fn keep_up(self: Arc<Self>) {
         let mut watcher = self.engine.watch();
-        let mut ticks = interval(Pace::PERIOD);
+        let mut ticks = interval(WatchPace::PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;

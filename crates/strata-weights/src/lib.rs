@@ -42,8 +42,8 @@ pub use store::{
     StoredFile, StoredGroup, StoredTensor, inspect_target, is_store, write_store,
 };
 pub use streamed::{
-    EVENTS_MAX, EventKind, GroupShape, Pace, Presence, StreamConfig, StreamEvent, StreamMonitor, StreamPlan,
-    StreamPolicy, StreamStats, StreamedWeights, TieredWeights, UnitSight, WindowSight, open_direct,
+    EVENTS_MAX, EventKind, GroupShape, Presence, StreamConfig, StreamEvent, StreamMonitor, StreamPlan, StreamPolicy,
+    StreamStats, StreamedWeights, TieredWeights, UnitSight, WatchPace, WindowSight, open_direct,
 };
 pub use verify::{Checked, Damage, Method, VerifyStopped, verify};
 pub use writer::{Sink, TensorMeta, write_model};

@@ -36,7 +36,7 @@ use telemetry::Recorder;
 use tiered::TieredDriver;
 
 pub use monitor::StreamMonitor;
-pub use pace::Pace;
+pub use pace::WatchPace;
 pub use plan::{StreamConfig, StreamPlan, StreamPolicy};
 pub use sight::{GroupShape, Presence, UnitSight, WindowSight};
 pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
@@ -80,7 +80,7 @@ pub struct BandwiseWeights<D> {
     monitor: Arc<StreamMonitor>,
     /// Where each band was, to be written again, and when it is to be shown next.
     sight: WindowSight,
-    pace: Pace,
+    pace: WatchPace,
 }
 
 /// What all streamed weights are made of, before their driver starts.
@@ -215,7 +215,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
             bands_streamed,
             monitor,
             sight: WindowSight::default(),
-            pace: Pace::default(),
+            pace: WatchPace::default(),
         };
         weights.publish();
         weights

@@ -5,7 +5,7 @@ use std::hash::BuildHasherDefault;
 use std::time::{Duration, Instant};
 
 use strata_kv::{BlockUse, IdHasher, SequenceId};
-use strata_weights::Pace;
+use strata_weights::WatchPace;
 
 use super::Worker;
 use crate::live::{LiveState, SHOWN_MAX};
@@ -13,7 +13,7 @@ use crate::live::{LiveState, SHOWN_MAX};
 /// What is shown, and when.
 #[derive(Default)]
 pub(super) struct Show {
-    pace: Pace,
+    pace: WatchPace,
     /// What was shown before the last time, to be written again.
     state: LiveState,
     numbers: Numbers,

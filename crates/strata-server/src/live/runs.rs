@@ -81,7 +81,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changes_turn_one_list_into_the_other(pairs in prop::collection::vec((0..3_u16, 0..3_u16), 0..1500), same in 0..1500_usize) {
+        fn changes_turn_one_list_into_the_other(
+            pairs in prop::collection::vec((0..3_u16, 0..3_u16), 0..1500),
+            same in 0..1500_usize,
+        ) {
             let (before, mut now): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
             let end = same.min(now.len());
             now[..end].copy_from_slice(&before[..end]);

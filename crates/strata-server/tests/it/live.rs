@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use strata_engine::testing::{Step, answer};
 use strata_engine::{BlockUse, LivePlace, LiveSequence, LiveState};
-use strata_server::{Drained, ServerConfig};
+use strata_server::{ApiKey, ApiKeys, Drained, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 

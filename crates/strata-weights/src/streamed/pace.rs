@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 /// Limits how often something is done for watchers: at most ten times a second, and for at most a hundredth of the
 /// time.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct WatchPace {
     next_at: Option<Instant>,
 }
 
-impl Pace {
+impl WatchPace {
     /// The least time between two turns.
     pub const PERIOD: Duration = Duration::from_millis(100);
     /// Time that must pass for each unit of time that a turn took.
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn turns_take_a_hundredth_of_the_time() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
+        let (mut pace, start) = (WatchPace::default(), Instant::now());
         assert!(pace.is_due(start));
         let millis = Duration::from_millis;
         // A short one: ten times a second.
