@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::live::Live;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
-use crate::pace::Pace;
+use crate::pace::QueuePace;
 use crate::speech::Speech;
 use crate::tool_calls::Family;
 
@@ -34,7 +34,7 @@ pub(crate) struct App {
     pub(crate) speech: Speech,
     pub(crate) metrics: Arc<Metrics>,
     /// How fast the queue moves.
-    pub(crate) pace: Arc<Pace>,
+    pub(crate) pace: Arc<QueuePace>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
     /// The bytes of the model's tokens, once a request has needed them.

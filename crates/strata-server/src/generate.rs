@@ -17,7 +17,7 @@ use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, logprob_bytes};
 use crate::error::ApiError;
 use crate::memory::Share;
 use crate::metrics::{Finished, Metrics};
-use crate::pace::Pace;
+use crate::pace::QueuePace;
 use crate::request_log::{AskedFor, RequestLog};
 use crate::sampling::Common;
 
@@ -61,7 +61,7 @@ pub(crate) struct Sequences {
 /// Where it is noted what becomes of the sequences.
 struct Observed {
     metrics: Arc<Metrics>,
-    pace: Arc<Pace>,
+    pace: Arc<QueuePace>,
     log: Arc<RequestLog>,
     started: Instant,
     max_tokens: usize,
@@ -461,7 +461,7 @@ fn note(app: &App, log: &RequestLog, prompts: usize, prompt_tokens: usize, commo
 }
 
 /// Why the engine does not take a request, and when it may come back.
-fn refusal(error: SubmitError, pace: &Pace) -> ApiError {
+fn refusal(error: SubmitError, pace: &QueuePace) -> ApiError {
     match error {
         SubmitError::Overloaded { .. } => ApiError::queue_full(error.to_string(), pace.retry_after_s()),
         other => other.into(),

@@ -10,12 +10,12 @@ const RETRY_S: (u64, u64) = (1, 60);
 
 /// How long requests waited lately.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct QueuePace {
     /// The mean, in seconds; none before the first.
     mean_s: Mutex<Option<f64>>,
 }
 
-impl Pace {
+impl QueuePace {
     /// A request has left the queue after this time.
     pub(crate) fn waited(&self, wait: Duration) {
         let mut mean = self.mean_s.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn the_answer_follows_the_waits_within_bounds() {
-        let pace = Pace::default();
+        let pace = QueuePace::default();
         assert_eq!(pace.retry_after_s(), 1);
         pace.waited(Duration::from_secs(20));
         assert_eq!(pace.retry_after_s(), 10);

@@ -213,8 +213,8 @@ async fn cut_streams(script: Box<strata_engine::testing::Script>, fails: bool) {
         let mut reply = String::new();
         connection.read_to_string(&mut reply).await.unwrap();
         assert!(reply.starts_with("HTTP/1.1 200") && reply.ends_with("\r\n0\r\n\r\n"), "a whole stream: {reply}");
-        let lines = reply.lines().filter_map(|line| line.strip_prefix("data: "));
-        last.push(lines.filter(|data| *data != "[DONE]").last().expect("an event").to_owned());
+        let mut lines = reply.lines().filter_map(|line| line.strip_prefix("data: "));
+        last.push(lines.rfind(|data| *data != "[DONE]").expect("an event").to_owned());
     }
     let last: Vec<Value> = last.iter().map(|data| serde_json::from_str(data).expect("JSON")).collect();
     let part = if fails { "disk on fire" } else { "stopped before the request was done" };
