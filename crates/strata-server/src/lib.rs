@@ -71,6 +71,7 @@ pub async fn serve<F: Future<Output = ()>>(
     let (cut, is_cut) = watch::channel(false);
     let app = app::App::new(config, engine, tokenizer, template, is_cut);
     let live = app.live.clone();
+    #[expect(clippy::async_yields_async, reason = "patience ends later, and the listener waits for it")]
     let shutdown = async {
         let patience = shutdown.await;
         // It would go on for as long as somebody looks.
