@@ -11,10 +11,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{self, Runtime};
 use tokio::sync::Semaphore;
 use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::timeout;
 
 use crate::batch::encode;
 use crate::endpoint::Endpoint;
-use crate::journal::{Journal, Numbered};
+use crate::journal::{BYTES_MAX, Journal, Numbered};
 use crate::peer::{Peer, Said};
 use crate::wire;
 
@@ -26,6 +27,8 @@ const SUBSCRIPTIONS_MAX: usize = 64;
 const BEHIND_MAX: usize = 4096;
 /// The number after the last batch that is repeated.
 const END: [u8; 8] = (-1i64).to_be_bytes();
+/// How long one may be silent that only asks: it can come again, and one that is gone for good keeps no seat.
+const SILENCE: Duration = Duration::from_secs(600);
 /// Time until the next connection is accepted where the system had nothing left for one.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
@@ -38,8 +41,6 @@ pub struct PublisherConfig {
     pub replay: Option<Endpoint>,
     /// What each batch begins with; subscribers name its beginning.
     pub topic: String,
-    /// Tokens of a block.
-    pub block_size: usize,
 }
 
 /// A publisher that cannot work.
@@ -63,6 +64,7 @@ pub enum PublishError {
 /// See the [module](self). Its sockets live as long as it does.
 pub struct EventPublisher {
     shared: Arc<Shared>,
+    block_size: usize,
     events: SocketAddr,
     replay: Option<SocketAddr>,
     /// Apart from the server's: whoever follows the cache takes no time from answers but that of the cores.
@@ -71,13 +73,16 @@ pub struct EventPublisher {
 
 struct Shared {
     topic: Vec<u8>,
-    block_size: usize,
     journal: Mutex<Journal>,
-    batches: broadcast::Sender<Numbered>,
+    /// The numbers of batches, as they come; the journal has them, for all and within its limit.
+    numbers: broadcast::Sender<u64>,
 }
 
 impl EventPublisher {
-    /// Listens, with a thread for all connections.
+    /// The most bytes of batches that are kept.
+    pub const BYTES_MAX: usize = BYTES_MAX;
+
+    /// Listens, with a thread for all connections. Nothing is told before the [size of blocks](Self::of_blocks) is.
     ///
     /// # Errors
     /// See [`PublishError`].
@@ -90,9 +95,8 @@ impl EventPublisher {
             .map_err(PublishError::Thread)?;
         let shared = Arc::new(Shared {
             topic: config.topic.into_bytes(),
-            block_size: config.block_size,
             journal: Mutex::default(),
-            batches: broadcast::channel(BEHIND_MAX).0,
+            numbers: broadcast::channel(BEHIND_MAX).0,
         });
         let entered = runtime.enter();
         let listen = |endpoint: &Endpoint| {
@@ -106,7 +110,12 @@ impl EventPublisher {
             address
         });
         drop(entered);
-        Ok(Self { shared, events, replay, _runtime: runtime })
+        Ok(Self { shared, block_size: 0, events, replay, _runtime: runtime })
+    }
+
+    /// The same, of blocks of so many tokens.
+    pub fn of_blocks(self, block_size: usize) -> Self {
+        Self { block_size, ..self }
     }
 
     /// Where subscribers connect, with the port that was taken.
@@ -124,7 +133,7 @@ impl CacheWatcher for EventPublisher {
     /// Encodes them and hands them to the sockets' tasks: waits for nobody.
     fn changed(&mut self, changes: &CacheChanges) {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        self.shared.publish(encode(changes, self.shared.block_size, seconds));
+        self.shared.publish(encode(changes, self.block_size, seconds));
     }
 }
 
@@ -133,7 +142,7 @@ impl Shared {
     fn publish(&self, batch: Vec<u8>) {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody may be listening.
-        let _ = self.batches.send(journal.append(batch));
+        let _ = self.numbers.send(journal.append(batch));
     }
 
     fn kept_from(&self, number: u64) -> Option<Numbered> {
@@ -155,6 +164,9 @@ where
 {
     let seats = Arc::new(Semaphore::new(PEERS_MAX));
     loop {
+        if seats.available_permits() == 0 {
+            tracing::warn!("{PEERS_MAX} follow KV events, as many as may; others wait until one of them leaves");
+        }
         // Nobody closes the semaphore.
         let Ok(seat) = seats.clone().acquire_owned().await else { return };
         let (stream, address) = match listener.accept().await {
@@ -180,7 +192,7 @@ where
 
 /// Tells a subscriber of the batches from now on.
 async fn publish(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
-    let mut batches = shared.batches.subscribe();
+    let mut numbers = shared.numbers.subscribe();
     let mut peer = Peer::meet(stream, "PUB", &["SUB", "XSUB"]).await?;
     let mut topics: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -196,9 +208,12 @@ async fn publish(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
                     _ => {}
                 },
             },
-            batch = batches.recv() => match batch {
-                Ok(Numbered { number, batch }) => {
-                    if topics.iter().any(|topic| shared.topic.starts_with(topic)) {
+            number = numbers.recv() => match number {
+                Ok(number) => {
+                    let is_wanted = topics.iter().any(|topic| shared.topic.starts_with(topic));
+                    // One that is not kept any more is missed, as below.
+                    let batch = shared.kept_from(number).filter(|kept| is_wanted && kept.number == number);
+                    if let Some(Numbered { batch, .. }) = batch {
                         let message = wire::message([&shared.topic[..], &number.to_be_bytes(), &batch]);
                         peer.send(&message).await?;
                     }
@@ -229,7 +244,8 @@ fn cancel(topics: &mut Vec<Vec<u8>>, topic: &[u8]) {
 async fn repeat(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let mut peer = Peer::meet(stream, "ROUTER", &["REQ", "DEALER", "ROUTER"]).await?;
     loop {
-        let frames = match peer.listen().await? {
+        let said = timeout(SILENCE, peer.listen()).await;
+        let frames = match said.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
             Said::Ping(pong) => {
                 peer.send(&pong).await?;
                 continue;

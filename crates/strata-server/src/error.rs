@@ -130,7 +130,7 @@ impl ApiError {
     /// Logs what is the server's fault. That it starts or stops is none.
     pub(crate) fn log(&self) {
         if self.status.is_server_error() && !matches!(self.code, Some("loading" | "draining")) {
-            tracing::warn!(status = self.status.as_u16(), message = self.message, "request failed");
+            tracing::warn!(status = self.status.as_u16(), reason = self.message, "request failed");
         }
     }
 

@@ -72,7 +72,7 @@ pub(crate) async fn run<F: Future<Output = ()>>(
     cut: watch::Sender<bool>,
 ) -> Drained {
     let drain_timeout = limits.drain_timeout;
-    let mut connections = Connections { listener, doorway, limits, tasks: JoinSet::new() };
+    let mut connections = Connections { listener, doorway, limits, tasks: JoinSet::new(), late: None };
     let mut shutdown = pin!(shutdown);
     let patience_ends = loop {
         tokio::select! {
@@ -81,6 +81,7 @@ pub(crate) async fn run<F: Future<Output = ()>>(
         }
     };
     drain.send_replace(true);
+    connections.late = Some(JoinSet::new());
     let (mut patience_ends, mut time_is_up) = (pin!(patience_ends), pin!(sleep(drain_timeout)));
     let is_cut = loop {
         if connections.tasks.is_empty() {
@@ -98,11 +99,17 @@ pub(crate) async fn run<F: Future<Output = ()>>(
     }
     connections.take_last();
     // Closing the listener tells balancers and clients to go elsewhere.
-    let Connections { listener, mut tasks, .. } = connections;
+    let Connections { listener, mut tasks, late, .. } = connections;
     drop(listener);
+    let mut late = late.unwrap_or_default();
     // Connections that have not ended by now have nothing left to send, or a client that does not read.
-    let _ = timeout(LAST_WORDS, all_ended(&mut tasks)).await;
+    let _ = timeout(LAST_WORDS, async {
+        all_ended(&mut tasks).await;
+        all_ended(&mut late).await;
+    })
+    .await;
     tasks.shutdown().await;
+    late.shutdown().await;
     if is_cut { Drained::Cut(open) } else { Drained::Completely }
 }
 
@@ -118,6 +125,8 @@ struct Connections {
     doorway: Arc<Doorway>,
     limits: ListenerLimits,
     tasks: JoinSet<()>,
+    /// Those that have come since draining began. They are refused, and however many come, none delays the end.
+    late: Option<JoinSet<()>>,
 }
 
 impl Connections {
@@ -128,8 +137,15 @@ impl Connections {
             let place = self.doorway.room.clone().acquire_owned().await;
             (self.listener.accept().await, place)
         };
+        let late = async {
+            match &mut self.late {
+                Some(late) if !late.is_empty() => late.join_next().await,
+                _ => std::future::pending().await,
+            }
+        };
         tokio::select! {
             Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => report(ended),
+            Some(ended) = late => report(ended),
             (accepted, place) = accepted => match accepted {
                 Ok((stream, _)) => self.begin(stream, place.ok()),
                 Err(error) => {
@@ -153,7 +169,7 @@ impl Connections {
 
     fn begin(&mut self, stream: TcpStream, place: Option<OwnedSemaphorePermit>) {
         let connection = serve_connection(stream, self.doorway.clone(), self.limits.clone());
-        self.tasks.spawn(async move {
+        self.late.as_mut().unwrap_or(&mut self.tasks).spawn(async move {
             connection.await;
             drop(place);
         });

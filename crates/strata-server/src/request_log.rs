@@ -135,8 +135,8 @@ impl Drop for RequestLog {
             };
         }
         match status {
+            _ if POLLED.contains(&path.as_str()) => line!(debug),
             500.. => line!(warn),
-            200..300 if POLLED.contains(&path.as_str()) => line!(debug),
             _ => line!(info),
         }
     }

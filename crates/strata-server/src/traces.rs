@@ -7,6 +7,9 @@
 mod otlp;
 mod spans;
 
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,8 +19,9 @@ use axum::http::{Request, Uri, header};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use prost::Message;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep_until, timeout};
 
 use crate::request_log::{Came, Facts, Listener};
@@ -67,8 +71,8 @@ impl OtlpEndpoint {
     }
 
     /// The address for sockets: without the brackets that an IPv6 address has in a URL.
-    fn address(&self) -> (&str, u16) {
-        (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
+    fn address(&self) -> (String, u16) {
+        (self.host.trim_start_matches('[').trim_end_matches(']').to_owned(), self.port)
     }
 }
 
@@ -91,6 +95,9 @@ pub(crate) struct Exporter {
     queue: mpsc::Receiver<Span>,
     endpoint: OtlpEndpoint,
     counts: Arc<TraceCounts>,
+    /// A look-up of the collector's name that has not ended. There is never a second one: it takes a thread, of those
+    /// that tokenize, for as long as name servers keep it waiting.
+    lookup: Option<JoinHandle<io::Result<Vec<SocketAddr>>>>,
 }
 
 impl Traces {
@@ -98,7 +105,7 @@ impl Traces {
     pub(crate) fn to(endpoint: OtlpEndpoint) -> (Self, Exporter) {
         let (sender, receiver) = mpsc::channel(WAITING);
         let counts = Arc::new(TraceCounts::default());
-        (Self { queue: sender, counts: counts.clone() }, Exporter { queue: receiver, endpoint, counts })
+        (Self { queue: sender, counts: counts.clone() }, Exporter { queue: receiver, endpoint, counts, lookup: None })
     }
 
     /// What became of spans so far.
@@ -144,9 +151,20 @@ impl Exporter {
         }
     }
 
-    async fn send(&self, spans: Vec<Span>) -> Result<(), String> {
+    /// Where the collector is. Goes on with the last look-up if nobody waited for its end.
+    async fn addresses(&mut self) -> io::Result<Vec<SocketAddr>> {
+        let address = self.endpoint.address();
+        let lookup =
+            self.lookup.get_or_insert_with(|| tokio::spawn(async move { Ok(lookup_host(address).await?.collect()) }));
+        let found = lookup.await;
+        self.lookup = None;
+        found.map_err(io::Error::other)?
+    }
+
+    async fn send(&mut self, spans: Vec<Span>) -> Result<(), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        let stream = TcpStream::connect(self.endpoint.address()).await.map_err(|error| text(&error))?;
+        let addresses = self.addresses().await.map_err(|error| text(&error))?;
+        let stream = TcpStream::connect(&addresses[..]).await.map_err(|error| text(&error))?;
         let handshake = http1::handshake::<_, Body>(TokioIo::new(stream));
         let (mut sender, connection) = handshake.await.map_err(|error| text(&error))?;
         let request = Request::post(&self.endpoint.path)
@@ -158,12 +176,14 @@ impl Exporter {
             let answer = sender.send_request(request).await.map_err(|error| text(&error))?;
             if answer.status().is_success() { Ok(()) } else { Err(format!("it answers {}", answer.status())) }
         };
+        let mut answer = pin!(answer);
         tokio::select! {
-            answer = answer => answer,
-            // It moves the bytes; where it ends first, there is no answer.
-            ended = connection => {
-                Err(ended.err().map_or_else(|| "it closed the connection".into(), |error| text(&error)))
-            }
+            answer = &mut answer => answer,
+            // It moves the bytes. One that has ended may have brought the answer.
+            ended = connection => match ended {
+                Ok(()) => answer.await,
+                Err(error) => Err(text(&error)),
+            },
         }
     }
 }
@@ -248,7 +268,7 @@ mod tests {
         assert_eq!(read("http://localhost"), of("localhost", 4318, "/v1/traces"));
         assert_eq!(read("http://10.0.0.1:99/"), of("10.0.0.1", 99, "/v1/traces"));
         assert_eq!(read("http://[::1]:1/otlp/v1/traces"), of("[::1]", 1, "/otlp/v1/traces"));
-        assert_eq!(OtlpEndpoint::read("http://[::1]:1").unwrap().address(), ("::1", 1));
+        assert_eq!(OtlpEndpoint::read("http://[::1]:1").unwrap().address(), ("::1".to_owned(), 1));
         for bad in ["", "localhost:4318", "grpc://x:1", "https://x", "http://", "/v1/traces", "http:// x"] {
             assert!(read(bad).is_err_and(|told| told.contains("http://localhost:4318")), "{bad}");
         }

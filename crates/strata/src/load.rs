@@ -203,6 +203,8 @@ fn start_engine(
     surroundings: &Surroundings<'_>,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
+    // Loading takes long: what cannot work is refused before it.
+    let publisher = kv_events::bind(limits.kv_events.as_ref())?;
     let Started { runner, plan, streamed, batched_tokens, kv_disk, block_size, num_swap_blocks } =
         Started::new(dir, limits, surroundings)?;
     // What memory does not hold is read from disk in each pass.
@@ -233,7 +235,7 @@ fn start_engine(
         idle_turn: IDLE_TURN,
         check_invariants: false,
     };
-    let cache_watcher = kv_events::open(limits.kv_events.as_ref(), block_size)?;
+    let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
     let attachments = Attachments { kv_disk, cache_watcher };
     Ok((Engine::start_with(config, runner, attachments)?, plan, streamed))
 }

@@ -11,6 +11,7 @@ use strata_model::Model;
 use strata_model::config::ModelConfig;
 
 use crate::audience::{Audience, Surroundings};
+use crate::kv_events;
 use crate::options::{KvDtype, KvLayoutOption, LimitOptions};
 use crate::seed::random_seed;
 
@@ -106,7 +107,10 @@ pub fn memory_needs(
     let Surroundings { footprint, audience } = surroundings;
     let serves_many = matches!(audience, Audience::Clients);
     Ok(MemoryNeeds {
-        process: footprint.computing(threads(limits).get(), config.vocab_size, serves_many),
+        process: Bytes(
+            footprint.computing(threads(limits).get(), config.vocab_size, serves_many).0
+                + kv_events::memory(limits.kv_events.as_ref()).0,
+        ),
         opening: footprint.opening,
         weights: weights.whole,
         weights_streamed: weights.streamed,

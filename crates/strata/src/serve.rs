@@ -36,6 +36,9 @@ const WORKERS: usize = 2;
 /// Threads that tokenize. Each keeps some freed memory to itself, so there are not many.
 const BLOCKING_WORKERS: usize = 8;
 
+/// The exit code of a process that SIGTERM has ended.
+const TERMINATED: i32 = 143;
+
 /// Time that work in progress gets after the server has drained.
 const LAST_CALL: Duration = Duration::from_secs(1);
 
@@ -173,22 +176,30 @@ pub fn run(args: ServeArgs) -> Result<()> {
     // Taken before the model is opened, which may take a while.
     let socket = bind(&args.host, args.port)?;
     let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
-    let secrets = Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?;
+    let secrets = Arc::new(Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?);
+    let mut signals = runtime.block_on(async {
+        secrets.clone().reload_at_hangup()?;
+        Stop::listen(args.drain_seconds)
+    })?;
+    let impatient = signals.impatient.clone();
     let opened = Opened::open(args.model.model.as_deref())?;
-    // Until there is a model, a signal ends the process as it does any other.
-    let (when_loaded, is_loaded) = oneshot::channel();
+    let (when_loaded, is_loaded) = oneshot::channel::<()>();
     #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
-    let stop = async {
-        match is_loaded.await {
-            Ok(stop) => Stop::future(stop).await,
-            Err(_) => std::future::pending().await,
+    let stop = async move {
+        tokio::select! {
+            // Nothing was accepted yet. As the first process of a container, it would not end by itself.
+            code = signals.next() => std::process::exit(code),
+            loaded = is_loaded => if loaded.is_err() {
+                // What went wrong ends the process.
+                std::future::pending::<()>().await;
+            }
         }
+        signals.future().await
     };
     let base = base_config(&args, opened.dir.name(), &secrets)?;
     let (door, address, serving) = runtime.block_on(async {
         let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
         let address = listener.local_addr().context("cannot tell the port")?;
-        secrets.reload_at_hangup()?;
         let (door, serving) = strata_server::listen(&base, listener, stop);
         Ok::<_, anyhow::Error>((door, address, tokio::spawn(serving)))
     })?;
@@ -203,13 +214,11 @@ pub fn run(args: ServeArgs) -> Result<()> {
     load::report::sampling(&loaded.generation);
     let config = config(base, &loaded);
     let (name, keyed) = (config.model_names[0].clone(), !config.api_keys.is_empty());
-    let stop = runtime.block_on(async { Stop::listen(args.drain_seconds) })?;
-    let impatient = stop.impatient.clone();
     door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
     let scheme = if tls.is_some() { "https" } else { "http" };
     announce(&name, scheme, address, keyed, loaded.template.is_some());
     // The other end waits for it as long as the server serves.
-    let _ = when_loaded.send(stop);
+    let _ = when_loaded.send(());
     let drained = runtime.block_on(serving).context("the server's task failed")?;
     if impatient.load(Ordering::Acquire) {
         std::process::exit(INTERRUPTED.into());
@@ -333,11 +342,12 @@ impl Stop {
         }
     }
 
-    async fn next(&mut self) {
+    /// Waits for one; returns the exit code of a process that it ends.
+    async fn next(&mut self) -> i32 {
         let [interrupt, terminate] = &mut self.signals;
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            _ = interrupt.recv() => INTERRUPTED.into(),
+            _ = terminate.recv() => TERMINATED,
         }
     }
 }

@@ -12,8 +12,8 @@ const BLOCK: usize = 2;
 
 fn publisher(topic: &str) -> EventPublisher {
     let any = || "127.0.0.1:0".parse().unwrap();
-    let config = PublisherConfig { events: any(), replay: Some(any()), topic: topic.to_owned(), block_size: BLOCK };
-    EventPublisher::bind(config).unwrap()
+    let config = PublisherConfig { events: any(), replay: Some(any()), topic: topic.to_owned() };
+    EventPublisher::bind(config).unwrap().of_blocks(BLOCK)
 }
 
 /// A small cache whose changes are told.
@@ -246,7 +246,7 @@ fn a_slow_subscriber_catches_up() {
 fn a_port_that_is_taken_is_named() {
     let publisher = publisher("");
     let taken = publisher.events().to_string().parse().unwrap();
-    let config = PublisherConfig { events: taken, replay: None, topic: String::new(), block_size: BLOCK };
+    let config = PublisherConfig { events: taken, replay: None, topic: String::new() };
     let error = EventPublisher::bind(config).err().expect("it is taken").to_string();
     assert!(error.contains(&publisher.events().to_string()), "{error}");
 }

@@ -64,7 +64,9 @@ pub(super) fn of(came: &Came, facts: &Facts) -> Vec<Span> {
         status: failed.then(|| Status { code: ERROR, message: String::new() }),
         ..span("llm_request", came.at, now)
     };
-    let inside = |name, begin, end| Span { parent_span_id: whole.span_id.clone(), ..span(name, begin, end) };
+    // Of several prompts, the longest wait may end after the first token of another.
+    let inside =
+        |name, begin: Instant, end| Span { parent_span_id: whole.span_id.clone(), ..span(name, begin.min(end), end) };
     let admitted = facts.queued.map(|queued| submitted + queued);
     let mut spans = Vec::with_capacity(4);
     spans.extend(admitted.map(|admitted| inside("queued", submitted, admitted)));

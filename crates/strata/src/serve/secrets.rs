@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use strata_server::{ApiKey, ApiKeys, BadTls, Tls};
@@ -82,6 +83,9 @@ impl Secrets {
 
     /// Reads the files again. What cannot be used leaves what was there, and is logged.
     fn reload(&self) {
+        if self.key_file.is_none() && self.tls_files.is_none() {
+            tracing::info!("SIGHUP: there is no --api-key-file and no --tls-cert to read again");
+        }
         if self.key_file.is_some() {
             match self.read_keys() {
                 Ok(keys) => {
@@ -99,15 +103,11 @@ impl Secrets {
         }
     }
 
-    /// Reads the files again at every SIGHUP, if there are any; without, it ends the process as usual. To be called
-    /// within a runtime.
+    /// Reads the files again at every SIGHUP. To be called within a runtime.
     ///
     /// # Errors
     /// The system takes no handler.
-    pub fn reload_at_hangup(self) -> Result<()> {
-        if self.key_file.is_none() && self.tls_files.is_none() {
-            return Ok(());
-        }
+    pub fn reload_at_hangup(self: Arc<Self>) -> Result<()> {
         let mut hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
         tokio::spawn(async move {
             while hangups.recv().await.is_some() {
