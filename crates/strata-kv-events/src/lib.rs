@@ -5,7 +5,7 @@
 //! journal, and serves two sockets that speak ZeroMQ: one that publishes each batch, and one that repeats those which
 //! a subscriber has missed.
 //!
-//! The protocol is written out here ([`wire`]), since the library for it believes the length that a peer names before
+//! The protocol is written out here (`wire.rs`), since the library for it believes the length that a peer names before
 //! it has sent a byte; whoever reached the port could end the server.
 
 mod batch;

@@ -61,7 +61,7 @@ pub enum PublishError {
     Thread(#[source] io::Error),
 }
 
-/// See the [module](self). Its sockets live as long as it does.
+/// Publishes the changes of a cache, and repeats them on demand. Its sockets live as long as it does.
 pub struct EventPublisher {
     shared: Arc<Shared>,
     block_size: usize,

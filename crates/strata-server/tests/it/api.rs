@@ -231,7 +231,7 @@ async fn models_health_version_and_metrics() {
         r#"vllm:cache_config_info{model_name="strata",engine="0",block_size="16",num_gpu_blocks="8"} 1"#,
         r#"vllm:iteration_tokens_total_bucket{model_name="strata",engine="0",le="8"} 3"#,
         r#"vllm:iteration_tokens_total_sum{model_name="strata",engine="0"} 22"#,
-        r#"strata:http_responses_total{model_name="strata",engine="0",status="2xx"} 4"#,
+        r#"strata:http_responses_total{model_name="strata",engine="0",status="2xx"} 6"#,
     ] {
         assert!(page.body.lines().any(|candidate| candidate == line), "{line}\n{}", page.body);
     }
