@@ -19,7 +19,7 @@ import urllib.request
 
 STRATA = sys.argv[1]
 ROUTER = "http://127.0.0.1:8791"
-GROUPS, TURNS, ROUNDS = 8, 4, 4
+GROUPS, TURNS, ROUNDS = 8, 4, 8
 
 
 def post(url, path, body, timeout=120):
@@ -118,7 +118,7 @@ def survive(servers):
     def stream(number):
         begun, whole = False, False
         try:
-            body = dict(model="model", prompt=f"{number}. Once", max_tokens=400, temperature=0, ignore_eos=True, stream=True)
+            body = dict(model="model", prompt=f"{number}. Once", max_tokens=1000, temperature=0, ignore_eos=True, stream=True)
             with post(ROUTER, "/v1/completions", body) as answer:
                 for line in answer:
                     begun = True
