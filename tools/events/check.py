@@ -172,6 +172,7 @@ def load(clients=16, requests=150):
 def settled(subscriber):
     """Once the server is idle and what it has told has arrived."""
     for _ in range(600):
+        assert subscriber.is_alive(), "what the subscriber was told made no sense to it"
         if metric("vllm:num_requests_running") == metric("vllm:num_requests_waiting") == 0:
             with subscriber.lock:
                 subscriber.ask_again()
