@@ -314,6 +314,47 @@ fn a_stop_under_load_loses_no_accepted_request() {
 }
 
 #[test]
+fn a_stop_ends_though_clients_that_were_refused_come_again() {
+    let serving = Serving::start(&["--drain-seconds", "600"]);
+    let (address, answers) = (serving.address.clone(), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            // Until nobody listens any more.
+            scope.spawn(|| {
+                while TcpStream::connect(&address).is_ok() {
+                    answers.fetch_add(usize::from(answered(&address) == Some(true)), Relaxed);
+                }
+            });
+        }
+        while answers.load(Relaxed) < 8 {
+            std::thread::yield_now();
+        }
+        serving.signal("-TERM");
+        let (code, said) = serving.ended();
+        assert_eq!(code, Some(0), "{said}");
+    });
+}
+
+#[test]
+fn signals_while_the_model_is_loaded_end_the_process_or_are_for_later() {
+    // Without files to read again, there is nothing to do for this one, at whatever time.
+    let mut serving = Serving::begin(&[]);
+    serving.signal("-HUP");
+    serving.line("Serving ");
+    serving.signal("-HUP");
+    assert!(serving.ask("GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200"));
+    serving.signal("-TERM");
+    assert_eq!(serving.ended().0, Some(0));
+    for (name, loading) in [("-TERM", 143), ("-INT", 130)] {
+        let serving = Serving::begin(&[]);
+        serving.signal(name);
+        // A small model may have been there already.
+        let (code, said) = serving.ended();
+        assert!([Some(loading), Some(0)].contains(&code), "{code:?} {said}");
+    }
+}
+
+#[test]
 fn a_second_signal_cuts_at_once_and_says_so_to_clients() {
     let mut serving = Serving::start(&["--drain-seconds", "600"]);
     let mut stream = TcpStream::connect(&serving.address).unwrap();
