@@ -2,9 +2,11 @@
 //! its results.
 
 mod balance;
+mod below;
 mod disk;
 mod idle_blocks;
 mod long;
+mod remote;
 mod report;
 mod show;
 mod strips;
@@ -20,8 +22,10 @@ use std::time::{Duration, Instant};
 
 use strata_grammar::Vocabulary;
 use strata_kv::{
-    BlockCopy, BlockManager, CacheChanges, CacheWatcher, ChainRoot, IdHasher, KvConfig, KvConfigError, SequenceId,
+    BlockCopy, BlockManager, CacheChanges, CacheWatcher, ChainRoot, FetchId, IdHasher, KvConfig, KvConfigError,
+    SequenceId,
 };
+use strata_kv_remote::RemoteTier;
 use strata_model::{BatchSequence, LogitRow, Logits, Pooling, SequenceBlocks};
 use thiserror::Error;
 
@@ -36,8 +40,10 @@ use crate::scheduler::{Arrival, PlannedTokens, Rejected, Scheduler, SchedulerCon
 use crate::sequence::{Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
+use below::Waits;
 use disk::Disk;
 use long::{DiskFrames, LongSequence};
+use remote::Remote;
 use show::Show;
 use strips::Strips;
 use swaps::Swaps;
@@ -66,6 +72,8 @@ pub struct EngineConfig {
 pub struct Attachments {
     /// KV on disk, whose blocks are those of [`Runner::block_bytes`].
     pub kv_disk: Option<KvDisk>,
+    /// KV in a store that servers share. With `kv_disk` as well, both have to name contents alike.
+    pub kv_remote: Option<RemoteTier>,
     /// Who is told after each step what the prefix cache has gained and lost.
     pub cache_watcher: Option<Box<dyn CacheWatcher>>,
 }
@@ -114,7 +122,7 @@ impl Engine {
     pub fn start_with(
         mut config: EngineConfig,
         mut runner: Box<dyn Runner>,
-        Attachments { kv_disk: disk, cache_watcher }: Attachments,
+        Attachments { kv_disk: disk, kv_remote: remote, cache_watcher }: Attachments,
     ) -> Result<Self, StartError> {
         let mut swap = runner.take_swap().filter(|_| runner.block_bytes().is_some());
         match (config.kv.num_swap_blocks, swap.as_ref().map(|swap| swap.num_slots())) {
@@ -143,6 +151,9 @@ impl Engine {
                 scheduler.allow_long(tier.capacity_tokens());
             }
         }
+        if let Some(remote) = remote.as_ref().filter(|_| disk.is_none()) {
+            scheduler.name_contents(remote.key_chain().clone(), false);
+        }
         let strips = runner.strips().map(|strips| Strips::new(strips.config()));
         let (shared, submissions) =
             EngineShared::new(config.limits.clone(), config.stall, Board::new(runner.stream_monitor()));
@@ -153,6 +164,8 @@ impl Engine {
             runner,
             swaps: Swaps::new(swap),
             disk: disk.map(|disk| Disk::new(disk, config.kv.num_blocks)),
+            remote: remote.map(|remote| Remote::new(remote, config.kv.num_blocks)),
+            waiting: HashMap::new(),
             long: HashMap::new(),
             sampler: Sampler::default(),
             masks: MaskWorkers::default(),
@@ -212,6 +225,9 @@ struct Worker {
     runner: Box<dyn Runner>,
     swaps: Swaps,
     disk: Option<Disk>,
+    remote: Option<Remote>,
+    /// Those who wait for a fetch.
+    waiting: HashMap<FetchId, Waits>,
     /// Sequences that are longer than memory.
     long: HashMap<SequenceId, LongSequence>,
     sampler: Sampler,
@@ -240,7 +256,7 @@ impl Worker {
     fn live(mut self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             while self.turn() {}
-            self.finish_disk();
+            self.finish_below();
         }));
         let reason = match outcome {
             Ok(()) => "the engine was stopped".to_owned(),
@@ -264,7 +280,7 @@ impl Worker {
         }
         self.drop_cancelled();
         self.poll_swaps(Duration::ZERO);
-        self.poll_disk(Duration::ZERO);
+        self.poll_below(Duration::ZERO);
         self.balance();
         if self.scheduler.has_sequences() {
             self.step();
@@ -275,7 +291,7 @@ impl Worker {
             self.poll_swaps(SWAP_WAIT);
         } else if self.num_fetches() > 0 {
             self.no_work_left();
-            self.poll_disk(SWAP_WAIT);
+            self.poll_below(SWAP_WAIT);
         }
         if self.scheduler.is_idle() {
             self.check_idle();
@@ -292,7 +308,7 @@ impl Worker {
             if self.shared.stopping() {
                 return false;
             }
-            let settled = self.settled && self.disk.as_ref().is_none_or(Disk::is_settled);
+            let settled = self.settled && self.is_settled_below();
             let turn = (!settled).then_some(self.config.idle_turn);
             let submission = match (self.scheduler.is_idle(), turn.into_iter().chain(self.show_within()).min()) {
                 (true, None) => self.submissions.recv().map_err(|_| TryRecvError::Disconnected),
@@ -389,6 +405,7 @@ impl Worker {
         self.scheduler.schedule(plan);
         self.begin_fetches(plan);
         self.totals.allocation_seconds.record(begin.elapsed());
+        self.await_answers(plan);
         for &id in &plan.preempted {
             let Some(sequence) = self.scheduler.get_mut(id) else { continue };
             let swapped = sequence.status == SequenceStatus::Leaving;
@@ -496,11 +513,11 @@ impl Worker {
         if !plan.waits_for_disk.is_empty() {
             self.idle_steps = 0;
             std::thread::sleep(DISK_WAIT);
-            self.poll_disk(Duration::ZERO);
+            self.poll_below(Duration::ZERO);
         } else if self.scheduler.num_swaps() > 0 {
             self.poll_swaps(SWAP_WAIT);
         } else if self.num_fetches() > 0 {
-            self.poll_disk(SWAP_WAIT);
+            self.poll_below(SWAP_WAIT);
         } else {
             self.idle_steps += 1;
             // Nothing can change while nothing runs; do not spin.

@@ -64,16 +64,20 @@ pub struct TokenLogprob {
     pub rank: u32,
 }
 
-/// What the tier on disk had of a prompt, beyond what was in memory.
+/// What the tiers below memory had of a prompt, beyond what was in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct FoundOnDisk {
-    /// Tokens that were there.
+pub struct FoundBelow {
+    /// Tokens that were on disk.
     pub tokens: usize,
     /// Those of them that came from there.
     pub loaded: usize,
+    /// Tokens that came from the store that servers share.
+    pub remote: usize,
+    /// Seconds that the store took.
+    pub remote_seconds: f64,
     /// Those that were computed, since that was expected to be faster. Others could not be read.
     pub computed: usize,
-    /// Seconds that reading them took.
+    /// Seconds that reading from disk took.
     pub seconds: f64,
 }
 
@@ -102,8 +106,8 @@ pub enum Event {
     PromptDone {
         /// Prompt tokens whose KV came from the prefix cache.
         cached_tokens: usize,
-        /// What of it was on disk; `None` without a tier there.
-        disk: Option<FoundOnDisk>,
+        /// What of it came from below memory; `None` without a tier there.
+        below: Option<FoundBelow>,
         /// Where the prefix stopped matching and why, when `explain_miss` was set: before the first pass, whatever
         /// happened later.
         miss: Option<Miss>,

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_device::{Bytes, DeviceEvent, DeviceStats, Gpu, GpuError, ProductArithmetic, VulkanDevice};
 use strata_kernels::KvLayout;
-use strata_kv::{BlockCopy, BlockId};
-use strata_kv_disk::{BlockBytes, SwapStore};
+use strata_kv::{BlockBytes, BlockCopy, BlockId};
+use strata_kv_disk::SwapStore;
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};

@@ -8,7 +8,7 @@ mod independent;
 use strata_kv::{Miss, SequenceId};
 use strata_model::{LogitRows, Logits};
 
-use crate::event::FoundOnDisk;
+use crate::event::FoundBelow;
 use crate::handle::Client;
 use crate::masks::MaskWorkers;
 use crate::sampler::Sampler;
@@ -32,8 +32,8 @@ pub(crate) struct Prompt {
     /// Whether a sequence that computes it has been admitted. Cache hits after a preemption are not counted.
     admitted: bool,
     cached_tokens: usize,
-    /// What of it was on disk.
-    disk: Option<FoundOnDisk>,
+    /// What of it came from below memory.
+    below: Option<FoundBelow>,
     /// Why no more of the prompt was cached, if the client asked.
     miss: Option<Miss>,
 }
@@ -106,7 +106,7 @@ impl SequenceGroup {
         vocab_size: usize,
         eos: &[TokenId],
     ) -> (Self, Option<Continuation>) {
-        let prompt = Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, disk: None, miss: None };
+        let prompt = Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, below: None, miss: None };
         let params = std::mem::take(&mut request.params);
         let constraint = request.constraint.take();
         let (policy, continuation): (Box<dyn Policy>, _) = match (request.embed, request.beam) {
@@ -128,7 +128,7 @@ impl SequenceGroup {
         if !self.prompt.admitted {
             let miss = admitted.miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
             let (len, cached_tokens) = (self.prompt.len, admitted.cached);
-            self.prompt = Prompt { len, admitted: true, cached_tokens, disk: admitted.disk, miss };
+            self.prompt = Prompt { len, admitted: true, cached_tokens, below: admitted.below, miss };
             stage.totals.prompt_tokens += len as u64;
             stage.totals.cached_tokens += cached_tokens as u64;
         }
@@ -190,6 +190,6 @@ impl SequenceGroup {
 impl Prompt {
     /// The event for clients when the prompt has been computed.
     fn done(&self, logprobs: Vec<Option<PositionLogprobs>>) -> Event {
-        Event::PromptDone { cached_tokens: self.cached_tokens, disk: self.disk, miss: self.miss, logprobs }
+        Event::PromptDone { cached_tokens: self.cached_tokens, below: self.below, miss: self.miss, logprobs }
     }
 }

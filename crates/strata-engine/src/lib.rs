@@ -11,6 +11,7 @@ mod gpu_runner;
 mod group;
 mod handle;
 mod kv_disk;
+mod kv_remote;
 mod live;
 mod masks;
 mod memory_plan;
@@ -34,6 +35,7 @@ pub use event::*;
 pub use gpu_runner::{DeviceTimeline, GpuRunner, GpuWeights};
 pub use handle::{EngineHandle, EventStream};
 pub use kv_disk::{KvDisk, KvDiskMode, KvDiskStatus, Recompute};
+pub use kv_remote::KvRemoteStatus;
 pub use live::{LivePlace, LiveSequence, LiveState, SHOWN_MAX, Watcher};
 pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
@@ -47,8 +49,9 @@ pub use strata_grammar::{
     Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError, checked_schema,
     quoted,
 };
-pub use strata_kv::{BlockUse, Miss, MissReason, TokenId};
-pub use strata_kv_disk::{BlockBytes, DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
+pub use strata_kv::{BlockBytes, BlockUse, Miss, MissReason, TokenId};
+pub use strata_kv_disk::{DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
+pub use strata_kv_remote::RemoteStats;
 pub use strata_model::Pooling;
 pub use strata_weights::{GroupShape, StreamStats, UnitSight, WatchPace, WindowSight};
 pub use unread::UnreadBudget;

@@ -8,8 +8,8 @@ use strata_device::{
     AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, DeviceStats, KvPool, KvStrips, Mappings,
     PageAccess, Queue, StripChange, StripContent, StripShape, StripStats, mappings,
 };
-use strata_kv::{BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
-use strata_kv_disk::{BlockBytes, SwapStore};
+use strata_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
+use strata_kv_disk::SwapStore;
 use strata_model::config::ModelConfig;
 use strata_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Logits, Model, NothingBelow};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};

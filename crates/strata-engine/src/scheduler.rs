@@ -21,7 +21,7 @@ use strata_kv::{
 };
 
 use crate::drafter::Drafter;
-use crate::event::FoundOnDisk;
+use crate::event::FoundBelow;
 use crate::forecast::Forecast;
 use crate::preemption::PreemptionPlanner;
 use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
@@ -109,8 +109,8 @@ pub(crate) struct Admitted {
     pub(crate) id: SequenceId,
     /// Tokens that the prefix cache spared it.
     pub(crate) cached: usize,
-    /// What of its prompt was on disk.
-    pub(crate) disk: Option<FoundOnDisk>,
+    /// What of its prompt came from below memory.
+    pub(crate) below: Option<FoundBelow>,
     /// Where its prefix stopped matching and why, if the client asked.
     pub(crate) miss: Option<Miss>,
 }
@@ -567,7 +567,7 @@ impl Scheduler {
         // Its rank in the waiting queue does not depend on this.
         sequence.admission.get_or_insert(self.admissions);
         self.move_to(id, SequenceStatus::Running);
-        plan.admitted.push(Admitted { id, cached, disk: None, miss });
+        plan.admitted.push(Admitted { id, cached, below: None, miss });
     }
 
     /// Moves a sequence from its queue to that of another place.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use strata_device::{DeviceStats, StripStats};
 use strata_weights::StreamStats;
 
-use crate::{FinishReason, KvDiskStatus};
+use crate::{FinishReason, KvDiskStatus, KvRemoteStatus};
 
 /// What the engine was doing when its last step ended. Counters are totals since start.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +38,8 @@ pub struct EngineStatus {
     pub kv: KvStatus,
     /// KV on disk, if there is any.
     pub kv_disk: Option<KvDiskStatus>,
+    /// KV in a store that servers share, if there is one.
+    pub kv_remote: Option<KvRemoteStatus>,
     /// What is mapped in strips, if KV is.
     pub strips: Option<StripsStatus>,
     /// Bytes of memory that weights take.

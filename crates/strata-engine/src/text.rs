@@ -6,7 +6,7 @@ use std::time::Duration;
 use strata_kv::Miss;
 use strata_model::tokenizer::{Detokenizer, Tokenizer};
 
-use crate::event::FoundOnDisk;
+use crate::event::FoundBelow;
 use crate::{Event, EventStream, FinishReason, PositionLogprobs, RequestError, TokenId};
 
 /// How the tokens of one request become text.
@@ -70,8 +70,8 @@ pub struct TextDelta {
 pub struct PromptDone {
     /// Prompt tokens whose KV came from the prefix cache.
     pub cached_tokens: usize,
-    /// What of the prompt was on disk; `None` without a tier there.
-    pub disk: Option<FoundOnDisk>,
+    /// What of the prompt came from below memory; `None` without a tier there.
+    pub below: Option<FoundBelow>,
     /// Why no more of the prompt was cached, if asked for.
     pub miss: Option<Miss>,
     /// One entry per prompt token if asked for, else empty.
@@ -116,8 +116,8 @@ impl TextDecoder {
             return delta;
         }
         match event {
-            Event::PromptDone { cached_tokens, disk, miss, logprobs } => {
-                delta.prompt = Some(PromptDone { cached_tokens, disk, miss, logprobs });
+            Event::PromptDone { cached_tokens, below, miss, logprobs } => {
+                delta.prompt = Some(PromptDone { cached_tokens, below, miss, logprobs });
             }
             Event::Token { id, logprobs } => {
                 delta.token = Some((id, logprobs));

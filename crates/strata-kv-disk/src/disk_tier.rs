@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError};
 use strata_kv::{
-    BlockId, BlockKey, BlockLabel, FetchId, Gate, KeyChain, KvTierConfig, Reclaim, RecordPlace, SwapId, Tier,
-    TierCounts, TierPlace, TokenId,
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, Gate, KeyChain, KvTierConfig, Reclaim, RecordPlace,
+    SwapId, Tier, TierCounts, TierPlace, TokenId, Wanted, WriteBudget,
 };
 use thiserror::Error;
 
 use crate::ages::Ages;
-use crate::block_bytes::BlockBytes;
 use crate::directory::SegmentSpace;
 use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames};
 use crate::index_file;
@@ -23,7 +22,6 @@ use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
 use crate::workers::{KvThreads, READERS, Workers, now, written_at};
-use crate::write_budget::WriteBudget;
 use kept_slots::KeptSlots;
 
 /// Bytes of a segment of a large store.
@@ -64,6 +62,8 @@ pub struct DiskOptions {
     pub gate: Gate,
     /// Blocks of a frame, and how many frames are read ahead; 0 where no KV is streamed.
     pub frames: (usize, usize),
+    /// Who names contents, where another tier has to know them by the same names.
+    pub names: Option<KeyChain>,
 }
 
 /// Why a store cannot be used.
@@ -89,34 +89,6 @@ pub enum DiskTierError {
         /// Bytes of each.
         bytes: usize,
     },
-}
-
-/// What a fetched block must be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// Its name.
-    pub key: BlockKey,
-    /// What it continues.
-    pub parent: BlockKey,
-    /// Its tokens.
-    pub tokens: Box<[TokenId]>,
-    /// The block to fill.
-    pub block: BlockId,
-}
-
-/// A fetch that has ended.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FetchEnded {
-    /// Which one.
-    pub id: FetchId,
-    /// How many of the first blocks hold what they should.
-    pub filled: usize,
-    /// How many were wanted.
-    pub wanted: usize,
-    /// Bytes that were read.
-    pub bytes: u64,
-    /// Seconds from its beginning.
-    pub seconds: f64,
 }
 
 /// Figures since the start.
@@ -270,7 +242,11 @@ impl DiskTier {
         let bytes = Frames::bytes(&shape, frame_blocks);
         let frames = frames.ok_or(DiskTierError::Memory { bytes })?;
         Ok(Self {
-            chain: KeyChain::new(secret, fingerprint),
+            chain: match options.names {
+                // Owners stay the directory's, so that what is theirs is found when it is to be erased.
+                Some(names) => names.owned_under(secret),
+                None => KeyChain::new(secret, fingerprint),
+            },
             tier,
             workers,
             staged: Vec::new(),

@@ -127,10 +127,10 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use strata_kv::{BlockId, BlockKey, BlockLabel, Gate};
+    use strata_kv::{BlockBytes, BlockId, BlockKey, BlockLabel, Gate};
 
     use super::*;
-    use crate::{BlockBytes, DiskOptions, DiskTier, RecordShape};
+    use crate::{DiskOptions, DiskTier, RecordShape};
 
     const TENANTS: [Option<u128>; 3] = [None, Some(1), Some(2)];
 
@@ -152,11 +152,18 @@ mod tests {
         }
     }
 
-    fn open(path: &Path) -> DiskTier {
+    fn open(path: &Path, names: Option<KeyChain>) -> DiskTier {
         let directory = Directory::open(path).unwrap();
         let (secret, gate) = (directory.secret(), Gate::new(0.0));
-        let options =
-            DiskOptions { bytes: 64 << 20, buffer_bytes: 0, writes_per_day: None, ttl: None, gate, frames: (0, 0) };
+        let options = DiskOptions {
+            bytes: 64 << 20,
+            buffer_bytes: 0,
+            writes_per_day: None,
+            ttl: None,
+            gate,
+            frames: (0, 0),
+            names,
+        };
         DiskTier::open(Arc::new(directory), secret, [2; 32], shape(), options).unwrap()
     }
 
@@ -206,7 +213,7 @@ mod tests {
     fn nothing_of_a_tenant_is_left_and_others_lose_what_lay_beside_it_only() {
         let parent = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = parent.path().join("kv");
-        let (mut tier, mut number) = (open(&path), 0);
+        let (mut tier, mut number) = (open(&path, None), 0);
         // A record of the first tenant, one of two tenants, one of the last; then one of the second that is shorter.
         for (tenant, count, ends) in [(0, 5, true), (0, 2, false), (1, 3, true), (2, 5, true), (1, 2, true)] {
             store(&mut tier, &mut number, tenant, count);
@@ -235,7 +242,7 @@ mod tests {
         assert!(traces(&path, 0).0 > 0 && traces(&path, 0).0 < before[0].0);
         let again = erase(&Directory::open(&path).unwrap(), TENANTS[1], &mut |_, _| {});
         assert_eq!(again.unwrap(), Erased::default());
-        let mut tier = open(&path);
+        let mut tier = open(&path, None);
         assert_eq!(tier.recovered().blocks, 10);
         let found = |tier: &mut DiskTier, number: u8| tier.look_up(&[BlockKey([number; KEY_BYTES])]);
         let there: Vec<_> = (1..=number).filter(|&number| found(&mut tier, number) > 0).collect();
@@ -247,7 +254,8 @@ mod tests {
     fn what_was_interrupted_is_finished_the_next_time() {
         let parent = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = parent.path().join("kv");
-        let (mut tier, mut number) = (open(&path), 0);
+        // Though others name its contents, whose they are is known.
+        let (mut tier, mut number) = (open(&path, Some(KeyChain::new([9; 32], [2; 32]))), 0);
         store(&mut tier, &mut number, 1, 5);
         settle(&mut tier);
         drop(tier);

@@ -9,7 +9,6 @@
 //! What the store has need not be written to a slot.
 
 mod ages;
-mod block_bytes;
 mod directory;
 mod disk_tier;
 mod erase;
@@ -26,12 +25,10 @@ mod swap_store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod workers;
-mod write_budget;
 mod write_queue;
 
-pub use block_bytes::BlockBytes;
 pub use directory::{Directory, DirectoryError, SegmentSpace};
-pub use disk_tier::{DiskOptions, DiskStats, DiskTier, DiskTierError, FetchEnded, Wanted};
+pub use disk_tier::{DiskOptions, DiskStats, DiskTier, DiskTierError};
 pub use erase::{Erased, erase};
 pub use frames::{FrameBytes, FrameLost, FrameOf};
 pub use recovery::Recovered;
@@ -39,4 +36,3 @@ pub use shape::RecordShape;
 pub use swap_space::{SwapSpace, SwapSpaceError};
 pub use swap_store::{SwapEnded, SwapStore, SwapTook, SwapTrial};
 pub use workers::KvThreads;
-pub use write_budget::WriteBudget;

@@ -10,10 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, DirectWrite, IoError};
-use strata_kv::{Swap, SwapDirection, SwapId};
+use strata_kv::{BlockBytes, Swap, SwapDirection, SwapId};
 use thiserror::Error;
 
-use crate::block_bytes::BlockBytes;
 use crate::slots::{PartDone, SlotJob, Slots, SwapPart};
 use crate::swap_store::{SwapEnded, SwapStore, SwapTook, SwapTrial};
 use crate::workers::{KvThreads, Workers};

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use strata_kv::{Swap, SwapId};
+use strata_kv::{BlockBytes, Swap, SwapId};
 
-use crate::block_bytes::BlockBytes;
 use crate::workers::KvThreads;
 
 /// Swap space one tier below the KV blocks, and how blocks get there and back. The engine thread calls it between

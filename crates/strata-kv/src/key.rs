@@ -42,6 +42,8 @@ pub struct KeyChain {
     secret: [u8; 32],
     /// Everything that changes KV for equal tokens and is the same for the whole process.
     fingerprint: [u8; 32],
+    /// The secret for [owners](Self::owner).
+    owners: [u8; 32],
 }
 
 const FINGERPRINT: u8 = 1;
@@ -55,7 +57,13 @@ impl KeyChain {
     /// Keys under `secret`, for the KV of the model that `fingerprint` identifies: its weights, how they are computed,
     /// and the layout and type of its KV.
     pub fn new(secret: [u8; 32], fingerprint: [u8; 32]) -> Self {
-        Self { secret, fingerprint }
+        Self { secret, fingerprint, owners: secret }
+    }
+
+    /// The same names, with the owners of another secret: those of a place that others do not know.
+    #[must_use]
+    pub fn owned_under(self, secret: [u8; 32]) -> Self {
+        Self { owners: secret, ..self }
     }
 
     /// The name of a chain's beginning.
@@ -88,7 +96,7 @@ impl KeyChain {
     /// A mark of everything that belongs to `tenant`, by which it can be found and erased. It does not depend on the
     /// model.
     pub fn owner(&self, tenant: Option<u128>) -> BlockKey {
-        let mut hasher = self.hasher();
+        let mut hasher = Hasher::new_keyed(&self.owners);
         tenant.into_iter().for_each(|tenant| field(&mut hasher, TENANT, &tenant.to_le_bytes()));
         finish(&hasher)
     }

@@ -17,12 +17,14 @@
 mod gate;
 #[cfg(test)]
 mod tests;
+mod write_budget;
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::key::BlockKey;
 pub use gate::Gate;
 use gate::Ghosts;
+pub use write_budget::WriteBudget;
 
 /// Segments that ordinary records leave free, so that what is carried over always finds room.
 const SPARE: usize = 1;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use strata_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
-use strata_engine::{FoundOnDisk, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId};
+use strata_engine::{FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId};
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -71,7 +71,7 @@ struct Stream {
     text: TextStream,
     prompt_tokens: usize,
     cached_tokens: usize,
-    disk: Option<FoundOnDisk>,
+    below: Option<FoundBelow>,
     miss: Option<Miss>,
     /// Whether all tokens come together, as at the end of a search: then there is no time between tokens.
     at_once: bool,
@@ -145,7 +145,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
                 text,
                 prompt_tokens,
                 cached_tokens: 0,
-                disk: None,
+                below: None,
                 miss: None,
                 at_once: common.beam.is_some(),
                 is_first: streams.len() % common.candidates.max(1) == 0,
@@ -330,18 +330,24 @@ impl Sequences {
         if preemptions > 0 {
             usage["strata"]["preemptions"] = preemptions.into();
         }
-        let on_disk = || prompts().filter_map(|stream| stream.disk);
-        if on_disk().any(|disk| disk.tokens > 0) {
-            let sum = |of: fn(FoundOnDisk) -> usize| on_disk().map(of).sum::<usize>();
+        let below = || prompts().filter_map(|stream| stream.below);
+        let sum = |of: fn(FoundBelow) -> usize| below().map(of).sum::<usize>();
+        if below().any(|below| below.tokens > 0) {
             usage["strata"]["disk"] = json!({
-                "found_tokens": sum(|disk| disk.tokens),
-                "loaded_tokens": sum(|disk| disk.loaded),
-                "read_ms": (on_disk().map(|disk| disk.seconds).sum::<f64>() * 1e3).round(),
+                "found_tokens": sum(|below| below.tokens),
+                "loaded_tokens": sum(|below| below.loaded),
+                "read_ms": (below().map(|below| below.seconds).sum::<f64>() * 1e3).round(),
+            });
+        }
+        if below().any(|below| below.remote > 0) {
+            usage["strata"]["remote"] = json!({
+                "loaded_tokens": sum(|below| below.remote),
+                "read_ms": (below().map(|below| below.remote_seconds).sum::<f64>() * 1e3).round(),
             });
         }
         if self.cache_report {
             let entry = |stream: &Stream| {
-                stream.miss.map_or(Value::Null, |miss| cache_miss(miss, stream.disk, self.lookups_told))
+                stream.miss.map_or(Value::Null, |miss| cache_miss(miss, stream.below, self.lookups_told))
             };
             let misses: Vec<_> = prompts().map(entry).collect();
             usage["strata"]["cache_misses"] = misses.into();
@@ -352,7 +358,7 @@ impl Sequences {
 
 /// Where a prompt's prefix in memory ended and why, and what of the rest was on disk and is not loaded, as far as its
 /// client may know: how many look-ups ago something was lost is included only if `lookups_told`.
-fn cache_miss(miss: Miss, disk: Option<FoundOnDisk>, lookups_told: bool) -> Value {
+fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {
         MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
         MissReason::Evicted { lookups_ago, .. } => ("evicted", Some(lookups_ago)),
@@ -364,7 +370,7 @@ fn cache_miss(miss: Miss, disk: Option<FoundOnDisk>, lookups_told: bool) -> Valu
     if let Some(lookups_ago) = lookups_ago.filter(|_| lookups_told) {
         entry["lookups_ago"] = json!(lookups_ago);
     }
-    if let Some(FoundOnDisk { tokens, loaded, computed, .. }) = disk.filter(|disk| disk.tokens > disk.loaded) {
+    if let Some(FoundBelow { tokens, loaded, computed, .. }) = below.filter(|below| below.tokens > below.loaded) {
         // The first ones are computed while the rest is read, so that both may hold.
         let reason = if tokens > loaded + computed { "could_not_be_read" } else { "computing_is_faster" };
         entry["on_disk"] = json!({"tokens": tokens, "not_loaded_tokens": tokens - loaded, "reason": reason});
@@ -384,7 +390,7 @@ impl Stream {
         let Observed { metrics, pace, log, started, .. } = observed;
         let now = Instant::now();
         if let Some(prompt) = &delta.prompt {
-            (self.cached_tokens, self.disk, self.miss) = (prompt.cached_tokens, prompt.disk, prompt.miss);
+            (self.cached_tokens, self.below, self.miss) = (prompt.cached_tokens, prompt.below, prompt.miss);
         }
         if let Some(waited) = self.text.waited().filter(|_| self.timing.queued.is_none() && self.is_first) {
             self.timing.queued = Some(waited);
@@ -475,8 +481,8 @@ mod tests {
     #[test]
     fn what_was_on_disk_and_not_loaded_is_told_with_the_reason() {
         let told = |tokens, loaded, computed| {
-            let disk = Some(FoundOnDisk { tokens, loaded, computed, seconds: 0.1 });
-            cache_miss(Miss { matched_tokens: 0, reason: MissReason::NeverSeen }, disk, true)["on_disk"].clone()
+            let below = Some(FoundBelow { tokens, loaded, computed, seconds: 0.1, ..FoundBelow::default() });
+            cache_miss(Miss { matched_tokens: 0, reason: MissReason::NeverSeen }, below, true)["on_disk"].clone()
         };
         let of = |not_loaded, reason| json!({"tokens": 64, "not_loaded_tokens": not_loaded, "reason": reason});
         assert_eq!((told(0, 0, 0), told(64, 64, 0)), (Value::Null, Value::Null));

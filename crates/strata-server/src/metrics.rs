@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use strata_engine::{
-    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, Limits, StreamStats, StripsStatus,
-    TokenHistogram,
+    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, KvRemoteStatus, Limits, StreamStats,
+    StripsStatus, TokenHistogram,
 };
 
 use crate::traces::TraceCounts;
@@ -255,6 +255,9 @@ impl Metrics {
         if let Some(disk) = &engine.kv_disk {
             render_kv_disk(&mut page, disk);
         }
+        if let Some(remote) = &engine.kv_remote {
+            render_kv_remote(&mut page, remote);
+        }
         let allocation = &kv.allocation_seconds;
         page.buckets(
             "strata:kv_allocation_seconds",
@@ -451,6 +454,45 @@ fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
     }
     page.gauge("strata:kv_disk_frame_seconds", "Time that passes waited for KV beyond memory.", store.frame_seconds);
     page.gauge("strata:kv_disk_fetch_seconds", "Time that sequences waited for KV on disk.", *fetch_seconds);
+}
+
+fn render_kv_remote(page: &mut Page, remote: &KvRemoteStatus) {
+    let KvRemoteStatus { store, asked_tokens, fetched_tokens, fetches, fetch_seconds } = remote;
+    for (name, help, value) in [
+        ("strata:kv_remote_queued_blocks", "Blocks that wait to be written.", store.queued_blocks as f64),
+        (
+            "strata:kv_remote_paused",
+            "1 while the store is left alone since it has failed.",
+            f64::from(store.is_paused()),
+        ),
+        ("strata:kv_remote_read_rate", "Bytes a second at which KV was read lately.", store.read_rate),
+        ("strata:kv_remote_answer_seconds", "Time until the store answered lately.", store.answer_seconds),
+        ("strata:kv_remote_fetch_seconds", "Time that sequences waited for the store.", *fetch_seconds),
+    ] {
+        page.gauge(name, help, value);
+    }
+    for (name, help, count) in [
+        (
+            "vllm:external_prefix_cache_queries_total",
+            "Prompt tokens that the shared store was asked for.",
+            *asked_tokens,
+        ),
+        ("vllm:external_prefix_cache_hits_total", "Prompt tokens that came from the shared store.", *fetched_tokens),
+        ("strata:kv_remote_fetches_total", "Sequences that waited for the store.", *fetches),
+        ("strata:kv_remote_slow_fetches_total", "Fetches given up since the store was slow.", store.slow_fetches),
+        ("strata:kv_remote_asked_blocks_total", "Blocks that were looked for.", store.asked_blocks),
+        ("strata:kv_remote_hit_blocks_total", "Blocks that came.", store.hit_blocks),
+        ("strata:kv_remote_stored_blocks_total", "Blocks that were written.", store.stored_blocks),
+        ("strata:kv_remote_skipped_blocks_total", "Blocks that were not worth a write.", store.skipped_blocks),
+        ("strata:kv_remote_refused_blocks_total", "Blocks without a buffer.", store.refused_blocks),
+        ("strata:kv_remote_read_bytes_total", "Bytes read from the store.", store.read_bytes),
+        ("strata:kv_remote_written_bytes_total", "Bytes written to the store.", store.written_bytes),
+        ("strata:kv_remote_read_errors_total", "Reads that failed.", store.read_errors),
+        ("strata:kv_remote_wrong_objects_total", "Objects that were damaged, foreign or too old.", store.wrong_objects),
+        ("strata:kv_remote_write_errors_total", "Writes that failed.", store.write_errors),
+    ] {
+        page.counter(name, help, count);
+    }
 }
 
 /// A label's text, with what would end it written differently.

@@ -3,6 +3,7 @@
 mod kv_beyond;
 mod kv_layout;
 mod kv_pages;
+mod kv_remote;
 mod kv_tiers;
 mod limits;
 mod on_gpu;
@@ -93,6 +94,7 @@ pub struct BenchArgs {
 pub enum What {
     Stream(Box<stream::StreamArgs>),
     KvTiers(kv_tiers::KvTiersArgs),
+    KvRemote(kv_remote::KvRemoteArgs),
     KvBeyond(kv_beyond::KvBeyondArgs),
     KvLayout(Box<kv_layout::KvLayoutArgs>),
 }
@@ -114,6 +116,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     match args.what {
         Some(What::Stream(args)) => return stream::run(*args),
         Some(What::KvTiers(args)) => return kv_tiers::run(args),
+        Some(What::KvRemote(args)) => return kv_remote::run(args),
         Some(What::KvBeyond(args)) => return kv_beyond::run(args),
         Some(What::KvLayout(args)) => return kv_layout::run(*args),
         None => {}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use strata_device::{Bytes, Gpu, GpuError, GpuInfo, ProductArithmetic, Vulkan, VulkanDevice};
-use strata_engine::{GpuRunner, GpuWeights, KvDisk, LEAST_CONTEXT, MemoryPlan};
+use strata_engine::{GpuRunner, GpuWeights, LEAST_CONTEXT, MemoryPlan};
 use strata_model::Model;
 use strata_model::layers::LOGIT_ROWS;
 use strata_weights::ResidentWeights;
@@ -13,6 +13,7 @@ use crate::audience::Surroundings;
 use crate::budget::budget;
 use crate::device_option::DeviceOption;
 use crate::failure::Advised;
+use crate::lower_tiers::LowerTiers;
 use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
 use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
@@ -40,7 +41,7 @@ pub struct OnGpu {
     pub batched_tokens: usize,
     pub block_size: usize,
     /// KV on disk, if there is any.
-    pub kv_disk: Option<KvDisk>,
+    pub lower_tiers: LowerTiers,
 }
 
 /// Loads the model onto a GPU if one is to be used; `None` if the processor computes.
@@ -89,14 +90,13 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, swap_memory, &layout)?;
-    // KV that another GPU computed, or in another way, is not this one's to the bit.
     let computes = format!("{}, {}, {} products", info.name, info.driver, arithmetic);
-    let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout, &computes)?;
+    let lower_tiers = LowerTiers::open((&dir.config, &dir.catalog), limits, plan.budget.total(), &layout, &computes)?;
     let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
     let (config, blocks, mut streamed) = (dir.config.clone(), gpu_plan.num_blocks, None);
     let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, arithmetic, |device| -> Result<_> {
         if gpu_plan.streamed {
-            let turns = kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits);
+            let turns = kv_disk::turns(lower_tiers.disk.as_ref(), &dir.catalog, limits);
             // Streamed weights get what nothing else needs, for the slots that they pass through.
             let budgets = [Bytes(plan.weights.0 + plan.budget.left().0), gpu_plan.weights];
             let (weights, streaming) = streaming::start_on(device, dir, budgets, limits, turns)?;
@@ -116,7 +116,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     if let Some(streaming) = streamed.as_mut().filter(|_| limits.stream.timeline) {
         streaming.device = Some(runner.keep_timeline().map_err(to_input)?);
     }
-    Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, kv_disk }))
+    Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, lower_tiers }))
 }
 
 /// The GPU that is to be used, and its number.

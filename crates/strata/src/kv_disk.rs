@@ -10,7 +10,7 @@ use strata_device::Bytes;
 use strata_engine::{KvDisk, Recompute};
 use strata_io::{DiskTurns, RandomAccessFile, disk_bytes_free};
 use strata_kernels::{KvLayout, SEGMENT};
-use strata_kv::Gate;
+use strata_kv::{Gate, KeyChain};
 use strata_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
 use strata_model::config::ModelConfig;
 use strata_weights::Catalog;
@@ -51,17 +51,18 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
 }
 
 /// Opens the store for the KV of this model, if one was asked for; `computes` says what computes it: a processor's
-/// level, or a GPU. `None` too if another server has it: this one then runs without.
+/// level, or a GPU. `names` names contents, if it is not the directory that does. `None` too if another server has
+/// the directory: this one then runs without.
 ///
 /// # Errors
 /// The directory cannot be used.
 pub fn open(
     limits: &LimitOptions,
     total: Bytes,
-    config: &ModelConfig,
-    weights: &Catalog,
+    (config, weights): (&ModelConfig, &Catalog),
     layout: &KvLayout,
     computes: &str,
+    names: Option<KeyChain>,
 ) -> Result<Option<KvDisk>> {
     let Some(options) = &limits.kv_disk else { return Ok(None) };
     let Some(path) = &options.kv_disk else { return Ok(None) };
@@ -83,6 +84,7 @@ pub fn open(
         ttl: options.kv_disk_ttl,
         // Where writes are limited, they go to what is likely to be found again.
         gate: Gate::new(if options.kv_disk_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
+        names,
     };
     let secret = directory.secret();
     let fingerprint = fingerprint(config, weights, layout, computes)?;
@@ -105,7 +107,7 @@ pub fn turns(disk: Option<&KvDisk>, weights: &Catalog, limits: &LimitOptions) ->
 }
 
 /// The shape of records for blocks of this layout.
-fn shape(layout: &KvLayout) -> RecordShape {
+pub fn shape(layout: &KvLayout) -> RecordShape {
     let layers = (0..layout.num_layers()).map(|index| layout.layer(index).part_bytes());
     RecordShape::new(layout.block_size(), layers.collect())
 }

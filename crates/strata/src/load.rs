@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use strata_device::{Bytes, Cpu, KvPool};
 use strata_engine::{
-    Attachments, Engine, EngineConfig, KvDisk, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner,
-    SchedulerConfig, WeightMemory, blocks_beside_disk,
+    Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
+    WeightMemory, blocks_beside_disk,
 };
 use strata_kernels::{KvLayout, LEVEL_VARIABLE, Level};
 use strata_kv::KvConfig;
@@ -23,6 +23,7 @@ use strata_weights::{ResidentWeights, WeightSource};
 
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
+use crate::lower_tiers::LowerTiers;
 use crate::model_dir::{Division, ModelDir};
 use crate::needs::{self, kv_config, threads};
 use crate::opened::Opened;
@@ -94,8 +95,8 @@ pub struct Runnable {
     pub streamed: Option<Streaming>,
     /// Tokens of one pass.
     pub batched_tokens: usize,
-    /// KV on disk, if there is any.
-    pub kv_disk: Option<KvDisk>,
+    /// KV below memory.
+    pub lower_tiers: LowerTiers,
 }
 
 /// Divides memory and loads the weights.
@@ -108,12 +109,17 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, needs.swap, &layout)?;
     let computes = Level::detect().name();
-    let kv_disk = kv_disk::open(limits, plan.budget.total(), &dir.config, &dir.catalog, &layout, computes)?;
+    let lower_tiers = LowerTiers::open((&dir.config, &dir.catalog), limits, plan.budget.total(), &layout, computes)?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
         let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
-        let (weights, streaming) =
-            streaming::start(dir, plan.weights, room, limits, kv_disk::turns(kv_disk.as_ref(), &dir.catalog, limits))?;
+        let (weights, streaming) = streaming::start(
+            dir,
+            plan.weights,
+            room,
+            limits,
+            kv_disk::turns(lower_tiers.disk.as_ref(), &dir.catalog, limits),
+        )?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = kv_pool(layout, &plan, limits)?;
         let monitor = Arc::clone(&streaming.monitor);
@@ -125,7 +131,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         let mut kv = kv_pool(layout, &plan, limits)?;
         // A prefix that is on disk should not wait for memory.
-        let found = kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
+        let found = lower_tiers.disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
         kv.touch(found.min(KV_TOUCHED / kv.layout().block_bytes()), threads(limits).get());
         (Box::new(weights), memory, kv, None)
     };
@@ -141,7 +147,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     if let Some(strips) = &mut runner.strips {
         strips.hiding = limits.hiding;
     }
-    Ok(Runnable { runner, plan, streamed, batched_tokens, kv_disk })
+    Ok(Runnable { runner, plan, streamed, batched_tokens, lower_tiers })
 }
 
 /// The memory of KV blocks.
@@ -165,7 +171,7 @@ struct Started {
     plan: MemoryPlan,
     streamed: Option<Streaming>,
     batched_tokens: usize,
-    kv_disk: Option<KvDisk>,
+    lower_tiers: LowerTiers,
     block_size: usize,
     num_swap_blocks: usize,
 }
@@ -174,16 +180,16 @@ impl Started {
     /// On the device that the options name.
     fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
         let on_gpu = gpu::load(dir, limits, surroundings)?;
-        if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, kv_disk }) = on_gpu {
+        if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, lower_tiers }) = on_gpu {
             let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
             let runner = Box::new(runner);
-            return Ok(Self { runner, plan, streamed, batched_tokens, kv_disk, block_size, num_swap_blocks });
+            return Ok(Self { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks });
         }
-        let Runnable { runner, plan, streamed, batched_tokens, kv_disk } = load_weights(dir, limits, surroundings)?;
+        let Runnable { runner, plan, streamed, batched_tokens, lower_tiers } = load_weights(dir, limits, surroundings)?;
         let block_size = runner.device.kv().layout().block_size();
         let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
         let runner = Box::new(runner);
-        Ok(Self { runner, plan, streamed, batched_tokens, kv_disk, block_size, num_swap_blocks })
+        Ok(Self { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks })
     }
 }
 
@@ -205,10 +211,10 @@ fn start_engine(
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
     // Loading takes long: what cannot work is refused before it.
     let publisher = kv_events::bind(limits.kv_events.as_ref())?;
-    let Started { runner, plan, streamed, batched_tokens, kv_disk, block_size, num_swap_blocks } =
+    let Started { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks } =
         Started::new(dir, limits, surroundings)?;
     // What memory does not hold is read from disk in each pass.
-    let on_disk = kv_disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens());
+    let on_disk = lower_tiers.disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens());
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
     let context = limits.max_model_len.map_or(dir.config.context(), |asked| asked.get());
     let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
@@ -236,6 +242,7 @@ fn start_engine(
         check_invariants: false,
     };
     let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
-    let attachments = Attachments { kv_disk, cache_watcher };
+    let LowerTiers { disk: kv_disk, remote: kv_remote } = lower_tiers;
+    let attachments = Attachments { kv_disk, kv_remote, cache_watcher };
     Ok((Engine::start_with(config, runner, attachments)?, plan, streamed))
 }

@@ -20,10 +20,11 @@ use strata_weights::{
 
 use crate::audience::Surroundings;
 use crate::failure::Advised;
+use crate::lower_tiers::LowerTiers;
 use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
 use crate::quiet_panics::quietly;
-use crate::{kv_disk, small_files, swap};
+use crate::{small_files, swap};
 
 /// The model that ships with the repository, as seen from its root.
 const BUNDLED_MODEL: &str = "models/storyteller";
@@ -226,11 +227,11 @@ impl ModelDir {
         }
     }
 
-    /// Host memory for KV that leaves for disk and comes back.
+    /// Host memory for KV that leaves for tiers below and comes back.
     pub fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
         let layout = self.kv_layout(limits);
         let swap = swap::memory(limits, total, &layout);
-        Bytes(swap.0.saturating_add(kv_disk::memory(limits, total, &layout).0))
+        Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &layout).0))
     }
 
     /// The memory that the parts of an engine need, without swap space.

@@ -124,6 +124,10 @@ pub struct LimitOptions {
     #[arg(skip)]
     pub kv_disk: Option<KvDiskOptions>,
 
+    /// KV in a store that servers share; set by the commands that serve many.
+    #[arg(skip)]
+    pub kv_remote: Option<KvRemoteOptions>,
+
     /// Who is told what the prefix cache holds; set by the commands that serve many.
     #[arg(skip)]
     pub kv_events: Option<KvEventOptions>,
@@ -334,6 +338,48 @@ pub struct KvDiskOptions {
     #[arg(long, value_name = "TIME", requires = "kv_disk", help_heading = "KV on disk", value_parser = duration,
           hide_short_help = true)]
     pub kv_disk_ttl: Option<Duration>,
+}
+
+/// What may hold a password: it is never shown, and so read only where what is wrong with it can be said without it.
+#[derive(Clone)]
+pub struct SecretText(pub String);
+
+impl std::fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretText")
+    }
+}
+
+impl From<String> for SecretText {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// KV in a store that servers share.
+#[derive(Debug, Clone, Args)]
+pub struct KvRemoteOptions {
+    /// Store in which servers of the same model share the KV of prompts, so that what one has computed the others need
+    /// not: redis://HOST:6379, rediss://USER:PASSWORD@HOST:6380/1 (Redis or Valkey), or s3://BUCKET/PREFIX. A store
+    /// that is slow or gone costs nothing but its hits. Whoever reads it reads prompts
+    #[arg(long, value_name = "ADDRESS", env = "STRATA_KV_REMOTE", hide_env_values = true, help_heading = "Shared KV")]
+    pub kv_remote: Option<SecretText>,
+
+    /// File with a secret that all these servers have, such as 32 random bytes: what others write there is then not
+    /// believed. Without it, whoever writes to the store can change answers
+    #[arg(long, value_name = "FILE", requires = "kv_remote", help_heading = "Shared KV")]
+    pub kv_remote_key: Option<PathBuf>,
+
+    /// The most that this server writes there in a day, such as 100G; without it there is no limit
+    #[arg(long, value_name = "SIZE", requires = "kv_remote", help_heading = "Shared KV", value_parser = per_day,
+          hide_short_help = true)]
+    pub kv_remote_writes: Option<Bytes>,
+
+    /// How long KV there is used after it was written, such as 12h or 7d. Redis and Valkey then forget it; in S3 a
+    /// lifecycle rule has to
+    #[arg(long, value_name = "TIME", default_value = "1d", requires = "kv_remote", help_heading = "Shared KV",
+          value_parser = duration, hide_short_help = true)]
+    pub kv_remote_ttl: Duration,
 }
 
 /// KV events: what the prefix cache holds, for routers.

@@ -22,7 +22,7 @@ use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::{ComputeOptions, KvDiskOptions, KvEventOptions, ModelOptions, SwapOptions};
+use crate::options::{ComputeOptions, KvDiskOptions, KvEventOptions, KvRemoteOptions, ModelOptions, SwapOptions};
 use crate::report::report;
 use crate::sampling::model_defaults;
 use secrets::Secrets;
@@ -110,6 +110,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub kv_disk: KvDiskOptions,
+
+    #[command(flatten)]
+    pub kv_remote: KvRemoteOptions,
 
     #[command(flatten)]
     pub kv_events: KvEventOptions,
@@ -208,6 +211,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     limits.compute = args.compute.clone();
     limits.swap = Some(args.swap.clone());
     limits.kv_disk = Some(args.kv_disk.clone());
+    limits.kv_remote = Some(args.kv_remote.clone());
     limits.kv_events = Some(args.kv_events.clone());
     limits.watch = Some(door.progress());
     let loaded = load::load(opened, &limits, Audience::Clients, args.max_waiting)?;

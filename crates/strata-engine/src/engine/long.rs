@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use strata_device::KvFrame;
 use strata_kernels::SEGMENT;
-use strata_kv::{BlockKey, BlockLabel, SequenceId};
-use strata_kv_disk::{DiskTier, FrameOf, Wanted};
+use strata_kv::{BlockKey, BlockLabel, SequenceId, Wanted};
+use strata_kv_disk::{DiskTier, FrameOf};
 use strata_model::{FrameId, KvBelow, KvLost};
 
 use super::Worker;
-use super::disk::{Disk, Waits};
+use super::below::Waits;
+use super::disk::Disk;
 use crate::scheduler::StepPlan;
-use crate::{FoundOnDisk, RequestError};
+use crate::{FoundBelow, RequestError};
 
 /// How long a sequence waits for the disk to take what it has no memory for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -57,7 +58,7 @@ impl Worker {
     pub(super) fn resume_long(&mut self, id: SequenceId, plan: &mut StepPlan, index: usize) {
         let block_size = self.scheduler.blocks().block_size();
         let long = &mut self.long;
-        let Some(Disk { disk, waiting, .. }) = &mut self.disk else { return };
+        let Some(Disk { disk, .. }) = &mut self.disk else { return };
         let (tier, sequence) = (&mut disk.tier, self.scheduler.sequence(id));
         let root = sequence.hashes.root();
         let one = long.entry(id).or_insert_with(|| LongSequence {
@@ -83,7 +84,7 @@ impl Worker {
         self.scheduler.resume_long(id, kept);
         plan.admitted[index].cached = kept * SEGMENT;
         let (tokens, loaded) = (found * block_size, kept * SEGMENT);
-        plan.admitted[index].disk = Some(FoundOnDisk { tokens, loaded, ..FoundOnDisk::default() });
+        plan.admitted[index].below = Some(FoundBelow { tokens, loaded, ..FoundBelow::default() });
         let tail = self.scheduler.take_blocks_to_fetch(id, tail);
         if tail == 0 {
             return;
@@ -93,7 +94,8 @@ impl Worker {
         let contents = one.contents(range, self.scheduler.sequence(id).tokens(), block_size).zip(&fetch.blocks);
         let wanted = contents.map(|((parent, key, tokens), &block)| Wanted { key, parent, tokens, block });
         tier.fetch(fetch.id, wanted.collect());
-        waiting.insert(fetch.id, Waits { admitted: plan.admitted.remove(index), is_ahead: false });
+        let waits = Waits::new(plan.admitted.remove(index), false, true, false);
+        self.waiting.insert(fetch.id, waits);
     }
 
     /// Copies what was computed of long sequences, to be written, and has what is on disk of them stay there.

@@ -1,5 +1,6 @@
 //! What the engine tells of itself after each turn.
 
+use super::remote::Remote;
 use super::{IDLE_STEPS_MAX, Worker};
 use crate::{EngineStatus, KvStatus, SwapStatus};
 
@@ -61,6 +62,7 @@ impl Worker {
                 allocation_seconds: self.totals.allocation_seconds,
             },
             weights_bytes: memory.weights.0,
+            kv_remote: self.remote.as_ref().map(Remote::status),
             kv_disk: self.disk.as_ref().map(|disk| disk.status(self.long.len())),
             strips: self.strips_status(),
             stream: self.runner.stream_stats(),

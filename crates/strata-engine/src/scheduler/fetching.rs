@@ -31,7 +31,7 @@ impl Scheduler {
     /// `id`, which was just admitted, does not take part in the pass: its next `count` blocks are fetched.
     pub(crate) fn begin_fetch(&mut self, id: SequenceId, count: usize, plan: &mut StepPlan) -> Option<Fetch> {
         let fetch = self.blocks.begin_fetch(id, count).ok()?;
-        plan.entries.retain(|entry| entry.id != id);
+        plan.take_entry(id);
         self.move_to(id, SequenceStatus::Fetching);
         self.num_fetches += 1;
         Some(fetch)
@@ -96,6 +96,14 @@ impl Scheduler {
         sequence.computed = computed;
         self.move_to(id, SequenceStatus::Running);
         Some((id, computed))
+    }
+
+    /// `id`, whose fetch has ended, takes part in the pass after all, as far as there is room.
+    pub(crate) fn rejoin(&self, id: SequenceId, plan: &mut StepPlan) {
+        let is_running = self.sequences.get(&id).is_some_and(|sequence| sequence.status == SequenceStatus::Running);
+        if is_running && plan.budget > 0 && plan.entries.iter().all(|entry| entry.id != id) {
+            self.plan_entry(id, plan);
+        }
     }
 
     /// Fetches in flight.

@@ -36,8 +36,15 @@ fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode
     let (runner, controls) = SimRunner::new(BLOCK);
     let layers = vec![BLOCK * SLOT_BYTES / 2; 2];
     let frames = (SEGMENT / BLOCK, 3);
-    let options =
-        DiskOptions { bytes, buffer_bytes: 0, writes_per_day: Some(1000), ttl: None, gate: Gate::new(0.0), frames };
+    let options = DiskOptions {
+        bytes,
+        buffer_bytes: 0,
+        writes_per_day: Some(1000),
+        ttl: None,
+        gate: Gate::new(0.0),
+        frames,
+        names: None,
+    };
     let tier =
         DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], RecordShape::new(BLOCK, layers), options).unwrap();
     let kv_disk = Some(KvDisk { tier, mode, recompute: Recompute::Share(0.0), idle_after: IDLE_AFTER });

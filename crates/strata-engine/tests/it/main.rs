@@ -14,6 +14,7 @@ mod long;
 mod model;
 mod pressure;
 mod real;
+mod remote;
 mod sim;
 mod streamed;
 mod trade;

@@ -16,8 +16,7 @@ use strata_engine::{
     PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig, StripMemory, SwapStore,
 };
 use strata_kernels::SEGMENT;
-use strata_kv::{BlockCopy, BlockId, KvConfig};
-use strata_kv_disk::BlockBytes;
+use strata_kv::{BlockBytes, BlockCopy, BlockId, KvConfig};
 use strata_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, LogitRows, Logits, NothingBelow};
 use strips::SimStrips;
 use swap::SimSwap;

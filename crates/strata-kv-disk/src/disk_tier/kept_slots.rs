@@ -4,10 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockId, BlockLabel, BlockSwap, RecordPlace, SwapId, SwapSlot, TierPlace, TokenId};
+use strata_kv::{BlockBytes, BlockId, BlockLabel, BlockSwap, RecordPlace, SwapId, SwapSlot, TierPlace, TokenId};
 
 use super::{DiskTier, Purpose};
-use crate::block_bytes::BlockBytes;
 use crate::jobs::Expected;
 use crate::record::unpack;
 use crate::shape::RecordShape;

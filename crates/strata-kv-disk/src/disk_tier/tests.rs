@@ -13,7 +13,15 @@ fn shape() -> RecordShape {
 }
 
 fn options(bytes: u64) -> DiskOptions {
-    DiskOptions { bytes, buffer_bytes: 0, writes_per_day: None, ttl: None, gate: Gate::new(0.0), frames: (4, 3) }
+    DiskOptions {
+        bytes,
+        buffer_bytes: 0,
+        writes_per_day: None,
+        ttl: None,
+        gate: Gate::new(0.0),
+        frames: (4, 3),
+        names: None,
+    }
 }
 
 /// The memory of blocks.

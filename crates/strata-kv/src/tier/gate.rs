@@ -47,11 +47,13 @@ impl Gate {
         (self.returned[class] + BELIEVED * all) / (self.offered[class] + BELIEVED) / all
     }
 
-    pub(super) fn is_worth(&self, class: u8) -> bool {
+    /// Whether contents of `class` are worth a write.
+    pub fn is_worth(&self, class: u8) -> bool {
         self.least <= 0.0 || self.worth(class) >= self.least
     }
 
-    pub(super) fn offered(&mut self, class: u8) {
+    /// A content of `class` could be written.
+    pub fn offered(&mut self, class: u8) {
         self.offered[usize::from(class)] += 1.0;
         self.offers += 1;
         // All at once and rarely, which fades as well as each time.
@@ -61,7 +63,8 @@ impl Gate {
         }
     }
 
-    pub(super) fn returned(&mut self, class: u8) {
+    /// A content of `class` was wanted back.
+    pub fn returned(&mut self, class: u8) {
         self.returned[usize::from(class)] += 1.0;
     }
 

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use strata_engine::{
-    BlockUse, DeviceStats, EngineStatus, Health, KvDiskStatus, LivePlace, LiveSequence, LiveState, StreamStats,
-    UnitSight, Watcher, WindowSight,
+    BlockUse, DeviceStats, EngineStatus, Health, KvDiskStatus, KvRemoteStatus, LivePlace, LiveSequence, LiveState,
+    StreamStats, UnitSight, Watcher, WindowSight,
 };
 
 use super::runs::{changes, runs};
@@ -198,6 +198,7 @@ fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowS
         "stream": stream.map(|stream| self::stream(stream, window)),
         "device": status.device.as_ref().map(device),
         "disk": status.kv_disk.as_ref().map(disk),
+        "remote": status.kv_remote.as_ref().map(remote),
     })
 }
 
@@ -226,6 +227,15 @@ fn device(device: &DeviceStats) -> Value {
         "bytes_to_device": device.bytes_to_device,
         "bytes_to_host": device.bytes_to_host,
         "waits_for_room": device.waits_for_room,
+    })
+}
+
+fn remote(remote: &KvRemoteStatus) -> Value {
+    json!({
+        "asked_tokens": remote.asked_tokens,
+        "fetched_tokens": remote.fetched_tokens,
+        "fetch_s": remote.fetch_seconds,
+        "paused": remote.store.is_paused(),
     })
 }
 

@@ -111,7 +111,7 @@ export class Waits {
   }
 }
 
-function waits({ stream, device, disk, kv, preemptions, preemptions_swap: swapped }, state) {
+function waits({ stream, device, disk, remote, kv, preemptions, preemptions_swap: swapped }, state) {
   const list = [];
   if (stream) {
     list.push(['Passes waited for the disk', seconds(stream.stall_s)]);
@@ -127,6 +127,11 @@ function waits({ stream, device, disk, kv, preemptions, preemptions_swap: swappe
     list.push(['Requests waited for KV on disk', seconds(disk.fetch_s)]);
     list.push(['Tokens that came from there', count(disk.fetched_tokens)]);
     if (disk.frame_s) list.push(['Passes waited for KV beyond memory', seconds(disk.frame_s)]);
+  }
+  if (remote) {
+    const state = remote.paused ? ' (left alone: it has failed)' : '';
+    list.push(['Requests waited for the shared store', `${seconds(remote.fetch_s)}${state}`]);
+    list.push(['Tokens that came from there', `${count(remote.fetched_tokens)} of ${count(remote.asked_tokens)}`]);
   }
   const out = swapped ? `, ${count(swapped)} swapped out` : '';
   list.push(['Requests made room', `${plural(preemptions, 'time')}${out}`]);

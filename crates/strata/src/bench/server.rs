@@ -105,8 +105,19 @@ fn segments(store: &Path, mut written: u64) -> Result<Vec<(SegmentFile, u64)>> {
 impl Server {
     /// One for `model`, or the one that ships, with these options.
     pub fn start(model: Option<&PathBuf>, options: &[&str], more: &[String]) -> Result<Self> {
+        Self::start_in(&[], model, options, more)
+    }
+
+    /// The same with these variables in its environment, which others do not see.
+    pub fn start_in(
+        variables: &[(&str, &String)],
+        model: Option<&PathBuf>,
+        options: &[&str],
+        more: &[String],
+    ) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
         command.arg("serve").args(model).args(["--port", "0", "--swap-space", "0"]).args(options).args(more);
+        command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start a server")?;
         let mut lines = BufReader::new(child.stderr.take().context("a server has no stderr")?).lines();

@@ -1,8 +1,5 @@
 //! Files that a server reads at its start, and again at SIGHUP.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +8,7 @@ use strata_server::{ApiKey, ApiKeys, BadTls, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Advised;
+use crate::secret_files::{read, warn_if_open};
 
 /// Largest file of keys, in bytes.
 const KEYS_BYTES_MAX: u64 = 1 << 20;
@@ -116,34 +114,5 @@ impl Secrets {
             }
         });
         Ok(())
-    }
-}
-
-/// The bytes of a file of secrets.
-fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
-    let failed = |error: io::Error| {
-        let hint = match error.kind() {
-            io::ErrorKind::NotFound => "give the path of a file that is there",
-            io::ErrorKind::PermissionDenied => "make the file readable for the user that the server runs as",
-            _ => "give the path of a file",
-        };
-        Advised::system(format!("cannot read {option} {}", path.display()), hint, error)
-    };
-    let file = File::open(path).map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(Advised::input(
-            format!("{option} {} is larger than {bytes_max} bytes, which is the limit", path.display()),
-            "give the right file, or one with less in it",
-        ));
-    }
-    Ok(bytes)
-}
-
-/// Says so where others can read it.
-fn warn_if_open(option: &str, path: &Path) {
-    if std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o004 != 0) {
-        tracing::warn!("{option} {} is readable for every user here; chmod 600 keeps it secret", path.display());
     }
 }

@@ -1,0 +1,165 @@
+//! A store in memory that fails on purpose.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use opendal_core::Buffer;
+
+use crate::blob_store::{BlobStore, StoreFuture};
+
+/// What such a store does to those who ask it: of 1,000 operations, how many go wrong, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreFaults {
+    /// Reads that report an error.
+    pub read_error: u32,
+    /// Reads in which one bit is wrong.
+    pub read_flip: u32,
+    /// Reads that bring another object.
+    pub read_other: u32,
+    /// Reads that are never answered.
+    pub read_silent: u32,
+    /// The same of writes.
+    pub write_silent: u32,
+    /// Writes that report an error, whether the object is there or not.
+    pub write_error: u32,
+    /// Writes of which only a part is kept.
+    pub write_torn: u32,
+    /// Objects that are forgotten at once.
+    pub forgotten: u32,
+    /// How long each answer takes.
+    pub delay: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: HashMap<String, Vec<u8>>,
+    faults: StoreFaults,
+    random: u64,
+    reads: u64,
+    writes: u64,
+}
+
+/// See the [module](self). Clones are the same store.
+#[derive(Debug, Clone, Default)]
+pub struct FaultyStore(Arc<Mutex<State>>);
+
+impl FaultyStore {
+    /// An empty store without faults.
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
+    }
+
+    /// From now on it does this.
+    pub fn set_faults(&self, faults: StoreFaults) {
+        self.lock().faults = faults;
+    }
+
+    /// How many objects it has.
+    pub fn num_objects(&self) -> usize {
+        self.lock().objects.len()
+    }
+
+    /// How often it was asked for an object, and given one.
+    pub fn asked(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.reads, state.writes)
+    }
+
+    /// Lets `change` do what it likes to all objects.
+    pub fn tamper(&self, mut change: impl FnMut(&str, &mut Vec<u8>)) {
+        self.lock().objects.iter_mut().for_each(|(name, object)| change(name, object));
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.lock().objects.clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn below(&mut self, end: usize) -> usize {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % end.max(1) as u64) as usize
+    }
+
+    fn strikes(&mut self, rate: impl Fn(&StoreFaults) -> u32) -> bool {
+        (self.below(1000) as u32) < rate(&self.faults)
+    }
+
+    fn read(&mut self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        self.reads += 1;
+        if self.strikes(|faults| faults.read_error) {
+            return Err("the store has failed".into());
+        }
+        let mut object = match self.strikes(|faults| faults.read_other) {
+            true => {
+                let other = self.below(self.objects.len());
+                self.objects.values().nth(other).cloned()
+            }
+            false => self.objects.get(name).cloned(),
+        };
+        if let Some(object) = object.as_mut().filter(|object| !object.is_empty())
+            && self.strikes(|faults| faults.read_flip)
+        {
+            let at = self.below(object.len());
+            object[at] ^= 1 << self.below(8);
+        }
+        Ok(object)
+    }
+
+    fn write(&mut self, name: &str, mut object: Vec<u8>) -> Result<(), String> {
+        self.writes += 1;
+        let (fails, tears) = (self.strikes(|faults| faults.write_error), self.strikes(|faults| faults.write_torn));
+        if tears {
+            object.truncate(self.below(object.len()));
+        }
+        if !self.strikes(|faults| faults.forgotten) && (!fails || self.below(2) == 0) {
+            self.objects.insert(name.to_owned(), object);
+        }
+        if fails { Err("the store has failed".into()) } else { Ok(()) }
+    }
+
+    /// How long an answer takes; `None` if it never comes.
+    fn delay(&mut self, silent: impl Fn(&StoreFaults) -> u32) -> Option<Duration> {
+        (!self.strikes(silent)).then_some(self.faults.delay)
+    }
+}
+
+/// Waits for an answer that may never come.
+async fn answer(delay: Option<Duration>) {
+    match delay {
+        Some(Duration::ZERO) => {}
+        Some(delay) => tokio::time::sleep(delay).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl BlobStore for FaultyStore {
+    fn get<'a>(&'a self, name: &'a str, most: usize) -> StoreFuture<'a, Option<Buffer>> {
+        Box::pin(async move {
+            let delay = self.lock().delay(|faults| faults.read_silent);
+            answer(delay).await;
+            let mut object = self.lock().read(name)?;
+            object.iter_mut().for_each(|object| drop(object.drain(..object.len().saturating_sub(most))));
+            // In pieces, as they come over a network.
+            let pieces =
+                |object: Vec<u8>| object.chunks(1000).map(|piece| Buffer::from(piece.to_vec()).to_bytes()).collect();
+            Ok(object.map(pieces))
+        })
+    }
+
+    fn put<'a>(&'a self, name: &'a str, object: Vec<u8>) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let delay = self.lock().delay(|faults| faults.write_silent);
+            answer(delay).await;
+            self.lock().write(name, object)
+        })
+    }
+}

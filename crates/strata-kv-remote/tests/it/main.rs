@@ -1,0 +1,3 @@
+//! KV in a real store.
+
+mod redis;

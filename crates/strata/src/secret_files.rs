@@ -1,0 +1,39 @@
+//! Files that hold a secret.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::failure::Advised;
+
+/// The bytes of a file of secrets.
+pub fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
+    let failed = |error: io::Error| {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound => "give the path of a file that is there",
+            io::ErrorKind::PermissionDenied => "make the file readable for the user that the server runs as",
+            _ => "give the path of a file",
+        };
+        Advised::system(format!("cannot read {option} {}", path.display()), hint, error)
+    };
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(Advised::input(
+            format!("{option} {} is larger than {bytes_max} bytes, which is the limit", path.display()),
+            "give the right file, or one with less in it",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Says so where others can read it.
+pub fn warn_if_open(option: &str, path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o004 != 0) {
+        tracing::warn!("{option} {} is readable for every user here; chmod 600 keeps it secret", path.display());
+    }
+}
