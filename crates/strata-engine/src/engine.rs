@@ -4,6 +4,7 @@
 mod balance;
 mod below;
 mod disk;
+mod gone;
 mod idle_blocks;
 mod long;
 mod remote;

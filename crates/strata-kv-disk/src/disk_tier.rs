@@ -1,17 +1,18 @@
 //! The driver of the tier on disk: what the engine's thread calls between passes.
 
+mod carrying;
 mod kept_slots;
+mod options;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use strata_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError};
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns};
 use strata_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, Gate, KeyChain, KvTierConfig, Reclaim, RecordPlace,
-    SwapId, Tier, TierCounts, TierPlace, TokenId, Wanted, WriteBudget,
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, KvTierConfig, RecordPlace, SwapId, Tier,
+    TierPlace, TokenId, Wanted, WriteBudget,
 };
-use thiserror::Error;
 
 use crate::ages::Ages;
 use crate::directory::SegmentSpace;
@@ -22,7 +23,9 @@ use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
 use crate::workers::{KvThreads, READERS, Workers, now, written_at};
+use carrying::Carrying;
 use kept_slots::KeptSlots;
+pub use options::{DiskOptions, DiskStats, DiskTierError};
 
 /// Bytes of a segment of a large store.
 const SEGMENT_BYTES: u64 = 256 << 20;
@@ -46,92 +49,6 @@ const WARN_AGAIN: Duration = Duration::from_secs(600);
 /// Share of a new measurement in the rate at which records are read.
 const RATE_SHARE: f64 = 0.2;
 
-/// How a store is kept.
-#[derive(Debug, Clone)]
-pub struct DiskOptions {
-    /// Bytes that it may take on the disk.
-    pub bytes: u64,
-    /// Bytes of memory for buffers, as far as a record that is read, and the blocks of one and a quarter, do not take
-    /// more.
-    pub buffer_bytes: usize,
-    /// Bytes that may be written in a day.
-    pub writes_per_day: Option<u64>,
-    /// How long after it was written a block may be read.
-    pub ttl: Option<Duration>,
-    /// Which blocks are worth a write.
-    pub gate: Gate,
-    /// Blocks of a frame, and how many frames are read ahead; 0 where no KV is streamed.
-    pub frames: (usize, usize),
-    /// Who names contents, where another tier has to know them by the same names.
-    pub names: Option<KeyChain>,
-}
-
-/// Why a store cannot be used.
-#[derive(Debug, Error)]
-pub enum DiskTierError {
-    /// The system refused.
-    #[error(transparent)]
-    Io(#[from] IoError),
-    /// The system refused a thread.
-    #[error("the threads that write and read KV could not be started: {0}")]
-    Thread(#[from] std::io::Error),
-    /// It holds too little to be of use.
-    #[error("{got} bytes of disk are too few for KV: {least} or more are needed")]
-    TooSmall {
-        /// Bytes asked for.
-        got: u64,
-        /// Bytes needed.
-        least: u64,
-    },
-    /// The system refused memory.
-    #[error("there is no memory for buffers of {bytes} bytes to read KV into")]
-    Memory {
-        /// Bytes of each.
-        bytes: usize,
-    },
-}
-
-/// Figures since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct DiskStats {
-    /// Contents that can be read, or are being written.
-    pub blocks: usize,
-    /// Bytes of segments in use, and of all.
-    pub bytes_used: u64,
-    /// Bytes that the store may take.
-    pub bytes_total: u64,
-    /// See [`TierCounts`].
-    pub counts: TierCounts,
-    /// Bytes written, with headers and what was written again.
-    pub written_bytes: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Blocks that were brought to the disk for sure.
-    pub durable_blocks: u64,
-    /// Blocks that were not stored for want of a buffer, of room, or of budget.
-    pub refused_blocks: u64,
-    /// Writes and syncs that have failed.
-    pub write_errors: u64,
-    /// Reads that have failed, or brought something else.
-    pub read_errors: u64,
-    /// Blocks that were forgotten since they were too old.
-    pub expired_blocks: u64,
-    /// Blocks that wait to be written, or are being written.
-    pub queued_blocks: usize,
-    /// Records that wait to be read, or are being read.
-    pub queued_reads: usize,
-    /// Frames that passes have read, and the seconds that they waited for them.
-    pub frames: u64,
-    /// See [`frames`](Self::frames).
-    pub frame_seconds: f64,
-    /// Whether writes are paused after a failure.
-    pub paused: bool,
-    /// Bytes a second at which fetches have read.
-    pub read_rate: f64,
-    /// Bytes that swaps did not have to write, since they are here.
-    pub swap_spared_bytes: u64,
-}
-
 /// A fetch in flight.
 struct FetchInFlight {
     wanted: Vec<Wanted>,
@@ -149,17 +66,6 @@ enum Purpose {
     Slots(SwapId, Vec<BlockId>),
     /// What is to be written again.
     Carry,
-}
-
-/// A segment that is being emptied.
-struct Carrying {
-    segment: u32,
-    /// Records still to be read.
-    records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)>,
-    /// Whether one is being read, with room for its blocks.
-    reading: Option<Vec<Vec<u8>>>,
-    /// Blocks that were read and are not yet written again.
-    keys: HashSet<BlockKey>,
 }
 
 /// Writes blocks to disk, and brings them back. One thread calls it; others do the reading and writing.
@@ -744,78 +650,6 @@ impl DiskTier {
             let seconds = fetch.began.elapsed().as_secs_f64();
             let wanted = fetch.wanted.len();
             self.ended.push_back(FetchEnded { id, filled, wanted, bytes: fetch.bytes, seconds });
-        }
-    }
-
-    /// Empties a segment, if room is short.
-    fn reclaim(&mut self) {
-        if self.carrying.is_some() {
-            return;
-        }
-        let Some(Reclaim { segment, carried, .. }) = self.tier.reclaim() else { return };
-        if carried.is_empty() {
-            return;
-        }
-        let mut records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)> = VecDeque::new();
-        for (key, TierPlace { record, index }) in carried {
-            match records.back_mut() {
-                Some((last, keys)) if *last == record => keys.push((key, index)),
-                _ => records.push_back((record, vec![(key, index)])),
-            }
-        }
-        self.carrying = Some(Carrying { segment, records, reading: None, keys: HashSet::new() });
-        self.go_on_carrying();
-    }
-
-    /// Reads the next record of what is carried over, when there are buffers for its blocks; ends it when nothing is
-    /// left.
-    fn go_on_carrying(&mut self) {
-        let room = self.block_buffers.len();
-        let Some(carrying) = &mut self.carrying else { return };
-        if carrying.reading.is_some() {
-            return;
-        }
-        let paused = self.paused_until.is_some_and(|until| Instant::now() < until);
-        match carrying.records.front() {
-            // It would only fail: what was to be carried is given up.
-            Some(_) if paused => carrying.records.clear(),
-            Some((_, keys)) if keys.len() <= room => {
-                let Some((record, keys)) = carrying.records.pop_front() else { return };
-                carrying.reading = Some(self.block_buffers.split_off(room - keys.len()));
-                let expected = keys.into_iter().map(|(key, index)| Expected { index, key, content: None }).collect();
-                return self.read(record, expected, Purpose::Carry);
-            }
-            Some(_) => return,
-            None => {}
-        }
-        if carrying.records.is_empty() && carrying.keys.is_empty() {
-            let segment = carrying.segment;
-            self.carrying = None;
-            self.tier.reclaimed(segment);
-        }
-    }
-
-    /// Stages what was read of a segment that is being emptied.
-    fn carry(&mut self, record: RecordPlace, expected: &[Expected], outcome: Result<Header, String>, bytes: &[u8]) {
-        let Some(carrying) = &mut self.carrying else { return };
-        let buffers = carrying.reading.take().unwrap_or_default();
-        let Ok(header) = outcome else {
-            self.block_buffers.extend(buffers);
-            return;
-        };
-        carrying.keys.extend(expected.iter().map(|expected| expected.key));
-        for (Expected { index, .. }, mut buffer) in expected.iter().zip(buffers) {
-            let index = usize::from(*index);
-            unpack(&self.shape, record.count.into(), index, bytes, &mut buffer);
-            let label = header.labels[index].clone();
-            self.add(Staged { label, class: 0, bytes: buffer, since: Some(header.written_at) });
-        }
-    }
-
-    /// These are written again, or never will be.
-    fn carried(&mut self, keys: &[BlockKey]) {
-        if let Some(carrying) = &mut self.carrying {
-            carrying.keys.retain(|key| !keys.contains(key));
         }
     }
 

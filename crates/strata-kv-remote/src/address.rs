@@ -64,6 +64,11 @@ impl FromStr for StoreAddress {
     fn from_str(text: &str) -> Result<Self, AddressError> {
         // The text is not repeated: it may hold a password.
         let url = Url::parse(text).map_err(|error| malformed(format!("this is no address of a store: {error}")))?;
+        if !["redis", "rediss", "valkey", "valkeys", "s3"].contains(&url.scheme()) {
+            return Err(malformed(
+                "the address of a store begins with redis://, rediss://, valkey://, valkeys:// or s3://",
+            ));
+        }
         let host = url.host_str().filter(|host| !host.is_empty());
         let host = host.ok_or_else(|| malformed("the address names no host or bucket"))?;
         if url.fragment().is_some() {
@@ -92,7 +97,7 @@ impl FromStr for StoreAddress {
                 let shown = format!("{endpoint}/{database}");
                 Ok(Self { kind: Kind::Redis { endpoint, user, password, database, root }, shown })
             }
-            "s3" => {
+            _ => {
                 if !url.username().is_empty() || url.password().is_some() || url.port().is_some() {
                     let hint = "give credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and another server \
                                 than Amazon's in AWS_ENDPOINT_URL";
@@ -104,7 +109,6 @@ impl FromStr for StoreAddress {
                 let root = if path.is_empty() { ROOT.to_owned() } else { format!("/{path}/") };
                 Ok(Self { kind: Kind::S3 { bucket: host.to_owned(), root }, shown: format!("s3://{host}/{path}") })
             }
-            scheme => Err(malformed(format!("stores of kind {scheme:?} are not known"))),
         }
     }
 }
@@ -150,7 +154,11 @@ fn store(
     builder: impl Builder,
     finish: impl FnOnce(Operator) -> Result<Operator, AddressError>,
 ) -> Result<Arc<dyn BlobStore>, AddressError> {
-    let operator = Operator::new(builder).map_err(|error| AddressError::Refused(error.message().to_owned()))?;
+    let operator = Operator::new(builder).map_err(|error| match error.message() {
+        // In the library's words it is a function to call.
+        message if message.starts_with("region is missing") => AddressError::Refused("set AWS_REGION".to_owned()),
+        message => AddressError::Refused(message.to_owned()),
+    })?;
     Ok(Arc::new(finish(operator)?))
 }
 

@@ -28,6 +28,9 @@ const WRITES: usize = 2;
 /// How long a store may take for one write.
 const WRITE: Duration = Duration::from_secs(10);
 
+/// How long a store may take for its first answer, after which it is said that there is none.
+const PROBE: Duration = Duration::from_secs(3);
+
 /// Times that the libraries below keep the bytes of an object that is written or read.
 const COPIES: usize = 4;
 
@@ -81,6 +84,7 @@ impl Workers {
         let (sender, done) = channel();
         let (format, room) = (Arc::new(format), Arc::new(Semaphore::new(room)));
         let writes = Arc::new(Semaphore::new(WRITES));
+        runtime.spawn(probe(Arc::clone(&store), prefix.clone()));
         Ok(Self { runtime: Some(runtime), store, format, prefix: prefix.into(), room, writes, sender, done })
     }
 
@@ -176,6 +180,20 @@ impl Drop for Workers {
         // A store that does not answer holds nobody up.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
+}
+
+/// Asks for something that is not there, so that an address or a password that is wrong is told of at the start.
+async fn probe(store: Arc<dyn BlobStore>, prefix: String) {
+    let name = format!("{prefix}probe");
+    let answer = tokio::time::timeout(PROBE, store.get(&name, 1)).await;
+    let reason = match answer {
+        Ok(Ok(_)) => return,
+        Ok(Err(reason)) => reason,
+        Err(_) => format!("no answer within {} seconds", PROBE.as_secs()),
+    };
+    tracing::warn!(
+        "the store of --kv-remote cannot be used now: {reason}; prompts are computed without it until it can"
+    );
 }
 
 /// How many objects of so many bytes are asked for at a time.

@@ -9,6 +9,7 @@ mod episode;
 mod follower;
 mod naive;
 mod policies;
+mod pool;
 mod rng;
 
 use crate::{EvictionKind, KvStats};
@@ -18,6 +19,7 @@ pub use crate::eviction::steps::{counted, step};
 pub use cost::steps_per_block;
 pub use follower::Follower;
 pub use policies::OLDEST_LEAF;
+pub use pool::PlainBlocks;
 pub use rng::{Rng, mix};
 
 /// The parameters of a run.

@@ -14,7 +14,7 @@ use strata_weights::{Catalog, CatalogEntry};
 
 use crate::failure::Advised;
 use crate::kv_disk::shape;
-use crate::options::LimitOptions;
+use crate::options::{KvRemoteOptions, LimitOptions, SecretText};
 use crate::report::report;
 use crate::secret_files;
 
@@ -31,6 +31,9 @@ const SAMPLES: u64 = 32;
 const SAMPLES_OF_EXPERT: u64 = 4;
 const SAMPLE_BYTES: u64 = 4096;
 
+/// The option that names the file of the secret.
+const KEY_OPTION: &str = "--kv-remote-key";
+
 /// What separates the secret of a store from other uses of the same file, and what stands in for a file.
 const CONTEXT: &str = "strata 2026-11-26 secret of a shared KV store";
 
@@ -39,6 +42,21 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let is_used = limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some());
     let shape = (layout.block_size(), shape(layout).block_bytes());
     if is_used { Bytes(RemoteTier::memory_bytes(shape, buffer_bytes(limits, total)) as u64) } else { Bytes(0) }
+}
+
+/// Where the store is, and the secret for it, if one was asked for.
+///
+/// # Errors
+/// The address or the key cannot be used.
+pub fn settings(options: &KvRemoteOptions) -> Result<Option<(StoreAddress, [u8; 32])>> {
+    let Some(SecretText(text)) = &options.kv_remote else { return Ok(None) };
+    let address = text.parse().map_err(|error: AddressError| failed(error))?;
+    Ok(Some((address, secret(options.kv_remote_key.as_deref())?)))
+}
+
+fn failed(error: impl std::fmt::Display) -> anyhow::Error {
+    let hint = "`strata serve --help` tells the options, docs/several-servers.md what they do";
+    Advised::input(format!("cannot use the store of --kv-remote: {error}"), hint)
 }
 
 /// The store for the KV of this model, if one was asked for. Whether it answers is found out later: nobody waits for
@@ -54,16 +72,9 @@ pub fn open(
     computes: &str,
 ) -> Result<Option<RemoteTier>> {
     let Some(options) = &limits.kv_remote else { return Ok(None) };
-    let Some(address) = &options.kv_remote else { return Ok(None) };
-    let failed = |message: String| {
-        Advised::input(
-            format!("cannot use the store of --kv-remote: {message}"),
-            "see `strata serve --help`; S3 takes AWS_REGION, AWS_ENDPOINT_URL and credentials from the environment",
-        )
-    };
-    let address: StoreAddress = address.0.parse().map_err(|error: AddressError| failed(error.to_string()))?;
-    let secret = secret(options.kv_remote_key.as_deref())?;
-    let store = address.open(Some(options.kv_remote_ttl)).map_err(|error| failed(error.to_string()))?;
+    let Some((address, secret)) = settings(options)? else { return Ok(None) };
+    options.kv_remote_key.iter().for_each(|path| secret_files::warn_if_open(KEY_OPTION, path));
+    let store = address.open(Some(options.kv_remote_ttl)).map_err(failed)?;
     let fingerprint = fingerprint(config, weights, layout, computes)?;
     let tier_options = RemoteOptions {
         buffer_bytes: buffer_bytes(limits, total),
@@ -75,7 +86,7 @@ pub fn open(
     };
     let shape = (layout.block_size(), shape(layout).block_bytes());
     let tier = RemoteTier::open(store, secret, fingerprint, shape, tier_options);
-    let tier = tier.map_err(|error| failed(error.to_string()))?;
+    let tier = tier.map_err(failed)?;
     let believes = if options.kv_remote_key.is_some() { "who has its key" } else { "whoever writes there" };
     report!("KV shared          in {address}, with {believes}");
     Ok(Some(tier))
@@ -89,15 +100,13 @@ fn buffer_bytes(limits: &LimitOptions, total: Bytes) -> usize {
 
 /// The secret with which servers name and sign what they share.
 fn secret(file: Option<&Path>) -> Result<[u8; 32]> {
-    const OPTION: &str = "--kv-remote-key";
     let Some(path) = file else { return Ok(blake3::derive_key(CONTEXT, b"none")) };
-    let bytes = secret_files::read(OPTION, path, KEY_BYTES_MAX)?;
-    secret_files::warn_if_open(OPTION, path);
+    let bytes = secret_files::read(KEY_OPTION, path, KEY_BYTES_MAX)?;
     // An editor adds the end of a line.
     let bytes = bytes.trim_ascii();
     if bytes.len() < KEY_BYTES_MIN {
         return Err(Advised::input(
-            format!("{OPTION} {} holds {} bytes, which can be guessed", path.display(), bytes.len()),
+            format!("{KEY_OPTION} {} holds {} bytes, which can be guessed", path.display(), bytes.len()),
             "write 32 random bytes into it, such as by `openssl rand -hex 32`, and give all servers the same",
         ));
     }

@@ -361,7 +361,7 @@ impl From<String> for SecretText {
 pub struct KvRemoteOptions {
     /// Store in which servers of the same model share the KV of prompts, so that what one has computed the others need
     /// not: redis://HOST:6379, rediss://USER:PASSWORD@HOST:6380/1 (Redis or Valkey), or s3://BUCKET/PREFIX. A store
-    /// that is slow or gone costs nothing but its hits. Whoever reads it reads prompts
+    /// that is slow or gone costs its hits and a short wait now and then. Whoever reads it reads prompts
     #[arg(long, value_name = "ADDRESS", env = "STRATA_KV_REMOTE", hide_env_values = true, help_heading = "Shared KV")]
     pub kv_remote: Option<SecretText>,
 

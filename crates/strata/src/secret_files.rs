@@ -17,7 +17,14 @@ pub fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
             io::ErrorKind::PermissionDenied => "make the file readable for the user that the server runs as",
             _ => "give the path of a file",
         };
-        Advised::system(format!("cannot read {option} {}", path.display()), hint, error)
+        let message = format!("cannot read {option} {}", path.display());
+        match error.kind() {
+            // Starting again would not help.
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
+                Advised::input(format!("{message}: {error}"), hint)
+            }
+            _ => Advised::system(message, hint, error),
+        }
     };
     let file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();

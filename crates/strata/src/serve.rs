@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
+use crate::kv_remote;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
 use crate::options::{ComputeOptions, KvDiskOptions, KvEventOptions, KvRemoteOptions, ModelOptions, SwapOptions};
@@ -179,6 +180,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     // Taken before the model is opened, which may take a while.
     let socket = bind(&args.host, args.port)?;
     let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    kv_remote::settings(&args.kv_remote)?;
     let secrets = Arc::new(Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?);
     let mut signals = runtime.block_on(async {
         secrets.clone().reload_at_hangup()?;

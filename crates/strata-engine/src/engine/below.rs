@@ -5,10 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockId, BlockKey, Evicted, FetchEnded, FetchId, SequenceId, Wanted};
+use strata_kv::{FetchEnded, FetchId, SequenceId, Wanted};
 
 use super::Worker;
 use super::disk::Disk;
+use super::gone::Gone;
 use super::remote::Remote;
 use crate::event::FoundBelow;
 use crate::scheduler::{Admitted, StepPlan};
@@ -37,15 +38,6 @@ pub(super) struct Waits {
 enum Part {
     Disk,
     Remote,
-}
-
-/// What memory has given up, and what it may.
-pub(super) struct Gone {
-    pub(super) evicted: Vec<Evicted>,
-    /// Blocks that were computed and are to be stored.
-    pub(super) computed: Vec<(BlockId, BlockKey)>,
-    /// Blocks that were computed and are to be stored when they have been idle.
-    pub(super) unstored: Vec<(BlockId, BlockKey)>,
 }
 
 impl Waits {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use strata_kv::{BlockBytes, BlockId, BlockKey, Evicted, FetchEnded, FetchId, Wanted};
 
-use super::below::Gone;
+use super::gone::Gone;
 use super::idle_blocks::IdleBlocks;
 use crate::kv_disk::{KvDisk, KvDiskMode, KvDiskStatus};
 use crate::scheduler::Scheduler;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use strata_kv::{BlockBytes, BlockId, BlockKey, Evicted, FetchEnded, FetchId, Wanted};
 use strata_kv_remote::RemoteTier;
 
-use super::below::Gone;
+use super::gone::Gone;
 use crate::kv_remote::KvRemoteStatus;
 use crate::scheduler::Scheduler;
 

@@ -1,4 +1,5 @@
-use strata_kv::{BlockSwap, ChainRoot, SwapSlot};
+use strata_kv::testing::PlainBlocks;
+use strata_kv::{BlockSwap, ChainRoot, Gate, SwapSlot};
 
 use super::*;
 use crate::swap_store::SwapTook;
@@ -21,26 +22,6 @@ fn options(bytes: u64) -> DiskOptions {
         gate: Gate::new(0.0),
         frames: (4, 3),
         names: None,
-    }
-}
-
-/// The memory of blocks.
-struct Pool(Vec<Vec<u8>>);
-
-impl Pool {
-    fn new(shape: &RecordShape, blocks: usize) -> Self {
-        Self(vec![vec![0; shape.block_bytes()]; blocks])
-    }
-}
-
-impl BlockBytes for Pool {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
-        into.copy_from_slice(&self.0[block.index()]);
-        Ok(())
-    }
-
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        fill(&mut self.0[block.index()]);
     }
 }
 
@@ -73,7 +54,7 @@ fn open(space: Arc<FaultySegments>, bytes: u64) -> DiskTier {
     DiskTier::open(space, [1; 32], [2; 32], shape(), options(bytes)).expect("it can be opened")
 }
 
-fn settle(tier: &mut DiskTier, pool: &mut Pool) {
+fn settle(tier: &mut DiskTier, pool: &mut PlainBlocks) {
     for _ in 0..2000 {
         tier.flush();
         tier.poll(pool, Duration::from_millis(1));
@@ -85,7 +66,7 @@ fn settle(tier: &mut DiskTier, pool: &mut Pool) {
     panic!("it never settles");
 }
 
-fn store(tier: &mut DiskTier, pool: &mut Pool, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) {
+fn store(tier: &mut DiskTier, pool: &mut PlainBlocks, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) {
     let keys = tier.key_chain().clone();
     for block in blocks {
         while tier.room() == 0 {
@@ -100,7 +81,7 @@ fn store(tier: &mut DiskTier, pool: &mut Pool, blocks: &[(BlockKey, Vec<TokenId>
 }
 
 /// Brings back what there is of a chain, and checks it. Returns how many blocks came.
-fn fetch(tier: &mut DiskTier, pool: &mut Pool, id: u64, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) -> usize {
+fn fetch(tier: &mut DiskTier, pool: &mut PlainBlocks, id: u64, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) -> usize {
     let names: Vec<_> = blocks.iter().map(|(.., key)| *key).collect();
     let found = tier.look_up(&names);
     let wanted = blocks[..found].iter().zip(0..).map(|((parent, tokens, key), block)| Wanted {
@@ -130,7 +111,7 @@ fn what_was_stored_is_found_again_by_the_next_process() {
         let secret = directory.secret();
         DiskTier::open(Arc::new(directory), secret, [fingerprint; 32], shape(), options(200 << 20)).unwrap()
     };
-    let mut pool = Pool::new(&shape(), 20);
+    let mut pool = PlainBlocks::zeroed(20, shape().block_bytes());
     let blocks = {
         let mut tier = open(1);
         assert_eq!(tier.recovered(), Recovered::default());
@@ -145,7 +126,7 @@ fn what_was_stored_is_found_again_by_the_next_process() {
     let mut tier = open(1);
     let Recovered { blocks: found, set_aside, headers_read, .. } = tier.recovered();
     assert_eq!((found, set_aside, headers_read), (20, 0, 4));
-    pool = Pool::new(&shape(), 20);
+    pool = PlainBlocks::zeroed(20, shape().block_bytes());
     assert_eq!(fetch(&mut tier, &mut pool, 1, &blocks), 20);
     assert!(tier.stats().read_rate > 0.0);
     // After an orderly end, only what came later is looked for.
@@ -169,7 +150,7 @@ fn nothing_wrong_comes_back_whatever_fails() {
     for seed in 0..12u64 {
         let mut space = Arc::new(FaultySegments::new(seed));
         let mut random = dice(seed);
-        let mut pool = Pool::new(&shape(), 30);
+        let mut pool = PlainBlocks::zeroed(30, shape().block_bytes());
         // Room for some 60 of the 220 blocks.
         let bytes = 64 << 20;
         let mut tier = open(Arc::clone(&space), bytes);
@@ -231,7 +212,7 @@ fn nothing_wrong_comes_back_whatever_fails() {
 #[test]
 fn what_is_found_again_and_again_survives_a_full_store() {
     let space = Arc::new(FaultySegments::new(1));
-    let mut pool = Pool::new(&shape(), 30);
+    let mut pool = PlainBlocks::zeroed(30, shape().block_bytes());
     let mut tier = open(Arc::clone(&space), 64 << 20);
     let keys = tier.key_chain().clone();
     let kept = chain(&keys, 1, 4);
@@ -250,7 +231,7 @@ fn what_is_found_again_and_again_survives_a_full_store() {
 #[test]
 fn a_full_disk_stops_writes_for_a_while_and_nothing_else() {
     let space = Arc::new(FaultySegments::new(1));
-    let mut pool = Pool::new(&shape(), 30);
+    let mut pool = PlainBlocks::zeroed(30, shape().block_bytes());
     let mut tier = open(Arc::clone(&space), 200 << 20);
     let keys = tier.key_chain().clone();
     let before = chain(&keys, 1, 6);
@@ -274,7 +255,7 @@ fn a_full_disk_stops_writes_for_a_while_and_nothing_else() {
 #[test]
 fn what_is_too_old_is_not_read() {
     let space = Arc::new(FaultySegments::new(1));
-    let mut pool = Pool::new(&shape(), 30);
+    let mut pool = PlainBlocks::zeroed(30, shape().block_bytes());
     let options = DiskOptions { ttl: Some(Duration::from_secs(5)), ..options(200 << 20) };
     let open = || DiskTier::open(Arc::clone(&space) as _, [1; 32], [2; 32], shape(), options.clone()).unwrap();
     let mut tier = open();
@@ -306,7 +287,7 @@ fn what_is_too_old_is_not_read() {
 #[test]
 fn a_restart_is_no_new_day_of_writes() {
     let space = Arc::new(FaultySegments::new(1));
-    let mut pool = Pool::new(&shape(), 30);
+    let mut pool = PlainBlocks::zeroed(30, shape().block_bytes());
     // Seven blocks an hour.
     let a_day = Some(24 * 7 * shape().block_bytes() as u64);
     let options = DiskOptions { writes_per_day: a_day, ..options(200 << 20) };
@@ -344,7 +325,7 @@ fn frames_are_the_layers_of_what_was_stored_or_lost() {
     let (mut right, mut lost, mut unkept) = (0, 0, 0);
     for seed in 0..8 {
         let space = Arc::new(FaultySegments::new(seed));
-        let (shape, mut pool) = (shape(), Pool::new(&shape(), 1));
+        let (shape, mut pool) = (shape(), PlainBlocks::zeroed(1, shape().block_bytes()));
         // Records of six blocks and frames of four: some frames lie in two records, and none has one of its own.
         let mut tier = open(Arc::clone(&space), 64 << 20);
         let keys = tier.key_chain().clone();
@@ -418,7 +399,7 @@ fn copies(numbers: std::ops::Range<u32>) -> Vec<BlockSwap> {
     numbers.map(|number| BlockSwap { block: BlockId(number), slot: SwapSlot(number) }).collect()
 }
 
-fn swapped_in(tier: &mut DiskTier, pool: &mut Pool, id: SwapId) -> Result<SwapTook, String> {
+fn swapped_in(tier: &mut DiskTier, pool: &mut PlainBlocks, id: SwapId) -> Result<SwapTook, String> {
     let ended = (0..100).find_map(|_| tier.poll_slots(pool, Duration::from_secs(1))).expect("it ends");
     assert_eq!(ended.id, id);
     ended.outcome
@@ -427,7 +408,7 @@ fn swapped_in(tier: &mut DiskTier, pool: &mut Pool, id: SwapId) -> Result<SwapTo
 #[test]
 fn what_the_store_has_is_kept_for_a_slot_and_comes_back() {
     let space = Arc::new(FaultySegments::new(1));
-    let (mut tier, mut pool) = (open(Arc::clone(&space), 200 << 20), Pool::new(&shape(), 8));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 200 << 20), PlainBlocks::zeroed(8, shape().block_bytes()));
     let keys = tier.key_chain().clone();
     let blocks = chain(&keys, 1, 6);
     store(&mut tier, &mut pool, &blocks[..5]);
@@ -459,10 +440,10 @@ fn what_the_store_has_is_kept_for_a_slot_and_comes_back() {
 #[test]
 fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
     let space = Arc::new(FaultySegments::new(1));
-    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), Pool::new(&shape(), 8));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(8, shape().block_bytes()));
     let keys = tier.key_chain().clone();
     let is_there = |tier: &mut DiskTier, number: usize| tier.look_up(&[chain(&keys, number, 3)[2].2]) == 1;
-    let fill = |tier: &mut DiskTier, pool: &mut Pool, numbers: std::ops::Range<usize>| {
+    let fill = |tier: &mut DiskTier, pool: &mut PlainBlocks, numbers: std::ops::Range<usize>| {
         for number in numbers {
             store(tier, pool, &chain(&keys, number, 12));
             settle(tier, pool);

@@ -2,6 +2,7 @@
 
 use strata_io::testing::{Effect, Fault, FaultySpace, Which, WriteEffect};
 use strata_io::{DirectRead, SwapFile};
+use strata_kv::testing::PlainBlocks;
 use strata_kv::{BlockId, BlockSwap, SwapSlot};
 
 use super::*;
@@ -9,24 +10,10 @@ use super::*;
 const BLOCKS: u32 = 40;
 const SLOTS: usize = 60;
 
-/// The memory of blocks. [block, byte]
-struct Pool(Vec<Vec<u8>>);
-
-impl BlockBytes for Pool {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
-        into.copy_from_slice(&self.0[block.index()]);
-        Ok(())
-    }
-
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        fill(&mut self.0[block.index()]);
-    }
-}
-
 struct Bench {
     space: SwapSpace,
     file: Arc<FaultySpace>,
-    pool: Pool,
+    pool: PlainBlocks,
     next: u64,
     _dir: tempfile::TempDir,
 }
@@ -42,7 +29,7 @@ impl Bench {
         let space = SwapSpace::new(file.clone(), block_bytes, 0).unwrap();
         assert_eq!((space.num_slots(), space.buffers.len()), (SLOTS, BUFFERS_MIN));
         assert!((1..=file.len()).contains(&space.trial().bytes));
-        let pool = Pool(vec![vec![0; block_bytes]; BLOCKS as usize]);
+        let pool = PlainBlocks(vec![vec![0; block_bytes]; BLOCKS as usize]);
         let mut bench = Self { space, file, pool, next: 0, _dir: dir };
         (0..BLOCKS).for_each(|block| bench.fill(block, block.into()));
         bench
@@ -226,7 +213,7 @@ fn share_of_the_engine_thread_in_a_swap() {
     let blocks = 512;
     let file = SwapFile::create(dir.path(), (blocks * SwapSpace::slot_bytes(bytes)) as u64).unwrap();
     let mut space = SwapSpace::new(Arc::new(file), bytes, 16 << 20).unwrap();
-    let mut pool = Pool(vec![vec![7; bytes]; blocks]);
+    let mut pool = PlainBlocks(vec![vec![7; bytes]; blocks]);
     for (number, direction) in
         [SwapDirection::Out, SwapDirection::In, SwapDirection::Out, SwapDirection::In].into_iter().enumerate()
     {

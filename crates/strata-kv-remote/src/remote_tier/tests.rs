@@ -1,3 +1,4 @@
+use strata_kv::testing::PlainBlocks;
 use strata_kv::{ChainRoot, TokenId};
 
 use super::*;
@@ -21,20 +22,6 @@ fn tier(store: &FaultyStore) -> RemoteTier {
     tier_with(store, 1, options(Patience::Fixed(LONG)))
 }
 
-/// The memory of blocks.
-struct Pool(Vec<Vec<u8>>);
-
-impl BlockBytes for Pool {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
-        into.copy_from_slice(&self.0[block.index()]);
-        Ok(())
-    }
-
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        fill(&mut self.0[block.index()]);
-    }
-}
-
 /// A chain of blocks, and what each holds.
 fn chain(tier: &RemoteTier, seed: u32, blocks: usize) -> Vec<(BlockLabel, Vec<u8>)> {
     let mut parent = tier.key_chain().root(&ChainRoot::new(None, 0));
@@ -50,7 +37,7 @@ fn chain(tier: &RemoteTier, seed: u32, blocks: usize) -> Vec<(BlockLabel, Vec<u8
 
 fn store(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) {
     for (label, bytes) in chain {
-        let mut pool = Pool(vec![bytes.clone()]);
+        let mut pool = PlainBlocks(vec![bytes.clone()]);
         while tier.room() == 0 {
             assert_eq!(tier.poll(&mut pool, Duration::ZERO), None);
         }
@@ -64,7 +51,7 @@ fn store(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) {
 fn settle(tier: &mut RemoteTier) {
     let begin = Instant::now();
     while tier.stats().queued_blocks > 0 && begin.elapsed() < LONG {
-        assert_eq!(tier.poll(&mut Pool(Vec::new()), Duration::ZERO), None);
+        assert_eq!(tier.poll(&mut PlainBlocks(Vec::new()), Duration::ZERO), None);
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -79,7 +66,7 @@ fn wanted(chain: &[(BlockLabel, Vec<u8>)]) -> Vec<Wanted> {
 
 /// Fetches a chain; what came must be right.
 fn fetch(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) -> FetchEnded {
-    let mut pool = Pool(vec![vec![0; BYTES]; chain.len()]);
+    let mut pool = PlainBlocks(vec![vec![0; BYTES]; chain.len()]);
     let id = FetchId(tier.stats().asked_blocks + 1_000_000 * tier.stats().slow_fetches);
     tier.fetch(id, wanted(chain), None);
     let ended = tier.poll(&mut pool, LONG).expect("it ends");
@@ -186,7 +173,7 @@ fn nobody_waits_for_a_store_that_is_silent_and_it_is_left_alone_for_a_while() {
     assert!(hurried.is_worth_asking(10, Some(1000.0)));
     hurried.reading = Health::default();
     hurried.fetch(FetchId(77), wanted(&blocks), Some(1000.0));
-    let ended = hurried.poll(&mut Pool(vec![vec![0; BYTES]; blocks.len()]), LONG).expect("it ends");
+    let ended = hurried.poll(&mut PlainBlocks(vec![vec![0; BYTES]; blocks.len()]), LONG).expect("it ends");
     assert!((1.0..10.0).contains(&ended.seconds), "{ended:?}");
     assert!(hurried.stats().is_paused() && !hurried.is_worth_asking(10, Some(1000.0)));
     assert!(hurried.is_settled());
@@ -239,7 +226,7 @@ fn waiting_for_own_memory_is_not_the_stores_fault() {
     }
     second.fetch(FetchId(2), wanted(&blocks), None);
     std::thread::sleep(Duration::from_millis(1100));
-    let mut pool = Pool(vec![vec![0; BYTES]; blocks.len()]);
+    let mut pool = PlainBlocks(vec![vec![0; BYTES]; blocks.len()]);
     let ended = [(); 2].map(|()| second.poll(&mut pool, LONG).expect("it ends"));
     assert!(ended.iter().any(|ended| ended.id == FetchId(1) && ended.filled == 20), "{ended:?}");
     assert!(!second.stats().is_paused());
@@ -253,7 +240,7 @@ fn a_fetch_that_is_cut_keeps_what_has_come() {
     store(&mut first, &blocks);
     // There is memory for 8 blocks, and nobody takes them.
     let mut hurried = tier_with(&shared, 1, options(Patience::Fixed(Duration::from_secs(5))));
-    let mut pool = Pool(vec![vec![0; BYTES]; 60]);
+    let mut pool = PlainBlocks(vec![vec![0; BYTES]; 60]);
     hurried.fetch(FetchId(1), wanted(&blocks), None);
     while hurried.stats().hit_blocks < 8 {
         assert_eq!(hurried.poll(&mut pool, Duration::ZERO), None);
@@ -304,7 +291,7 @@ fn whatever_the_store_does_only_right_blocks_come_and_nothing_is_lost() {
             let missing = fetch(server, chain).filled;
             came += missing;
             for (label, bytes) in &chain[missing..] {
-                let mut pool = Pool(vec![bytes.clone()]);
+                let mut pool = PlainBlocks(vec![bytes.clone()]);
                 if server.wants(label.key, 0) {
                     server.stage(label.clone(), 0, BlockId(0), &mut pool);
                 }

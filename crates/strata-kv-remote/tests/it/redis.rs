@@ -4,7 +4,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use strata_kv::{BlockBytes, BlockId, BlockLabel, ChainRoot, FetchId, Gate, Wanted};
+use strata_kv::testing::PlainBlocks;
+use strata_kv::{BlockId, BlockLabel, ChainRoot, FetchId, Gate, Wanted};
 use strata_kv_remote::{Patience, RemoteOptions, RemoteTier, StoreAddress};
 
 const TOKENS: usize = 16;
@@ -71,20 +72,6 @@ impl Drop for Redis {
     }
 }
 
-/// The memory of blocks.
-struct Pool(Vec<Vec<u8>>);
-
-impl BlockBytes for Pool {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
-        into.copy_from_slice(&self.0[block.index()]);
-        Ok(())
-    }
-
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        fill(&mut self.0[block.index()]);
-    }
-}
-
 fn chain(tier: &RemoteTier) -> Vec<(BlockLabel, Vec<u8>)> {
     let mut parent = tier.key_chain().root(&ChainRoot::new(None, 0));
     let labels = (0..BLOCKS as u32).map(|index| {
@@ -100,7 +87,7 @@ fn chain(tier: &RemoteTier) -> Vec<(BlockLabel, Vec<u8>)> {
 fn store(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) {
     let began = Instant::now();
     for (label, bytes) in chain {
-        let mut pool = Pool(vec![bytes.clone()]);
+        let mut pool = PlainBlocks(vec![bytes.clone()]);
         while tier.room() == 0 && began.elapsed() < LONG {
             assert_eq!(tier.poll(&mut pool, Duration::from_millis(1)), None);
         }
@@ -109,13 +96,13 @@ fn store(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) {
         }
     }
     while !tier.is_settled() && began.elapsed() < LONG {
-        assert_eq!(tier.poll(&mut Pool(Vec::new()), Duration::from_millis(1)), None);
+        assert_eq!(tier.poll(&mut PlainBlocks(Vec::new()), Duration::from_millis(1)), None);
     }
 }
 
 /// How many blocks came; what came must be right.
 fn fetch(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) -> usize {
-    let mut pool = Pool(vec![vec![0; BYTES]; chain.len()]);
+    let mut pool = PlainBlocks(vec![vec![0; BYTES]; chain.len()]);
     let wanted = chain.iter().zip(0..).map(|((label, _), block)| {
         let BlockLabel { key, parent, tokens, .. } = label.clone();
         Wanted { key, parent, tokens, block: BlockId(block) }

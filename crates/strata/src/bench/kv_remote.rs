@@ -81,8 +81,9 @@ pub fn run(args: KvRemoteArgs) -> Result<()> {
     while server.metric("strata:kv_remote_queued_blocks")? > 0.0
         || server.metric("strata:kv_remote_stored_blocks_total")? == 0.0
     {
-        if began.elapsed() > PATIENCE {
-            bail!("the prompt was not brought to the store within {PATIENCE:?}; is it there, and has it room?");
+        let failed = server.metric("strata:kv_remote_write_errors_total")?;
+        if failed > 0.0 || began.elapsed() > PATIENCE {
+            bail!("the store did not take the prompt ({failed} writes failed); see that it is there and has room");
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -160,7 +160,7 @@ fn files_that_cannot_be_used_are_refused_before_the_model_is_loaded() {
         assert!(!said.contains("Listening"), "{said}");
     };
     let missing = crate::support::ended(&["serve", tiny(), "--port", "0", "--api-key-file", "/no/such/file"]);
-    assert_eq!(missing.code, Some(1));
+    assert_eq!(missing.code, Some(2));
     assert!(missing.stderr.contains("/no/such/file") && missing.stderr.contains("hint: "), "{}", missing.stderr);
     for (content, part) in [(&b""[..], "no key"), (b"a\na", "line 2"), (b"\xff", "UTF-8"), (&[b'a'; 2 << 20], "limit")]
     {
@@ -172,6 +172,21 @@ fn files_that_cannot_be_used_are_refused_before_the_model_is_loaded() {
     serve(&["--tls-cert", text(&file), "--tls-key", text(&file)], &["no certificate", "hint: "]);
     serve(&["--tls-cert", text(&file)], &["--tls-key"]);
     serve(&["--otlp-endpoint", "https://x"], &["--otlp-endpoint", "http://localhost:4318"]);
+}
+
+#[test]
+fn the_address_of_a_shared_store_is_refused_without_its_password() {
+    let serve = ["serve", tiny(), "--port", "0", "--memory", "512M", "--kv-remote"];
+    for address in ["rediss://me:hush@cache/x", "ftp://me:hush@cache", "s3://hush:hush@bucket"] {
+        let said = refused(&[&serve[..], &[address]].concat(), &["--kv-remote", "redis://HOST:6379", "hint: "]);
+        assert!(!said.contains("hush") && !said.contains("Serving"), "{said}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, "hush").unwrap();
+    let more = ["redis://cache", "--kv-remote-key", text(&key)];
+    let said = refused(&[&serve[..], &more].concat(), &["holds 4 bytes", "hint: "]);
+    assert!(!said.contains("hush"), "{said}");
 }
 
 #[test]
