@@ -176,20 +176,7 @@ impl RemoteTier {
         self.workers.format().block().len()
     }
 
-    /// How long the next `blocks` blocks of a sequence would be waited for, if they are worth asking for: `computing`
-    /// is the time in which they would be computed, in seconds, as far as that is known.
-    fn worth(&self, blocks: usize, computing: Option<f64>, now: Instant) -> Option<Wait> {
-        let wait = self.patience.wait(blocks, computing);
-        let reading = self.rate(now).map(|rate| (blocks * self.block_bytes()) as f64 / rate);
-        // What was not measured yet is tried.
-        let is_slower = matches!((self.patience, reading, computing),
-            (Patience::Measured, Some(reading), Some(computing)) if reading > computing);
-        let is_in_time = self.patience != Patience::Measured || wait.covers(self.reading.answer(now));
-        let is_asked = blocks > 0 && !self.reading.is_paused(now) && !is_slower && is_in_time;
-        is_asked.then_some(wait)
-    }
-
-    /// Bytes a second at which fetches have read, unless that was long ago: then it is tried.
+    /// Bytes a second at which fetches have read; `None` if that was long ago, so that the store is tried again.
     fn rate(&self, now: Instant) -> Option<f64> {
         self.rate.filter(|&(_, at)| now.saturating_duration_since(at) < MEASURED).map(|(rate, _)| rate)
     }
@@ -202,7 +189,17 @@ impl RemoteTier {
     /// Whether the store should be asked for the next `blocks` blocks of a sequence, which would be computed in so many
     /// seconds, as far as that is known.
     pub fn is_worth_asking(&self, blocks: usize, computing: Option<f64>) -> bool {
-        self.worth(blocks, computing, Instant::now()).is_some()
+        let now = Instant::now();
+        if blocks == 0 || self.reading.is_paused(now) {
+            return false;
+        }
+        if self.patience != Patience::Measured {
+            return true;
+        }
+        let reading = self.rate(now).map(|rate| (blocks * self.block_bytes()) as f64 / rate);
+        // What was not measured yet is tried.
+        let is_slower = matches!((reading, computing), (Some(reading), Some(computing)) if reading > computing);
+        !is_slower && self.patience.wait(blocks, computing).covers(self.reading.answer(now))
     }
 
     /// Begins to bring `wanted`, which would be computed in so many seconds, into their blocks, up to the first that

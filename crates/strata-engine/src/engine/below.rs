@@ -29,7 +29,7 @@ pub(super) struct Waits {
     admitted: Admitted,
     /// Whether it computes what comes before that.
     is_ahead: bool,
-    /// What the disk has brought, and then the shared store; `None` while it is at it.
+    /// What the disk has brought, and what the shared store has; `None` until that part has ended.
     came: [Option<FetchEnded>; 2],
 }
 
@@ -117,8 +117,8 @@ impl Worker {
         if plan.entries.is_empty() || remote.answer() > ANSWER_WAIT {
             return;
         }
-        // What was evicted for this pass is in blocks that are filled now.
-        self.store_blocks();
+        // What was evicted or moved for this pass is in blocks that are filled now.
+        self.copy_blocks();
         let deadline = Instant::now() + ANSWER_WAIT;
         while self.remote.as_ref().is_some_and(Remote::is_fetching)
             && let Some((part, ended)) = self.next_fetch(deadline)
@@ -221,21 +221,25 @@ impl Worker {
         self.scheduler.num_fetches()
     }
 
-    /// Whether nothing waits to be stored, or is in flight.
+    /// Whether nothing waits to be stored, or is in flight: on disk, and in the shared store.
+    fn is_each_settled(&self) -> [bool; 2] {
+        [self.disk.as_ref().is_none_or(Disk::is_settled), self.remote.as_ref().is_none_or(Remote::is_settled)]
+    }
+
+    /// The same of both.
     pub(super) fn is_settled_below(&self) -> bool {
-        let on_disk = self.disk.as_ref().is_none_or(Disk::is_settled);
-        on_disk && self.remote.as_ref().is_none_or(Remote::is_settled)
+        self.is_each_settled() == [true; 2]
     }
 
     /// The engine stops: what waits to be stored is, for a while.
     pub(super) fn finish_below(&mut self) {
         let began = Instant::now();
         self.disk.iter_mut().for_each(Disk::hurry);
-        let on_disk = |worker: &Self| worker.disk.as_ref().is_none_or(Disk::is_settled);
-        let shared = |worker: &Self| worker.remote.as_ref().is_none_or(Remote::is_settled);
-        while (!on_disk(self) && began.elapsed() < LAST_WRITES)
-            || (!shared(self) && began.elapsed() < LAST_WRITES_SHARED)
-        {
+        loop {
+            let (took, [on_disk, shared]) = (began.elapsed(), self.is_each_settled());
+            if (on_disk || took >= LAST_WRITES) && (shared || took >= LAST_WRITES_SHARED) {
+                break;
+            }
             self.poll_below(Duration::ZERO);
             self.disk.iter_mut().for_each(Disk::flush);
             std::thread::sleep(Duration::from_millis(1));

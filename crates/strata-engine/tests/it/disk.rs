@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strata_engine::{Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, PreemptionMode, Recompute};
+use strata_engine::{
+    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, PreemptionMode, Recompute, Request,
+};
 use strata_kv::Gate;
 use strata_kv_disk::testing::{FaultRates, FaultySegments};
 use strata_kv_disk::{DiskOptions, DiskTier, RecordShape};
@@ -210,9 +212,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
                 });
                 let mut streams = Vec::new();
                 for _ in 0..12 {
-                    let mut request = greedy(prompt(random(6), 20 + random(60) as usize), 1 + random(25) as usize);
-                    // Conversations have their beginnings in common.
-                    request.prompt.splice(..0, prompt(100, 8 + 4 * random(4) as usize));
+                    let request = conversation(&mut random);
                     let expected = expected_greedy(&request.prompt, &request.params);
                     let stream = engine.handle().submit(request).unwrap();
                     // Some clients go before they are answered.
@@ -284,6 +284,13 @@ fn what_is_on_disk_is_not_swapped_out_again_and_no_answer_changes() {
         spared += on_disk(&engine.handle().status()).store.swap_spared_bytes;
     }
     assert!(spared > 0, "nothing that was swapped was on disk");
+}
+
+/// One of a few conversations, which have their beginnings in common.
+pub fn conversation(random: &mut impl FnMut(u32) -> u32) -> Request {
+    let mut request = greedy(prompt(random(6), 20 + random(60) as usize), 1 + random(25) as usize);
+    request.prompt.splice(..0, prompt(100, 8 + 4 * random(4) as usize));
+    request
 }
 
 /// Numbers below a limit, that follow from a seed.

@@ -12,7 +12,7 @@ use strata_kv_disk::{DiskOptions, DiskTier, RecordShape};
 use strata_kv_remote::testing::{FaultyStore, StoreFaults};
 use strata_kv_remote::{Patience, RemoteOptions, RemoteTier};
 
-use crate::disk::dice;
+use crate::disk::{conversation, dice};
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
     greedy, prompt,
@@ -202,13 +202,15 @@ fn no_token_comes_from_wrong_kv_whatever_the_store_does() {
             for _ in 0..10 {
                 let (engine, controls) = &engines[random(2) as usize];
                 controls.drafts.store(random(3) as usize, Ordering::Relaxed);
-                let mut request = greedy(prompt(random(6), 20 + random(60) as usize), 1 + random(25) as usize);
-                request.prompt.splice(..0, prompt(100, 8 + 4 * random(4) as usize));
+                let request = conversation(&mut random);
                 let expected = expected_greedy(&request.prompt, &request.params);
-                let stream = engine.handle().submit(request).unwrap();
-                // Some clients go before they are answered.
-                if random(6) > 0 {
-                    streams.push((stream, expected));
+                // Several answers to a prompt share its blocks until they write to them.
+                let answers = [1, 1, 3][random(3) as usize];
+                for stream in engine.handle().submit_many(request, answers).unwrap() {
+                    // Some clients go before they are answered.
+                    if random(6) > 0 {
+                        streams.push((stream, expected.clone()));
+                    }
                 }
             }
             for (stream, expected) in streams {

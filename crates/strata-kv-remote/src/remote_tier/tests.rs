@@ -298,9 +298,16 @@ fn whatever_the_store_does_only_right_blocks_come_and_nothing_is_lost() {
             }
         }
         shared.set_faults(StoreFaults::default());
-        for server in &servers {
-            assert_eq!(server.num_fetches(), 0);
-            assert!(server.room() + server.stats().queued_blocks == server.buffers());
+        for server in &mut servers {
+            settle(server);
+            assert!(server.is_settled() && server.room() == server.buffers(), "a buffer is lost");
+            // What was given up ends a moment later.
+            let began = Instant::now();
+            while server.workers.room() < server.buffers() {
+                assert!(began.elapsed() < LONG, "memory for reads is lost");
+                assert_eq!(server.poll(&mut PlainBlocks(Vec::new()), Duration::ZERO), None);
+                std::thread::yield_now();
+            }
         }
     }
     assert!(came > 1000, "{came} blocks came");
