@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes tiny GGUF files with the Python package `gguf`, the way the usual converters do.
 
-Models are the fixtures of `make_fixtures.py`, so that their expected logits hold for the GGUF files too. Tokenizers are
-that of `models/storyteller` (byte-level BPE) and one that `sentencepiece` trains here on the same kind of stories, each
-with texts and the ids that the original gives for them.
+Models are the fixtures of `make_fixtures.py` and `make_family_fixtures.py`, so that their expected logits hold for the
+GGUF files too. Tokenizers are that of `models/storyteller` (byte-level BPE) and one that `sentencepiece` trains here on
+the same kind of stories, each with texts and the ids that the original gives for them.
 """
 
 import argparse
@@ -20,6 +20,9 @@ import sentencepiece
 import tokenizers
 import torch
 from safetensors.torch import load_file
+
+import gguf_families
+from gguf_families import llama3_factors, neighbours, tensor_names
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "crates/strata-model/tests/fixtures"
@@ -57,33 +60,6 @@ TEXTS = [
     "the the the thethethe THE",
     "def f(x):\n    return x + 1  # comment\n",
 ]
-
-
-def neighbours(rows, heads):
-    """Puts the rows that are rotated together side by side."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
-
-
-def llama3_factors(config, head_dim):
-    rope, theta = config["rope_scaling"], config["rope_theta"]
-    frequencies = 1.0 / (theta ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim))
-    context, low, high = (rope[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"))
-    factors = []
-    for frequency in frequencies:
-        wavelength = 2 * math.pi / frequency
-        if wavelength < context / high:
-            factors.append(1.0)
-        elif wavelength > context / low:
-            factors.append(rope["factor"])
-        else:
-            smooth = (context / wavelength - low) / (high - low)
-            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
-    return np.array(factors, dtype=np.float32)
-
-
-def tensor_names(architecture, layers):
-    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    return gguf.get_tensor_name_map(arch, layers)
 
 
 def write_model(name, parts, out):
@@ -242,9 +218,16 @@ def finish(writer):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    parser.add_argument("--families", nargs="*", help="write only models of `make_family_fixtures.py`: these, or all")
     args = parser.parse_args()
-    shutil.rmtree(args.out, ignore_errors=True)
-    args.out.mkdir(parents=True)
+    if args.families is None:
+        shutil.rmtree(args.out, ignore_errors=True)
+        args.out.mkdir(parents=True)
+    for name in args.families or gguf_families.MODELS:
+        gguf_families.write_family(FIXTURES / name, args.out)
+        print(name)
+    if args.families is not None:
+        return
     for name, parts in MODELS.items():
         write_model(name, parts, args.out)
         print(name)

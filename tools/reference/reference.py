@@ -6,7 +6,12 @@ import tempfile
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+# The numbers of a code of four bits.
+FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
 SCALED_LLAMA = ("minicpm", "fm9g", "fm9g7b")
 
@@ -39,20 +44,54 @@ def open_model(directory, dtype=torch.float32):
     """
     directory = Path(directory).resolve()
     config = json.loads((directory / "config.json").read_text())
-    if config["model_type"] not in SCALED_LLAMA:
+    quantized = config.pop("quantization_config", None)
+    if config["model_type"] not in SCALED_LLAMA and not quantized:
         return load(directory, dtype)
-    with tempfile.TemporaryDirectory() as renamed:
+    with tempfile.TemporaryDirectory() as changed:
         for file in directory.iterdir():
-            if file.name != "config.json":
-                (Path(renamed) / file.name).symlink_to(file)
-        (Path(renamed) / "config.json").write_text(json.dumps(granite_config(config)))
-        return load(renamed, dtype)
+            if file.name.endswith(".safetensors") and quantized:
+                save_file(dequantized(load_file(file)), Path(changed) / file.name, metadata={"format": "pt"})
+            elif file.name != "config.json":
+                (Path(changed) / file.name).symlink_to(file)
+        if config["model_type"] in SCALED_LLAMA:
+            config = granite_config(config)
+        (Path(changed) / "config.json").write_text(json.dumps(config))
+        return load(changed, dtype)
+
+
+def dequantized(tensors):
+    """The tensors of a file with the numbers that MXFP4 and FP8 stand for, in float32."""
+    out = {}
+    for name, tensor in tensors.items():
+        if name.endswith("_scale_inv"):
+            continue
+        if tensor.dtype == torch.float8_e4m3fn:
+            out[name] = dequantized_fp8(tensor, tensors[f"{name}_scale_inv"])
+            continue
+        if name.endswith("_blocks"):
+            scales = tensors[name.replace("_blocks", "_scales")]
+            out[name.removesuffix("_blocks")] = convert_moe_packed_tensors(tensor, scales, dtype=torch.float32)
+        elif not name.endswith("_scales"):
+            out[name] = tensor
+    return out
+
+
+def dequantized_fp8(codes, scales):
+    """Numbers of a matrix with a scale for each block of 128 rows and columns, those at the ends being smaller.
+
+    `transformers` itself divides a matrix into as many equal blocks as there are scales, which is another thing.
+    """
+    rows, columns = codes.shape
+    return codes.float() * scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
 
 
 def load(directory, dtype):
     model, report = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=dtype, attn_implementation="eager", output_loading_info=True
+        directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
     )
+    # Layers after the last predict further tokens; `transformers` does not read them.
+    beyond = f"model.layers.{model.config.num_hidden_layers}."
+    report["unexpected_keys"] = [name for name in report["unexpected_keys"] if not name.startswith(beyond)]
     # A name that does not match is only a warning there, and would leave random weights behind.
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[problem]:

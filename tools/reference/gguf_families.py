@@ -1,0 +1,255 @@
+"""Writes the models of `make_family_fixtures.py` as GGUF files, the way llama.cpp's converters do."""
+
+import json
+import math
+import re
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+# GGUF's name of the architecture, and whether query and key rows are reordered, by `model_type`.
+ARCHITECTURES = {
+    "qwen3_moe": ("qwen3moe", False),
+    "qwen2_moe": ("qwen2moe", False),
+    "mixtral": ("llama", True),
+    "olmoe": ("olmoe", False),
+    "granitemoe": ("granitemoe", True),
+    "glm4_moe": ("glm4moe", False),
+    "minimax_m2": ("minimax-m2", False),
+    # Its rows are side by side in `transformers` too.
+    "ernie4_5_moe": ("ernie4_5-moe", False),
+    "hunyuan_v1_moe": ("hunyuan-moe", False),
+    "gpt_oss": ("gpt-oss", False),
+    "smollm3": ("smollm3", True),
+    "phi3": ("phi3", False),
+    "mistral": ("llama", True),
+    "ministral3": ("mistral3", True),
+    "olmo2": ("olmo2", False),
+    "olmo3": ("olmo2", False),
+    "exaone4": ("exaone4", False),
+    "seed_oss": ("seed_oss", False),
+}
+
+MODELS = [
+    "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "glm4_moe", "glm4_moe_groups", "glm4_moe_mtp",
+    "minimax_m2", "ernie4_5_moe", "hunyuan_v1_moe", "gpt_oss", "gpt_oss_mxfp4",
+    "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
+]
+
+
+def neighbours(rows, heads):
+    """Puts the rows that are rotated together side by side."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def llama3_factors(config, head_dim):
+    rope, theta = config["rope_scaling"], config["rope_theta"]
+    frequencies = 1.0 / (theta ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim))
+    context, low, high = (rope[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"))
+    factors = []
+    for frequency in frequencies:
+        wavelength = 2 * math.pi / frequency
+        if wavelength < context / high:
+            factors.append(1.0)
+        elif wavelength > context / low:
+            factors.append(rope["factor"])
+        else:
+            smooth = (context / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def tensor_names(architecture, layers):
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    return gguf.get_tensor_name_map(arch, layers)
+
+
+def experts_together(tensors):
+    """Joins the experts of a layer, and splits gates from ups; gives names as if there were one expert."""
+    out, alone = {}, {}
+    for name, tensor in tensors.items():
+        if match := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
+            alone.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = tensor
+        elif name.endswith("input_linear.weight"):
+            gates, ups = tensor.chunk(2, dim=1)
+            stem = name.removesuffix(".block_sparse_moe.input_linear.weight")
+            out[f"{stem}.mlp.experts.gate_proj.weight"], out[f"{stem}.mlp.experts.up_proj.weight"] = gates, ups
+        elif name.endswith("output_linear.weight"):
+            out[name.replace("block_sparse_moe.output_linear", "mlp.experts.down_proj")] = tensor
+        else:
+            out[name] = tensor
+    return out | {name: torch.stack([tensors[i] for i in range(len(tensors))]) for name, tensors in alone.items()}
+
+
+def gpt_oss(tensors):
+    """Turns experts' matrices around, and puts even and odd rows of gate_up into tensors of their own."""
+    out = {}
+    for name, tensor in tensors.items():
+        stem, _, last = name.rpartition(".")
+        if last == "sinks":
+            out[f"{name}.weight"] = tensor
+        elif match := re.fullmatch(r"(gate_up|down)_proj(_bias|_blocks|_scales)?", last):
+            kind = {"_bias": "bias", "_blocks": "weight", "_scales": None, None: "weight"}[match[2]]
+            if kind is None:
+                continue
+            if match[2] == "_blocks":
+                tensor = gguf_mxfp4(tensor, tensors[name.replace("_blocks", "_scales")])
+            elif kind == "weight":
+                tensor = tensor.transpose(1, 2)
+            if match[1] == "down":
+                out[f"{stem}.down_proj.{kind}"] = tensor
+            else:
+                out[f"{stem}.gate_proj.{kind}"], out[f"{stem}.up_proj.{kind}"] = tensor[:, 0::2], tensor[:, 1::2]
+        else:
+            out[name] = tensor
+    return out
+
+
+def gguf_mxfp4(blocks, scales):
+    """Bytes of whole rows: of each block its scale, then number i and number i + 16 in byte i."""
+    codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
+    packed = codes[..., :16] | codes[..., 16:] << 4
+    return torch.cat((scales.unsqueeze(-1), packed), dim=-1).flatten(-2)
+
+
+def add_parameters(writer, config, kind):
+    heads, hidden, layers = (config[k] for k in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
+    predicting = config.get("num_nextn_predict_layers", 0)
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    head_dim = config.get("head_dim") or hidden // heads
+    writer.add_block_count(layers + predicting)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(hidden)
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-5))
+    theta = rope.get("rope_theta", config.get("rope_theta"))
+    if config.get("head_dim"):
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if rope_type == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "beta_fast" in rope:
+            writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+            writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+        if "attention_factor" in rope:
+            writer.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
+    experts = next((config[k] for k in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+                    if k in config), None)
+    if experts:
+        writer.add_expert_count(experts)
+        used = next(config[k] for k in ("num_experts_per_tok", "moe_k", "moe_topk") if k in config)
+        writer.add_expert_used_count(used[0] if isinstance(used, list) else used)
+    if "n_group" in config:
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    if config.get("scoring_func") == "sigmoid":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+    if kind in ("qwen2_moe", "qwen3_moe"):
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if kind == "qwen2_moe":
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if kind in ("mixtral", "granitemoe", "smollm3", "mistral", "ministral3"):
+        writer.add_vocab_size(config["vocab_size"])
+        writer.add_rope_dimension_count(head_dim)
+    if kind == "granitemoe":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if kind == "glm4_moe":
+        writer.add_rope_dimension_count(int(head_dim * config["partial_rotary_factor"]))
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_nextn_predict_layers(predicting)
+    if kind == "minimax_m2":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+        writer.add_rope_dimension_count(config["rotary_dim"])
+    if kind == "ernie4_5_moe":
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        # So the converter reckons; it fits the sizes of the published model, and those here.
+        writer.add_expert_shared_feed_forward_length(config["intermediate_size"] // config["num_key_value_heads"])
+    if kind == "hunyuan_v1_moe":
+        writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"][0])
+        writer.add_expert_shared_count(config["num_shared_expert"][0])
+        # Alpha is in the base; files of the published model also have a context that goes with it.
+        theta *= rope["alpha"] ** (head_dim / (head_dim - 2))
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1.0)
+    if kind == "gpt_oss":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if kind == "ministral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    if kind in ("olmo3", "exaone4"):
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if kind == "olmo3":
+        writer.add_rope_freq_base_swa(theta)
+    if kind == "exaone4":
+        writer.add_vocab_size(config["vocab_size"])
+    if kind == "phi3":
+        length, original = config["max_position_embeddings"], config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_dimension_count(int(head_dim * config["partial_rotary_factor"]))
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(length / original) / math.log(original)))
+        writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], dtype=np.float32))
+        writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], dtype=np.float32))
+    if rope_type == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(config, head_dim))
+    writer.add_rope_freq_base(theta)
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    return layers + predicting
+
+
+def write_family(directory, out):
+    config = json.loads((directory / "config.json").read_text())
+    tensors = load_file(directory / "model.safetensors")
+    kind = config["model_type"]
+    architecture, reordered = ARCHITECTURES[kind]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(out / f"{directory.name}.gguf", architecture)
+    writer.add_name(directory.name)
+    blocks = add_parameters(writer, config, kind)
+    names = tensor_names(architecture, blocks)
+
+    tensors = gpt_oss(tensors) if kind == "gpt_oss" else experts_together(tensors)
+    for name, values in tensors.items():
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        new_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if new_name is None:
+            raise SystemExit(f"{directory.name}: GGUF has no name for {name}")
+        if reordered and re.search(r"\.[qk]_proj\.", name):
+            values = torch.from_numpy(neighbours(values.numpy(), heads if ".q_proj." in name else kv_heads))
+        if values.dtype == torch.uint8:
+            writer.add_tensor(new_name, values.contiguous().numpy(), raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+            continue
+        # As converters do: vectors, norms and routers in 32 bits, matrices in 16.
+        wide = values.dim() == 1 or new_name.endswith((".bias", "_norm.weight", "ffn_gate_inp.weight"))
+        values = values.to(torch.float32)
+        data = (values if wide else values.to(torch.float16)).contiguous().numpy()
+        if not wide and not np.array_equal(data.astype(np.float32), values.numpy()) and ".nextn." not in new_name:
+            raise SystemExit(f"{directory.name}: {name} is not the same in 16 bits")
+        writer.add_tensor(new_name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
