@@ -1,0 +1,253 @@
+//! The cache that `huggingface_hub` has, too: contents by their digests, and links to them by commit and path.
+//!
+//! ```text
+//! models--OWNER--NAME/blobs/DIGEST               the bytes
+//! models--OWNER--NAME/blobs/DIGEST.incomplete    the first bytes of what is not here wholly: its length says how many
+//! models--OWNER--NAME/refs/REVISION              the commit, as text
+//! models--OWNER--NAME/snapshots/COMMIT/PATH      a relative link to ../../blobs/DIGEST
+//! .locks/models--OWNER--NAME/DIGEST.lock         held while a content is fetched
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::answers::TreeFile;
+use crate::digest::BlobId;
+use crate::error::HubProblem;
+use crate::name::{HubName, is_commit, is_revision};
+
+/// Folders below a snapshot that are looked into.
+const DEPTH_MAX: usize = 6;
+/// Most files of a snapshot that are looked at.
+const FILES_MAX: usize = 100_000;
+
+/// A cache of models.
+#[derive(Debug, Clone)]
+pub struct HubCache {
+    root: PathBuf,
+}
+
+/// What the cache has of one commit of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedModel {
+    /// `org/name`.
+    pub name: String,
+    /// The commit.
+    pub commit: String,
+    /// The revisions that meant this commit when they were last asked for.
+    pub revisions: Vec<String>,
+    /// The folder with the files of this commit.
+    pub path: PathBuf,
+    /// The folder of all that the cache has of the model.
+    pub folder: PathBuf,
+    /// Files of this commit.
+    pub files: usize,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Bytes of contents that have not been fetched wholly, of all commits of the model.
+    pub unfinished: u64,
+    /// Files whose contents are no longer there.
+    pub broken: Vec<String>,
+}
+
+impl HubCache {
+    /// The cache in the folder `root`, which need not be there.
+    pub fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Its folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of a model.
+    pub fn folder(&self, name: &HubName) -> PathBuf {
+        self.root.join(folder_name(name))
+    }
+
+    /// Where the bytes of a content lie, if they are there.
+    pub fn blob(&self, name: &HubName, blob: &BlobId) -> PathBuf {
+        self.folder(name).join("blobs").join(blob.digits())
+    }
+
+    /// Where the first bytes of a content lie that has not been fetched wholly.
+    pub fn incomplete(&self, name: &HubName, blob: &BlobId) -> PathBuf {
+        self.folder(name).join("blobs").join(format!("{}.incomplete", blob.digits()))
+    }
+
+    /// The lock that is held while a content is fetched.
+    pub fn lock(&self, name: &HubName, blob: &BlobId) -> PathBuf {
+        self.root.join(".locks").join(folder_name(name)).join(format!("{}.lock", blob.digits()))
+    }
+
+    /// The folder with the files of a commit.
+    pub fn snapshot(&self, name: &HubName, commit: &str) -> PathBuf {
+        self.folder(name).join("snapshots").join(commit)
+    }
+
+    /// The commit that a revision meant when it was last asked for.
+    pub fn commit(&self, name: &HubName, revision: &str) -> Option<String> {
+        if is_commit(revision) {
+            return self.snapshot(name, revision).is_dir().then(|| revision.to_owned());
+        }
+        let path = self.folder(name).join("refs").join(revision);
+        let text =
+            fs::metadata(&path).ok().filter(|found| found.len() < 256).and_then(|_| fs::read_to_string(&path).ok())?;
+        let commit = text.trim();
+        is_commit(commit).then(|| commit.to_owned())
+    }
+
+    /// Notes that a revision means a commit.
+    ///
+    /// # Errors
+    /// The cache cannot be written.
+    pub fn set_commit(&self, name: &HubName, revision: &str, commit: &str) -> Result<(), HubProblem> {
+        if is_commit(revision) || self.commit(name, revision).as_deref() == Some(commit) {
+            return Ok(());
+        }
+        let path = self.folder(name).join("refs").join(revision);
+        create_folder_of(&path)?;
+        let new = temporary(&path);
+        fs::write(&new, commit).map_err(HubProblem::file("write", &new))?;
+        fs::rename(&new, &path).map_err(HubProblem::file("write", &path))
+    }
+
+    /// Makes the file of a snapshot lead to its content, which must be there.
+    ///
+    /// # Errors
+    /// The cache cannot be written.
+    pub fn link(&self, name: &HubName, commit: &str, file: &TreeFile) -> Result<(), HubProblem> {
+        let path = self.snapshot(name, commit).join(&file.path);
+        create_folder_of(&path)?;
+        let up = "../".repeat(2 + file.path.matches('/').count());
+        let target = PathBuf::from(format!("{up}blobs/{}", file.blob.digits()));
+        if fs::read_link(&path).is_ok_and(|found| found == target) {
+            return Ok(());
+        }
+        let new = temporary(&path);
+        let _ = fs::remove_file(&new);
+        if std::os::unix::fs::symlink(&target, &new).is_err() {
+            // A file system without links gets a copy, as from other programs.
+            let blob = self.blob(name, &file.blob);
+            fs::copy(&blob, &new).map_err(HubProblem::file("copy", &blob))?;
+        }
+        fs::rename(&new, &path).map_err(HubProblem::file("create", &path))
+    }
+
+    /// The files of a commit that the cache has, with their bytes, and those whose contents are gone.
+    pub fn files(&self, name: &HubName, commit: &str) -> (BTreeMap<String, u64>, Vec<String>) {
+        let (mut files, mut broken) = (BTreeMap::new(), Vec::new());
+        let root = self.snapshot(name, commit);
+        walk(&root, "", DEPTH_MAX, &mut |path, found| match found {
+            Some(metadata) => {
+                files.insert(path, metadata.len());
+            }
+            None => broken.push(path),
+        });
+        (files, broken)
+    }
+
+    /// Everything in the cache, by name and commit.
+    ///
+    /// # Errors
+    /// The cache is there and cannot be read.
+    pub fn list(&self) -> Result<Vec<CachedModel>, HubProblem> {
+        let entries = match fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(HubProblem::file("read", &self.root)(error)),
+        };
+        let mut models = Vec::new();
+        for entry in entries.flatten() {
+            let text = entry.file_name().to_string_lossy().into_owned();
+            let named = text.strip_prefix("models--").and_then(|rest| HubName::read(&rest.replacen("--", "/", 1)));
+            if let Some(name) = named.filter(|_| entry.path().is_dir()) {
+                models.extend(self.of_model(&name));
+            }
+        }
+        models.sort_by(|a: &CachedModel, b| (&a.name, &a.commit).cmp(&(&b.name, &b.commit)));
+        Ok(models)
+    }
+
+    fn of_model(&self, name: &HubName) -> Vec<CachedModel> {
+        let folder = self.folder(name);
+        let mut refs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        walk(&folder.join("refs"), "", DEPTH_MAX, &mut |revision, _| {
+            if let Some(commit) = is_revision(&revision).then(|| self.commit(name, &revision)).flatten() {
+                refs.entry(commit).or_default().push(revision);
+            }
+        });
+        let mut unfinished = 0;
+        walk(&folder.join("blobs"), "", 1, &mut |blob, found| {
+            if blob.ends_with(".incomplete") {
+                unfinished += found.map_or(0, |found| found.len());
+            }
+        });
+        let commits = fs::read_dir(folder.join("snapshots")).into_iter().flatten().flatten();
+        let mut models: Vec<CachedModel> = commits
+            .filter_map(|entry| {
+                let commit = entry.file_name().into_string().ok().filter(|commit| is_commit(commit))?;
+                let (mut files, mut bytes, mut broken) = (0, 0, Vec::new());
+                let mut seen = BTreeSet::new();
+                walk(&entry.path(), "", DEPTH_MAX, &mut |path, found| match found {
+                    Some(found) => {
+                        files += 1;
+                        // Two paths may lead to one content.
+                        bytes += if seen.insert((found.dev(), found.ino())) { found.len() } else { 0 };
+                    }
+                    None => broken.push(path),
+                });
+                let revisions = refs.remove(&commit).unwrap_or_default();
+                let (name, path, folder) = (name.repository(), entry.path(), folder.clone());
+                Some(CachedModel { name, commit, revisions, path, folder, files, bytes, unfinished, broken })
+            })
+            .collect();
+        if models.is_empty() && unfinished > 0 {
+            let (name, path) = (name.repository(), folder.clone());
+            let (commit, revisions, broken) = (String::new(), Vec::new(), Vec::new());
+            models.push(CachedModel { name, commit, revisions, path, folder, files: 0, bytes: 0, unfinished, broken });
+        }
+        models
+    }
+}
+
+/// Folders that are made where there are none, down to that of `path`.
+pub(crate) fn create_folder_of(path: &Path) -> Result<(), HubProblem> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    fs::create_dir_all(folder).map_err(HubProblem::file("create", folder))
+}
+
+/// A name beside `path` that nobody else uses, other threads of this process included.
+fn temporary(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    path.with_file_name(format!(".{}-{}.new", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn folder_name(name: &HubName) -> String {
+    format!("models--{}--{}", name.owner, name.model)
+}
+
+/// Tells `found` of every file below a folder, with its path in it, and what lies there; `None` if a link leads
+/// nowhere.
+fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut dyn FnMut(String, Option<fs::Metadata>)) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().take(FILES_MAX) {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+        match fs::metadata(entry.path()) {
+            Ok(metadata) if metadata.is_dir() => {
+                // Links to folders could lead round in a circle.
+                if depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    walk(&entry.path(), &path, depth - 1, found);
+                }
+            }
+            Ok(metadata) => found(path, Some(metadata)),
+            Err(_) => found(path, None),
+        }
+    }
+}

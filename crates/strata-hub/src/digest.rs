@@ -1,0 +1,78 @@
+//! Digests by which the Hub names contents.
+
+use sha1::Sha1;
+use sha2::Sha256;
+// Each library has a trait of its own; they are of different ages.
+use sha1::Digest as _;
+use sha2::Digest as _;
+
+/// The name of a content, which is its digest: a blob in the cache is called so.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BlobId {
+    /// Of a large file: SHA-256 of its bytes.
+    Sha256(String),
+    /// Of a small one: what git calls it, SHA-1 of a header and its bytes.
+    GitSha1(String),
+}
+
+impl BlobId {
+    /// The digest of a large file, if these are 64 small hexadecimal digits.
+    pub fn sha256(digits: &str) -> Option<Self> {
+        is_hex(digits, 64).then(|| Self::Sha256(digits.to_owned()))
+    }
+
+    /// git's name of a small file, if these are 40 small hexadecimal digits.
+    pub fn git_sha1(digits: &str) -> Option<Self> {
+        is_hex(digits, 40).then(|| Self::GitSha1(digits.to_owned()))
+    }
+
+    /// The digits.
+    pub fn digits(&self) -> &str {
+        match self {
+            Self::Sha256(digits) | Self::GitSha1(digits) => digits,
+        }
+    }
+
+    /// What begins to compute such a digest for a content of `bytes` bytes.
+    pub fn hasher(&self, bytes: u64) -> BlobHasher {
+        match self {
+            Self::Sha256(_) => BlobHasher::Sha256(Sha256::new()),
+            Self::GitSha1(_) => BlobHasher::GitSha1(Sha1::new_with_prefix(format!("blob {bytes}\0"))),
+        }
+    }
+}
+
+/// A digest that is being computed.
+#[derive(Debug, Clone)]
+pub enum BlobHasher {
+    /// See [`BlobId::Sha256`].
+    Sha256(Sha256),
+    /// See [`BlobId::GitSha1`].
+    GitSha1(Sha1),
+}
+
+impl BlobHasher {
+    /// Takes in the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hash) => hash.update(bytes),
+            Self::GitSha1(hash) => hash.update(bytes),
+        }
+    }
+
+    /// The digest of all that was taken in.
+    pub fn finish(self) -> BlobId {
+        match self {
+            Self::Sha256(hash) => BlobId::Sha256(hex(&hash.finalize())),
+            Self::GitSha1(hash) => BlobId::GitSha1(hex(&hash.finalize())),
+        }
+    }
+}
+
+fn is_hex(digits: &str, len: usize) -> bool {
+    digits.len() == len && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,462 @@
+//! From a name to the files of a model.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Deserialize;
+use strata_io::{ExactFile, IoError, RandomAccessFile, disk_bytes_free};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::answers::{self, TreeFile};
+use crate::cache::HubCache;
+use crate::choice::{ChoiceProblem, FileChoice, FileWish, choose, shards_of};
+use crate::download::{CONNECTIONS, Download};
+use crate::error::{HubError, HubProblem};
+use crate::name::HubName;
+use crate::remote_file::RemoteFile;
+use crate::settings::HubSettings;
+use crate::web::Web;
+
+/// Threads that speak with servers.
+const WORKERS: usize = 2;
+/// Small files that are fetched at a time.
+const SMALL_AT_A_TIME: usize = 4;
+/// Pages of a listing, of a thousand files each, that are read.
+const PAGES_MAX: usize = 64;
+/// Longest file beside the weights, in bytes.
+const SMALL_BYTES_MAX: u64 = 256 << 20;
+/// Longest header of a safetensors file that is read ahead, and all of a model's together, in bytes.
+const HEADER_BYTES_MAX: u64 = 32 << 20;
+const HEADERS_BYTES_MAX: u64 = 512 << 20;
+/// Names of branches and tags that a message lists.
+const NAMES_SHOWN: usize = 20;
+/// Room that is left on the disk, in bytes.
+const ROOM_LEFT: u64 = 64 << 20;
+
+/// The Hub, or the cache of what came from it.
+pub struct Hub {
+    cache: HubCache,
+    /// `None` offline.
+    web: Option<Arc<Web>>,
+    runtime: Arc<Runtime>,
+}
+
+impl Hub {
+    /// Nothing is sent before something is asked for.
+    ///
+    /// # Errors
+    /// No TLS or no threads on this machine.
+    pub fn open(settings: &HubSettings) -> Result<Self, HubProblem> {
+        let cache = HubCache::new(settings.cache.clone());
+        let web = match settings.offline {
+            true => None,
+            false => Some(Arc::new(Web::new(&settings.endpoint, settings.token.as_deref())?)),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
+        let runtime = Arc::new(runtime.map_err(HubProblem::file("start threads for", &settings.cache))?);
+        Ok(Self { cache, web, runtime })
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &HubCache {
+        &self.cache
+    }
+
+    /// Asks what a model has, and chooses which of its files to take; of these only the index of the weights is
+    /// fetched. Offline, and where the Hub cannot be reached, the cache is what there is.
+    ///
+    /// # Errors
+    /// No such model, revision or quantisation, no permission, no network, or nothing in the cache.
+    pub fn find(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
+        let error = |problem| HubError { model: name.repository(), problem };
+        let Some(web) = &self.web else { return self.find_cached(name).map_err(error) };
+        match self.find_on(web, name) {
+            Err(problem @ HubProblem::Unreachable { .. }) => {
+                let Ok(cached) = self.find_cached(name) else { return Err(error(problem)) };
+                tracing::warn!("{problem}; taking {} as it is in the cache", name.repository());
+                Ok(cached)
+            }
+            found => found.map_err(error),
+        }
+    }
+
+    fn find_on(&self, web: &Arc<Web>, name: &HubName) -> Result<HubModel<'_>, HubProblem> {
+        let commit = self.runtime.block_on(commit_of(web, name))?;
+        let tree = self.runtime.block_on(tree_of(web, name, &commit))?;
+        let paths: Vec<&str> = tree.iter().map(|file| file.path.as_str()).collect();
+        let mut choice = choose(&paths, FileWish { tag: name.tag.as_deref(), shards: None })?;
+        let file = |path: &str| tree.iter().find(|file| file.path == path).cloned();
+        if let Some(index) = choice.unread_index.take().as_deref().and_then(file) {
+            check_small(&index)?;
+            let download = Download { web, runtime: &self.runtime, cache: &self.cache, name, commit: &commit };
+            download.fetch(&index, &|_| ()).map_err(|problem| explain(web, name, &index.path, problem))?;
+            let shards = read_index(&self.cache.blob(name, &index.blob))?;
+            choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) })?;
+        }
+        let files: Vec<TreeFile> = choice.small.iter().chain(&choice.weights).filter_map(|path| file(path)).collect();
+        let found = |file: &&TreeFile| {
+            let path = self.cache.snapshot(name, &commit).join(&file.path);
+            fs::metadata(path).map(|found| found.len()).ok()
+        };
+        let missing = files.iter().filter(|file| found(file) != Some(file.size)).cloned().collect();
+        Ok(HubModel { hub: self, name: name.clone(), commit, choice, files, missing })
+    }
+
+    /// The model as the cache has it.
+    fn find_cached(&self, name: &HubName) -> Result<HubModel<'_>, HubProblem> {
+        let lacks = |missing: String| HubProblem::NotCached { missing, cache: self.cache.root().to_owned() };
+        let revision = name.revision();
+        if !self.cache.folder(name).is_dir() {
+            return Err(lacks("it is".into()));
+        }
+        let commit = self.cache.commit(name, revision).ok_or_else(|| lacks(format!("its revision {revision} is")))?;
+        let (found, broken) = self.cache.files(name, &commit);
+        if !broken.is_empty() {
+            return Err(lacks(format!("the contents of {} are", broken.join(", "))));
+        }
+        let paths: Vec<&str> = found.keys().map(String::as_str).collect();
+        let lacking = |problem| match problem {
+            ChoiceProblem::Missing { missing, by } => lacks(format!("{missing}, which {by} names, is")),
+            ChoiceProblem::NoWeights { .. } => lacks("its weights are".into()),
+            ChoiceProblem::NoSuchTag { tag, available } if available.is_empty() => {
+                lacks(format!("a GGUF file for {tag:?} is"))
+            }
+            ChoiceProblem::NoSuchTag { tag, available } => {
+                lacks(format!("a GGUF file for {tag:?} is, but for {},", available.join(", ")))
+            }
+        };
+        let mut choice = choose(&paths, FileWish { tag: name.tag.as_deref(), shards: None }).map_err(lacking)?;
+        if let Some(index) = choice.unread_index.take() {
+            let shards = read_index(&self.cache.snapshot(name, &commit).join(index))?;
+            choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) }).map_err(lacking)?;
+        }
+        if !choice.is_gguf && !found.contains_key("config.json") {
+            return Err(lacks("its config.json is".into()));
+        }
+        Ok(HubModel { hub: self, name: name.clone(), commit, choice, files: Vec::new(), missing: Vec::new() })
+    }
+}
+
+/// A model on the Hub or in the cache, with the files of it that are taken.
+pub struct HubModel<'a> {
+    hub: &'a Hub,
+    /// Its name, as it was asked for.
+    pub name: HubName,
+    /// The commit that its revision means.
+    pub commit: String,
+    choice: FileChoice,
+    /// Those that are taken; none offline.
+    files: Vec<TreeFile>,
+    /// Those of them that the snapshot does not have.
+    missing: Vec<TreeFile>,
+}
+
+impl HubModel<'_> {
+    /// Where the model lies, or will: a folder, or the first file of a GGUF model.
+    pub fn path(&self) -> PathBuf {
+        match self.choice.weights.first().filter(|_| self.choice.is_gguf) {
+            Some(first) => self.folder().join(first),
+            None => self.folder(),
+        }
+    }
+
+    /// The folder of its files.
+    pub fn folder(&self) -> PathBuf {
+        self.hub.cache.snapshot(&self.name, &self.commit)
+    }
+
+    /// Whether its weights are GGUF.
+    pub fn is_gguf(&self) -> bool {
+        self.choice.is_gguf
+    }
+
+    /// Whether everything is there.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// Bytes of all files that are taken.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// How many files are taken.
+    pub fn num_files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Bytes that are still to be fetched.
+    pub fn bytes_missing(&self) -> u64 {
+        let (cache, name) = (&self.hub.cache, &self.name);
+        let len = |path: PathBuf| fs::metadata(path).map_or(0, |found| found.len());
+        let missing = self.missing.iter().map(|file| match len(cache.blob(name, &file.blob)) {
+            found if found == file.size => 0,
+            _ => file.size - len(cache.incomplete(name, &file.blob)).min(file.size),
+        });
+        missing.sum()
+    }
+
+    /// Bytes that the disk has free, where the cache is or would be.
+    pub fn bytes_free(&self) -> Option<u64> {
+        let there = self.hub.cache.root().ancestors().find(|folder| folder.is_dir())?;
+        disk_bytes_free(there).ok()
+    }
+
+    /// Refuses what the disk has no room for.
+    ///
+    /// # Errors
+    /// [`HubProblem::NoRoom`].
+    pub fn check_room(&self) -> Result<(), HubError> {
+        let (needed, folder) = (self.bytes_missing(), self.hub.cache.root().to_owned());
+        match self.bytes_free() {
+            Some(free) if needed > 0 && needed.saturating_add(ROOM_LEFT) > free => {
+                Err(self.error(HubProblem::NoRoom { needed, free, folder }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the weights' files to read headers, in order: those that are missing at the Hub, where only what is asked
+    /// for is read.
+    ///
+    /// # Errors
+    /// No network, no permission, an unreadable cache.
+    pub fn headers(&self) -> Result<Vec<Arc<dyn RandomAccessFile>>, HubError> {
+        let (mut files, mut remote): (Vec<Arc<dyn RandomAccessFile>>, Vec<Arc<RemoteFile>>) = Default::default();
+        for path in &self.choice.weights {
+            let lies = self.folder().join(path);
+            let missing = self.missing.iter().find(|file| file.path == *path);
+            match (missing, self.hub.web.as_ref()) {
+                (Some(file), Some(web)) => {
+                    let source = self.download(web).source(file);
+                    let file = Arc::new(RemoteFile::new(source, self.hub.runtime.clone(), lies));
+                    remote.push(file.clone());
+                    files.push(file);
+                }
+                _ => {
+                    let file = ExactFile::open(&lies).map_err(|error| self.error(unreadable(error, &lies)))?;
+                    files.push(Arc::new(file));
+                }
+            }
+        }
+        if !self.choice.is_gguf {
+            self.hub.runtime.block_on(read_headers(remote)).map_err(|problem| self.explain("its weights", problem))?;
+        }
+        Ok(files)
+    }
+
+    /// Fetches what is missing beside the weights.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn fetch_small(&self) -> Result<(), HubError> {
+        let small: Vec<&TreeFile> = self.missing.iter().filter(|file| self.choice.small.contains(&file.path)).collect();
+        for file in &small {
+            check_small(file).map_err(|problem| self.error(problem))?;
+        }
+        self.fetch_side_by_side(&small, &|_| ())
+    }
+
+    /// Fetches everything that is missing, and compares it with its digests. `tell` is told of bytes that are there
+    /// now: those that were there first; it may take some back.
+    ///
+    /// # Errors
+    /// No network, no permission, no room, damage. What came is kept and taken up by the next attempt.
+    pub fn fetch(&self, tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
+        let is_there = |file: &&TreeFile| !self.missing.contains(file);
+        tell(self.files.iter().filter(is_there).map(|file| file.size).sum::<u64>() as i64);
+        let (small, weights): (Vec<&TreeFile>, Vec<&TreeFile>) =
+            self.missing.iter().partition(|file| self.choice.small.contains(&file.path));
+        for file in &small {
+            check_small(file).map_err(|problem| self.error(problem))?;
+        }
+        self.fetch_side_by_side(&small, tell)?;
+        if let Some(web) = &self.hub.web {
+            let download = self.download(web);
+            for file in weights {
+                download.fetch(file, tell).map_err(|problem| self.explain(&file.path, problem))?;
+            }
+        }
+        self.settle()
+    }
+
+    /// Notes what the revision means, once everything is there: offline it would lead to half a model.
+    ///
+    /// # Errors
+    /// The cache cannot be written.
+    pub fn settle(&self) -> Result<(), HubError> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let noted = self.hub.cache.set_commit(&self.name, self.name.revision(), &self.commit);
+        noted.map_err(|problem| self.error(problem))
+    }
+
+    fn fetch_side_by_side(&self, files: &[&TreeFile], tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
+        let Some(web) = &self.hub.web else { return Ok(()) };
+        let (next, download) = (AtomicUsize::new(0), self.download(web));
+        let work = || -> Result<(), HubError> {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                download.fetch(file, tell).map_err(|problem| self.explain(&file.path, problem))?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..SMALL_AT_A_TIME.min(files.len())).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| match worker.join() {
+                Ok(outcome) => outcome,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    fn download<'b>(&'b self, web: &'b Arc<Web>) -> Download<'b> {
+        let hub = self.hub;
+        Download { web, runtime: &hub.runtime, cache: &hub.cache, name: &self.name, commit: &self.commit }
+    }
+
+    fn explain(&self, what: &str, problem: HubProblem) -> HubError {
+        match &self.hub.web {
+            Some(web) => self.error(explain(web, &self.name, what, problem)),
+            None => self.error(problem),
+        }
+    }
+
+    fn error(&self, problem: HubProblem) -> HubError {
+        HubError { model: self.name.repository(), problem }
+    }
+}
+
+/// The commit that the name's revision means.
+async fn commit_of(web: &Web, name: &HubName) -> Result<String, HubProblem> {
+    let url = api(web, name, &["revision", name.revision()]);
+    let bad = |message| HubProblem::BadAnswer { address: crate::web::shown(&url), message };
+    match web.json(url.clone()).await {
+        Ok((text, _)) => answers::commit(&text).map_err(bad),
+        Err(HubProblem::Status { status: 404, code, .. }) if code.contains("Revision") => {
+            let what = format!("revision {:?} of {}", name.revision(), name.repository());
+            let available = revisions_of(web, name).await.unwrap_or_default();
+            Err(HubProblem::NotFound { endpoint: web.endpoint().to_owned(), what, available })
+        }
+        Err(problem) => Err(explain(web, name, "", problem)),
+    }
+}
+
+/// The branches and tags of a model, for a message.
+async fn revisions_of(web: &Web, name: &HubName) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    struct RawRefs {
+        #[serde(default)]
+        branches: Vec<RawRef>,
+        #[serde(default)]
+        tags: Vec<RawRef>,
+    }
+    #[derive(Deserialize)]
+    struct RawRef {
+        name: String,
+    }
+    let (text, _) = web.json(api(web, name, &["refs"])).await.ok()?;
+    let RawRefs { branches, tags } = serde_json::from_slice(&text).ok()?;
+    let names = branches.into_iter().chain(tags).map(|found| found.name);
+    Some(names.filter(|name| crate::name::is_revision(name)).take(NAMES_SHOWN).collect())
+}
+
+/// The files of a commit.
+async fn tree_of(web: &Web, name: &HubName, commit: &str) -> Result<Vec<TreeFile>, HubProblem> {
+    let mut url = api(web, name, &["tree", commit]);
+    url.set_query(Some("recursive=true"));
+    let (mut files, mut next) = (Vec::new(), Some(url));
+    for _ in 0..PAGES_MAX {
+        let Some(url) = next else { break };
+        let address = crate::web::shown(&url);
+        let (text, more) = web.json(url).await.map_err(|problem| explain(web, name, "", problem))?;
+        let read = answers::tree(&text);
+        let (page, left_out) = read.map_err(|message| HubProblem::BadAnswer { address, message })?;
+        for path in left_out {
+            tracing::warn!("{}: the file {path:?} is left out: its name could lead elsewhere", name.repository());
+        }
+        files.extend(page);
+        next = more;
+    }
+    Ok(files)
+}
+
+fn api(web: &Web, name: &HubName, parts: &[&str]) -> reqwest::Url {
+    web.url(["api", "models", &name.owner, &name.model].into_iter().chain(parts.iter().copied()))
+}
+
+/// Statuses of the Hub itself in terms of the model; those of other servers stay what they are.
+fn explain(web: &Web, name: &HubName, what: &str, problem: HubProblem) -> HubProblem {
+    let HubProblem::Status { address, status, code } = problem else { return problem };
+    let endpoint = web.endpoint().to_owned();
+    if !address.starts_with(&format!("{endpoint}/")) {
+        return HubProblem::Status { address, status, code };
+    }
+    match status {
+        404 if !what.is_empty() => {
+            HubProblem::NotFound { endpoint, what: format!("file {what}"), available: Vec::new() }
+        }
+        // The Hub hides from strangers whether a model is there at all.
+        401 | 404 if status == 404 || code.contains("RepoNotFound") => {
+            let what =
+                format!("model {}{}", name.repository(), if web.has_token() { " that this token may see" } else { "" });
+            HubProblem::NotFound { endpoint, what, available: Vec::new() }
+        }
+        401 | 403 => {
+            let page = format!("{endpoint}/{}", name.repository());
+            HubProblem::Denied { status, code, has_token: web.has_token(), page }
+        }
+        _ => HubProblem::Status { address, status, code },
+    }
+}
+
+/// Reads the headers of safetensors files side by side, as far as they take no more memory than headers do.
+async fn read_headers(files: Vec<Arc<RemoteFile>>) -> Result<(), HubProblem> {
+    let mut read = 0;
+    for some in files.chunks(CONNECTIONS) {
+        let mut tasks = JoinSet::new();
+        for file in some {
+            let file = file.clone();
+            tasks.spawn(async move { file.read_safetensors_header(HEADER_BYTES_MAX).await });
+        }
+        while let Some(outcome) = tasks.join_next().await {
+            match outcome {
+                Ok(outcome) => read += outcome?,
+                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+            }
+        }
+        if read > HEADERS_BYTES_MAX {
+            // The others are read when they are asked for.
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn check_small(file: &TreeFile) -> Result<(), HubProblem> {
+    if file.size <= SMALL_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("it says {} bytes, but at most {SMALL_BYTES_MAX} are accepted beside weights", file.size);
+    Err(HubProblem::BadAnswer { address: file.path.clone(), message })
+}
+
+fn read_index(path: &Path) -> Result<BTreeSet<String>, HubProblem> {
+    let mut text = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_end(&mut text));
+    read.map_err(HubProblem::file("read", path))?;
+    shards_of(&text).map_err(|message| HubProblem::BadAnswer { address: path.display().to_string(), message })
+}
+
+fn unreadable(error: IoError, path: &Path) -> HubProblem {
+    let source = match error {
+        IoError::Open { source, .. } => source,
+        error => std::io::Error::other(error.to_string()),
+    };
+    HubProblem::file("open", path)(source)
+}

@@ -1,0 +1,113 @@
+//! What the environment says: where the Hub is, who asks, and where files are kept.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// The Hub, unless HF_ENDPOINT names another.
+const ENDPOINT: &str = "https://huggingface.co";
+/// Longest token that is read from a file, in bytes.
+const TOKEN_BYTES_MAX: u64 = 4096;
+
+/// Where the Hub is, who asks, and where files are kept.
+#[derive(Clone)]
+pub struct HubSettings {
+    /// The Hub's address, without a slash at its end.
+    pub endpoint: String,
+    /// What proves who asks; it is sent to the endpoint's own host only.
+    pub token: Option<String>,
+    /// The folder of the cache.
+    pub cache: PathBuf,
+    /// Whether only the cache is used.
+    pub offline: bool,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SettingsProblem {
+    /// There is no place for the cache.
+    #[error("there is no folder for models: set HF_HOME, or HOME")]
+    NoCache,
+    /// HF_ENDPOINT is no address.
+    #[error("HF_ENDPOINT is {endpoint:?}, which is no address; expected one such as {ENDPOINT}")]
+    Endpoint {
+        /// What was given.
+        endpoint: String,
+    },
+    /// HF_TOKEN holds what no header can.
+    #[error("the token from {from} has characters that no token has")]
+    Token {
+        /// The variable or file.
+        from: String,
+    },
+}
+
+impl std::fmt::Debug for HubSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { endpoint, token, cache, offline } = self;
+        let token = token.as_ref().map(|_| "secret");
+        f.debug_struct("HubSettings")
+            .field("endpoint", endpoint)
+            .field("token", &token)
+            .field("cache", cache)
+            .field("offline", offline)
+            .finish()
+    }
+}
+
+impl HubSettings {
+    /// What the variables of this process say, as Python's `huggingface_hub` reads them.
+    ///
+    /// # Errors
+    /// An address or token that cannot be used, or no folder for the cache.
+    pub fn from_env() -> Result<Self, SettingsProblem> {
+        Self::from_variables(&|name| std::env::var(name).ok())
+    }
+
+    /// The same, with variables that `get` knows; empty ones count as not set.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_variables(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsProblem> {
+        let get = |name: &str| get(name).filter(|value| !value.trim().is_empty());
+        let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
+        let endpoint = endpoint.trim().trim_end_matches('/').to_owned();
+        let is_address = reqwest::Url::parse(&endpoint)
+            .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none());
+        if !is_address {
+            return Err(SettingsProblem::Endpoint { endpoint });
+        }
+        let path = |name: &str| get(name).map(PathBuf::from);
+        let home = path("HF_HOME")
+            .or_else(|| Some(path("XDG_CACHE_HOME")?.join("huggingface")))
+            .or_else(|| Some(path("HOME")?.join(".cache/huggingface")));
+        let cache = path("HF_HUB_CACHE")
+            .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
+            .or_else(|| home.as_ref().map(|home| home.join("hub")))
+            .ok_or(SettingsProblem::NoCache)?;
+        let is_set = |value: String| matches!(value.to_ascii_lowercase().as_str(), "1" | "on" | "yes" | "true");
+        let token_file = path("HF_TOKEN_PATH").or_else(|| home.map(|home| home.join("token")));
+        let token = match (get("HF_TOKEN"), token_file) {
+            (Some(token), _) => Some((token, "HF_TOKEN".to_owned())),
+            (None, Some(file)) => read_token(&file).map(|token| (token, file.display().to_string())),
+            (None, None) => None,
+        };
+        let token = match token.map(|(token, from)| (token.trim().to_owned(), from)) {
+            Some((token, from)) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                return Err(SettingsProblem::Token { from });
+            }
+            token => token.map(|(token, _)| token).filter(|token| !token.is_empty()),
+        };
+        let offline = get("HF_HUB_OFFLINE").is_some_and(is_set);
+        Ok(Self { endpoint, token, cache, offline })
+    }
+}
+
+/// The token in a file; most people have none.
+fn read_token(path: &std::path::Path) -> Option<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    let file = std::fs::File::open(path).ok().filter(|file| file.metadata().is_ok_and(|found| found.is_file()))?;
+    file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}

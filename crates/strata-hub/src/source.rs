@@ -1,0 +1,180 @@
+//! One file on the Hub, of which any range can be had.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE};
+use reqwest::{Response, StatusCode, Url};
+
+use crate::error::HubProblem;
+use crate::ranges::content_range;
+use crate::web::{Web, shown, unreachable};
+
+/// Attempts in a row that may end without one further byte.
+const ATTEMPTS: u32 = 5;
+/// The first wait between them, which doubles.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// A file on the Hub.
+pub(crate) struct FileSource {
+    web: Arc<Web>,
+    /// Where the Hub says where it lies.
+    resolve: Url,
+    /// Where it lies, once that is known; such addresses are signed and valid for a while.
+    direct: Mutex<Option<Url>>,
+    /// Whether a server has sent the whole file where a part was asked for.
+    ignores_ranges: AtomicBool,
+    /// Its path in the repository.
+    pub(crate) path: String,
+    /// Its bytes.
+    pub(crate) size: u64,
+}
+
+/// What a server gives where a range was asked for.
+pub(crate) enum Answer {
+    /// The range.
+    Range(Response),
+    /// The whole file from its beginning: it does not know ranges.
+    Whole(Response),
+}
+
+impl FileSource {
+    /// The file `path` of `size` bytes that lies behind `resolve`.
+    pub(crate) fn new(web: Arc<Web>, resolve: Url, path: String, size: u64) -> Self {
+        let (direct, ignores_ranges) = (Mutex::new(None), AtomicBool::new(false));
+        Self { web, resolve, direct, ignores_ranges, path, size }
+    }
+
+    /// Whether a server has sent the whole file where a part was asked for.
+    pub(crate) fn ignores_ranges(&self) -> bool {
+        self.ignores_ranges.load(Ordering::Relaxed)
+    }
+
+    /// Its address at the Hub, for messages.
+    pub(crate) fn address(&self) -> String {
+        shown(&self.resolve)
+    }
+
+    /// Asks for a range, which must not be empty.
+    pub(crate) async fn open(&self, range: Range<u64>) -> Result<Answer, HubProblem> {
+        let direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (from, response) = match direct {
+            None => self.web.get(self.resolve.clone(), Some(range.clone())).await?,
+            Some(url) => match self.web.get(url, Some(range.clone())).await {
+                Ok(found) => found,
+                // A signature has run out, or the file lies elsewhere now: the Hub knows.
+                Err(HubProblem::Status { status: 400..=499, .. } | HubProblem::Unreachable { .. }) => {
+                    *self.direct.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    self.web.get(self.resolve.clone(), Some(range.clone())).await?
+                }
+                Err(problem) => return Err(problem),
+            },
+        };
+        let answer = self.check(&from, &range, response)?;
+        *self.direct.lock().unwrap_or_else(PoisonError::into_inner) = Some(from);
+        Ok(answer)
+    }
+
+    /// Compares what a server says that it sends with what was asked for.
+    fn check(&self, from: &Url, range: &Range<u64>, response: Response) -> Result<Answer, HubProblem> {
+        let bad = |message: String| HubProblem::BadAnswer { address: shown(from), message };
+        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        match response.status() {
+            StatusCode::PARTIAL_CONTENT => {
+                let text = header(CONTENT_RANGE).unwrap_or("none");
+                let (found, total) =
+                    content_range(text).ok_or_else(|| bad(format!("its Content-Range is {text:?}")))?;
+                if let Some(total) = total.filter(|&total| total != self.size) {
+                    return Err(bad(format!(
+                        "{} has {total} bytes there, but {} in the listing",
+                        self.path, self.size
+                    )));
+                }
+                if found.start != range.start || found.end > range.end {
+                    let Range { start, end } = range;
+                    return Err(bad(format!(
+                        "bytes {start} to {end} of {} were asked for, it sends {text}",
+                        self.path
+                    )));
+                }
+                Ok(Answer::Range(response))
+            }
+            StatusCode::OK => match header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok()) {
+                Some(length) if length != self.size => {
+                    Err(bad(format!("{} has {length} bytes there, but {} in the listing", self.path, self.size)))
+                }
+                _ => {
+                    self.ignores_ranges.store(range.start > 0 || range.end < self.size, Ordering::Relaxed);
+                    Ok(Answer::Whole(response))
+                }
+            },
+            status => Err(bad(format!("{status} is no answer to a request for bytes"))),
+        }
+    }
+
+    /// Hands the bytes of a range to `take` as they come, going on where a connection breaks.
+    pub(crate) async fn pour(
+        &self,
+        range: Range<u64>,
+        mut take: impl FnMut(&[u8]) -> Result<(), HubProblem>,
+    ) -> Result<(), HubProblem> {
+        let (mut at, mut attempts, mut wait) = (range.start, 0, WAIT);
+        while at < range.end {
+            let begun = at;
+            let outcome = self.pour_once(&mut at, range.end, &mut take).await;
+            if at > begun {
+                (attempts, wait) = (0, WAIT);
+            }
+            if let Err(problem) = outcome {
+                attempts += 1;
+                if attempts >= ATTEMPTS || !matches!(problem, HubProblem::Unreachable { .. }) {
+                    return Err(problem);
+                }
+                tracing::debug!("{}: {problem}; going on at byte {at}", self.path);
+                tokio::time::sleep(wait).await;
+                wait *= 2;
+            }
+        }
+        Ok(())
+    }
+
+    async fn pour_once(
+        &self,
+        at: &mut u64,
+        end: u64,
+        take: &mut impl FnMut(&[u8]) -> Result<(), HubProblem>,
+    ) -> Result<(), HubProblem> {
+        let (mut response, mut skip) = match self.open(*at..end).await? {
+            Answer::Range(response) => (response, 0),
+            Answer::Whole(response) => (response, *at),
+        };
+        let from = response.url().clone();
+        while *at < end {
+            let chunk = response.chunk().await.map_err(|error| unreachable(&from, &error))?;
+            let Some(chunk) = chunk else {
+                let message = format!("the connection ended {} bytes too early", end - *at);
+                return Err(HubProblem::Unreachable { address: shown(&from), message });
+            };
+            let skipped = skip.min(chunk.len() as u64);
+            skip -= skipped;
+            let rest = &chunk[skipped as usize..];
+            let rest = &rest[..rest.len().min(usize::try_from(end - *at).unwrap_or(usize::MAX))];
+            take(rest)?;
+            *at += rest.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a range, for headers.
+    pub(crate) async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, HubProblem> {
+        let mut bytes = Vec::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
+        self.pour(range, |chunk| {
+            bytes.extend_from_slice(chunk);
+            Ok(())
+        })
+        .await?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,408 @@
+//! A Hub on this machine, for tests of this and other crates: it speaks the calls that suffice, sends large files from
+//! a second server that it leads to, and does what servers do that should not.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::digest::BlobId;
+
+/// The commit that everything is of.
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Bytes that are sent at a time.
+const CHUNK_BYTES: u64 = 64 << 10;
+/// The block that a made content repeats, which no range's length divides.
+const PATTERN_BYTES: u64 = (1 << 20) - 17;
+
+/// What a file of a repository consists of.
+#[derive(Debug, Clone)]
+pub enum FileContent {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// Those of a file.
+    File(PathBuf),
+    /// So many bytes that look like weights and are nowhere kept.
+    Made(u64),
+}
+
+impl FileContent {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File(path) => std::fs::metadata(path).map_or(0, |found| found.len()),
+            Self::Made(len) => *len,
+        }
+    }
+
+    fn read(&self, at: u64, buffer: &mut [u8]) {
+        match self {
+            Self::Bytes(bytes) => buffer.copy_from_slice(&bytes[at as usize..at as usize + buffer.len()]),
+            Self::File(path) => {
+                let file = File::open(path).expect("the file is there");
+                file.read_exact_at(buffer, at).expect("the file is as long as it was");
+            }
+            Self::Made(_) => {
+                for (index, byte) in buffer.iter_mut().enumerate() {
+                    let place = (at + index as u64) % PATTERN_BYTES;
+                    *byte = (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+                }
+            }
+        }
+    }
+}
+
+/// What a server does that it should not.
+#[derive(Debug, Clone, Default)]
+pub struct Mischief {
+    /// So many answers with a body are cut off, each after `cut_after` bytes.
+    pub cuts: u32,
+    /// See `cuts`.
+    pub cut_after: u64,
+    /// The whole file is sent where a part was asked for.
+    pub ignores_ranges: bool,
+    /// So many requests are answered with this status first, with `Retry-After: 0`.
+    pub busy: u32,
+    /// See `busy`.
+    pub busy_status: u16,
+    /// Requests without this token are refused.
+    pub token: Option<String>,
+    /// The Hub's word in such a refusal.
+    pub error_code: &'static str,
+    /// One byte of this file is another.
+    pub damages: Option<String>,
+    /// The listing gives this file so many bytes more than it has.
+    pub lengthens: Option<(String, u64)>,
+    /// Bytes a second, of each connection.
+    pub bytes_per_second: Option<u64>,
+    /// Addresses of files are valid for one request.
+    pub signs_for_one: bool,
+    /// Files on a page of the listing; all on one if 0.
+    pub page_files: usize,
+    /// What the listing says instead of the truth.
+    pub tree: Option<String>,
+}
+
+/// A request that was answered.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Whether it went to the server that large files are sent from.
+    pub on_storage: bool,
+    /// Path and query.
+    pub target: String,
+    /// Its `Range`.
+    pub range: Option<String>,
+    /// Its `Authorization`.
+    pub authorization: Option<String>,
+    /// Bytes of the file that were sent.
+    pub sent: u64,
+}
+
+/// A Hub on this machine. It ends with the process.
+pub struct LocalHub {
+    hub: SocketAddr,
+    inside: Arc<Inside>,
+}
+
+struct Inside {
+    storage: SocketAddr,
+    files: Mutex<BTreeMap<String, BTreeMap<String, Kept>>>,
+    mischief: Mutex<Mischief>,
+    seen: Mutex<Vec<Seen>>,
+    used: Mutex<Vec<String>>,
+    gone: AtomicBool,
+}
+
+#[derive(Debug, Clone)]
+struct Kept {
+    content: FileContent,
+    blob: BlobId,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LocalHub {
+    /// A Hub without models.
+    pub fn start() -> Self {
+        Self::start_on("127.0.0.1:0")
+    }
+
+    /// The same, at this address.
+    pub fn start_on(address: &str) -> Self {
+        let hub = TcpListener::bind(address).expect("a port");
+        let storage = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let inside = Arc::new(Inside {
+            storage: storage.local_addr().expect("an address"),
+            files: Mutex::default(),
+            mischief: Mutex::default(),
+            seen: Mutex::default(),
+            used: Mutex::default(),
+            gone: AtomicBool::new(false),
+        });
+        let address = hub.local_addr().expect("an address");
+        for (listener, on_storage) in [(hub, false), (storage, true)] {
+            let inside = inside.clone();
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let inside = inside.clone();
+                    // Clients come and go as they like.
+                    std::thread::spawn(move || drop(inside.serve(stream, on_storage)));
+                }
+            });
+        }
+        Self { hub: address, inside }
+    }
+
+    /// Its address, for HF_ENDPOINT.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.hub)
+    }
+
+    /// Adds a file to a repository; large ones are sent from the other server.
+    pub fn add(&self, repository: &str, path: &str, content: FileContent, is_large: bool) {
+        let kind = if is_large { BlobId::Sha256(String::new()) } else { BlobId::GitSha1(String::new()) };
+        let (mut hasher, mut at, len) = (kind.hasher(content.len()), 0, content.len());
+        let mut buffer = vec![0; 1 << 20];
+        while at < len {
+            let count = (len - at).min(buffer.len() as u64);
+            content.read(at, &mut buffer[..count as usize]);
+            hasher.update(&buffer[..count as usize]);
+            at += count;
+        }
+        let kept = Kept { content, blob: hasher.finish() };
+        locked(&self.inside.files).entry(repository.to_owned()).or_default().insert(path.to_owned(), kept);
+    }
+
+    /// Adds the files of a folder; weights are large.
+    pub fn add_folder(&self, repository: &str, folder: &Path) {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_large = name.ends_with(".safetensors") || name.ends_with(".gguf");
+            self.add(repository, &name, FileContent::File(entry.path()), is_large);
+        }
+    }
+
+    /// The digest of a file.
+    pub fn digest(&self, repository: &str, path: &str) -> String {
+        locked(&self.inside.files)[repository][path].blob.digits().to_owned()
+    }
+
+    /// From now on it does this.
+    pub fn does(&self, mischief: Mischief) {
+        *locked(&self.inside.mischief) = mischief;
+    }
+
+    /// From now on no connection is answered.
+    pub fn goes_away(&self) {
+        self.inside.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// The requests so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        locked(&self.inside.seen).clone()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget(&self) {
+        locked(&self.inside.seen).clear();
+    }
+
+    /// Bytes that were sent of files whose address has `part` in it, or of all from the server of large files.
+    pub fn sent(&self, part: &str) -> u64 {
+        self.seen().iter().filter(|seen| seen.target.contains(part)).map(|seen| seen.sent).sum()
+    }
+}
+
+impl Inside {
+    fn serve(&self, stream: TcpStream, on_storage: bool) -> std::io::Result<()> {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut stream = stream;
+        loop {
+            let mut line = String::new();
+            if reader.by_ref().take(8192).read_line(&mut line)? == 0 || self.gone.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let target = line.split(' ').nth(1).unwrap_or("/").to_owned();
+            let mut headers = BTreeMap::new();
+            loop {
+                let mut line = String::new();
+                reader.by_ref().take(8192).read_line(&mut line)?;
+                let Some((name, value)) = line.trim_end().split_once(':') else { break };
+                headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+            }
+            let seen = Seen {
+                on_storage,
+                target: target.clone(),
+                range: headers.get("range").cloned(),
+                authorization: headers.get("authorization").cloned(),
+                sent: 0,
+            };
+            let index = {
+                let mut all = locked(&self.seen);
+                all.push(seen.clone());
+                all.len() - 1
+            };
+            if !self.answer(&mut stream, &seen, index)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Answers a request; whether the connection goes on.
+    fn answer(&self, stream: &mut TcpStream, seen: &Seen, index: usize) -> std::io::Result<bool> {
+        let mischief = locked(&self.mischief).clone();
+        if mischief.busy > 0 {
+            locked(&self.mischief).busy -= 1;
+            let status = format!("{} Busy", mischief.busy_status);
+            return text(stream, &status, &[("Retry-After", "0")], "busy").map(|()| true);
+        }
+        let path = seen.target.split('?').next().unwrap_or("");
+        if let (true, Some(digest)) = (seen.on_storage, path.strip_prefix("/blob/")) {
+            if mischief.signs_for_one {
+                let mut used = locked(&self.used);
+                if used.contains(&seen.target) {
+                    drop(used);
+                    return text(stream, "403 Forbidden", &[], "expired").map(|()| true);
+                }
+                used.push(seen.target.clone());
+            }
+            let found = {
+                let files = locked(&self.files);
+                let mut all = files.values().flatten();
+                all.find(|(_, kept)| kept.blob.digits() == digest).map(|(path, kept)| (path.clone(), kept.clone()))
+            };
+            let Some((path, kept)) = found else { return text(stream, "404 Not Found", &[], "").map(|()| true) };
+            return self.file(stream, seen, index, &path, &kept, &mischief);
+        }
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        if let ["api", "models", owner, model, call, rest @ ..] = parts.as_slice() {
+            let repository = format!("{owner}/{model}");
+            let is_there = locked(&self.files).contains_key(&repository);
+            let code = |code: &'static str| [("X-Error-Code", code)];
+            if !is_there {
+                return text(stream, "401 Unauthorized", &code("RepoNotFound"), "").map(|()| true);
+            }
+            return match (*call, rest) {
+                ("refs", []) => {
+                    let body = r#"{"branches": [{"name": "main"}, {"name": "refs/pr/1"}], "tags": [{"name": "v1"}]}"#;
+                    text(stream, "200 OK", &[], body)
+                }
+                ("revision", ["main" | "v1" | COMMIT | "refs%2Fpr%2F1"]) => {
+                    text(stream, "200 OK", &[], &format!(r#"{{"id": "{repository}", "sha": "{COMMIT}"}}"#))
+                }
+                ("revision", _) => text(stream, "404 Not Found", &code("RevisionNotFound"), "Invalid rev id"),
+                ("tree", [COMMIT]) => {
+                    let from = seen.target.split("cursor=").nth(1).and_then(|from| from.parse().ok()).unwrap_or(0);
+                    let (tree, more) = self.tree(&repository, &mischief, from);
+                    let link = format!("<{path}?recursive=true&cursor={}>; rel=\"next\"", from + mischief.page_files);
+                    let headers: &[(&str, &str)] = if more { &[("Link", &link)] } else { &[] };
+                    text(stream, "200 OK", headers, mischief.tree.as_deref().unwrap_or(&tree))
+                }
+                _ => text(stream, "404 Not Found", &[], ""),
+            }
+            .map(|()| true);
+        }
+        if let [owner, model, "resolve", COMMIT, rest @ ..] = parts.as_slice() {
+            if let Some(token) = &mischief.token
+                && seen.authorization.as_deref() != Some(&format!("Bearer {token}"))
+            {
+                let code = [("X-Error-Code", mischief.error_code)];
+                return text(stream, "401 Unauthorized", &code, "").map(|()| true);
+            }
+            let path = rest.join("/");
+            let found =
+                locked(&self.files).get(&format!("{owner}/{model}")).and_then(|files| files.get(&path).cloned());
+            let Some(kept) = found else {
+                return text(stream, "404 Not Found", &[("X-Error-Code", "EntryNotFound")], "").map(|()| true);
+            };
+            if let BlobId::Sha256(digest) = &kept.blob {
+                let to = format!("http://{}/blob/{digest}?signature=secret{index}", self.storage);
+                return text(stream, "302 Found", &[("Location", &to)], "").map(|()| true);
+            }
+            return self.file(stream, seen, index, &path, &kept, &mischief);
+        }
+        text(stream, "404 Not Found", &[], "").map(|()| true)
+    }
+
+    /// A page of the listing that begins with the file of this number, and whether there are more.
+    fn tree(&self, repository: &str, mischief: &Mischief, from: usize) -> (String, bool) {
+        let files = locked(&self.files);
+        let entries = files[repository].iter().map(|(path, kept)| {
+            let more = mischief.lengthens.as_ref().filter(|(longer, _)| longer == path).map_or(0, |(_, more)| *more);
+            let (size, digits) = (kept.content.len() + more, kept.blob.digits());
+            let lfs = match &kept.blob {
+                BlobId::Sha256(_) => format!(r#", "lfs": {{"oid": "{digits}", "size": {size}, "pointerSize": 134}}"#),
+                BlobId::GitSha1(_) => String::new(),
+            };
+            let oid = &digits[..40];
+            format!(r#"{{"type": "file", "oid": "{oid}", "size": {size}, "path": "{path}"{lfs}}}"#)
+        });
+        let folder = format!(r#"{{"type": "directory", "oid": "{}", "size": 0, "path": "folder"}}"#, &COMMIT);
+        let all: Vec<String> = entries.chain([folder]).collect();
+        let end = if mischief.page_files == 0 { all.len() } else { (from + mischief.page_files).min(all.len()) };
+        (format!("[{}]", all[from.min(end)..end].join(", ")), end < all.len())
+    }
+
+    fn file(
+        &self,
+        stream: &mut TcpStream,
+        seen: &Seen,
+        index: usize,
+        path: &str,
+        kept: &Kept,
+        mischief: &Mischief,
+    ) -> std::io::Result<bool> {
+        let len = kept.content.len();
+        let asked = seen.range.as_deref().filter(|_| !mischief.ignores_ranges).and_then(|range| {
+            let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+            Some((first.parse::<u64>().ok()?, last.parse::<u64>().map_or(len, |last| last + 1).min(len)))
+        });
+        let (start, end) = asked.unwrap_or((0, len));
+        if start >= end && len > 0 {
+            return text(stream, "416 Range Not Satisfiable", &[], "").map(|()| true);
+        }
+        let status = if asked.is_some() { "206 Partial FileContent" } else { "200 OK" };
+        let mut head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n", end - start);
+        if asked.is_some() {
+            head.push_str(&format!("Content-Range: bytes {start}-{}/{len}\r\n", end - 1));
+        }
+        stream.write_all(format!("{head}\r\n").as_bytes())?;
+        let cut = {
+            let mut mischief = locked(&self.mischief);
+            let cuts = mischief.cuts > 0 && end - start > mischief.cut_after;
+            mischief.cuts -= u32::from(cuts);
+            cuts.then_some(mischief.cut_after)
+        };
+        let (mut at, end) = (start, cut.map_or(end, |after| start + after));
+        let mut buffer = vec![0; CHUNK_BYTES as usize];
+        while at < end {
+            let count = (end - at).min(CHUNK_BYTES);
+            let bytes = &mut buffer[..count as usize];
+            kept.content.read(at, bytes);
+            if mischief.damages.as_deref() == Some(path) && (at..at + count).contains(&(len / 2)) {
+                bytes[(len / 2 - at) as usize] ^= 1;
+            }
+            stream.write_all(bytes)?;
+            at += count;
+            locked(&self.seen).get_mut(index).into_iter().for_each(|seen| seen.sent += count);
+            if let Some(rate) = mischief.bytes_per_second {
+                std::thread::sleep(Duration::from_secs_f64(count as f64 / rate as f64));
+            }
+        }
+        Ok(cut.is_none())
+    }
+}
+
+fn text(stream: &mut TcpStream, status: &str, headers: &[(&str, &str)], body: &str) -> std::io::Result<()> {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    stream.write_all(format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{headers}\r\n{body}").as_bytes())
+}

@@ -1,0 +1,7 @@
+//! Names, choices and answers by themselves; downloads over real sockets, from a Hub that misbehaves.
+
+mod cache;
+mod choices;
+mod downloads;
+mod names;
+mod settings;
