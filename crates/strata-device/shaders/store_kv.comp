@@ -10,6 +10,8 @@ layout(constant_id = 1) const uint KV_TYPE = 0;
 layout(constant_id = 2) const uint DIM = 64;
 // Pairs are neighbours, and not the halves of a head.
 layout(constant_id = 3) const bool NEIGHBOURS = false;
+// How many numbers of a head are rotated, from its first on; even.
+layout(constant_id = 4) const uint ROTATED = 64;
 
 layout(push_constant, std430) uniform Push {
   uint64_t q, k, v, cos, sin;
@@ -40,9 +42,13 @@ void main() {
       row[i] = numbers.v[i];
     }
   } else {
-    for (uint i = thread; i < DIM / 2; i += gl_WorkGroupSize.x) {
-      float cosine = Floats(push.cos).v[token * (DIM / 2) + i], sine = Floats(push.sin).v[token * (DIM / 2) + i];
-      uint low = NEIGHBOURS ? 2 * i : i, high = NEIGHBOURS ? 2 * i + 1 : i + DIM / 2;
+    for (uint i = ROTATED + thread; i < DIM; i += gl_WorkGroupSize.x) {
+      row[i] = numbers.v[i];
+    }
+    const uint PAIRS = ROTATED / 2;
+    for (uint i = thread; i < PAIRS; i += gl_WorkGroupSize.x) {
+      float cosine = Floats(push.cos).v[token * PAIRS + i], sine = Floats(push.sin).v[token * PAIRS + i];
+      uint low = NEIGHBOURS ? 2 * i : i, high = NEIGHBOURS ? 2 * i + 1 : i + PAIRS;
       float a = numbers.v[low], b = numbers.v[high];
       row[low] = a * cosine - b * sine;
       row[high] = b * cosine + a * sine;

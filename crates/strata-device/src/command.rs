@@ -56,6 +56,20 @@ pub enum Command<'a> {
         /// The rows to keep.
         rows: &'a [u32],
     },
+    /// `out[t] = sum over s of factors[t][s] * from[places[t][s]]`, of rows; the sum is made in the order of `s`. With
+    /// one place for each and a factor of 1, it gathers rows.
+    Combine {
+        /// `[any, width]`
+        from: Tensor,
+        /// Numbers in a row.
+        width: usize,
+        /// `[rows of out, places of each]`, rows of `from`
+        places: &'a [u32],
+        /// Same shape as `places`.
+        factors: &'a [f32],
+        /// `[any, width]`
+        out: Tensor,
+    },
     /// `out = x / rms(x) * weight`, for each row.
     Norm {
         /// `[tokens, width]`
@@ -134,7 +148,7 @@ pub enum Command<'a> {
         sequences: KvSequences<'a>,
         /// Which elements of a head form pairs.
         style: RopeStyle,
-        /// `[tokens, head_dim / 2]`
+        /// `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated
         cos: Tensor,
         /// Same shape as `cos`.
         sin: Tensor,
@@ -310,6 +324,10 @@ impl Command<'_> {
                 add(Operand::Tensor(out), true);
             }
             Self::KeepRows { tensor, .. } => add(Operand::Tensor(tensor), true),
+            Self::Combine { from, out, .. } => {
+                add(Operand::Tensor(from), false);
+                add(Operand::Tensor(out), true);
+            }
             Self::Norm { x, out, weight, .. } => {
                 of_weights(weight).into_iter().for_each(|place| add(place, false));
                 add(Operand::Tensor(x), false);

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use arrayvec::ArrayVec;
 use strata_kernels::{
     Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, add_and_norm,
-    add_scaled, attention, gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads,
+    add_scaled, attention, combine_rows, gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads,
     rotate_and_store, scale,
 };
 
@@ -135,6 +135,10 @@ impl CpuDevice {
                 for (to, &from) in rows.iter().enumerate() {
                     tensor.copy_within(from as usize * width..(from as usize + 1) * width, to * width);
                 }
+            }
+            Command::Combine { from, width, places, factors, out } => {
+                let [from, out] = apart(numbers, [from, out]);
+                combine_rows(pool, level, from, width, places, factors, out);
             }
             Command::Norm { x, weight, epsilon, out } if x == out => {
                 let weight = widen(weight.matrix(), norm);

@@ -7,7 +7,7 @@ use strata_kernels::KvLayout;
 use strata_kv::{BlockBytes, BlockCopy, BlockId};
 use strata_kv_disk::SwapStore;
 use strata_model::config::ModelConfig;
-use strata_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, NothingBelow};
+use strata_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, NothingBelow, RouteSink};
 use strata_weights::{StreamMonitor, StreamStats, WeightSource};
 
 use crate::runner::{PassError, Runner, RunnerMemory, copy_blocks};
@@ -81,6 +81,11 @@ impl GpuRunner {
             timeline: None,
             failure: None,
         })
+    }
+
+    /// See [`Model::tell_routes`].
+    pub fn tell_routes(&mut self, sink: Box<dyn RouteSink>) {
+        self.model.tell_routes(sink);
     }
 
     /// Keeps from now on when batches of commands run on the GPU.

@@ -70,6 +70,41 @@ pub fn add_scaled(pool: &Pool, level: Level, sum: &mut [f32], branch: &[f32], sc
     });
 }
 
+/// `out[t] = sum over s of factors[t][s] * from[places[t][s]]`, of rows of `width` numbers; the sum is made in the
+/// order of `s`.
+///
+/// - `places`, `factors`: `[rows of out, places of each]`
+///
+/// # Panics
+/// If `from` has no such row, or the lengths disagree.
+pub fn combine_rows(
+    pool: &Pool,
+    level: Level,
+    from: &[f32],
+    width: usize,
+    places: &[u32],
+    factors: &[f32],
+    out: &mut [f32],
+) {
+    let rows = out.len() / width;
+    assert!(rows > 0 && out.len() == rows * width && places.len().is_multiple_of(rows));
+    assert_eq!(places.len(), factors.len());
+    let each = places.len() / rows;
+    let out = Share::new(out);
+    pool.split(rows, 1, 2 * each * width, |range| {
+        for row in range {
+            // SAFETY: each row is in one thread's share only.
+            let sum = unsafe { out.slice(row * width, width) };
+            sum.fill(0.0);
+            let terms = places[row * each..].iter().zip(&factors[row * each..]).take(each);
+            for (&place, &scale) in terms {
+                let branch = &from[place as usize * width..][..width];
+                dispatch!(level, add_kernel::<_>(sum: &mut [f32], branch: &[f32], scale: f32));
+            }
+        }
+    });
+}
+
 /// `out[row] = matrix[row_at(row)] * multiplier`, for each row of `matrix.cols()` elements.
 ///
 /// # Panics

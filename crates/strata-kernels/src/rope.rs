@@ -4,25 +4,26 @@
 /// and key matrices differently for the same model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeStyle {
-    /// Element `i` with `i + dim / 2`: Hugging Face models, and the Qwen families in GGUF files.
+    /// Element `i` with `i + half` of what is rotated: Hugging Face models, and the Qwen families in GGUF files.
     #[default]
     Halves,
     /// Element `2i` with `2i + 1`: the Llama-like families in GGUF files.
     Neighbours,
 }
 
-/// Rotates each head of one token in place.
+/// Rotates the beginning of each head of one token in place: all of it, or as much as there are pairs.
 ///
 /// - `x`: `[heads, head_dim]`
-/// - `cos`, `sin`: `[head_dim / 2]` of the token's position, one for each pair
+/// - `cos`, `sin`: `[pairs]` of the token's position; at most `head_dim / 2`
 ///
 /// # Panics
 /// If the lengths disagree.
 #[inline(always)]
-pub fn rope(x: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]) {
+pub fn rope(x: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32]) {
     let half = cos.len();
-    assert!(sin.len() == half && x.len().is_multiple_of(2 * half));
-    for head in x.chunks_exact_mut(2 * half) {
+    assert!(sin.len() == half && 2 * half <= head_dim && x.len().is_multiple_of(head_dim));
+    for head in x.chunks_exact_mut(head_dim) {
+        let head = &mut head[..2 * half];
         match style {
             RopeStyle::Halves => {
                 let (low, high) = head.split_at_mut(half);

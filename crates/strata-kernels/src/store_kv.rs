@@ -12,9 +12,9 @@ use crate::{KvBytesMut, KvDType, KvLayer, Level};
 pub struct Rotation<'a> {
     /// Which elements are pairs.
     pub style: RopeStyle,
-    /// `[tokens, head_dim / 2]`
+    /// `[tokens, pairs]`, with at most `head_dim / 2` pairs; what is beyond them is not rotated
     pub cos: &'a [f32],
-    /// `[tokens, head_dim / 2]`
+    /// Same shape as `cos`.
     pub sin: &'a [f32],
 }
 
@@ -46,17 +46,18 @@ pub fn rotate_and_store(
     k: &mut [f32],
     v: &[f32],
 ) {
-    let (head_dim, kv_heads, half) = (layer.head_dim(), layer.num_kv_heads(), layer.head_dim() / 2);
+    let (head_dim, kv_heads) = (layer.head_dim(), layer.num_kv_heads());
     let num_blocks = blocks.num_blocks(layer.block_bytes());
     for span in spans {
         span.kv(tables).check(layer, num_blocks, &span.positions());
     }
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();
     assert!(k.len() == tokens * kv_heads * head_dim && v.len() == k.len());
-    assert!(rotation.cos.len() == tokens * half && rotation.sin.len() == tokens * half);
     if tokens == 0 {
         return;
     }
+    let half = rotation.cos.len() / tokens;
+    assert!(rotation.cos.len() == tokens * half && rotation.sin.len() == tokens * half && 2 * half <= head_dim);
     let width = q.len() / tokens;
     assert!(q.len() == tokens * width && width.is_multiple_of(head_dim));
     let slot_bytes = layer.slot_bytes();
@@ -79,7 +80,7 @@ pub fn rotate_and_store(
                     } else {
                         // SAFETY: as above.
                         let row = unsafe { keys.slice(at, head_dim) };
-                        turn(level, rotation, half, token, row);
+                        turn(level, rotation, [head_dim, half], token, row);
                         &*row
                     };
                     narrow(level, layer.dtype(), row, slot);
@@ -92,22 +93,22 @@ pub fn rotate_and_store(
         for token in range {
             // SAFETY: each token is in one thread's share only.
             let row = unsafe { queries.slice(token * width, width) };
-            turn(level, rotation, half, token, row);
+            turn(level, rotation, [head_dim, half], token, row);
         }
     });
 }
 
 /// Rotates the heads in `row`, of the batch's token number `token`.
-fn turn(level: Level, rotation: Rotation<'_>, half: usize, token: usize, row: &mut [f32]) {
+fn turn(level: Level, rotation: Rotation<'_>, [head_dim, half]: [usize; 2], token: usize, row: &mut [f32]) {
     let style = rotation.style;
     let (cos, sin) = (&rotation.cos[token * half..][..half], &rotation.sin[token * half..][..half]);
-    dispatch!(level, turn_kernel::<_>(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]));
+    dispatch!(level, turn_kernel::<_>(row: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32]));
 }
 
 /// Compiled under a level's instructions, which the compiler then uses.
 #[inline(always)]
-fn turn_kernel<S: Lanes>(_: S, row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32]) {
-    rope(row, style, cos, sin);
+fn turn_kernel<S: Lanes>(_: S, row: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32]) {
+    rope(row, head_dim, style, cos, sin);
 }
 
 fn narrow(level: Level, dtype: KvDType, from: &[f32], to: &mut [u8]) {

@@ -5,6 +5,7 @@
 
 mod error;
 pub(crate) mod fields;
+mod mixture;
 mod rope;
 #[cfg(test)]
 mod tests;
@@ -13,11 +14,12 @@ mod windows;
 use std::path::Path;
 
 use serde_json::Value;
-use strata_kernels::DType;
+use strata_kernels::{DType, RopeStyle};
 
 use fields::Fields;
 
 pub use error::{ConfigError, ConfigProblem};
+pub use mixture::{Floor, Groups, Mixture, Router, Scores, SharedExpert};
 pub use rope::{RopeConfig, RopeScaling};
 
 /// The supported families of models. All are the Llama decoder with small differences, which [`ModelConfig`] spells
@@ -36,10 +38,36 @@ pub enum Architecture {
     MiniCpm,
     /// The same scales under other names.
     Granite,
+    /// Qwen2 with mixtures, and a shared expert behind a gate.
+    Qwen2Moe,
+    /// Qwen3 with mixtures.
+    Qwen3Moe,
+    /// Mistral with mixtures.
+    Mixtral,
+    /// Norms over all query heads together, and over all key heads.
+    Olmoe,
+    /// Granite with mixtures.
+    GraniteMoe,
+    /// GLM-4.5 to 4.7: experts chosen by sigmoids, half of each head rotated.
+    Glm4Moe,
+    /// MiniMax-M2: experts chosen by sigmoids, norms as OLMoE.
+    MiniMaxM2,
+    /// Ernie 4.5 with mixtures: rotated pairs are neighbours.
+    Ernie45Moe,
+    /// Some layers without rotation.
+    SmolLm3,
+    /// Biases on query, key and value, and a head width of its own.
+    SeedOss,
+    /// Norms of what branches give, and over all query heads together, and all key heads.
+    Olmo2,
+    /// The same with windows, whose layers rotate without scaling.
+    Olmo3,
+    /// Norms of what branches give; where some layers have windows, the others do not rotate.
+    Exaone4,
 }
 
 /// Every supported `model_type`.
-const MODEL_TYPES: [(&str, Architecture); 8] = [
+const MODEL_TYPES: [(&str, Architecture); 21] = [
     ("llama", Architecture::Llama),
     ("mistral", Architecture::Mistral),
     ("qwen2", Architecture::Qwen2),
@@ -48,7 +76,73 @@ const MODEL_TYPES: [(&str, Architecture); 8] = [
     ("fm9g", Architecture::MiniCpm),
     ("fm9g7b", Architecture::MiniCpm),
     ("granite", Architecture::Granite),
+    ("qwen2_moe", Architecture::Qwen2Moe),
+    ("qwen3_moe", Architecture::Qwen3Moe),
+    ("mixtral", Architecture::Mixtral),
+    ("olmoe", Architecture::Olmoe),
+    ("granitemoe", Architecture::GraniteMoe),
+    ("glm4_moe", Architecture::Glm4Moe),
+    ("minimax_m2", Architecture::MiniMaxM2),
+    ("ernie4_5_moe", Architecture::Ernie45Moe),
+    ("smollm3", Architecture::SmolLm3),
+    ("seed_oss", Architecture::SeedOss),
+    ("olmo2", Architecture::Olmo2),
+    ("olmo3", Architecture::Olmo3),
+    ("exaone4", Architecture::Exaone4),
 ];
+
+/// Whether a branch's input or its result is normed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormPlace {
+    /// What it reads.
+    Before,
+    /// What it gives.
+    After,
+}
+
+/// How a layer rotates queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerRope {
+    /// As [`ModelConfig::rope`] says.
+    Main,
+    /// As [`ModelConfig::window_rope`] says.
+    OfWindow,
+    /// Not at all.
+    None,
+}
+
+/// Keys that say how many experts there are.
+const EXPERT_COUNTS: [&str; 4] = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
+
+impl Architecture {
+    /// The architecture of a `model_type`.
+    pub fn named(model_type: &str) -> Option<Self> {
+        MODEL_TYPES.iter().find(|(known, _)| *known == model_type).map(|(_, architecture)| *architecture)
+    }
+
+    /// Whether heads have 128 elements, where nothing else is said.
+    fn heads_have_128(self) -> bool {
+        use Architecture::{Glm4Moe, MiniMaxM2, Qwen3, SeedOss};
+        matches!(self, Glm4Moe | MiniMaxM2 | Qwen3 | SeedOss)
+    }
+
+    /// Whether models of it have experts.
+    pub fn is_mixture(self) -> bool {
+        use Architecture::{Ernie45Moe, Glm4Moe, GraniteMoe, MiniMaxM2, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
+        matches!(self, Ernie45Moe | Glm4Moe | GraniteMoe | MiniMaxM2 | Mixtral | Olmoe | Qwen2Moe | Qwen3Moe)
+    }
+}
+
+/// Whether queries and keys are normed before they are rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// They are not.
+    None,
+    /// Each head by itself.
+    Heads,
+    /// All heads together.
+    Whole,
+}
 
 pub use strata_kernels::Activation;
 
@@ -61,8 +155,10 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Width of the hidden state.
     pub hidden_size: usize,
-    /// Width of the feed-forward block.
+    /// Width of the dense feed-forward block.
     pub intermediate_size: usize,
+    /// What takes its place in some layers, or all.
+    pub mixture: Option<Mixture>,
     /// Layers.
     pub num_layers: usize,
     /// Query heads.
@@ -77,6 +173,8 @@ pub struct ModelConfig {
     pub rms_norm_eps: f32,
     /// Position embeddings.
     pub rope: RopeConfig,
+    /// How many elements of each head are rotated, from the first on; even.
+    pub rotated: usize,
     /// The feed-forward block's activation.
     pub activation: Activation,
     /// Whether the query, key and value projections have biases.
@@ -85,8 +183,12 @@ pub struct ModelConfig {
     pub output_bias: bool,
     /// Whether the feed-forward projections have biases.
     pub mlp_bias: bool,
-    /// Whether each query and key head is normed before rotation.
-    pub qk_norm: bool,
+    /// Whether queries and keys are normed before rotation.
+    pub qk_norm: QkNorm,
+    /// Where branches are normed.
+    pub norm_place: NormPlace,
+    /// The layers that do not rotate, where that does not follow from their windows; empty if all do.
+    pub unrotated: Vec<bool>,
     /// Whether the head is the embedding.
     pub tied_embeddings: bool,
     /// Whether `config.json` says so; if not, the architecture's default holds until [`ModelConfig::settle_head`].
@@ -162,6 +264,23 @@ impl ModelConfig {
         (stretched as usize).clamp(self.max_position_embeddings, Self::POSITIONS_MAX)
     }
 
+    /// How a layer rotates queries and keys.
+    pub fn rope_of(&self, layer: usize) -> LayerRope {
+        let has_window = self.sliding_windows[layer].is_some();
+        match self.architecture {
+            _ if self.unrotated.get(layer).is_some_and(|&unrotated| unrotated) => LayerRope::None,
+            Architecture::Olmo3 if has_window => LayerRope::OfWindow,
+            Architecture::Exaone4 if !has_window && self.sliding_windows.iter().any(Option::is_some) => LayerRope::None,
+            _ => LayerRope::Main,
+        }
+    }
+
+    /// The rotation of layers with a window, if it differs from that of others.
+    pub fn window_rope(&self) -> Option<RopeConfig> {
+        let differs = (0..self.num_layers).any(|layer| self.rope_of(layer) == LayerRope::OfWindow);
+        differs.then(|| RopeConfig { scaling: RopeScaling::Default, factors: None, ..self.rope.clone() })
+    }
+
     /// If `config.json` does not say whether the head is the embedding, the weight files decide: a model with a head of
     /// its own uses it. Copies of MiniCPM's configuration class disagree on the default.
     pub fn settle_head(&mut self, has_head: bool) {
@@ -176,6 +295,23 @@ impl ModelConfig {
         self.count_parameters().unwrap_or(u64::MAX)
     }
 
+    /// Elements of all experts together, of which a token goes through a few; a shared expert is none of them.
+    pub fn expert_parameters(&self) -> u64 {
+        let of = |mixture: &Mixture| {
+            let experts = (mixture.num_layers() as u64).saturating_mul(mixture.experts as u64);
+            let each = (self.hidden_size as u64).saturating_mul(mixture.expert_width as u64).saturating_mul(3);
+            experts.saturating_mul(each)
+        };
+        self.mixture.as_ref().map_or(0, of)
+    }
+
+    /// Elements of the weights that one token goes through, the embedding included.
+    pub fn active_parameters(&self) -> u64 {
+        let experts = self.expert_parameters() as f64;
+        let idle = self.mixture.as_ref().map_or(0.0, |mixture| experts * (1.0 - mixture.expected_share(1)));
+        self.num_parameters().saturating_sub(idle.round() as u64)
+    }
+
     fn count_parameters(&self) -> Option<u64> {
         let size = |value: usize| value as u64;
         let flag = |value: bool| u64::from(value);
@@ -185,17 +321,28 @@ impl ModelConfig {
         let inner = size(self.intermediate_size);
         let attention = hidden.checked_mul(queries.checked_add(keys)?.checked_mul(2)?)?;
         let mlp = hidden.checked_mul(inner)?.checked_mul(3)?;
+        let normed = match self.qk_norm {
+            QkNorm::None => 0,
+            QkNorm::Heads => 2 * size(self.head_dim),
+            QkNorm::Whole => queries.checked_add(keys)?,
+        };
         let vectors = [
             2 * hidden,
-            flag(self.qk_norm) * 2 * size(self.head_dim),
+            normed,
             flag(self.qkv_bias) * queries.checked_add(keys)?.checked_add(keys)?,
             flag(self.output_bias) * hidden,
-            flag(self.mlp_bias) * (2 * inner + hidden),
         ];
-        let layer = vectors.iter().try_fold(attention.checked_add(mlp)?, |sum, &part| sum.checked_add(part))?;
+        let layer = vectors.iter().try_fold(attention, |sum, &part| sum.checked_add(part))?;
+        let dense = mlp.checked_add(flag(self.mlp_bias) * (2 * inner + hidden))?;
+        let (mixtures, of_mixture) = match &self.mixture {
+            Some(mixture) => (size(mixture.num_layers()), mixture.layer_parameters(hidden)?),
+            None => (0, 0),
+        };
+        let networks = dense.checked_mul(size(self.num_layers) - mixtures)?;
+        let networks = networks.checked_add(of_mixture.checked_mul(mixtures)?)?;
         let embedding = size(self.vocab_size).checked_mul(hidden)?;
         let ends = embedding.checked_mul(if self.tied_embeddings { 1 } else { 2 })?.checked_add(hidden)?;
-        layer.checked_mul(size(self.num_layers))?.checked_add(ends)
+        layer.checked_mul(size(self.num_layers))?.checked_add(networks)?.checked_add(ends)
     }
 }
 
@@ -203,7 +350,7 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let map = fields::parse_object(text)?;
     let fields = Fields::new(&map);
     let architecture = read_architecture(&fields)?;
-    refuse_unsupported(&fields)?;
+    refuse_unsupported(&fields, architecture)?;
     let defaults = Defaults::of(architecture);
 
     let count = |key, default, max| Ok::<_, ConfigProblem>(fields.count(key, 1..=max)?.unwrap_or(default));
@@ -220,16 +367,29 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
 
     let flag = |key, default| Ok::<_, ConfigProblem>(fields.flag(key)?.unwrap_or(default));
     // Which keys an architecture reads; other keys may be present and have no effect.
-    use Architecture::{Granite, Llama, MiniCpm, Mistral, Qwen2, Qwen3};
+    use Architecture::{
+        Ernie45Moe, Exaone4, Glm4Moe, Granite, GraniteMoe, Llama, MiniCpm, MiniMaxM2, Mistral, Mixtral, Olmo2, Olmo3,
+        Olmoe, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe, SeedOss, SmolLm3,
+    };
     let (qkv_bias, output_bias) = match architecture {
-        Llama | Qwen3 | MiniCpm | Granite => {
+        Llama | Qwen3 | MiniCpm | Granite | Qwen3Moe | Olmoe | GraniteMoe | SmolLm3 | Olmo2 | Olmo3 => {
             let bias = flag("attention_bias", false)?;
             (bias, bias)
         }
         Qwen2 => (true, false),
-        Mistral => (false, false),
+        Qwen2Moe => (flag("qkv_bias", true)?, false),
+        Glm4Moe => (flag("attention_bias", false)?, false),
+        SeedOss => (flag("attention_bias", true)?, flag("attention_out_bias", false)?),
+        Mistral | Mixtral | MiniMaxM2 | Ernie45Moe | Exaone4 => (false, false),
     };
-    let mlp_bias = matches!(architecture, Llama | Granite) && flag("mlp_bias", false)?;
+    let qk_norm = match architecture {
+        Qwen3 | Qwen3Moe | Exaone4 => QkNorm::Heads,
+        Olmoe | Olmo2 | Olmo3 => QkNorm::Whole,
+        MiniMaxM2 if flag("use_qk_norm", true)? => QkNorm::Whole,
+        Glm4Moe if flag("use_qk_norm", false)? => QkNorm::Heads,
+        _ => QkNorm::None,
+    };
+    let mlp_bias = matches!(architecture, Llama | Granite | SmolLm3 | SeedOss) && flag("mlp_bias", false)?;
     let scales = read_scales(&fields, architecture, num_layers, hidden_size, head_dim)?;
 
     // Ids beyond the vocabulary can never be sampled; some files copy them from a larger model of the same family.
@@ -242,24 +402,35 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let mut eos_token_ids = token_ids("eos_token_id", defaults.eos_token_id)?;
     eos_token_ids.retain(in_vocabulary);
 
+    let mut rope = rope::read_rope(&fields, max_position_embeddings, head_dim, defaults.rope_theta)?;
+    if architecture == Ernie45Moe {
+        rope.style = RopeStyle::Neighbours;
+    }
     let config = ModelConfig {
         architecture,
         vocab_size,
         hidden_size,
         intermediate_size,
+        mixture: mixture::read_mixture(&fields, architecture, num_layers, intermediate_size)?,
         num_layers,
         num_heads,
         num_kv_heads,
         head_dim,
         max_position_embeddings,
-        rms_norm_eps: rms_norm_eps.unwrap_or(1e-6) as f32,
-        rope: rope::read_rope(&fields, max_position_embeddings, head_dim)?,
+        rms_norm_eps: rms_norm_eps.unwrap_or(defaults.rms_norm_eps) as f32,
+        rope,
+        rotated: rope::read_rotated(&fields, architecture, head_dim)?,
         activation: read_activation(&fields)?,
         qkv_bias,
         output_bias,
         mlp_bias,
-        qk_norm: architecture == Qwen3,
-        tied_embeddings: flag("tie_word_embeddings", architecture == MiniCpm)?,
+        qk_norm,
+        norm_place: if matches!(architecture, Olmo2 | Olmo3 | Exaone4) { NormPlace::After } else { NormPlace::Before },
+        unrotated: match architecture {
+            SmolLm3 => rope::read_unrotated(&fields, num_layers)?,
+            _ => Vec::new(),
+        },
+        tied_embeddings: flag("tie_word_embeddings", matches!(architecture, MiniCpm | Ernie45Moe | SmolLm3))?,
         tie_is_stated: fields.flag("tie_word_embeddings")?.is_some(),
         sliding_windows: windows::read_windows(&fields, architecture, num_layers)?,
         embedding_multiplier: scales.embedding as f32,
@@ -289,6 +460,8 @@ struct Defaults {
     /// `None` means as many as query heads.
     num_kv_heads: Option<usize>,
     max_position_embeddings: usize,
+    rms_norm_eps: f64,
+    rope_theta: f64,
     bos_token_id: Option<u32>,
     eos_token_id: Option<u32>,
 }
@@ -300,21 +473,103 @@ impl Defaults {
             intermediate_size: 11_008,
             num_kv_heads: None,
             max_position_embeddings: 2048,
+            rms_norm_eps: 1e-6,
+            rope_theta: 10_000.0,
             bos_token_id: Some(1),
             eos_token_id: Some(2),
         };
         match architecture {
-            Architecture::Llama | Architecture::MiniCpm | Architecture::Granite => llama,
+            Architecture::Llama | Architecture::MiniCpm | Architecture::Granite | Architecture::GraniteMoe => llama,
+            Architecture::Mixtral => Defaults {
+                intermediate_size: 14_336,
+                num_kv_heads: Some(8),
+                max_position_embeddings: 131_072,
+                rms_norm_eps: 1e-5,
+                rope_theta: 1_000_000.0,
+                ..llama
+            },
+            Architecture::Olmoe => Defaults {
+                vocab_size: 50_304,
+                intermediate_size: 2048,
+                max_position_embeddings: 4096,
+                rms_norm_eps: 1e-5,
+                bos_token_id: None,
+                eos_token_id: Some(50_279),
+                ..llama
+            },
+            Architecture::Glm4Moe => Defaults {
+                vocab_size: 151_552,
+                intermediate_size: 10_944,
+                num_kv_heads: Some(8),
+                max_position_embeddings: 131_072,
+                rms_norm_eps: 1e-5,
+                bos_token_id: None,
+                eos_token_id: None,
+                ..llama
+            },
+            Architecture::MiniMaxM2 => Defaults {
+                vocab_size: 200_064,
+                intermediate_size: 1536,
+                num_kv_heads: Some(8),
+                max_position_embeddings: 196_608,
+                rope_theta: 5_000_000.0,
+                bos_token_id: Some(200_034),
+                eos_token_id: Some(200_020),
+                ..llama
+            },
+            Architecture::SmolLm3 => Defaults {
+                vocab_size: 128_256,
+                num_kv_heads: Some(4),
+                max_position_embeddings: 32_768,
+                rope_theta: 2_000_000.0,
+                bos_token_id: Some(128_000),
+                eos_token_id: Some(128_001),
+                ..llama
+            },
+            Architecture::SeedOss => Defaults {
+                vocab_size: 155_136,
+                intermediate_size: 27_648,
+                num_kv_heads: Some(8),
+                max_position_embeddings: 524_288,
+                bos_token_id: Some(0),
+                ..llama
+            },
+            Architecture::Olmo2 | Architecture::Olmo3 => Defaults {
+                vocab_size: 50_304,
+                rms_norm_eps: 1e-5,
+                rope_theta: if architecture == Architecture::Olmo3 { 500_000.0 } else { 10_000.0 },
+                bos_token_id: None,
+                eos_token_id: Some(50_279),
+                ..llama
+            },
+            Architecture::Exaone4 => Defaults {
+                vocab_size: 102_400,
+                intermediate_size: 16_384,
+                num_kv_heads: Some(32),
+                rms_norm_eps: 1e-5,
+                bos_token_id: Some(0),
+                ..llama
+            },
+            Architecture::Ernie45Moe => Defaults {
+                vocab_size: 103_424,
+                intermediate_size: 12_288,
+                num_kv_heads: Some(4),
+                max_position_embeddings: 131_072,
+                rms_norm_eps: 1e-5,
+                rope_theta: 500_000.0,
+                ..llama
+            },
             Architecture::Mistral => {
                 Defaults { intermediate_size: 14_336, num_kv_heads: Some(8), max_position_embeddings: 131_072, ..llama }
             }
-            Architecture::Qwen2 | Architecture::Qwen3 => Defaults {
+            Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Qwen2Moe | Architecture::Qwen3Moe => Defaults {
                 vocab_size: 151_936,
                 intermediate_size: 22_016,
                 num_kv_heads: Some(32),
                 max_position_embeddings: 32_768,
                 bos_token_id: None,
                 eos_token_id: None,
+                ..llama
             },
         }
     }
@@ -327,12 +582,12 @@ fn read_architecture(fields: &Fields<'_>) -> Result<Architecture, ConfigProblem>
         _ => &[],
     };
     let class = classes.first().and_then(Value::as_str);
-    let known =
-        |name: &str| MODEL_TYPES.iter().find(|(known, _)| *known == name).map(|(_, architecture)| *architecture);
     let model_type = fields.text("model_type")?;
     let architecture = match (model_type, class) {
-        (Some(model_type), _) => known(model_type),
-        (None, Some(class)) => class.strip_suffix("ForCausalLM").and_then(|name| known(&name.to_lowercase())),
+        (Some(model_type), _) => Architecture::named(model_type),
+        (None, Some(class)) => {
+            class.strip_suffix("ForCausalLM").and_then(|name| Architecture::named(&name.to_lowercase()))
+        }
         (None, None) => {
             return Err(ConfigProblem::Missing { key: "model_type".to_owned(), why: "it names the architecture" });
         }
@@ -345,17 +600,25 @@ fn read_architecture(fields: &Fields<'_>) -> Result<Architecture, ConfigProblem>
 }
 
 /// Refuses models that would load and then compute something else.
-fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ConfigProblem> {
+fn refuse_unsupported(fields: &Fields<'_>, architecture: Architecture) -> Result<(), ConfigProblem> {
     if let Some(value) = fields.get("quantization_config") {
         let method = value.get("quant_method").unwrap_or(value);
         let hint = "use a checkpoint in f32, f16 or bf16";
         return Err(fields.unsupported("quantization_config", method, hint));
     }
-    for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"] {
-        match fields.get(key) {
+    for key in EXPERT_COUNTS {
+        match fields.get(key).filter(|_| !architecture.is_mixture()) {
             None => {}
             Some(value) if value.as_f64() == Some(0.0) => {}
-            Some(value) => return Err(fields.unsupported(key, value, "mixture-of-experts models cannot be run yet")),
+            Some(value) => {
+                return Err(fields.unsupported(key, value, "this architecture is known without experts only"));
+            }
+        }
+    }
+    // What would change the answer, and is not computed, unless it has the neutral value.
+    for (key, neutral) in [("clip_qkv", Value::Null), ("use_bias", Value::Bool(false))] {
+        if let Some(value) = fields.get(key).filter(|value| architecture.is_mixture() && **value != neutral) {
+            return Err(fields.unsupported(key, value, "it changes what is computed, in a way that Strata does not"));
         }
     }
     Ok(())
@@ -383,8 +646,8 @@ fn read_head_dim(
 ) -> Result<usize, ConfigProblem> {
     let (key, head_dim) = match fields.count("head_dim", 1..=ModelConfig::HEAD_DIM_MAX)? {
         Some(head_dim) => ("head_dim", head_dim),
-        // Only Qwen3 has a default that does not follow from the other sizes.
-        None if architecture == Architecture::Qwen3 => ("head_dim", 128),
+        // These have a default that does not follow from the other sizes.
+        None if architecture.heads_have_128() => ("head_dim", 128),
         None if hidden_size.is_multiple_of(num_heads) => ("hidden_size / num_attention_heads", hidden_size / num_heads),
         None => {
             let limit = format!("a multiple of num_attention_heads, which is {num_heads} (there is no head_dim)");
@@ -434,16 +697,14 @@ fn read_scales(
             logits: number("dim_model_base")?.map_or(1.0, |base| hidden_size as f64 / base),
             attention,
         },
-        Architecture::Granite => Scales {
+        Architecture::Granite | Architecture::GraniteMoe => Scales {
             embedding: number("embedding_multiplier")?.unwrap_or(1.0),
             residual: number("residual_multiplier")?.unwrap_or(1.0),
             logits: number("logits_scaling")?.unwrap_or(1.0),
             // Granite's default is 1, not the value that follows from `head_dim`.
             attention: number("attention_multiplier")?.unwrap_or(1.0),
         },
-        Architecture::Llama | Architecture::Mistral | Architecture::Qwen2 | Architecture::Qwen3 => {
-            Scales { embedding: 1.0, residual: 1.0, logits: 1.0, attention }
-        }
+        _ => Scales { embedding: 1.0, residual: 1.0, logits: 1.0, attention },
     })
 }
 

@@ -7,6 +7,7 @@
 
 mod config;
 pub(crate) mod describe;
+mod mixture;
 mod pre_tokenizer;
 mod sentencepiece;
 mod tokenizer;

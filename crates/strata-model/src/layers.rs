@@ -3,9 +3,11 @@
 //! model has follows from its configuration, in this file.
 
 mod attention;
+mod branch_norm;
 mod dense_ffn;
 mod embedding;
 mod head;
+mod moe_ffn;
 mod tensors;
 
 use strata_device::PassNeeds;
@@ -18,6 +20,7 @@ use attention::Attention;
 use dense_ffn::DenseFfn;
 use embedding::Embedding;
 use head::Head;
+use moe_ffn::MoeFfn;
 
 pub use embedding::EMBEDDING_TENSOR;
 pub use head::{HEAD_TENSOR, LOGIT_ROWS};
@@ -63,7 +66,10 @@ pub fn layers_of(config: &ModelConfig) -> Vec<Box<dyn Layer>> {
     for layer in 0..config.num_layers {
         let kv_layer = layers.iter().filter(|layer| matches!(layer.state(), LayerState::Kv { .. })).count();
         layers.push(Box::new(Attention::new(config, layers.len(), layer, kv_layer)));
-        layers.push(Box::new(DenseFfn::new(config, layers.len(), layer)));
+        layers.push(match &config.mixture {
+            Some(mixture) if mixture.layers[layer] => Box::new(MoeFfn::new(config, mixture, layers.len(), layer)),
+            _ => Box::new(DenseFfn::new(config, layers.len(), layer)),
+        });
     }
     layers.push(Box::new(Head::new(config, layers.len())));
     layers

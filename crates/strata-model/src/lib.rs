@@ -16,6 +16,8 @@ mod pass;
 mod pooling;
 pub mod presets;
 pub mod rope;
+mod route_sink;
+mod routes;
 pub mod synth;
 pub mod tokenizer;
 
@@ -24,3 +26,4 @@ pub use below::{FrameId, KvBelow, KvLost, NothingBelow};
 pub use model::Model;
 pub use pass::{ForwardError, Linear, LogitSink, Pass, PassSize};
 pub use pooling::{POOLING_FILE, Pooling};
+pub use route_sink::{RouteSink, RoutedRow};

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use arrayvec::ArrayVec;
 use strata_device::{CpuDevice, Device, DeviceError, PassNeeds, TensorArea, Token};
 use strata_kernels::{KvDType, KvLayout};
 use strata_weights::WeightSource;
@@ -10,8 +11,10 @@ use crate::batch::BatchSequence;
 use crate::below::{KvBelow, NothingBelow};
 use crate::config::ModelConfig;
 use crate::layers::{Layer, LayerState, layers_of};
-use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, SharedTensors};
+use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, ROPES_MAX, SharedTensors};
 use crate::rope::RopeTable;
+use crate::route_sink::RouteSink;
+use crate::routes::Routes;
 
 /// A model that computes on a device, which it borrows for the duration of a pass.
 pub struct Model {
@@ -20,9 +23,12 @@ pub struct Model {
     kv: KvLayout,
     /// How far tokens see in each of the layers that keep KV.
     windows: Vec<Option<usize>>,
-    rope: RopeTable,
+    /// One for each kind of rotation that layers have.
+    ropes: ArrayVec<RopeTable, ROPES_MAX>,
     weights: Box<dyn WeightSource>,
     batch: BatchRows,
+    routes: Routes,
+    route_sink: Option<Box<dyn RouteSink>>,
     /// The last submission, which later passes wait for, or `None` if it is complete.
     last: Option<Token>,
 }
@@ -31,12 +37,17 @@ impl Model {
     /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), with KV blocks
     /// laid out as `kv` says, which is the layout of [`Model::kv_layout`].
     pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
-        let (layers, rope) = (layers_of(&config), RopeTable::new(&config.rope, config.head_dim));
+        let layers = layers_of(&config);
+        let of_window = config.window_rope();
+        let ropes = [Some(&config.rope), of_window.as_ref()].into_iter().flatten();
+        let ropes = ropes.map(|rope| RopeTable::new(rope, config.rotated)).collect();
         let windows = layers.iter().filter_map(|layer| match layer.state() {
             LayerState::Kv { window, .. } => Some(window),
             LayerState::Nothing => None,
         });
-        Self { windows: windows.collect(), config, layers, kv, rope, weights, batch: BatchRows::default(), last: None }
+        let windows = windows.collect();
+        let (batch, routes) = (BatchRows::default(), Routes::default());
+        Self { windows, config, layers, kv, ropes, weights, batch, routes, route_sink: None, last: None }
     }
 
     /// The model's shape.
@@ -49,9 +60,14 @@ impl Model {
         &mut *self.weights
     }
 
+    /// Tells `sink` which experts tokens go through, from the next pass on.
+    pub fn tell_routes(&mut self, sink: Box<dyn RouteSink>) {
+        self.route_sink = Some(sink);
+    }
+
     /// See [`RopeTable::cache_namespace`].
     pub fn cache_namespace(&self, prompt_len: usize) -> u64 {
-        self.rope.cache_namespace(prompt_len)
+        self.ropes[0].cache_namespace(prompt_len)
     }
 
     /// How a KV block of this model lies in memory.
@@ -122,7 +138,11 @@ impl Model {
         self.weights.begin_pass(size.tokens)?;
         below.begin(self.batch.frames());
         let (weights, batch) = (&mut *self.weights, &self.batch);
-        let mut pass = Pass::begin(device, weights, batch, &self.kv, below, &self.rope, places, self.last, sink)?;
+        // What the box holds may live longer than the pass.
+        let route_sink = self.route_sink.as_mut().map(|sink| &mut **sink as &mut dyn RouteSink);
+        let routes = (&mut self.routes, route_sink);
+        let mut pass =
+            Pass::begin(device, weights, batch, &self.kv, below, &self.ropes, places, routes, self.last, sink)?;
         let outcome = self.layers.iter().try_for_each(|layer| {
             pass.begin_layer()?;
             layer.compute(&mut pass)
@@ -142,8 +162,8 @@ fn needs(config: &ModelConfig, layers: &[Box<dyn Layer>], size: &PassSize) -> Pa
 
 /// The tensors that layers share, and the area after them.
 fn shared_tensors(config: &ModelConfig, tokens: usize) -> (SharedTensors, TensorArea) {
-    let mut area = TensorArea::default();
-    let shared = SharedTensors::take(&mut area, tokens, config.hidden_size, config.head_dim);
+    let (mut area, ropes) = (TensorArea::default(), 1 + usize::from(config.window_rope().is_some()));
+    let shared = SharedTensors::take(&mut area, tokens, config.hidden_size, [config.rotated, ropes]);
     (shared, area)
 }
 

@@ -1,5 +1,7 @@
 //! A forward pass: what its layers share while they compute.
 
+mod experts;
+
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
@@ -10,7 +12,10 @@ use thiserror::Error;
 
 use crate::batch::{BatchSequence, LogitRow, Logits, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, segments_below};
+use crate::config::LayerRope;
 use crate::rope::RopeTable;
+use crate::route_sink::RouteSink;
+use crate::routes::Routes;
 
 /// Why a pass could not be computed. What was computed of the batch's sequences before the pass is unchanged.
 #[derive(Debug, Error)]
@@ -25,6 +30,9 @@ pub enum ForwardError {
     #[error(transparent)]
     Kv(#[from] KvLost),
 }
+
+/// The most kinds of rotations of a model.
+pub const ROPES_MAX: usize = 2;
 
 /// How large a pass is, or may become.
 #[derive(Debug, Clone, Copy)]
@@ -165,7 +173,7 @@ impl BatchRows {
         KvSequences { spans: &self.spans, tables: &self.tables }
     }
 
-    /// Writes the cosines of all rows' positions, then their sines, `[2, rows, head_dim / 2]`.
+    /// Writes the cosines of all rows' positions, then their sines, `[2, rows, rotated / 2]`.
     fn fill_rotation(&self, table: &RopeTable, out: &mut [f32]) {
         let (cos, sin) = out.split_at_mut(out.len() / 2);
         let half = cos.len() / self.positions.len().max(1);
@@ -177,7 +185,7 @@ impl BatchRows {
 }
 
 /// The tensors that layers share.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct SharedTensors {
     /// `[tokens, hidden]`
     hidden: Tensor,
@@ -185,18 +193,18 @@ pub struct SharedTensors {
     normed: Tensor,
     /// What a layer adds to the hidden states, of the same shape as `hidden`.
     branch: Tensor,
-    /// `[cos|sin, tokens, head_dim / 2]`
-    rotation: Tensor,
+    /// For each kind of rotation that the model has, `[cos|sin, tokens, rotated / 2]`.
+    rotations: ArrayVec<Tensor, ROPES_MAX>,
 }
 
 impl SharedTensors {
-    /// The tensors for `tokens` rows.
-    pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, head_dim: usize) -> Self {
+    /// The tensors for `tokens` rows, with `ropes` kinds of rotations of `rotated` numbers.
+    pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, [rotated, ropes]: [usize; 2]) -> Self {
         Self {
             hidden: area.take(tokens * hidden),
             normed: area.take(tokens * hidden),
             branch: area.take(tokens * hidden),
-            rotation: area.take(tokens * head_dim),
+            rotations: (0..ropes).map(|_| area.take(tokens * rotated)).collect(),
         }
     }
 }
@@ -211,6 +219,10 @@ pub struct Pass<'a> {
     /// How KV blocks lie in memory.
     pub kv: &'a KvLayout,
     below: &'a mut dyn KvBelow,
+    /// Which experts the rows of the current layer go through.
+    routes: &'a mut Routes,
+    /// Who wants to know them.
+    route_sink: Option<&'a mut dyn RouteSink>,
     device: &'a mut dyn Device,
     sink: &'a mut LogitSink<'a>,
     shared: SharedTensors,
@@ -219,6 +231,8 @@ pub struct Pass<'a> {
     width: usize,
     /// Rows that are left.
     rows: usize,
+    /// Whether nothing is wanted of any row, so that no layer after the last attention has to compute.
+    is_over: bool,
     /// The factor with which `branch` is yet to be added to `hidden`; the next norm adds it.
     pending: Option<f32>,
     /// The upload that the next submission waits for.
@@ -241,8 +255,9 @@ impl<'a> Pass<'a> {
         batch: &'a BatchRows,
         kv: &'a KvLayout,
         below: &'a mut dyn KvBelow,
-        rope: &RopeTable,
+        ropes: &[RopeTable],
         (shared, area): (SharedTensors, TensorArea),
+        (routes, route_sink): (&'a mut Routes, Option<&'a mut dyn RouteSink>),
         last: Option<Token>,
         sink: &'a mut LogitSink<'a>,
     ) -> Result<Self, ForwardError> {
@@ -253,22 +268,28 @@ impl<'a> Pass<'a> {
             batch,
             kv,
             below,
+            routes,
+            route_sink,
             device,
             sink,
             shared,
             area,
             width,
             rows,
+            is_over: false,
             pending: None,
             upload: None,
             uploaded: 0,
             last,
         };
-        let values = |out: &mut [f32]| batch.fill_rotation(rope, out);
         // The previous pass may still read its own cosines and sines.
         let waits: ArrayVec<Token, 1> = last.into_iter().collect();
-        let fill = Command::Fill { out: shared.rotation, values: &values };
-        pass.upload = Some(pass.device.submit(Queue::Upload, &[fill], &waits)?);
+        for (rope, &out) in ropes.iter().zip(&pass.shared.rotations) {
+            let values = |out: &mut [f32]| batch.fill_rotation(rope, out);
+            let fill = Command::Fill { out, values: &values };
+            // Uploads are done in order: the last is waited for with all before it.
+            pass.upload = Some(pass.device.submit(Queue::Upload, &[fill], &waits)?);
+        }
         Ok(pass)
     }
 
@@ -292,9 +313,13 @@ impl<'a> Pass<'a> {
         self.of_rows(self.shared.branch)
     }
 
-    /// Cosines and sines, `[all rows, head_dim / 2]` each.
-    pub fn rotation(&self) -> [Tensor; 2] {
-        let rotation = self.shared.rotation;
+    /// Cosines and sines of a layer, `[all rows, rotated / 2]` each; empty if it does not rotate.
+    pub fn rotation(&self, rope: LayerRope) -> [Tensor; 2] {
+        let rotation = match rope {
+            LayerRope::Main => self.shared.rotations[0],
+            LayerRope::OfWindow => self.shared.rotations[1],
+            LayerRope::None => self.shared.rotations[0].first(0),
+        };
         let half = rotation.len() / 2;
         [rotation.part(0..half), rotation.part(half..2 * half)]
     }
@@ -494,8 +519,15 @@ impl<'a> Pass<'a> {
             let hidden = Command::KeepRows { tensor: self.hidden(), width: self.width, rows };
             self.submit(&[hidden, Command::KeepRows { tensor: other, width, rows }])?;
         }
+        self.is_over = rows.is_empty();
         self.rows = count;
         Ok(other.first(count * width))
+    }
+
+    /// Whether nothing comes of what the next layers compute: there is no attention behind them, and nothing is wanted
+    /// of the pass.
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Hands finished rows to the sink, each `width` numbers of `values`.
@@ -531,6 +563,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Waits until a tensor has come to the host, and with it everything submitted before.
+    ///
+    /// # Errors
+    /// If the device failed.
     fn download(&mut self, from: Tensor) -> Result<(), DeviceError> {
         let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
         let token = self.device.submit(Queue::Download, &[Command::Download { from }], &computed)?;

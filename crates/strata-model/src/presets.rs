@@ -17,7 +17,7 @@ type Config = Map<String, Value>;
 /// A name and how to make its configuration.
 type Preset = (&'static str, fn() -> Config);
 
-const PRESETS: [Preset; 15] = [
+const PRESETS: [Preset; 20] = [
     ("tiny", tiny),
     ("llama-2-7b", llama_2_7b),
     ("llama-3-8b", || llama_3(8192, json!({}))),
@@ -75,6 +75,21 @@ const PRESETS: [Preset; 15] = [
             "max_window_layers": 64, "tie_word_embeddings": false,
         }))
     }),
+    ("qwen3-30b-a3b", || {
+        qwen_3_moe(json!({
+            "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32,
+            "moe_intermediate_size": 768,
+        }))
+    }),
+    ("qwen3-235b-a22b", || {
+        qwen_3_moe(json!({
+            "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 94, "num_attention_heads": 64,
+            "moe_intermediate_size": 1536,
+        }))
+    }),
+    ("mixtral-8x7b", mixtral_8x7b),
+    ("olmoe-1b-7b", olmoe_1b_7b),
+    ("glm-4.5-air", glm_4_5_air),
     ("fm9g-7b", fm9g_7b),
     ("jiuge-7b", fm9g_7b),
 ];
@@ -165,6 +180,53 @@ fn qwen_3(more: Value) -> Config {
         "bos_token_id": 151_643, "eos_token_id": 151_645,
     });
     with(base, more)
+}
+
+fn qwen_3_moe(more: Value) -> Config {
+    let base = json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_key_value_heads": 4,
+        "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1,
+        "mlp_only_layers": [], "max_window_layers": 48, "tie_word_embeddings": false,
+    });
+    with(Value::Object(qwen_3(base)), more)
+}
+
+fn mixtral_8x7b() -> Config {
+    let more = json!({
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 8,
+        "num_experts_per_tok": 2, "rope_theta": 1_000_000.0, "sliding_window": null,
+    });
+    with(Value::Object(mistral_7b()), more)
+}
+
+fn olmoe_1b_7b() -> Config {
+    with(
+        json!({
+            "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "torch_dtype": "bfloat16",
+            "vocab_size": 50_304, "hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_act": "silu", "num_experts": 64,
+            "num_experts_per_tok": 8, "norm_topk_prob": false, "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "rope_scaling": null, "attention_bias": false,
+            "clip_qkv": null, "tie_word_embeddings": false, "eos_token_id": 50_279,
+        }),
+        json!({}),
+    )
+}
+
+fn glm_4_5_air() -> Config {
+    with(
+        json!({
+            "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "torch_dtype": "bfloat16",
+            "vocab_size": 151_552, "hidden_size": 4096, "intermediate_size": 10_944, "num_hidden_layers": 46,
+            "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
+            "moe_intermediate_size": 1408, "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+            "n_group": 1, "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 1.0,
+            "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5,
+            "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0,
+            "rope_scaling": null, "tie_word_embeddings": false, "eos_token_id": [151_329, 151_336, 151_338],
+        }),
+        json!({}),
+    )
 }
 
 /// Llama-2-7B's shape under MiniCPM's three scales.

@@ -41,6 +41,9 @@ pub struct SynthSpec {
     pub dtype: Option<DType>,
     /// The seed of the weights.
     pub seed: u64,
+    /// How unevenly routers choose: rows of a router's matrix fall with their rank to this power, so that its first
+    /// experts have the most extreme scores. 0 for alike.
+    pub router_skew: f32,
     /// The most bytes of a shard. A GGUF file is never split.
     pub shard_bytes: u64,
     /// Whether to write a GGUF file where safetensors would do; quantised types always need one.
@@ -223,7 +226,8 @@ fn write_weights(
     tensors: &[TensorMeta],
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PathBuf>, WeightError> {
-    let sources: Vec<_> = tensors.iter().map(|tensor| TensorStream::new(spec.seed, tensor)).collect();
+    let stream = |tensor| TensorStream::new(spec.seed, spec.router_skew, tensor);
+    let sources: Vec<_> = tensors.iter().map(stream).collect();
     let mut paths = Vec::new();
     produce_chunks(tensors, &sources, progress, &mut |produce| {
         paths = write_model(dir, tensors, spec.shard_bytes, produce)?;

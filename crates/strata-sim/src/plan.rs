@@ -7,6 +7,8 @@ mod figure;
 mod json;
 mod machine;
 mod measure;
+mod mixture;
+mod mixture_report;
 mod predict;
 mod report;
 mod settings;
@@ -32,6 +34,7 @@ use shape::{Cut, Shape};
 use work::Work;
 
 pub use machine::KnownFigures;
+pub use mixture::MixturePlan;
 pub use subject::{Subject, WeightBytes};
 
 /// The most sequences in one batch.

@@ -10,6 +10,7 @@ use strata_io::IoError;
 use strata_kv::KvConfigError;
 use strata_model::config::ConfigError;
 use strata_weights::WeightError;
+use strata_weights::experts::ArenaError;
 use strata_weights::window::WindowError;
 
 use crate::simulation::SimulationError;
@@ -71,6 +72,7 @@ macro_rules! passed_on {
 
 passed_on!(
     AllocError,
+    ArenaError,
     BudgetTooSmall,
     KvConfigError,
     IoError,

@@ -7,12 +7,12 @@ mod explain;
 mod fleet;
 mod hit_rates;
 mod hits;
-mod json;
+pub(crate) mod json;
 mod load;
 mod mooncake;
 mod offline;
 mod operations;
-mod plot;
+pub(crate) mod plot;
 mod reader;
 mod report;
 mod room;
@@ -197,23 +197,23 @@ fn read(path: &Path, progress: &mut dyn Progress) -> Result<Trace, Refusal> {
 }
 
 /// A trace's file name.
-fn name_of(path: &Path) -> String {
+pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 /// The file of `--svg`.
-struct Picture<'p> {
+pub(crate) struct Picture<'p> {
     path: &'p Path,
     file: File,
 }
 
 impl<'p> Picture<'p> {
-    fn open(path: &'p Path) -> Result<Self, Refusal> {
+    pub(crate) fn open(path: &'p Path) -> Result<Self, Refusal> {
         let file = File::create(path).map_err(|error| Self::refused(path, error))?;
         Ok(Self { path, file })
     }
 
-    fn write(mut self, svg: &str) -> Result<(), Refusal> {
+    pub(crate) fn write(mut self, svg: &str) -> Result<(), Refusal> {
         self.file.write_all(svg.as_bytes()).map_err(|error| Self::refused(self.path, error))
     }
 

@@ -1,5 +1,7 @@
 //! All tensors of a model, and where their bytes lie.
 
+mod mixtures;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use strata_io::{ExactFile, IoError, RandomAccessFile};
 use strata_kernels::DType;
 
 use crate::error::{IndexProblem, WeightError};
-use crate::gguf::{GgufProblem, Metadata, ModelPart, gguf_name, hugging_face_name, models_in, open_parts};
+use crate::gguf::{GgufProblem, Metadata, ModelPart, gguf_name, hugging_face_name, models_in, open_parts, read_gguf};
 use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
@@ -42,10 +44,13 @@ impl CatalogEntry {
 
 /// The tensors of a model by name, over one or more open files. Opening reads headers only.
 ///
-/// Names are Hugging Face's in every format; tensors without such a name keep the name in the file.
+/// Names are Hugging Face's in every format, and for mixtures those of `catalog/mixtures.rs`, where each matrix of each
+/// expert is a tensor; tensors without such a name keep the name in the file.
 pub struct Catalog {
     files: Vec<Arc<dyn RandomAccessFile>>,
     tensors: BTreeMap<String, CatalogEntry>,
+    /// What those tensors are called in their file that have a name of ours.
+    in_file: HashMap<String, Arc<str>>,
     metadata: Option<Metadata>,
     store: Option<Store>,
 }
@@ -104,14 +109,20 @@ impl Catalog {
         Self::of(files, entries, None)
     }
 
+    /// Takes the tensors of all parts of a GGUF model, in order; they are not compared with each other.
+    ///
+    /// # Errors
+    /// A damaged header, or one name in two files.
+    pub fn from_gguf_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
+        let headers = files.into_iter().map(|file| read_gguf(file.as_ref()).map(|header| (file, header)));
+        Self::from_gguf(headers.collect::<Result<_, _>>()?)
+    }
+
     /// Takes the tensors of all parts of a GGUF model, and the metadata of the first.
     fn from_gguf(parts: Vec<ModelPart>) -> Result<Self, WeightError> {
         let (mut files, mut entries, mut metadata) = (Vec::new(), Vec::new(), None);
         for (file, (opened, header)) in parts.into_iter().enumerate() {
-            for tensor in header.tensors {
-                let (name, entry) = CatalogEntry::of(file, tensor);
-                entries.push((hugging_face_name(&name).unwrap_or(name), entry));
-            }
+            entries.extend(header.tensors.into_iter().map(|tensor| CatalogEntry::of(file, tensor)));
             files.push(opened);
             metadata.get_or_insert(header.metadata);
         }
@@ -135,23 +146,36 @@ impl Catalog {
         entries: Vec<(String, CatalogEntry)>,
         metadata: Option<Metadata>,
     ) -> Result<Self, WeightError> {
-        let mut tensors = BTreeMap::new();
+        let (mut tensors, mut in_file) = (BTreeMap::new(), HashMap::new());
         let is_gguf = metadata.is_some();
         for (name, entry) in entries {
-            let second = entry.file;
-            if let Some(CatalogEntry { file: first, .. }) = tensors.insert(name.clone(), entry) {
-                let [first_path, second_path] = [first, second].map(|file| files[file].path().to_owned());
-                let name = shown_name(&name, is_gguf);
-                return Err(match first == second {
-                    // Two names in one file that mean the same tensor.
-                    true => {
-                        WeightError::Gguf { file: first_path, problem: GgufProblem::DuplicateTensor { tensor: name } }
-                    }
-                    false => WeightError::TensorInTwoFiles { tensor: name, first: first_path, second: second_path },
-                });
+            let face = if is_gguf { hugging_face_name(&name) } else { None };
+            let mut known = mixtures::known_here(face.as_deref().unwrap_or(&name), &entry);
+            if known.is_empty() {
+                known.push((face.unwrap_or_else(|| name.clone()), entry));
+            }
+            let original: Arc<str> = name.into();
+            for (name, entry) in known {
+                let second = entry.file;
+                if let Some(CatalogEntry { file: first, .. }) = tensors.insert(name.clone(), entry) {
+                    let [first_path, second_path] = [first, second].map(|file| files[file].path().to_owned());
+                    let of_gguf = is_gguf.then(|| gguf_name(&name)).flatten();
+                    let tensor = of_gguf.unwrap_or_else(|| original.to_string());
+                    return Err(match first == second {
+                        // Two names in one file that mean the same tensor.
+                        true if is_gguf => {
+                            WeightError::Gguf { file: first_path, problem: GgufProblem::DuplicateTensor { tensor } }
+                        }
+                        true => WeightError::SameTensorTwice { file: first_path, tensor, name },
+                        false => WeightError::TensorInTwoFiles { tensor, first: first_path, second: second_path },
+                    });
+                }
+                if *original != *name {
+                    in_file.insert(name, Arc::clone(&original));
+                }
             }
         }
-        Ok(Self { files, tensors, metadata, store: None })
+        Ok(Self { files, tensors, in_file, metadata, store: None })
     }
 
     /// Opens the shards that an index names.
@@ -195,7 +219,7 @@ impl Catalog {
         for ((_, name), entry) in found {
             tensors.entry(name).or_insert(entry);
         }
-        Ok(Self { files, tensors, metadata: None, store: None })
+        Self::of(files, tensors.into_iter().collect(), None)
     }
 
     /// The packed store, if the catalog was opened from one.
@@ -242,8 +266,12 @@ impl Catalog {
 
     /// The name that a tensor has in its file, which messages should show: people look for that.
     pub fn name_in_file(&self, name: &str) -> String {
+        if let Some(in_file) = self.in_file.get(name) {
+            return in_file.to_string();
+        }
         // A store has the names that are used here, whatever it was packed from.
-        shown_name(name, self.metadata.is_some() && self.store.is_none())
+        let is_gguf = self.metadata.is_some() && self.store.is_none();
+        is_gguf.then(|| gguf_name(name)).flatten().unwrap_or_else(|| name.to_owned())
     }
 
     /// The path of the file that holds an entry of this catalog.
@@ -262,10 +290,6 @@ impl std::fmt::Debug for Catalog {
         let paths: Vec<_> = self.files.iter().map(|file| file.path()).collect();
         f.debug_struct("Catalog").field("files", &paths).field("tensors", &self.tensors.len()).finish()
     }
-}
-
-fn shown_name(name: &str, is_gguf: bool) -> String {
-    is_gguf.then(|| gguf_name(name)).flatten().unwrap_or_else(|| name.to_owned())
 }
 
 /// The tensors of all files, in order.

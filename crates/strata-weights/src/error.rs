@@ -33,6 +33,12 @@ pub enum WeightError {
     /// A window for streamed weights that cannot be.
     #[error(transparent)]
     Window(#[from] crate::window::WindowError),
+    /// Experts that cannot be streamed.
+    #[error(transparent)]
+    Experts(#[from] crate::experts::ArenaError),
+    /// Experts that do not fit, on a device with memory of its own.
+    #[error("experts that do not fit are streamed to the processor only: leave --device out, or give it more memory")]
+    ExpertsOnDevice,
     /// A safetensors header that cannot be trusted.
     #[error("{}: {problem}; the file is damaged or no safetensors file: fetch it again", file.display())]
     Header {
@@ -94,6 +100,16 @@ pub enum WeightError {
         first: PathBuf,
         /// The file that has it too.
         second: PathBuf,
+    },
+    /// Two tensors of one file are the same one of the model, under names of two kinds of files.
+    #[error("{}: {tensor} is there twice, under two names for {name}; fetch the file again", file.display())]
+    SameTensorTwice {
+        /// The file.
+        file: PathBuf,
+        /// The second of them, as the file has it.
+        tensor: String,
+        /// Our name for both.
+        name: String,
     },
     /// The model needs a tensor that no file holds.
     #[error(

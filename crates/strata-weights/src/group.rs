@@ -10,6 +10,14 @@ pub enum Access {
     SweepBeside,
     /// Single rows, by their numbers.
     Rows,
+    /// Whole, together with the other matrices of the same expert, in passes whose tokens need that expert. A group's
+    /// experts follow each other, each with the same matrices in the same order.
+    Expert {
+        /// Which expert, counted from 0.
+        number: u32,
+        /// How many of the group's experts each token needs.
+        chosen: u32,
+    },
 }
 
 /// A tensor that the model wants, by its name in the files.

@@ -9,6 +9,7 @@ mod band_size;
 mod catalog;
 mod chunks;
 mod error;
+pub mod experts;
 mod gguf;
 mod group;
 mod pairs;
@@ -30,11 +31,15 @@ pub use gguf::{
     hugging_face_name, model_name, read_gguf, write_gguf,
 };
 pub use group::{Access, GroupSpec, Role, TensorSpec};
-pub use partition::{BandPlace, Group, Partition, StoredAt, TensorPlace, Turn, VectorPlace, WeightUnit};
+pub use partition::{
+    BandPlace, ExpertBank, ExpertClasses, Group, Partition, Pieces, Slab, SlabMatrix, SlabRead, StoredAt, TensorPlace,
+    Turn, VectorPlace, WeightUnit,
+};
 pub use resident::{ResidentWeights, plan_bytes};
 pub use safetensors::{ElementType, HEADER_BYTES_MAX, TensorRecord, read_header};
 pub use source::{
-    BANDS_MAX, Band, Bands, ElasticWeights, Rows, SWEEP_MAX, StreamMemory, Sweep, TensorId, WeightSource,
+    BANDS_MAX, Band, Bands, EXPERT_MATRICES_MAX, ElasticWeights, Expert, Rows, SWEEP_MAX, StreamMemory, Sweep,
+    TensorId, WeightSource,
 };
 pub use store::{
     Checksum, Coding, LARGE_TENSOR_FROM, MANIFEST_BYTES_MAX, METADATA_FILE, Manifest, PAGE_BYTES, PackPhase,

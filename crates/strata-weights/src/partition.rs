@@ -1,5 +1,8 @@
 //! A model cut into the pieces that passes read and compute with: every matrix is cut into bands, every vector is kept,
-//! and the embedding is read row by row. Pure arithmetic over shapes; streaming, reports and plans all use it.
+//! the embedding is read row by row, and each expert of a mixture is a slab. Pure arithmetic over shapes; streaming,
+//! reports and plans all use it.
+
+mod bank;
 
 use std::ops::Range;
 
@@ -9,9 +12,13 @@ use strata_kernels::DType;
 
 use crate::catalog::Catalog;
 use crate::error::WeightError;
+use crate::experts::ArenaShape;
 use crate::group::{Access, GroupSpec, Role, TensorSpec};
 use crate::resident::checked;
-use crate::source::SWEEP_MAX;
+use crate::source::{EXPERT_MATRICES_MAX, SWEEP_MAX};
+use bank::StoredMatrix;
+
+pub use bank::{ExpertBank, ExpertClasses, Pieces, Slab, SlabMatrix, SlabRead};
 
 /// A band's number of rows is a multiple of this where possible: two threads share them evenly in whole tiles of the
 /// widest kernel.
@@ -45,6 +52,9 @@ pub struct Partition {
     vectors: Vec<VectorPlace>,
     vector_bytes: usize,
     swept_bytes: u64,
+    banks: Vec<ExpertBank>,
+    /// The slots of experts, if there are any.
+    experts: Option<(ExpertClasses, ArenaShape)>,
 }
 
 /// One group of the forward pass.
@@ -97,6 +107,15 @@ pub enum TensorPlace {
         cols: usize,
         /// Bytes of a row.
         row_bytes: usize,
+    },
+    /// Read with the other matrices of its expert, see [`Partition::banks`].
+    OfExpert {
+        /// How elements are stored.
+        dtype: DType,
+        /// Rows of the matrix.
+        rows: usize,
+        /// Columns of the matrix.
+        cols: usize,
     },
 }
 
@@ -188,14 +207,28 @@ impl Partition {
         band_bytes: usize,
         stored_at: impl Fn(&GroupSpec, &TensorSpec) -> Result<StoredAt, WeightError>,
     ) -> Result<Self, WeightError> {
-        let mut partition =
-            Self { groups: Vec::new(), bands: Vec::new(), vectors: Vec::new(), vector_bytes: 0, swept_bytes: 0 };
+        let mut partition = Self {
+            groups: Vec::new(),
+            bands: Vec::new(),
+            vectors: Vec::new(),
+            vector_bytes: 0,
+            swept_bytes: 0,
+            banks: Vec::new(),
+            experts: None,
+        };
         for spec in specs {
             let mut stored = Vec::with_capacity(spec.tensors.len());
             for tensor in &spec.tensors {
                 stored.push(stored_at(spec, tensor)?);
             }
             partition.add_group(spec, &stored, band_bytes)?;
+        }
+        if !partition.banks.is_empty() {
+            let classes = ExpertClasses::of(&partition.banks);
+            let most = |of: fn(&ExpertBank) -> usize| partition.banks.iter().map(of).max().unwrap_or(0);
+            let [experts, chosen] = [most(|bank| bank.slabs.len()), most(|bank| bank.chosen)];
+            let shape = ArenaShape::new(classes.slot_bytes().to_vec(), experts, chosen)?;
+            partition.experts = Some((classes, shape));
         }
         Ok(partition)
     }
@@ -213,6 +246,30 @@ impl Partition {
     /// All vectors.
     pub fn vectors(&self) -> &[VectorPlace] {
         &self.vectors
+    }
+
+    /// The experts of mixtures, a bank for each group that has some, in the order of a pass.
+    pub fn banks(&self) -> &[ExpertBank] {
+        &self.banks
+    }
+
+    /// The slots that experts are read into, if there are experts.
+    pub fn experts(&self) -> Option<(&ExpertClasses, &ArenaShape)> {
+        self.experts.as_ref().map(|(classes, shape)| (classes, shape))
+    }
+
+    /// Divides a budget: bytes of memory for bands, and for experts. Bands stay if there is room for all of them, since
+    /// every pass needs them; experts get the rest.
+    pub fn divide(&self, budget: u64) -> (u64, u64) {
+        let rest = budget.saturating_sub(self.fixed_bytes());
+        let Some((_, shape)) = self.experts() else { return (rest, 0) };
+        let of_experts = rest.saturating_sub(self.band_memory()).max(shape.least_bytes()).min(shape.bank_bytes());
+        (rest.saturating_sub(of_experts), of_experts)
+    }
+
+    /// Bytes of the weights of all experts.
+    pub fn expert_bytes(&self) -> u64 {
+        self.banks.iter().map(ExpertBank::bytes).sum()
     }
 
     /// Bytes of all vectors, padding included.
@@ -310,6 +367,12 @@ impl Partition {
         self.vector_bytes.saturating_add(self.row_bytes().map_or(0, row_reader_memory)) as u64
     }
 
+    /// The memory with which everything stays, in bytes.
+    pub fn full_budget(&self) -> u64 {
+        let of_experts = self.experts().map_or(0, |(_, shape)| shape.bank_bytes());
+        self.fixed_bytes().saturating_add(self.band_memory()).saturating_add(of_experts)
+    }
+
     /// The fewest slots that bands can stream through: two turns, so that one is read while the pass computes with the
     /// other.
     pub fn slots_least(&self) -> usize {
@@ -322,7 +385,8 @@ impl Partition {
     pub fn least_budget(&self) -> u64 {
         let (slots, largest) = (self.slots_least() as u64, self.largest_band() as u64);
         let all = self.band_memory().max((slots / 2).saturating_mul(largest));
-        self.fixed_bytes().saturating_add(slots.saturating_mul(largest).min(all))
+        let of_experts = self.experts().map_or(0, |(_, shape)| shape.least_bytes());
+        self.fixed_bytes().saturating_add(slots.saturating_mul(largest).min(all)).saturating_add(of_experts)
     }
 
     fn bands_of(&self, group: &Group) -> &[BandPlace] {
@@ -338,7 +402,7 @@ impl Partition {
     fn row_matrices(&self) -> impl Iterator<Item = (usize, usize)> {
         self.groups.iter().flat_map(|group| &group.tensors).filter_map(|tensor| match tensor {
             TensorPlace::Rows { rows, row_bytes, .. } => Some((*rows, *row_bytes)),
-            TensorPlace::Vector { .. } | TensorPlace::Swept { .. } => None,
+            TensorPlace::Vector { .. } | TensorPlace::Swept { .. } | TensorPlace::OfExpert { .. } => None,
         })
     }
 
@@ -355,6 +419,7 @@ impl Partition {
         };
         // Matrices that are swept side by side, each with its index in the group.
         let mut beside: Vec<(usize, Matrix)> = Vec::new();
+        let (mut experts, mut chosen) = (Vec::<ArrayVec<StoredMatrix, EXPERT_MATRICES_MAX>>::new(), 0);
         for (index, (tensor, &at)) in spec.tensors.iter().zip(stored).enumerate() {
             let &[rows, cols] = tensor.shape.as_slice() else {
                 group.tensors.push(self.add_vector(&tensor.shape, at).ok_or_else(too_large)?);
@@ -366,6 +431,15 @@ impl Partition {
                 group.tensors.push(TensorPlace::Rows { at, rows, cols, row_bytes });
                 continue;
             }
+            if let Access::Expert { number: expert, chosen: of_token } = tensor.access {
+                chosen = of_token;
+                // Experts follow each other in specs.
+                experts.resize(experts.len().max(expert as usize + 1), ArrayVec::new());
+                let full = experts[expert as usize].try_push(StoredMatrix { at, rows, cols, bytes });
+                assert!(full.is_ok(), "an expert has at most {EXPERT_MATRICES_MAX} matrices");
+                group.tensors.push(TensorPlace::OfExpert { dtype: at.dtype, rows, cols });
+                continue;
+            }
             if tensor.access != Access::SweepBeside {
                 self.cut(&mut group, &mut beside, band_bytes)?;
             }
@@ -375,6 +449,9 @@ impl Partition {
         }
         self.cut(&mut group, &mut beside, band_bytes)?;
         group.bands.end = self.count_bands();
+        if !experts.is_empty() {
+            self.banks.push(ExpertBank::new(self.groups.len(), chosen as usize, &experts).ok_or_else(too_large)?);
+        }
         self.groups.push(group);
         Ok(())
     }

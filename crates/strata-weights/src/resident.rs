@@ -11,9 +11,9 @@ use strata_kernels::DType;
 
 use crate::catalog::{Catalog, CatalogEntry};
 use crate::error::WeightError;
-use crate::group::{GroupSpec, TensorSpec};
+use crate::group::{Access, GroupSpec, TensorSpec};
 use crate::safetensors::ElementType;
-use crate::source::{Band, Bands, Rows, Sweep, TensorId, WeightSource};
+use crate::source::{Band, Bands, EXPERT_MATRICES_MAX, Expert, Rows, Sweep, TensorId, WeightSource};
 
 /// Every tensor starts on a multiple of this many bytes: a cache line, and the widest vector.
 const TENSOR_ALIGN: usize = 64;
@@ -32,6 +32,8 @@ const DROP_CACHE_FROM: u64 = 64 << 20;
 pub struct ResidentWeights {
     plan: LoadPlan,
     buffers: Vec<PlacedBytes>, // one for each group
+    /// The group that is being visited, and its experts that are yet to be handed out, the next one last.
+    visited: (usize, Vec<u32>),
 }
 
 impl ResidentWeights {
@@ -51,7 +53,7 @@ impl ResidentWeights {
             plan.buffer_bytes.iter().map(|&len| HostBuffer::new_zeroed(len)).collect::<Result<Vec<_>, _>>()?;
         let pieces = cut_into_pieces(&plan.loads, &mut buffers);
         read_pieces(catalog, pieces, progress)?;
-        Ok(Self { plan, buffers: buffers.into_iter().map(|buffer| Arc::new(buffer).into()).collect() })
+        Ok(Self::over(plan, buffers.into_iter().map(|buffer| Arc::new(buffer).into()).collect()))
     }
 
     /// As [`load`](Self::load), to where `device` reads the weights fastest: one group after the other, so that of a
@@ -79,7 +81,11 @@ impl ResidentWeights {
             done += len as u64;
         }
         progress(done, all);
-        Ok(Self { plan, buffers })
+        Ok(Self::over(plan, buffers))
+    }
+
+    fn over(plan: LoadPlan, buffers: Vec<PlacedBytes>) -> Self {
+        Self { plan, buffers, visited: (0, Vec::new()) }
     }
 
     /// Bytes of host memory that the largest group of `specs` takes while it is loaded.
@@ -146,6 +152,67 @@ impl WeightSource for ResidentWeights {
     fn rows<'a>(&mut self, tensor: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError> {
         Ok(Rows { table: self.whole(tensor), numbers: wanted })
     }
+
+    fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError> {
+        let (visited, experts) = &mut self.visited;
+        *visited = group;
+        experts.clear();
+        experts.extend(wanted.iter().rev().map(|(expert, _)| expert));
+        Ok(())
+    }
+
+    fn next_expert(&mut self, _device: &mut dyn Device) -> Result<Option<Expert>, WeightError> {
+        let (group, experts) = &mut self.visited;
+        let (group, Some(number)) = (*group, experts.pop()) else { return Ok(None) };
+        let matrices = self.plan.experts[group].matrices_of(number);
+        let matrices = matrices.map(|index| self.whole(TensorId { group, index })).collect();
+        Ok(Some(Expert { number, matrices }))
+    }
+
+    fn release_expert(
+        &mut self,
+        _expert: Expert,
+        _device: &mut dyn Device,
+        _used: Option<Token>,
+    ) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// Where in a group's spec the matrices of its experts are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ExpertTensors {
+    /// The index of the first.
+    first: usize,
+    /// Matrices of each expert.
+    each: usize,
+}
+
+impl ExpertTensors {
+    /// Those of `spec`; nothing if it has no experts.
+    ///
+    /// # Panics
+    /// If experts do not follow each other with the same matrices each: specs are written by layers, not by files.
+    pub fn of(spec: &GroupSpec) -> Self {
+        let expert_of = |tensor: &TensorSpec| match tensor.access {
+            Access::Expert { number, .. } => Some(number as usize),
+            _ => None,
+        };
+        let Some(first) = spec.tensors.iter().position(|tensor| expert_of(tensor).is_some()) else {
+            return Self::default();
+        };
+        let of_experts = &spec.tensors[first..];
+        let each = of_experts.iter().take_while(|tensor| expert_of(tensor) == Some(0)).count();
+        assert!((1..=EXPERT_MATRICES_MAX).contains(&each) && of_experts.len().is_multiple_of(each));
+        assert!(of_experts.iter().enumerate().all(|(index, tensor)| expert_of(tensor) == Some(index / each)));
+        Self { first, each }
+    }
+
+    /// The indices of one expert's matrices.
+    pub fn matrices_of(&self, expert: u32) -> Range<usize> {
+        let first = self.first + expert as usize * self.each;
+        first..first + self.each
+    }
 }
 
 /// The tensor that a spec names, and its type.
@@ -206,11 +273,14 @@ struct LoadPlan {
     groups: Vec<Vec<Placed>>,
     loads: Vec<TensorLoad>, // ordered by (buffer, start)
     buffer_bytes: Vec<usize>,
+    experts: Vec<ExpertTensors>, // one for each group
 }
 
 impl LoadPlan {
     fn new(catalog: &Catalog, specs: &[GroupSpec]) -> Result<Self, WeightError> {
-        let mut plan = LoadPlan { groups: Vec::new(), loads: Vec::new(), buffer_bytes: Vec::new() };
+        let mut plan =
+            LoadPlan { groups: Vec::new(), loads: Vec::new(), buffer_bytes: Vec::new(), experts: Vec::new() };
+        plan.experts.extend(specs.iter().map(ExpertTensors::of));
         let mut first_uses: HashMap<&str, Placed> = HashMap::new();
         let mut total = 0usize;
         for (buffer, spec) in specs.iter().enumerate() {

@@ -13,6 +13,9 @@ pub const BANDS_MAX: usize = PRODUCTS_MAX;
 /// The most matrices of one sweep: each has a result of its own.
 pub const SWEEP_MAX: usize = OUTS_MAX;
 
+/// The most matrices of an expert.
+pub const EXPERT_MATRICES_MAX: usize = 3;
+
 /// A tensor of the model: its group, and its index in that group's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorId {
@@ -27,7 +30,7 @@ pub struct TensorId {
 /// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs, and calls
 /// [`end_pass`](Self::end_pass). The head's matrix is swept once for every few rows of logits, and not at all if there
 /// are none. Resident weights answer at once; streamed ones arrive band by band, and a wait for one is counted as a
-/// stall.
+/// stall. Between the sweeps of a mixture's group comes the [visit](Self::visit) to its experts.
 pub trait WeightSource: Send {
     /// Begins a pass of `tokens` rows at the first group, however the last pass ended.
     ///
@@ -77,6 +80,36 @@ pub trait WeightSource: Send {
     /// # Errors
     /// Why the bytes could not be read.
     fn rows<'a>(&mut self, tensor: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError>;
+
+    /// Whether an expert of `group` is in memory.
+    fn holds_expert(&self, _group: usize, _expert: u32) -> bool {
+        true
+    }
+
+    /// Begins to bring the experts of `group` that a pass needs. `wanted` are their numbers, ascending, each with how
+    /// many of the pass's tokens it is for. Sweeps over other matrices may come before they are taken.
+    ///
+    /// # Errors
+    /// Why they cannot be brought.
+    fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError>;
+
+    /// The next of the wanted experts that is in memory: in any order, each once. Waits for one if need be; `None` once
+    /// all have been handed out. If another is to be waited for, `device` may be waited for as well.
+    ///
+    /// # Errors
+    /// Why its bytes could not be read. The visit is over then.
+    fn next_expert(&mut self, device: &mut dyn Device) -> Result<Option<Expert>, WeightError>;
+
+    /// Releases an expert, so that its memory can be read into again once `device` has executed the submission `used`.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    fn release_expert(
+        &mut self,
+        expert: Expert,
+        device: &mut dyn Device,
+        used: Option<Token>,
+    ) -> Result<(), DeviceError>;
 
     /// Ends the pass, and says whether its results can be trusted.
     ///
@@ -168,6 +201,15 @@ pub struct Band {
     pub queue: Queue,
     /// The source's own number for this band.
     pub(crate) unit: u32,
+}
+
+/// One expert of a group, to compute with.
+#[derive(Debug)]
+pub struct Expert {
+    /// Which of the group's experts.
+    pub number: u32,
+    /// Its matrices, in the order of the spec.
+    pub matrices: ArrayVec<Weights, EXPERT_MATRICES_MAX>,
 }
 
 /// Rows that were looked up.

@@ -7,6 +7,7 @@
 mod band_driver;
 mod buffer;
 mod driver;
+mod expert_driver;
 mod monitor;
 mod pace;
 mod plan;
@@ -24,12 +25,16 @@ use strata_io::{DirectFile, DirectRead, IoError, RandomAccessFile, ReadEngine};
 
 use crate::catalog::Catalog;
 use crate::error::WeightError;
+use crate::experts::Arena;
 use crate::partition::{Group, Partition, StoredAt, TensorPlace};
-use crate::source::{BANDS_MAX, Band, Bands, ElasticWeights, Rows, StreamMemory, Sweep, TensorId, WeightSource};
+use crate::source::{
+    BANDS_MAX, Band, Bands, ElasticWeights, Expert, Rows, StreamMemory, Sweep, TensorId, WeightSource,
+};
 use crate::window::UnitId;
 use band_driver::{AcquiredBand, BandDriver};
 use buffer::StreamBuffer;
 use driver::{Driver, OneTier};
+use expert_driver::ExpertDriver;
 use plan::BANDS_STREAMED;
 use rows::{RowMatrix, RowReader};
 use telemetry::Recorder;
@@ -73,8 +78,12 @@ pub struct BandwiseWeights<D> {
     rows: Option<RowReader>,
     files: Vec<Arc<dyn DirectRead>>,
     driver: D,
+    /// Brings experts, if the model has some.
+    experts: Option<ExpertDriver>,
     /// The group of the bands handed out last, and when they were handed out.
     computing_since: Option<(usize, Instant)>,
+    /// When an expert was handed out.
+    expert_since: Option<Instant>,
     /// The most streamed bands that one call of `bands` takes.
     bands_streamed: usize,
     monitor: Arc<StreamMonitor>,
@@ -96,11 +105,7 @@ struct Parts {
 impl Parts {
     fn new(plan: StreamPlan, catalog: &Catalog, config: &StreamConfig) -> Result<Self, WeightError> {
         let slots = plan.slots(config);
-        let engine = config.engine.start(config.depth)?;
-        let engine = match &config.turns {
-            Some(turns) => turns.first(engine),
-            None => engine,
-        };
+        let engine = start_engine(config)?;
         let partition = &plan.partition;
         let rows = partition.row_bytes().map(RowReader::new).transpose()?;
         let mut vectors = HostBuffer::new_zeroed(partition.vector_bytes())?;
@@ -129,23 +134,58 @@ impl StreamedWeights {
         let window = plan.window(&config)?;
         let Parts { plan, slots, vectors, rows, engine, recorder } = Parts::new(plan, catalog, &config)?;
         let (partition, to_load) = (plan.partition, window.resident_bytes());
+        let experts = start_experts(&partition, &files, &config)?;
         let (places, groups) = (partition.bands().to_vec(), partition.groups_of_bands());
         let mut driver = Driver::new(OneTier::new(window), engine, files.clone(), places, groups, recorder);
         progress(0, to_load);
         driver.warm_up(&mut |bytes| progress(bytes.min(to_load), to_load))?;
         let vectors = PlacedBytes::from(Arc::new(vectors));
-        Ok(Self::over(partition, [vectors.clone(), vectors], rows, files, driver, slots))
+        Ok(Self::over(partition, [vectors.clone(), vectors], rows, files, driver, experts, slots))
     }
 
     /// The least budget that [`set_budget`](ElasticWeights::set_budget) accepts, in bytes.
     pub fn least_budget(&self) -> u64 {
-        self.partition.fixed_bytes().saturating_add(self.driver.window().least_budget())
+        let of_experts = self.partition.experts().map_or(0, |(_, shape)| shape.least_bytes());
+        self.partition.fixed_bytes().saturating_add(self.driver.window().least_budget()).saturating_add(of_experts)
     }
 
     /// The budget with which all weights stay in memory, in bytes; more has no effect.
     pub fn full_budget(&self) -> u64 {
-        self.partition.fixed_bytes().saturating_add(self.partition.band_memory())
+        self.partition.full_budget()
     }
+
+    /// Which experts are in memory, and what bringing them has cost, if the model has experts.
+    pub fn arena(&self) -> Option<&Arena> {
+        self.experts.as_ref().map(ExpertDriver::arena)
+    }
+
+    /// The same, to warm it by the uses of earlier runs.
+    pub fn arena_mut(&mut self) -> Option<&mut Arena> {
+        self.experts.as_mut().map(ExpertDriver::arena_mut)
+    }
+}
+
+/// Starts what brings experts, if the model has some.
+fn start_experts(
+    partition: &Partition,
+    files: &[Arc<dyn DirectRead>],
+    config: &StreamConfig,
+) -> Result<Option<ExpertDriver>, WeightError> {
+    let Some((classes, shape)) = partition.experts() else { return Ok(None) };
+    let (of_bands, of_experts) = partition.divide(config.budget);
+    let rest = config.budget.saturating_sub(partition.fixed_bytes());
+    // What experts take at least is taken from bands, which may have no room left for it.
+    let arena = Arena::new(shape.clone(), of_experts.min(rest - of_bands))?;
+    let engine = start_engine(config)?;
+    Ok(Some(ExpertDriver::new(arena, engine, files.to_vec(), partition.banks().to_vec(), classes)))
+}
+
+fn start_engine(config: &StreamConfig) -> Result<Box<dyn ReadEngine<StreamBuffer>>, WeightError> {
+    let engine = config.engine.start(config.depth)?;
+    Ok(match &config.turns {
+        Some(turns) => turns.first(engine),
+        None => engine,
+    })
 }
 
 impl TieredWeights {
@@ -164,6 +204,9 @@ impl TieredWeights {
         config: StreamConfig,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
+        if plan.partition.experts().is_some() {
+            return Err(WeightError::ExpertsOnDevice);
+        }
         let (tiers, slots) = (plan.tiers(&config, device_budget)?, plan.device_slots(device_budget));
         let Parts { plan, rows, vectors, engine, recorder, .. } = Parts::new(plan, catalog, &config)?;
         let partition = plan.partition;
@@ -176,7 +219,7 @@ impl TieredWeights {
         let mut driver = TieredDriver::new(host, places, host_tokens_max);
         progress(0, to_load);
         driver.warm_up(device, &mut |bytes| progress(bytes.min(to_load), to_load))?;
-        Ok(Self::over(partition, vectors, rows, files, driver, slots))
+        Ok(Self::over(partition, vectors, rows, files, driver, None, slots))
     }
 
     /// Bytes of weights that stay on the device, and of those that stay in host memory, each once.
@@ -195,6 +238,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
         rows: Option<RowReader>,
         files: Vec<Arc<dyn DirectRead>>,
         driver: D,
+        experts: Option<ExpertDriver>,
         slots: usize,
     ) -> Self {
         let shape = |group: &Group| {
@@ -211,7 +255,9 @@ impl<D: BandDriver> BandwiseWeights<D> {
             rows,
             files,
             driver,
+            experts,
             computing_since: None,
+            expert_since: None,
             bands_streamed,
             monitor,
             sight: WindowSight::default(),
@@ -293,7 +339,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
     fn turns(&self, sweep: &Sweep) -> Range<usize> {
         let turns = |tensor: &TensorId| match &self.partition.groups()[tensor.group].tensors[tensor.index] {
             TensorPlace::Swept { turns, .. } => turns.clone(),
-            TensorPlace::Vector { .. } | TensorPlace::Rows { .. } => 0..0,
+            TensorPlace::Vector { .. } | TensorPlace::Rows { .. } | TensorPlace::OfExpert { .. } => 0..0,
         };
         let first = sweep.tensors().first().map_or(0, |tensor| turns(tensor).start);
         first..sweep.tensors().last().map_or(0, |tensor| turns(tensor).end)
@@ -304,6 +350,9 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
     fn begin_pass(&mut self, tokens: usize) -> Result<(), WeightError> {
         self.monitor.check_running()?;
         self.driver.check_files()?;
+        if let Some(experts) = &mut self.experts {
+            experts.abandon();
+        }
         self.driver.begin_pass(tokens);
         self.driver.recorder().stats.passes += 1;
         Ok(())
@@ -380,6 +429,44 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         outcome
     }
 
+    fn holds_expert(&self, group: usize, expert: u32) -> bool {
+        self.experts.as_ref().is_some_and(|experts| experts.holds(group, expert))
+    }
+
+    fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError> {
+        self.monitor.check_running()?;
+        let Self { experts, driver, .. } = self;
+        experts.as_mut().expect("a group with experts").visit(group, wanted, driver.recorder());
+        Ok(())
+    }
+
+    fn next_expert(&mut self, _device: &mut dyn Device) -> Result<Option<Expert>, WeightError> {
+        self.monitor.check_running()?;
+        let Self { experts, driver, .. } = self;
+        let next = experts.as_mut().expect("a group with experts").next_expert(driver.recorder());
+        if let Ok(Some(_)) = next {
+            self.expert_since = Some(Instant::now());
+        }
+        next
+    }
+
+    fn release_expert(
+        &mut self,
+        expert: Expert,
+        device: &mut dyn Device,
+        used: Option<Token>,
+    ) -> Result<(), DeviceError> {
+        let Self { experts, driver, .. } = self;
+        let experts = experts.as_mut().expect("a group with experts");
+        let group = experts.group();
+        let released = experts.release(expert, device, used, driver.recorder());
+        if let (Some(start), Some(group)) = (self.expert_since.take(), group) {
+            driver.recorder().compute(group, start, Instant::now());
+        }
+        self.publish();
+        released
+    }
+
     fn end_pass(&mut self) -> Result<(), WeightError> {
         // If files changed in mid-pass, some of what was read may be old and some new.
         Ok(self.driver.check_files()?)
@@ -415,16 +502,27 @@ impl ElasticWeights for StreamedWeights {
     fn memory(&mut self) -> StreamMemory {
         Driver::poll(&mut self.driver);
         let fixed = self.partition.fixed_bytes();
-        StreamMemory {
+        let mut memory = StreamMemory {
             budget: fixed.saturating_add(self.driver.window().budget()),
             held: fixed.saturating_add(self.driver.memory()),
             loading: self.driver.window().in_flight() > 0,
+        };
+        if let Some(experts) = &mut self.experts {
+            experts.poll(&mut self.driver.recorder);
+            memory.budget = memory.budget.saturating_add(experts.arena().budget());
+            memory.held = memory.held.saturating_add(experts.arena().bytes());
+            memory.loading |= experts.is_loading();
         }
+        memory
     }
 
     fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError> {
-        let of_bands = bytes.saturating_sub(self.partition.fixed_bytes());
-        Ok(self.driver.set_budget(of_bands)?)
+        let (of_bands, of_experts) = self.partition.divide(bytes);
+        self.driver.set_budget(of_bands)?;
+        if let Some(experts) = &mut self.experts {
+            experts.set_budget(of_experts)?;
+        }
+        Ok(())
     }
 
     fn resident_bytes(&self) -> u64 {
@@ -433,6 +531,9 @@ impl ElasticWeights for StreamedWeights {
 
     fn settle(&mut self) {
         self.driver.settle();
+        if let Some(experts) = &mut self.experts {
+            experts.settle(&mut self.driver.recorder);
+        }
         self.publish();
     }
 }

@@ -186,6 +186,12 @@ impl fmt::Display for Stats {
                 write!(f, "; {name} {:.0} %", share * 100.0)?;
             }
         }
+        if let Some(hits) = stream.expert_hits() {
+            let (wanted, read) = (each(stream.experts_wanted, stream.passes), each(stream.experts_read, stream.passes));
+            write!(f, "\nexperts {} a pass, {} of them read", wanted.0, read.0)?;
+            let bytes = each(stream.expert_bytes_read, stream.passes);
+            write!(f, " ({bytes}), {:.1} % were in memory", hits * 100.0)?;
+        }
         Ok(())
     }
 }

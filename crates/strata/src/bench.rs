@@ -28,6 +28,7 @@ use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 use crate::audience::{Audience, Surroundings};
 use crate::device_option::DeviceOption;
 use crate::footprint::Footprint;
+use crate::hub;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
@@ -121,7 +122,8 @@ pub fn run(args: BenchArgs) -> Result<()> {
         Some(What::KvLayout(args)) => return kv_layout::run(*args),
         None => {}
     }
-    let dir = ModelDir::open(args.model.as_deref())?;
+    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
+    let dir = ModelDir::open(path.as_deref())?;
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {

@@ -15,6 +15,7 @@ use strata_model::chat_template::ChatTemplate;
 use crate::answer::{Question, Stats, answer};
 use crate::audience::Audience;
 use crate::failure::{self, Interrupted};
+use crate::hub;
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
@@ -71,12 +72,13 @@ pub struct ChatArgs {
 /// A model that cannot be served or has no template; when stdin is no terminal, also the first message that fails.
 pub fn run(args: ChatArgs) -> Result<()> {
     args.sampling.over(SamplingParams::default())?;
-    let opened = Opened::open(args.model.model.as_deref())?;
-    let template = opened.chat_template()?;
-    let tokenizer = opened.tokenizer.clone();
     let mut limits = args.model.limits.clone();
     limits.compute = args.compute.clone();
     limits.make_for_one(None);
+    let path = hub::local(args.model.model.as_deref(), &limits, Audience::Nobody)?;
+    let opened = Opened::open(path.as_deref())?;
+    let template = opened.chat_template()?;
+    let tokenizer = opened.tokenizer.clone();
     let loaded = load::load(opened, &limits, Audience::Person(&tokenizer), MAX_WAITING)?;
     load::report::sampling(&loaded.generation);
     let params = args.sampling.over(model_defaults(&loaded.generation))?;

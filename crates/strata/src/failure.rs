@@ -6,6 +6,7 @@ use std::io;
 
 use strata_device::AllocError;
 use strata_engine::{BudgetTooSmall, InvalidRequest, RequestError, StartError, SubmitError};
+use strata_hub::{HubError, HubProblem};
 use strata_model::chat_template::TemplateError;
 use strata_model::config::{ConfigError, ConfigProblem};
 use strata_model::tokenizer::TokenizerError;
@@ -101,7 +102,11 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         return BAD_INPUT;
     }
     let failed = |cause: &(dyn Error + 'static)| {
-        cause.is::<RequestError>() || cause.is::<StartError>() || cause.is::<SubmitError>() || cause.is::<io::Error>()
+        cause.is::<RequestError>()
+            || cause.is::<StartError>()
+            || cause.is::<SubmitError>()
+            || cause.is::<io::Error>()
+            || cause.downcast_ref().is_some_and(HubProblem::is_of_the_network)
     };
     // The remaining errors are refusals of arguments, which are plain messages.
     if error.chain().any(failed) { FAILED } else { BAD_INPUT }
@@ -129,6 +134,12 @@ fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         if let Some(advised) = cause.downcast_ref::<Advised>() {
             return Some(advised.hint.clone());
+        }
+        if let Some(HubError { problem, .. }) = cause.downcast_ref() {
+            return Some(problem.hint());
+        }
+        if let Some(problem) = cause.downcast_ref::<HubProblem>() {
+            return Some(problem.hint());
         }
         if let Some(hint) = cause.downcast_ref::<Refusal>().and_then(Refusal::hint) {
             return Some(hint.to_owned());

@@ -20,7 +20,7 @@ use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, 
 use crate::progress::Loading;
 use crate::report::report;
 use crate::streaming::{self, Streaming};
-use crate::{kv_disk, swap};
+use crate::{kv_disk, routing, swap};
 
 /// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
@@ -113,6 +113,9 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
         Ok((Box::new(weights), GpuWeights { bytes, monitor: None }))
     })?;
     runner.swap = swap;
+    if let Some(path) = &limits.stream.record_routing {
+        runner.tell_routes(routing::record(dir, path)?);
+    }
     if let Some(streaming) = streamed.as_mut().filter(|_| limits.stream.timeline) {
         streaming.device = Some(runner.keep_timeline().map_err(to_input)?);
     }

@@ -8,11 +8,12 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use strata_device::Bytes;
-use strata_model::config::{ModelConfig, RopeScaling};
+use strata_model::config::{Mixture, ModelConfig, RopeScaling};
 use strata_model::tokenizer::{Tokenizer, TokenizerError};
 use strata_sim::words::{grouped, short};
 
 use crate::footprint::Footprint;
+use crate::hub;
 use crate::model_dir::ModelDir;
 use crate::options::ModelOptions;
 use memory::Memory;
@@ -43,7 +44,7 @@ pub struct InfoArgs {
 /// # Errors
 /// The directory holds no supported model.
 pub fn run(args: InfoArgs) -> Result<()> {
-    let dir = ModelDir::open(args.model.model.as_deref())?;
+    let dir = hub::glance(args.model.model.as_deref(), &args.model.limits.hub)?;
     let tokenizer = match dir.tokenizer() {
         Ok(tokenizer) => Ok(tokenizer),
         // Everything else about the model can still be reported.
@@ -73,6 +74,10 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<14}{value}\n"));
     row("architecture", format!("{:?}", config.architecture));
     row("parameters", format!("{} ({})", short(config.num_parameters()), grouped(config.num_parameters())));
+    if let Some(mixture) = &config.mixture {
+        row("of a token", format!("{} ({})", short(config.active_parameters()), grouped(config.active_parameters())));
+        row("experts", experts(config, mixture));
+    }
     row("layers", config.num_layers.to_string());
     row("hidden", format!("{}, feed-forward {}", config.hidden_size, config.intermediate_size));
     let keys = if config.num_kv_heads == config.num_heads {
@@ -174,6 +179,14 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
         "name": dir.name(),
         "architecture": format!("{:?}", config.architecture),
         "parameters": config.num_parameters(),
+        "active_parameters": config.active_parameters(),
+        "experts": config.mixture.as_ref().map(|mixture| json!({
+            "layers": mixture.num_layers(),
+            "each_layer": mixture.experts,
+            "each_token": mixture.chosen,
+            "width": mixture.expert_width,
+            "shared_width": mixture.shared.map(|shared| shared.width),
+        })),
         "layers": config.num_layers,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -209,6 +222,16 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
             "budgets": budgets,
         },
     })
+}
+
+fn experts(config: &ModelConfig, mixture: &Mixture) -> String {
+    let shared = mixture.shared.map_or(String::new(), |shared| format!(", and a shared one {} wide", shared.width));
+    let layers = match mixture.num_layers() {
+        layers if layers == config.num_layers => "each layer".to_owned(),
+        layers => format!("each of {layers} layers"),
+    };
+    let Mixture { experts, chosen, expert_width, .. } = mixture;
+    format!("{experts} in {layers}, {chosen} for each token, each {expert_width} wide{shared}")
 }
 
 fn windows(config: &ModelConfig) -> String {

@@ -30,7 +30,7 @@ use crate::opened::Opened;
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
-use crate::{gpu, kv_disk, kv_events, small_files, swap};
+use crate::{gpu, kv_disk, kv_events, routing, small_files, swap};
 
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
@@ -143,6 +143,9 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     }
     let cpu = Cpu::new(threads(limits));
     let mut runner = ModelRunner::on_cpu(dir.config.clone(), source, weights, kv, cpu, batched_tokens)?;
+    if let Some(path) = &limits.stream.record_routing {
+        runner.model.tell_routes(routing::record(dir, path)?);
+    }
     runner.swap = swap;
     if let Some(strips) = &mut runner.strips {
         strips.hiding = limits.hiding;

@@ -9,6 +9,7 @@ use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
+use crate::hub;
 use crate::load::load_runner;
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
@@ -38,7 +39,8 @@ pub struct LogitsArgs {
 
 /// Runs `strata logits`.
 pub fn run(args: LogitsArgs) -> Result<()> {
-    let dir = ModelDir::open(args.model.as_deref())?;
+    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
+    let dir = ModelDir::open(path.as_deref())?;
     if let Some(token) = args.tokens.iter().find(|&&token| token as usize >= dir.config.vocab_size) {
         bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.vocab_size - 1);
     }

@@ -11,6 +11,7 @@ mod erase;
 mod failure;
 mod footprint;
 mod gpu;
+mod hub;
 mod info;
 mod interrupt;
 mod kv_disk;
@@ -20,6 +21,7 @@ mod load;
 mod logits;
 mod lower_tiers;
 mod model_dir;
+mod models;
 mod needs;
 mod opened;
 mod options;
@@ -30,6 +32,7 @@ mod prompt;
 mod quiet_panics;
 mod replay;
 mod report;
+mod routing;
 mod run;
 mod sampling;
 mod secret_files;
@@ -59,6 +62,7 @@ use tracing_subscriber::EnvFilter;
         strata serve                               # OpenAI-compatible, on http://127.0.0.1:8000/v1\n  \
         strata serve path/to/hf-model --memory 6G  # any supported Hugging Face directory\n  \
         strata run path/to/model.gguf --prompt Hi  # or GGUF file\n  \
+        strata serve ORG/NAME                      # a model on the Hub, fetched; ORG/NAME:Q4_K_M for a GGUF file\n  \
         strata info path/to/hf-model               # what it is and what it needs\n\n\
         `strata COMMAND --help` tells more of each. Data goes to stdout, reports and logs to stderr. Exit codes: 2 for \
         bad input, 130 after Ctrl-C, 1 for any other failure."
@@ -82,6 +86,7 @@ enum Command {
     Chat(chat::ChatArgs),
     Serve(Box<serve::ServeArgs>),
     Info(info::InfoArgs),
+    Models(models::ModelsArgs),
     Devices(devices::DevicesArgs),
     Plan(plan::PlanArgs),
     Synth(synth::SynthArgs),
@@ -123,6 +128,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Chat(args) => chat::run(args),
         Command::Serve(args) => serve::run(*args),
         Command::Info(args) => info::run(args),
+        Command::Models(args) => models::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Synth(args) => synth::run(args),

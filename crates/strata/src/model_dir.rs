@@ -62,6 +62,20 @@ impl ModelDir {
         let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
         let catalog = opened?;
         config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
+        Self::check(path, config, generation, catalog)
+    }
+
+    /// What the headers in `catalog` and the small files in `path` say, wherever the weights themselves are.
+    ///
+    /// # Errors
+    /// A model that cannot be computed, or whose weights are not those of its configuration.
+    pub fn of(path: PathBuf, catalog: Catalog) -> Result<Self> {
+        let (mut config, generation) = small_files::configuration(Some(&catalog), &path)?;
+        config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
+        Self::check(path, config, generation, catalog)
+    }
+
+    fn check(path: PathBuf, config: ModelConfig, generation: GenerationConfig, catalog: Catalog) -> Result<Self> {
         let specs = layers::group_specs(&config);
         if let Some(gguf) = GgufModel::of(&catalog) {
             gguf.check_tensors(&specs)?;
@@ -81,6 +95,10 @@ impl ModelDir {
             && let Ok(absolute) = std::path::absolute(&self.path)
             && let Some(name) = model_name(&absolute)
         {
+            return name;
+        }
+        // In a Hub's cache a folder is called by its commit.
+        if let Some(name) = name_in_cache(&self.path) {
             return name;
         }
         let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
@@ -267,6 +285,13 @@ fn bundled_model() -> Result<PathBuf> {
         .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
 }
 
+/// `NAME` of a folder `models--ORG--NAME/snapshots/COMMIT`.
+fn name_in_cache(path: &Path) -> Option<String> {
+    let snapshots = path.parent().filter(|folder| folder.ends_with("snapshots"))?;
+    let folder = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?;
+    folder.split_once("--").map(|(_, name)| name.to_owned())
+}
+
 fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
     opened.as_ref().is_ok_and(|catalog| catalog.metadata().is_some())
 }
@@ -275,31 +300,23 @@ fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
 fn not_there(path: &Path) -> anyhow::Error {
     let shown = path.display().to_string();
     let message = format!("{shown} is neither a directory nor a file");
-    let is_name = |part: &str| {
-        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
-    };
-    let is_hub = |name: &str| {
-        name.split_once('/').is_some_and(|(org, name)| is_name(org) && is_name(name) && !org.starts_with('.'))
-    };
     let hint = match shown.split_once(':') {
-        None if is_hub(&shown) => {
-            let name = shown.rsplit('/').next().unwrap_or(&shown);
-            format!(
-                "{shown} looks like a name on the Hugging Face Hub; Strata reads local files only: fetch it with \
-                 `hf download {shown} --local-dir {name}`, then give {name} as MODEL"
-            )
+        // Names on the Hub do not come here.
+        Some((name, tag)) if [name, tag].iter().all(|part| is_word(part)) => {
+            "this looks like a name of another program's library; give a name on the Hugging Face Hub, as \
+             ORG/NAME or ORG/NAME:QUANT, or a path"
         }
-        Some((name, tag)) if is_name(tag) && (is_name(name) || is_hub(name)) => format!(
-            "{shown} looks like a name and a tag, as in other programs' libraries; Strata reads local files only: \
-             fetch a GGUF file or a Hugging Face directory of the model, for instance with `hf download ORG/NAME \
-             --local-dir {}`, then give its path as MODEL",
-            name.rsplit('/').next().unwrap_or(name)
-        ),
-        _ => "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
-              tokenizer.json, or make one with `strata synth` (a prompt goes behind --prompt)"
-            .into(),
+        _ => {
+            "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
+             tokenizer.json, or make one with `strata synth`; a model on the Hub is named ORG/NAME (a prompt goes \
+             behind --prompt)"
+        }
     };
     Advised::input(message, hint)
+}
+
+fn is_word(part: &str) -> bool {
+    !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
 fn no_configuration(path: &Path, has_weights: bool) -> anyhow::Error {

@@ -30,8 +30,9 @@ const POSITIONS_MAX: usize = 1 << 30;
 /// Which model, and what it may use of this machine.
 #[derive(Debug, Clone, Args)]
 pub struct ModelOptions {
-    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), a GGUF file (of a split one, any part),
-    /// or a packed store. Without it: the small storyteller that ships with Strata
+    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), a GGUF file (of a split one, any part), a
+    /// packed store, or the name of a model on the Hub, which is fetched: ORG/NAME, ORG/NAME@REVISION, or
+    /// ORG/NAME:QUANT for one of several GGUF files. Without it: the small storyteller that ships with Strata
     #[arg(value_name = "MODEL", env = "STRATA_MODEL")]
     pub model: Option<PathBuf>,
 
@@ -43,6 +44,9 @@ pub struct ModelOptions {
 const MEMORY: &str = "Memory and threads";
 /// Heading of options that few users need: `--help` shows them, `-h` does not.
 const ENGINE: &str = "Engine";
+
+/// Heading of options of models that are fetched by name.
+const MODELS: &str = "Models by name";
 
 /// What an engine may use.
 #[derive(Debug, Clone, Args)]
@@ -108,6 +112,9 @@ pub struct LimitOptions {
     #[command(flatten)]
     pub stream: StreamOptions,
 
+    #[command(flatten)]
+    pub hub: HubOptions,
+
     /// Who wants to know how far weights are loaded; set by the commands that have somebody to tell.
     #[arg(skip)]
     pub watch: Option<Arc<LoadProgress>>,
@@ -142,6 +149,18 @@ impl LimitOptions {
         let short = prompt_tokens.filter(|&tokens| tokens < SHORT_PROMPT).and_then(NonZeroUsize::new);
         self.max_num_batched_tokens = self.max_num_batched_tokens.or(short);
     }
+}
+
+/// How models are found by name.
+#[derive(Debug, Clone, Args, Default)]
+pub struct HubOptions {
+    /// Branch, tag or commit of a model by name, such as main
+    #[arg(long, value_name = "REVISION", help_heading = MODELS, hide_short_help = true)]
+    pub revision: Option<String>,
+
+    /// Take models by name from the cache alone; HF_HUB_OFFLINE=1 means the same
+    #[arg(long, help_heading = MODELS, hide_short_help = true)]
+    pub offline: bool,
 }
 
 /// What computes.
@@ -251,6 +270,10 @@ pub struct StreamOptions {
     /// Whether a timeline is kept; set by the commands that can write one.
     #[arg(skip)]
     pub timeline: bool,
+
+    /// Where the experts of each token are written down; set by the command that can.
+    #[arg(skip)]
+    pub record_routing: Option<PathBuf>,
 }
 
 /// A timeline of streamed weights.

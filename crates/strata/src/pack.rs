@@ -15,8 +15,10 @@ use strata_weights::{
 };
 
 use crate::failure::{Advised, Interrupted};
+use crate::hub;
 use crate::interrupt::Interrupts;
 use crate::model_dir::ModelDir;
+use crate::options::HubOptions;
 use crate::report::report;
 use crate::{progress, small_files};
 
@@ -38,7 +40,7 @@ use crate::{progress, small_files};
     weights \
     one run of aligned bytes and a checksum. Memory: a few buffers.")]
 pub struct PackArgs {
-    /// A Hugging Face directory, a GGUF file or a packed store
+    /// A Hugging Face directory, a GGUF file, a packed store, or the name of a model on the Hub
     pub model: PathBuf,
     /// The file to write, or a block device
     pub out: PathBuf,
@@ -48,13 +50,17 @@ pub struct PackArgs {
     /// Do not code bf16 matrices: every tensor keeps its bytes
     #[arg(long)]
     pub as_is: bool,
+
+    #[command(flatten)]
+    pub hub: HubOptions,
 }
 
 /// Runs `strata pack`: progress and a table go to stderr, the path of the store to stdout.
 ///
 /// # Errors
 /// A model that cannot be used, a target that is in use or too small, a failed read or write, Ctrl-C.
-pub fn run(args: PackArgs) -> Result<()> {
+pub fn run(mut args: PackArgs) -> Result<()> {
+    args.model = hub::whole(&args.model, &args.hub)?;
     let interrupts = Interrupts::listen()?;
     let dir = ModelDir::open(Some(&args.model))?;
     check_paths(&dir.catalog, &args)?;

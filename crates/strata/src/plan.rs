@@ -8,15 +8,15 @@ use anyhow::Result;
 use clap::Args;
 use strata_device::Bytes;
 use strata_kernels::DType;
-use strata_sim::plan::{Batches, KnownFigures, Passes, Plan, PlanRequest, Subject};
+use strata_sim::plan::{Batches, KnownFigures, MixturePlan, Passes, Plan, PlanRequest, Subject};
 
 use crate::audience::{Audience, Surroundings};
 use crate::budget::default_budget;
 use crate::failure::Advised;
 use crate::footprint::Footprint;
-use crate::model_dir::ModelDir;
+use crate::hub;
 use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
-use crate::options::LimitOptions;
+use crate::options::{HubOptions, LimitOptions};
 use crate::progress::Bars;
 use crate::synth::DTypeArg;
 
@@ -65,6 +65,11 @@ pub struct PlanArgs {
     /// GPU memory for weights, instead of all that --gpu-memory leaves
     #[arg(long, value_name = "SIZE", requires = "gpu_memory")]
     pub gpu_weights: Option<Bytes>,
+
+    /// Of a mixture of experts: which experts tokens go through, as `strata run --record-routing` wrote it down.
+    /// Without it, a routing is made
+    #[arg(long, value_name = "FILE")]
+    pub routing: Option<PathBuf>,
 
     /// One JSON object instead of the tables
     #[arg(long)]
@@ -118,13 +123,20 @@ pub fn run(args: PlanArgs) -> Result<()> {
     let (plan, padding) = make(&args)?;
     let mut out = stdout().lock();
     if args.json {
-        let mut json = plan.to_json();
+        let mut json = match &plan {
+            Made::Dense(plan) => plan.to_json(),
+            Made::Mixture(plan) => plan.to_json(),
+        };
         if padding > 0 {
             json["kv_block_padding_bytes"] = padding.into();
         }
         writeln!(out, "{json:#}")?;
     } else {
-        write!(out, "{}", plan.report())?;
+        let report = match &plan {
+            Made::Dense(plan) => plan.report(),
+            Made::Mixture(plan) => plan.report(),
+        };
+        write!(out, "{report}")?;
         if padding > 0 {
             writeln!(out, "KV blocks are padded by {padding} bytes each, to whole pages")?;
         }
@@ -133,11 +145,17 @@ pub fn run(args: PlanArgs) -> Result<()> {
     Ok(())
 }
 
+/// A plan of either kind.
+enum Made {
+    Dense(Box<Plan>),
+    Mixture(Box<MixturePlan>),
+}
+
 /// The plan, and how many bytes of each KV block only fill its last page.
-fn make(args: &PlanArgs) -> Result<(Plan, usize)> {
+fn make(args: &PlanArgs) -> Result<(Made, usize)> {
     let limits = &args.limits;
     let batches = Batches::new(&args.batch)?;
-    let subject = subject(args.model.as_deref(), args.dtype.map(DType::from))?;
+    let subject = subject(args.model.as_deref(), args.dtype.map(DType::from), &limits.hub)?;
     let bytes = subject.weight_bytes()?;
     let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
     // For a server, where the memory of the process is a constant.
@@ -163,18 +181,30 @@ fn make(args: &PlanArgs) -> Result<(Plan, usize)> {
         gpu_weights: args.gpu_weights,
         subject,
     };
-    Ok((Plan::make(request, &mut Bars::default())?, layout.padding_bytes()))
+    let (progress, routing) = (&mut Bars::default(), args.routing.clone());
+    let made = match (config.mixture.is_some(), routing) {
+        (true, routing) => Made::Mixture(Box::new(MixturePlan::make(request, routing, progress)?)),
+        (false, None) => Made::Dense(Box::new(Plan::make(request, progress)?)),
+        (false, Some(_)) => {
+            let why = format!("--routing is for mixtures, and {} has no experts", request.subject.name);
+            return Err(Advised::input(why, "leave it out"));
+        }
+    };
+    Ok((made, layout.padding_bytes()))
 }
 
 /// What `model` names: a directory, a file, a well-known name; `None` is the model that ships with Strata. `dtype` is
 /// for subjects without weights.
-fn subject(model: Option<&Path>, dtype: Option<DType>) -> Result<Subject> {
-    if let Some(model) = model
-        && let Some(subject) = Subject::imagined(model, dtype)?
-    {
-        return Ok(subject);
+fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> Result<Subject> {
+    if let Some(model) = model {
+        match Subject::imagined(model, dtype) {
+            Ok(Some(subject)) => return Ok(subject),
+            // Shapes that are known by heart come first: they need no network.
+            Err(refusal) if hub::name_of(Some(model)).is_none() => return Err(refusal.into()),
+            Ok(None) | Err(_) => {}
+        }
     }
-    let dir = ModelDir::open(model)?;
+    let dir = hub::glance(model, options)?;
     if dtype.is_some() {
         return Err(Advised::input(
             format!("--dtype is for models without weights, but {} has some", dir.path.display()),

@@ -1,4 +1,5 @@
-//! `strata replay`: the block manager over a trace of requests, without a model.
+//! `strata replay`: the block manager over a trace of requests, or the arena of experts over one of routings, without a
+//! model.
 
 use std::io::{BufWriter, Write, stdout};
 use std::num::NonZeroUsize;
@@ -10,6 +11,7 @@ use strata_device::Bytes;
 use strata_kv::{BLOCKS_MAX, EvictionKind};
 use strata_sim::eviction;
 use strata_sim::replay::{self, FleetRequest, LOAD_BLOCKS_MAX, Pace, ReplayRequest, Route, SERVERS_MAX, TOKENS_MAX};
+use strata_sim::routing::{self, RoutingRequest};
 
 use crate::failure::Advised;
 use crate::options::count;
@@ -24,6 +26,15 @@ const SIZES: [usize; 4] = [1000, 3000, 10_000, 30_000];
 /// The memory of each server of a fleet, if it is not given.
 const FLEET_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 
+/// Memory for experts, in % of all, if it is not given.
+const PERCENTS: [usize; 5] = [2, 5, 10, 20, 30];
+
+/// The first generated token that counts, if it is not given: what those before it read depends on how memory began.
+const FROM: u64 = 16;
+
+/// Most streams of `--batch`.
+const BATCH_MAX: usize = 1024;
+
 /// Largest `--event-lag`, in seconds.
 const LAG_MAX: f64 = 86_400.0;
 
@@ -32,7 +43,8 @@ const LAG_MAX: f64 = 86_400.0;
 /// Shows how much of the prompts each eviction policy finds in caches of several sizes, what the load takes in blocks
 /// and in pre-allocated memory, and how long the manager's operations take. With --servers it sends the trace through
 /// fleets of servers instead: what each way of choosing a server finds in their caches, how evenly it loads them, and
-/// what a store is worth that all of them share.
+/// what a store is worth that all of them share. Of a trace of a mixture's routings it shows what a memory for experts
+/// has to read for a token, by policy and size, beside what nothing can read less than.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("fleet").multiple(true).args(["servers", "remote_tier"])
     .conflicts_with_all(["tiers", "explain", "load_blocks", "max_model_len", "repeat"]))]
@@ -42,13 +54,16 @@ const LAG_MAX: f64 = 86_400.0;
     strata replay conversation_trace.jsonl --policy lru --json            # one figure a line\n  \
     strata replay AzureLLMInferenceTrace_conv.csv --block-bytes 2M        # Azure's format: the load\n  \
     strata replay conversation_trace.jsonl --servers 1,8,64               # fleets behind routers\n  \
-    strata replay conversation_trace.jsonl --servers 8 --blocks 2000 --block-bytes 2M --remote-tier 1T\n\n\
+    strata replay conversation_trace.jsonl --servers 8 --blocks 2000 --block-bytes 2M --remote-tier 1T\n  \
+    strata replay qwen.route.csv --memory 5,10,20 --svg experts.svg       # routings: bytes that a token reads\n\n\
     The first trace lies in FAST25-release/traces of github.com/kvcache-ai/Mooncake, the other in\n\
     data of github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how,\n\
-    docs/fleet.md what follows for a fleet.")]
+    docs/fleet.md what follows for a fleet. Routings lie in docs/bench-data of github.com/Helldez/BigMoeOnEdge;\n\
+    docs/experts.md says what follows from them.")]
 pub struct ReplayArgs {
     /// Mooncake's JSON lines (timestamp, input_length, output_length, hash_ids), or Azure's CSV (TIMESTAMP,
-    /// ContextTokens, GeneratedTokens), which has no hashes and so gives no hit rates
+    /// ContextTokens, GeneratedTokens), which has no hashes and so gives no hit rates; or a CSV of routings (turn,
+    /// phase, step, layer, slot, expert, ...), to which only the options for routings, --svg and --json apply
     pub trace: PathBuf,
 
     /// Cache sizes, in blocks of the trace. With --servers one size, the memory of each server, however many there are
@@ -100,7 +115,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value = "5", value_parser = count::<REPEAT_MAX>)]
     pub repeat: NonZeroUsize,
 
-    /// Write a plot of hit rate over cache size; with --servers plots of hit rate and skew over the number of servers
+    /// Write a plot of hit rate over cache size; with --servers plots of hit rate and skew over the number of servers;
+    /// of routings, of the bytes that a token reads over memory
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
@@ -129,6 +145,19 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = lag, requires = "fleet",
           help_heading = "Several servers")]
     pub event_lag: f64,
+
+    /// Memory for experts, in % of all of them, from 1 to 100 [default: 2,5,10,20,30]
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', value_parser = count::<100>,
+          help_heading = "Routings of experts")]
+    pub memory: Vec<NonZeroUsize>,
+
+    /// The first generated token that counts, from 0 on [default: 16]
+    #[arg(long, value_name = "TOKEN", help_heading = "Routings of experts")]
+    pub from: Option<u64>,
+
+    /// Streams side by side, into which the trace's one is cut: each expert is read once for all of them
+    #[arg(long, value_name = "N", value_parser = count::<BATCH_MAX>, help_heading = "Routings of experts")]
+    pub batch: Option<NonZeroUsize>,
 }
 
 /// Runs `strata replay`.
@@ -138,12 +167,56 @@ pub struct ReplayArgs {
 pub fn run(args: ReplayArgs) -> Result<()> {
     let mut out = BufWriter::new(stdout().lock());
     let fleets = !args.servers.is_empty() || args.remote_tier.is_some();
+    // What cannot be read is refused by the reader, with its reason.
+    let routings = routing::is_routing(&args.trace).unwrap_or(false);
+    args.check(routings)?;
     match fleets {
+        _ if routings => routing::run(routing_request(args), &mut out, &mut Bars::default())?,
         true => replay::run_fleets(fleet_request(args)?, &mut out, &mut Bars::default())?,
         false => replay::run(request(args), &mut out, &mut Bars::default())?,
     }
     out.flush()?;
     Ok(())
+}
+
+impl ReplayArgs {
+    /// # Errors
+    /// Options for one kind of traces with a trace of the other.
+    fn check(&self, routings: bool) -> Result<()> {
+        let of_requests = [
+            ("--blocks", !self.blocks.is_empty()),
+            ("--tiers", !self.tiers.is_empty()),
+            ("--policy", !self.policy.is_empty()),
+            ("--explain", self.explain),
+            ("--block-bytes", self.block_bytes.is_some()),
+            ("--load-blocks", self.load_blocks.is_some()),
+            ("--max-model-len", self.max_model_len.is_some()),
+            ("--servers", !self.servers.is_empty()),
+            ("--remote-tier", self.remote_tier.is_some()),
+        ];
+        let of_routings =
+            [("--memory", !self.memory.is_empty()), ("--from", self.from.is_some()), ("--batch", self.batch.is_some())];
+        let (others, kind) = if routings { (&of_requests[..], "routings") } else { (&of_routings[..], "requests") };
+        match others.iter().find(|(_, given)| *given) {
+            Some((option, _)) => {
+                let problem = format!("{option} means nothing for {}, a trace of {kind}", self.trace.display());
+                Err(Advised::input(problem, "leave it out"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn routing_request(args: ReplayArgs) -> RoutingRequest {
+    let percents = args.memory.iter().map(|percent| percent.get()).collect();
+    RoutingRequest {
+        trace: args.trace,
+        percents: if args.memory.is_empty() { PERCENTS.to_vec() } else { percents },
+        from: args.from.unwrap_or(FROM),
+        batch: args.batch.map_or(1, NonZeroUsize::get),
+        picture: args.svg,
+        json: args.json,
+    }
 }
 
 fn request(args: ReplayArgs) -> ReplayRequest {

@@ -1,6 +1,7 @@
 //! `strata run`: one prompt, one text.
 
 use std::io::{Write, stdout};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
@@ -13,6 +14,7 @@ use crate::answer::{Question, answer};
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
 use crate::failure::Interrupted;
+use crate::hub;
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
@@ -23,6 +25,9 @@ use crate::timeline;
 
 /// Tokens to generate by default, if the context leaves room.
 const MAX_TOKENS: usize = 256;
+
+/// Bytes of text that most tokens stand for, or fewer.
+const BYTES_PER_TOKEN: usize = 4;
 
 /// Bytes that a token of the prompt takes, in this list and in the engine's own lists.
 const BYTES_PER_ID: usize = 32;
@@ -64,6 +69,11 @@ pub struct RunArgs {
     #[command(flatten)]
     pub timeline: TimelineOption,
 
+    /// Of a mixture of experts, write down which experts each token goes through, for `strata replay` and `strata plan
+    /// --routing`
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub record_routing: Option<PathBuf>,
+
     #[command(flatten)]
     pub model: ModelOptions,
 
@@ -88,7 +98,12 @@ pub fn run(args: RunArgs) -> Result<()> {
     let mut model = args.model.clone();
     model.limits.compute = args.compute;
     model.limits.stream.timeline = args.timeline.timeline.is_some();
-    let opened = Opened::open(model.model.as_deref())?;
+    model.limits.stream.record_routing = args.record_routing;
+    let mut for_one = model.limits.clone();
+    // Before there is a tokenizer, a guess at the tokens of the prompt.
+    for_one.make_for_one(Some((text.len() / BYTES_PER_TOKEN).max(1)));
+    let path = hub::local(model.model.as_deref(), &for_one, Audience::Prompt(Bytes(0)))?;
+    let opened = Opened::open(path.as_deref())?;
     let (prompt_text, add_special) = match args.chat {
         true => (message(&*opened.chat_template()?, args.system.as_deref(), &text)?, false),
         false => (text.clone(), true),

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::audience::{Audience, REQUEST_BYTES};
 use crate::failure::{Advised, INTERRUPTED};
+use crate::hub;
 use crate::kv_remote;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
@@ -187,7 +188,22 @@ pub fn run(args: ServeArgs) -> Result<()> {
         Stop::listen(args.drain_seconds)
     })?;
     let impatient = signals.impatient.clone();
-    let opened = Opened::open(args.model.model.as_deref())?;
+    let mut limits = args.model.limits.clone();
+    limits.compute = args.compute.clone();
+    limits.swap = Some(args.swap.clone());
+    limits.kv_disk = Some(args.kv_disk.clone());
+    limits.kv_remote = Some(args.kv_remote.clone());
+    limits.kv_events = Some(args.kv_events.clone());
+    // A download may take hours, which a signal ends; what came is kept.
+    let (model, options) = (args.model.model.clone(), limits.clone());
+    let path = runtime.block_on(async {
+        let found = tokio::task::spawn_blocking(move || hub::local(model.as_deref(), &options, Audience::Clients));
+        tokio::select! {
+            code = signals.next() => std::process::exit(code),
+            found = found => found.context("the thread that looks for the model failed")?,
+        }
+    })?;
+    let opened = Opened::open(path.as_deref())?;
     let (when_loaded, is_loaded) = oneshot::channel::<()>();
     #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
     let stop = async move {
@@ -209,12 +225,6 @@ pub fn run(args: ServeArgs) -> Result<()> {
         Ok::<_, anyhow::Error>((door, address, tokio::spawn(serving)))
     })?;
     report!("Listening on {address}; /health tells how far the model is loaded");
-    let mut limits = args.model.limits.clone();
-    limits.compute = args.compute.clone();
-    limits.swap = Some(args.swap.clone());
-    limits.kv_disk = Some(args.kv_disk.clone());
-    limits.kv_remote = Some(args.kv_remote.clone());
-    limits.kv_events = Some(args.kv_events.clone());
     limits.watch = Some(door.progress());
     let loaded = load::load(opened, &limits, Audience::Clients, args.max_waiting)?;
     load::report::sampling(&loaded.generation);
@@ -240,7 +250,11 @@ pub fn run(args: ServeArgs) -> Result<()> {
 fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<ServerConfig> {
     let named = &args.served_model_name;
     Ok(ServerConfig {
-        model_names: if named.is_empty() { vec![name] } else { named.clone() },
+        // Clients may use the name that the model was asked for by, too.
+        model_names: match named.is_empty() {
+            true => std::iter::once(name).chain(hub::name_of(args.model.model.as_deref())).collect(),
+            false => named.clone(),
+        },
         tool_parser: args.tool_parser.clone(),
         api_keys: secrets.keys.clone(),
         tls: secrets.tls.clone(),

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use strata_device::{Bytes, Cpu, HostRates, VulkanDevice};
 use strata_engine::DeviceTimeline;
 use strata_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
+use strata_weights::experts::Arena;
 use strata_weights::{
     ElasticWeights, Partition, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError,
     band_bytes, open_direct,
@@ -69,7 +70,24 @@ pub fn start(
         Bytes(swept),
         Bytes(swept.saturating_sub(resident))
     );
+    if let Some(arena) = weights.arena() {
+        report_experts(arena);
+    }
     Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, device: None }))
+}
+
+/// Says how many of a mixture's experts memory has room for.
+fn report_experts(arena: &Arena) {
+    let (room, shape) = (Bytes(arena.bytes()), arena.shape());
+    let [bank, token] = [shape.bank_bytes(), shape.token_bytes()].map(Bytes);
+    report!("experts {room:>10}  of {bank} have room in memory, a token needs {token} of them");
+    if room < token {
+        report!(
+            "warning: the experts of one token do not fit into {room}, so nearly all of them are read for each token; \
+             with {} more of --memory some would stay",
+            Bytes(token.0 - room.0)
+        );
+    }
 }
 
 /// The same in two tiers: `budgets` are of host memory and of `device`.

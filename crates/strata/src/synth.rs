@@ -23,6 +23,7 @@ const CONFIG_BYTES_MAX: u64 = 16 << 20;
     strata synth --like llama-3.2-1b /tmp/llama-1b\n  \
     strata synth --like llama-3-70b --layers 8 --dtype f16 /data/llama-70b-8-layers\n  \
     strata synth --like qwen3-8b --dtype q4_k /data/qwen3-8b-q4k\n  \
+    strata synth --like qwen3-30b-a3b --dtype q4_k --layers 12 /data/qwen3-mixture-q4k\n  \
     strata synth --config path/to/config.json --seed 7 /tmp/mine\n\n\
     The result is a Hugging Face directory, or with a quantised type or --gguf a directory with model.gguf: `strata \
     run`, `serve`, `bench` and `info` take it like any other. Matrices whose rows are not whole blocks of the type are \
@@ -47,6 +48,9 @@ pub struct SynthArgs {
     /// Choose the weights: the same seed gives the same model
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// Let the routers of a mixture choose unevenly: 0 for alike, 1 for very unevenly
+    #[arg(long, value_name = "POWER", default_value_t = 0.0, value_parser = skew)]
+    pub router_skew: f32,
     /// Largest size of a weight file, such as 5G or 512M (1G = 1024 x 1024 x 1024 bytes)
     #[arg(long, value_name = "SIZE", default_value = "5G")]
     pub shard_size: Bytes,
@@ -102,6 +106,7 @@ pub fn run(args: SynthArgs) -> anyhow::Result<()> {
         num_layers: args.layers,
         dtype: args.dtype.map(DType::from),
         seed: args.seed,
+        router_skew: args.router_skew,
         shard_bytes: args.shard_size.0,
         gguf: args.gguf,
     };
@@ -130,6 +135,12 @@ pub fn run(args: SynthArgs) -> anyhow::Result<()> {
     );
     println!("{}", args.out.display());
     Ok(())
+}
+
+/// Reads the skew of routers.
+fn skew(text: &str) -> Result<f32, String> {
+    let skew: f32 = text.parse().map_err(|_| "expected a number from 0 to 4".to_owned())?;
+    (0.0..=4.0).contains(&skew).then_some(skew).ok_or_else(|| "expected a number from 0 to 4".to_owned())
 }
 
 fn read_config(path: &PathBuf) -> std::io::Result<String> {

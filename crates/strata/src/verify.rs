@@ -14,6 +14,8 @@ use strata_io::ExactFile;
 use strata_weights::{Catalog, Checked, Damage, Method, WeightError, verify};
 
 use crate::failure::Advised;
+use crate::hub;
+use crate::options::HubOptions;
 use crate::progress;
 
 /// Read a model's weights wholly and compare checksums
@@ -26,18 +28,22 @@ use crate::progress;
     Hub's \
     client has noted it. Everything is read from the disk, not from the page cache. Damage ends with exit code 2.")]
 pub struct VerifyArgs {
-    /// A packed store, a Hugging Face directory, a GGUF file or a safetensors file
+    /// A packed store, a Hugging Face directory, a GGUF file, a safetensors file, or the name of a model in the cache
     pub path: PathBuf,
     /// One JSON object instead of the table
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    pub hub: HubOptions,
 }
 
 /// Runs `strata verify`.
 ///
 /// # Errors
 /// A file that cannot be opened or believed; any damage.
-pub fn run(args: VerifyArgs) -> Result<()> {
+pub fn run(mut args: VerifyArgs) -> Result<()> {
+    args.path = hub::cached(&args.path, &args.hub)?;
     let catalog = open(&args.path)?;
     let started = Instant::now();
     let bar = progress::bytes("verifying", catalog.files().iter().map(|file| file.len()).sum());
@@ -64,6 +70,10 @@ pub fn run(args: VerifyArgs) -> Result<()> {
     let message = format!("{damaged} of {} {parts} of {} are damaged", checked.len(), args.path.display());
     let hint = match catalog.store() {
         Some(_) => "copy the store again, or pack the model again with --force; look at the disk if it happens again",
+        None if checked.iter().any(|part| is_blob(&part.file)) => {
+            "remove the files that the named ones lead to (readlink -f FILE), then name the model again: they are \
+             fetched anew"
+        }
         None => "fetch the named files again; look at the disk if it happens again",
     };
     Err(Advised::input(message, hint))
@@ -75,6 +85,11 @@ fn open(path: &Path) -> Result<Catalog, WeightError> {
         return Catalog::from_files(vec![Arc::new(ExactFile::open(path)?)]);
     }
     Catalog::open(path)
+}
+
+/// Whether a file is a link into a Hub's cache.
+fn is_blob(file: &Path) -> bool {
+    std::fs::read_link(file).is_ok_and(|target| target.parent().is_some_and(|folder| folder.ends_with("blobs")))
 }
 
 fn table(path: &Path, catalog: &Catalog, checked: &[Checked], seconds: f64) -> String {

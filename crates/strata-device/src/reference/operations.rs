@@ -79,6 +79,22 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
                 memory.set(tensor.first(kept.len()), &kept);
             })
         }
+        Command::Combine { from, width, places, factors, out } => {
+            let (places, factors) = (places.to_vec(), factors.to_vec());
+            Box::new(move |memory| {
+                let (from, rows) = (memory.get(from), out.len() / width);
+                let each = places.len() / rows.max(1);
+                let row = |places: &[u32], factors: &[f32]| {
+                    let column = |column: usize| {
+                        let terms = places.iter().zip(factors);
+                        terms.map(|(&place, factor)| from[place as usize * width + column] * factor).sum::<f32>()
+                    };
+                    (0..width).map(column).collect::<Vec<f32>>()
+                };
+                let rows = places.chunks_exact(each).zip(factors.chunks_exact(each));
+                memory.set(out, &rows.flat_map(|(places, factors)| row(places, factors)).collect::<Vec<_>>());
+            })
+        }
         Command::Norm { x, weight, epsilon, out } => {
             let weight = weight.clone();
             Box::new(move |memory| {
@@ -125,7 +141,7 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
                     let mut values = memory.get(tensor);
                     let width = values.len() / tokens.len().max(1);
                     for (token, row) in values.chunks_exact_mut(width.max(1)).enumerate() {
-                        turn(row, style, &cos, &sin, token, head_dim / 2);
+                        turn(row, head_dim, style, &cos, &sin, [token, tokens.len()]);
                     }
                     memory.set(tensor, &values);
                 }
@@ -335,9 +351,10 @@ fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     x.chunks_exact(weight.len()).flat_map(of_row).collect()
 }
 
-fn turn(row: &mut [f32], style: RopeStyle, cos: &[f32], sin: &[f32], token: usize, half: usize) {
+fn turn(row: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32], [token, tokens]: [usize; 2]) {
+    let half = cos.len() / tokens;
     let own = token * half..(token + 1) * half;
-    rope(row, style, &cos[own.clone()], &sin[own]);
+    rope(row, head_dim, style, &cos[own.clone()], &sin[own]);
 }
 
 /// The greatest score and the sum of the weights relative to it, of `scores` and of what was seen `before`; `sums`

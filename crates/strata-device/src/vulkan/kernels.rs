@@ -43,8 +43,10 @@ pub(super) enum Kernel {
     Elementwise(Elementwise),
     /// `keep_rows.comp`
     KeepRows,
+    /// `combine.comp`
+    Combine,
     /// `store_kv.comp`
-    StoreKv { dtype: KvDType, head_dim: u32, neighbours: bool },
+    StoreKv { dtype: KvDType, head_dim: u32, neighbours: bool, rotated: u32 },
     /// `attention.comp`
     Attention { dtype: KvDType, head_dim: u32 },
     /// `merge.comp`, and the numbers of a head.
@@ -219,6 +221,20 @@ pub(super) struct KeepRowsPush {
     pub rows: u32,
 }
 
+/// What `combine.comp` is given.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct CombinePush {
+    pub from: u64,
+    pub result: u64,
+    pub places: u64,
+    pub factors: u64,
+    pub width: u32,
+    pub rows: u32,
+    pub each: u32,
+    pub unused: u32,
+}
+
 /// What `store_kv.comp` is given.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -360,8 +376,9 @@ impl Kernels {
                 (include_bytes!("../../shaders/elementwise.spv"), vec![THREADS, which as u32])
             }
             Kernel::KeepRows => (include_bytes!("../../shaders/keep_rows.spv"), vec![THREADS]),
-            Kernel::StoreKv { dtype, head_dim, neighbours } => {
-                let constants = vec![THREADS, kv_number(dtype), head_dim, u32::from(neighbours)];
+            Kernel::Combine => (include_bytes!("../../shaders/combine.spv"), vec![THREADS]),
+            Kernel::StoreKv { dtype, head_dim, neighbours, rotated } => {
+                let constants = vec![THREADS, kv_number(dtype), head_dim, u32::from(neighbours), rotated];
                 (include_bytes!("../../shaders/store_kv.spv"), constants)
             }
             Kernel::Attention { dtype, head_dim } => {

@@ -18,8 +18,8 @@ use super::gpu_queue::GpuQueue;
 use super::host_queue::{HostResult, HostResults};
 use super::integers::Integers;
 use super::kernels::{
-    AttentionPush, AttentionTile, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, MergePush,
-    NormPush, Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
+    AttentionPush, AttentionTile, CombinePush, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels,
+    MergePush, NormPush, Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
 };
 use super::kv::GpuKv;
 use super::memory::GpuBuffer;
@@ -88,6 +88,21 @@ impl Recorder<'_> {
                     KeepRowsPush { x: self.address(tensor), numbers, width: width as u32, rows: rows.len() as u32 };
                 let groups = width.div_ceil(self.kernels.threads());
                 self.run(uses, Kernel::KeepRows, &push, [groups, 1])?;
+            }
+            Command::Combine { from, width, places, factors, out } => {
+                let rows = out.len() / width;
+                let push = CombinePush {
+                    from: self.address(from),
+                    result: self.address(out),
+                    places: self.put(bytemuck::cast_slice(places))?,
+                    factors: self.put(bytemuck::cast_slice(factors))?,
+                    width: width as u32,
+                    rows: rows as u32,
+                    each: (places.len() / rows) as u32,
+                    unused: 0,
+                };
+                let groups = width.div_ceil(self.kernels.threads());
+                self.run(uses, Kernel::Combine, &push, [groups, rows.min(GROUPS_MAX)])?;
             }
             Command::Norm { x, weight, epsilon, out } => {
                 self.norm(uses, x, None, weight, epsilon, out)?;
@@ -369,7 +384,8 @@ impl Recorder<'_> {
             tokens: tokens as u32,
         };
         let neighbours = are_neighbours(style);
-        let kernel = Kernel::StoreKv { dtype: layer.dtype(), head_dim: head_dim as u32, neighbours };
+        let rotated = 2 * (cos.len() / tokens) as u32;
+        let kernel = Kernel::StoreKv { dtype: layer.dtype(), head_dim: head_dim as u32, neighbours, rotated };
         let heads = (push.heads + 2 * push.kv_heads) as usize;
         self.run(uses, kernel, &push, in_rows(tokens * heads))
     }

@@ -420,6 +420,15 @@ fn norms_sums_and_moves_agree_with_the_reference() {
             bench.run(Command::KeepRows { tensor: x_at, width: cols, rows: &kept });
             let want: Vec<f32> = kept.iter().flat_map(|&row| &x[row as usize * cols..][..cols]).copied().collect();
             assert_eq!(bench.get(x_at.first(2 * cols)), want);
+            bench.set(x_at, &x);
+            let places: Vec<u32> = (0..2 * rows as u32).map(|term| term * 3 % rows as u32).collect();
+            let factors = Numbers(5).take(2 * rows);
+            bench.run(Command::Combine { from: x_at, width: cols, places: &places, factors: &factors, out });
+            let term = |term: usize, column: usize| {
+                f64::from(x[places[term] as usize * cols + column]) * f64::from(factors[term])
+            };
+            let sum = |at: usize| term(at / cols * 2, at % cols) + term(at / cols * 2 + 1, at % cols);
+            assert_close(&bench.get(out), &(0..rows * cols).map(sum).collect::<Vec<_>>(), 1e-6, "combined");
         }
     }
 }
@@ -537,7 +546,9 @@ impl AttentionCase {
             let tokens: usize = pass.iter().sum();
             let mut draw = |width: usize| numbers.take(tokens * width).iter().map(|x| x * loudness).collect::<Vec<_>>();
             let (mut q, mut k, v) = (draw(heads * head_dim), draw(kv_heads * head_dim), draw(kv_heads * head_dim));
-            let angles = numbers.take(tokens * head_dim / 2);
+            // All of each head is rotated, or only its beginning.
+            let half = if seed.is_multiple_of(3) { head_dim / 4 } else { head_dim / 2 };
+            let angles = numbers.take(tokens * half);
             let cos: Vec<f32> = angles.iter().map(|angle| angle.cos()).collect();
             let sin: Vec<f32> = angles.iter().map(|angle| angle.sin()).collect();
             let [q_at, k_at, v_at, cos_at, sin_at] = [&q, &k, &v, &cos, &sin].map(|numbers| bench.tensor(numbers));
@@ -567,11 +578,10 @@ impl AttentionCase {
             bench.run(Command::Attend { layer: attention, frame: None, sequences: on_gpu, q: q_at, state, out });
             let got = bench.get(out);
 
-            let half = head_dim / 2;
             for token in 0..tokens {
                 let (cos, sin) = (&cos[token * half..][..half], &sin[token * half..][..half]);
-                rope(&mut q[token * heads * head_dim..][..heads * head_dim], style, cos, sin);
-                rope(&mut k[token * kv_heads * head_dim..][..kv_heads * head_dim], style, cos, sin);
+                rope(&mut q[token * heads * head_dim..][..heads * head_dim], head_dim, style, cos, sin);
+                rope(&mut k[token * kv_heads * head_dim..][..kv_heads * head_dim], head_dim, style, cos, sin);
             }
             let mut want = Vec::new();
             let mut row = 0;

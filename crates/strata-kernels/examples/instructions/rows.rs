@@ -22,7 +22,7 @@ fn rotate() -> Kernel {
     let (mut x, cos, sin) = (numbers(TOKENS * HIDDEN), numbers(HEAD_DIM / 2), numbers(HEAD_DIM / 2));
     Box::new(move |_, _| {
         for token in x.chunks_exact_mut(HIDDEN) {
-            rope(token, RopeStyle::Halves, &cos, &sin);
+            rope(token, HEAD_DIM, RopeStyle::Halves, &cos, &sin);
         }
     })
 }

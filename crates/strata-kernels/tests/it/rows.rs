@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use strata_kernels::{
-    Activation, Level, Matrix, RopeStyle, add_and_norm, add_scaled, gated_activation, gather_rows, rms_norm,
-    rms_norm_heads, rope,
+    Activation, Level, Matrix, RopeStyle, add_and_norm, add_scaled, combine_rows, gated_activation, gather_rows,
+    rms_norm, rms_norm_heads, rope,
 };
 
 use crate::support::{DTYPES, Numbers, assert_close, bits, encode, fused_levels, kernel_levels, pool};
@@ -122,13 +122,19 @@ fn rope_turns_each_pair_by_its_angle() {
     let (cos, sin) = ([0.0, 1.0], [1.0, 0.0]);
     let turned = |style| {
         let mut x = x;
-        rope(&mut x, style, &cos, &sin);
+        rope(&mut x, 4, style, &cos, &sin);
         x
     };
     // Pairs (0, 2) turn by a quarter, pairs (1, 3) stay.
     assert_eq!(turned(RopeStyle::Halves), [-3.0, 2.0, 1.0, 4.0, -7.0, 6.0, 5.0, 8.0]);
     // Pairs (0, 1) turn by a quarter, pairs (2, 3) stay.
     assert_eq!(turned(RopeStyle::Neighbours), [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
+    // With one pair of the two, what is behind it stays: 0 turns with 1, whatever the style.
+    let mut partly = x;
+    rope(&mut partly, 4, RopeStyle::Halves, &cos[..1], &sin[..1]);
+    assert_eq!(partly, [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
+    rope(&mut partly, 4, RopeStyle::Halves, &[], &[]);
+    assert_eq!(partly, [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
 }
 
 #[test]
@@ -137,6 +143,29 @@ fn residual_branches_are_scaled() {
         let mut sum = vec![1.0, 2.0];
         add_scaled(&pool(2), level, &mut sum, &[10.0, 20.0], 0.5);
         assert_eq!(sum, [6.0, 12.0]);
+    }
+}
+
+#[test]
+fn rows_are_combined_in_the_order_of_their_places() {
+    let (width, rows) = (37, 5);
+    let from = Numbers(8).take(6 * width);
+    let places: Vec<u32> = (0..3 * rows as u32).map(|term| term * 5 % 6).collect();
+    let factors = Numbers(9).take(3 * rows);
+    let want: Vec<f32> = (0..rows * width)
+        .map(|at| {
+            let (row, column) = (at / width, at % width);
+            (3 * row..3 * row + 3)
+                .fold(0.0, |sum, term| sum + from[places[term] as usize * width + column] * factors[term])
+        })
+        .collect();
+    for (level, threads) in kernel_levels().flat_map(|level| [(level, 1), (level, 3)]) {
+        let mut out = vec![f32::NAN; rows * width];
+        combine_rows(&pool(threads), level, &from, width, &places, &factors, &mut out);
+        assert_eq!(bits(&out), bits(&want), "{}", level.name());
+        // One place with a factor of one copies.
+        combine_rows(&pool(threads), level, &from, width, &[3, 0, 1, 5, 2], &[1.0; 5], &mut out);
+        assert_eq!(bits(&out[width..2 * width]), bits(&from[..width]));
     }
 }
 

@@ -87,7 +87,7 @@ proptest! {
 
     #[test]
     fn every_level_stores_the_same_bytes(
-        half in 1usize..100, dtype in 0usize..4, style in 0usize..2, seed in any::<u64>(),
+        half in 1usize..100, pairs in 0usize..100, dtype in 0usize..4, style in 0usize..2, seed in any::<u64>(),
     ) {
         let layout = alike(2, 3, 2 * half, 4, KvDType::ALL[dtype]);
         let style = [RopeStyle::Halves, RopeStyle::Neighbours][style];
@@ -95,7 +95,9 @@ proptest! {
         let tokens = 11;
         let width = 3 * 2 * half;
         let (q, k, v) = (numbers.take(2 * tokens * width), numbers.take(tokens * width), numbers.take(tokens * width));
-        let (cos, sin) = (numbers.take(tokens * half), numbers.take(tokens * half));
+        // All of each head is rotated, or only its beginning.
+        let pairs = pairs.min(half);
+        let (cos, sin) = (numbers.take(tokens * pairs), numbers.take(tokens * pairs));
         // The tables of the two sequences, the second's first.
         let tables = [4, 0, 2, 5, 1];
         let spans = [
@@ -120,9 +122,9 @@ proptest! {
         // Queries and keys are what rotating each token by itself gives.
         let (mut turned_q, mut turned_k) = (q.clone(), k.clone());
         for token in 0..tokens {
-            let (cos, sin) = (&cos[token * half..][..half], &sin[token * half..][..half]);
-            rope(&mut turned_q[2 * token * width..][..2 * width], style, cos, sin);
-            rope(&mut turned_k[token * width..][..width], style, cos, sin);
+            let (cos, sin) = (&cos[token * pairs..][..pairs], &sin[token * pairs..][..pairs]);
+            rope(&mut turned_q[2 * token * width..][..2 * width], 2 * half, style, cos, sin);
+            rope(&mut turned_k[token * width..][..width], 2 * half, style, cos, sin);
         }
         prop_assert_eq!(&results[0].1, &bits(&turned_q));
         prop_assert_eq!(&results[0].2, &bits(&turned_k));

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use strata_kernels::RopeStyle;
 
+use super::Architecture;
 use super::error::ConfigProblem;
 use super::fields::Fields;
 
@@ -77,35 +78,90 @@ pub enum RopeScaling {
 
 /// Longest context that any configuration may state.
 const POSITIONS_MAX: usize = 1 << 31;
-/// The base if a configuration gives none; the same for every supported architecture.
-const THETA_DEFAULT: f64 = 10_000.0;
 
 /// Reads the classic spelling (`rope_theta` beside `rope_scaling`) and that of transformers 5 (`rope_parameters`). If
-/// both are given, `rope_scaling` wins, and a `rope_theta` inside the object wins over one outside.
+/// both are given, `rope_scaling` wins, and a `rope_theta` inside the object wins over one outside; without either, the
+/// base is `theta_default`.
 pub(super) fn read_rope(
     fields: &Fields<'_>,
     max_positions: usize,
     head_dim: usize,
+    theta_default: f64,
 ) -> Result<RopeConfig, ConfigProblem> {
     let scaling = fields.object("rope_scaling", "rope_scaling.")?.filter(|scaling| !scaling.is_empty());
     let parameters = match scaling {
         Some(scaling) => Some(scaling),
         None => fields.object("rope_parameters", "rope_parameters.")?,
     };
-    let whole = |share: f64| share == 1.0;
-    let whole_hint = "1: rotating only a part of each head is not supported";
-    fields.number("partial_rotary_factor", whole, whole_hint)?;
     let outer_theta = read_theta(fields)?;
     let Some(rope) = parameters else {
-        return Ok(RopeConfig::new(outer_theta.unwrap_or(THETA_DEFAULT), RopeScaling::Default));
+        return Ok(RopeConfig::new(outer_theta.unwrap_or(theta_default), RopeScaling::Default));
     };
-    rope.number("partial_rotary_factor", whole, whole_hint)?;
     if let Some((key, value)) = rope.entries().find(|(_, value)| value.is_object()) {
         return Err(rope.unsupported(key, value, "rope parameters that differ from layer to layer"));
     }
-    let theta = read_theta(&rope)?.or(outer_theta).unwrap_or(THETA_DEFAULT);
+    let theta = read_theta(&rope)?.or(outer_theta).unwrap_or(theta_default);
     let scaling = read_scaling(fields, &rope, max_positions, head_dim)?;
     Ok(RopeConfig::new(theta, scaling))
+}
+
+/// The layers that do not rotate: those with a 0 in `no_rope_layers`, or every so many-th.
+pub(super) fn read_unrotated(fields: &Fields<'_>, num_layers: usize) -> Result<Vec<bool>, ConfigProblem> {
+    let key = "no_rope_layers";
+    let interval = fields.count("no_rope_layer_interval", 1..=POSITIONS_MAX)?.unwrap_or(4);
+    let Some(value) = fields.get(key) else {
+        return Ok((1..=num_layers).map(|layer| layer.is_multiple_of(interval)).collect());
+    };
+    let expected = "a list with a 0 or 1 for each layer";
+    let Some(rotates) = value.as_array().filter(|rotates| rotates.len() == num_layers) else {
+        return Err(fields.wrong_type(key, expected, value));
+    };
+    let unrotated = rotates.iter().map(|rotates| match rotates.as_u64() {
+        Some(rotates @ 0..=1) => Ok(rotates == 0),
+        _ => Err(fields.wrong_type(key, expected, rotates)),
+    });
+    unrotated.collect()
+}
+
+/// How many elements of each head are rotated: all, where an architecture knows nothing else.
+pub(super) fn read_rotated(
+    fields: &Fields<'_>,
+    architecture: Architecture,
+    head_dim: usize,
+) -> Result<usize, ConfigProblem> {
+    let key = "partial_rotary_factor";
+    let default = match architecture {
+        Architecture::Glm4Moe => 0.5,
+        // What the factor is if none is written.
+        Architecture::MiniMaxM2 => match fields.count("rotary_dim", 2..=head_dim)? {
+            Some(rotated) => rotated as f64 / head_dim as f64,
+            None => 1.0,
+        },
+        _ => {
+            let whole_hint = "1: this architecture is known with whole heads rotated only";
+            let objects = [
+                fields.object("rope_parameters", "rope_parameters.")?,
+                fields.object("rope_scaling", "rope_scaling.")?,
+            ];
+            for fields in objects.iter().flatten().chain([fields]) {
+                fields.number(key, |share| share == 1.0, whole_hint)?;
+            }
+            return Ok(head_dim);
+        }
+    };
+    let share = |fields: &Fields<'_>| fields.number(key, |share| (0.0..=1.0).contains(&share), "a number from 0 to 1");
+    let mut written = None;
+    for (key, prefix) in [("rope_scaling", "rope_scaling."), ("rope_parameters", "rope_parameters.")] {
+        if let Some(parameters) = fields.object(key, prefix)? {
+            written = written.or(share(&parameters)?);
+        }
+    }
+    let rotated = (head_dim as f64 * written.or(share(fields)?).unwrap_or(default)) as usize;
+    if rotated < 2 || !rotated.is_multiple_of(2) {
+        let (key, limit) = (fields.name(key), format!("a share that makes an even number of {head_dim} elements"));
+        return Err(ConfigProblem::OutOfRange { key, found: rotated.to_string(), limit });
+    }
+    Ok(rotated)
 }
 
 fn read_theta(fields: &Fields<'_>) -> Result<Option<f64>, ConfigProblem> {

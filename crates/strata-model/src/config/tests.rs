@@ -40,7 +40,7 @@ fn absent_keys_mean_what_they_mean_to_each_class() {
     assert_eq!((llama.max_position_embeddings, llama.rms_norm_eps), (2048, 1e-6));
     assert_eq!(llama.rope, RopeConfig::new(10_000.0, RopeScaling::Default));
     assert_eq!((llama.bos_token_id, llama.eos_token_ids.as_slice()), (Some(1), &[2][..]));
-    assert_eq!((llama.qkv_bias, llama.output_bias, llama.mlp_bias, llama.qk_norm), (false, false, false, false));
+    assert_eq!((llama.qkv_bias, llama.output_bias, llama.mlp_bias, llama.qk_norm), (false, false, false, QkNorm::None));
     assert_eq!((llama.tied_embeddings, llama.activation, llama.dtype), (false, Activation::Silu, None));
     assert_eq!(llama.attention_scale, 128f32.sqrt().recip());
     assert_eq!((llama.embedding_multiplier, llama.residual_multiplier, llama.logits_divisor), (1.0, 1.0, 1.0));
@@ -51,13 +51,13 @@ fn absent_keys_mean_what_they_mean_to_each_class() {
     assert_eq!(mistral.sliding_windows, vec![Some(4096); 32]);
 
     let qwen2 = config(json!({"model_type": "qwen2"}));
-    assert_eq!((qwen2.qkv_bias, qwen2.output_bias, qwen2.qk_norm), (true, false, false));
+    assert_eq!((qwen2.qkv_bias, qwen2.output_bias, qwen2.qk_norm), (true, false, QkNorm::None));
     assert_eq!((qwen2.vocab_size, qwen2.max_position_embeddings), (151_936, 32_768));
     assert_eq!((qwen2.bos_token_id, qwen2.eos_token_ids.len()), (None, 0));
     assert_eq!(qwen2.sliding_windows, vec![None; 32]);
 
     let qwen3 = config(json!({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 32}));
-    assert_eq!((qwen3.head_dim, qwen3.qkv_bias, qwen3.qk_norm), (128, false, true));
+    assert_eq!((qwen3.head_dim, qwen3.qkv_bias, qwen3.qk_norm), (128, false, QkNorm::Heads));
 
     let granite = config(json!({"model_type": "granite"}));
     assert_eq!(granite.attention_scale, 1.0, "Granite's own default");
@@ -325,7 +325,7 @@ fn what_we_cannot_run_is_refused_by_name() {
     let long = refusal(json!({"model_type": "x".repeat(1 << 20)}));
     assert!(long.len() < 500, "a message stays readable");
     assert!(refusal(llama(json!({"quantization_config": {"quant_method": "gptq"}}))).contains("gptq"));
-    assert!(refusal(llama(json!({"num_local_experts": 8}))).contains("mixture-of-experts"));
+    assert!(refusal(llama(json!({"num_local_experts": 8}))).contains("without experts"));
     assert!(ModelConfig::from_json(&llama(json!({"num_experts": 0, "quantization_config": null})).to_string()).is_ok());
 }
 
@@ -410,12 +410,18 @@ fn presets_have_the_sizes_their_names_promise() {
         ("qwen3-0.6b", 0.596_049_920),
         ("qwen3-8b", 8.190_735_360),
         ("qwen3-32b", 32.762_123_264),
+        ("qwen3-30b-a3b", 30.532_122_624),
+        ("mixtral-8x7b", 46.702_792_704),
+        ("olmoe-1b-7b", 6.919_161_856),
     ] {
         assert_eq!(billions(name), expected, "{name}");
     }
+    // A token goes through 8 of 128 experts, or 2 of 8.
+    assert_eq!(config_of("qwen3-30b-a3b").active_parameters(), 3_353_032_704);
+    assert_eq!(config_of("mixtral-8x7b").active_parameters(), 12_879_925_248);
     for name in preset_names() {
         let config = config_of(name);
-        assert!(config.bos_token_id.is_some() && !config.eos_token_ids.is_empty(), "{name}");
+        assert!(!config.eos_token_ids.is_empty(), "{name}");
     }
     assert_eq!(preset("jiuge-7b"), preset("fm9g-7b"));
     assert_eq!(config_of("fm9g-7b").architecture, Architecture::MiniCpm);

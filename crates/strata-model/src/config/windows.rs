@@ -23,8 +23,38 @@ pub(super) fn read_windows(
     match architecture {
         // If Mistral has a window, it holds for every layer, whatever `layer_types` says.
         Architecture::Mistral => Ok(vec![read_window(fields)?; num_layers]),
+        // Mixtral has one only if a window is written.
+        Architecture::Mixtral if fields.is_written("sliding_window") => Ok(vec![read_window(fields)?; num_layers]),
         Architecture::Qwen2 | Architecture::Qwen3 => read_qwen(fields, layer_types, num_layers),
-        Architecture::Llama | Architecture::MiniCpm | Architecture::Granite => Ok(vec![None; num_layers]),
+        // These have rules of their own, which no published model uses.
+        Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::SmolLm3 => {
+            match fields.get("use_sliding_window") {
+                Some(value) if *value != Value::Bool(false) => {
+                    let hint = "this architecture is known without windows only";
+                    Err(fields.unsupported("use_sliding_window", value, hint))
+                }
+                _ => Ok(vec![None; num_layers]),
+            }
+        }
+        Architecture::Olmo3 => {
+            let slides = layer_types.unwrap_or_else(|| (1..=num_layers).map(|layer| layer % 4 != 0).collect());
+            let window = read_window(fields)?;
+            Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+        }
+        Architecture::Exaone4 => {
+            let Some(window) = read_window(fields)? else { return Ok(vec![None; num_layers]) };
+            let Some(slides) = layer_types else {
+                let why = "there is a sliding_window, and this says which layers have it";
+                return Err(ConfigProblem::Missing { key: fields.name("layer_types"), why });
+            };
+            if !slides.contains(&true) {
+                let (key, value) = ("layer_types", Value::from("without sliding_attention"));
+                let hint = "beside a sliding_window it means that no layer rotates, which no published model has";
+                return Err(fields.unsupported(key, &value, hint));
+            }
+            Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
+        }
+        _ => Ok(vec![None; num_layers]),
     }
 }
 

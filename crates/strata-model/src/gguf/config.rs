@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use strata_kernels::RopeStyle;
 use strata_weights::{GroupSpec, MetadataValue, Number, gguf_name};
 
+use super::mixture::{self, ExpertKeys};
 use super::{GgufModel, tokenizer};
-use crate::config::{Activation, Architecture, ConfigProblem, ModelConfig};
+use crate::config::{Activation, Architecture, ConfigProblem, ModelConfig, QkNorm};
 use crate::layers::{EMBEDDING_TENSOR, HEAD_TENSOR};
 
 /// An architecture of GGUF files.
@@ -20,14 +21,28 @@ pub(super) struct Family {
     pub(super) style: RopeStyle,
 }
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 17] = [
     Family { name: "llama", model_type: "llama", style: RopeStyle::Neighbours },
     Family { name: "mistral", model_type: "mistral", style: RopeStyle::Neighbours },
     Family { name: "qwen2", model_type: "qwen2", style: RopeStyle::Halves },
     Family { name: "qwen3", model_type: "qwen3", style: RopeStyle::Halves },
     Family { name: "minicpm", model_type: "minicpm", style: RopeStyle::Neighbours },
     Family { name: "granite", model_type: "granite", style: RopeStyle::Neighbours },
+    Family { name: "qwen2moe", model_type: "qwen2_moe", style: RopeStyle::Halves },
+    Family { name: "qwen3moe", model_type: "qwen3_moe", style: RopeStyle::Halves },
+    Family { name: "olmoe", model_type: "olmoe", style: RopeStyle::Halves },
+    Family { name: "granitemoe", model_type: "granitemoe", style: RopeStyle::Neighbours },
+    Family { name: "glm4moe", model_type: "glm4_moe", style: RopeStyle::Halves },
+    Family { name: "minimax-m2", model_type: "minimax_m2", style: RopeStyle::Halves },
+    Family { name: "ernie4_5-moe", model_type: "ernie4_5_moe", style: RopeStyle::Neighbours },
+    Family { name: "smollm3", model_type: "smollm3", style: RopeStyle::Neighbours },
+    Family { name: "seed_oss", model_type: "seed_oss", style: RopeStyle::Halves },
+    Family { name: "olmo2", model_type: "olmo2", style: RopeStyle::Halves },
+    Family { name: "exaone4", model_type: "exaone4", style: RopeStyle::Halves },
 ];
+
+/// What a Llama with experts is called elsewhere.
+const MIXTRAL: &str = "mixtral";
 
 /// The family that a model of this configuration is written as. A Mistral is a Llama there.
 ///
@@ -35,12 +50,24 @@ const FAMILIES: [Family; 6] = [
 /// What the model computes that readers of that family do not, or do differently.
 pub(super) fn family_of(config: &ModelConfig) -> Result<&'static Family, &'static str> {
     let name = match config.architecture {
-        Architecture::Llama | Architecture::Mistral => "llama",
+        Architecture::Llama | Architecture::Mistral | Architecture::Mixtral => "llama",
         Architecture::Qwen2 => "qwen2",
         Architecture::Qwen3 => "qwen3",
         Architecture::MiniCpm => "minicpm",
         Architecture::Granite => "granite",
+        Architecture::Qwen2Moe => "qwen2moe",
+        Architecture::Qwen3Moe => "qwen3moe",
+        Architecture::Olmoe => "olmoe",
+        _ => return Err("this architecture"),
     };
+    let normalises = config.mixture.as_ref().map(|mixture| mixture.router.normalise.is_some());
+    let by_family = matches!(config.architecture, Architecture::Qwen3Moe | Architecture::Mixtral);
+    if normalises.is_some_and(|normalises| normalises != by_family) {
+        return Err("weights of experts that are divided by their sum where readers do not, or the other way round");
+    }
+    if config.mixture.as_ref().is_some_and(|mixture| mixture.layers.contains(&false)) {
+        return Err("layers without experts among layers that have some");
+    }
     let scales = [config.embedding_multiplier, config.residual_multiplier, config.logits_divisor];
     let is_scaled = matches!(config.architecture, Architecture::MiniCpm | Architecture::Granite);
     let plain_attention = (config.head_dim as f64).sqrt().recip() as f32;
@@ -48,7 +75,12 @@ pub(super) fn family_of(config: &ModelConfig) -> Result<&'static Family, &'stati
     if config.activation != Activation::Silu {
         return Err("an activation other than SiLU");
     }
-    if config.qk_norm != (config.architecture == Architecture::Qwen3) {
+    let norms = match config.architecture {
+        Architecture::Qwen3 | Architecture::Qwen3Moe => QkNorm::Heads,
+        Architecture::Olmoe => QkNorm::Whole,
+        _ => QkNorm::None,
+    };
+    if config.qk_norm != norms {
         return Err("norms of query and key heads outside Qwen3, or a Qwen3 without");
     }
     if !is_scaled && scales != [1.0; 3] {
@@ -74,8 +106,15 @@ fn is_beside_the_weights(name: &str) -> bool {
 /// Refuses tensors that the model's groups do not ask for: a model with such tensors computes something else.
 pub(super) fn check_tensors(model: &GgufModel<'_>, specs: &[GroupSpec]) -> Result<(), ConfigProblem> {
     let wanted: HashSet<&str> = specs.iter().flat_map(|group| &group.tensors).map(|spec| spec.name.as_str()).collect();
+    // Layers behind the last guess at further tokens; they are counted, and not computed.
+    let layers = specs.last().map_or(0, |head| head.layer);
+    let guesses = |name: &str| {
+        let layer = ["model.layers.", "blk."].iter().find_map(|prefix| name.strip_prefix(prefix));
+        let layer = layer.and_then(|rest| rest.split_once('.')).and_then(|(layer, _)| layer.parse().ok());
+        layer.is_some_and(|layer: usize| layer >= layers) && guessing_layers(model) > 0
+    };
     let mut others = model.catalog.tensors().map(|(name, _)| name);
-    match others.find(|name| !wanted.contains(name) && !is_beside_the_weights(name)) {
+    match others.find(|name| !wanted.contains(name) && !is_beside_the_weights(name) && !guesses(name)) {
         None => Ok(()),
         Some(name) => {
             let shown: String = name.chars().take(120).collect();
@@ -84,8 +123,14 @@ pub(super) fn check_tensors(model: &GgufModel<'_>, specs: &[GroupSpec]) -> Resul
     }
 }
 
+/// Layers behind the last that guess at further tokens.
+fn guessing_layers(model: &GgufModel<'_>) -> u64 {
+    let name = model.metadata.text("general.architecture").ok().flatten().unwrap_or_default();
+    model.metadata.count(&format!("{name}.nextn_predict_layers")).ok().flatten().unwrap_or(0)
+}
+
 /// Keys of `config.json`, and what files here call the same.
-const RENAMED: [(&str, &str); 16] = [
+const RENAMED: [(&str, &str); 22] = [
     ("vocab_size", "vocab_size"),
     ("hidden_size", "embedding_length"),
     ("intermediate_size", "feed_forward_length"),
@@ -102,6 +147,12 @@ const RENAMED: [(&str, &str); 16] = [
     ("dim_model_base", "logit_scale"),
     ("embedding_multiplier", "embedding_scale"),
     ("residual_multiplier", "residual_scale"),
+    ("num_experts", "expert_count"),
+    ("num_local_experts", "expert_count"),
+    ("n_routed_experts", "expert_count"),
+    ("moe_num_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
 ];
 
 /// A value at which a key changes nothing.
@@ -112,7 +163,7 @@ enum Neutral {
 }
 
 /// Keys that change what is computed, and the values with which they do not; other values are refused.
-const NEUTRAL: [(&str, Neutral); 11] = [
+const NEUTRAL: [(&str, Neutral); 9] = [
     ("attention.causal", Neutral::Flag(true)),
     ("use_parallel_residual", Neutral::Flag(false)),
     ("attention.clamp_kqv", Neutral::Number(0.0)),
@@ -122,8 +173,6 @@ const NEUTRAL: [(&str, Neutral); 11] = [
     ("attention.temperature_scale", Neutral::Number(0.0)),
     ("attention.temperature_length", Neutral::Number(0.0)),
     ("rope.scaling.yarn_ext_factor", Neutral::Number(1.0)),
-    ("nextn_predict_layers", Neutral::Number(0.0)),
-    ("leading_dense_block_count", Neutral::Number(0.0)),
 ];
 
 pub(super) fn read(model: &GgufModel<'_>) -> Result<ModelConfig, ConfigProblem> {
@@ -149,9 +198,17 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<ModelConfig, ConfigProblem> 
     config.qkv_bias = has("self_attn.q_proj.bias");
     config.output_bias = has("self_attn.o_proj.bias");
     config.mlp_bias = has("mlp.gate_proj.bias");
+    if config.architecture == Architecture::Glm4Moe {
+        config.qk_norm = if has("self_attn.q_norm.weight") { QkNorm::Heads } else { QkNorm::None };
+    }
+    if let Some(mixture) = &mut config.mixture {
+        let first = mixture.layers.iter().position(|is_mixture| *is_mixture).unwrap_or(0);
+        let bias = format!("model.layers.{first}.mlp.gate.e_score_correction_bias");
+        mixture.router.choice_bias &= model.catalog.get(&bias).is_some();
+    }
     config.sliding_windows = keys.windows(config.num_layers)?;
     config.rope.style = family.style;
-    config.rope.factors = keys.rope_factors(config.head_dim)?;
+    config.rope.factors = keys.rope_factors(config.rotated)?;
     Ok(config)
 }
 
@@ -164,24 +221,38 @@ struct Keys<'a> {
 impl Keys<'_> {
     /// The equivalent `config.json`; whether its numbers make sense is for its reader to say.
     fn config_json(&self) -> Result<Value, ConfigProblem> {
-        if let Some(experts) = self.count("expert_count")?.filter(|&experts| experts > 0) {
-            let hint = "mixture-of-experts models cannot be run yet";
+        // Layers that are no mixtures may have none.
+        let experts = ExpertKeys::count(self, "expert_count")?.filter(|&experts| experts > 0);
+        let model_type = match (self.family.model_type, experts) {
+            ("llama", Some(_)) => MIXTRAL,
+            // Told from the one before by its windows.
+            ("olmo2", _) if self.count("attention.sliding_window")?.is_some_and(|window| window > 0) => "olmo3",
+            (model_type, _) => model_type,
+        };
+        let is_mixture = Architecture::named(model_type).is_some_and(Architecture::is_mixture);
+        if let Some(experts) = experts.filter(|_| !is_mixture) {
+            let hint = "this architecture is known without experts only";
             return Err(unsupported(&self.name("expert_count"), &json!(experts), hint));
         }
-        self.refuse_what_is_not_computed()?;
+        self.refuse_what_is_not_computed(is_mixture)?;
         let hidden = self.required("embedding_length")?;
-        let layers = self.required("block_count")?;
+        // Converters count layers that guess at further tokens among the blocks.
+        let layers = self.required("block_count")?.saturating_sub(self.count("nextn_predict_layers")?.unwrap_or(0));
         let heads = self.same_in_layers("attention.head_count")?;
         let heads = heads.ok_or_else(|| missing(&self.name("attention.head_count"), "it shapes the model"))?;
         let kv_heads = self.same_in_layers("attention.head_count_kv")?.unwrap_or(heads);
         let inner = self.same_in_layers("feed_forward_length")?;
-        let inner = inner.ok_or_else(|| missing(&self.name("feed_forward_length"), "it shapes the model"))?;
+        let inner = match (inner, ExpertKeys::count(self, "expert_feed_forward_length")?) {
+            (Some(inner), _) => inner,
+            (None, Some(of_expert)) if is_mixture => of_expert,
+            (None, _) => return Err(missing(&self.name("feed_forward_length"), "it shapes the model")),
+        };
         let context = self.required("context_length")?;
         let eps = self.number("attention.layer_norm_rms_epsilon")?;
         let eps = eps.ok_or_else(|| missing(&self.name("attention.layer_norm_rms_epsilon"), "every norm needs it"))?;
-        let head_dim = self.head_dim(hidden, heads)?;
+        let (head_dim, rotated) = self.head_dim(hidden, heads, model_type)?;
         let mut json = json!({
-            "model_type": self.family.model_type,
+            "model_type": model_type,
             "vocab_size": self.vocab_size()?,
             "hidden_size": hidden,
             "intermediate_size": inner,
@@ -199,7 +270,14 @@ impl Keys<'_> {
         if let Some(scaling) = self.rope_scaling(context)? {
             json["rope_scaling"] = scaling;
         }
-        match self.family.model_type {
+        if is_mixture {
+            mixture::add_to_config(self, model_type, inner, &mut json)?;
+        }
+        match model_type {
+            // Which layers have one is read below.
+            "olmo3" | "exaone4" => json["sliding_window"] = Value::Null,
+            "glm4_moe" => json["partial_rotary_factor"] = json!(rotated as f64 / head_dim as f64),
+            "minimax_m2" => json["rotary_dim"] = json!(rotated),
             "minicpm" => {
                 // Files older than these keys are of the first MiniCPM, and these are its scales. Zero means that there
                 // is none.
@@ -214,7 +292,7 @@ impl Keys<'_> {
                 json["scale_depth"] = json!(residual.unwrap_or(1.4));
                 json["dim_model_base"] = json!(logits.unwrap_or(256.0));
             }
-            "granite" => {
+            "granite" | "granitemoe" => {
                 // Absent or zero means that there is none.
                 let scale = |key| Ok::<_, ConfigProblem>(self.number(key)?.filter(|&scale| scale != 0.0));
                 json["embedding_multiplier"] = json!(scale("embedding_scale")?);
@@ -228,10 +306,12 @@ impl Keys<'_> {
         Ok(json)
     }
 
-    fn refuse_what_is_not_computed(&self) -> Result<(), ConfigProblem> {
+    fn refuse_what_is_not_computed(&self, is_mixture: bool) -> Result<(), ConfigProblem> {
         let hint = "it changes what is computed, in a way that Strata does not; use an engine that does";
         let refuse = |key: &str, value: Value| Err(unsupported(&self.name(key), &value, hint));
-        for (key, neutral) in NEUTRAL {
+        let of_mixtures =
+            [("nextn_predict_layers", Neutral::Number(0.0)), ("leading_dense_block_count", Neutral::Number(0.0))];
+        for (key, neutral) in NEUTRAL.into_iter().chain(of_mixtures.into_iter().filter(|_| !is_mixture)) {
             match neutral {
                 Neutral::Flag(neutral) => {
                     if let Some(flag) = self.model.metadata.flag(&self.name(key))?.filter(|&flag| flag != neutral) {
@@ -247,7 +327,9 @@ impl Keys<'_> {
         }
         // Granite's converters say by this that positions are not rotated at all.
         let finetuned = "rope.scaling.finetuned";
-        if self.family.model_type == "granite" && self.model.metadata.flag(&self.name(finetuned))? == Some(false) {
+        if matches!(self.family.model_type, "granite" | "granitemoe")
+            && self.model.metadata.flag(&self.name(finetuned))? == Some(false)
+        {
             return refuse(finetuned, json!(false));
         }
         Ok(())
@@ -272,7 +354,8 @@ impl Keys<'_> {
         Ok(rows)
     }
 
-    fn head_dim(&self, hidden: u64, heads: u64) -> Result<u64, ConfigProblem> {
+    /// Elements of a head, and how many of them are rotated.
+    fn head_dim(&self, hidden: u64, heads: u64, model_type: &str) -> Result<(u64, u64), ConfigProblem> {
         let head_dim = match self.count("attention.key_length")? {
             Some(length) => length,
             None if heads > 0 && hidden.is_multiple_of(heads) => hidden / heads,
@@ -282,15 +365,17 @@ impl Keys<'_> {
                 return Err(ConfigProblem::OutOfRange { key, found, limit });
             }
         };
-        for (key, hint) in [
-            ("attention.value_length", "keys and values must be of one width"),
-            ("rope.dimension_count", "rotating only a part of each head is not supported"),
-        ] {
-            if let Some(other) = self.count(key)?.filter(|&other| other != head_dim) {
-                return Err(unsupported(&self.name(key), &json!(other), hint));
-            }
+        let (values, rotated) = ("attention.value_length", "rope.dimension_count");
+        if let Some(other) = self.count(values)?.filter(|&other| other != head_dim) {
+            return Err(unsupported(&self.name(values), &json!(other), "keys and values must be of one width"));
         }
-        Ok(head_dim)
+        let of_head = self.count(rotated)?.unwrap_or(head_dim);
+        let may_be_part = matches!(model_type, "glm4_moe" | "minimax_m2") && of_head < head_dim;
+        if of_head != head_dim && !may_be_part {
+            let hint = "this architecture is not known with a part of each head rotated";
+            return Err(unsupported(&self.name(rotated), &json!(of_head), hint));
+        }
+        Ok((head_dim, of_head))
     }
 
     /// The `rope_scaling` of the model, or `None` if frequencies are not scaled.
@@ -375,6 +460,10 @@ impl Keys<'_> {
                 Err(unsupported(&pattern_key, &Value::from(other.to_string()), "expected a flag for each layer"))
             }
             None if matches!(self.family.model_type, "llama" | "mistral") => Ok(vec![Some(window); num_layers]),
+            // Every fourth layer sees all.
+            None if matches!(self.family.model_type, "olmo2" | "exaone4") => {
+                Ok((1..=num_layers).map(|layer| (layer % 4 != 0).then_some(window)).collect())
+            }
             None => Ok(none),
         }
     }
@@ -410,6 +499,32 @@ impl Keys<'_> {
                 Err(unsupported(&name, &Value::from(format!("a list of {}", numbers.len())), hint))
             }
         }
+    }
+}
+
+impl ExpertKeys for Keys<'_> {
+    fn count(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
+        // Layers that are no mixtures have none.
+        if let Some(MetadataValue::Numbers(numbers)) = self.model.metadata.get(&self.name(key)) {
+            let mut counts = numbers.iter().filter_map(|number| u64::try_from(number.as_integer()?).ok());
+            let most = counts.by_ref().max();
+            if numbers
+                .iter()
+                .filter_map(|number| number.as_integer())
+                .all(|count| count == 0 || Some(count) == most.map(Into::into))
+            {
+                return Ok(most);
+            }
+        }
+        Keys::count(self, key)
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>, ConfigProblem> {
+        Keys::number(self, key)
+    }
+
+    fn flag(&self, key: &str) -> Result<Option<bool>, ConfigProblem> {
+        Ok(self.model.metadata.flag(&self.name(key))?)
     }
 }
 

@@ -5,6 +5,7 @@ use strata_kernels::RopeStyle;
 use strata_weights::{Metadata, MetadataValue, Numbers, Texts};
 
 use super::config::{ROPE_FACTORS, family_of};
+use super::mixture;
 use crate::config::{Architecture, ModelConfig, RopeScaling};
 use crate::rope::RopeTable;
 
@@ -38,13 +39,16 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
         ("attention.head_count_kv", config.num_kv_heads),
         ("attention.key_length", config.head_dim),
         ("attention.value_length", config.head_dim),
-        ("rope.dimension_count", config.head_dim),
+        ("rope.dimension_count", config.rotated),
         ("vocab_size", config.vocab_size),
     ] {
         metadata.set(key(name), count as u32);
     }
     metadata.set(key("attention.layer_norm_rms_epsilon"), config.rms_norm_eps);
     metadata.set(key("rope.freq_base"), config.rope.theta as f32);
+    if let Some(mixture) = &config.mixture {
+        mixture::describe(config, mixture, key, &mut metadata);
+    }
     if matches!(config.architecture, Architecture::MiniCpm | Architecture::Granite) {
         metadata.set(key("embedding_scale"), config.embedding_multiplier);
         metadata.set(key("residual_scale"), config.residual_multiplier);
@@ -77,7 +81,7 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
             let by_stretch = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
             metadata.set(key("rope.scaling.attn_factor"), (attention_factor / by_stretch) as f32);
         }
-        RopeScaling::Llama3 { .. } => rope_factors = Some(RopeTable::factors(&config.rope, config.head_dim)),
+        RopeScaling::Llama3 { .. } => rope_factors = Some(RopeTable::factors(&config.rope, config.rotated)),
         RopeScaling::Dynamic { .. } => return Err("dynamic rope scaling"),
     }
     let rope_factors = rope_factors.map(|factors| (ROPE_FACTORS, factors));

@@ -7,7 +7,7 @@ use strata_weights::{MetadataValue, Number, Numbers, TensorMeta, Texts, write_gg
 
 use super::sentencepiece::{Piece, merges};
 use super::*;
-use crate::config::RopeScaling;
+use crate::config::{QkNorm, RopeScaling};
 
 /// The keys of a small model of `architecture`.
 fn shape(architecture: &str) -> Metadata {
@@ -72,9 +72,9 @@ fn what_is_not_computed_is_refused_by_name() {
     refused("general.architecture", "gemma3", &["gemma3", "llama", "qwen3", "granite"]);
     refused("general.architecture", 3u32, &["general.architecture", "a text"]);
     refused("general.type", "mmproj", &["mmproj", "language model"]);
-    refused("llama.expert_count", 8u32, &["llama.expert_count", "mixture-of-experts"]);
+    refused("llama.expert_count", 8u32, &["llama.expert_used_count"]);
     refused("llama.attention.value_length", 16u32, &["value_length", "one width"]);
-    refused("llama.rope.dimension_count", 4u32, &["rope.dimension_count", "part of each head"]);
+    refused("llama.rope.dimension_count", 4u32, &["rope.dimension_count", "a part of each head"]);
     refused("llama.rope.scaling.type", "longrope", &["longrope", "linear", "yarn"]);
     refused("llama.attention.head_count_kv", Numbers::from_i32([2, 2, 1, 2]), &["head_count_kv", "layers that differ"]);
     refused("llama.attention.head_count_kv", Numbers::from_i32([]), &["head_count_kv"]);
@@ -463,8 +463,8 @@ fn no_family_takes_what_its_readers_do_not_compute() {
         let error = of(architecture, change).unwrap_err();
         assert!(error.contains(part), "{architecture}: {error} should name {part}");
     };
-    refused("llama", &|config| config.qk_norm = true, "norms of query and key heads");
-    refused("qwen3", &|config| config.qk_norm = false, "norms of query and key heads");
+    refused("llama", &|config| config.qk_norm = QkNorm::Heads, "norms of query and key heads");
+    refused("qwen3", &|config| config.qk_norm = QkNorm::None, "norms of query and key heads");
     refused("qwen2", &|config| config.residual_multiplier = 0.5, "scaled embeddings");
     refused("minicpm", &|config| config.attention_scale = 1.0, "attention scores");
     refused("llama", &|config| config.activation = crate::config::Activation::Gelu, "SiLU");

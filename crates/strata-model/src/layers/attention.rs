@@ -4,20 +4,21 @@ use strata_device::{Command, PassNeeds, Tensor, TensorArea};
 use strata_kernels::{ATTENTION_STATE, AttentionLayer, KvShape, RopeStyle, attention_scratch};
 use strata_weights::{Access, GroupSpec, Role, TensorId};
 
+use super::branch_norm::BranchNorm;
 use super::tensors::LayerTensors;
 use super::{Layer, LayerState};
-use crate::config::ModelConfig;
+use crate::config::{LayerRope, ModelConfig, QkNorm};
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
 /// Attention of one layer, of any kind: how many heads, how far a token sees, and how positions are encoded.
 pub struct Attention {
     spec: GroupSpec,
-    norm: TensorId,
+    norm: BranchNorm,
     q: Linear,
     k: Linear,
     v: Linear,
-    /// The norms of the query heads and of the key heads, if the model has them.
-    head_norms: Option<[TensorId; 2]>,
+    /// The norms of queries and keys, if the model has them: of each head, or of all heads together.
+    norms: Option<[TensorId; 2]>,
     output: Linear,
     heads: usize,
     kv: KvShape,
@@ -27,10 +28,9 @@ pub struct Attention {
     scale: f32,
     /// How many positions a token sees, itself included; `None` means all.
     window: Option<usize>,
-    rope: RopeStyle,
+    rope: LayerRope,
+    style: RopeStyle,
     epsilon: f32,
-    /// The factor of the layer's result before it is added to the hidden states.
-    residual: f32,
     /// The most positions of a sequence.
     context: usize,
     /// Whether this is the last layer in which tokens see each other; after it, only rows whose logits are wanted are
@@ -57,14 +57,19 @@ impl Attention {
         let (q, kv_rows) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
         let name = format!("layer {layer}, attention");
         let mut tensors = LayerTensors::new(group, name, Role::Attention, layer, format!("model.layers.{layer}."));
-        let norm = tensors.vector("input_layernorm.weight", hidden);
+        let norm = BranchNorm::new(config, &mut tensors, ["input_layernorm", "post_attention_layernorm"]);
         let mut input = |name: &str, rows| {
             tensors.linear(&format!("self_attn.{name}_proj"), [rows, hidden], config.qkv_bias, Access::Sweep)
         };
         let [q, k, v] = [input("q", q), input("k", kv_rows), input("v", kv_rows)];
-        let head_norms = config
-            .qk_norm
-            .then(|| ["q", "k"].map(|name| tensors.vector(&format!("self_attn.{name}_norm.weight"), config.head_dim)));
+        let norm_lens = match config.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Heads => Some([config.head_dim; 2]),
+            QkNorm::Whole => Some([q.rows, k.rows]),
+        };
+        let norms = norm_lens.map(|[of_q, of_k]| {
+            [("q", of_q), ("k", of_k)].map(|(name, len)| tensors.vector(&format!("self_attn.{name}_norm.weight"), len))
+        });
         let output = tensors.linear("self_attn.o_proj", [hidden, q.rows], config.output_bias, Access::Sweep);
         Self {
             spec: tensors.finish(),
@@ -72,16 +77,16 @@ impl Attention {
             q,
             k,
             v,
-            head_norms,
+            norms,
             output,
             heads: config.num_heads,
             kv,
             kv_layer,
             scale: config.attention_scale,
             window: config.sliding_windows[layer],
-            rope: config.rope.style,
+            rope: config.rope_of(layer),
+            style: config.rope.style,
             epsilon: config.rms_norm_eps,
-            residual: config.residual_multiplier,
             context: config.context(),
             is_last: layer + 1 == config.num_layers,
         }
@@ -113,23 +118,24 @@ impl Layer for Attention {
         self.scratch(size.tokens, &mut area);
         needs.tensors.reserve(&area);
         needs.product_cols = needs.product_cols.max(self.q.cols).max(self.output.cols);
-        needs.norm_cols = needs.norm_cols.max(self.q.cols).max(self.kv.head_dim);
+        self.norm.plan(needs);
+        needs.norm_cols = needs.norm_cols.max(self.q.rows).max(self.k.rows);
         let scratch = attention_scratch(self.heads, self.kv.head_dim, self.context);
         needs.attention_scratch = needs.attention_scratch.max(scratch);
     }
 
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
         let Scratch { q, k, v, attended, state } = self.scratch(pass.rows(), &mut pass.area());
-        let normed = pass.norm(self.norm, self.epsilon)?;
-        pass.products(normed, [&self.q, &self.k, &self.v], [q, k, v], None)?;
-        if let Some(norms) = self.head_norms {
+        let x = self.norm.begin(pass)?;
+        pass.products(x, [&self.q, &self.k, &self.v], [q, k, v], None)?;
+        if let Some(norms) = self.norms {
             for (heads, norm) in [q, k].into_iter().zip(norms) {
                 let (weight, epsilon) = (&pass.weights.vector(norm), self.epsilon);
                 pass.submit(&[Command::Norm { x: heads, weight, epsilon, out: heads }])?;
             }
         }
         let (kv, sequences) = (pass.kv.layer(self.kv_layer), pass.batch.sequences());
-        let (style, [cos, sin]) = (self.rope, pass.rotation());
+        let (style, [cos, sin]) = (self.style, pass.rotation(self.rope));
         let layer = AttentionLayer { kv, heads: self.heads, scale: self.scale, window: self.window };
         pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
         pass.attend_below(layer, q, state, attended)?;
@@ -137,7 +143,6 @@ impl Layer for Attention {
         let attended = if self.is_last { pass.keep_wanted_rows(attended, self.q.rows)? } else { attended };
         let branch = pass.branch();
         pass.products(attended, [&self.output], [branch], None)?;
-        pass.add_branch(self.residual);
-        Ok(())
+        self.norm.end(pass)
     }
 }

@@ -1,5 +1,6 @@
 //! A random model as one GGUF file that needs no other files.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -15,6 +16,18 @@ use crate::gguf::describe::{Description, add_tokenizer, describe};
 const FILE: &str = "model.gguf";
 /// The synthetic tokenizer cuts words as GPT-2 does.
 const PRE_TOKENIZER: &str = "gpt-2";
+
+/// The end of a router's name.
+const ROUTER: &str = ".mlp.gate.weight";
+/// The end of the name of what a shared expert's gate is computed with.
+const SHARED_GATE: &str = ".mlp.shared_expert_gate.weight";
+
+/// The name of the tensor that holds this matrix of all experts, if this one is an expert's.
+fn of_all_experts(name: &str) -> Option<String> {
+    let (before, rest) = name.split_once(".mlp.experts.")?;
+    let (_, matrix) = rest.split_once('.')?;
+    Some(format!("{before}.mlp.experts.all.{matrix}"))
+}
 
 /// A GGUF file that is ready to be written.
 pub(super) struct GgufPlan {
@@ -41,14 +54,30 @@ impl GgufPlan {
         }
         add_tokenizer(&mut metadata, config, PRE_TOKENIZER, tokenizer, tokenizer_config)
             .map_err(|what| SynthError::NotInGguf { what })?;
-        let mut tensors = Vec::new();
+        let mut tensors: Vec<TensorMeta> = Vec::new();
         // The factors come first, as converters write them.
         if let Some((name, factors)) = &rope_factors {
             tensors.push(TensorMeta { name: (*name).to_owned(), dtype: DType::F32, shape: vec![factors.len()] });
         }
+        let mut of_experts: HashMap<String, usize> = HashMap::new();
         for mut tensor in super::list_tensors(config, DType::F32)? {
-            if let [_, cols] = *tensor.shape {
+            // Readers want routers in F32, and the single row of a shared expert's gate as a vector.
+            if tensor.name.ends_with(SHARED_GATE) {
+                tensor.shape.remove(0);
+            } else if let [_, cols] = *tensor.shape
+                && !tensor.name.ends_with(ROUTER)
+            {
                 tensor.dtype = fitting(dtype, cols);
+            }
+            if let Some(all) = of_all_experts(&tensor.name) {
+                // The same matrix of all experts is one tensor, at the place of the first.
+                if let Some(&index) = of_experts.get(&all) {
+                    tensors[index].shape[0] += 1;
+                    continue;
+                }
+                tensor.shape.insert(0, 1);
+                of_experts.insert(all.clone(), tensors.len());
+                tensor.name = all;
             }
             if tensor.bytes().is_none() {
                 return Err(WeightError::TooLarge { group: tensor.name }.into());
@@ -72,14 +101,14 @@ impl GgufPlan {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<PathBuf>, WeightError> {
         let path = dir.join(FILE);
-        let sources: Vec<Rows<'_>> = self.tensors.iter().map(|tensor| self.rows(spec.seed, config, tensor)).collect();
+        let sources: Vec<Rows<'_>> = self.tensors.iter().map(|tensor| self.rows(spec, config, tensor)).collect();
         produce_chunks(&self.tensors, &sources, progress, &mut |produce| {
             write_gguf(&path, &self.metadata, &self.tensors, produce)
         })?;
         Ok(vec![path])
     }
 
-    fn rows<'a>(&'a self, seed: u64, config: &ModelConfig, tensor: &TensorMeta) -> Rows<'a> {
+    fn rows<'a>(&'a self, spec: &SynthSpec, config: &ModelConfig, tensor: &TensorMeta) -> Rows<'a> {
         let heads = match self.style {
             RopeStyle::Halves => None,
             RopeStyle::Neighbours if tensor.name.contains(".self_attn.q_proj.") => Some(config.num_heads),
@@ -88,21 +117,37 @@ impl GgufPlan {
         };
         let (rows, cols) = match *tensor.shape {
             [rows, cols] => (rows, cols),
+            [experts, rows, cols] => (experts * rows, cols),
             // A bias, whose elements are in the order of the rows that they belong to.
             [rows] if heads.is_some() => (rows, 1),
             [cols] => (1, cols),
-            _ => unreachable!("groups list vectors and matrices only"),
+            _ => unreachable!("groups list vectors and matrices only, which are joined once"),
         };
         let given = self.rope_factors.as_ref().filter(|(name, _)| *name == tensor.name).map(|(_, f)| f.as_slice());
         let head_rows = heads.map_or(rows, |heads| rows / heads);
-        let stream = TensorStream::new(seed, tensor);
-        Rows { stream, given, dtype: tensor.dtype, rows, cols, head_rows, reordered: heads.is_some() }
+        let stream = |tensor: &TensorMeta| TensorStream::new(spec.seed, spec.router_skew, tensor);
+        let streams = match *tensor.shape {
+            [experts, rows, cols] => {
+                let of_expert = |expert: usize| {
+                    let name = tensor.name.replacen(".all.", &format!(".{expert}."), 1);
+                    stream(&TensorMeta { name, dtype: tensor.dtype, shape: vec![rows, cols] })
+                };
+                (0..experts).map(of_expert).collect()
+            }
+            // As it is elsewhere.
+            [cols] if tensor.name.ends_with(SHARED_GATE) => {
+                vec![stream(&TensorMeta { shape: vec![1, cols], ..tensor.clone() })]
+            }
+            _ => vec![stream(tensor)],
+        };
+        Rows { streams, given, dtype: tensor.dtype, rows, cols, head_rows, reordered: heads.is_some() }
     }
 }
 
 /// The rows of a tensor in the order of a GGUF file. The same seed gives the same values as in safetensors.
 struct Rows<'a> {
-    stream: TensorStream,
+    /// One, or one for each expert.
+    streams: Vec<TensorStream>,
     given: Option<&'a [f32]>,
     dtype: DType,
     rows: usize,
@@ -141,7 +186,10 @@ impl Chunks for Rows<'_> {
         for (row, out) in rows.zip(bytes.chunks_exact_mut(row_bytes.max(1))) {
             match self.given {
                 Some(given) => values.copy_from_slice(given),
-                None => self.stream.fill_values((self.source(row) * self.cols) as u64, &mut values),
+                None => {
+                    let (source, each) = (self.source(row), self.rows / self.streams.len());
+                    self.streams[source / each].fill_values((source % each * self.cols) as u64, &mut values);
+                }
             }
             encode(self.dtype, &values, out);
         }

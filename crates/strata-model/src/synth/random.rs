@@ -20,12 +20,14 @@ pub(super) struct TensorStream {
     mean: f32,
     /// Standard deviation.
     spread: f32,
+    /// Of a router's matrix: its columns, and the power of the rank with which its rows fall.
+    skew: Option<(u64, f32)>,
 }
 
 impl TensorStream {
     /// Weights scaled so that activations keep their size from layer to layer: a matrix has a standard deviation of
-    /// 1/√(inputs); a norm has values around 1, a bias around 0.
-    pub(super) fn new(seed: u64, tensor: &TensorMeta) -> Self {
+    /// 1/√(inputs); a norm has values around 1, a bias around 0. Rows of routers fall with their rank.
+    pub(super) fn new(seed: u64, router_skew: f32, tensor: &TensorMeta) -> Self {
         let (mean, spread) = match tensor.shape.as_slice() {
             [.., inputs] if tensor.shape.len() > 1 => (0.0, 1.0 / (*inputs as f32).max(1.0).sqrt()),
             _ if tensor.name.ends_with("norm.weight") => (1.0, 0.05),
@@ -33,7 +35,9 @@ impl TensorStream {
         };
         let key = tensor.name.bytes().fold(mix64(seed), |key, byte| mix64(key ^ u64::from(byte)));
         let num_elements = tensor.shape.iter().map(|&dim| dim as u64).product();
-        Self { key, num_elements, dtype: tensor.dtype, mean, spread }
+        let is_router = tensor.name.ends_with(".mlp.gate.weight") && router_skew != 0.0;
+        let skew = tensor.shape.last().filter(|_| is_router).map(|&cols| (cols as u64, router_skew));
+        Self { key, num_elements, dtype: tensor.dtype, mean, spread, skew }
     }
 
     /// The values of the elements from `first` on, before they are converted to the tensor's type.
@@ -43,7 +47,16 @@ impl TensorStream {
             let count = (values.len() as u64).min(CHUNK_ELEMENTS - within);
             let (now, later) = values.split_at_mut(count as usize);
             self.fill_block(mix64(self.key ^ chunk), within as u32, now);
+            self.skew(first, now);
             (first, values) = (first + count, later);
+        }
+    }
+
+    /// Lets the rows of a router's matrix fall, of which `values` are the elements from `first` on.
+    fn skew(&self, first: u64, values: &mut [f32]) {
+        let Some((cols, power)) = self.skew else { return };
+        for (element, value) in (first..).zip(values) {
+            *value *= ((1 + element / cols) as f32).powf(-power);
         }
     }
 
@@ -78,6 +91,7 @@ impl Chunks for TensorStream {
         for (block, out) in bytes.chunks_mut(BLOCK * self.dtype.block_bytes()).enumerate() {
             let values = &mut values[..out.len() / self.dtype.block_bytes()];
             self.fill_block(key, (block * BLOCK) as u32, values);
+            self.skew(chunk * CHUNK_ELEMENTS + (block * BLOCK) as u64, values);
             encode(self.dtype, values, out);
         }
     }

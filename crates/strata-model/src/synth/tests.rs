@@ -6,6 +6,7 @@ use strata_weights::{Catalog, ElementType, ResidentWeights, TensorId, WeightSour
 use super::random::CHUNK_ELEMENTS;
 use super::*;
 use crate::chat_template::ChatTemplate;
+use crate::config::QkNorm;
 use crate::generation_config::GenerationConfig;
 use crate::gguf::GgufModel;
 use crate::presets::preset;
@@ -17,6 +18,7 @@ fn spec(name: &str) -> SynthSpec {
         num_layers: None,
         dtype: Some(DType::BF16),
         seed: 7,
+        router_skew: 0.0,
         shard_bytes: 100_000,
         gguf: false,
     }
@@ -75,7 +77,7 @@ fn weights_have_the_spread_that_keeps_activations_sane() {
     // More than one chunk, and a size that no block or chunk divides.
     let shape = vec![1031, 1031];
     let moments = |name: &str, shape: Vec<usize>, dtype| {
-        let stream = TensorStream::new(1, &TensorMeta { name: name.to_owned(), dtype, shape: shape.clone() });
+        let stream = TensorStream::new(1, 0.0, &TensorMeta { name: name.to_owned(), dtype, shape: shape.clone() });
         let mut values = Vec::new();
         let mut bytes = Vec::new();
         for chunk in 0..stream.num_chunks() {
@@ -242,7 +244,13 @@ fn a_gguf_file_holds_the_model_of_the_same_seed() {
         let (report, catalog, got) = make_gguf(&spec, &dir.path().join(name));
         assert_eq!(report.files, [dir.path().join(name).join("model.gguf")]);
         let shape = |config: &ModelConfig| {
-            let flags = [config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm, config.tied_embeddings];
+            let flags = [
+                config.qkv_bias,
+                config.output_bias,
+                config.mlp_bias,
+                config.qk_norm != QkNorm::None,
+                config.tied_embeddings,
+            ];
             let ids = (config.bos_token_id, config.eos_token_ids.clone());
             (config.num_parameters(), config.context(), flags, config.sliding_windows.clone(), ids)
         };

@@ -13,7 +13,7 @@ use strata_model::tokenizer::Tokenizer;
 use strata_weights::{Catalog, ElementType, TensorMeta, write_gguf};
 
 use crate::harness::{Harness, fixtures};
-use crate::logits::{distance, expected, unrounded};
+use crate::logits::{NOT_YET, distance, expected, unrounded};
 
 fn folder() -> PathBuf {
     fixtures().join("gguf")
@@ -27,7 +27,8 @@ fn models() -> Vec<(String, PathBuf)> {
         let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let name = stem.split("-0").next().unwrap().to_owned();
         let first = stem == name || stem.contains("-00001-of-");
-        if first && path.extension().unwrap() == "gguf" && fixtures().join(&name).exists() {
+        let is_model = first && path.extension().unwrap() == "gguf" && fixtures().join(&name).exists();
+        if is_model && !NOT_YET.contains(&name.as_str()) {
             models.push((name, path));
         }
     }
@@ -78,8 +79,9 @@ fn configurations_are_those_of_the_directories() {
                 config.head_dim,
                 config.context(),
             ];
-            let flags = [config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm, config.tied_embeddings];
-            (sizes, flags, config.sliding_windows.clone(), config.bos_token_id, config.eos_token_ids.clone())
+            let flags = [config.qkv_bias, config.output_bias, config.mlp_bias, config.tied_embeddings];
+            let network = (config.qk_norm, config.rotated, config.mixture.clone());
+            (sizes, flags, network, config.sliding_windows.clone(), config.bos_token_id, config.eos_token_ids.clone())
         };
         assert_eq!(shape(&got), shape(&want), "{name}");
         assert_eq!(got.rms_norm_eps, want.rms_norm_eps, "{name}");
@@ -157,6 +159,7 @@ fn quantised_and_widened(dtype: DType, dir: &std::path::Path) -> [Catalog; 2] {
         num_layers: None,
         dtype: Some(dtype),
         seed: 5,
+        router_skew: 0.0,
         shard_bytes: u64::MAX,
         gguf: true,
     };

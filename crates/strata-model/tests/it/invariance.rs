@@ -6,8 +6,9 @@ use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::harness::{BLOCK_SIZE, Harness};
 
-/// One case of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context.
-const CASES: [(&str, KvDType); 7] = [
+/// One case of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context,
+/// experts, experts with groups and a shared one.
+const CASES: [(&str, KvDType); 9] = [
     ("llama3_bf16", KvDType::BF16),
     ("mistral_sliding", KvDType::F32),
     ("qwen2_bf16", KvDType::BF16),
@@ -15,6 +16,8 @@ const CASES: [(&str, KvDType); 7] = [
     ("llama3_bf16", KvDType::Q8),
     ("minicpm", KvDType::F32),
     ("rope_dynamic_long", KvDType::F32),
+    ("qwen3_moe", KvDType::F16),
+    ("glm4_moe_groups", KvDType::F32),
 ];
 
 fn cases_by_level() -> impl Iterator<Item = (Level, (&'static str, KvDType))> {

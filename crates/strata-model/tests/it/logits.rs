@@ -46,11 +46,24 @@ pub fn distance(got: &[Vec<f32>], want: &[f32]) -> f32 {
     apart / largest
 }
 
+/// Families whose fixtures are here already, and which are refused by name.
+pub const NOT_YET: [&str; 7] =
+    ["gpt_oss", "gpt_oss_mxfp4", "hunyuan_v1_moe", "ministral3", "phi3", "phi3_long", "qwen3_moe_fp8"];
+
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    for name in NOT_YET {
+        let error = ModelConfig::from_dir(fixtures().join(name)).unwrap_err().to_string();
+        let is_named = error.contains("unknown architecture") || error.contains("quantization_config");
+        assert!(is_named, "{name}: {error}");
+    }
+}
+
 pub fn cases() -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(fixtures())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| fixtures().join(name).join("config.json").exists())
+        .filter(|name| fixtures().join(name).join("config.json").exists() && !NOT_YET.contains(&name.as_str()))
         .collect();
     names.sort();
     assert!(names.len() >= 20, "fixtures are missing");

@@ -15,8 +15,8 @@ use strata_weights::{Catalog, ElasticWeights, StreamConfig, StreamPlan, StreamPo
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
 
-/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows.
-const CASES: [(&str, KvDType); 7] = [
+/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, experts.
+const CASES: [(&str, KvDType); 10] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -24,6 +24,9 @@ const CASES: [(&str, KvDType); 7] = [
     ("llama3_gqa_tied", KvDType::F32),
     ("minicpm", KvDType::F32),
     ("mistral_sliding", KvDType::F32),
+    ("qwen3_moe", KvDType::F16),
+    ("qwen2_moe", KvDType::F32),
+    ("glm4_moe", KvDType::F32),
 ];
 
 fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {
@@ -92,7 +95,7 @@ fn logits_are_those_of_weights_in_memory() {
         let want = logits(&mut Harness::load(name, dtype, 2, 1), &prompt(70), usize::MAX);
         for band_bytes in [1, 5000, 1 << 20] {
             let least = plan(&catalog, &config, band_bytes).partition().least_budget();
-            let all = least + plan(&catalog, &config, band_bytes).partition().band_memory();
+            let all = plan(&catalog, &config, band_bytes).partition().full_budget();
             for budget in [least, least + (all - least) / 3, all] {
                 for (policy, engine) in ways() {
                     let weights = stream(&catalog, &config, band_bytes, budget, policy, engine);
@@ -120,6 +123,7 @@ fn synthetic(dtype: DType, dir: &Path) -> (Catalog, ModelConfig) {
         num_layers: None,
         dtype: Some(dtype),
         seed: 5,
+        router_skew: 0.0,
         shard_bytes: 2 << 20,
         gguf: false,
     };

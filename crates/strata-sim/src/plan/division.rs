@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 
 /// What the process takes besides all that is counted: code, tokenizer, threads, allocator. A constant, so that a plan
 /// for another machine does not depend on this one.
-const PROCESS: u64 = 112 << 20;
+pub(super) const PROCESS: u64 = 112 << 20;
 
 /// What a GPU's driver and libraries take of its memory.
 const DRIVER: u64 = 560 << 20;
@@ -142,13 +142,13 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
 }
 
 /// Keys and values of a division.
-struct Kv {
-    tokens: u64,
+pub(super) struct Kv {
+    pub tokens: u64,
     tokens_max: u64,
-    bytes: u64,
+    pub bytes: u64,
 }
 
-fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) -> Result<(MemoryPlan, Kv), Refusal> {
+pub(super) fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) -> Result<(MemoryPlan, Kv), Refusal> {
     let (reserved, kv_bytes) = reserve_kv(needs, kv_tokens);
     let plan = MemoryPlan::divide(Bytes(total), &reserved)?;
     let planned = Kv {

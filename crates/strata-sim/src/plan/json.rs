@@ -86,7 +86,7 @@ impl Plan {
     }
 }
 
-fn figure(figure: &Figure) -> Value {
+pub(super) fn figure(figure: &Figure) -> Value {
     let (source, detail) = match &figure.source {
         Origin::Given(flag) => ("given", *flag),
         Origin::Measured(how) => ("measured", how.as_str()),

@@ -9,6 +9,7 @@ use super::Plan;
 use super::bound::Bound;
 use super::division::Tier;
 use super::figure::{Figure, Origin};
+use super::machine::Machine;
 use super::predict::Forecast;
 use crate::words::{bytes, grouped, number, scaled, seconds, short};
 
@@ -23,7 +24,7 @@ impl Plan {
 
     fn write(&self, out: &mut String) -> fmt::Result {
         self.write_model(out)?;
-        self.write_machine(out)?;
+        write_machine(out, &self.machine)?;
         self.write_placement(out)?;
         writeln!(out, "\nBound of one token, whatever the policy: {}", seconds(self.bound.seconds()))?;
         write_bound(out, &self.bound)?;
@@ -60,32 +61,6 @@ impl Plan {
             writeln!(out, "({note})")?;
         }
         Ok(())
-    }
-
-    fn write_machine(&self, out: &mut String) -> fmt::Result {
-        let machine = &self.machine;
-        writeln!(out, "\nMachine")?;
-        let mut row = |name: &str, figure: &Figure, unit: &str| {
-            let source = match &figure.source {
-                Origin::Given(flag) => format!("given, {flag}"),
-                Origin::Measured(how) => format!("measured, {how}"),
-                Origin::Assumed(why) => format!("ASSUMED: {why}"),
-            };
-            writeln!(out, "  {name:<18}{:>14}  {source}", scaled(figure.value, unit))
-        };
-        row("disk", &machine.disk, "B/s")?;
-        row("host memory", &machine.memory, "B")?;
-        row("host bandwidth", &machine.bandwidth, "B/s")?;
-        row("host arithmetic", &machine.flops, "FLOP/s")?;
-        let Some(gpu) = &machine.gpu else { return Ok(()) };
-        row("GPU memory", &gpu.memory, "B")?;
-        row("link to the GPU", &gpu.link, "B/s")?;
-        row("GPU bandwidth", &gpu.bandwidth, "B/s")?;
-        match &gpu.flops {
-            Some(flops) => row("GPU arithmetic", flops, "FLOP/s")?,
-            None => writeln!(out, "  {:<18}{:>14}  left out of the account; --gpu-flops", "GPU arithmetic", "-")?,
-        }
-        writeln!(out, "  What a GPU would do is told from its figures.")
     }
 
     fn write_placement(&self, out: &mut String) -> fmt::Result {
@@ -183,6 +158,32 @@ impl Plan {
             format!("one read each, of whole rows; {tried}")
         }
     }
+}
+
+/// The machine's figures, and where they come from.
+pub(super) fn write_machine(out: &mut String, machine: &Machine) -> fmt::Result {
+    writeln!(out, "\nMachine")?;
+    let mut row = |name: &str, figure: &Figure, unit: &str| {
+        let source = match &figure.source {
+            Origin::Given(flag) => format!("given, {flag}"),
+            Origin::Measured(how) => format!("measured, {how}"),
+            Origin::Assumed(why) => format!("ASSUMED: {why}"),
+        };
+        writeln!(out, "  {name:<18}{:>14}  {source}", scaled(figure.value, unit))
+    };
+    row("disk", &machine.disk, "B/s")?;
+    row("host memory", &machine.memory, "B")?;
+    row("host bandwidth", &machine.bandwidth, "B/s")?;
+    row("host arithmetic", &machine.flops, "FLOP/s")?;
+    let Some(gpu) = &machine.gpu else { return Ok(()) };
+    row("GPU memory", &gpu.memory, "B")?;
+    row("link to the GPU", &gpu.link, "B/s")?;
+    row("GPU bandwidth", &gpu.bandwidth, "B/s")?;
+    match &gpu.flops {
+        Some(flops) => row("GPU arithmetic", flops, "FLOP/s")?,
+        None => writeln!(out, "  {:<18}{:>14}  left out of the account; --gpu-flops", "GPU arithmetic", "-")?,
+    }
+    writeln!(out, "  What a GPU would do is told from its figures.")
 }
 
 fn write_bound(out: &mut String, bound: &Bound) -> fmt::Result {

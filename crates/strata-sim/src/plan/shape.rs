@@ -24,6 +24,8 @@ pub(super) struct Shape {
     pub embedding_bytes: u64,
     /// Bytes of buffers for those rows.
     pub row_memory: u64,
+    /// Memory of all experts of a mixture, and the least through which they can be streamed.
+    pub expert_memory: (u64, u64),
     /// The fewest slots that units can be streamed through.
     slots_least: usize,
 }
@@ -47,6 +49,7 @@ impl Shape {
             vector_bytes,
             embedding_bytes: partition.embedding_bytes(),
             row_memory: partition.fixed_bytes() - vector_bytes,
+            expert_memory: partition.experts().map_or((0, 0), |(_, shape)| (shape.bank_bytes(), shape.least_bytes())),
             slots_least,
         })
     }
@@ -94,7 +97,7 @@ impl Shape {
     /// The least memory with which the weights can be streamed, in bytes.
     pub fn least_budget(&self) -> u64 {
         let slots = (self.slots_least() as u64).saturating_mul(self.largest());
-        self.fixed_bytes().saturating_add(slots.min(self.memory()))
+        self.fixed_bytes().saturating_add(slots.min(self.memory())).saturating_add(self.expert_memory.1)
     }
 }
 

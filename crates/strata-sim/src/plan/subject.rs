@@ -12,7 +12,7 @@ use strata_model::config::{ConfigError, ConfigProblem, ModelConfig};
 use strata_model::layers;
 use strata_model::presets::{preset, preset_names};
 use strata_weights::{
-    BAND_LEAST, Catalog, ElementType, GroupSpec, StoredAt, StreamPlan, TensorSpec, WeightError, open_direct,
+    BAND_LEAST, Catalog, ElementType, GroupSpec, Partition, StoredAt, StreamPlan, TensorSpec, WeightError, open_direct,
 };
 
 use super::shape::{Cut, Shape};
@@ -94,6 +94,14 @@ impl Subject {
         shape.ok_or_else(|| Refusal::new(format!("the sizes of {} cannot be counted", self.name)))
     }
 
+    /// The weights in pieces, with bands of about `band_bytes`.
+    ///
+    /// # Errors
+    /// When sizes overflow.
+    pub(super) fn partition(&self, band_bytes: usize) -> Result<Partition, Refusal> {
+        Ok(Partition::new(&self.specs, band_bytes, |_, tensor| Ok(self.place(tensor)))?)
+    }
+
     /// The memory that the weights take.
     ///
     /// # Errors
@@ -104,16 +112,21 @@ impl Subject {
         }
         let shape = self.cut(Cut::Bands(BAND_LEAST))?;
         let embedding = if self.config.tied_embeddings { 0 } else { shape.embedding_bytes };
-        let whole = Bytes(shape.memory().saturating_add(shape.vector_bytes).saturating_add(embedding));
+        let others = shape.vector_bytes.saturating_add(embedding).saturating_add(shape.expert_memory.0);
+        let whole = Bytes(shape.memory().saturating_add(others));
         Ok(WeightBytes { whole, streamed: Bytes(shape.least_budget()) })
     }
 
-    /// The weights' files, opened for direct reads; none if there are no weights.
+    /// The weights' files, opened for direct reads; none if there are no weights here.
     ///
     /// # Errors
     /// When a file cannot be opened.
     pub(super) fn files(&self) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
         match &self.weights {
+            // Of weights that are elsewhere, only the headers are known.
+            Weights::AtHand { catalog, .. } if catalog.files().iter().any(|file| file.identity().is_none()) => {
+                Ok(Vec::new())
+            }
             Weights::AtHand { catalog, .. } => open_direct(catalog),
             Weights::Imagined(_) => Ok(Vec::new()),
         }
@@ -166,8 +179,8 @@ fn imagined(model: &Path) -> Result<Option<(ModelConfig, String, String)>, Refus
         Refusal::advised(
             format!("{text} is neither a file or directory here nor a model whose shape Strata knows"),
             format!(
-                "known are {}; nothing can be downloaded yet: for any other model, fetch its config.json and give \
-                 that file",
+                "known are {}; any other model is named ORG/NAME on the Hub, or by its path, or by that of its \
+                 config.json",
                 known.join(", ")
             ),
         )
@@ -244,6 +257,7 @@ mod tests {
                 num_layers: None,
                 dtype: Some(dtype),
                 seed: 1,
+                router_skew: 0.0,
                 shard_bytes: 1 << 30,
                 gguf: false,
             };

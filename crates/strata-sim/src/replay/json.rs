@@ -128,7 +128,7 @@ impl Found {
 
 /// Figures as lines of JSON.
 #[derive(Default)]
-pub(super) struct Lines(String);
+pub(crate) struct Lines(String);
 
 impl Lines {
     pub fn add(&mut self, name: &str, value: f64, unit: &str, params: &Value) {

@@ -34,7 +34,7 @@ const STYLES: [(&str, &str); 8] = [
 ];
 
 /// One plot of the picture.
-pub(super) struct Panel {
+pub(crate) struct Panel {
     pub heading: String,
     /// What the sizes are.
     pub axis: String,
@@ -44,7 +44,7 @@ pub(super) struct Panel {
 
 /// What values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(crate) enum Unit {
     /// Shares, shown in %.
     Percent,
     /// Multiples.
@@ -52,7 +52,7 @@ pub(super) enum Unit {
 }
 
 /// One line of a plot.
-pub(super) struct Line {
+pub(crate) struct Line {
     pub label: String,
     /// For each size.
     pub values: Vec<f64>,
@@ -61,7 +61,7 @@ pub(super) struct Line {
 
 /// What a line stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// What is used by default.
     Default,
     /// What can be used instead.
@@ -71,7 +71,7 @@ pub(super) enum Role {
 }
 
 /// The picture of `panels` over `sizes`, which must be ascending.
-pub(super) fn svg(title: &str, sizes: &[usize], panels: &[Panel]) -> String {
+pub(crate) fn svg(title: &str, sizes: &[usize], panels: &[Panel]) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write(&mut text, title, sizes, panels);

@@ -1,4 +1,6 @@
 //! GGUF's names of tensors and Hugging Face's for the same.
+//!
+//! What GGUF stores of all experts in one tensor has no name of Hugging Face's: `mlp.experts.all.…` stands for it.
 
 /// Names outside layers: GGUF's, Hugging Face's.
 const OUTSIDE: [(&str, &str); 3] = [
@@ -8,7 +10,7 @@ const OUTSIDE: [(&str, &str); 3] = [
 ];
 
 /// Names within a layer, without `.weight` or `.bias`.
-const INSIDE: [(&str, &str); 11] = [
+const INSIDE: [(&str, &str); 22] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -20,14 +22,39 @@ const INSIDE: [(&str, &str); 11] = [
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("ffn_gate_up_exps", "mlp.experts.all.gate_up_proj"),
+    ("ffn_gate_exps", "mlp.experts.all.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.all.up_proj"),
+    ("ffn_down_exps", "mlp.experts.all.down_proj"),
 ];
+
+/// Added to the scores of experts before they are chosen: it has no `.weight`.
+const CHOICE_BIAS: [&str; 2] = ["exp_probs_b.bias", "mlp.gate.e_score_correction_bias"];
+
+/// Matrices of one expert, as files had them before all experts of a layer became one tensor.
+const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
 
 /// `model.layers.3.self_attn.q_proj.weight` for `blk.3.attn_q.weight`; `None` for names that mean nothing to us.
 pub fn hugging_face_name(name: &str) -> Option<String> {
     if let Some((_, known)) = OUTSIDE.iter().find(|(gguf, _)| *gguf == name) {
         return Some((*known).to_owned());
     }
-    let (layer, tensor, part) = parts(name.strip_prefix("blk.")?)?;
+    let within = name.strip_prefix("blk.")?;
+    if let Some(layer) = within.strip_suffix(CHOICE_BIAS[0]).and_then(|layer| layer.strip_suffix('.')) {
+        return number(layer).map(|layer| format!("model.layers.{layer}.{}", CHOICE_BIAS[1]));
+    }
+    let (layer, tensor, part) = parts(within)?;
+    if let Some((matrix, expert)) = tensor.split_once('.') {
+        let (_, known) = OF_ONE.iter().find(|(gguf, _)| *gguf == matrix)?;
+        return number(expert).map(|expert| format!("model.layers.{layer}.mlp.experts.{expert}.{known}.{part}"));
+    }
     let (_, known) = INSIDE.iter().find(|(gguf, _)| *gguf == tensor)?;
     Some(format!("model.layers.{layer}.{known}.{part}"))
 }
@@ -37,7 +64,11 @@ pub fn gguf_name(name: &str) -> Option<String> {
     if let Some((known, _)) = OUTSIDE.iter().find(|(_, face)| *face == name) {
         return Some((*known).to_owned());
     }
-    let (layer, tensor, part) = parts(name.strip_prefix("model.layers.")?)?;
+    let within = name.strip_prefix("model.layers.")?;
+    if let Some(layer) = within.strip_suffix(CHOICE_BIAS[1]).and_then(|layer| layer.strip_suffix('.')) {
+        return number(layer).map(|layer| format!("blk.{layer}.{}", CHOICE_BIAS[0]));
+    }
+    let (layer, tensor, part) = parts(within)?;
     let (known, _) = INSIDE.iter().find(|(_, face)| *face == tensor)?;
     Some(format!("blk.{layer}.{known}.{part}"))
 }
@@ -46,8 +77,11 @@ pub fn gguf_name(name: &str) -> Option<String> {
 fn parts(name: &str) -> Option<(usize, &str, &str)> {
     let (layer, rest) = name.split_once('.')?;
     let (tensor, part) = rest.rsplit_once('.')?;
-    let number: usize = layer.parse().ok()?;
-    (number.to_string() == layer && matches!(part, "weight" | "bias")).then_some((number, tensor, part))
+    number(layer).filter(|_| matches!(part, "weight" | "bias")).map(|layer| (layer, tensor, part))
+}
+
+fn number(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }
 
 #[cfg(test)]
@@ -62,10 +96,17 @@ mod tests {
             ("blk.12.attn_k.bias", "model.layers.12.self_attn.k_proj.bias"),
             ("blk.0.attn_q_norm.weight", "model.layers.0.self_attn.q_norm.weight"),
             ("blk.3.ffn_norm.weight", "model.layers.3.post_attention_layernorm.weight"),
+            ("blk.3.ffn_gate_inp.weight", "model.layers.3.mlp.gate.weight"),
+            ("blk.3.exp_probs_b.bias", "model.layers.3.mlp.gate.e_score_correction_bias"),
+            ("blk.3.ffn_up_shexp.weight", "model.layers.3.mlp.shared_experts.up_proj.weight"),
         ] {
             assert_eq!(hugging_face_name(gguf).as_deref(), Some(face));
             assert_eq!(gguf_name(face).as_deref(), Some(gguf));
         }
+        assert_eq!(
+            hugging_face_name("blk.3.ffn_gate.7.weight").as_deref(),
+            Some("model.layers.3.mlp.experts.7.gate_proj.weight")
+        );
         for name in
             ["rope_freqs.weight", "blk.01.attn_q.weight", "blk.+1.attn_q.weight", "blk.1.attn_q", "blk..attn_q.weight"]
         {

@@ -93,7 +93,7 @@ impl StreamPlan {
         Ok(Window::new(WindowConfig {
             unit_bytes: partition.bands().iter().map(|band| band.memory() as u64).collect(),
             order: (0..partition.bands().len() as u32).map(UnitId).collect(),
-            budget: config.budget.saturating_sub(partition.fixed_bytes()),
+            budget: partition.divide(config.budget).0,
             policy,
             load_attempts: LOAD_ATTEMPTS,
         })?)
@@ -131,7 +131,8 @@ impl StreamPlan {
     /// The number of slots that bands pass through: enough to keep the disk busy while a few bands are computed with,
     /// but only a small part of the budget.
     pub(super) fn slots(&self, config: &StreamConfig) -> usize {
-        self.slots_within(config.budget, 2 * config.depth + 2 * BANDS_STREAMED)
+        let of_bands = self.partition.fixed_bytes().saturating_add(self.partition.divide(config.budget).0);
+        self.slots_within(of_bands, 2 * config.depth + 2 * BANDS_STREAMED)
     }
 
     /// The number of slots that bands pass through on a device.

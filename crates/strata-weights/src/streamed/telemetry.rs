@@ -17,6 +17,12 @@ pub struct StreamStats {
     pub waits_for_copies: u64,
     /// Reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
+    /// Experts that passes needed, each once a pass and layer.
+    pub experts_wanted: u64,
+    /// Experts that passes read.
+    pub experts_read: u64,
+    /// Bytes of the experts that passes read.
+    pub expert_bytes_read: u64,
     /// Time that the forward pass waited for weights.
     pub stall: Duration,
     /// Time during which at least one read was in flight.
@@ -37,6 +43,9 @@ impl StreamStats {
             bytes_on_host: self.bytes_on_host - earlier.bytes_on_host,
             waits_for_copies: self.waits_for_copies - earlier.waits_for_copies,
             reads_failed: self.reads_failed - earlier.reads_failed,
+            experts_wanted: self.experts_wanted - earlier.experts_wanted,
+            experts_read: self.experts_read - earlier.experts_read,
+            expert_bytes_read: self.expert_bytes_read - earlier.expert_bytes_read,
             stall: self.stall.saturating_sub(earlier.stall),
             io: self.io.saturating_sub(earlier.io),
             compute: self.compute.saturating_sub(earlier.compute),
@@ -48,6 +57,12 @@ impl StreamStats {
     pub fn stall_share(&self) -> Option<f64> {
         let passes = self.stall + self.compute;
         (!passes.is_zero()).then(|| self.stall.as_secs_f64() / passes.as_secs_f64())
+    }
+
+    /// The share of the experts that passes needed which was in memory. `None` without experts.
+    pub fn expert_hits(&self) -> Option<f64> {
+        let read = self.experts_read as f64 / self.experts_wanted as f64;
+        (self.experts_wanted > 0).then_some(1.0 - read)
     }
 
     /// The time that the disk needs for these bytes at its measured rate, divided by the time that the passes took. It

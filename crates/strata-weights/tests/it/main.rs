@@ -1,6 +1,7 @@
 //! Weights as files really hold them, whole and damaged.
 
 mod catalog;
+mod experts;
 mod files;
 mod fuzz;
 mod gguf;

@@ -21,6 +21,7 @@ use super::{median, on_gpu, timed_pass};
 use crate::audience::{Audience, Surroundings};
 use crate::device_option::DeviceOption;
 use crate::footprint::Footprint;
+use crate::hub;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
 use crate::needs::threads;
@@ -88,7 +89,8 @@ pub struct StreamArgs {
 
 /// Runs `strata bench stream`.
 pub fn run(args: StreamArgs) -> Result<()> {
-    let dir = ModelDir::open(args.model.as_deref())?;
+    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
+    let dir = ModelDir::open(path.as_deref())?;
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");

@@ -1,7 +1,8 @@
 //! The bytes that a pass must at least move, and the operations that it must compute.
 
 use strata_kernels::DType;
-use strata_weights::Role;
+use strata_model::config::Mixture;
+use strata_weights::{Access, Role};
 
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
@@ -22,11 +23,14 @@ pub struct ModelWork {
     pub parameters: u64,
     /// Bytes of all tensors, each counted once.
     pub weight_bytes: u64,
-    /// Bytes of the tensors in the layers.
+    /// Bytes of the tensors in the layers, without experts.
     layer_bytes: u64,
+    /// Bytes of all experts, and their parameters.
+    experts: (u64, u64),
+    mixture: Option<Mixture>,
     /// Bytes of the final norm and the head.
     head_bytes: u64,
-    /// Parameters that are neither embedding nor head.
+    /// Parameters that are neither embedding nor head, nor an expert's.
     layer_parameters: u64,
     /// Those of the layers' parameters that come after the last attention: only rows whose logits are read go through
     /// them.
@@ -42,7 +46,13 @@ impl ModelWork {
         // Checked when the configuration was read.
         let embedding = (config.vocab_size as u64).saturating_mul(config.hidden_size as u64);
         let ends = if config.tied_embeddings { embedding } else { embedding.saturating_mul(2) };
-        let (attended, inner) = (config.num_heads.saturating_mul(config.head_dim), config.intermediate_size);
+        let attended = config.num_heads.saturating_mul(config.head_dim);
+        let inner = match &config.mixture {
+            Some(mixture) if mixture.layers.last() == Some(&true) => {
+                mixture.chosen.saturating_mul(mixture.expert_width)
+            }
+            _ => config.intermediate_size,
+        };
         let widths = attended.saturating_add(inner.saturating_mul(3));
         let last_parameters = widths.saturating_mul(config.hidden_size) as u64;
         let bytes_of = |roles: &[Role]| {
@@ -50,16 +60,24 @@ impl ModelWork {
             let entries = groups.flat_map(|group| &group.tensors).filter_map(|tensor| dir.catalog.get(&tensor.name));
             entries.fold(0u64, |bytes, entry| bytes.saturating_add(entry.bytes))
         };
-        let (layer_bytes, head_bytes) = (bytes_of(&[Role::Attention, Role::FeedForward]), bytes_of(&[Role::Head]));
+        let of_experts = dir.specs.iter().flat_map(|group| &group.tensors);
+        let of_experts = of_experts.filter(|tensor| matches!(tensor.access, Access::Expert { .. }));
+        let entries = of_experts.filter_map(|tensor| dir.catalog.get(&tensor.name));
+        let expert_bytes = entries.fold(0u64, |bytes, entry| bytes.saturating_add(entry.bytes));
+        let layer_bytes = bytes_of(&[Role::Attention, Role::FeedForward]).saturating_sub(expert_bytes);
+        let head_bytes = bytes_of(&[Role::Head]);
         Self {
             weights: dir.weight_dtype(),
             parameters: config.num_parameters(),
             weight_bytes: layer_bytes
+                + expert_bytes
                 + head_bytes
                 + if config.tied_embeddings { 0 } else { bytes_of(&[Role::Embedding]) },
             layer_bytes,
+            experts: (expert_bytes, config.expert_parameters()),
+            mixture: config.mixture.clone(),
             head_bytes,
-            layer_parameters: config.num_parameters().saturating_sub(ends),
+            layer_parameters: config.num_parameters().saturating_sub(ends).saturating_sub(config.expert_parameters()),
             last_parameters,
             head_parameters: embedding,
             kv_bytes: dir.kv_layout(limits).token_bytes() as u64,
@@ -68,16 +86,25 @@ impl ModelWork {
 
     /// Bytes of weights that a pass with logits goes through.
     pub fn swept_bytes(&self) -> u64 {
-        self.layer_bytes + self.head_bytes
+        self.layer_bytes + self.experts.0 + self.head_bytes
+    }
+
+    /// Bytes of experts that a pass of `tokens` tokens goes through, and their parameters for each token.
+    fn of_experts(&self, tokens: usize) -> (f64, f64) {
+        let share = |tokens| self.mixture.as_ref().map_or(0.0, |mixture| mixture.expected_share(tokens));
+        let (bytes, parameters) = self.experts;
+        (bytes as f64 * share(tokens), parameters as f64 * share(1))
     }
 
     /// One token of each of `batch` sequences, each with `context` tokens before and including it. Each token reads one
     /// row of the embedding, which is negligible.
     pub fn decode(&self, batch: usize, context: usize) -> Work {
         let kv = self.kv_bytes as f64 * context as f64 * batch as f64;
+        let (expert_bytes, expert_parameters) = self.of_experts(batch);
+        let parameters = (self.layer_parameters + self.head_parameters) as f64 + expert_parameters;
         Work {
-            bytes: (self.layer_bytes + self.head_bytes) as f64 + kv,
-            flops: 2.0 * (self.layer_parameters + self.head_parameters) as f64 * batch as f64,
+            bytes: (self.layer_bytes + self.head_bytes) as f64 + expert_bytes + kv,
+            flops: 2.0 * parameters * batch as f64,
         }
     }
 
@@ -85,10 +112,12 @@ impl ModelWork {
     /// and only that of the last chunk through the head.
     pub fn prefill(&self, tokens: usize, chunk: usize) -> Work {
         let passes = tokens.div_ceil(chunk.max(1));
-        let whole = self.layer_parameters.saturating_sub(self.last_parameters) as f64 * tokens as f64;
+        let (expert_bytes, expert_parameters) = self.of_experts(chunk.min(tokens));
+        let all = self.layer_parameters as f64 + expert_parameters;
+        let whole = (all - self.last_parameters as f64).max(0.0) * tokens as f64;
         let last = self.last_parameters as f64 * passes as f64;
         Work {
-            bytes: self.layer_bytes as f64 * passes as f64 + self.head_bytes as f64,
+            bytes: (self.layer_bytes as f64 + expert_bytes) * passes as f64 + self.head_bytes as f64,
             flops: 2.0 * (whole + last + self.head_parameters as f64),
         }
     }

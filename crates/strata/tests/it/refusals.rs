@@ -12,13 +12,16 @@ fn a_directory_that_is_not_there() {
 
 #[test]
 fn names_of_models_elsewhere() {
-    let hub = refused(&["run", "HuggingFaceTB/SmolLM2-135M", "--prompt", "x"], &["Hugging Face Hub", "local files"]);
-    assert!(hub.contains("hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M"), "{hub}");
-    refused(&["serve", "smollm2:135m"], &["a name and a tag", "GGUF", "hf download ORG/NAME --local-dir smollm2"]);
-    refused(&["info", "hf.co/org:Q4_0"], &["a name and a tag"]);
-    for path in ["./org/name", "/org/name", "a/b/c", "name", "../name", "C:/model"] {
-        let stderr = refused(&["info", path], &["neither a directory nor a file", "hint: give a GGUF file"]);
-        assert!(!stderr.contains("hf download"), "{stderr}");
+    let lost = ended(&["run", "HuggingFaceTB/SmolLM2-135M", "--prompt", "x"]);
+    assert_eq!((lost.code, lost.stdout.as_str()), (Some(1), ""), "{}", lost.stderr);
+    assert!(
+        lost.stderr.contains("HuggingFaceTB/SmolLM2-135M: ") && lost.stderr.contains("HF_ENDPOINT"),
+        "{}",
+        lost.stderr
+    );
+    refused(&["serve", "smollm2:135m"], &["another program's library", "ORG/NAME:QUANT"]);
+    for path in ["./org/name", "/org/name", "a/b/c", "name", "../name", "C:/model", "hf.co/org:Q4_0"] {
+        refused(&["info", path], &["neither a directory nor a file", "hint: give a GGUF file"]);
     }
 }
 

@@ -4,6 +4,7 @@
 mod explain;
 mod fleet;
 mod load;
+mod routings;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;

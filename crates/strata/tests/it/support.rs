@@ -15,6 +15,13 @@ pub fn strata(args: &[&str]) -> Command {
     for variable in ["RUST_LOG", "STRATA_MODEL", "STRATA_API_KEY"] {
         command.env_remove(variable);
     }
+    for variable in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "HUGGINGFACE_HUB_CACHE", "http_proxy", "HTTP_PROXY"]
+    {
+        command.env_remove(variable);
+    }
+    // Names of models lead nowhere: nothing listens there, and no home has a token.
+    command.env("HF_ENDPOINT", "http://127.0.0.1:9").env("HF_HOME", "/nonexistent");
+    command.env("HF_HUB_CACHE", "/nonexistent/hub");
     command
 }
 

@@ -37,6 +37,7 @@ pub(super) fn synthesised(dir: &std::path::Path) -> Catalog {
         num_layers: None,
         dtype: Some(DType::Q4K),
         seed: 5,
+        router_skew: 0.0,
         shard_bytes: u64::MAX,
         gguf: true,
     };

@@ -1,0 +1,204 @@
+//! A feed-forward network of experts, of which each token goes through those that its router chooses, and a shared one
+//! that all tokens go through, if there is one.
+//!
+//! The products of each token and expert are kept apart and added in the order of the token's choice, so that results
+//! do not depend on which expert is computed first, nor on who shares the pass.
+
+use strata_device::{PassNeeds, Tensor, TensorArea};
+use strata_kernels::Activation;
+use strata_weights::{Access, EXPERT_MATRICES_MAX, GroupSpec, Role, TensorId};
+
+use super::branch_norm::BranchNorm;
+use super::tensors::LayerTensors;
+use super::{Layer, LayerState};
+use crate::config::{Mixture, ModelConfig, Router};
+use crate::pass::{ForwardError, Linear, Pass, PassSize};
+
+/// See the module.
+pub struct MoeFfn {
+    spec: GroupSpec,
+    group: usize,
+    norm: BranchNorm,
+    gate: Linear,
+    choice_bias: Option<TensorId>,
+    router: Router,
+    experts: usize,
+    chosen: usize,
+    expert_width: usize,
+    shared: Option<Shared>,
+    hidden: usize,
+    activation: Activation,
+}
+
+/// The shared expert.
+struct Shared {
+    /// Its result is multiplied by the sigmoid of this product.
+    factor: Option<Linear>,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+/// The layer's own tensors in a pass.
+struct Scratch {
+    /// `[rows, experts]`
+    logits: Tensor,
+    /// `[rows]`
+    factor: Tensor,
+    /// `[experts]`, what is added for the choice
+    bias: Tensor,
+    /// The rows that one expert computes: `[rows, hidden]`
+    taken: Tensor,
+    /// `[rows, widest]`
+    gate: Tensor,
+    /// `[rows, widest]`
+    up: Tensor,
+    /// See [`Routes`](crate::routes::Routes): `[rows * chosen (+ rows), hidden]`
+    results: Tensor,
+}
+
+impl MoeFfn {
+    /// The mixture of decoder layer `layer`, at index `group` of the model's list.
+    pub fn new(config: &ModelConfig, mixture: &Mixture, group: usize, layer: usize) -> Self {
+        let (hidden, width) = (config.hidden_size, mixture.expert_width);
+        let name = format!("layer {layer}, experts");
+        let mut tensors = LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."));
+        let names = ["post_attention_layernorm", "post_feedforward_layernorm"];
+        let norm = BranchNorm::new(config, &mut tensors, names);
+        let gate = tensors.linear("mlp.gate", [mixture.experts, hidden], false, Access::Sweep);
+        let choice_bias =
+            mixture.router.choice_bias.then(|| tensors.vector("mlp.gate.e_score_correction_bias", mixture.experts));
+        let shared = mixture.shared.map(|shared| {
+            let mut linear =
+                |name: &str, shape, access| tensors.linear(&format!("mlp.shared_expert{name}"), shape, false, access);
+            Shared {
+                factor: shared.gated.then(|| linear("_gate", [1, hidden], Access::Sweep)),
+                gate: linear("s.gate_proj", [shared.width, hidden], Access::Sweep),
+                up: linear("s.up_proj", [shared.width, hidden], Access::SweepBeside),
+                down: linear("s.down_proj", [hidden, shared.width], Access::Sweep),
+            }
+        });
+        for expert in 0..mixture.experts {
+            for (matrix, shape) in [("gate", [width, hidden]), ("up", [width, hidden]), ("down", [hidden, width])] {
+                let name = format!("mlp.experts.{expert}.{matrix}_proj.weight");
+                tensors.matrix(&name, shape, Access::Expert { number: expert as u32, chosen: mixture.chosen as u32 });
+            }
+        }
+        Self {
+            spec: tensors.finish(),
+            group,
+            norm,
+            gate,
+            choice_bias,
+            router: mixture.router.clone(),
+            experts: mixture.experts,
+            chosen: mixture.chosen,
+            expert_width: width,
+            shared,
+            hidden,
+            activation: config.activation,
+        }
+    }
+
+    fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
+        let widest = self.shared.as_ref().map_or(0, |shared| shared.gate.rows).max(self.expert_width);
+        let slots = self.chosen + usize::from(self.shared.is_some());
+        let bias = area.take(if self.choice_bias.is_some() { self.experts } else { 0 });
+        let mut take = |width: usize| area.take(rows.saturating_mul(width));
+        Scratch {
+            bias,
+            logits: take(self.experts),
+            factor: take(1),
+            taken: take(self.hidden),
+            gate: take(widest),
+            up: take(widest),
+            results: take(slots.saturating_mul(self.hidden)),
+        }
+    }
+
+    /// Has the router choose for all rows.
+    fn route(&self, pass: &mut Pass<'_>, x: Tensor, scratch: &Scratch) -> Result<(), ForwardError> {
+        let shared = self.shared.as_ref();
+        let factor = shared.and_then(|shared| shared.factor.as_ref());
+        pass.products(x, [&self.gate], [scratch.logits], None)?;
+        if let Some(factor) = factor {
+            pass.products(x, [factor], [scratch.factor], None)?;
+        }
+        pass.begin_routes(shared.map(|_| factor.map(|_| scratch.factor)))?;
+        if let Some(bias) = self.choice_bias {
+            pass.bias_routes(bias, scratch.bias)?;
+        }
+        Ok(pass.route(&self.router, [self.chosen, self.experts], scratch.logits)?)
+    }
+
+    fn compute_shared(
+        &self,
+        shared: &Shared,
+        pass: &mut Pass<'_>,
+        x: Tensor,
+        scratch: &Scratch,
+    ) -> Result<(), ForwardError> {
+        let (rows, width) = (pass.rows(), shared.gate.rows);
+        let [gate, up] = [scratch.gate, scratch.up].map(|tensor| tensor.first(rows * width));
+        pass.products(x, [&shared.gate, &shared.up], [gate, up], Some(self.activation))?;
+        let first = rows * self.chosen * self.hidden;
+        let out = scratch.results.part(first..first + rows * self.hidden);
+        pass.products(gate, [&shared.down], [out], None)
+    }
+}
+
+impl Layer for MoeFfn {
+    fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    fn state(&self) -> LayerState {
+        LayerState::Nothing
+    }
+
+    fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
+        let mut area = needs.tensors.shared();
+        self.scratch(size.tokens, &mut area);
+        needs.tensors.reserve(&area);
+        let shared = self.shared.as_ref().map_or(0, |shared| shared.down.cols);
+        needs.product_cols = needs.product_cols.max(self.hidden).max(self.expert_width).max(shared);
+        self.norm.plan(needs);
+    }
+
+    fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+        // Experts are not read for a row of which nothing is wanted.
+        if pass.is_over() {
+            return Ok(());
+        }
+        let (rows, hidden, width) = (pass.rows(), self.hidden, self.expert_width);
+        let scratch = self.scratch(rows, &mut pass.area());
+        let x = self.norm.begin(pass)?;
+        self.route(pass, x, &scratch)?;
+        pass.tell_routes(self.group, self.spec.layer, self.chosen);
+        // What has to be read is on its way while the shared expert is computed.
+        pass.visit_experts(self.group)?;
+        if let Some(shared) = &self.shared {
+            self.compute_shared(shared, pass, x, &scratch)?;
+        }
+        pass.each_expert(|pass, number, matrices| {
+            let (first, count) = pass.rows_of_expert(number);
+            let own = match count == rows {
+                // All rows in their order.
+                true => x,
+                false => {
+                    let taken = scratch.taken.first(count * hidden);
+                    pass.take_rows_of_expert(number, x, hidden, taken)?;
+                    taken
+                }
+            };
+            let [gate, up] = [scratch.gate, scratch.up].map(|tensor| tensor.first(count * width));
+            let out = scratch.results.part(first * hidden..(first + count) * hidden);
+            let [gates, ups, downs]: &[_; EXPERT_MATRICES_MAX] = matrices.try_into().expect("gate, up and down");
+            pass.multiply_whole(own, hidden, &[(gates, gate), (ups, up)], Some(self.activation))?;
+            pass.multiply_whole(gate, width, &[(downs, out)], None)
+        })?;
+        let branch = pass.branch();
+        pass.combine_experts(scratch.results, hidden, branch)?;
+        self.norm.end(pass)
+    }
+}

@@ -1,0 +1,153 @@
+//! The part of a pass that goes through experts.
+
+use arrayvec::ArrayVec;
+use strata_device::{BandProduct, Command, DeviceError, Queue, Tensor, Weights};
+use strata_kernels::Activation;
+use strata_weights::{EXPERT_MATRICES_MAX, TensorId};
+
+use super::{ForwardError, Pass};
+use crate::config::Router;
+use crate::route_sink::RoutedRow;
+
+impl Pass<'_> {
+    /// Begins to find the experts of all rows. If all of them go through a shared expert too, `shared` are the products
+    /// whose sigmoids are the factors of its results, `[rows]`, or `None` if these are 1.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn begin_routes(&mut self, shared: Option<Option<Tensor>>) -> Result<(), DeviceError> {
+        // Each download is read before the next one takes its place.
+        let factors = match shared {
+            Some(Some(products)) => {
+                self.download(products)?;
+                Some(Some(&*self.device.downloaded(products)?))
+            }
+            Some(None) => Some(None),
+            None => None,
+        };
+        self.routes.begin(self.rows, factors);
+        Ok(())
+    }
+
+    /// Has the vector `bias`, `[experts]`, added to scores for the choice. It comes to the host by way of `out`.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn bias_routes(&mut self, bias: TensorId, out: Tensor) -> Result<(), DeviceError> {
+        let table = &self.weights.vector(bias);
+        self.submit(&[Command::Gather { table, rows: &[0], multiplier: 1.0, out }])?;
+        self.download(out)?;
+        self.routes.bias(out.len()).copy_from_slice(self.device.downloaded(out)?);
+        Ok(())
+    }
+
+    /// Has `router` choose `chosen` of `experts` for each row, by its products `logits`, `[rows, experts]`.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn route(&mut self, router: &Router, [chosen, experts]: [usize; 2], logits: Tensor) -> Result<(), DeviceError> {
+        self.download(logits)?;
+        self.routes.find(router, chosen, experts, self.device.downloaded(logits)?);
+        Ok(())
+    }
+
+    /// Tells who wants to know which experts were chosen, those of `group` in decoder layer `layer`.
+    pub fn tell_routes(&mut self, group: usize, layer: usize, chosen: usize) {
+        let Some(sink) = &mut self.route_sink else { return };
+        let held = |expert| self.weights.holds_expert(group, expert);
+        let batch = self.batch;
+        for row in 0..self.rows {
+            // After the last attention, only the wanted rows are left.
+            let of_batch = if self.rows == batch.positions.len() { row } else { batch.wanted_rows[row] as usize };
+            let (position, prompt_len) = batch.positions[of_batch];
+            let (experts, weights) = self.routes.of_row(row, chosen);
+            sink.routed(&RoutedRow {
+                layer,
+                position,
+                of_prompt: position < prompt_len,
+                experts,
+                weights,
+                held: &held,
+            });
+        }
+    }
+
+    /// Begins to bring the experts that were chosen, which are those of `group`.
+    ///
+    /// # Errors
+    /// If they cannot be brought.
+    pub fn visit_experts(&mut self, group: usize) -> Result<(), ForwardError> {
+        Ok(self.weights.visit(group, self.routes.wanted())?)
+    }
+
+    /// Calls `compute` with the number and matrices of each expert that was chosen, as they come.
+    ///
+    /// # Errors
+    /// The first error of `compute`, or if weights cannot be read.
+    pub fn each_expert(
+        &mut self,
+        mut compute: impl FnMut(&mut Self, u32, &[Weights]) -> Result<(), ForwardError>,
+    ) -> Result<(), ForwardError> {
+        while let Some(expert) = self.weights.next_expert(self.device)? {
+            let computed = compute(self, expert.number, &expert.matrices);
+            let released = self.weights.release_expert(expert, self.device, self.last);
+            computed?;
+            released?;
+        }
+        Ok(())
+    }
+
+    /// Of an expert that was chosen: the row of the common tensor where its results begin, and how many there are.
+    pub fn rows_of_expert(&self, number: u32) -> (usize, usize) {
+        let (first, rows) = self.routes.of(number);
+        (first, rows.len())
+    }
+
+    /// Copies the rows that go through an expert, each `width` numbers, from `x` to `out`.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn take_rows_of_expert(
+        &mut self,
+        number: u32,
+        x: Tensor,
+        width: usize,
+        out: Tensor,
+    ) -> Result<(), DeviceError> {
+        let (_, places) = self.routes.of(number);
+        let factors = self.routes.ones(places.len());
+        let command = Command::Combine { from: x, width, places, factors, out };
+        self.last = Some(self.device.submit(Queue::Compute, &[command], &[])?);
+        Ok(())
+    }
+
+    /// Sums up each row's results, `[rows * chosen (+ rows), width]`, with their weights.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn combine_experts(&mut self, results: Tensor, width: usize, out: Tensor) -> Result<(), DeviceError> {
+        let (places, factors) = self.routes.sums();
+        let command = Command::Combine { from: results, width, places, factors, out };
+        self.last = Some(self.device.submit(Queue::Compute, &[command], &[])?);
+        Ok(())
+    }
+
+    /// Multiplies `x`, rows of `cols` numbers, with whole matrices, each into its result. With `gate`, there are two of
+    /// them: see [`Command::Products`].
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn multiply_whole(
+        &mut self,
+        x: Tensor,
+        cols: usize,
+        products: &[(&Weights, Tensor)],
+        gate: Option<Activation>,
+    ) -> Result<(), ForwardError> {
+        let product =
+            |&(weights, out): &(_, _)| BandProduct { weights, rows: 0..Weights::rows(weights), bias: None, out };
+        let products: ArrayVec<_, EXPERT_MATRICES_MAX> = products.iter().map(product).collect();
+        self.submit(&[Command::Products { x, cols, products: &products, gate }])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! Writes routing traces, row by row.
+
+use std::io::{self, Write};
+
+use super::head::{COLUMNS, MAGIC, RoutingHead};
+
+/// One expert that one token was sent to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoutingRow {
+    /// Counts the prompts of a conversation, from 0.
+    pub turn: u32,
+    /// Whether the token is of the prompt.
+    pub prompt: bool,
+    /// The token's position.
+    pub step: u32,
+    /// The layer's number among all layers.
+    pub layer: u32,
+    /// The expert's rank among those of the token.
+    pub slot: u32,
+    /// The expert.
+    pub expert: u32,
+    /// What the router weighs it with.
+    pub weight: f32,
+    /// Bytes that were read for it; 0 if it was in memory.
+    pub read_bytes: u64,
+}
+
+/// Writes a trace to `out`, which the caller should buffer.
+#[derive(Debug)]
+pub struct RoutingWriter<W> {
+    out: W,
+}
+
+impl<W: Write> RoutingWriter<W> {
+    /// Writes the lines above the rows.
+    ///
+    /// # Errors
+    /// `out`'s. A name with white space or a line break is an error of the kind `InvalidInput`.
+    pub fn new(mut out: W, head: &RoutingHead) -> io::Result<Self> {
+        if [&head.model, &head.arch].iter().any(|name| name.contains(char::is_whitespace)) {
+            let problem = format!("white space in {:?} or {:?}", head.model, head.arch);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        let RoutingHead { model, arch, layers, experts, top_k, layer_bytes } = head;
+        writeln!(out, "{MAGIC}")?;
+        writeln!(out, "# model={model} arch={arch} n_layer={layers} n_expert={experts} n_expert_used={top_k}")?;
+        for of in layer_bytes {
+            let (layer, expert_bytes, dense_bytes) = (of.layer, of.expert_bytes, of.dense_bytes);
+            writeln!(out, "# layer={layer} expert_bytes={expert_bytes} dense_bytes={dense_bytes}")?;
+        }
+        writeln!(out, "{COLUMNS}")?;
+        Ok(Self { out })
+    }
+
+    /// Writes a row. Rows come pass after pass, and layer after layer in a pass; those of a prompt are one pass.
+    ///
+    /// # Errors
+    /// `out`'s.
+    pub fn write(&mut self, row: &RoutingRow) -> io::Result<()> {
+        let RoutingRow { turn, prompt, step, layer, slot, expert, weight, read_bytes } = row;
+        let (phase, residency) = (u8::from(!prompt), u8::from(*read_bytes == 0));
+        writeln!(self.out, "{turn},{phase},{step},{layer},{slot},{expert},{weight},{residency},{read_bytes}")
+    }
+
+    /// Flushes what was written, and gives `out` back.
+    ///
+    /// # Errors
+    /// `out`'s.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}

@@ -1,0 +1,407 @@
+//! The planner of experts: visits, placements, budgets.
+
+use super::error::ArenaError;
+use super::figures::{ArenaFigures, VisitFigures};
+use super::scores::{Scores, SlabCounts};
+use super::shape::ArenaShape;
+use super::slab::{Placement, SlabId, SlabSlot};
+use super::slots::{SlotChanges, SlotState, Slots};
+use super::victims::Victims;
+
+/// The part of the bank by which the shadow arena is larger: one in so many slabs.
+const SHADOW_PART: u64 = 16;
+
+/// Slabs of mixture layers under a budget. See [the module](super).
+///
+/// The driver's part, for each mixture layer of a pass: [`begin_visit`](Self::begin_visit) with what the router chose;
+/// compute with [`hits`](Self::hits) and [`release`](Self::release) each; [`place`](Self::place) each of the
+/// [`misses`](Self::misses) and read it, then [`loaded`](Self::loaded), compute, release; and
+/// [`end_visit`](Self::end_visit). If `place` finds no slot, everything is pinned: the driver releases some slab first,
+/// or waits for a read.
+#[derive(Debug)]
+pub struct Arena {
+    pub(super) shape: ArenaShape,
+    pub(super) slots: Slots,
+    pub(super) slabs: Vec<Slab>, // [layer, expert]
+    pub(super) scores: Scores,
+    pub(super) visit: Option<u32>,    // the layer
+    pub(super) victims: Vec<Victims>, // [class]
+    evictions: Vec<u64>,              // [class]
+    shadow_slots: Vec<u64>,           // [class]
+    wanted: Vec<(u32, u32)>,          // the visit's experts, ascending, with their tokens
+    hits: Vec<u32>,
+    misses: Vec<u32>,
+    arriving: Vec<u32>,
+    next_ticket: u64,
+    figures: ArenaFigures,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slab {
+    pub state: SlabState,
+    /// The visit needs it and has not released it.
+    pub pinned: bool,
+    /// How many of its class had been evicted, this slab included, when it was evicted last; 0 for never.
+    left: u64,
+}
+
+/// Where a slab is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SlabState {
+    /// Only on disk. Becomes loading by a placement.
+    Absent,
+    /// Being read into a slot, which nothing else may have. Becomes resident or, if the read fails, absent.
+    Loading { slot: SlabSlot, ticket: u64 },
+    /// In memory. Becomes absent when it is evicted or its slot is withdrawn, which no visit's slab is.
+    Resident { slot: SlabSlot },
+}
+
+impl Arena {
+    /// An arena in which no slab is in memory.
+    ///
+    /// # Errors
+    /// [`ArenaError::TooSmall`], which names the least budget.
+    pub fn new(shape: ArenaShape, budget: u64) -> Result<Self, ArenaError> {
+        let slots = Slots::new(&shape, budget)?;
+        let classes = shape.class_bytes().len();
+        let class_slabs = |class| shape.class_slabs(class);
+        Ok(Self {
+            victims: (0..classes).map(|_| Victims::default()).collect(),
+            shadow_slots: (0..classes).map(|class| class_slabs(class).div_ceil(SHADOW_PART)).collect(),
+            evictions: vec![0; classes],
+            slots,
+            slabs: vec![Slab { state: SlabState::Absent, pinned: false, left: 0 }; shape.slabs()],
+            scores: Scores::new(&shape),
+            visit: None,
+            wanted: Vec::with_capacity(shape.experts()),
+            hits: Vec::with_capacity(shape.experts()),
+            misses: Vec::with_capacity(shape.experts()),
+            arriving: Vec::with_capacity(shape.experts()),
+            next_ticket: 0,
+            figures: ArenaFigures::default(),
+            shape,
+        })
+    }
+
+    /// The pass has come to `layer` and needs these experts, each for so many tokens: the uses are counted, and what is
+    /// in memory is pinned. The order of `wanted` does not matter; experts for no token are ignored.
+    ///
+    /// # Panics
+    /// If another visit has not ended, or an expert is unknown or named twice.
+    pub fn begin_visit(&mut self, layer: u32, wanted: &[(u32, u32)]) {
+        assert!(self.visit.is_none(), "the visit of layer {layer} begins before another has ended");
+        self.wanted.clear();
+        self.wanted.extend(wanted.iter().filter(|&&(_, tokens)| tokens > 0));
+        self.wanted.sort_unstable();
+        assert!(self.wanted.windows(2).all(|pair| pair[0].0 != pair[1].0), "an expert is named twice: {wanted:?}");
+        let token_uses = self.wanted.iter().map(|&(_, tokens)| u64::from(tokens)).sum();
+        self.visit = Some(layer);
+        for list in [&mut self.hits, &mut self.misses, &mut self.arriving] {
+            list.clear();
+        }
+        let class = self.shape.class_of(layer) as usize;
+        let bytes = self.shape.slab_bytes(layer);
+        let ArenaFigures { decode, chunks, prefetch, .. } = &mut self.figures;
+        let figures = if self.shape.is_decode(token_uses) { decode } else { chunks };
+        figures.visits += 1;
+        figures.token_uses += token_uses;
+        for &(expert, _) in &self.wanted {
+            let index = self.shape.index(SlabId { layer, expert });
+            let slab = &mut self.slabs[index];
+            slab.pinned = true;
+            figures.wanted_bytes += bytes;
+            match slab.state {
+                SlabState::Resident { .. } => {
+                    figures.hits += 1;
+                    self.hits.push(expert);
+                }
+                SlabState::Loading { .. } => {
+                    figures.arriving += 1;
+                    self.arriving.push(expert);
+                }
+                SlabState::Absent => {
+                    figures.misses += 1;
+                    figures.miss_bytes += bytes;
+                    let evicted_since = self.evictions[class] - slab.left;
+                    if slab.left > 0 && evicted_since < self.shadow_slots[class] {
+                        figures.shadow_bytes += bytes;
+                    }
+                    self.misses.push(expert);
+                }
+            }
+            if slab.state != SlabState::Absent && self.scores.is_promised(index) {
+                prefetch.used += 1;
+                prefetch.used_bytes += bytes;
+            }
+        }
+        self.scores.visited(layer as usize, &self.wanted);
+        let experts = self.shape.experts();
+        let first = layer as usize * experts;
+        (first..first + experts).for_each(|index| self.rate(index));
+    }
+
+    /// The visit's experts that are in memory, ascending.
+    pub fn hits(&self) -> &[u32] {
+        &self.hits
+    }
+
+    /// The visit's experts that have to be placed, ascending, as they were when it began.
+    pub fn misses(&self) -> &[u32] {
+        &self.misses
+    }
+
+    /// The visit's experts that were being read ahead when it began, ascending. If such a read fails, the expert has to
+    /// be placed like a miss.
+    pub fn arriving(&self) -> &[u32] {
+        &self.arriving
+    }
+
+    /// Finds a slot for an expert of the visit that is not in memory: a free one, or else that of the slab with the
+    /// lowest score. None if all slots of its class are pinned or being read into.
+    ///
+    /// # Panics
+    /// If there is no visit, or it does not need the expert to be read.
+    pub fn place(&mut self, expert: u32) -> Option<Placement> {
+        let layer = self.visit.expect("a visit has begun");
+        let slab = SlabId { layer, expert };
+        let index = self.shape.index(slab);
+        let Slab { state, pinned, .. } = self.slabs[index];
+        assert!(pinned && state == SlabState::Absent, "{slab:?} is placed, and is {state:?}, pinned: {pinned}");
+        self.find_slot(slab, index, f64::INFINITY)
+    }
+
+    /// Finds a slot for a slab that a later visit may need: a free one, or that of a slab with a lower score than this
+    /// one has if it is used with this likelihood (0 to 1). Until its layer's next visit it keeps that score.
+    /// The read may be given up at any time: see [`failed`](Self::failed).
+    ///
+    /// None as well if the slab is in memory or being read, or the visit needs it.
+    pub fn may_prefetch(&mut self, slab: SlabId, likelihood: f32) -> Option<Placement> {
+        let index = self.shape.index(slab);
+        let likelihood = likelihood.clamp(0.0, 1.0);
+        if self.slabs[index].state != SlabState::Absent || self.slabs[index].pinned {
+            return None;
+        }
+        let placement = self.find_slot(slab, index, self.scores.expected(index, likelihood))?;
+        self.scores.promise(index, likelihood);
+        self.figures.prefetch.placed += 1;
+        self.figures.prefetch.placed_bytes += self.shape.slab_bytes(slab.layer);
+        Some(placement)
+    }
+
+    /// The read with this ticket has arrived. False if the report is stale: then nothing changes.
+    pub fn loaded(&mut self, slab: SlabId, ticket: u64) -> bool {
+        let index = self.shape.index(slab);
+        let Some(slot) = self.loading(index, ticket) else { return false };
+        self.slabs[index].state = SlabState::Resident { slot };
+        self.rate(index);
+        true
+    }
+
+    /// The read with this ticket has failed, or was cancelled, and nothing writes to its slot any more. False if the
+    /// report is stale: then nothing changes.
+    pub fn failed(&mut self, slab: SlabId, ticket: u64) -> bool {
+        let index = self.shape.index(slab);
+        let Some(slot) = self.loading(index, ticket) else { return false };
+        self.slabs[index].state = SlabState::Absent;
+        self.scores.promise(index, 0.0);
+        self.slots.free_up(slot);
+        self.figures.failed += 1;
+        true
+    }
+
+    /// The pass has computed with this expert of the visit: from now on its slab may be evicted.
+    ///
+    /// # Panics
+    /// If there is no visit, or the expert is not in memory for it.
+    pub fn release(&mut self, expert: u32) {
+        let layer = self.visit.expect("a visit has begun");
+        let index = self.shape.index(SlabId { layer, expert });
+        let slab = &mut self.slabs[index];
+        let resident = matches!(slab.state, SlabState::Resident { .. });
+        assert!(slab.pinned && resident, "expert {expert} of layer {layer} is released, and is {slab:?}");
+        slab.pinned = false;
+        self.rate(index);
+    }
+
+    /// The pass goes on to another layer, or has failed. What it has not released is released; reads go on.
+    ///
+    /// # Panics
+    /// If there is no visit.
+    pub fn end_visit(&mut self) {
+        let layer = self.visit.take().expect("a visit has begun");
+        for at in 0..self.wanted.len() {
+            let index = self.shape.index(SlabId { layer, expert: self.wanted[at].0 });
+            if std::mem::replace(&mut self.slabs[index].pinned, false) {
+                self.rate(index);
+            }
+        }
+    }
+
+    /// Whether the visit needs this expert; false without a visit.
+    pub fn is_wanted(&self, expert: u32) -> bool {
+        self.visit.is_some() && self.wanted.binary_search_by_key(&expert, |&(wanted, _)| wanted).is_ok()
+    }
+
+    /// Where a slab is, if it is in memory.
+    pub fn slot_of(&self, slab: SlabId) -> Option<SlabSlot> {
+        match self.slabs[self.shape.index(slab)].state {
+            SlabState::Resident { slot } => Some(slot),
+            SlabState::Absent | SlabState::Loading { .. } => None,
+        }
+    }
+
+    /// Sets how many bytes all slots together may have. If it shrinks, free slots are withdrawn, then those of the
+    /// lowest scores. Slots that are pinned or read into stay; then [`budget`](Self::budget) is what they leave
+    /// possible, and the call can be repeated later.
+    ///
+    /// # Errors
+    /// [`ArenaError::TooSmall`]; then nothing is changed.
+    pub fn set_budget(&mut self, budget: u64) -> Result<SlotChanges, ArenaError> {
+        let counts = self.shape.divide(budget)?;
+        let mut changes = SlotChanges::default();
+        for (class, &count) in counts.iter().enumerate() {
+            while self.slots.live(class) > count {
+                if let Some(slot) = self.slots.withdraw_free(class) {
+                    changes.withdrawn.push((slot, None));
+                    continue;
+                }
+                let Some((_, victim)) = self.lowest(class) else { break };
+                let slot = self.evict(victim);
+                self.slots.withdraw(slot);
+                changes.withdrawn.push((slot, Some(self.shape.id(victim))));
+            }
+        }
+        self.slots.set_budget(budget.max(self.slots.bytes()));
+        for (class, &count) in counts.iter().enumerate() {
+            let bytes = self.shape.class_bytes()[class];
+            while self.slots.live(class) < count && self.slots.bytes() + bytes <= self.slots.budget() {
+                changes.added.push(self.slots.add(class));
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Bytes that all slots together may have.
+    pub fn budget(&self) -> u64 {
+        self.slots.budget()
+    }
+
+    /// Bytes of all slots.
+    pub fn bytes(&self) -> u64 {
+        self.slots.bytes()
+    }
+
+    /// Whether a slot has memory: it was not withdrawn.
+    pub fn is_live(&self, slot: SlabSlot) -> bool {
+        let state = self.slots.states(slot.class as usize).get(slot.index as usize);
+        state.is_some_and(|state| *state != SlotState::Withdrawn)
+    }
+
+    /// Slots of a class that have memory. Their numbers may be larger, where the budget was.
+    pub fn slot_count(&self, class: u32) -> u64 {
+        self.slots.live(class as usize)
+    }
+
+    /// The model's mixture layers.
+    pub fn shape(&self) -> &ArenaShape {
+        &self.shape
+    }
+
+    /// How often slabs were used, for [`warm`](Self::warm) after a restart.
+    pub fn counts(&self) -> SlabCounts {
+        self.scores.counts()
+    }
+
+    /// Takes uses that were counted earlier as a beginning. They weigh as much as a few hundred tokens at most.
+    ///
+    /// # Errors
+    /// [`ArenaError::Counts`] if they are another model's, or damaged; then nothing is changed.
+    pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
+        self.scores.warm(counts)?;
+        (0..self.slabs.len()).for_each(|index| self.rate(index));
+        Ok(())
+    }
+
+    /// All slabs that are not in memory nor being read, by falling score: what to read first if there is time for it.
+    pub fn ranking(&self) -> Vec<SlabId> {
+        let absent = (0..self.slabs.len()).filter(|&index| self.slabs[index].state == SlabState::Absent);
+        let mut ranking: Vec<(f64, usize)> = absent.map(|index| (self.scores.score(index), index)).collect();
+        ranking.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        ranking.into_iter().map(|(_, index)| self.shape.id(index)).collect()
+    }
+
+    /// What was done so far.
+    pub fn figures(&self) -> ArenaFigures {
+        self.figures
+    }
+
+    /// By how many bytes the shadow arena is larger: a sixteenth of all slabs.
+    pub fn shadow_bytes(&self) -> u64 {
+        self.shadow_slots.iter().zip(self.shape.class_bytes()).map(|(slots, bytes)| slots * bytes).sum()
+    }
+
+    /// Bytes that a token would read less with each byte of memory more, as `figures`' shadow arena tells: what this
+    /// memory is worth here, to compare with what it is worth elsewhere. None before the first token.
+    pub fn saved_per_token_and_byte(&self, figures: &VisitFigures) -> Option<f64> {
+        let tokens = figures.tokens(&self.shape);
+        (tokens > 0.0).then(|| figures.shadow_bytes as f64 / tokens / self.shadow_bytes() as f64)
+    }
+
+    /// A free slot of the class, or that of the lowest slab, if it is below `limit`.
+    fn find_slot(&mut self, slab: SlabId, index: usize, limit: f64) -> Option<Placement> {
+        let class = self.shape.class_of(slab.layer) as usize;
+        let (slot, evicted) = match self.slots.take(class, index) {
+            Some(slot) => (slot, None),
+            None => {
+                let (_, victim) = self.lowest(class).filter(|&(score, _)| score < limit)?;
+                let slot = self.evict(victim);
+                self.slots.hold(slot, index);
+                self.figures.evictions += 1;
+                (slot, Some(self.shape.id(victim)))
+            }
+        };
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.slabs[index].state = SlabState::Loading { slot, ticket };
+        Some(Placement { slab, slot, evicted, ticket })
+    }
+
+    /// The slab of a class that goes next, and its score.
+    fn lowest(&self, class: usize) -> Option<(f64, usize)> {
+        let held = |slot: u32| match self.slots.states(class)[slot as usize] {
+            SlotState::Held(slab) => slab,
+            SlotState::Free | SlotState::Withdrawn => unreachable!("slot {slot} of class {class} holds nothing"),
+        };
+        self.victims[class].lowest(held).map(|(score, slot)| (score, held(slot)))
+    }
+
+    /// Takes a resident slab out of its slot, which is the caller's to use.
+    fn evict(&mut self, index: usize) -> SlabSlot {
+        let slab = &mut self.slabs[index];
+        let SlabState::Resident { slot } = slab.state else { unreachable!("{slab:?} is a victim") };
+        self.evictions[slot.class as usize] += 1;
+        self.victims[slot.class as usize].stays(slot.index);
+        slab.state = SlabState::Absent;
+        slab.left = self.evictions[slot.class as usize];
+        self.scores.promise(index, 0.0);
+        slot
+    }
+
+    fn loading(&self, index: usize, ticket: u64) -> Option<SlabSlot> {
+        match self.slabs[index].state {
+            SlabState::Loading { slot, ticket: own } if own == ticket => Some(slot),
+            _ => None,
+        }
+    }
+
+    /// Tells the victims what a slab's score is now, or that it stays.
+    fn rate(&mut self, index: usize) {
+        let slab = &self.slabs[index];
+        let SlabState::Resident { slot } = slab.state else { return };
+        let victims = &mut self.victims[slot.class as usize];
+        match slab.pinned {
+            true => victims.stays(slot.index),
+            false => victims.may_go(slot.index, self.scores.score(index)),
+        }
+    }
+}

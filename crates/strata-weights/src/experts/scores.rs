@@ -1,0 +1,143 @@
+//! How much each slab is worth: counts of uses that age.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::ArenaError;
+use super::shape::ArenaShape;
+
+/// A layer's uses after which a slab that was not among them is worth half.
+const AGE: f64 = 8.0;
+
+/// Counts of a layer are halved when its experts have this many uses on average: some thousands of tokens.
+const HALVED_AT: f64 = 128.0;
+
+/// Most uses an expert has on average after a warm start: what others asked for says where to begin, no more.
+const WARM_MAX: f64 = 16.0;
+
+/// How often slabs were used, to begin with after a restart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SlabCounts {
+    /// Uses of each expert in each mixture layer: `[layer][expert]`.
+    pub uses: Vec<Vec<f32>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Scores {
+    experts: usize,
+    layer_of: Vec<u32>,      // [layer, expert]: quicker than to divide
+    uses: Vec<f32>,          // [layer, expert]
+    last: Vec<u64>,          // [layer, expert]: the layer's clock at the last use
+    likelihood: Vec<f32>,    // [layer, expert]: 0 but for slabs that were read ahead of their layer's next visit
+    totals: Vec<f64>,        // [layer]: the sum of its uses
+    clocks: Vec<u64>,        // [layer]: distinct slabs of all its visits
+    promised: Vec<Vec<u32>>, // [layer]: experts with a likelihood
+}
+
+impl Scores {
+    pub fn new(shape: &ArenaShape) -> Self {
+        let (layers, slabs) = (shape.layers(), shape.slabs());
+        Self {
+            experts: shape.experts(),
+            layer_of: (0..slabs).map(|slab| (slab / shape.experts()) as u32).collect(),
+            uses: vec![0.0; slabs],
+            last: vec![0; slabs],
+            likelihood: vec![0.0; slabs],
+            totals: vec![0.0; layers],
+            clocks: vec![0; layers],
+            promised: vec![Vec::new(); layers],
+        }
+    }
+
+    /// Counts a visit's uses. What was promised for this visit has come true or not.
+    pub fn visited(&mut self, layer: usize, wanted: &[(u32, u32)]) {
+        for expert in self.promised[layer].drain(..) {
+            self.likelihood[layer * self.experts + expert as usize] = 0.0;
+        }
+        let tokens: u64 = wanted.iter().map(|&(_, tokens)| u64::from(tokens)).sum();
+        if tokens == 0 {
+            return;
+        }
+        let uses_of_token = wanted.len() as f64 / tokens as f64;
+        self.clocks[layer] += wanted.len() as u64;
+        for &(expert, tokens) in wanted {
+            let slab = layer * self.experts + expert as usize;
+            let uses = (f64::from(tokens) * uses_of_token) as f32;
+            self.uses[slab] += uses;
+            self.totals[layer] += f64::from(uses);
+            self.last[slab] = self.clocks[layer];
+        }
+        if self.totals[layer] > HALVED_AT * self.experts as f64 {
+            // Scores are shares, so halving a layer changes none of them: it only lets later uses count for more.
+            self.scale(layer, 0.5);
+        }
+    }
+
+    /// Says that a slab is used in its layer's next visit with this likelihood, until that visit.
+    pub fn promise(&mut self, slab: usize, likelihood: f32) {
+        if self.likelihood[slab] == 0.0 && likelihood > 0.0 {
+            self.promised[slab / self.experts].push((slab % self.experts) as u32);
+        }
+        self.likelihood[slab] = likelihood;
+    }
+
+    pub fn is_promised(&self, slab: usize) -> bool {
+        self.likelihood[slab] > 0.0
+    }
+
+    pub fn score(&self, slab: usize) -> f64 {
+        self.expected(slab, self.likelihood[slab])
+    }
+
+    /// What a slab's score is when it is used next with this likelihood.
+    pub fn expected(&self, slab: usize, likelihood: f32) -> f64 {
+        let layer = self.layer_of[slab] as usize;
+        let total = self.totals[layer];
+        let uses = f64::from(self.uses[slab]);
+        let age = (self.clocks[layer] - self.last[slab]) as f64;
+        let as_is = if total > 0.0 { uses / (total * (1.0 + age / AGE)) } else { 0.0 };
+        if likelihood == 0.0 {
+            return as_is;
+        }
+        let likelihood = f64::from(likelihood);
+        (1.0 - likelihood) * as_is + likelihood * (uses + 1.0) / (total + 1.0)
+    }
+
+    pub fn counts(&self) -> SlabCounts {
+        SlabCounts { uses: self.uses.chunks(self.experts).map(<[f32]>::to_vec).collect() }
+    }
+
+    /// # Errors
+    /// Counts of another shape, or numbers that are no counts; then nothing is changed.
+    pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
+        let refused = |what| Err(ArenaError::Counts { what });
+        if counts.uses.len() != self.totals.len() {
+            return refused(format!("expected {} layers, got {}", self.totals.len(), counts.uses.len()));
+        }
+        for (layer, uses) in counts.uses.iter().enumerate() {
+            if uses.len() != self.experts {
+                return refused(format!("layer {layer}: expected {} experts, got {}", self.experts, uses.len()));
+            }
+            if let Some(uses) = uses.iter().find(|uses| !(0.0..=1e12).contains(*uses)) {
+                return refused(format!("layer {layer}: {uses} uses, expected a number from 0 to 1e12"));
+            }
+        }
+        for (layer, uses) in counts.uses.iter().enumerate() {
+            let own = layer * self.experts..(layer + 1) * self.experts;
+            self.uses[own.clone()].copy_from_slice(uses);
+            self.last[own].fill(self.clocks[layer]);
+            self.totals[layer] = uses.iter().map(|&uses| f64::from(uses)).sum();
+            let most = WARM_MAX * self.experts as f64;
+            if self.totals[layer] > most {
+                self.scale(layer, most / self.totals[layer]);
+            }
+        }
+        Ok(())
+    }
+
+    fn scale(&mut self, layer: usize, factor: f64) {
+        let own = &mut self.uses[layer * self.experts..(layer + 1) * self.experts];
+        own.iter_mut().for_each(|uses| *uses = (f64::from(*uses) * factor) as f32);
+        // Added up again, so that roundings do not gather.
+        self.totals[layer] = own.iter().map(|&uses| f64::from(uses)).sum();
+    }
+}

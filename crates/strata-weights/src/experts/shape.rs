@@ -1,0 +1,150 @@
+//! Sizes of a model's slabs, and how a budget is divided among them.
+
+use super::error::ArenaError;
+use super::slab::SlabId;
+
+/// Models have one or two sizes of slabs; each size takes two slots at least, so there must not be many.
+const CLASSES_MAX: usize = 8;
+const LAYERS_MAX: usize = 4096;
+const EXPERTS_MAX: usize = 65_536;
+
+/// Visits of at most this many tokens count as decoding.
+const DECODE_TOKENS_MAX: u64 = 16;
+
+/// Mixture layers of a model: how many experts they have, and how large each is in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArenaShape {
+    slab_bytes: Vec<u64>,  // [layer]
+    class_of: Vec<u32>,    // [layer]
+    class_bytes: Vec<u64>, // [class], ascending
+    experts: usize,
+    top_k: usize,
+}
+
+impl ArenaShape {
+    /// `slab_bytes` has one size for each mixture layer; a token uses `top_k` of `experts` in each of them.
+    ///
+    /// # Errors
+    /// [`ArenaError::Shape`] if there are no layers or experts, more than plausible, empty slabs, or many sizes.
+    pub fn new(slab_bytes: Vec<u64>, experts: usize, top_k: usize) -> Result<Self, ArenaError> {
+        let wrong = |what, got: usize, expected| ArenaError::Shape { what, got: got as u64, expected };
+        if !(1..=LAYERS_MAX).contains(&slab_bytes.len()) {
+            return Err(wrong("the number of mixture layers", slab_bytes.len(), "1 to 4096"));
+        }
+        if !(1..=EXPERTS_MAX).contains(&experts) {
+            return Err(wrong("the number of experts", experts, "1 to 65536"));
+        }
+        if !(1..=experts).contains(&top_k) {
+            return Err(wrong("the number of experts of a token", top_k, "1 to the number of experts"));
+        }
+        let mut class_bytes = slab_bytes.clone();
+        class_bytes.sort_unstable();
+        class_bytes.dedup();
+        if class_bytes.len() > CLASSES_MAX {
+            return Err(wrong("the number of different slab sizes", class_bytes.len(), "1 to 8"));
+        }
+        let layer_bytes_max = u64::MAX / 4 / (slab_bytes.len() * experts) as u64;
+        if let Some(&bytes) = slab_bytes.iter().find(|&&bytes| bytes == 0 || bytes > layer_bytes_max) {
+            return Err(ArenaError::Shape { what: "the bytes of a slab", got: bytes, expected: "a plausible size" });
+        }
+        let class = |bytes: &u64| class_bytes.partition_point(|class| class < bytes) as u32;
+        let class_of = slab_bytes.iter().map(class).collect();
+        Ok(Self { slab_bytes, class_of, class_bytes, experts, top_k })
+    }
+
+    /// Mixture layers.
+    pub fn layers(&self) -> usize {
+        self.slab_bytes.len()
+    }
+
+    /// Experts of each layer.
+    pub fn experts(&self) -> usize {
+        self.experts
+    }
+
+    /// Experts that one token uses in each layer.
+    pub fn top_k(&self) -> usize {
+        self.top_k
+    }
+
+    /// Bytes of a slab of `layer` in memory.
+    pub fn slab_bytes(&self, layer: u32) -> u64 {
+        self.slab_bytes[layer as usize]
+    }
+
+    /// The sizes that slots have, the smallest first.
+    pub fn class_bytes(&self) -> &[u64] {
+        &self.class_bytes
+    }
+
+    /// The class of `layer`'s slabs.
+    pub fn class_of(&self, layer: u32) -> u32 {
+        self.class_of[layer as usize]
+    }
+
+    /// Bytes of all slabs.
+    pub fn bank_bytes(&self) -> u64 {
+        self.slab_bytes.iter().sum::<u64>() * self.experts as u64
+    }
+
+    /// Bytes of the slabs that one token uses.
+    pub fn token_bytes(&self) -> u64 {
+        self.slab_bytes.iter().sum::<u64>() * self.top_k as u64
+    }
+
+    /// The smallest budget: of each class two slots, one to compute with while the other is read.
+    pub fn least_bytes(&self) -> u64 {
+        (0..self.class_bytes.len()).map(|class| self.class_bytes[class] * self.least_slots(class)).sum()
+    }
+
+    /// Slabs of a class.
+    pub(super) fn class_slabs(&self, class: usize) -> u64 {
+        let layers = self.class_of.iter().filter(|&&of| of as usize == class).count();
+        (layers * self.experts) as u64
+    }
+
+    /// Slots of each class under `budget`: as near to the same share of each class's slabs as whole slots allow, since
+    /// layers are used equally whatever their slabs' sizes.
+    pub(super) fn divide(&self, budget: u64) -> Result<Vec<u64>, ArenaError> {
+        let least = self.least_bytes();
+        let mut rest = budget.checked_sub(least).ok_or(ArenaError::TooSmall { budget, least })?;
+        let classes = self.class_bytes.len();
+        let slabs: Vec<u64> = (0..classes).map(|class| self.class_slabs(class)).collect();
+        let mut slots: Vec<u64> = (0..classes).map(|class| self.least_slots(class)).collect();
+        loop {
+            let fits = |&class: &usize| slots[class] < slabs[class] && self.class_bytes[class] <= rest;
+            let share = |class: usize| slots[class] as f64 / slabs[class] as f64;
+            let next = (0..classes).filter(fits).min_by(|&a, &b| share(a).total_cmp(&share(b)));
+            let Some(class) = next else { return Ok(slots) };
+            slots[class] += 1;
+            rest -= self.class_bytes[class];
+        }
+    }
+
+    /// Whether a visit of so many uses by single tokens counts as decoding.
+    pub(super) fn is_decode(&self, token_uses: u64) -> bool {
+        token_uses <= DECODE_TOKENS_MAX * self.top_k as u64
+    }
+
+    pub(super) fn slabs(&self) -> usize {
+        self.layers() * self.experts
+    }
+
+    /// A slab's number among all.
+    ///
+    /// # Panics
+    /// If the model has no such slab.
+    pub(super) fn index(&self, slab: SlabId) -> usize {
+        let (layer, expert) = (slab.layer as usize, slab.expert as usize);
+        assert!(layer < self.layers() && expert < self.experts, "{slab:?} is not in a model of {self:?}");
+        layer * self.experts + expert
+    }
+
+    pub(super) fn id(&self, index: usize) -> SlabId {
+        SlabId { layer: (index / self.experts) as u32, expert: (index % self.experts) as u32 }
+    }
+
+    fn least_slots(&self, class: usize) -> u64 {
+        self.class_slabs(class).min(2)
+    }
+}
