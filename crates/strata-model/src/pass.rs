@@ -31,6 +31,8 @@ pub enum ForwardError {
     Kv(#[from] KvLost),
 }
 
+pub use experts::Choice;
+
 /// The most kinds of rotations of a model.
 pub const ROPES_MAX: usize = 2;
 
@@ -221,7 +223,7 @@ pub struct Pass<'a> {
     below: &'a mut dyn KvBelow,
     /// Which experts the rows of the current layer go through.
     routes: &'a mut Routes,
-    /// Who wants to know them.
+    /// Is told of them.
     route_sink: Option<&'a mut dyn RouteSink>,
     device: &'a mut dyn Device,
     sink: &'a mut LogitSink<'a>,

@@ -53,6 +53,9 @@ pub struct Partition {
     vector_bytes: usize,
     swept_bytes: u64,
     banks: Vec<ExpertBank>,
+    /// For each matrix that is read row by row: its rows, and the bytes of a row. Asked for between steps, so they are
+    /// kept: a mixture has tens of thousands of tensors to look through.
+    row_matrices: Vec<(usize, usize)>,
     /// The slots of experts, if there are any.
     experts: Option<(ExpertClasses, ArenaShape)>,
 }
@@ -214,6 +217,7 @@ impl Partition {
             vector_bytes: 0,
             swept_bytes: 0,
             banks: Vec::new(),
+            row_matrices: Vec::new(),
             experts: None,
         };
         for spec in specs {
@@ -349,12 +353,12 @@ impl Partition {
 
     /// Bytes of the longest row that is read by number, if rows are read so.
     pub fn row_bytes(&self) -> Option<usize> {
-        self.row_matrices().map(|(_, row_bytes)| row_bytes).max()
+        self.row_matrices.iter().map(|&(_, row_bytes)| row_bytes).max()
     }
 
     /// Bytes of the matrices of which passes read single rows.
     pub fn embedding_bytes(&self) -> u64 {
-        self.row_matrices().map(|(rows, row_bytes)| rows as u64 * row_bytes as u64).sum()
+        self.row_matrices.iter().map(|&(rows, row_bytes)| rows as u64 * row_bytes as u64).sum()
     }
 
     /// Bytes that all bands take in memory.
@@ -398,14 +402,6 @@ impl Partition {
         groups.flat_map(|(index, group)| std::iter::repeat_n(what(index, group), group.bands.len())).collect()
     }
 
-    /// For each matrix that is read row by row: its rows, and the bytes of a row.
-    fn row_matrices(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.groups.iter().flat_map(|group| &group.tensors).filter_map(|tensor| match tensor {
-            TensorPlace::Rows { rows, row_bytes, .. } => Some((*rows, *row_bytes)),
-            TensorPlace::Vector { .. } | TensorPlace::Swept { .. } | TensorPlace::OfExpert { .. } => None,
-        })
-    }
-
     fn add_group(&mut self, spec: &GroupSpec, stored: &[StoredAt], band_bytes: usize) -> Result<(), WeightError> {
         let too_large = || WeightError::TooLarge { group: spec.name.clone() };
         let first_band = self.count_bands();
@@ -428,6 +424,7 @@ impl Partition {
             let row_bytes = at.dtype.row_bytes(cols).filter(|&bytes| bytes > 0).ok_or_else(too_large)?;
             let bytes = (row_bytes as u64).checked_mul(rows as u64).ok_or_else(too_large)?;
             if tensor.access == Access::Rows {
+                self.row_matrices.push((rows, row_bytes));
                 group.tensors.push(TensorPlace::Rows { at, rows, cols, row_bytes });
                 continue;
             }

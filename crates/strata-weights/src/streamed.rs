@@ -444,8 +444,10 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         self.monitor.check_running()?;
         let Self { experts, driver, .. } = self;
         let next = experts.as_mut().expect("a group with experts").next_expert(driver.recorder());
-        if let Ok(Some(_)) = next {
-            self.expert_since = Some(Instant::now());
+        self.expert_since = matches!(next, Ok(Some(_))).then(Instant::now);
+        if self.expert_since.is_none() {
+            // The visit is over.
+            self.publish();
         }
         next
     }
@@ -463,7 +465,6 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         if let (Some(start), Some(group)) = (self.expert_since.take(), group) {
             driver.recorder().compute(group, start, Instant::now());
         }
-        self.publish();
         released
     }
 

@@ -416,6 +416,17 @@ fn presets_have_the_sizes_their_names_promise() {
     ] {
         assert_eq!(billions(name), expected, "{name}");
     }
+    // What would take memory by the number alone, and windows by rules of their own, are refused.
+    let mixture = |more: Value| {
+        let mut config = json!({"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 20,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 1});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ModelConfig::from_json(&config.to_string()).map_err(|error| error.to_string())
+    };
+    assert!(mixture(json!({"num_experts": 16_384})).unwrap_err().contains("experts of all layers"));
+    assert!(mixture(json!({"use_sliding_window": true})).unwrap_err().contains("use_sliding_window"));
+    assert!(mixture(json!({"num_experts": 4, "num_experts_per_tok": 5})).unwrap_err().contains("num_experts_per_tok"));
+    assert!(mixture(json!({"use_sliding_window": false})).is_ok());
     // A token goes through 8 of 128 experts, or 2 of 8.
     assert_eq!(config_of("qwen3-30b-a3b").active_parameters(), 3_353_032_704);
     assert_eq!(config_of("mixtral-8x7b").active_parameters(), 12_879_925_248);

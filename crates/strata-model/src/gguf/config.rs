@@ -41,7 +41,7 @@ const FAMILIES: [Family; 17] = [
     Family { name: "exaone4", model_type: "exaone4", style: RopeStyle::Halves },
 ];
 
-/// What a Llama with experts is called elsewhere.
+/// The `model_type` of a Mixtral, whose GGUF files say `llama`.
 const MIXTRAL: &str = "mixtral";
 
 /// The family that a model of this configuration is written as. A Mistral is a Llama there.
@@ -225,7 +225,7 @@ impl Keys<'_> {
         let experts = ExpertKeys::count(self, "expert_count")?.filter(|&experts| experts > 0);
         let model_type = match (self.family.model_type, experts) {
             ("llama", Some(_)) => MIXTRAL,
-            // Told from the one before by its windows.
+            // OLMo 2 and OLMo 3 have one name in GGUF files; only OLMo 3 has windows.
             ("olmo2", _) if self.count("attention.sliding_window")?.is_some_and(|window| window > 0) => "olmo3",
             (model_type, _) => model_type,
         };

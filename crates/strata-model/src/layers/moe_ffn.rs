@@ -12,7 +12,10 @@ use super::branch_norm::BranchNorm;
 use super::tensors::LayerTensors;
 use super::{Layer, LayerState};
 use crate::config::{Mixture, ModelConfig, Router};
-use crate::pass::{ForwardError, Linear, Pass, PassSize};
+use crate::pass::{Choice, ForwardError, Linear, Pass, PassSize};
+
+/// Numbers in a cache line.
+const LINE: usize = 16;
 
 /// See the module.
 pub struct MoeFfn {
@@ -41,12 +44,7 @@ struct Shared {
 
 /// The layer's own tensors in a pass.
 struct Scratch {
-    /// `[rows, experts]`
-    logits: Tensor,
-    /// `[rows]`
-    factor: Tensor,
-    /// `[experts]`, what is added for the choice
-    bias: Tensor,
+    choice: Choice,
     /// The rows that one expert computes: `[rows, hidden]`
     taken: Tensor,
     /// `[rows, widest]`
@@ -103,12 +101,10 @@ impl MoeFfn {
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
         let widest = self.shared.as_ref().map_or(0, |shared| shared.gate.rows).max(self.expert_width);
         let slots = self.chosen + usize::from(self.shared.is_some());
-        let bias = area.take(if self.choice_bias.is_some() { self.experts } else { 0 });
+        let choice = self.choice(rows, area);
         let mut take = |width: usize| area.take(rows.saturating_mul(width));
         Scratch {
-            bias,
-            logits: take(self.experts),
-            factor: take(1),
+            choice,
             taken: take(self.hidden),
             gate: take(widest),
             up: take(widest),
@@ -116,19 +112,33 @@ impl MoeFfn {
         }
     }
 
+    /// What `rows` rows choose by.
+    fn choice(&self, rows: usize, area: &mut TensorArea) -> Choice {
+        let has_factors = self.shared.as_ref().is_some_and(|shared| shared.factor.is_some());
+        let (bias, factors) =
+            (if self.choice_bias.is_some() { self.experts } else { 0 }, if has_factors { rows } else { 0 });
+        // Each part begins on a cache line.
+        let [bias_room, factor_room] = [bias, factors].map(|len| len.next_multiple_of(LINE));
+        let logits = rows.saturating_mul(self.experts);
+        let all = area.take(bias_room.saturating_add(factor_room).saturating_add(logits));
+        let begin = bias_room + factor_room;
+        Choice {
+            all,
+            logits: all.part(begin..all.len()),
+            bias: self.choice_bias.map(|vector| (vector, all.first(bias))),
+            shared: self.shared.as_ref().map(|_| has_factors.then(|| all.part(bias_room..bias_room + factors))),
+        }
+    }
+
     /// Has the router choose for all rows.
-    fn route(&self, pass: &mut Pass<'_>, x: Tensor, scratch: &Scratch) -> Result<(), ForwardError> {
-        let shared = self.shared.as_ref();
-        let factor = shared.and_then(|shared| shared.factor.as_ref());
-        pass.products(x, [&self.gate], [scratch.logits], None)?;
-        if let Some(factor) = factor {
-            pass.products(x, [factor], [scratch.factor], None)?;
+    fn route(&self, pass: &mut Pass<'_>, x: Tensor, choice: &Choice) -> Result<(), ForwardError> {
+        pass.products(x, [&self.gate], [choice.logits], None)?;
+        if let (Some(shared), Some(Some(out))) = (&self.shared, choice.shared)
+            && let Some(factor) = &shared.factor
+        {
+            pass.products(x, [factor], [out], None)?;
         }
-        pass.begin_routes(shared.map(|_| factor.map(|_| scratch.factor)))?;
-        if let Some(bias) = self.choice_bias {
-            pass.bias_routes(bias, scratch.bias)?;
-        }
-        Ok(pass.route(&self.router, [self.chosen, self.experts], scratch.logits)?)
+        Ok(pass.route(&self.router, [self.chosen, self.experts], choice)?)
     }
 
     fn compute_shared(
@@ -173,7 +183,7 @@ impl Layer for MoeFfn {
         let (rows, hidden, width) = (pass.rows(), self.hidden, self.expert_width);
         let scratch = self.scratch(rows, &mut pass.area());
         let x = self.norm.begin(pass)?;
-        self.route(pass, x, &scratch)?;
+        self.route(pass, x, &scratch.choice)?;
         pass.tell_routes(self.group, self.spec.layer, self.chosen);
         // What has to be read is on its way while the shared expert is computed.
         pass.visit_experts(self.group)?;
@@ -183,7 +193,7 @@ impl Layer for MoeFfn {
         pass.each_expert(|pass, number, matrices| {
             let (first, count) = pass.rows_of_expert(number);
             let own = match count == rows {
-                // All rows in their order.
+                // Every row goes through this expert, so none has to be copied.
                 true => x,
                 false => {
                     let taken = scratch.taken.first(count * hidden);

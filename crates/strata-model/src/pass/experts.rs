@@ -9,49 +9,48 @@ use super::{ForwardError, Pass};
 use crate::config::Router;
 use crate::route_sink::RoutedRow;
 
+/// What experts are chosen by: parts of one tensor, so that one download brings them to the host.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice {
+    /// All of it.
+    pub all: Tensor,
+    /// The router's products, `[rows, experts]`.
+    pub logits: Tensor,
+    /// A vector that is added for the choice, and room for it, `[experts]`.
+    pub bias: Option<(TensorId, Tensor)>,
+    /// If there is a shared expert, the products whose sigmoids are the factors of its results, `[rows]`, or `None` if
+    /// these are 1.
+    pub shared: Option<Option<Tensor>>,
+}
+
 impl Pass<'_> {
-    /// Begins to find the experts of all rows. If all of them go through a shared expert too, `shared` are the products
-    /// whose sigmoids are the factors of its results, `[rows]`, or `None` if these are 1.
+    /// Has `router` choose `chosen` of `experts` for each row, by numbers that come to the host together.
     ///
     /// # Errors
     /// If the device failed.
-    pub fn begin_routes(&mut self, shared: Option<Option<Tensor>>) -> Result<(), DeviceError> {
-        // Each download is read before the next one takes its place.
-        let factors = match shared {
-            Some(Some(products)) => {
-                self.download(products)?;
-                Some(Some(&*self.device.downloaded(products)?))
-            }
-            Some(None) => Some(None),
-            None => None,
-        };
-        self.routes.begin(self.rows, factors);
+    pub fn route(
+        &mut self,
+        router: &Router,
+        [chosen, experts]: [usize; 2],
+        choice: &Choice,
+    ) -> Result<(), DeviceError> {
+        if let Some((bias, out)) = choice.bias {
+            let table = &self.weights.vector(bias);
+            self.submit(&[Command::Gather { table, rows: &[0], multiplier: 1.0, out }])?;
+        }
+        self.download(choice.all)?;
+        let numbers = &*self.device.downloaded(choice.all)?;
+        let first = choice.all.range().start;
+        let part = |tensor: Tensor| &numbers[tensor.range().start - first..tensor.range().end - first];
+        self.routes.begin(self.rows, choice.shared.map(|factors| factors.map(part)));
+        if let Some((_, bias)) = choice.bias {
+            self.routes.bias(experts).copy_from_slice(part(bias));
+        }
+        self.routes.find(router, chosen, experts, part(choice.logits));
         Ok(())
     }
 
-    /// Has the vector `bias`, `[experts]`, added to scores for the choice. It comes to the host by way of `out`.
-    ///
-    /// # Errors
-    /// If the device failed.
-    pub fn bias_routes(&mut self, bias: TensorId, out: Tensor) -> Result<(), DeviceError> {
-        let table = &self.weights.vector(bias);
-        self.submit(&[Command::Gather { table, rows: &[0], multiplier: 1.0, out }])?;
-        self.download(out)?;
-        self.routes.bias(out.len()).copy_from_slice(self.device.downloaded(out)?);
-        Ok(())
-    }
-
-    /// Has `router` choose `chosen` of `experts` for each row, by its products `logits`, `[rows, experts]`.
-    ///
-    /// # Errors
-    /// If the device failed.
-    pub fn route(&mut self, router: &Router, [chosen, experts]: [usize; 2], logits: Tensor) -> Result<(), DeviceError> {
-        self.download(logits)?;
-        self.routes.find(router, chosen, experts, self.device.downloaded(logits)?);
-        Ok(())
-    }
-
-    /// Tells who wants to know which experts were chosen, those of `group` in decoder layer `layer`.
+    /// Tells the route sink, if there is one, which experts were chosen: those of `group` in decoder layer `layer`.
     pub fn tell_routes(&mut self, group: usize, layer: usize, chosen: usize) {
         let Some(sink) = &mut self.route_sink else { return };
         let held = |expert| self.weights.holds_expert(group, expert);

@@ -134,7 +134,7 @@ impl GgufPlan {
                 };
                 (0..experts).map(of_expert).collect()
             }
-            // As it is elsewhere.
+            // Safetensors have it as a matrix of one row; the same seed gives the same values.
             [cols] if tensor.name.ends_with(SHARED_GATE) => {
                 vec![stream(&TensorMeta { shape: vec![1, cols], ..tensor.clone() })]
             }
