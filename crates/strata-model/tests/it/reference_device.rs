@@ -481,7 +481,8 @@ fn copies_that_a_device_refuses_fail_a_pass_and_change_no_other() {
     let name = MODELS[0];
     let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
     let (mut failed, mut done) = (0, 0);
-    for (seed, one_in) in [(1, 3), (2, 6), (3, 12)] {
+    // Refused so rarely at last that some passes go through, in whatever order reads arrive.
+    for (seed, one_in) in [(1, 3), (2, 6), (3, 12), (4, 96)] {
         let mut device = Refusing { device: reference(name, seed), random: seed, one_in: 0, allocations: usize::MAX };
         let mut model = tiered_model_of(name, &mut device, StreamPolicy::Resident);
         device.one_in = one_in;
