@@ -24,7 +24,7 @@ mod writer;
 mod tests;
 
 pub use comparison::{PERCENTS_MAX, RoutingRequest, is_routing, read_routing, run};
-pub use expected::read_bytes_per_token;
+pub use expected::{least_bytes_per_token, read_bytes_per_token};
 pub use head::{LayerBytes, RoutingHead};
 pub use trace::{LayerVisit, Routing, RoutingPass};
 pub use writer::{RoutingRow, RoutingWriter};

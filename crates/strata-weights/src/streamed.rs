@@ -463,7 +463,9 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         let group = experts.group();
         let released = experts.release(expert, device, used, driver.recorder());
         if let (Some(start), Some(group)) = (self.expert_since.take(), group) {
-            driver.recorder().compute(group, start, Instant::now());
+            let end = Instant::now();
+            driver.recorder().compute(group, start, end);
+            driver.recorder().stats.expert_compute += end - start;
         }
         released
     }

@@ -1,5 +1,7 @@
 //! `strata bench`: how fast this model runs here, beside what the machine allows.
 
+mod experts;
+mod experts_report;
 mod kv_beyond;
 mod kv_layout;
 mod kv_pages;
@@ -94,6 +96,7 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub enum What {
     Stream(Box<stream::StreamArgs>),
+    Experts(Box<experts::ExpertsArgs>),
     KvTiers(kv_tiers::KvTiersArgs),
     KvRemote(kv_remote::KvRemoteArgs),
     KvBeyond(kv_beyond::KvBeyondArgs),
@@ -116,6 +119,7 @@ impl BenchArgs {
 pub fn run(args: BenchArgs) -> Result<()> {
     match args.what {
         Some(What::Stream(args)) => return stream::run(*args),
+        Some(What::Experts(args)) => return experts::run(*args),
         Some(What::KvTiers(args)) => return kv_tiers::run(args),
         Some(What::KvRemote(args)) => return kv_remote::run(args),
         Some(What::KvBeyond(args)) => return kv_beyond::run(args),

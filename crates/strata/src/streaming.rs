@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use strata_device::{Bytes, Cpu, HostRates, VulkanDevice};
 use strata_engine::DeviceTimeline;
 use strata_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
-use strata_weights::experts::Arena;
+use strata_weights::experts::{Arena, ArenaShape};
 use strata_weights::{
     ElasticWeights, Partition, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError,
     band_bytes, open_direct,
@@ -28,6 +28,8 @@ pub struct Streaming {
     pub most_resident: u64,
     /// Bytes of weights that stay in a device's own memory.
     pub on_device: u64,
+    /// The mixture layers, and the bytes that experts may take.
+    pub experts: Option<(ArenaShape, u64)>,
     /// When the device computed and copied, if a timeline is kept.
     pub device: Option<Arc<DeviceTimeline>>,
 }
@@ -73,7 +75,8 @@ pub fn start(
     if let Some(arena) = weights.arena() {
         report_experts(arena);
     }
-    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, device: None }))
+    let experts = weights.arena().map(|arena| (arena.shape().clone(), arena.budget()));
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, experts, device: None }))
 }
 
 /// Says how many of a mixture's experts memory has room for.
@@ -120,7 +123,7 @@ pub fn start_on(
         Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
     );
     let most_resident = on_device + on_host;
-    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, device: None }))
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, experts: None, device: None }))
 }
 
 /// The most tokens of a pass for which the processor computes with the weights that host memory holds.

@@ -30,6 +30,19 @@ pub struct LayerVisit {
 }
 
 impl Routing {
+    /// The routing of `passes`.
+    ///
+    /// # Panics
+    /// If a pass visits a layer, or wants an expert, that `shape` does not have.
+    pub fn new(shape: ArenaShape, passes: Vec<RoutingPass>) -> Self {
+        for visit in passes.iter().flat_map(|pass| &pass.visits) {
+            assert!((visit.layer as usize) < shape.layers(), "layer {}", visit.layer);
+            let beyond = visit.wanted.iter().find(|(expert, _)| *expert as usize >= shape.experts());
+            assert_eq!(beyond, None, "layer {}", visit.layer);
+        }
+        Self { shape, passes }
+    }
+
     /// The model's mixture layers.
     pub fn shape(&self) -> &ArenaShape {
         &self.shape

@@ -23,6 +23,8 @@ pub struct StreamStats {
     pub experts_read: u64,
     /// Bytes of the experts that passes read.
     pub expert_bytes_read: u64,
+    /// Time that passes computed with experts, which is a part of `compute`.
+    pub expert_compute: Duration,
     /// Time that the forward pass waited for weights.
     pub stall: Duration,
     /// Time during which at least one read was in flight.
@@ -46,6 +48,7 @@ impl StreamStats {
             experts_wanted: self.experts_wanted - earlier.experts_wanted,
             experts_read: self.experts_read - earlier.experts_read,
             expert_bytes_read: self.expert_bytes_read - earlier.expert_bytes_read,
+            expert_compute: self.expert_compute.saturating_sub(earlier.expert_compute),
             stall: self.stall.saturating_sub(earlier.stall),
             io: self.io.saturating_sub(earlier.io),
             compute: self.compute.saturating_sub(earlier.compute),
