@@ -20,6 +20,9 @@ mod fields;
 mod formats;
 mod header;
 mod job;
+#[cfg(target_arch = "x86_64")]
+#[expect(clippy::needless_range_loop, reason = "vectors are indexed alike in every array")]
+mod octet;
 mod portable;
 mod product;
 mod quantize;

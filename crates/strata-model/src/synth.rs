@@ -148,7 +148,7 @@ pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u6
             let files = plan.write(spec, &config, dir, progress)?;
             return Ok(SynthReport { num_parameters: config.num_parameters(), weight_bytes, dtype, files });
         }
-        let mut files = write_weights(spec, dir, &tensors, progress)?;
+        let mut files = write_weights(spec, dir, config.mixture.is_some(), &tensors, progress)?;
         let generation = json!({ "bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_ids });
         // The configuration is written last: a directory with `config.json` is a whole model.
         let rest =
@@ -223,10 +223,11 @@ fn list_tensors(config: &ModelConfig, dtype: DType) -> Result<Vec<TensorMeta>, S
 fn write_weights(
     spec: &SynthSpec,
     dir: &Path,
+    routed: bool,
     tensors: &[TensorMeta],
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PathBuf>, WeightError> {
-    let stream = |tensor| TensorStream::new(spec.seed, spec.router_skew, tensor);
+    let stream = |tensor| TensorStream::new(spec.seed, spec.router_skew, routed, tensor);
     let sources: Vec<_> = tensors.iter().map(stream).collect();
     let mut paths = Vec::new();
     produce_chunks(tensors, &sources, progress, &mut |produce| {

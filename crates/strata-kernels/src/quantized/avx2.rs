@@ -1,18 +1,21 @@
-//! Products with AVX2: rows of eight, one block of 32 columns at a time.
+//! Products with AVX2: rows of eight in the lanes of a vector, so that no sum crosses lanes.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::activations::BLOCK;
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::job::ProductRows;
+use super::octet::{OCTET, Octet, WORDS, turned};
+use super::spans::{Ragged, Spans};
 use super::unpack::Unpack;
 use crate::simd::{Avx2, prefetch_second};
 
 /// Tokens that share the unpacking of rows.
 const TOKENS: usize = 16;
 
-/// Rows whose dot products share a reduction.
-const OCTET: usize = 8;
+/// Octets of a panel.
+const OCTETS: usize = ROWS / OCTET;
 
 /// The job's rows, for activations in rows.
 ///
@@ -20,68 +23,94 @@ const OCTET: usize = 8;
 /// As for [`super::product::rows`].
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &ProductRows<'_>) {
-    let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
+    let mut room = Room { fields: Fields::ZERO, header: Header::ZERO, ragged: Ragged::NEW };
     for first in (job.first..job.end).step_by(ROWS) {
         for token in (0..job.x.tokens).step_by(TOKENS) {
             let tokens = TOKENS.min(job.x.tokens - token);
             // SAFETY: the caller's promise.
-            unsafe { panel::<F>(s, job, first, token, tokens, &mut fields, &mut header) };
+            unsafe {
+                // The sums of one token stay in registers.
+                match tokens {
+                    1 => panel::<F, 1>(s, job, first, token..token + 1, &mut room),
+                    _ => panel::<F, TOKENS>(s, job, first, token..token + tokens, &mut room),
+                }
+            }
         }
     }
 }
 
-/// Sixteen rows from `first` on, for some tokens. If there are fewer rows, the last one is repeated.
+/// What panels write into.
+struct Room {
+    fields: Fields,
+    header: Header,
+    ragged: Ragged,
+}
+
+/// Sixteen rows from `first` on, for up to `T` tokens. If there are fewer rows, the last one is repeated.
 ///
 /// # Safety
 /// As for [`rows`].
 #[inline(always)]
-unsafe fn panel<F: Unpack>(
+unsafe fn panel<F: Octet, const T: usize>(
     s: Avx2,
     job: &ProductRows<'_>,
     first: usize,
-    token: usize,
-    tokens: usize,
-    fields: &mut Fields,
-    header: &mut Header,
+    tokens: Range<usize>,
+    room: &mut Room,
 ) {
     let x = &job.x;
-    let row_blocks = x.row_blocks();
     let count = ROWS.min(job.end - first);
-    let mut sums = [[[0.0f32; OCTET]; ROWS / OCTET]; TOKENS];
+    let mut sums = [[s._mm256_castsi256_ps(s._mm256_setzero_si256()); T]; OCTETS];
     for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
-        for row in 0..count {
-            F::collect(job.span::<F>(first + row, span), row, fields);
-        }
-        F::finish(s, fields, header);
+        let spans = Spans::<F>::of(job, first, span, &mut room.ragged);
+        F::collect_octets(s, spans, &mut room.fields);
+        F::finish(s, &room.fields, &mut room.header);
+        let blocks = SPAN_BLOCKS.min(x.blocks - span * SPAN_BLOCKS);
         for octet in 0..count.div_ceil(OCTET) {
-            let mut spans: [&[u8]; OCTET] = [&[]; OCTET];
-            for (row, bytes) in spans.iter_mut().enumerate() {
-                let row = first + (octet * OCTET + row).min(count - 1);
-                *bytes = job.span::<F>(row, span);
-                ask(bytes, ROWS * job.row_bytes);
-            }
-            for block in 0..SPAN_BLOCKS.min(x.blocks - span * SPAN_BLOCKS) {
-                let mut weights = [s._mm256_setzero_si256(); OCTET];
-                for (weights, span) in weights.iter_mut().zip(spans) {
-                    *weights = F::unpack1(s, span, block);
-                }
-                for t in 0..tokens {
+            let mut of_octet = sums[octet];
+            for set in 0..blocks.div_ceil(F::SHARED) {
+                ask::<F>(job, first, span, octet * (SPAN_BLOCKS / F::SHARED) + set);
+                let bytes = turned(s, spans, octet * OCTET, set);
+                for shared in 0..F::SHARED {
+                    let mut codes = bytes;
+                    for word in 0..WORDS {
+                        codes[word] = F::codes(s, bytes[word], shared);
+                    }
+                    let block = set * F::SHARED + shared;
                     let column = span * SPAN_BLOCKS + block;
-                    let at = (token + t) * row_blocks + column;
-                    let codes: &[i8; BLOCK] = x.codes[at * BLOCK..][..BLOCK].try_into().expect("a whole block");
-                    let sums = &mut sums[t][octet];
-                    let activations = (x.scales[at], x.sums[at * 2], x.sums[at * 2 + 1]);
-                    let acc = step::<F>(s, header, block, octet, &weights, codes, activations, load(s, sums));
-                    s.store256(s._mm256_castps_si256(acc), sums);
+                    for (acc, token) in of_octet.iter_mut().zip(tokens.clone()) {
+                        let at = token * x.row_blocks() + column;
+                        let activations: &[i8; BLOCK] = x.codes[at * BLOCK..][..BLOCK].try_into().expect("a block");
+                        let small = (x.scales[at], x.sums[at * 2], x.sums[at * 2 + 1]);
+                        *acc = step::<F>(s, &room.header, block, octet, &codes, activations, small, *acc);
+                    }
                 }
+            }
+            sums[octet] = of_octet;
+        }
+    }
+    for (t, token) in tokens.enumerate() {
+        for octet in 0..OCTETS {
+            let mut lanes = [0.0f32; OCTET];
+            s.store256(s._mm256_castps_si256(sums[octet][t]), &mut lanes);
+            for (row, &sum) in (octet * OCTET..count).zip(&lanes) {
+                // SAFETY: the caller's promise.
+                unsafe { job.store(token, first + row, sum) };
             }
         }
     }
-    for t in 0..tokens {
-        for row in 0..count {
-            // SAFETY: the caller's promise.
-            unsafe { job.store(token + t, first + row, sums[t][row / OCTET][row % OCTET]) };
-        }
+}
+
+/// Asks for part `part` of what the next sixteen rows have where these have this span: from one end to the other, which
+/// memory brings faster than the pieces that are needed next; and a little at a time, for a core has room for few lines
+/// that are on their way, and whatever it computes with must wait for those.
+#[inline(always)]
+fn ask<F: Octet>(job: &ProductRows<'_>, first: usize, span: usize, part: usize) {
+    const LINE: usize = 64;
+    let bytes = const { ROWS * F::SPAN_BYTES / (OCTETS * SPAN_BLOCKS / F::SHARED) };
+    let from = (first + ROWS) * job.row_bytes + span * ROWS * F::SPAN_BYTES + part * bytes;
+    for at in (0..bytes).step_by(LINE) {
+        prefetch_second(job.w.as_ptr().wrapping_add(from + at));
     }
 }
 
@@ -90,39 +119,22 @@ fn load(s: Avx2, lanes: &[f32; OCTET]) -> __m256 {
     s._mm256_castsi256_ps(s.load256(lanes))
 }
 
-/// Asks for the lines of `bytes`, so much farther on.
-#[inline(always)]
-fn ask(bytes: &[u8], farther: usize) {
-    for at in (0..bytes.len()).step_by(64) {
-        prefetch_second(bytes.as_ptr().wrapping_add(farther + at));
-    }
-}
-
 /// One block of eight rows and one token.
 #[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
-fn step<F: Unpack>(
+fn step<F: Octet>(
     s: Avx2,
     header: &Header,
     block: usize,
     octet: usize,
-    weights: &[__m256i; OCTET],
-    codes: &[i8; BLOCK],
+    codes: &[__m256i; WORDS],
+    activations: &[i8; BLOCK],
     (scale, sum0, sum1): (f32, f32, f32),
     acc: __m256,
 ) -> __m256 {
-    let codes = s.load256(codes);
-    let mut parts = [s._mm256_setzero_si256(); OCTET];
-    for (part, weights) in parts.iter_mut().zip(weights) {
-        *part = products::<F>(s, *weights, codes);
-    }
-    // Neighbours are added within 128 bits: then lanes 0 .. 4 have the first half block's sums, lanes 4 .. 8 the
-    // last one's.
-    let low = s._mm256_hadd_epi32(s._mm256_hadd_epi32(parts[0], parts[1]), s._mm256_hadd_epi32(parts[2], parts[3]));
-    let high = s._mm256_hadd_epi32(s._mm256_hadd_epi32(parts[4], parts[5]), s._mm256_hadd_epi32(parts[6], parts[7]));
-    let half0 = s._mm256_permute2x128_si256::<0x20>(low, high);
-    let half1 = s._mm256_permute2x128_si256::<0x31>(low, high);
-    let lanes = |lanes: &[f32; ROWS]| load(s, &lanes.as_chunks::<OCTET>().0[octet % (ROWS / OCTET)]);
+    let block = block % SPAN_BLOCKS;
+    let [half0, half1] = dots::<F>(s, codes, activations);
+    let lanes = |lanes: &[f32; ROWS]| load(s, &lanes.as_chunks::<OCTET>().0[octet % OCTETS]);
     // Sums of integers that f32 can count: nothing is rounded until `dot` meets the scales.
     let offset = if F::OFFSET == 128 { 0.0 } else { f32::from(F::OFFSET) };
     let dot = if F::HALVES {
@@ -131,9 +143,10 @@ fn step<F: Unpack>(
         let factors = &header.halves[block];
         let (f0, f1) = (lanes(&factors[0]), lanes(&factors[1]));
         s._mm256_fmadd_ps(half1, f1, s._mm256_mul_ps(half0, f0))
+    } else if offset == 0.0 {
+        s._mm256_cvtepi32_ps(half0)
     } else {
-        let dot = s._mm256_cvtepi32_ps(s._mm256_add_epi32(half0, half1));
-        s._mm256_sub_ps(dot, s._mm256_set1_ps(offset * (sum0 + sum1)))
+        s._mm256_sub_ps(s._mm256_cvtepi32_ps(half0), s._mm256_set1_ps(offset * (sum0 + sum1)))
     };
     let scales = s._mm256_mul_ps(lanes(&header.scales[block]), s._mm256_set1_ps(scale));
     let acc = s._mm256_fmadd_ps(dot, scales, acc);
@@ -151,17 +164,36 @@ fn step<F: Unpack>(
     s._mm256_fnmadd_ps(lanes(&header.minima[block]), minimum, acc)
 }
 
-/// Sums of four products each: lanes 0 .. 4 of the first half block, 4 .. 8 of the last.
+/// The dot products of eight rows' codes with a block: of its half blocks, or if the type has no factors of these, of
+/// the whole in the first vector.
 #[inline(always)]
-fn products<F: Unpack>(s: Avx2, weights: __m256i, codes: __m256i) -> __m256i {
+fn dots<F: Octet>(s: Avx2, codes: &[__m256i; WORDS], activations: &[i8; BLOCK]) -> [__m256i; 2] {
     let ones = s._mm256_set1_epi16(1);
-    // Pairs must fit 16 bits, or they would saturate. Codes of up to 6 bits do: 2 * 63 * 127. Signed bytes do too,
-    // with the sign moved to the activations, which never are -128: 2 * 128 * 127.
-    let pairs = if F::OFFSET == 128 {
-        let weights = s._mm256_xor_si256(weights, s._mm256_set1_epi8(-128));
-        s._mm256_maddubs_epi16(s._mm256_abs_epi8(weights), s._mm256_sign_epi8(codes, weights))
-    } else {
-        s._mm256_maddubs_epi16(weights, codes)
+    let four = |word: usize| {
+        let [a, b, c, d] = activations.as_chunks::<4>().0[word].map(i8::cast_unsigned);
+        s._mm256_set1_epi32(i32::from_le_bytes([a, b, c, d]))
     };
-    s._mm256_madd_epi16(pairs, ones)
+    let mut halves = [s._mm256_setzero_si256(); 2];
+    for first in (0..WORDS).step_by(F::ADDED) {
+        let mut pairs = products::<F>(s, codes[first], four(first));
+        for word in first + 1..first + F::ADDED {
+            pairs = s._mm256_add_epi16(pairs, products::<F>(s, codes[word], four(word)));
+        }
+        let half = if F::HALVES { 2 * first / WORDS } else { 0 };
+        halves[half] = s._mm256_add_epi32(halves[half], s._mm256_madd_epi16(pairs, ones));
+    }
+    halves
+}
+
+/// Sums of two products each.
+#[inline(always)]
+fn products<F: Octet>(s: Avx2, codes: __m256i, activations: __m256i) -> __m256i {
+    // They must fit 16 bits, or they would saturate. Codes of up to 6 bits do: 2 * 63 * 127. Signed bytes do too, with
+    // the sign moved to the activations, which never are -128: 2 * 128 * 127.
+    if F::OFFSET == 128 {
+        let codes = s._mm256_xor_si256(codes, s._mm256_set1_epi8(-128));
+        s._mm256_maddubs_epi16(s._mm256_abs_epi8(codes), s._mm256_sign_epi8(activations, codes))
+    } else {
+        s._mm256_maddubs_epi16(codes, activations)
+    }
 }

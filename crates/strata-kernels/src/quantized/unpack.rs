@@ -1,4 +1,4 @@
-//! Codes as AVX-512 and AVX2 take them out of a row.
+//! Codes as AVX-512 takes them out of a row.
 
 use std::arch::x86_64::*;
 
@@ -7,11 +7,12 @@ use super::formats::{
     Format, IQ4_NL_CODES, Iq4Nl, MXFP4_CODES, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
 use super::header::{GROUP, GROUPS, SPAN_BLOCKS};
+use super::octet::Octet;
 use super::spans::{Block, Span, load4};
-use crate::simd::{Avx2, Avx512, load128};
+use crate::simd::{Avx512, load128};
 
 /// A type whose codes vectors can take out.
-pub(super) trait Unpack: Collect {
+pub(super) trait Unpack: Collect + Octet {
     /// Blocks of 32 in a block of the type.
     const PARTS: usize = SPAN_BLOCKS / (Self::SPAN_BYTES / Self::BYTES);
 
@@ -34,14 +35,6 @@ pub(super) trait Unpack: Collect {
         let first = group % GROUPS * GROUP;
         let blocks = [span.block(first), span.block(first + 1), span.block(first + 2), span.block(first + 3)];
         Self::unpack_blocks(s, blocks, 0)
-    }
-
-    /// The codes of block `block` of the span. Written out only where a compiler makes nothing good of the plain way.
-    #[inline(always)]
-    fn unpack1(s: Avx2, span: &[u8], block: usize) -> __m256i {
-        let mut codes = [0; 32];
-        Self::unpack(span, block, &mut codes);
-        s.load256(&codes)
     }
 }
 
@@ -139,31 +132,6 @@ fn look_up(s: Avx512, table: &[u8; 16], [first, last]: [__m512i; 2]) -> [__m512i
     [s._mm512_shuffle_epi8(table, first), s._mm512_shuffle_epi8(table, last)]
 }
 
-/// The same for codes of one block.
-#[inline(always)]
-fn look_up1(s: Avx2, table: &[u8; 16], codes: __m256i) -> __m256i {
-    s._mm256_shuffle_epi8(s._mm256_broadcastsi128_si256(load128(table)), codes)
-}
-
-/// Numbers `i` and `16 + i` from the halves of byte `i` of 16.
-#[inline(always)]
-fn nibbles1(s: Avx2, bytes: &[u8]) -> __m256i {
-    let low = load128(&bytes.as_chunks::<16>().0[0]);
-    s._mm256_and_si256(s._mm256_set_m128i(s._mm_srli_epi16::<4>(low), low), s._mm256_set1_epi8(15))
-}
-
-/// 16 where one of 32 bits is set, each for one byte.
-#[inline(always)]
-fn fifths1(s: Avx2, bytes: &[u8]) -> __m256i {
-    let bits = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    // Byte `i / 8` of the bits to byte `i`, and bit `i % 8` of that.
-    let bytes = s._mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
-    let spread = s._mm256_shuffle_epi8(s._mm256_set1_epi32(bits), bytes);
-    let bit = s._mm256_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
-    let is_set = s._mm256_cmpeq_epi8(s._mm256_and_si256(spread, bit), bit);
-    s._mm256_and_si256(is_set, s._mm256_set1_epi8(16))
-}
-
 /// From bytes whose lower halves are the codes of two blocks and whose upper halves are those of the two next ones:
 /// blocks 0 and 1 in the first 32 bytes, 2 and 3 in the last.
 #[inline(always)]
@@ -218,22 +186,12 @@ impl Unpack for Q5_0 {
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
         fifths(s, blocks, 2, nibbles(s, blocks, 6))
     }
-    #[inline(always)]
-    fn unpack1(s: Avx2, span: &[u8], block: usize) -> __m256i {
-        let block = &span[block * Self::BYTES..][..Self::BYTES];
-        s._mm256_or_si256(nibbles1(s, &block[6..]), fifths1(s, &block[2..]))
-    }
 }
 
 impl Unpack for Q5_1 {
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
         fifths(s, blocks, 4, nibbles(s, blocks, 8))
-    }
-    #[inline(always)]
-    fn unpack1(s: Avx2, span: &[u8], block: usize) -> __m256i {
-        let block = &span[block * Self::BYTES..][..Self::BYTES];
-        s._mm256_or_si256(nibbles1(s, &block[8..]), fifths1(s, &block[4..]))
     }
 }
 
@@ -242,20 +200,12 @@ impl Unpack for Iq4Nl {
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
         look_up(s, &IQ4_NL_CODES, nibbles(s, blocks, 2))
     }
-    #[inline(always)]
-    fn unpack1(s: Avx2, span: &[u8], block: usize) -> __m256i {
-        look_up1(s, &IQ4_NL_CODES, nibbles1(s, &span[block * Self::BYTES + 2..]))
-    }
 }
 
 impl Unpack for Mxfp4 {
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
         look_up(s, &MXFP4_CODES, nibbles(s, blocks, 1))
-    }
-    #[inline(always)]
-    fn unpack1(s: Avx2, span: &[u8], block: usize) -> __m256i {
-        look_up1(s, &MXFP4_CODES, nibbles1(s, &span[block * Self::BYTES + 1..]))
     }
 }
 

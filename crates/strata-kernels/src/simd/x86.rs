@@ -122,9 +122,10 @@ registers! { Avx2
     }
     [(a: __m256i, count: __m128i) -> __m256i] { _mm256_sll_epi32 _mm256_srl_epi32 }
     [(a: __m256i, b: __m256i) -> __m256i] {
-        _mm256_and_si256 _mm256_or_si256 _mm256_xor_si256 _mm256_add_epi32 _mm256_sub_epi32 _mm256_hadd_epi32
+        _mm256_and_si256 _mm256_or_si256 _mm256_xor_si256 _mm256_add_epi32 _mm256_sub_epi32
         _mm256_maddubs_epi16 _mm256_madd_epi16 _mm256_sign_epi8 _mm256_shuffle_epi8 _mm256_cmpeq_epi8
         _mm256_cmpgt_epi32 _mm256_sllv_epi32 _mm256_packus_epi32 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8
+        _mm256_unpacklo_epi32 _mm256_unpackhi_epi32 _mm256_unpacklo_epi64 _mm256_unpackhi_epi64 _mm256_add_epi16
     }
     [<N: i32>(a: __m256i, b: __m256i) -> __m256i] { _mm256_permute2x128_si256 }
     [(a: __m256i, b: __m256i, mask: __m256i) -> __m256i] { _mm256_blendv_epi8 }
@@ -237,6 +238,14 @@ impl Avx2 {
         const { assert!(size_of::<T>() == 32) };
         // SAFETY: as above; any bytes are such a value.
         unsafe { _mm256_storeu_si256(std::ptr::from_mut(to).cast(), v) }
+    }
+
+    /// Stores the 16 bytes of a value.
+    #[inline(always)]
+    pub(crate) fn store128<T: Pod>(self, v: __m128i, to: &mut T) {
+        const { assert!(size_of::<T>() == 16) };
+        // SAFETY: as above.
+        unsafe { _mm_storeu_si128(std::ptr::from_mut(to).cast(), v) }
     }
 
     /// Adds up eight lanes as `i + (i + 4)`, `+ 2`, `+ 1`.

@@ -125,7 +125,8 @@ impl GgufPlan {
         };
         let given = self.rope_factors.as_ref().filter(|(name, _)| *name == tensor.name).map(|(_, f)| f.as_slice());
         let head_rows = heads.map_or(rows, |heads| rows / heads);
-        let stream = |tensor: &TensorMeta| TensorStream::new(spec.seed, spec.router_skew, tensor);
+        let stream =
+            |tensor: &TensorMeta| TensorStream::new(spec.seed, spec.router_skew, config.mixture.is_some(), tensor);
         let streams = match *tensor.shape {
             [experts, rows, cols] => {
                 let of_expert = |expert: usize| {

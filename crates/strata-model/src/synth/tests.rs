@@ -77,7 +77,8 @@ fn weights_have_the_spread_that_keeps_activations_sane() {
     // More than one chunk, and a size that no block or chunk divides.
     let shape = vec![1031, 1031];
     let moments = |name: &str, shape: Vec<usize>, dtype| {
-        let stream = TensorStream::new(1, 0.0, &TensorMeta { name: name.to_owned(), dtype, shape: shape.clone() });
+        let stream =
+            TensorStream::new(1, 0.0, false, &TensorMeta { name: name.to_owned(), dtype, shape: shape.clone() });
         let mut values = Vec::new();
         let mut bytes = Vec::new();
         for chunk in 0..stream.num_chunks() {
